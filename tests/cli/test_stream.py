@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import wave
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,12 @@ import pytest
 from rich.console import Console
 
 from sottovoce.audio.io import load_audio
-from sottovoce.cli.live import EmittedWords, append_log, file_pieces
+from sottovoce.cli.live import EmittedWords, append_log, caught_up, file_pieces, n_joined
 from sottovoce.cli.live_view import LiveView
 from sottovoce.cli.main import run
 from sottovoce.errors import OptionError
-from sottovoce.types import Final, LanguageChanged, Partial, Unstable, Word
+from sottovoce.types import SAMPLE_RATE, Final, LanguageChanged, Partial, Samples, Unstable, Word
+from tests.audio.media import encoded_bytes
 from tests.speakers.somebody import one_speaker
 
 CLIP = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"
@@ -75,6 +77,116 @@ def test_standard_input_is_the_same_as_the_file(capsys: pytest.CaptureFixture[st
     ]
     # Two processes may round the last figure of a probability apart.
     assert probabilities(given) == pytest.approx(probabilities(read), abs=1e-4)
+
+
+@pytest.mark.parametrize("is_fifo", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "codec"), [("wav", "pcm_s16le"), ("mp3", "libmp3lame"), ("webm", "libopus")]
+)
+def test_a_pipe_of_a_sound_file_is_decoded(
+    kind: str,
+    codec: str,
+    is_fifo: bool,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = encoded_bytes(load_audio(str(CLIP)).repeat(3), rate=48_000, container=kind, codec=codec)
+    assert final_text(data, tmp_path if is_fifo else None, capsys, monkeypatch).startswith("The garden is")
+
+
+def test_a_pipe_of_samples_without_a_header(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = (load_audio(str(CLIP)) * 32767).astype(">i2").tobytes()
+    text = final_text(data, None, capsys, monkeypatch, "--input-format", "s16be:16000")
+    assert text == "The garden is quiet in the morning."
+
+
+def final_text(
+    data: bytes,
+    folder: Path | None,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    *options: str,
+) -> str:
+    """The text of bytes on standard input, or in a named pipe of a folder."""
+    source = "-"
+    if folder is None:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+    else:
+        source = str(folder / "pipe")
+        os.mkfifo(source)
+        threading.Thread(target=lambda: Path(source).write_bytes(data), daemon=True).start()
+    assert run(["stream", source, *QUICK, "-l", "en", "--jsonl", *options]) == 0
+    return " ".join(str(event["text"]) for event in lines(capsys) if event["type"] == "final")
+
+
+@pytest.mark.parametrize("data", [b"", b"no sound\n", b"\xff\xd8\xff\xe0\x00\x10JFIF" + bytes(9000)])
+def test_a_pipe_without_sound_is_one_line_and_exit_code_2(
+    data: bytes, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+    assert run(["stream", "-", *QUICK]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith("error: standard input: expected a sound file or 16-bit PCM at 16 kHz")
+
+
+class PipeInTime:
+    """A pipe that is filled at a speed, and a clock that moves while the model works.
+
+    speed: seconds of sound a second.
+    """
+
+    def __init__(self, n_pieces: int, speed: float) -> None:
+        self.now_s = 0.0
+        self.came = [(np.full(8_000, n, np.float32), n * 0.5 / speed) for n in range(n_pieces)]
+
+    def pushes(self, work_s: float) -> list[Samples]:
+        """What a model gets that takes work_s for each push."""
+        pushes = []
+        waiting = list(self.came)
+        while waiting:
+            self.now_s = max(self.now_s, waiting[0][1])
+            there = [piece for piece in waiting if piece[1] <= self.now_s]
+            n = n_joined(there, self.now_s)
+            pushes.append(np.concatenate([samples for samples, _ in waiting[:n]]))
+            del waiting[:n]
+            self.now_s += work_s
+        return pushes
+
+
+@pytest.mark.parametrize("work_s", [0.1, 0.8, 3.0])
+def test_a_pipe_that_is_filled_in_time_is_caught_up_with(work_s: float) -> None:
+    pipe = PipeInTime(400, speed=1.0)
+    pushes = pipe.pushes(work_s)
+    np.testing.assert_array_equal(np.concatenate(pushes), np.repeat(np.arange(400), 8_000))
+    assert pipe.now_s - pipe.came[-1][1] < 2 * work_s + 1.0, "no more behind than one push"
+    assert max(map(len, pushes)) <= 10 * SAMPLE_RATE
+
+
+def test_bursts_do_not_keep_a_pipe_behind() -> None:
+    """Segments of six seconds of a broadcast, each at once."""
+    pipe = PipeInTime(480, speed=1.0)
+    pipe.came = [(samples, came_s // 6 * 6) for samples, came_s in pipe.came]
+    pipe.pushes(0.8)
+    assert pipe.now_s - pipe.came[-1][1] < 20.0
+
+
+@pytest.mark.parametrize("speed", [3.0, 1e6])
+def test_a_pipe_that_is_filled_faster_is_not_cut_by_the_clock(speed: float) -> None:
+    assert [len(piece) for piece in PipeInTime(100, speed).pushes(2.0)] == [8_000] * 100
+
+
+def test_pieces_that_a_thread_reads_come_in_order_with_their_error() -> None:
+    def pieces() -> Iterator[Samples]:
+        yield from (np.full(10, n, np.float32) for n in range(5))
+        raise OptionError("the end")
+
+    heard = []
+    with pytest.raises(OptionError, match="the end"):
+        heard.extend(caught_up(pieces()))
+    assert [int(piece[0]) for piece in heard] == list(range(5))
 
 
 def test_unstable_text_is_shown_beside_the_committed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -51,6 +51,7 @@ VALUES = {
     "speaker_names": ("Ann, Bob", ("Ann", "Bob")),
     "speakers": ("3", None),
     "audio_filter": ("highpass=f=100", "highpass=f=100"),
+    "input_format": ("mulaw", "mulaw"),
     "duration": ("0:10", 10.0),
     "offset": ("1:00", 60.0),
     "vad_threshold": ("0.6", 0.6),

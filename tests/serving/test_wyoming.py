@@ -20,6 +20,7 @@ from sottovoce.audio.io import load_audio
 from sottovoce.errors import OptionError
 from sottovoce.options.live import LiveOptions
 from sottovoce.serving.http.server import ServerThread
+from sottovoce.serving.parsing.pcm import PcmReader
 from sottovoce.serving.scheduling.scheduler import Scheduler
 from sottovoce.serving.scheduling.session_handle import SessionHandle
 from sottovoce.serving.settings import ServerLimits, WyomingAddress
@@ -202,13 +203,16 @@ def test_two_channels_at_another_rate(quick: ServerThread) -> None:
             return str((await told(client))[-1][1]["text"])
 
     assert asyncio.run(run()) == "word word"
-    assert np.array_equal(np.frombuffer(mono_of([100, 200, -4, -6]), "<i2"), [150, -5])
 
 
-def mono_of(values: list[int]) -> bytes:
-    from sottovoce.serving.apis.wyoming import mono
-
-    return mono(np.array(values, "<i2").tobytes(), 2)
+@pytest.mark.parametrize("step", [7, 100_000])
+def test_channels_of_opposite_phase_do_not_cancel(step: int) -> None:
+    left = (8_000 * np.sin(np.arange(16_000) / 10)).astype("<i2")
+    data = np.stack([left, -left], axis=1).tobytes()
+    reader = PcmReader("s16le", 16_000, 2)
+    pieces = [reader.read(data[start : start + step]) for start in range(0, len(data), step)]
+    mixed = np.concatenate([*pieces, reader.flush()])
+    np.testing.assert_array_equal(mixed, left / np.float32(32768))
 
 
 @pytest.mark.parametrize(

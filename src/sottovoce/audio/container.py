@@ -4,7 +4,8 @@ The conversion is the one that openai-whisper asks ffmpeg for (`-ac 1 -ar 16000 
 with its standard downmix, rounded to 16 bits, so that the same file gives the same samples (to 3 units of
 16 bits, for 16-bit PCM at another rate, where ffmpeg is older than the libraries in PyAV). Its downmix
 weighs the channels by their place (front centre 1, sides and back less, LFE none) and scales the sum so
-that it cannot clip. Channel layouts that libswresample has no rule for are averaged.
+that it cannot clip. Channel layouts that libswresample has no rule for are averaged. Channels that cancel the
+others are left out (`downmix`).
 
 Packets that cannot be decoded are left out, as ffmpeg does, and counted. The place of a sample is its time
 stamp (`timeline`). The links of a chained Ogg file are decoded as containers of their own, one behind
@@ -26,6 +27,8 @@ import numpy.typing as npt
 from av.audio.stream import AudioStream
 from av.container import InputContainer
 
+from sottovoce.audio.downmix import Downmix
+from sottovoce.audio.input_format import RawFormat
 from sottovoce.audio.ogg_links import ByteFile, OggLinks
 from sottovoce.audio.samples import MAX_CHANNELS, MAX_RATE, MIN_RATE
 from sottovoce.audio.seeking import SoughtFrames, can_seek, seek_before
@@ -66,8 +69,9 @@ class ContainerDecoder:
     """Decodes an audio track of a container: 16 kHz int16 blocks (n, n_channels), mixed to mono or all
     channels.
 
-    audio_track: number from 1, or a language; None takes the one that ffmpeg would. most_gap_s: the longest
-    gap in time stamps that becomes silence; behind a longer one the sound follows on.
+    audio_track: number from 1, or a language; None takes the one that ffmpeg would. raw: the format of
+    samples without a header. most_gap_s: the longest gap in time stamps that becomes silence; behind a longer
+    one the sound follows on. warned: see `Downmix`.
     Raises: AudioError, from the constructor when the data is of no known format or has no such audio track,
         from `blocks` when nothing could be decoded or samples are NaN or infinite; OptionError for a track
         that is neither a number nor a language.
@@ -80,12 +84,14 @@ class ContainerDecoder:
         *,
         keep_channels: bool = False,
         audio_track: int | str | None = None,
+        raw: RawFormat | None = None,
         most_gap_s: float = MOST_GAP_S,
+        warned: set[str] | None = None,
     ) -> None:
         self._name = name
         self._audio_track = audio_track
         self._file = OggLinks(file)
-        self._container = _open_container(self._file, name)
+        self._container = _open_container(self._file, name, raw)
         try:
             self._stream = _audio_stream(self._container, name, audio_track)
             self.info = _info(self._container, self._stream, name)
@@ -95,7 +101,7 @@ class ContainerDecoder:
         except BaseException:
             self._container.close()
             raise
-        self._resampler = _Resampler(name, keep_channels=keep_channels)
+        self._resampler = _Resampler(name, keep_channels=keep_channels, warned=warned)
         self._timeline = Timeline(most_gap_s=most_gap_s)
         self._n_damaged = 0
         self._n_unread_links = 0
@@ -118,7 +124,10 @@ class ContainerDecoder:
                 self._container, self._stream, start_sample, self._decoded_frames, self._timeline
             )
         self._n_damaged = 0
-        return None if self._sought is None else self._sought.first_sample
+        if self._sought is None:
+            return None
+        self._resampler.next_sample = self._sought.first_sample
+        return self._sought.first_sample
 
     def close(self) -> None:
         """Release the decoder; the file stays with its owner."""
@@ -171,7 +180,7 @@ class ContainerDecoder:
     def _open_link(self) -> bool:
         self._container.close()
         try:
-            self._container = _open_container(self._file, self._name)
+            self._container = _open_container(self._file, self._name, None)
             track = None if self._audio_track is None else self.info.track.number
             self._stream = _audio_stream(self._container, self._name, track)
         except AudioError:
@@ -236,9 +245,11 @@ class ContainerDecoder:
             self._warnings.append(f"truncated? It declares {declared_s:.1f} s and holds {decoded_s:.1f} s")
 
 
-def _open_container(file: ByteFile, name: str) -> InputContainer:
+def _open_container(file: ByteFile, name: str, raw: RawFormat | None) -> InputContainer:
+    options = {**_NO_PROTOCOLS, **({} if raw is None else raw.options)}
+    raw_name = None if raw is None else raw.name
     try:
-        return cast(InputContainer, av.open(file, "r", options=dict(_NO_PROTOCOLS), **_TITLES))
+        return cast(InputContainer, av.open(file, "r", format=raw_name, options=options, **_TITLES))
     except AudioError:
         raise
     except (*_DAMAGE, OSError, EOFError) as error:
@@ -250,7 +261,7 @@ def _open_container(file: ByteFile, name: str) -> InputContainer:
 
 def _cause(error: BaseException) -> str:
     if isinstance(error, av.InvalidDataError):
-        return "data that matches no known format"
+        return "data that matches no known format (samples without a header need an input format)"
     if isinstance(error, OSError | av.FFmpegError) and error.strerror:
         return f"'{cause_of(error)}'"
     return f"{type(error).__name__} '{error}'".replace("\n", " ")
@@ -317,63 +328,96 @@ def _declared_duration_s(container: InputContainer, stream: AudioStream) -> floa
 
 
 class _Resampler:
-    """Resamples to 16 kHz 16 bits with libswresample; restarts when rate, format or layout change."""
+    """Resamples to 16 kHz 16 bits with libswresample; restarts when rate, format or layout change.
 
-    def __init__(self, name: str, *, keep_channels: bool) -> None:
+    next_sample: of the recording, at 16 kHz, at which the next frame begins.
+    """
+
+    def __init__(self, name: str, *, keep_channels: bool, warned: set[str] | None) -> None:
+        self.next_sample = 0
+        self._warned: set[str] = set() if warned is None else warned
         self._name = name
         self._keep_channels = keep_channels
         self._source: tuple[str, str, int] | None = None
-        self._resampler: av.AudioResampler | None = None
         self._n_channels = 1
-        self._average = False
+        self._channels: av.AudioResampler | None = None
+        self._mono: av.AudioResampler | None = None
+        self._downmix: Downmix[np.int16] | None = None
 
     def push(self, frame: av.AudioFrame) -> list[Pcm16]:
         source = (frame.format.name, frame.layout.name, frame.sample_rate)
-        if source == self._source and self._resampler is not None:
-            return self._blocks(self._resampler.resample(frame))
+        if source == self._source:
+            return self._resampled(frame)
         rest = self.flush()
+        self._start(frame)
         self._source = source
-        return rest + self._start(frame)
+        return rest + self._resampled(frame)
 
     def flush(self) -> list[Pcm16]:
         """Return the samples that the filter still holds."""
-        if self._resampler is None:
-            return []
-        frames = self._resampler.resample(None)
-        return self._blocks([frame for frame in frames if frame is not None])  # None after a pass-through
+        return [] if self._source is None else self._resampled(None)
 
-    def _start(self, frame: av.AudioFrame) -> list[Pcm16]:
+    def _start(self, frame: av.AudioFrame) -> None:
         n_channels = frame.layout.nb_channels
         if not (MIN_RATE <= frame.sample_rate <= MAX_RATE and 1 <= n_channels <= MAX_CHANNELS):
             raise AudioError(
                 f"{self._name}: expected {MIN_RATE} to {MAX_RATE} Hz and 1 to {MAX_CHANNELS} channels, "
                 f"got {frame.sample_rate} Hz and {n_channels} channels"
             )
-        if self._keep_channels:
-            self._require_same_channels(n_channels)
-            return self._begin(frame, frame.layout.name, n_channels)
-        try:
-            return self._begin(frame, "mono", 1)
-        except av.FFmpegError:  # no downmix rule for this layout
-            return self._begin(frame, frame.layout.name, n_channels)
-
-    def _require_same_channels(self, n_channels: int) -> None:
-        if self._resampler is not None and n_channels != self._n_channels:
+        if self._keep_channels and self._source is not None and n_channels != self._n_channels:
             raise AudioError(
                 f"{self._name}: expected {self._n_channels} channels to the end, got {n_channels} on the way"
             )
-
-    def _begin(self, frame: av.AudioFrame, layout: str, n_channels: int) -> list[Pcm16]:
-        self._resampler = av.AudioResampler(format="s16", layout=layout, rate=SAMPLE_RATE)
         self._n_channels = n_channels
-        self._average = n_channels > 1 and not self._keep_channels
-        return self._blocks(self._resampler.resample(frame))
+        self._channels = self._mono = self._downmix = None
+        if n_channels == 1:
+            self._mono = _resampler_to("mono")
+            return
+        self._channels = _resampler_to(frame.layout.name)
+        if self._keep_channels:
+            return
+        weights = downmix_weights(frame.layout.name)
+        if weights is None:  # averaged
+            weights = (1 / n_channels,) * n_channels
+        else:
+            self._mono = _resampler_to("mono")
+        self._downmix = Downmix(weights, self._name, first_sample=self.next_sample, warned=self._warned)
 
-    def _blocks(self, frames: list[av.AudioFrame]) -> list[Pcm16]:
-        # Packed samples only: PyAV miscounts the planes of planar frames with 8 channels and more.
-        blocks: list[Pcm16] = [
-            frame.to_ndarray().astype(np.int16, copy=False).reshape(-1, self._n_channels) for frame in frames
-        ]
-        if self._average:
-            return [np.rint(block.mean(axis=1, keepdims=True)).astype(np.int16) for block in blocks]
-        return blocks
+    def _resampled(self, frame: av.AudioFrame | None) -> list[Pcm16]:
+        """Resample a frame; None: what the filter still holds."""
+        channels = _resampled(self._channels, frame, self._n_channels)
+        mono = _resampled(self._mono, frame, 1)
+        block = mono if self._channels is None else channels
+        if self._downmix is not None:
+            if self._mono is None:
+                mono = np.rint(channels.mean(axis=1, keepdims=True)).astype(np.int16)
+            block = self._downmix.push(mono[:, 0], channels.T, is_last=frame is None)[:, None]
+        self.next_sample += len(block)
+        return [block] if len(block) else []
+
+
+def _resampler_to(layout: str) -> av.AudioResampler:
+    return av.AudioResampler(format="s16", layout=layout, rate=SAMPLE_RATE)
+
+
+def _resampled(resampler: av.AudioResampler | None, frame: av.AudioFrame | None, n_channels: int) -> Pcm16:
+    """Resample a frame, None: what the filter still holds, to (n, n_channels)."""
+    frames = [] if resampler is None else resampler.resample(frame)
+    # Packed samples only: PyAV miscounts the planes of planar frames with 8 channels and more.
+    blocks = [one.to_ndarray().reshape(-1, n_channels) for one in frames if one is not None]
+    return np.concatenate([np.zeros((0, n_channels), np.int16), *blocks])
+
+
+def downmix_weights(layout: str) -> tuple[float, ...] | None:
+    """Return the weights of channels (n_channels,) in libswresample's mono, found by mixing one sample of
+    each; None where it has no rule for the layout.
+    """
+    n_channels = av.AudioLayout(layout).nb_channels
+    pulses = np.eye(n_channels, dtype=np.int16) * 2**14
+    frame = av.AudioFrame.from_ndarray(pulses.reshape(1, -1), format="s16", layout=layout)
+    frame.sample_rate = SAMPLE_RATE
+    try:
+        mixed = _resampled(_resampler_to("mono"), frame, 1)
+    except av.FFmpegError:
+        return None
+    return tuple(mixed[:, 0] / 2**14)

@@ -9,15 +9,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import BinaryIO, TypeAlias
+from typing import BinaryIO, TypeAlias, cast
 
 import numpy as np
 
 from sottovoce.audio.container import AudioInfo
 from sottovoce.audio.ffmpeg_filters import AudioFilter, FilteredSource
+from sottovoce.audio.input_format import HEAD_BYTES, RawFormat, is_container, no_sound, read_input_format
 from sottovoce.audio.sources import (
     AudioSource,
     BlockSource,
+    ContainerSource,
     FloatResampler,
     PartSource,
     SourceRequest,
@@ -37,6 +39,7 @@ __all__ = [
     "open_audio",
     "open_channels",
     "probe_audio",
+    "read_live",
     "read_pcm",
     "source_name",
 ]
@@ -62,6 +65,7 @@ class AudioReader:
         chunk_samples: int,
         channel: int | None,
         recording_s: float | None,
+        warned: set[str],
     ) -> None:
         self._source = source
         self._chunk_samples = chunk_samples
@@ -70,8 +74,7 @@ class AudioReader:
         self.recording_s = recording_s
         self.silent: Sequence[Span] = ()
         """Stretches [start, end) in samples, in order, that are read as silence."""
-        self.warned: set[str] = set()
-        """Warnings that earlier readings of the recording gave."""
+        self._warned = warned
 
     def __enter__(self) -> AudioReader:
         return self
@@ -127,8 +130,8 @@ class AudioReader:
         if n_pending:
             yield np.concatenate(pending, axis=1)
         for warning in self._source.warnings():
-            if warning not in self.warned:
-                self.warned.add(warning)
+            if warning not in self._warned:
+                self._warned.add(warning)
                 logger.warning("%s: %s", self.info.name, warning)
 
 
@@ -140,8 +143,10 @@ def open_audio(
     chunk_s: float = CHUNK_S,
     audio_filter: str | None = None,
     audio_track: int | str | None = None,
+    input_format: str | None = None,
     start_s: float | None = None,
     duration_s: float | None = None,
+    warned: set[str] | None = None,
 ) -> AudioReader:
     """Open a recording for reading as 16 kHz mono chunks of chunk_s seconds; or a part of it, read as if it
     were all.
@@ -151,7 +156,9 @@ def open_audio(
     decoded from their beginning. sample_rate: of an array; files declare theirs. channel: the only channel to
     take, from 0; None mixes all, in files by the weights of their places and in arrays by their mean.
     audio_filter: applied to that channel, see `AudioFilter`. audio_track: of a container with several, its
-    number from 1 or its language ("de", "deu"); None takes the one that ffmpeg would. Samples of files are
+    number from 1 or its language ("de", "deu"); None takes the one that ffmpeg would. input_format: of a file
+    of samples without a header, see `read_input_format`; None: as its name ends. warned: keeps what
+    was logged from one reading of a recording to the next. Samples of files are
     16-bit values / 32768, as in openai-whisper; those of arrays at 16 kHz are unchanged.
 
     Raises: AudioError when it cannot be opened or has no such channel or track, and while reading when it
@@ -161,9 +168,9 @@ def open_audio(
     if not chunk_s * SAMPLE_RATE >= 1:
         raise OptionError(f"chunk_s: expected at least one sample ({1 / SAMPLE_RATE} s), got {chunk_s}")
     chain = None if audio_filter is None else AudioFilter(audio_filter)
-    opened = open_source(
-        source, SourceRequest(channel is not None, audio_track, start), sample_rate=sample_rate
-    )
+    warned = set() if warned is None else warned
+    request = SourceRequest(channel is not None, audio_track, start, _raw_format(input_format), warned)
+    opened = open_source(source, request, sample_rate=sample_rate)
     whole_s = opened.info.duration_s
     if channel is not None and not 0 <= channel < opened.info.n_channels:
         opened.close()
@@ -175,7 +182,11 @@ def open_audio(
     if chain is not None:
         opened, channel = FilteredSource(opened, chain, channel or 0), None
     return AudioReader(
-        opened, chunk_samples=round(chunk_s * SAMPLE_RATE), channel=channel, recording_s=whole_s
+        opened,
+        chunk_samples=round(chunk_s * SAMPLE_RATE),
+        channel=channel,
+        recording_s=whole_s,
+        warned=warned,
     )
 
 
@@ -188,6 +199,7 @@ def load_audio(
     channel: int | None = None,
     audio_filter: str | None = None,
     audio_track: int | str | None = None,
+    input_format: str | None = None,
 ) -> Samples:
     """Read a recording, or the part of it from start_s of at most duration_s: (n,) float32 at 16 kHz.
 
@@ -202,6 +214,7 @@ def load_audio(
         channel=channel,
         audio_filter=audio_filter,
         audio_track=audio_track,
+        input_format=input_format,
         start_s=start_s,
         duration_s=duration_s,
     ) as reader:
@@ -222,8 +235,10 @@ def open_channels(
     *,
     sample_rate: int = SAMPLE_RATE,
     audio_track: int | str | None = None,
+    input_format: str | None = None,
     start_s: float | None = None,
     duration_s: float | None = None,
+    warned: set[str] | None = None,
 ) -> AudioReader:
     """Open a recording, or a part, with its channels apart, for `AudioReader.channels`.
 
@@ -231,22 +246,92 @@ def open_channels(
     Raises: as `open_audio`.
     """
     start, end = _span(start_s, duration_s)
-    opened = open_source(source, SourceRequest(True, audio_track, start), sample_rate=sample_rate)
+    warned = set() if warned is None else warned
+    request = SourceRequest(True, audio_track, start, _raw_format(input_format), warned)
+    opened = open_source(source, request, sample_rate=sample_rate)
     whole_s = opened.info.duration_s
     if start or end is not None:
         opened = PartSource(opened, start, end)
-    return AudioReader(opened, chunk_samples=round(CHUNK_S * SAMPLE_RATE), channel=None, recording_s=whole_s)
+    return AudioReader(
+        opened,
+        chunk_samples=round(CHUNK_S * SAMPLE_RATE),
+        channel=None,
+        recording_s=whole_s,
+        warned=warned,
+    )
 
 
 def probe_audio(
-    source: AudioSource, *, sample_rate: int = SAMPLE_RATE, audio_track: int | str | None = None
+    source: AudioSource,
+    *,
+    sample_rate: int = SAMPLE_RATE,
+    audio_track: int | str | None = None,
+    input_format: str | None = None,
 ) -> AudioInfo:
     """Return what a recording declares of itself, without decoding it.
 
     Raises: AudioError when it cannot be opened, or has no such track.
     """
-    with open_audio(source, sample_rate=sample_rate, audio_track=audio_track) as reader:
+    with open_audio(
+        source, sample_rate=sample_rate, audio_track=audio_track, input_format=input_format
+    ) as reader:
         return reader.info
+
+
+def read_live(
+    stream: BinaryIO, *, input_format: str | None = None, chunk_s: float = 0.1, name: str = "standard input"
+) -> Iterator[AudioChunk]:
+    """Yield chunks of chunk_s seconds of what a pipe brings, as it arrives: a container, which is recognised,
+    or 16-bit mono PCM at 16 kHz, or samples of an input_format (`read_input_format`).
+
+    stream: whose `read` returns what has come (unbuffered).
+    Raises: AudioError for what is no sound; OptionError for an unknown input format.
+    """
+    file = _Pipe(stream)
+    if input_format is None and not file.is_container():
+        if (found := no_sound(file.head)) is not None:
+            raise AudioError(
+                f"{name}: expected a sound file or 16-bit PCM at 16 kHz (other PCM needs an input format), "
+                f"got {found}"
+            )
+        yield from read_pcm(cast(BinaryIO, file), chunk_s=chunk_s, name=name)
+        return
+    request = SourceRequest(raw=_raw_format(input_format))
+    opened = ContainerSource(cast(BinaryIO, file), name, request, owned=False)
+    samples = round(chunk_s * SAMPLE_RATE)
+    with AudioReader(opened, chunk_samples=samples, channel=None, recording_s=None) as reader:
+        yield from reader
+
+
+class _Pipe:
+    """A pipe whose first bytes are looked at before it is read."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._is_at_end = False
+        self.head = b""
+        """The bytes that were looked at and not yet read."""
+
+    def is_container(self) -> bool:
+        """Wait for so many bytes as it takes to tell."""
+        while not (found := is_container(self.head)) and len(self.head) < HEAD_BYTES and not self._is_at_end:
+            piece = self._stream.read(HEAD_BYTES - len(self.head))
+            self.head += piece
+            self._is_at_end = not piece
+        return found
+
+    def read(self, n_bytes: int) -> bytes:
+        if not self.head:
+            return self._stream.read(n_bytes)
+        given, self.head = self.head[:n_bytes], self.head[n_bytes:]
+        return given
+
+    def seekable(self) -> bool:
+        return False
+
+
+def _raw_format(input_format: str | None) -> RawFormat | None:
+    return None if input_format is None else read_input_format(input_format)
 
 
 def read_pcm(

@@ -36,8 +36,9 @@ _SPOOL_BYTES = 16 * 2**20
 class Recording:
     """A source to be opened as often as needed, one reading at a time.
 
-    sample_rate, channel, audio_filter and audio_track: see `open_audio`. reread: whether more than one
-    reading will be asked for; with False a pipe is passed on as it comes, and a second `open` of it raises.
+    sample_rate, channel, audio_filter, audio_track and input_format: see `open_audio`. reread: whether
+    more than one reading will be asked for; with False a pipe is passed on as it comes, and a second `open`
+    of it raises.
     name: for people, where the source has none. A context manager.
 
     Raises: AudioError when a pipe cannot be read.
@@ -53,19 +54,21 @@ class Recording:
         name: str | None = None,
         audio_filter: str | None = None,
         audio_track: int | str | None = None,
+        input_format: str | None = None,
     ) -> None:
         source = plain_source(source)
         self.name = name or source_name(source)
         self.declared_s: float | None = None
         """Seconds of the whole recording as it declares, once it was opened; None where it does not."""
         self._audio_track = audio_track
+        self._input_format = input_format
+        self._warned: set[str] = set()
         self._start_s: float | None = None
         self._duration_s: float | None = None
         self._sample_rate = sample_rate
         self._channel = channel
         self._audio_filter = audio_filter
         self._silent: Sequence[Span] = ()
-        self._warned: set[str] = set()
         self._reader: AudioReader | None = None
         self._spool: BinaryIO | None = None
         self._n_readings = 0
@@ -90,12 +93,13 @@ class Recording:
             channel=self._channel,
             audio_filter=self._audio_filter,
             audio_track=self._audio_track,
+            input_format=self._input_format,
             start_s=self._start_s,
             duration_s=self._duration_s,
+            warned=self._warned,
         )
         self._reader = reader
         reader.silent = self._silent
-        reader.warned = self._warned
         self.declared_s = reader.recording_s
         return reader
 
@@ -139,10 +143,11 @@ class Recording:
             self._source,
             sample_rate=self._sample_rate,
             audio_track=self._audio_track,
+            input_format=self._input_format,
             start_s=self._start_s,
             duration_s=self._duration_s,
+            warned=self._warned,
         )
-        reader.warned = self._warned
         self.declared_s = reader.recording_s
         return reader
 
@@ -162,6 +167,7 @@ class Recording:
                 name=self.name,
                 audio_filter=self._audio_filter,
                 audio_track=self._audio_track,
+                input_format=self._input_format,
             ).part(self._start_s or 0.0, self._duration_s)
             for channel in range(n_channels)
         ]

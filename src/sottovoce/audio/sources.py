@@ -11,7 +11,7 @@ import math
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeAlias, cast
 
 import av
@@ -19,6 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sottovoce.audio.container import AudioInfo, ContainerDecoder
+from sottovoce.audio.downmix import Downmix
+from sottovoce.audio.input_format import HEAD_BYTES, RawFormat, format_of_ending, is_container
 from sottovoce.audio.samples import MAX_RATE, MIN_RATE, as_channels, is_tensor, tensor_array
 from sottovoce.audio.tracks import ONLY_TRACK, track_named
 from sottovoce.errors import AudioError, cause_of
@@ -80,12 +82,15 @@ class SourceRequest:
     """How to read a source.
 
     keep_channels: do not mix them. audio_track: of a container, number from 1 or language, None: the one that
-    ffmpeg would take. start_sample: at 16 kHz, before which nothing is needed.
+    ffmpeg would take. start_sample: at 16 kHz, before which nothing is needed. raw: the format of samples
+    without a header; None: as the file's name ends, where it has no header. warned: see `Downmix`.
     """
 
     keep_channels: bool = False
     audio_track: int | str | None = None
     start_sample: int = 0
+    raw: RawFormat | None = None
+    warned: set[str] = field(default_factory=set)
 
 
 def open_source(source: AudioSource, request: SourceRequest, *, sample_rate: int) -> BlockSource:
@@ -140,6 +145,7 @@ class ContainerSource:
         self.first_sample = 0
         try:
             begin = file.tell() if is_seekable(file) else None
+            self._raw = request.raw or (None if begin is None else self._format_of_ending(begin))
             self._decoder = self._opened()
             if begin is not None and self._decoder.can_seek(request.start_sample):
                 self._seek(begin)
@@ -154,7 +160,22 @@ class ContainerSource:
             self._name,
             keep_channels=self._request.keep_channels,
             audio_track=self._request.audio_track,
+            raw=self._raw,
+            warned=self._request.warned,
         )
+
+    def _format_of_ending(self, begin: int) -> RawFormat | None:
+        """Return the format without a header that the name ends in, unless the file is a container."""
+        found = format_of_ending(self._name)
+        if found is not None:
+            try:
+                head = self._file.read(HEAD_BYTES)
+                self._file.seek(begin)
+            except (OSError, ValueError) as error:
+                raise AudioError(f"{self._name}: expected a readable file, got {_refusal(error)}") from error
+            if is_container(head):
+                return None
+        return found
 
     def _seek(self, begin: int) -> None:
         """Seek near the part; where the position is uncertain, reopen the file at its beginning."""
@@ -239,21 +260,29 @@ def is_seekable(file: BinaryIO) -> bool:
 
 
 class ArraySource:
-    """Samples (n,) or (n_channels, n) in memory, mixed by the mean of the channels."""
+    """Samples (n,) or (n_channels, n) in memory; mixed as `FloatMixer` does."""
 
     def __init__(
         self, array: npt.NDArray[np.generic], name: str, request: SourceRequest, *, sample_rate: int
     ) -> None:
-        channels = as_channels(array, name)
-        mixed = not request.keep_channels
-        self._samples = channels.mean(axis=0, keepdims=True, dtype=np.float32) if mixed else channels
+        self._samples = channels = as_channels(array, name)
         # Whole seconds: there the grid of 16 kHz meets that of every other rate.
         whole_s = channels.shape[1] // sample_rate if sample_rate > 0 else 0
         self._first_s = min(max(0, request.start_sample // SAMPLE_RATE - 1), whole_s)
         self.first_sample = self._first_s * SAMPLE_RATE
         duration_s = channels.shape[1] / sample_rate if sample_rate > 0 else None
         self.info = AudioInfo(name, array.dtype.name, sample_rate, channels.shape[0], duration_s)
-        self._resampler = FloatResampler(sample_rate, self._samples.shape[0], name)
+        self._resampler: FloatResampler | FloatMixer
+        if request.keep_channels:
+            self._resampler = FloatResampler(sample_rate, len(channels), name)
+        else:
+            self._resampler = FloatMixer(
+                sample_rate,
+                len(channels),
+                name,
+                first_sample=self.first_sample,
+                warned=request.warned,
+            )
 
     def blocks(self) -> Iterator[Samples]:
         step, first = 10 * self.info.sample_rate, self._first_s * self.info.sample_rate
@@ -360,6 +389,42 @@ class FloatResampler:
             parts = [out.to_ndarray()[0] for out in resampler.resample(frame)]
             rows.append(np.concatenate([np.zeros(0, np.float32), *parts]))
         return np.stack(rows)
+
+
+class FloatMixer:
+    """Resamples float samples (n_channels, n) of any rate to 16 kHz, and mixes them to one channel (1, n): by
+    their mean, without channels that cancel the others (`Downmix`).
+
+    first_sample, warned: see `Downmix`.
+    Raises: as `FloatResampler`.
+    """
+
+    def __init__(
+        self,
+        sample_rate: int,
+        n_channels: int,
+        name: str,
+        *,
+        first_sample: int = 0,
+        warned: set[str] | None = None,
+    ) -> None:
+        self._is_mono = n_channels == 1
+        self._resampler = FloatResampler(sample_rate, 1 if self._is_mono else n_channels + 1, name)
+        weights = (1 / n_channels,) * n_channels
+        self._downmix: Downmix[np.float32] = Downmix(weights, name, first_sample=first_sample, warned=warned)
+
+    def push(self, samples: Samples) -> Samples:
+        """Mix (n_channels, n) float32; return what can be decided so far, at most 0.5 s behind."""
+        if self._is_mono:
+            return self._resampler.push(samples)
+        mean = samples.mean(axis=0, keepdims=True, dtype=np.float32)
+        mean, channels = np.split(self._resampler.push(np.concatenate((mean, samples))), [1])
+        return self._downmix.push(mean[0], channels)[None]
+
+    def flush(self) -> Samples:
+        """Return the rest (1, n); nothing may be pushed after."""
+        rest = self._resampler.flush()
+        return rest if self._is_mono else self._downmix.push(rest[0], rest[1:], is_last=True)[None]
 
 
 def pcm_blocks(stream: BinaryIO, n_bytes: int, name: str) -> Iterator[bytes]:

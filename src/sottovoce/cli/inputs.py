@@ -46,11 +46,13 @@ def inputs_to_read(
     *,
     skips: bool,
     audio_track: str | None,
+    input_format: str | None,
     call: Call,
 ) -> Inputs:
     """Find out what is left to do: a line on standard error for what cannot be opened, one for what is done.
 
     skips: leave out inputs whose documents are all there. audio_track: the one that is asked for.
+    input_format: of samples without a header.
     Raises: OptionError for a track that is neither a number nor a language.
     """
     lines = Progress(len(inputs))
@@ -64,7 +66,7 @@ def inputs_to_read(
     n_refused = 0
     for name in [name for name in inputs if name not in set(skipped)]:
         try:
-            info = info_of(name, audio_track)
+            info = info_of(name, audio_track, input_format)
         except AudioError as error:
             lines.failed(str(error), call.trace())
             n_refused += 1
@@ -88,7 +90,7 @@ def track_line(info: AudioInfo) -> str:
     return f"{info.name}: audio track {info.track} of {len(info.tracks)}; others: {others} (--audio-track)"
 
 
-def info_of(name: str, audio_track: str | None) -> AudioInfo | None:
+def info_of(name: str, audio_track: str | None, input_format: str | None) -> AudioInfo | None:
     """Read the header of an input; None for what comes through a pipe: opening uses it up.
 
     Raises: AudioError; OptionError for a track that is neither a number nor a language.
@@ -96,4 +98,4 @@ def info_of(name: str, audio_track: str | None) -> AudioInfo | None:
     is_there = os.path.exists(name)
     if name == STANDARD_INPUT or (is_there and not os.path.isfile(name) and not os.path.isdir(name)):
         return None
-    return probe_audio(name, audio_track=audio_track)
+    return probe_audio(name, audio_track=audio_track, input_format=input_format)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import queue
 import sys
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,7 +17,8 @@ import click
 import numpy as np
 
 from sottovoce.api import Model
-from sottovoce.audio.io import load_audio, open_audio, read_pcm
+from sottovoce.audio.input_format import read_input_format
+from sottovoce.audio.io import load_audio, open_audio, read_live
 from sottovoce.audio.microphone import Microphone
 from sottovoce.backends.base import EXACT, EncoderMode
 from sottovoce.cli.flags import read_values
@@ -48,8 +52,10 @@ def transcribe_live(source: str | None, given: dict[str, Any], interrupts: Inter
     live_speakers_of(given)
     chunk_samples = round(given["chunk_ms"] * SAMPLE_RATE / 1000)
     with ExitStack() as stack:
-        pieces = source_pieces(source, chunk_samples, realtime=given["realtime"])
-        comes_in_time = given["realtime"] or source is None
+        pieces = source_pieces(
+            source, chunk_samples, realtime=given["realtime"], input_format=given["input_format"]
+        )
+        comes_in_time = not given["unaware"] and (given["realtime"] or source is None or is_pipe(source))
         if comes_in_time:
             pieces = caught_up(pieces)
         if given["save_audio"]:
@@ -81,8 +87,10 @@ def check(source: str | None, given: dict[str, Any]) -> None:
         is_file = log.is_file() or (not log.exists() and log.parent.is_dir())
         if not is_file or not os.access(log if log.exists() else log.parent, os.W_OK):
             raise OptionError(f"--log '{log}': expected a file that can be written")
-    if source and source != "-" and not Path(source).is_fifo():
-        with open_audio(source):
+    if given["input_format"] is not None:
+        read_input_format(given["input_format"])
+    if source and not is_pipe(source):
+        with open_audio(source, input_format=given["input_format"]):
             pass
 
 
@@ -120,15 +128,30 @@ def _encoder_mode(model: Model, name: str) -> EncoderMode | None:
     return {"auto": None, "whole": model.backend.encoder_mode.whole(), "exact": EXACT}[name]
 
 
-def source_pieces(source: str | None, n_samples: int, *, realtime: bool) -> Iterator[Samples]:
-    """Samples as they come from the microphone, standard input or a file."""
+def is_pipe(source: str) -> bool:
+    """Tell whether a source is standard input or a named pipe, which is read once and as it is filled."""
+    return source == "-" or Path(source).is_fifo()
+
+
+def source_pieces(
+    source: str | None, n_samples: int, *, realtime: bool, input_format: str | None = None
+) -> Iterator[Samples]:
+    """Yield samples as they come from the microphone, a pipe or a file."""
+    chunk_s = n_samples / SAMPLE_RATE
     if source is None:
-        with Microphone(chunk_s=n_samples / SAMPLE_RATE) as microphone:
+        with Microphone(chunk_s=chunk_s) as microphone:
             yield from (chunk.samples for chunk in microphone)
     elif source == "-":
-        yield from (chunk.samples for chunk in read_pcm(sys.stdin.buffer, chunk_s=n_samples / SAMPLE_RATE))
+        # Unbuffered: a buffered read waits until it is full.
+        stream = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
+        for chunk in read_live(stream, input_format=input_format, chunk_s=chunk_s):
+            yield chunk.samples
+    elif is_pipe(source):
+        with open(source, "rb", buffering=0) as stream:
+            for chunk in read_live(stream, input_format=input_format, chunk_s=chunk_s, name=source):
+                yield chunk.samples
     else:
-        yield from file_pieces(load_audio(source), n_samples, realtime=realtime)
+        yield from file_pieces(load_audio(source, input_format=input_format), n_samples, realtime=realtime)
 
 
 def file_pieces(audio: Samples, n_samples: int, *, realtime: bool) -> Iterator[Samples]:
@@ -142,29 +165,65 @@ def file_pieces(audio: Samples, n_samples: int, *, realtime: bool) -> Iterator[S
         yield piece
 
 
-def caught_up(
-    pieces: Iterator[Samples], clock: Callable[[], float] = time.monotonic, *, late_s: float = 0.5
-) -> Iterator[Samples]:
-    """Pieces of sound that comes at its own speed; those that came while the last one was worked on, as one.
+def caught_up(pieces: Iterator[Samples], clock: Callable[[], float] = time.monotonic) -> Iterator[Samples]:
+    """Yield pieces of sound; those that came at the speed of sound while the last one was worked on, as one.
 
-    clock: seconds. late_s: so far behind the sound, what waits is joined, 10 s of it at most.
+    A thread reads the pieces, and notes when each came. clock: seconds.
     """
-    began, received_s = clock(), 0.0
-    waiting: list[Samples] = []
+    came: queue.SimpleQueue[tuple[Samples, float] | BaseException | None] = queue.SimpleQueue()
+    is_left = threading.Event()
+
+    def read() -> None:
+        try:
+            for piece in pieces:
+                if is_left.is_set():
+                    break
+                came.put((piece, clock()))
+            came.put(None)
+        except BaseException as error:  # for the thread that works
+            came.put(error)
+
+    reader = threading.Thread(target=read, name="sottovoce-source", daemon=True)
+    reader.start()
+    waiting: deque[tuple[Samples, float]] = deque()
+    end: BaseException | None = None
+    is_open = True
     try:
-        for piece in pieces:
-            waiting.append(piece)
-            received_s += len(piece) / SAMPLE_RATE
-            is_late = clock() - began - received_s > late_s
-            if not is_late or sum(map(len, waiting)) >= 10 * SAMPLE_RATE:
-                yield np.concatenate(waiting)
-                waiting.clear()
-    except KeyboardInterrupt:
-        if waiting:
-            yield np.concatenate(waiting)
-        raise
-    if waiting:
-        yield np.concatenate(waiting)
+        while is_open or waiting:
+            while is_open and not (waiting and came.empty()):
+                try:
+                    received = came.get(timeout=0.5)  # a limit lets Ctrl-C through on every platform
+                except queue.Empty:
+                    continue
+                if isinstance(received, tuple):
+                    waiting.append(received)
+                else:
+                    is_open, end = False, received
+            if waiting:
+                joined = [waiting.popleft()[0] for _ in range(n_joined(waiting, clock()))]
+                yield np.concatenate(joined)
+        if end is not None:
+            raise end
+    finally:
+        is_left.set()
+        reader.join(1.0)  # a microphone is closed by it; a pipe may bring nothing for long
+
+
+def n_joined(
+    waiting: Sequence[tuple[Samples, float]], now_s: float, *, late_s: float = 0.5, most_s: float = 10.0
+) -> int:
+    """Return how many of the waiting pieces, each with the time at which it came, are worked on as one.
+
+    Several, of most_s together, where the first one has waited for longer than late_s, and they came no more
+    than twice as fast as they sound. What comes faster (`cat FILE |`) has nobody who waits for it: its pieces
+    stay apart, and the result does not depend on the speed of the machine.
+    """
+    _, first_s = waiting[0]
+    _, last_s = waiting[-1]
+    seconds = np.cumsum([len(piece) for piece, _ in waiting]) / SAMPLE_RATE
+    if now_s - first_s <= late_s or last_s - first_s < (seconds[-1] - seconds[0]) / 2:
+        return 1
+    return max(1, int(np.searchsorted(seconds, most_s, side="right")))
 
 
 def sink(

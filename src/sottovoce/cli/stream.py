@@ -22,11 +22,18 @@ from sottovoce.options.vad import VadStreamOptions
 SOURCES = (
     Option("Listen to the microphone (needs the extra `mic`).", key="mic", kind="flag"),
     Option(
-        "Sound comes at its own speed: of updates that are late, the newest is done.",
+        "Sound comes at its own speed: of updates that are late, the newest is done (as of pipes that are "
+        "filled at that speed).",
         key="realtime",
         kind="flag",
     ),
-    Option("Give a file as fast as it is taken (default).", key="unaware", kind="flag"),
+    Option("Do every update, however late (default of files).", key="unaware", kind="flag"),
+    Option(
+        "Of samples without a header: FFmpeg's name, rate and channels, as mulaw, g722 or s16le:44100:2.",
+        key="input_format",
+        unset="a container, or s16le at 16 kHz",
+        metavar="NAME[:RATE[:CHANNELS]]",
+    ),
     click.option("--save-audio", type=click.Path(dir_okay=False), help="Write what was heard to a WAV file."),
 )
 LIVE = (*options_of(LiveOptions), *options_of(LiveDecodingOptions), *options_of(VadStreamOptions))
@@ -78,7 +85,8 @@ SECTIONS = {
 @click.argument("source", required=False, metavar="FILE|-")
 @click.pass_context
 def stream(context: click.Context, /, source: str | None, **given: Any) -> int:
-    """Transcribe live: a FILE as if it were spoken now, `-` for s16le PCM at 16 kHz, or --mic.
+    """Transcribe live: a FILE as if it were spoken now, `-` for a pipe of a sound file or of s16le PCM at
+    16 kHz, or --mic.
 
     Ctrl-C ends the recording, and what was heard by then is still said; so do SIGTERM and SIGHUP, with the
     exit codes 143 and 129.

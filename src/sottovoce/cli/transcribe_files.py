@@ -108,6 +108,7 @@ def transcribe_files(files: Sequence[str], given: Mapping[str, Any], call: Call)
         documents,
         skips=given["skip_existing"],
         audio_track=given["audio_track"],
+        input_format=given["input_format"],
         call=call,
     )
     if not inputs.left:

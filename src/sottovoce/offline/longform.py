@@ -48,6 +48,7 @@ def open_recording(source: AudioSource, sample_rate: int, options: TranscribeOpt
         sample_rate=sample_rate,
         audio_filter=options.audio_filter,
         audio_track=options.audio_track,
+        input_format=options.input_format,
     )
 
 

@@ -73,6 +73,12 @@ def check_speakers(
         raise OptionError("channels 'apart': need mode 'vad', since each is silent half of the time")
 
 
+def check_input_format(input_format: str | None) -> None:
+    """Check the format of samples without a header. Raises: OptionError."""
+    if input_format is not None:
+        import_module("sottovoce.audio.input_format").read_input_format(input_format)
+
+
 def check_filter(audio_filter: str | None) -> None:
     """Check a chain of FFmpeg's filters. Raises: OptionError."""
     if audio_filter is not None:

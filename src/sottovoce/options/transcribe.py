@@ -14,6 +14,7 @@ from sottovoce.options.recording_checks import (
     check_clips,
     check_decoding,
     check_filter,
+    check_input_format,
     check_speakers,
     check_vad,
 )
@@ -282,6 +283,12 @@ class TranscribeOptions:
         metavar="N|LANGUAGE",
         kind="text",
     ).as_field(None)
+    input_format: str | None = Option(
+        "Of samples without a header: FFmpeg's name, rate and channels, as mulaw, g722 or s16le:44100:2.",
+        unset="as the file's name ends",
+        group="Speech",
+        metavar="NAME[:RATE[:CHANNELS]]",
+    ).as_field(None)
     normalization: Normalization = Option(
         "Over what the log-mel's maximum is taken, see `audio.features`.", flag=None
     ).as_field("recording")
@@ -341,6 +348,7 @@ class TranscribeOptions:
             marks_turns=self.decoding.speaker_turns,
         )
         check_filter(self.audio_filter)
+        check_input_format(self.input_format)
 
     @property
     def is_resumable(self) -> bool:

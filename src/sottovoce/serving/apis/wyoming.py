@@ -16,14 +16,12 @@ from dataclasses import dataclass
 from functools import partial
 from socket import socket as Socket
 
-import numpy as np
-
 from sottovoce.formats.document import Json
 from sottovoce.options.live import LiveDecodingOptions, LiveOptions
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.serving.apis.deepgram_params import checked_terms
 from sottovoce.serving.apis.wyoming_frames import MAX_LINE, Frame, FrameTransport
-from sottovoce.serving.live.connection import LiveConnection, off_loop
+from sottovoce.serving.live.connection import LiveConnection
 from sottovoce.serving.parsing.client_values import read_code, read_list, read_whole
 from sottovoce.serving.parsing.faults import ApiError, fault_of
 from sottovoce.serving.parsing.fields import wrong
@@ -106,7 +104,6 @@ class WyomingConnection(LiveConnection[Frame]):
         self.frames = transport
         self._params = WyomingParams()
         self._pcm: PcmReader | None = None
-        self._n_channels = 1
         self._command: SpokenCommand | None = None
 
     @property
@@ -127,13 +124,10 @@ class WyomingConnection(LiveConnection[Frame]):
         elif message.kind == "transcribe":
             self._params = params_of(message)
         elif message.kind == "audio-start":
-            self._pcm, self._n_channels = format_of(message)
+            self._pcm = reader_of(message)
             await self.queue.put(partial(self._start, self._params))
         elif message.kind == "audio-chunk" and self._pcm is not None:
-            await self.queue_bytes(
-                self._pcm,
-                await off_loop(len(message.payload), partial(mono, message.payload, self._n_channels)),
-            )
+            await self.queue_bytes(self._pcm, message.payload)
         elif message.kind == "audio-stop" and self._pcm is not None:
             await self.queue_audio(self._pcm.flush())
             self._pcm = None
@@ -260,26 +254,17 @@ def params_of(frame: Frame) -> WyomingParams:
     )
 
 
-def format_of(frame: Frame) -> tuple[PcmReader, int]:
-    """Return what reads the audio, and how many channels it has. Raises: ApiError, OptionError."""
+def reader_of(frame: Frame) -> PcmReader:
+    """Return the reader of the audio that an `audio-start` announces. Raises: ApiError, OptionError."""
     rate, width, channels = (read_whole(name, frame.data.get(name)) for name in ("rate", "width", "channels"))
     if width != 2:
         raise wrong("width", "2 bytes", f"{width}")
     if channels not in (1, 2):
         raise wrong("channels", "1 or 2", f"{channels}")
     try:
-        return PcmReader("s16le", rate), channels
+        return PcmReader("s16le", rate, channels)
     except Exception as error:
         raise fault_of(error, param="rate") from error
-
-
-def mono(audio: bytes, n_channels: int) -> bytes:
-    """Mix 16-bit audio to one channel; half a frame at its end is left out."""
-    if n_channels == 1:
-        return audio
-    whole = len(audio) - len(audio) % (2 * n_channels)
-    frames: Samples = np.frombuffer(audio[:whole], "<i2").reshape(-1, n_channels).mean(axis=1)
-    return frames.astype("<i2").tobytes()
 
 
 def info(services: Services) -> dict[str, Json]:

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from sottovoce.audio.sources import FloatResampler
+from sottovoce.audio.sources import FloatMixer
 from sottovoce.errors import OptionError
 from sottovoce.types import SAMPLE_RATE, Samples
 
@@ -20,34 +20,36 @@ WAV_FORMATS = {"s16le": 1, "alaw": 6, "mulaw": 7}
 
 
 class PcmReader:
-    """Bytes of one channel into samples (n,) float32 at 16 kHz.
+    """Bytes into samples (n,) float32 at 16 kHz, several channels mixed to one.
 
     Raises: OptionError for an encoding or rate that is not known.
     """
 
-    def __init__(self, encoding: str = "s16le", sample_rate: int = SAMPLE_RATE) -> None:
+    def __init__(self, encoding: str = "s16le", sample_rate: int = SAMPLE_RATE, n_channels: int = 1) -> None:
         if encoding not in SAMPLE_BYTES:
             raise OptionError(f"encoding: expected one of {', '.join(SAMPLE_BYTES)}, got '{encoding[:50]}'")
         if not MIN_RATE <= sample_rate <= MAX_RATE:
             raise OptionError(f"sample_rate: expected {MIN_RATE} to {MAX_RATE} Hz, got {sample_rate}")
         self._encoding = encoding
-        self._n_bytes = SAMPLE_BYTES[encoding]
+        self._n_channels = n_channels
+        self._n_bytes = SAMPLE_BYTES[encoding] * n_channels
         self._rest = b""
-        self._resampler = FloatResampler(sample_rate, 1, "live audio")
+        self._mixer = FloatMixer(sample_rate, n_channels, "live audio")
 
     def read(self, piece: bytes) -> Samples:
-        """Return the samples (n,) that are complete; half a sample waits for the next piece."""
+        """Return the samples (n,) that are complete; half a frame waits for the next piece."""
         data = self._rest + piece
         whole = len(data) - len(data) % self._n_bytes
         self._rest = data[whole:]
         if not whole:
             return np.zeros(0, np.float32)
-        samples: Samples = self._resampler.push(self._floats(data[:whole])[None])[0]
+        channels = self._floats(data[:whole]).reshape(-1, self._n_channels).T
+        samples: Samples = self._mixer.push(channels)[0]
         return samples
 
     def flush(self) -> Samples:
-        """Return what the resampler still holds, (n,); nothing may be read after it."""
-        samples: Samples = self._resampler.flush()[0]
+        """Return the rest, (n,); nothing may be read after it."""
+        samples: Samples = self._mixer.flush()[0]
         return samples
 
     def _floats(self, data: bytes) -> Samples:

@@ -1,0 +1,150 @@
+"""Recognition of what a source is: a container, samples without a header, or no sound at all.
+
+Containers are known by the bytes with which they begin. Samples without a header are known by the ending of
+the file's name, or by an input format that the caller names.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+from dataclasses import dataclass
+
+import av
+
+from sottovoce.audio.samples import MAX_CHANNELS, MAX_RATE, MIN_RATE
+from sottovoce.errors import OptionError
+from sottovoce.types import SAMPLE_RATE
+
+HEAD_BYTES = 4096
+"""From which a container is recognised."""
+TELEPHONE_RATE = 8_000
+RAW_FORMATS = {
+    **dict.fromkeys(("s16le", "s16be", "s24le", "s24be", "s32le", "s32be", "s8", "u8"), SAMPLE_RATE),
+    **dict.fromkeys(("f32le", "f32be", "f64le", "f64be", "g722"), SAMPLE_RATE),
+    **dict.fromkeys(("mulaw", "alaw", "gsm"), TELEPHONE_RATE),
+}
+"""FFmpeg's names of formats without a header, and the sample rate of each where none is given."""
+_FIXED = ("g722", "gsm")
+"""Formats of one channel and one rate."""
+_ENDINGS = {
+    ".g722": "g722",
+    ".722": "g722",
+    ".ul": "mulaw",
+    ".ulaw": "mulaw",
+    ".mulaw": "mulaw",
+    ".al": "alaw",
+    ".alaw": "alaw",
+    ".gsm": "gsm",
+}
+# Source: the probes of libavformat's demuxers, of which these are the ones with four bytes and more.
+_CONTAINERS = (
+    (0, (b"RIFF", b"RIFX", b"RF64", b"BW64", b"riff", b"OggS", b"fLaC", b"\x1aE\xdf\xa3", b"FORM", b"caff")),
+    (0, (b"ID3\x02", b"ID3\x03", b"ID3\x04", b"#!AMR", b".snd", b"0&\xb2u", b"FLV\x01", b"wvpk", b"MAC ")),
+    (0, (b"TTA1", b"MPCK", b"MP+\x07", b"DSD ", b"tBaK", b"NIST_1A", b"Creative Voice File", b"\0\0\1\xba")),
+    (4, (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip")),
+)
+_FRAMES = (("mp3", b"\xff", 0xE0), ("aac", b"\xff", 0xF0), ("ac3", b"\x0b", 0x77))
+"""Codecs whose frames need no container: the parser, first byte of a frame, and mask of the second."""
+_NO_SOUND = {
+    b"\xff\xd8\xff": "a JPEG picture",
+    b"\x89PNG": "a PNG picture",
+    b"GIF8": "a GIF picture",
+    b"%PDF": "a PDF document",
+    b"PK\x03\x04": "a ZIP archive",
+    b"\x1f\x8b\x08": "a gzip archive",
+    b"BZh": "a bzip2 archive",
+    b"\xfd7zXZ": "an xz archive",
+    b"\x28\xb5\x2f\xfd": "a zstd archive",
+    b"\x7fELF": "a program",
+    b"\x93NUMPY": "a NumPy array",
+}
+_PACKET_BYTES = 188
+"""Of an MPEG transport stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawFormat:
+    """Samples without a header. name: FFmpeg's, of `RAW_FORMATS`."""
+
+    name: str
+    sample_rate: int
+    n_channels: int = 1
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Those of libavformat's demuxer."""
+        if self.name in _FIXED:
+            return {}
+        layout = "mono" if self.n_channels == 1 else f"{self.n_channels}c"
+        return {"sample_rate": str(self.sample_rate), "ch_layout": layout}
+
+
+def read_input_format(text: str) -> RawFormat:
+    """Read `NAME`, `NAME:RATE` or `NAME:RATE:CHANNELS`, as "mulaw" or "s16le:44100:2".
+
+    Raises: OptionError.
+    """
+    name, *numbers = text.split(":")
+    expected = f"input format: expected NAME[:RATE[:CHANNELS]] with a name of {', '.join(RAW_FORMATS)}"
+    if name not in RAW_FORMATS or len(numbers) > 2 or not all(number.isdecimal() for number in numbers):
+        raise OptionError(f"{expected}, got '{text}'")
+    rate, n_channels = (int(number) for number in (*numbers, *("0", "1")[len(numbers) :]))
+    rate = rate if numbers else RAW_FORMATS[name]
+    if not (MIN_RATE <= rate <= MAX_RATE and 1 <= n_channels <= MAX_CHANNELS):
+        raise OptionError(
+            f"input format: expected {MIN_RATE} to {MAX_RATE} Hz and 1 to {MAX_CHANNELS} channels, "
+            f"got '{text}'"
+        )
+    if name in _FIXED and (rate, n_channels) != (RAW_FORMATS[name], 1):
+        raise OptionError(
+            f"input format: expected {name} of {RAW_FORMATS[name]} Hz in one channel, got '{text}'"
+        )
+    return RawFormat(name, rate, n_channels)
+
+
+def format_of_ending(name: str) -> RawFormat | None:
+    """Return the format without a header that a file's name ends in; None for other endings."""
+    found = _ENDINGS.get(os.path.splitext(name)[1].lower())
+    return None if found is None else RawFormat(found, RAW_FORMATS[found])
+
+
+def is_container(head: bytes) -> bool:
+    """Tell whether bytes, the first `HEAD_BYTES` of a source or fewer, are those of a container, or of frames
+    of mp3, AAC or AC-3.
+    """
+    if any(head.startswith(marks, offset) for offset, marks in _CONTAINERS):
+        return True
+    packets = head[::_PACKET_BYTES]
+    return (len(packets) >= 8 and set(packets) == {0x47}) or any(
+        _are_frames(head, codec, first, mask) for codec, first, mask in _FRAMES
+    )
+
+
+def _are_frames(head: bytes, codec: str, first: bytes, mask: int) -> bool:
+    """Tell whether a codec's parser finds at least three frames, each at the end of the one before."""
+    if not head.startswith(first):
+        return False
+    packets = [bytes(packet) for packet in av.CodecContext.create(codec, "r").parse(head)]
+    return len(packets) >= 3 and all(
+        packet.startswith(first) and packet[1] & mask == mask for packet in packets
+    )
+
+
+def no_sound(head: bytes) -> str | None:
+    """Name what the first bytes of a source are, where these are neither a container nor samples."""
+    if not head:
+        return "0 bytes"
+    for mark, name in _NO_SOUND.items():
+        if head.startswith(mark):
+            return name
+    return "text" if _is_text(head) else None
+
+
+def _is_text(head: bytes) -> bool:
+    encoding = "utf-16" if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
+    try:
+        text = codecs.getincrementaldecoder(encoding)().decode(head)
+    except UnicodeDecodeError:
+        return False
+    return all(letter.isprintable() or letter.isspace() or letter == "\x1b" for letter in text)
