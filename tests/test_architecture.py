@@ -12,7 +12,7 @@ import sottovoce
 
 SOURCE = Path(sottovoce.__file__).parent
 FLOORS = [
-    {"types", "errors", "jit", "waiting"},
+    {"types", "errors", "jit", "threads"},
     {"text"},
     {"options"},
     {"audio"},

@@ -6,10 +6,7 @@ The public names are loaded when they are first used, so that `import sottovoce`
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from typing import TYPE_CHECKING
-
-from sottovoce.waiting import wait_briefly
 
 if TYPE_CHECKING:
     from sottovoce.api import Model, load_model
@@ -20,9 +17,6 @@ if TYPE_CHECKING:
     from sottovoce.options.transcribe import TranscribeOptions
     from sottovoce.streaming.session import Session
     from sottovoce.types import Event, Hypothesis, Segment, Transcript, Word
-
-if importlib.util.find_spec("sottovoce_kernels") is not None:
-    wait_briefly()
 
 _HOMES = {
     "CtcDecoder": "sottovoce.ctc.decoder",

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from sottovoce.errors import ModelNotFoundError
 from sottovoce.options.vad import WINDOW_SAMPLES
+from sottovoce.threads import one_torch_thread
 from sottovoce.types import Samples
 
 _CONTEXT_SAMPLES = 64
@@ -90,6 +91,7 @@ class SileroModel:
         return SileroState(zeros, zeros, torch.zeros(_CONTEXT_SAMPLES))
 
     @torch.inference_mode()
+    @one_torch_thread()
     def probabilities(self, samples: Tensor, state: SileroState) -> tuple[Tensor, SileroState]:
         probabilities = []
         for block in torch.split(samples, _BLOCK_WINDOWS * WINDOW_SAMPLES):

@@ -27,6 +27,8 @@ class Capabilities:
 
     attention: bool
     """`step` captures cross-attention of chosen heads and takes a bias on frames."""
+    own_threads: bool = False
+    """Its work is done by threads of its own, so PyTorch's operators between its calls run on one."""
 
 
 class DecoderState(Protocol):

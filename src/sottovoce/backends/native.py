@@ -8,6 +8,7 @@ masked here. The package chooses the instruction set.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 import sottovoce_kernels as kernels
@@ -36,6 +37,7 @@ from sottovoce.backends.torch import DTYPES, TorchBackend
 from sottovoce.backends.torch_rows import check_heads
 from sottovoce.errors import OptionError
 from sottovoce.models.checkpoint.base import Checkpoint
+from sottovoce.threads import all_torch_threads
 from sottovoce.types import EncoderOutput, Features, StepOutput
 
 
@@ -96,6 +98,7 @@ class NativeBackend:
     def __init__(self, encoder: TorchBackend | NativeEncoder, decoder: NativeDecoder) -> None:
         self._encoder = encoder
         self._decoder = decoder
+        self._encoder_threads = all_torch_threads if isinstance(encoder, TorchBackend) else nullcontext
 
     @classmethod
     def from_checkpoint(
@@ -159,7 +162,7 @@ class NativeBackend:
 
     @property
     def capabilities(self) -> Capabilities:
-        return self._encoder.capabilities
+        return replace(self._encoder.capabilities, own_threads=True)
 
     @property
     def device(self) -> torch.device:
@@ -176,11 +179,13 @@ class NativeBackend:
 
     def encode(self, features: Features) -> EncoderOutput:
         """Encode log-mel windows (B, n_mels, n_frames); see `Backend.encode`."""
-        return self._encoder.encode(features)
+        with self._encoder_threads():
+            return self._encoder.encode(features)
 
     def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
         """Encode windows incrementally; see `Backend.encode_incremental`."""
-        results = self._encoder.encode_incremental(windows)
+        with self._encoder_threads():
+            results = self._encoder.encode_incremental(windows)
         return [replace(one, encoded=replace(one.encoded, cross_kv=None)) for one in results]
 
     def start(

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from sottovoce.backends.base import AlignmentHeads, BestTokens, ModelDims, TokenChoice
 from sottovoce.errors import OptionError
+from sottovoce.threads import n_threads
 from sottovoce.types import EncoderOutput
 
 ATTENTION_TABLES = (
@@ -138,9 +139,7 @@ class NativeDecoder:
         for row in range(n_rows):
             of_row = _floats(states[row])
             keys_at, values_at = ([pair[which][row].data_ptr() for pair in layers] for which in (0, 1))
-            self._decoder.cross_keys_values(
-                of_row.data_ptr(), n_frames, keys_at, values_at, torch.get_num_threads()
-            )
+            self._decoder.cross_keys_values(of_row.data_ptr(), n_frames, keys_at, values_at, n_threads())
         return layers
 
     def step(
@@ -220,7 +219,7 @@ class NativeDecoder:
             captured=captured,
             attention=attention,
             longest=longest,
-            n_threads=torch.get_num_threads(),
+            n_threads=n_threads(),
             choice=choice,
         )
 

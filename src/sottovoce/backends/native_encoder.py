@@ -16,6 +16,7 @@ from sottovoce.models.attention import KeysValues
 from sottovoce.models.dims import ModelDims
 from sottovoce.models.packed import pack
 from sottovoce.models.whisper import AudioEncoder, TextDecoder, Whisper, stays_float32
+from sottovoce.threads import n_threads
 
 PREFIX = "encoder."
 INT8_PROJECTIONS = ("query", "key")
@@ -41,8 +42,7 @@ class NativeLinear(nn.Module):
         out = torch.empty(*x.shape[:-1], self._n_out)
         n_rows = rows.numel() // self._n_in
         if n_rows:
-            n_threads = torch.get_num_threads()
-            self._table.apply(rows.data_ptr(), n_rows, out.data_ptr(), self._epilogue, n_threads)
+            self._table.apply(rows.data_ptr(), n_rows, out.data_ptr(), self._epilogue, n_threads())
         return out.to(x.dtype)
 
 

@@ -18,6 +18,7 @@ from torch.nn.functional import gelu
 from sottovoce.backends.kernels import WIDEST_HEAD
 from sottovoce.models.dims import ModelDims
 from sottovoce.models.encoder_update import EncoderUpdate
+from sottovoce.threads import n_threads
 
 LAYERS = (
     (("attn.query", "attn.key"), "query_key"),
@@ -121,7 +122,7 @@ class NativeWindows:
                 Window(one.data_ptr(), n_columns, n_columns, 0, n_columns // 2, into.data_ptr())
                 for one, into in zip(rows, states, strict=True)
             ],
-            torch.get_num_threads(),
+            n_threads(),
         )
         return states
 
@@ -130,7 +131,7 @@ class NativeWindows:
         mels = [_floats(update.mel) for update in updates]
         made = [self._room(update) for update in updates]
         windows = [_window(update, mel, own) for update, mel, own in zip(updates, mels, made, strict=True)]
-        self._encoder.encode(windows, torch.get_num_threads())
+        self._encoder.encode(windows, n_threads())
         return [_joined(update, own) for update, own in zip(updates, made, strict=True)]
 
     def _room(self, update: EncoderUpdate[WindowFrames]) -> WindowFrames:

@@ -7,6 +7,7 @@ ended by SIGTERM and SIGHUP.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -18,7 +19,6 @@ from sottovoce.cli.call import Call, say_error, with_call_options
 from sottovoce.cli.each_file import is_out_of_memory
 from sottovoce.cli.standard_streams import prepare_standard_streams
 from sottovoce.errors import OutputError, SottovoceError
-from sottovoce.waiting import wait_briefly
 
 COMMANDS = {
     "transcribe": ("sottovoce.cli.transcribe", "transcribe", "Transcribe recordings into text files."),
@@ -86,12 +86,22 @@ with_call_options(cli)
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code."""
-    wait_briefly()
+    _shorten_spinning()
     prepare_standard_streams()
     code = run(arguments)
     with suppress(OutputError, click.exceptions.Exit):  # said already, or nobody is left to read it
         sys.stdout.flush()
     sys.exit(code)
+
+
+def _shorten_spinning() -> None:
+    """Let threads of PyTorch in this process, and in those that it starts, sleep after 1000 turns of waiting.
+
+    OpenMP's own 300,000 turns take the processor from other programs (docs/figures/serving.md). PyTorch reads
+    the variable when it is loaded. Nothing changes where the environment says how to wait.
+    """
+    if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
+        os.environ["GOMP_SPINCOUNT"] = "1000"
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

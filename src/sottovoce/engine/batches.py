@@ -27,6 +27,7 @@ from sottovoce.engine.calls import (
 )
 from sottovoce.language.probe import detect_together
 from sottovoce.options.decoding import shared_options
+from sottovoce.threads import all_torch_threads
 from sottovoce.types import EncoderOutput, Features
 
 Kind = TypeVar("Kind")
@@ -74,7 +75,8 @@ def _alone(backend: Backend, call: ModelCall) -> Any:
     if isinstance(call, DetectLanguageCall):
         return detect_language(backend, call.tokenizer, call.encoded, allowed=call.allowed)
     assert isinstance(call, HostCall)
-    return call.do()
+    with all_torch_threads():
+        return call.do()
 
 
 def _of(kind: type[Kind], calls: Sequence[ModelCall]) -> list[Kind]:

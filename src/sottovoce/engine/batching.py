@@ -33,6 +33,7 @@ from sottovoce.engine.calls import (
     WordAlignCall,
 )
 from sottovoce.engine.continuous import ContinuousDecoding
+from sottovoce.engine.executor import threads_of
 from sottovoce.engine.stepped import SteppedBatches
 from sottovoce.engine.tasks import Priority, Task
 from sottovoce.errors import OptionError
@@ -159,6 +160,10 @@ class BatchingExecutor:
 
     def advance(self) -> None:
         """Let new tasks yield their first calls; those that yield none are done."""
+        with threads_of(self._backend):
+            self._advance()
+
+    def _advance(self) -> None:
         for task in self._tasks:
             if task.call is None:
                 task.begin()
@@ -170,15 +175,16 @@ class BatchingExecutor:
         Without any, or when recordings have waited for their share, do a step of theirs: a call, or a pass of
         the decoder within one. Return whose calls were done; None: there were none.
         """
-        self.advance()
-        served = self._first_priority()
-        if served is Priority.LIVE:
-            self._encode()
-            self._do_live_batches()
-            self._decode()
-        elif served is Priority.FILE:
-            self._step_files()
-        self._drop_done()
+        with threads_of(self._backend):
+            self._advance()
+            served = self._first_priority()
+            if served is Priority.LIVE:
+                self._encode()
+                self._do_live_batches()
+                self._decode()
+            elif served is Priority.FILE:
+                self._step_files()
+            self._drop_done()
         return served
 
     def forget(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -9,6 +10,7 @@ from sottovoce.backends.base import Backend
 from sottovoce.decoding.stepwise import finish
 from sottovoce.engine.batches import run_batch
 from sottovoce.engine.calls import CallGenerator, ModelCall, Result
+from sottovoce.threads import all_torch_threads, one_torch_thread
 
 
 class CallExecutor(Protocol):
@@ -22,6 +24,11 @@ class CallExecutor(Protocol):
         ...
 
 
+def threads_of(backend: Backend) -> AbstractContextManager[None]:
+    """Return the context for work with a backend: how many threads PyTorch's operators have."""
+    return one_torch_thread() if backend.capabilities.own_threads else all_torch_threads()
+
+
 @dataclass(frozen=True, slots=True)
 class LocalExecutor:
     """Does each call by itself, on one backend."""
@@ -30,6 +37,10 @@ class LocalExecutor:
 
     def run(self, calls: CallGenerator[Result]) -> Result:
         """Do the calls of a generator, see `CallExecutor`."""
+        with threads_of(self.backend):
+            return self._run(calls)
+
+    def _run(self, calls: CallGenerator[Result]) -> Result:
         try:
             call = next(calls)
             while True:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from sottovoce.threads import all_torch_threads
+
 if TYPE_CHECKING:
     from transformers.cache_utils import DynamicLayer
 
@@ -75,6 +77,7 @@ class CausalTree:
         return [extended[i] for i in range(len(continuations))]
 
     @torch.no_grad()
+    @all_torch_threads()
     def _run(self, rows: Sequence[NodeExtension]) -> list[ContinuedNode]:
         """Run one batch: padding stands left of the past and right of the new tokens."""
         n_past = torch.tensor([0 if row.parent is None else row.parent.n_tokens for row in rows])

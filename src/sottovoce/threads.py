@@ -1,0 +1,95 @@
+"""Threads of PyTorch's operators in the calling thread.
+
+A thread of OpenMP spins for milliseconds after an operator (`GOMP_SPINCOUNT`), on a core that threads of the
+native kernels need. Where the kernels do the work, PyTorch's operators are small, so they run on one thread.
+OpenMP and MKL keep that number for each calling thread: other threads of the program have theirs as before.
+`torch.set_num_threads` would also change the number with which new threads begin.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+import torch
+
+_LIBRARY = {"darwin": "libtorch_cpu.dylib", "win32": "torch_cpu.dll"}.get(sys.platform, "libtorch_cpu.so")
+
+
+class _SetAside(threading.local):
+    """n_threads: of PyTorch in this thread outside of `one_torch_thread`; None: it is not inside."""
+
+    n_threads: int | None = None
+
+
+_set_aside = _SetAside()
+
+
+def n_threads() -> int:
+    """Return the number of threads that PyTorch was given in this thread, inside `one_torch_thread` too."""
+    return _set_aside.n_threads or torch.get_num_threads()
+
+
+@contextmanager
+def one_torch_thread() -> Iterator[None]:
+    """Run PyTorch's operators of this thread on one thread; `n_threads` stays. Also a decorator."""
+    if _set_aside.n_threads is not None:
+        yield
+        return
+    n_before = torch.get_num_threads()
+    with _operators_on(1):
+        _set_aside.n_threads = n_before
+        try:
+            yield
+        finally:
+            _set_aside.n_threads = None
+
+
+@contextmanager
+def all_torch_threads() -> Iterator[None]:
+    """Run a network of PyTorch on `n_threads` inside `one_torch_thread`. Also a decorator."""
+    n_given = _set_aside.n_threads
+    if n_given is None:
+        yield
+        return
+    with _operators_on(n_given):
+        _set_aside.n_threads = None
+        try:
+            yield
+        finally:
+            _set_aside.n_threads = n_given
+
+
+@contextmanager
+def _operators_on(n: int) -> Iterator[None]:
+    n_before = torch.get_num_threads()
+    set_openmp, set_mkl = _setters()
+    set_openmp(n)
+    mkl_before = set_mkl(n)
+    try:
+        yield
+    finally:
+        set_mkl(mkl_before)
+        set_openmp(n_before)
+
+
+@cache
+def _setters() -> tuple[Callable[[int], int], Callable[[int], int]]:
+    """OpenMP's and MKL's functions for the number of the calling thread; without one, its number stays."""
+    try:
+        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / _LIBRARY))
+    except OSError:
+        return _keep, _keep
+    return (
+        getattr(library, "omp_set_num_threads", _keep),
+        getattr(library, "MKL_Set_Num_Threads_Local", _keep),
+    )
+
+
+def _keep(n: int) -> int:
+    return n

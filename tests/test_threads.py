@@ -1,0 +1,81 @@
+"""An import and a transcription leave the host's environment and PyTorch's threads unchanged."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+
+from sottovoce.backends.base import Capabilities
+from sottovoce.engine.batching import BatchingExecutor
+from sottovoce.engine.calls import HostCall, ModelCall
+from sottovoce.engine.executor import LocalExecutor
+from sottovoce.threads import all_torch_threads, n_threads, one_torch_thread
+from tests.backends.fake import FakeBackend, Script
+
+MAY_SET = sys.platform == "linux" and "MKL" in torch.__config__.parallel_info()
+pytestmark = pytest.mark.skipif(not MAY_SET, reason="PyTorch's OpenMP and MKL are not reachable here")
+
+
+class KernelBackend(FakeBackend):
+    """A backend whose work is done by threads of its own."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(attention=True, own_threads=True)
+
+
+def in_a_new_thread() -> int:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(torch.get_num_threads).result()
+
+
+@pytest.fixture
+def three_threads() -> Generator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("module", ["sottovoce", "sottovoce.api"])
+def test_an_import_changes_no_environment_variable(module: str) -> None:
+    code = f"import os; before = dict(os.environ); import {module}; print(before == dict(os.environ))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_operators_of_this_thread_alone_run_on_one_thread() -> None:
+    with one_torch_thread():
+        assert (torch.get_num_threads(), n_threads(), in_a_new_thread()) == (1, 3, 3)
+        with all_torch_threads():
+            assert (torch.get_num_threads(), n_threads()) == (3, 3)
+            with one_torch_thread():
+                assert (torch.get_num_threads(), n_threads()) == (1, 3)
+        with pytest.raises(ZeroDivisionError), all_torch_threads():
+            raise ZeroDivisionError
+        assert torch.get_num_threads() == 1
+    assert (torch.get_num_threads(), n_threads()) == (3, 3)
+
+
+@pytest.mark.usefixtures("three_threads")
+@pytest.mark.parametrize("make_executor", [LocalExecutor, BatchingExecutor])
+def test_kernels_have_the_cores_while_they_work(
+    make_executor: Callable[[FakeBackend], LocalExecutor | BatchingExecutor],
+) -> None:
+    def calls() -> Generator[ModelCall, Any, list[int]]:
+        in_other_work = yield HostCall(torch.get_num_threads)
+        return [torch.get_num_threads(), in_other_work]
+
+    def of(backend: FakeBackend) -> list[int]:
+        return make_executor(backend).run(calls())
+
+    assert of(KernelBackend(Script())) == [1, 3]
+    assert of(FakeBackend(Script())) == [3, 3]
+    assert torch.get_num_threads() == 3
