@@ -35,6 +35,7 @@ from sottovoce.serving.apis.resumable_uploads import (
 from sottovoce.serving.apis.sottovoce_live import live, live_refusal
 from sottovoce.serving.apis.transcription_jobs import create_job, delete_job, job_info, job_list
 from sottovoce.serving.apis.whisper_cpp import inference, load, plainly
+from sottovoce.serving.http.connections import ConnectionMiddleware
 from sottovoce.serving.http.openapi import document as openapi_document
 from sottovoce.serving.http.request_log import RequestLogMiddleware, error_response, like_this_log
 from sottovoce.serving.live.session_translator import targets
@@ -111,8 +112,9 @@ def layers(services: Services) -> list[Middleware]:
         routes=paths,
         tracing=services.tracing,
     )
+    outermost = Middleware(ConnectionMiddleware)
     if not settings.access.origins:
-        return [logged]
+        return [outermost, logged]
     cors = Middleware(
         CORSMiddleware,
         allow_origins=list(settings.access.origins),
@@ -120,7 +122,7 @@ def layers(services: Services) -> list[Middleware]:
         allow_headers=["authorization", "content-type", "x-request-id", *TUS_REQUEST_HEADERS],
         expose_headers=["x-request-id", "retry-after", "location", *TUS_ANSWER_HEADERS],
     )
-    return [cors, logged]
+    return [outermost, cors, logged]
 
 
 def guarded(endpoint: Endpoint) -> Endpoint:
