@@ -20,7 +20,7 @@ from starlette.staticfiles import StaticFiles
 from sottovoce.api import Model
 from sottovoce.formats.document import Json
 from sottovoce.serving.access.gate import AccessControl
-from sottovoce.serving.apis.caption_routes import publish, read
+from sottovoce.serving.apis.caption_routes import captions_refusal, publish, read
 from sottovoce.serving.apis.deepgram import listen, listen_recording
 from sottovoce.serving.apis.flux import listen_to_turns
 from sottovoce.serving.apis.openai_files import transcriptions, translations
@@ -262,7 +262,9 @@ ROUTES = [
     WebSocketRoute("/v2/listen", listen_to_turns),
     Route("/v1/live", guarded(live_refusal)),
     WebSocketRoute("/v1/live", live),
+    Route("/v1/captions", guarded(captions_refusal)),
     WebSocketRoute("/v1/captions", publish),
+    Route("/v1/captions/read", guarded(captions_refusal)),
     WebSocketRoute("/v1/captions/read", read),
     WebSocketRoute("/v1/realtime", realtime),
     Mount("/static", StaticFiles(directory=WEB)),

@@ -50,8 +50,8 @@ LINGER_S, LINGER_BYTES = 5.0, 64_000_000
 reset the connection, and the answer would be lost."""
 HEAD_END = re.compile(rb"\r?\n\r?\n")
 OTHER_UPGRADE = re.compile(rb"\r\nupgrade[ \t]*:(?![ \t]*websocket[ \t]*\r\n)[^\r\n]*", re.IGNORECASE)
-"""The header of an upgrade to another protocol than WebSockets, such as Java's clients send for HTTP/2: a server
-may ignore it (RFC 9110, 7.8), and httptools would end the request there."""
+"""The header of an upgrade to another protocol than WebSockets, such as Java's clients send for HTTP/2:
+servers may ignore it (RFC 9110, 7.8), and httptools would end the request there."""
 CONNECTION = "sottovoce.connection"
 """In the state of a scope: its `Connection`."""
 POLICY_VIOLATION = 1008
@@ -188,6 +188,9 @@ class Connection(asyncio.Protocol, asyncio.Transport):
             self._transport.abort()
             return
         self._address = address
+        # asyncio does this for sockets that name their protocol, which accepted ones do not. Without it the
+        # second write of an answer waits for the client's delayed acknowledgement, 40 ms.
+        self._set_option(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._end_after(self._limits.head_s)
         self.inner.connection_made(self)
 
@@ -263,18 +266,13 @@ class Connection(asyncio.Protocol, asyncio.Transport):
 
     def close(self) -> None:
         """See asyncio; the rest of a request that is not complete is dropped unread."""
-        if self._is_closing:
-            return
-        self._is_closing = True
-        self._data.clear()
-        if not self._requests.is_in_message or self._transport.is_closing():
+        if self._requests.is_in_message:
+            self._linger()
+        elif not self._is_closing:
+            self._is_closing = True
+            self._data.clear()
             self._transport.close()
             self._end_after(self._limits.send_s)
-            return
-        if self._transport.can_write_eof():
-            self._transport.write_eof()
-        self._transport.resume_reading()
-        self._end_after(LINGER_S)
 
     def abort(self) -> None:
         """See asyncio."""
@@ -369,9 +367,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         self._frames = FrameMeter()
         self._debt.clear()
         self._end_after(self._limits.head_s)
-        if (where := self._transport.get_extra_info("socket")) is not None:
-            with suppress(OSError):
-                where.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
+        self._set_option(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
 
     def _hand_on_frames(self) -> int:
         """Hand on frames; returns how many bytes of the turn that took: all, with its last frame."""
@@ -388,6 +384,11 @@ class Connection(asyncio.Protocol, asyncio.Transport):
             self.inner.data_received(piece)
         return TURN_BYTES
 
+    def _set_option(self, level: int, name: int, value: int) -> None:
+        if (where := self._transport.get_extra_info("socket")) is not None:
+            with suppress(OSError):
+                where.setsockopt(level, name, value)
+
     # Ends
 
     def _refuse(self, status: str, reason: str) -> None:
@@ -399,8 +400,18 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         elif not self._has_written:
             head = f"HTTP/1.1 {status}\r\nconnection: close\r\ncontent-type: text/plain\r\n"
             self.write(f"{head}content-length: {len(text)}\r\n\r\n{reason}".encode())
-        self._requests.is_in_message |= self._frames is None
-        self.close()
+        self._linger()
+
+    def _linger(self) -> None:
+        """Send what was written and close, when the client has done so or after `LINGER_S`."""
+        if self.is_closing():
+            return
+        self._is_closing = True
+        self._data.clear()
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        self._transport.resume_reading()
+        self._end_after(LINGER_S)
 
     def _watch_head(self) -> None:
         """Wait for the rest of a head for at most `ServerLimits.head_s`."""
@@ -450,7 +461,7 @@ def make_connections(
 
 
 class ConnectionMiddleware:
-    """Tells a connection which requests are answered; closes it after an answer to a request that is unread."""
+    """Tells a connection which requests are answered, and closes it after one whose body is not read."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -36,18 +36,18 @@ class QuietLog(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._logged_s: dict[str, float] = {}
+        self._logged_s: dict[tuple[str, int], float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         """See logging."""
-        now_s, text = time.monotonic(), str(record.msg)
-        if text in UNWANTED:
+        now_s, place = time.monotonic(), (record.pathname, record.lineno)
+        if record.msg in UNWANTED:
             return False
         if record.levelno != logging.WARNING:
             return True
-        if now_s - self._logged_s.get(text, -LOG_EVERY_S) < LOG_EVERY_S:
+        if now_s - self._logged_s.get(place, -LOG_EVERY_S) < LOG_EVERY_S:
             return False
-        self._logged_s[text] = now_s
+        self._logged_s[place] = now_s
         return True
 
 

@@ -59,7 +59,7 @@ class Server(uvicorn.Server):
         on_listening: Callable[[int], None],
     ) -> None:
         check_certificate(settings.listening)
-        quieten("uvicorn.error", "sottovoce.serving.http.connections")
+        quieten("uvicorn.error", "python_multipart.multipart", "sottovoce.serving.http.connections")
         app = make_app(settings, open_model)
         self._services: Services = app.state.services
         self._on_listening = on_listening
