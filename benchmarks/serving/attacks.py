@@ -6,9 +6,10 @@ A server in a process of its own, which may open 256 files; four sessions that s
 attack of `serving.attackers` beside them in a process of its own, from another address, with a stretch
 without any before it, which begins when nothing is left of the last one (and how long that took). Attackers
 have the lowest priority of the machine, as elsewhere they would have processors of their own. How late
-words are (the middle, and one of twenty is later), how long the worst `/health` took, what the attackers
-got, how much memory the server had at most (MB), and what part of the processors other programs took. At the end the server is told to go while
-recordings are under way, and must be gone within its time. Prints a table, then one JSON line.
+words are (the middle, and one of twenty is later), how long the worst `/health` took, how much memory the
+server had at most, what the attackers got, and what part of the processors other programs took. At the end
+the server is told to go while recordings are under way, and must be gone within its time. Prints a table,
+then one JSON line.
 """
 
 from __future__ import annotations

@@ -250,7 +250,7 @@ def test_readers_that_do_not_read_hold_little_and_are_dropped() -> None:
                     counted.append(0 if found is None else len(found.text))
                     return found
 
-                shared.page = counting  # type: ignore[method-assign, assignment]
+                shared.page = counting  # type: ignore[method-assign,assignment]
                 offer = f"sec-websocket-protocol: sottovoce, sottovoce-captions.{token}\r\n"
                 held = []
                 for _ in range(3):

@@ -26,7 +26,13 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.utils import get_remote_addr
 from uvicorn.server import ServerState
 
-from sottovoce.serving.http.framing import MAX_FRAMING_BYTES, FrameMeter, FramingDebt, RequestMeter
+from sottovoce.serving.http.framing import (
+    MAX_FRAMES_BYTES,
+    MAX_HEAD_BYTES,
+    FrameMeter,
+    FramingDebt,
+    RequestMeter,
+)
 from sottovoce.serving.live.transport import HAS_HUNG_UP
 from sottovoce.serving.settings import ServerLimits, ServerSettings
 
@@ -169,7 +175,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         """Bytes of the data in which no head ends."""
         self._requests = RequestMeter()
         self._frames: FrameMeter | None = None
-        self._debt = FramingDebt()
+        self._debt = FramingDebt(MAX_HEAD_BYTES)
         self._n_answered = 0
         self._has_written = False
         self._is_paused = False
@@ -251,7 +257,8 @@ class Connection(asyncio.Protocol, asyncio.Transport):
     def pause_reading(self) -> None:
         """See asyncio."""
         self._is_paused = True
-        self._transport.pause_reading()
+        if not self.is_closing():
+            self._transport.pause_reading()
 
     def resume_reading(self) -> None:
         """See asyncio."""
@@ -260,9 +267,11 @@ class Connection(asyncio.Protocol, asyncio.Transport):
 
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
         """See asyncio; drops what is written to a lost connection, which asyncio would log each time."""
-        self._has_written = True
         if not self._transport.is_closing():
             self._transport.write(data)
+        if not self._has_written:
+            self._has_written = True
+            self._go_on()
 
     def close(self) -> None:
         """See asyncio; the rest of a request that is not complete is dropped unread."""
@@ -304,9 +313,11 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         while n_left > 0 and (n_bytes := self._n_next()):
             n_left -= self._hand_on_frames() if self._frames else self._hand_on_request(n_bytes)
         is_more = self._n_next() > 0
+        if self.is_closing():
+            return False
         if is_more or self._is_paused or (self._is_unanswered and self._data):
             self._transport.pause_reading()
-        elif not self.is_closing():
+        else:
             self._transport.resume_reading()
         return is_more
 
@@ -317,9 +328,10 @@ class Connection(asyncio.Protocol, asyncio.Transport):
 
     @property
     def _is_unanswered(self) -> bool:
-        """Whether the next request must wait for the answer to this one."""
-        is_complete = self._frames is None and not self._requests.is_in_message
-        return is_complete and self._n_answered < self._requests.n_requests
+        """Whether what comes next must wait for the answer to a request or a handshake."""
+        if self._frames is not None:
+            return not self._has_written
+        return not self._requests.is_in_message and self._n_answered < self._requests.n_requests
 
     def _n_next(self) -> int:
         """Return how many bytes can be handed on now: a whole head, or a part of what follows it."""
@@ -327,12 +339,12 @@ class Connection(asyncio.Protocol, asyncio.Transport):
             return 0
         if self._frames is not None or self._requests.is_in_message:
             return min(PIECE_BYTES, len(self._data))
-        head = HEAD_END.search(self._data, max(0, self._n_searched - 3), MAX_FRAMING_BYTES)
+        head = HEAD_END.search(self._data, max(0, self._n_searched - 3), MAX_HEAD_BYTES)
         self._n_searched = len(self._data)
         if head is not None:
             self._n_searched = 0
             return head.end()
-        if len(self._data) > MAX_FRAMING_BYTES:
+        if len(self._data) > MAX_HEAD_BYTES:
             self._refuse("431 Request Header Fields Too Large", "head: expected at most 64 kB")
         return 0
 
@@ -365,7 +377,8 @@ class Connection(asyncio.Protocol, asyncio.Transport):
     def _begin_frames(self) -> None:
         """Go on as a WebSocket."""
         self._frames = FrameMeter()
-        self._debt.clear()
+        self._has_written = False
+        self._debt = FramingDebt(MAX_FRAMES_BYTES)
         self._end_after(self._limits.head_s)
         self._set_option(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
 

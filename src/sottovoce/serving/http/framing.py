@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import httptools
 
-MAX_FRAMING_BYTES = 64 * 1024
-"""Of framing without payload: the head of a request; about ten thousand empty frames."""
+MAX_HEAD_BYTES = 64 * 1024
+"""Of the framing of a request without payload: its head above all."""
+MAX_FRAMES_BYTES = 16 * 1024
+"""Of the framing of a WebSocket without payload: 2,700 empty frames."""
 PAYLOAD_A_FRAMING_BYTE = 8
 """Bytes of payload that pay for one of framing: chunks of 40 bytes, frames of 48."""
 FRAMING_BYTES_PER_S = 512
@@ -20,21 +22,22 @@ CONTROL = 0x08
 
 
 class FramingDebt:
-    """Bytes of framing that no payload and no time has paid for."""
+    """Bytes of framing that no payload and no time has paid for; at most so many."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
         self._n_bytes = 0.0
         self._noted_s = 0.0
 
     @property
     def is_too_large(self) -> bool:
         """Whether the connection makes no progress."""
-        return self._n_bytes > MAX_FRAMING_BYTES
+        return self._n_bytes > self._most_bytes
 
     @property
     def is_small(self) -> bool:
         """Whether the connection has sent nothing unusual."""
-        return self._n_bytes < MAX_FRAMING_BYTES / 16
+        return self._n_bytes < self._most_bytes / 8
 
     def note(self, n_framing: int, n_payload: int, now_s: float) -> None:
         """Count bytes that came; now_s: by the clock of the event loop."""
