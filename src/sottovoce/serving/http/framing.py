@@ -14,7 +14,7 @@ MAX_HEAD_BYTES = 64 * 1024
 MAX_FRAMES_BYTES = 16 * 1024
 """Of the framing of a WebSocket without payload: 2,700 empty frames."""
 PAYLOAD_A_FRAMING_BYTE = 8
-"""Bytes of payload that pay for one of framing: chunks of 40 bytes, frames of 48."""
+"""Bytes of payload that pay for one of framing: chunks of 48 bytes, frames too."""
 FRAMING_BYTES_PER_S = 512
 """That cost nothing: 85 small messages a second."""
 CONTROL = 0x08
