@@ -266,8 +266,8 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         self._go_on()
 
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
-        """See asyncio; drops what is written to a lost connection, which asyncio would log each time."""
-        if not self._transport.is_closing():
+        """See asyncio; drops what is written to a closing connection, which asyncio would log or refuse."""
+        if not self.is_closing():
             self._transport.write(data)
         if not self._has_written:
             self._has_written = True
@@ -275,7 +275,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
 
     def close(self) -> None:
         """See asyncio; the rest of a request that is not complete is dropped unread."""
-        if self._requests.is_in_message:
+        if self._requests.is_in_message or self._data:
             self._linger()
         elif not self._is_closing:
             self._is_closing = True
