@@ -180,6 +180,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         self._has_written = False
         self._is_paused = False
         self._is_closing = False
+        self._is_lost = False
         self._n_dropped = 0
         self._received_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -208,6 +209,12 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         self._stop_timer()
         if self._address is not None:
             self._gate.leave(self._address)
+            self._lose(exc)
+
+    def _lose(self, exc: Exception | None) -> None:
+        """Let the app know that nothing more comes, once."""
+        if not self._is_lost:
+            self._is_lost = True
             self.inner.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -414,6 +421,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
             head = f"HTTP/1.1 {status}\r\nconnection: close\r\ncontent-type: text/plain\r\n"
             self.write(f"{head}content-length: {len(text)}\r\n\r\n{reason}".encode())
         self._linger()
+        self._lose(None)  # a session gives up its place now, not when the client has read why
 
     def _linger(self) -> None:
         """Send what was written and close, when the client has done so or after `LINGER_S`."""
