@@ -228,6 +228,73 @@ async def strangers(address: str, outcomes: Outcomes) -> None:
             outcomes[str(socket.close_code)] += 1
 
 
+async def framed(address: str, head: str, data: bytes, outcomes: Outcomes, n_clients: int) -> None:
+    """Send the same bytes from several clients at once, and note the ends of their connections."""
+
+    async def one() -> None:
+        host, port = address.split(":")
+        reader, writer = await asyncio.open_connection(host, int(port), local_addr=FROM)
+        try:
+            writer.write(head.encode() + data)
+            await writer.drain()
+            answer = await asyncio.wait_for(reader.read(), 10)
+            outcomes[answer.split(b"\r\n")[0].decode("latin-1") or "closed"] += 1
+        except GONE as error:
+            outcomes[type(error).__name__] += 1
+        finally:
+            writer.transport.abort()
+
+    await asyncio.gather(*(one() for _ in range(n_clients)))
+
+
+async def tiny_chunks(address: str, outcomes: Outcomes) -> None:
+    """(12) A body in chunks of one byte: 5 MB from each of eight clients."""
+    for path in ("/v1/listen", "/nowhere"):
+        head = f"POST {path} HTTP/1.1\r\nhost: {address}\r\ntransfer-encoding: chunked\r\n\r\n"
+        await framed(address, head, b"1\r\nx\r\n" * (5_000_000 // 6), outcomes, N_AT_ONCE)
+
+
+def handshake(address: str, path: str) -> str:
+    lines = (f"GET {path} HTTP/1.1", f"host: {address}", "connection: Upgrade", "upgrade: websocket")
+    key = ("sec-websocket-version: 13", "sec-websocket-key: c290dG92b2NlIHNvdHRvdg==")
+    return "\r\n".join((*lines, *key, "", ""))
+
+
+def frames_of(frame: bytes, path: str = "/v1/live", first: bytes = b"") -> Attack:
+    """Make an attack of four sockets that send the same frame again and again, 5 MB each."""
+
+    async def flood_frames(address: str, outcomes: Outcomes) -> None:
+        data = first + frame * (5_000_000 // len(frame))
+        await framed(address, handshake(address, path), data, outcomes, 4)
+
+    return flood_frames
+
+
+async def unread_captions(address: str, outcomes: Outcomes) -> None:
+    """(17) Shared captions of 12 MB, and 60 readers that do not read them."""
+    host, port = address.split(":")
+    words = [{"word": " word" * 100, "start": 0, "end": 1} for _ in range(10)]
+    async with connect(f"ws://{address}/v1/captions", local_addr=FROM) as speaker:
+        token = json.loads(await speaker.recv())["token"]
+        for start in range(0, 2_000, 100):
+            spoken = [{"id": start + i, "start": 0, "end": 1, "words": words} for i in range(100)]
+            await speaker.send(json.dumps({"type": "captions", "utterances": spoken}))
+        offer = f"sec-websocket-protocol: sottovoce, sottovoce-captions.{token}\r\n\r\n"
+        held = []
+        for _ in range(60):
+            reader, writer = await asyncio.open_connection(host, int(port), local_addr=FROM, limit=1_024)
+            writer.write((handshake(address, "/v1/captions/read").removesuffix("\r\n") + offer).encode())
+            held.append((reader, writer))
+        await asyncio.sleep(15)
+        for reader, writer in held:
+            outcomes["dropped" if reader.at_eof() or reader.exception() else "held"] += 1
+            writer.transport.abort()
+
+
+EMPTY = bytes([0x80, 0, 0, 0, 0])
+"""Length and mask of a frame without payload."""
+
+
 ATTACKS: Mapping[str, Attack] = {
     "silence in Opus": bombs,
     "phrases": keywords,
@@ -238,6 +305,13 @@ ATTACKS: Mapping[str, Attack] = {
     "a crowd": crowd,
     "a flood": flood,
     "strangers": strangers,
+    "tiny chunks": tiny_chunks,
+    "tiny frames": frames_of(b"\x82\x81\x00\x00\x00\x00x"),
+    "empty continuations": frames_of(b"\x00" + EMPTY, first=b"\x02" + EMPTY),
+    "no link": frames_of(b"\x00" + EMPTY, "/v1/captions/read", b"\x02" + EMPTY),
+    "pings": frames_of(b"\x89" + EMPTY),
+    "pongs": frames_of(b"\x8a" + EMPTY),
+    "unread captions": unread_captions,
 }
 
 

@@ -6,9 +6,10 @@ A server in a process of its own, which may open 256 files; four sessions that s
 attack of `serving.attackers` beside them in a process of its own, from another address, with a stretch
 without any before it, which begins when nothing is left of the last one (and how long that took). Attackers
 have the lowest priority of the machine, as elsewhere they would have processors of their own. How late
-words are (the middle, and one of twenty is later), how long the worst `/health` took, what the attackers
-got, and what part of the processors other programs took. At the end the server is told to go while
-recordings are under way, and must be gone within its time. Prints a table, then one JSON line.
+words are (the middle, and one of twenty is later), how long the worst `/health` took, how much memory the
+server had at most, what the attackers got, and what part of the processors other programs took. At the end
+the server is told to go while recordings are under way, and must be gone within its time. Prints a table,
+then one JSON line.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import statistics
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import httpx
 
@@ -46,7 +48,15 @@ async def health(address: str, times_s: list[float]) -> None:
             await asyncio.sleep(0.1)
 
 
-async def beside(name: str | None, address: str, options: argparse.Namespace) -> dict[str, object]:
+async def watch_memory(pid: int, most_mb: list[float]) -> None:
+    """Note the most memory of a process, until cancelled (Linux)."""
+    while True:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        most_mb[0] = max(most_mb[0], pages * resource.getpagesize() / 1e6)
+        await asyncio.sleep(0.1)
+
+
+async def beside(name: str | None, pid: int, address: str, options: argparse.Namespace) -> dict[str, object]:
     """Speak while an attack goes on; None: none. Returns the figures."""
     late, times_s, others = Lateness(), list[float](), OtherPrograms()
     attacker = None
@@ -57,6 +67,8 @@ async def beside(name: str | None, address: str, options: argparse.Namespace) ->
         assert attacker.stdout is not None
         attacker.stdout.readline()
     asking = asyncio.create_task(health(address, times_s))
+    most_mb = [0.0]
+    watching = asyncio.create_task(watch_memory(pid, most_mb))
     audio = speech(options.clip)
     talks = asyncio.gather(
         *(speak(address, audio, options.seconds, late, options.query) for _ in range(options.sessions))
@@ -66,8 +78,10 @@ async def beside(name: str | None, address: str, options: argparse.Namespace) ->
         told = (await asyncio.to_thread(attacker.communicate, "go\n"))[0]
     await talks
     asking.cancel()
-    await asyncio.gather(asking, return_exceptions=True)
+    watching.cancel()
+    await asyncio.gather(asking, watching, return_exceptions=True)
     return {
+        "memory_mb": most_mb[0],
         "words_s": [part(late.words_s, 0.5), part(late.words_s, 0.95)],
         "behind_s": part(late.behind_s, 0.95),
         "health_s": [statistics.median(times_s), max(times_s)],
@@ -124,6 +138,7 @@ def row(name: str, found: dict[str, object]) -> list[str]:
         *figures,
         f"{1000 * asked[0]:.0f}",
         f"{1000 * asked[1]:.0f}",
+        f"{found['memory_mb']:.0f}",
         f"{100 * others:.0f} %",
         answers,
     ]
@@ -154,7 +169,7 @@ def main() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, files)
         for name in options.attack or ATTACKS:
             for side in (None, name):
-                figures = asyncio.run(beside(side, address, options))
+                figures = asyncio.run(beside(side, process.pid, address, options))
                 figures["left_s"] = idle_again(address) if side else 0.0
                 rows.append(row(side or "without", figures))
                 found[f"{name}: {'with' if side else 'without'}"] = figures
@@ -168,6 +183,7 @@ def main() -> None:
         "behind p95 s",
         "health p50 ms",
         "most ms",
+        "memory MB",
         "other programs",
         "attackers got",
     ]

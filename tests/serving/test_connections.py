@@ -15,7 +15,8 @@ import pytest
 from websockets.asyncio.client import connect
 
 from sottovoce.errors import OptionError
-from sottovoce.serving.http.protocols import ConnectionGate, QuietLoop
+from sottovoce.serving.http.connections import ConnectionGate
+from sottovoce.serving.http.quiet_log import QuietLoop
 from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.settings import Access, ServerLimits
 from tests.serving.servers import SlowModel, serving, until

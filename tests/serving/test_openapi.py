@@ -143,7 +143,7 @@ OBJECTS = st.fixed_dictionaries(
 )
 MESSAGES = st.one_of(OBJECTS.map(json.dumps), VALUES.map(json.dumps), st.text(), st.binary(max_size=2_000))
 QUERIES = st.dictionaries(st.sampled_from(NAMES), st.sampled_from(WORDS) | st.text(max_size=20), max_size=3)
-OTHER_PROTOCOLS = {"/v1/live", "/v1/uploads", "/v1/uploads/{id}"}
+OTHER_PROTOCOLS = {"/v1/live", "/v1/captions", "/v1/captions/read", "/v1/uploads", "/v1/uploads/{id}"}
 """Of which the document does not tell."""
 ENDS = {
     "/v1/live": '{"type": "close"}',

@@ -135,7 +135,7 @@ def needing_extra() -> Iterator[None]:
         yield
     except ImportError as error:
         name = (error.name or "").partition(".")[0]
-        if name in ("starlette", "uvicorn", "anyio", "python_multipart", "websockets"):
+        if name in ("starlette", "uvicorn", "httptools", "anyio", "python_multipart", "websockets"):
             raise MissingExtraError(name, "serve", "sottovoce serve") from error
         raise
 

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import anyio
 import anyio.to_thread
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.websockets import WebSocket
 
-from sottovoce.serving.access.gate import SUBPROTOCOL
+from sottovoce.serving.access.gate import CAPTIONS_PATH, SUBPROTOCOL
 from sottovoce.serving.captions.caption_messages import read_publication
 from sottovoce.serving.captions.caption_posts import CaptionPoster, CaptionTarget
 from sottovoce.serving.captions.hls import HlsWriter
@@ -25,6 +27,8 @@ from sottovoce.serving.services import services_of
 
 READ_PREFIX, RESUME_PREFIX = "sottovoce-captions.", "sottovoce-resume."
 """Of the subprotocols with what a reader must know, and a publisher who comes again."""
+TOKEN_HEADER, RESUME_HEADER = "x-captions-token", "x-captions-resume"
+"""The same in a request that asks why a socket is refused."""
 COME_AGAIN_S = 60.0
 """For which the captions of a publisher who was cut off are kept."""
 WRITE_EVERY_S = 0.5
@@ -42,9 +46,8 @@ class CaptionSocket:
         self.transport = WebSocketTransport(socket, self.limits)
 
     async def serve(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do the work; an error is the last that the client gets."""
+        """Do the work, which accepts the socket; an error before that refuses it, a later one closes it."""
         try:
-            await self.transport.accept(SUBPROTOCOL)
             await work()
         except GoneError:
             return
@@ -81,6 +84,22 @@ class CaptionSocket:
         await self.transport.close(GOING_DOWN, "the server is shutting down")
 
 
+async def captions_refusal(request: Request) -> Response:
+    """Say over HTTP why a socket at this address is refused: a page cannot see that of its socket.
+
+    Raises: ApiError with that; 426 where it would be taken.
+    """
+    captions: CaptionRegistry = services_of(request).captions
+    token, secret = request.headers.get(TOKEN_HEADER), request.headers.get(RESUME_HEADER)
+    if request.url.path != CAPTIONS_PATH:
+        captions.check_reader(token or "")
+    elif secret is not None:
+        captions.resumed(secret)
+    else:
+        captions.check_room()
+    raise ApiError(f"{request.url.path}: expected a WebSocket", status=426, code="upgrade_required")
+
+
 async def publish(socket: WebSocket) -> None:
     """Take captions from who speaks, until they are closed or do not come again."""
     await Publisher(socket).publish()
@@ -108,6 +127,7 @@ class Publisher(CaptionSocket):
         number = shared.begin_publishing()
         is_over = True
         try:
+            await self.transport.accept(SUBPROTOCOL)
             await self.transport.send(
                 {"type": "ready", "token": shared.token, "resume": shared.secret, "revision": shared.revision}
             )
@@ -232,20 +252,22 @@ class Reader(CaptionSocket):
     async def _begin(self) -> None:
         shared = self.registry.find(self.offered(READ_PREFIX) or "")
         with self.registry.reading(shared):
+            await self.transport.accept(SUBPROTOCOL)
             await self.until_first(lambda: self._send(shared), self._listen, self.until_leaving)
 
     async def _send(self, shared: SharedCaptions) -> None:
         seen = -1
         while True:
-            changed, message = shared.changed, shared.since(seen)
-            seen = shared.revision
-            if message is not None:
-                await self.transport.send_text(message)
-            if shared.is_ended:
+            changed, page = shared.changed, shared.page(seen)
+            if page is not None:
+                await self.transport.send_text(page.text)  # waits until most of the last one was taken
+                seen = page.revision
+            elif shared.is_ended:
                 await self.transport.send({"type": "ended"})
                 await self.transport.close(DONE)
                 return
-            await changed.wait()
+            else:
+                await changed.wait()
 
     async def _listen(self) -> None:
         """Notice that the reader goes. Raises: GoneError; ApiError for what it says."""

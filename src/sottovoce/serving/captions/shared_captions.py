@@ -1,7 +1,8 @@
 """Captions that one page or program publishes, and many read: what stands there now, and what has changed.
 
-Everything is kept in memory, as long as its session goes on, and nothing longer. Who reads too slowly misses
-no text: what changed several times meanwhile is sent once. Knows no web framework.
+Everything is kept in memory, as long as its session goes on, and nothing longer. A reader has the revision up
+to which it has read, and gets what is newer page by page: what changed several times meanwhile is sent once.
+A page is serialised once for all readers. Knows no web framework.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -23,6 +26,18 @@ TOKEN_BYTES = 16
 """Of what a reader must know: 128 bits, which nobody guesses."""
 MAX_CAPTIONS_CHARACTERS = 16_000_000
 """Of all utterances of one session as JSON: about twenty hours of speech."""
+KEPT_PAGES = 32
+"""Of those that several readers may be at."""
+PAGE_CHARACTERS = 32_000
+"""Of a message to a reader, or one utterance where that is longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A message to readers. revision: up to which they have read with it."""
+
+    text: str
+    revision: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +67,19 @@ class SharedCaptions:
         self.token = secrets.token_urlsafe(TOKEN_BYTES)
         self.secret = secrets.token_urlsafe(TOKEN_BYTES)
         self.revision = 0
+        """The number of the last change of an utterance or a part."""
         self._began_s = time.monotonic()
         self.n_readers = 0
         self.is_ended = False
         self.publisher = 0
         """The number of the newest one."""
         self.changed = anyio.Event()
-        self._utterances: dict[int, tuple[int, str]] = {}  # in the order of their last change
+        self._utterances: dict[int, tuple[int, str]] = {}
+        """By number: the revision of the last change, and the JSON."""
+        self._changes: list[tuple[int, int]] = []
+        """Revision and number of each change of an utterance; some are not the last one of theirs."""
+        self._pages: dict[int, Page] = {}
+        """By the revision after which they begin, as long as nothing changes."""
         self._parts: dict[str, tuple[int, str]] = {"now": (0, "null"), "names": (0, "{}")}
         self._cleared = 0
         self._n_characters = 0
@@ -70,38 +91,46 @@ class SharedCaptions:
 
     def take(self, change: CaptionChange) -> None:
         """Change what stands there, and wake readers if it is new. Raises: ApiError where it is too long."""
-        revision = self.revision + 1
-        is_changed = change.is_clear
+        before_all = self.revision
         if change.is_clear:
-            self._cleared, self._n_characters = revision, 0
+            self.revision += 1
+            self._cleared, self._n_characters = self.revision, 0
             self._utterances.clear()
-            self._parts = {"now": (revision, "null"), "names": (revision, "{}")}
+            self._changes.clear()
+            self._parts = {"now": (self.revision, "null"), "names": (self.revision, "{}")}
         for number, utterance in change.utterances.items():
             _, before = self._utterances.get(number, (0, ""))
             text = json_text(utterance)
             if text == before:
                 continue
-            is_changed = True
+            self.revision += 1
             self._n_characters += len(text) - len(before)
-            self._utterances.pop(number, None)
-            self._utterances[number] = (revision, text)
-        is_changed |= change.has_now and self._replace("now", change.now, revision)
-        is_changed |= change.has_names and self._replace("names", change.names, revision)
-        if not is_changed:
+            self._utterances[number] = (self.revision, text)
+            self._changes.append((self.revision, number))
+        if change.has_now:
+            self._replace("now", change.now)
+        if change.has_names:
+            self._replace("names", change.names)
+        if self.revision == before_all:
             return
-        self.revision = revision
+        if len(self._changes) > 2 * len(self._utterances) + 1_000:
+            self._changes = [one for one in self._changes if self._is_last(*one)]
+        self._pages.clear()
         self.wake()
         if self._n_characters > MAX_CAPTIONS_CHARACTERS:
             message = f"captions: expected at most {MAX_CAPTIONS_CHARACTERS} characters of them in a session"
             raise ApiError(message, code="captions_too_long")
 
-    def _replace(self, name: str, value: Json, revision: int) -> bool:
-        """Change a part; return whether it is another one."""
+    def _replace(self, name: str, value: Json) -> None:
+        """Change a part, if it is another one."""
         text = json_text(value)
-        if text == self._parts[name][1]:
-            return False
-        self._parts[name] = (revision, text)
-        return True
+        if text != self._parts[name][1]:
+            self.revision += 1
+            self._parts[name] = (self.revision, text)
+
+    def _is_last(self, revision: int, number: int) -> bool:
+        """Return whether an utterance has not changed since a revision."""
+        return self._utterances[number][0] == revision
 
     def begin_publishing(self) -> int:
         """Return the number of another publisher, in whose place the one before publishes no more."""
@@ -116,24 +145,40 @@ class SharedCaptions:
 
     def since(self, revision: int) -> str | None:
         """Return one message with all that has changed since a revision, -1: all; None: nothing has."""
+        return None if revision == self.revision else self._page(revision, sys.maxsize).text
+
+    def page(self, revision: int) -> Page | None:
+        """Return the next page with what has changed since a revision, -1: all; None: nothing has."""
         if revision == self.revision:
             return None
-        parts = ['"type":"captions"', f'"revision":{self.revision}']
-        if 0 <= revision < self._cleared:
-            parts.append('"clear":true')
-        if utterances := ",".join(self._newer(revision)):
-            parts.append(f'"utterances":[{utterances}]')
-        parts += [f'"{name}":{text}' for name, (changed, text) in self._parts.items() if changed > revision]
-        return "{" + ",".join(parts) + "}"
+        if revision not in self._pages:
+            if len(self._pages) >= KEPT_PAGES:
+                self._pages.clear()
+            self._pages[revision] = self._page(revision, PAGE_CHARACTERS)
+        return self._pages[revision]
 
-    def _newer(self, revision: int) -> Sequence[str]:
-        """Return utterances that changed later, in the order in which they did."""
-        newer = []
-        for changed, text in reversed(self._utterances.values()):
-            if changed <= revision:
+    def _page(self, revision: int, most_characters: int) -> Page:
+        """Make a message of changes since a revision, in their order, until it is long enough."""
+        utterances: list[str] = []
+        n_characters, end = 0, self.revision
+        for at in range(bisect_right(self._changes, (revision, sys.maxsize)), len(self._changes)):
+            changed, number = self._changes[at]
+            if not self._is_last(changed, number):
+                continue
+            text = self._utterances[number][1]
+            n_characters += len(text)
+            if utterances and n_characters > most_characters:
+                end = changed - 1
                 break
-            newer.append(text)
-        return newer[::-1]
+            utterances.append(text)
+        fields = ['"type":"captions"', f'"revision":{end}']
+        if 0 <= revision < self._cleared:
+            fields.append('"clear":true')
+        if utterances:
+            fields.append(f'"utterances":[{",".join(utterances)}]')
+        parts = self._parts.items()
+        fields += [f'"{name}":{text}' for name, (changed, text) in parts if revision < changed <= end]
+        return Page("{" + ",".join(fields) + "}", end)
 
     def wake(self) -> None:
         """Let all look again who wait for a change."""
@@ -155,10 +200,14 @@ class CaptionRegistry:
         """Sessions that are being shared."""
         return len(self._by_token)
 
-    def begin(self) -> SharedCaptions:
-        """Share another session's captions. Raises: ApiError 429 where too many are."""
+    def check_room(self) -> None:
+        """Check that another session may be shared. Raises: ApiError 429."""
         if self.n_shared >= self._sessions:
             raise busy(f"{self._sessions} sessions are being shared: try again later", retry_s=10.0)
+
+    def begin(self) -> SharedCaptions:
+        """Share another session's captions. Raises: ApiError 429 where too many are."""
+        self.check_room()
         shared = SharedCaptions()
         self._by_token[_key(shared.token)] = shared
         return shared
@@ -188,13 +237,21 @@ class CaptionRegistry:
 
         Raises: ApiError 429 where there is none.
         """
-        if self.n_readers >= self._readers:
-            raise busy(f"{self._readers} readers are here: try again later", retry_s=10.0)
+        self._check_readers()
         self._count(shared, 1)
         try:
             yield
         finally:
             self._count(shared, -1)
+
+    def check_reader(self, token: str) -> None:
+        """Check that a reader with a token may come. Raises: ApiError 404, 429."""
+        self.find(token)
+        self._check_readers()
+
+    def _check_readers(self) -> None:
+        if self.n_readers >= self._readers:
+            raise busy(f"{self._readers} readers are here: try again later", retry_s=10.0)
 
     def _count(self, shared: SharedCaptions, change: int) -> None:
         self.n_readers += change

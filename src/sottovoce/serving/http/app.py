@@ -20,7 +20,7 @@ from starlette.staticfiles import StaticFiles
 from sottovoce.api import Model
 from sottovoce.formats.document import Json
 from sottovoce.serving.access.gate import AccessControl
-from sottovoce.serving.apis.caption_routes import publish, read
+from sottovoce.serving.apis.caption_routes import captions_refusal, publish, read
 from sottovoce.serving.apis.deepgram import listen, listen_recording
 from sottovoce.serving.apis.flux import listen_to_turns
 from sottovoce.serving.apis.openai_files import transcriptions, translations
@@ -35,6 +35,7 @@ from sottovoce.serving.apis.resumable_uploads import (
 from sottovoce.serving.apis.sottovoce_live import live, live_refusal
 from sottovoce.serving.apis.transcription_jobs import create_job, delete_job, job_info, job_list
 from sottovoce.serving.apis.whisper_cpp import inference, load, plainly
+from sottovoce.serving.http.connections import ConnectionMiddleware
 from sottovoce.serving.http.openapi import document as openapi_document
 from sottovoce.serving.http.request_log import RequestLogMiddleware, error_response, like_this_log
 from sottovoce.serving.live.session_translator import targets
@@ -112,8 +113,9 @@ def layers(services: Services) -> list[Middleware]:
         routes=paths,
         tracing=services.tracing,
     )
+    outermost = Middleware(ConnectionMiddleware)
     if not settings.access.origins:
-        return [logged]
+        return [outermost, logged]
     cors = Middleware(
         CORSMiddleware,
         allow_origins=list(settings.access.origins),
@@ -121,7 +123,7 @@ def layers(services: Services) -> list[Middleware]:
         allow_headers=["authorization", "content-type", "x-request-id", *TUS_REQUEST_HEADERS],
         expose_headers=["x-request-id", "retry-after", "location", IGNORED_HEADER, *TUS_ANSWER_HEADERS],
     )
-    return [cors, logged]
+    return [outermost, cors, logged]
 
 
 def guarded(endpoint: Endpoint) -> Endpoint:
@@ -261,7 +263,9 @@ ROUTES = [
     WebSocketRoute("/v2/listen", listen_to_turns),
     Route("/v1/live", guarded(live_refusal)),
     WebSocketRoute("/v1/live", live),
+    Route("/v1/captions", guarded(captions_refusal)),
     WebSocketRoute("/v1/captions", publish),
+    Route("/v1/captions/read", guarded(captions_refusal)),
     WebSocketRoute("/v1/captions/read", read),
     WebSocketRoute("/v1/realtime", realtime),
     Mount("/static", StaticFiles(directory=WEB)),

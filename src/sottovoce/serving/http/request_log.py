@@ -22,9 +22,9 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from sottovoce.serving.access.gate import CAPTIONS_PATH, SUBPROTOCOL, AccessControl
+from sottovoce.serving.access.gate import AccessControl
 from sottovoce.serving.access.key_limits import KeyLimits
-from sottovoce.serving.live.transport import close_with, deny, error_answer, own_error
+from sottovoce.serving.live.transport import deny, error_answer
 from sottovoce.serving.metrics import Metrics
 from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.parsing.ignored import ignored_header
@@ -140,7 +140,7 @@ class RequestLogMiddleware:
                 if fault is None:
                     await self._app(scope, receiving, sending)
                 else:
-                    await refuse(WebSocket(scope, receiving, sending), fault)
+                    await deny(WebSocket(scope, receiving, sending), fault)
                 set_attribute(STATUS if code < FIRST_CLOSE_CODE else "websocket.close_code", code)
         finally:
             self._metrics.sessions.labels(self._route(scope), shown_code(code)).inc()
@@ -225,16 +225,6 @@ def error_response(fault: ApiError) -> JSONResponse:
     if fault.status == 401:
         headers["www-authenticate"] = "Bearer"
     return JSONResponse(fault.body, status_code=fault.status, headers=headers)
-
-
-async def refuse(socket: WebSocket, fault: ApiError) -> None:
-    """Refuse a handshake; readers of captions are told why their socket is closed: browsers do not see the
-    status of one that was refused."""
-    if not socket.scope["path"].startswith(CAPTIONS_PATH):
-        await deny(socket, fault)
-        return
-    await socket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in socket.scope["subprotocols"] else None)
-    await close_with(socket, fault, own_error(fault))
 
 
 class JsonLogFormatter(logging.Formatter):

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from socket import socket as Socket
 from types import FrameType
+from typing import cast
 
 import anyio
 import uvicorn
@@ -26,7 +27,8 @@ from sottovoce.api import Model
 from sottovoce.errors import OptionError, cause_of
 from sottovoce.serving.apis.wyoming import start_wyoming
 from sottovoce.serving.http.app import make_app
-from sottovoce.serving.http.protocols import QuietLoop, http_protocol, make_gate, websocket_protocol
+from sottovoce.serving.http.connections import make_connections, make_gate
+from sottovoce.serving.http.quiet_log import QuietLoop, quieten
 from sottovoce.serving.scheduling.model_registry import WORK_ENDS_WITHIN_S
 from sottovoce.serving.services import Services
 from sottovoce.serving.settings import Listening, ServerSettings
@@ -57,6 +59,7 @@ class Server(uvicorn.Server):
         on_listening: Callable[[int], None],
     ) -> None:
         check_certificate(settings.listening)
+        quieten("uvicorn.error", "python_multipart.multipart", "sottovoce.serving.http.connections")
         app = make_app(settings, open_model)
         self._services: Services = app.state.services
         self._on_listening = on_listening
@@ -82,13 +85,15 @@ class Server(uvicorn.Server):
                 server_header=False,
                 lifespan="on",
                 loop="asyncio",
-                http=http_protocol(gate, limits),
-                ws=websocket_protocol(gate),  # reads the next message when the last one was taken
+                http=cast(
+                    type[asyncio.Protocol], make_connections(gate, limits, PING_EVERY_S + PONG_WITHIN_S)
+                ),
+                ws="websockets-sansio",  # reads the next message when the last one was taken
                 backlog=BACKLOG,
                 forwarded_allow_ips=list(settings.access.proxies),
                 ws_max_size=limits.message_kb * 1024,
                 ws_ping_interval=PING_EVERY_S,
-                ws_ping_timeout=PONG_WITHIN_S,
+                ws_ping_timeout=None,  # a `Connection` closes one that is dead
                 ws_per_message_deflate=False,  # PCM does not get smaller by it
                 timeout_keep_alive=10,
             )

@@ -78,9 +78,12 @@ class WebSocketTransport:
         self._has_hung_up: Callable[[], bool] = socket.scope["state"].get(HAS_HUNG_UP, bool)
 
     async def accept(self, subprotocol: str | None) -> None:
-        """Accept the handshake, with a subprotocol where the client offers it."""
+        """Accept the handshake, with a subprotocol where the client offers it. Raises: GoneError."""
         offered = self._socket.scope["subprotocols"]
-        await self._socket.accept(subprotocol=subprotocol if subprotocol in offered else None)
+        try:
+            await self._socket.accept(subprotocol=subprotocol if subprotocol in offered else None)
+        except OSError as error:
+            raise GoneError from error
 
     async def receive(self) -> bytes | str | None:
         """See `Transport`. Raises: GoneError, ApiError."""
@@ -130,7 +133,7 @@ class WebSocketTransport:
                 await deny(self._socket, fault)
             else:
                 await close_with(self._socket, fault, document)
-        except (WebSocketDisconnect, RuntimeError) as error:
+        except (WebSocketDisconnect, RuntimeError, OSError) as error:
             raise GoneError from error
 
 

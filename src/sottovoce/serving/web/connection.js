@@ -1,12 +1,13 @@
 // The socket: audio goes out, events come in, and what was not yet understood is said again after a break.
 
+import { refusal } from "./refusal.js";
+
 const RATE = 16000;
 const KEPT_SAMPLES = 180 * RATE; // audio kept for saying it again
 const BUFFERED_BYTES = 128 * 1024; // 4 s: more is held back until the network has taken it
 const KEEP_ALIVE_MS = 20000;
 const AGAIN_MS = [250, 500, 1000, 2000, 4000, 8000];
 const REFUSED = 1008;
-const UPGRADE_REQUIRED = 426;
 const TOO_MANY = 429;
 
 export class Connection extends EventTarget {
@@ -134,12 +135,10 @@ export class Connection extends EventTarget {
   async isRefused() {
     const headers = this.key ? { authorization: `Bearer ${this.key}` } : {};
     const address = `/v1/live?${new URLSearchParams(this.parameters)}`;
-    const answer = await fetch(address, { headers }).catch(() => null);
-    if (!answer) return false;
-    const { error } = await answer.json().catch(() => ({}));
-    if (answer.status === UPGRADE_REQUIRED || !error) return false;
-    this.fault = { ...error, retry_after: Number(answer.headers.get("retry-after") ?? 0) };
-    return answer.status < 500 && answer.status !== TOO_MANY;
+    const refused = await refusal(address, headers);
+    if (!refused) return false;
+    this.fault = refused.error;
+    return refused.status < 500 && refused.status !== TOO_MANY;
   }
 
   again() {

@@ -1,5 +1,7 @@
 // Captions of a session as a reader gets them: by the token of an invitation, or from another window of this browser.
 
+import { refusal } from "./refusal.js";
+
 const AGAIN_MS = [250, 500, 1000, 2000, 4000, 8000];
 const TOKEN = /^[\w-]+$/; // what a socket can carry
 export const CHANNEL = "sottovoce.captions";
@@ -50,8 +52,11 @@ export class Feed extends EventTarget {
       if (message.type === "ended") this.change("ended");
       if (message.type === "error") fault = message.error;
     };
-    socket.onclose = ({ code }) => {
+    let isOpened = false;
+    socket.onopen = () => (isOpened = true);
+    socket.onclose = async ({ code }) => {
       if (this.state === "ended") return;
+      if (!isOpened) fault = (await refusal("/v1/captions/read", { "x-captions-token": this.token }))?.error;
       if (code === 1000) this.change("ended");
       else if (fault?.code === "no_such_captions") this.change(this.utterances.size ? "ended" : "unknown");
       else this.again(fault?.code === "rate_limit_exceeded" ? "full" : "lost", fault?.retry_after);

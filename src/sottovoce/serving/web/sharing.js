@@ -1,8 +1,11 @@
 // Gives what is said here to others: to windows of this browser, and to readers who have the link, by the server.
 
 import { CHANNEL } from "./feed.js";
+import { refusal } from "./refusal.js";
 
 const AGAIN_MS = [250, 500, 1000, 2000, 4000, 8000];
+const REFUSED = 1008;
+const TOO_MANY = 429;
 const KEEP_ALIVE_MS = 20000;
 const AT_ONCE = 50; // utterances in a message: the server takes two million characters
 
@@ -110,7 +113,21 @@ export class Sharing extends EventTarget {
       }
       this.dispatchEvent(new Event("readers"));
     };
-    socket.onclose = ({ code }) => this.closed(socket, code, fault);
+    let isOpened = false;
+    socket.onopen = () => (isOpened = true);
+    socket.onclose = async ({ code }) => {
+      const refused = isOpened ? null : await this.refused();
+      const isFinal = refused && refused.status < 500 && refused.status !== TOO_MANY;
+      this.closed(socket, isFinal ? REFUSED : code, refused?.error ?? fault);
+    };
+  }
+
+  // Ask why the socket was not opened.
+  refused() {
+    const headers = {};
+    if (this.key) headers.authorization = `Bearer ${this.key}`;
+    if (this.resume) headers["x-captions-resume"] = this.resume;
+    return refusal("/v1/captions", headers);
   }
 
   begin({ token, resume }) {
@@ -135,7 +152,7 @@ export class Sharing extends EventTarget {
     if (socket !== this.socket) return;
     this.changes = null;
     if (fault?.code === "no_such_captions") this.resume = this.cleared = null; // too late: readers need a new link
-    const isFinal = code === 1008 && !["no_such_captions", "slow_reader"].includes(fault?.code);
+    const isFinal = code === REFUSED && !["no_such_captions", "slow_reader"].includes(fault?.code);
     if (isFinal) {
       this.stop();
       this.dispatchEvent(new CustomEvent("error", { detail: fault }));

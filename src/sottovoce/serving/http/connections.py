@@ -1,0 +1,537 @@
+"""Connections: how many there are, how much of the event loop each may have, and when one ends.
+
+A `Connection` stands between the system's transport and uvicorn's protocol: it is the protocol of the one and
+the transport of the other. It hands on what comes in small pieces, so that many connections share the event
+loop, and knows neither the internals of uvicorn nor what requests ask for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import select
+import socket
+import sys
+from collections import Counter, deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, cast
+
+import httptools
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.utils import get_remote_addr
+from uvicorn.server import ServerState
+
+from sottovoce.serving.http.framing import (
+    MAX_FRAMES_BYTES,
+    MAX_HEAD_BYTES,
+    FrameMeter,
+    FramingDebt,
+    RequestMeter,
+)
+from sottovoce.serving.live.transport import HAS_HUNG_UP
+from sottovoce.serving.settings import ServerLimits, ServerSettings
+
+logger = logging.getLogger(__name__)
+
+RECEIVE_BYTES = 64 * 1024
+"""That the system holds of a socket that is not read: a ping stands behind all of it, and is to be answered
+before its client gives up."""
+PIECE_BYTES = 8 * 1024
+"""Of a body that are parsed at once: at most 1,400 chunks, about two milliseconds."""
+TURN_BYTES, TURN_FRAMES = 64 * 1024, 64
+"""That a connection may have parsed until it is another one's turn: about a millisecond."""
+TURN_S = 0.002
+"""After which the event loop does other work before the next turn."""
+PIECE_TURNS = 32
+"""Bytes of a turn that one of framing takes: 2 kB of framing are a turn."""
+REST = 3.0
+"""Of that work, for each second of turns: three quarters of the time are for answers and words."""
+LINGER_S, LINGER_BYTES = 5.0, 64_000_000
+"""Within which a client may take an answer to a request that is not read to its end: closing at once would
+reset the connection, and the answer would be lost."""
+HEAD_END = re.compile(rb"\r?\n\r?\n")
+OTHER_UPGRADE = re.compile(rb"\r\nupgrade[ \t]*:(?![ \t]*websocket[ \t]*\r\n)[^\r\n]*", re.IGNORECASE)
+"""The header of an upgrade to another protocol than WebSockets, such as Java's clients send for HTTP/2:
+servers may ignore it (RFC 9110, 7.8), and httptools would end the request there."""
+CONNECTION = "sottovoce.connection"
+"""In the state of a scope: its `Connection`."""
+POLICY_VIOLATION = 1008
+NO_PROGRESS = "framing: expected at least 8 bytes of payload for each byte of framing"
+RESERVED_FILES = 96
+"""Of those that the process may open: models, temporary files, logs."""
+
+
+class ConnectionGate:
+    """Counts connections, all and by address. trusted: proxies, which stand for many clients."""
+
+    def __init__(
+        self, most: int, most_an_address: int, trusted: Callable[[str], bool], on_refused: Callable[[], None]
+    ) -> None:
+        self._most = most
+        self._most_an_address = most_an_address
+        self._trusted = trusted
+        self._on_refused = on_refused
+        self._counts: Counter[str] = Counter()
+
+    @property
+    def n_connections(self) -> int:
+        """Connections that have a place."""
+        return self._counts.total()
+
+    def enter(self, address: str) -> bool:
+        """Take a place; False where there is none."""
+        is_crowd = self._counts[address] >= self._most_an_address and not self._trusted(address)
+        if is_crowd or self.n_connections >= self._most:
+            self._on_refused()
+            return False
+        self._counts[address] += 1
+        return True
+
+    def leave(self, address: str) -> None:
+        """Give up a place."""
+        self._counts[address] -= 1
+        if not self._counts[address]:
+            del self._counts[address]
+
+
+def make_gate(settings: ServerSettings, on_refused: Callable[[], None]) -> ConnectionGate:
+    """Make the gate of a server, within what the system lets it open."""
+    most = min(settings.limits.most_connections, max(1, file_limit() - RESERVED_FILES))
+    an_address = settings.limits.connections_per_address or max(1, most // 2)
+    return ConnectionGate(most, an_address, settings.access.is_proxy, on_refused)
+
+
+def file_limit() -> int:
+    """Return how many files and sockets this process may have open."""
+    try:
+        import resource
+    except ImportError:  # Windows, where sockets are no files
+        return 8192
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return 1_000_000 if soft == resource.RLIM_INFINITY else soft
+
+
+def address_of(transport: asyncio.Transport) -> str:
+    """Return the address of a connection's client; "": it has none."""
+    where = get_remote_addr(transport)
+    return where[0] if where else ""
+
+
+class Turns:
+    """Shares the event loop among connections whose data is more than one turn may take."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Connection] = deque()
+        self._handle: asyncio.TimerHandle | None = None
+        self._rests_until_s = 0.0
+
+    def add(self, connection: Connection) -> None:
+        """Give a connection a turn, after those that wait."""
+        if connection not in self._waiting:
+            self._waiting.append(connection)
+        if self._handle is None:
+            self._handle = asyncio.get_running_loop().call_at(self._rests_until_s, self._run)
+
+    def remove(self, connection: Connection) -> None:
+        """Forget a connection."""
+        with suppress(ValueError):
+            self._waiting.remove(connection)
+
+    def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        while self._waiting and loop.time() - began_s < TURN_S:
+            connection = self._waiting.popleft()
+            if connection.take_turn():
+                self._waiting.append(connection)
+        ended_s = loop.time()
+        self._rests_until_s = ended_s + REST * (ended_s - began_s)
+        self._handle = loop.call_at(self._rests_until_s, self._run) if self._waiting else None
+
+
+class Connection(asyncio.Protocol, asyncio.Transport):
+    """One connection. dead_s: until a WebSocket that sends nothing, not even answers to pings, is closed."""
+
+    inner: asyncio.Protocol
+    """uvicorn's protocol, which is set before the connection is made."""
+    _transport: asyncio.Transport
+
+    def __init__(self, gate: ConnectionGate, limits: ServerLimits, turns: Turns, dead_s: float) -> None:
+        super().__init__()
+        self._gate = gate
+        self._limits = limits
+        self._turns = turns
+        self._dead_s = dead_s
+        self._loop = asyncio.get_running_loop()
+        self._address: str | None = None
+        self._data = bytearray()
+        """What came and was not handed on yet."""
+        self._n_searched = 0
+        """Bytes of the data in which no head ends."""
+        self._requests = RequestMeter()
+        self._frames: FrameMeter | None = None
+        self._debt = FramingDebt(MAX_HEAD_BYTES)
+        self._n_answered = 0
+        self._has_written = False
+        self._is_paused = False
+        self._is_closing = False
+        self._is_lost = False
+        self._n_dropped = 0
+        self._received_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    # The protocol of the system's transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio."""
+        self._transport = cast(asyncio.Transport, transport)
+        address = address_of(self._transport)
+        if not self._gate.enter(address):
+            self._transport.abort()
+            return
+        self._address = address
+        # asyncio does this for sockets that name their protocol, which accepted ones do not. Without it the
+        # second write of an answer waits for the client's delayed acknowledgement, 40 ms.
+        self._set_option(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._end_after(self._limits.head_s)
+        self.inner.connection_made(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio."""
+        self._is_closing = True
+        self._data.clear()
+        self._turns.remove(self)
+        self._stop_timer()
+        if self._address is not None:
+            self._gate.leave(self._address)
+            self._lose(exc)
+
+    def _lose(self, exc: Exception | None) -> None:
+        """Let the app know that nothing more comes, once."""
+        if not self._is_lost:
+            self._is_lost = True
+            self.inner.connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Hand on little data at once; what is more waits for its turn."""
+        if self._is_closing:
+            self._n_dropped += len(data)
+            if self._n_dropped > LINGER_BYTES:
+                self._transport.abort()
+            return
+        self._received_s = self._loop.time()
+        self._data += data
+        self._watch_head()
+        if len(self._data) > PIECE_BYTES or not self._debt.is_small or self.take_turn():
+            self._transport.pause_reading()
+            self._turns.add(self)
+
+    def eof_received(self) -> bool | None:
+        """See asyncio."""
+        return self.inner.eof_received()
+
+    def pause_writing(self) -> None:
+        """See asyncio."""
+        self.inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        """See asyncio."""
+        self.inner.resume_writing()
+
+    # The transport of uvicorn's protocol
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """See asyncio."""
+        return self._transport.get_extra_info(name, default)
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        """See asyncio."""
+        return self.inner
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """See asyncio: uvicorn's protocol of WebSockets takes over."""
+        self.inner = cast(asyncio.Protocol, protocol)
+
+    def is_closing(self) -> bool:
+        """See asyncio."""
+        return self._is_closing or self._transport.is_closing()
+
+    def pause_reading(self) -> None:
+        """See asyncio."""
+        self._is_paused = True
+        if not self.is_closing():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """See asyncio."""
+        self._is_paused = False
+        self._go_on()
+
+    def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
+        """See asyncio; drops what is written to a closing connection, which asyncio would log or refuse."""
+        if not self.is_closing():
+            self._transport.write(data)
+        if not self._has_written:
+            self._has_written = True
+            self._go_on()
+
+    def close(self) -> None:
+        """See asyncio; the rest of a request that is not complete is dropped unread."""
+        if self._requests.is_in_message or self._data:
+            self._linger()
+        elif not self._is_closing:
+            self._is_closing = True
+            self._data.clear()
+            self._transport.close()
+            self._end_after(self._limits.send_s)
+
+    def abort(self) -> None:
+        """See asyncio."""
+        self._is_closing = True
+        self._transport.abort()
+
+    # Reports of the app
+
+    def handshake_began(self) -> None:
+        """Note that the app has the handshake of a WebSocket."""
+        self._end_when_dead()
+
+    def answered(self) -> None:
+        """Note that a request is answered: the next one may come."""
+        self._n_answered += 1
+        self._has_written = False
+        self._watch_head()
+        self._go_on()
+
+    def has_hung_up(self) -> bool:
+        """Return whether the client has gone, also while nothing is read."""
+        return self.is_closing() or has_hung_up(self._transport.get_extra_info("socket"))
+
+    # Turns
+
+    def take_turn(self) -> bool:
+        """Hand on what one turn may take; returns whether there is more."""
+        n_left = TURN_BYTES
+        while n_left > 0 and (n_bytes := self._n_next()):
+            n_left -= self._hand_on_frames() if self._frames else self._hand_on_request(n_bytes)
+        is_more = self._n_next() > 0
+        if self.is_closing():
+            return False
+        if is_more or self._is_paused or (self._is_unanswered and self._data):
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+        return is_more
+
+    def _go_on(self) -> None:
+        """Hand on what waits, or read more."""
+        if not self.is_closing():
+            self._turns.add(self) if self._data else self._transport.resume_reading()
+
+    @property
+    def _is_unanswered(self) -> bool:
+        """Whether what comes next must wait for the answer to a request or a handshake."""
+        if self._frames is not None:
+            return not self._has_written
+        return not self._requests.is_in_message and self._n_answered < self._requests.n_requests
+
+    def _n_next(self) -> int:
+        """Return how many bytes can be handed on now: a whole head, or a part of what follows it."""
+        if not self._data or self._is_paused or self._is_unanswered or self.is_closing():
+            return 0
+        if self._frames is not None or self._requests.is_in_message:
+            return min(PIECE_BYTES, len(self._data))
+        head = HEAD_END.search(self._data, max(0, self._n_searched - 3), MAX_HEAD_BYTES)
+        self._n_searched = len(self._data)
+        if head is not None:
+            self._n_searched = 0
+            return head.end()
+        if len(self._data) > MAX_HEAD_BYTES:
+            self._refuse("431 Request Header Fields Too Large", "head: expected at most 64 kB")
+        return 0
+
+    def _hand_on_request(self, n_bytes: int) -> int:
+        """Hand on a part of a request; returns how many bytes of the turn that took."""
+        requests = self._requests
+        is_head, n_requests, n_payload = not requests.is_in_message, requests.n_requests, requests.n_payload
+        piece = bytes(self._data[:n_bytes])
+        del self._data[:n_bytes]
+        piece = OTHER_UPGRADE.sub(b"", piece) if is_head else piece
+        is_upgrade = False
+        with suppress(httptools.HttpParserError):  # uvicorn finds it too, and answers
+            is_upgrade = requests.feed(piece)
+        n_payload = requests.n_payload - n_payload
+        self._debt.note(len(piece) - n_payload, n_payload, self._received_s)
+        if not requests.is_in_message:
+            self._debt.clear()
+        if requests.n_requests > n_requests:
+            self._stop_timer()
+        if is_upgrade and requests.method != "GET":
+            self._refuse("405 Method Not Allowed", "expected GET for a WebSocket, and no tunnel")
+        elif self._debt.is_too_large:
+            self._refuse("400 Bad Request", NO_PROGRESS)
+        else:
+            self.inner.data_received(piece)
+        if is_upgrade and not self.is_closing():
+            self._begin_frames()
+        return max(len(piece), PIECE_TURNS * (len(piece) - n_payload))
+
+    def _begin_frames(self) -> None:
+        """Go on as a WebSocket."""
+        self._frames = FrameMeter()
+        self._has_written = False
+        self._debt = FramingDebt(MAX_FRAMES_BYTES)
+        self._end_after(self._limits.head_s)
+        self._set_option(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
+
+    def _hand_on_frames(self) -> int:
+        """Hand on frames; returns how many bytes of the turn that took: all, with its last frame."""
+        assert self._frames is not None
+        before = self._frames.n_payload
+        n_bytes = self._frames.measure(self._data, TURN_BYTES, TURN_FRAMES)
+        piece = bytes(self._data[:n_bytes])
+        del self._data[:n_bytes]
+        n_payload = self._frames.n_payload - before
+        self._debt.note(n_bytes - n_payload, n_payload, self._received_s)
+        if self._debt.is_too_large:
+            self._refuse("", NO_PROGRESS)
+        else:
+            self.inner.data_received(piece)
+        return TURN_BYTES
+
+    def _set_option(self, level: int, name: int, value: int) -> None:
+        if (where := self._transport.get_extra_info("socket")) is not None:
+            with suppress(OSError):
+                where.setsockopt(level, name, value)
+
+    # Ends
+
+    def _refuse(self, status: str, reason: str) -> None:
+        """Tell the client why its connection ends, where nothing else is being said, and end it."""
+        logger.warning("a connection was closed", extra={"cause": reason, "client": self._address})
+        text = reason.encode()
+        if self._frames is not None:
+            self.write(b"\x88" + bytes([2 + len(text)]) + POLICY_VIOLATION.to_bytes(2, "big") + text)
+        elif not self._has_written:
+            head = f"HTTP/1.1 {status}\r\nconnection: close\r\ncontent-type: text/plain\r\n"
+            self.write(f"{head}content-length: {len(text)}\r\n\r\n{reason}".encode())
+        self._linger()
+        self._lose(None)  # a session gives up its place now, not when the client has read why
+
+    def _linger(self) -> None:
+        """Send what was written and close, when the client has done so or after `LINGER_S`."""
+        if self.is_closing():
+            return
+        self._is_closing = True
+        self._data.clear()
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        self._transport.resume_reading()
+        self._end_after(LINGER_S)
+
+    def _watch_head(self) -> None:
+        """Wait for the rest of a head for at most `ServerLimits.head_s`."""
+        is_awaited = self._frames is None and not (self._requests.is_in_message or self._is_unanswered)
+        if is_awaited and self._data and self._timer is None:
+            self._end_after(self._limits.head_s)
+
+    def _end_when_dead(self) -> None:
+        """End the connection when nothing has come for too long, though it was read."""
+        if self._is_paused or self._data:
+            self._received_s = self._loop.time()
+        left_s = self._received_s + self._dead_s - self._loop.time()
+        if left_s <= 0:
+            self.abort()
+        elif not self.is_closing():
+            self._stop_timer()
+            self._timer = self._loop.call_later(left_s, self._end_when_dead)
+
+    def _end_after(self, seconds: float) -> None:
+        self._stop_timer()
+        self._timer = self._loop.call_later(seconds, self.abort)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def make_connections(
+    gate: ConnectionGate, limits: ServerLimits, dead_s: float
+) -> Callable[..., asyncio.Protocol]:
+    """Make what makes the connections of a server, as uvicorn calls it."""
+    turns = Turns()
+
+    def make(
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> asyncio.Protocol:
+        connection = Connection(gate, limits, turns, dead_s)
+        state = {**app_state, CONNECTION: connection, HAS_HUNG_UP: connection.has_hung_up}
+        connection.inner = HttpToolsProtocol(config, server_state, state, _loop)
+        return connection
+
+    return make
+
+
+class ConnectionMiddleware:
+    """Tells a connection which requests are answered, and closes it after one whose body is not read."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        connection: Connection | None = scope.get("state", {}).get(CONNECTION)
+        if scope["type"] == "http":
+            await self._http(connection, scope, receive, send)
+            return
+        if connection is not None and scope["type"] == "websocket":
+            connection.handshake_began()
+        await self._app(scope, receive, send)
+
+    async def _http(self, connection: Connection | None, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
+        is_read = headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers
+        is_answered = False
+
+        async def receiving() -> Message:
+            nonlocal is_read
+            message = await receive()
+            is_read |= not message.get("more_body", False)
+            return message
+
+        async def sending(message: Message) -> None:
+            nonlocal is_answered
+            if message["type"] == "http.response.start" and not is_read:
+                MutableHeaders(scope=message)["connection"] = "close"
+            await send(message)
+            if message["type"] == "http.response.body" and not message.get("more_body", False):
+                is_answered = True
+                if connection is not None:
+                    connection.answered()
+
+        try:
+            await self._app(scope, receiving, sending)
+        finally:
+            if connection is not None and not is_answered:
+                connection.answered()
+
+
+def has_hung_up(where: socket.socket | None) -> bool:
+    """Return whether the other end of a socket has ended it, also while nothing is read of it.
+
+    False where the system does not tell (Windows).
+    """
+    if where is None or where.fileno() < 0 or sys.platform == "win32":
+        return False
+    ended = select.POLLRDHUP if sys.platform == "linux" else select.POLLHUP
+    poll = select.poll()
+    poll.register(where.fileno(), ended)
+    return bool(poll.poll(0))
