@@ -27,6 +27,7 @@ from sottovoce.audio.sources import (
     pcm_blocks,
     source_name,
 )
+from sottovoce.audio.timeline import MOST_LIVE_GAP_S
 from sottovoce.errors import AudioError, OptionError
 from sottovoce.types import SAMPLE_RATE, AudioChunk, Samples
 
@@ -296,10 +297,12 @@ def read_live(
             )
         yield from read_pcm(cast(BinaryIO, file), chunk_s=chunk_s, name=name)
         return
-    request = SourceRequest(raw=_raw_format(input_format))
+    request = SourceRequest(raw=_raw_format(input_format), most_gap_s=MOST_LIVE_GAP_S)
     opened = ContainerSource(cast(BinaryIO, file), name, request, owned=False)
     samples = round(chunk_s * SAMPLE_RATE)
-    with AudioReader(opened, chunk_samples=samples, channel=None, recording_s=None) as reader:
+    with AudioReader(
+        opened, chunk_samples=samples, channel=None, recording_s=None, warned=request.warned
+    ) as reader:
         yield from reader
 
 

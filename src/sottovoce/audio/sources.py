@@ -22,6 +22,7 @@ from sottovoce.audio.container import AudioInfo, ContainerDecoder
 from sottovoce.audio.downmix import Downmix
 from sottovoce.audio.input_format import HEAD_BYTES, RawFormat, format_of_ending, is_container
 from sottovoce.audio.samples import MAX_RATE, MIN_RATE, as_channels, is_tensor, tensor_array
+from sottovoce.audio.timeline import MOST_GAP_S
 from sottovoce.audio.tracks import ONLY_TRACK, track_named
 from sottovoce.errors import AudioError, cause_of
 from sottovoce.types import SAMPLE_RATE, Samples
@@ -84,6 +85,7 @@ class SourceRequest:
     keep_channels: do not mix them. audio_track: of a container, number from 1 or language, None: the one that
     ffmpeg would take. start_sample: at 16 kHz, before which nothing is needed. raw: the format of samples
     without a header; None: as the file's name ends, where it has no header. warned: see `Downmix`.
+    most_gap_s: see `ContainerDecoder`.
     """
 
     keep_channels: bool = False
@@ -91,6 +93,7 @@ class SourceRequest:
     start_sample: int = 0
     raw: RawFormat | None = None
     warned: set[str] = field(default_factory=set)
+    most_gap_s: float = MOST_GAP_S
 
 
 def open_source(source: AudioSource, request: SourceRequest, *, sample_rate: int) -> BlockSource:
@@ -162,6 +165,7 @@ class ContainerSource:
             audio_track=self._request.audio_track,
             raw=self._raw,
             warned=self._request.warned,
+            most_gap_s=self._request.most_gap_s,
         )
 
     def _format_of_ending(self, begin: int) -> RawFormat | None:
