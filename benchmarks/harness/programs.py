@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from sottovoce.models.checkpoint.base import Checkpoint
-from sottovoce.models.checkpoint.ctranslate2_write import save_ctranslate2
+from sottovoce.models.checkpoint.ctranslate2 import save_ctranslate2
 from sottovoce.models.checkpoint.openai import save_openai
 
 if TYPE_CHECKING:

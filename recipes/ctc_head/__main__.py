@@ -20,7 +20,7 @@ from recipes.ctc_head.train import Batches, Schedule, Trainer, held_out_errors
 from recipes.nano.clips import FeatureStore, read_manifest, write_store
 from recipes.nano.speech import write_corpus
 from sottovoce.api import load_model
-from sottovoce.models.ctc_files import CtcFile, fingerprint, save_ctc_file
+from sottovoce.models.ctc_head import CtcFile, fingerprint, save_ctc_file
 from sottovoce.models.load import load_checkpoint
 
 FOLDER = click.Path(path_type=Path, file_okay=False)

@@ -23,7 +23,7 @@ from recipes.nano.measures import Padding, Recording
 from sottovoce.api import Model
 from sottovoce.audio.mel import mel_filters
 from sottovoce.models.checkpoint.base import Checkpoint
-from sottovoce.models.checkpoint.ggml_write import save_ggml
+from sottovoce.models.checkpoint.ggml import save_ggml
 from sottovoce.models.checkpoint.huggingface import save_huggingface
 from sottovoce.models.checkpoint.openai import save_openai
 from sottovoce.types import SAMPLE_RATE

@@ -29,7 +29,7 @@ from recipes.nano.start import known_text
 from sottovoce.audio.io import load_audio, probe_audio
 from sottovoce.audio.mel import WINDOW_FRAMES, log_mel, normalize, pad_or_trim
 from sottovoce.errors import ManifestError, MissingExtraError, OptionError
-from sottovoce.models.batch_attention import AudioContext, CacheShape, DecoderCache, RowGroups, decode_batch
+from sottovoce.models.caches import AudioContext, CacheShape, DecoderCache, RowGroups, decode_batch
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.checkpoint.openai import save_openai
 from sottovoce.models.whisper import Whisper

@@ -18,7 +18,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from recipes.nano.samples import IGNORED
-from sottovoce.models.batch_attention import AudioContext, BatchAttention, CacheShape, DecoderCache, RowGroups
+from sottovoce.models.caches import AudioContext, BatchAttention, CacheShape, DecoderCache, RowGroups
 from sottovoce.models.checkpoint.base import Checkpoint, CtcWeights
 from sottovoce.models.dims import AlignmentHeads, ModelDims
 from sottovoce.models.whisper import Whisper, sinusoids

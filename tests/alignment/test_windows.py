@@ -7,8 +7,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sottovoce.alignment.forced import MOST_TOKENS, guess_times, plan_windows
 from sottovoce.alignment.given_text import Unit
-from sottovoce.alignment.windows import MOST_TOKENS, guess_times, plan_windows
 
 
 def words(n: int) -> list[Unit]:

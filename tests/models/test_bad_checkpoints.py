@@ -20,9 +20,8 @@ from safetensors.torch import save_file
 
 from sottovoce.errors import CheckpointError
 from sottovoce.models.checkpoint.base import Checkpoint, Convolution, CtcWeights, check_dims, validated
-from sottovoce.models.checkpoint.ctranslate2_write import save_ctranslate2
-from sottovoce.models.checkpoint.ggml import HEADER
-from sottovoce.models.checkpoint.ggml_blocks import BY_NAME
+from sottovoce.models.checkpoint.ctranslate2 import save_ctranslate2
+from sottovoce.models.checkpoint.ggml import BY_NAME, HEADER
 from sottovoce.models.checkpoint.huggingface import save_huggingface
 from sottovoce.models.checkpoint.openai import save_openai
 from sottovoce.models.load import open_checkpoint

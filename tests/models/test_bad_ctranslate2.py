@@ -11,8 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sottovoce.models.checkpoint.ctranslate2_file import TYPES as FILE_TYPES
-from sottovoce.models.checkpoint.ctranslate2_layout import EMBEDDINGS, PROJECTION
+from sottovoce.models.checkpoint.ctranslate2 import DTYPES, EMBEDDINGS, PROJECTION
 from tests.models.test_ctranslate2 import QKV, folder_of, refused, rewrite
 
 
@@ -107,8 +106,8 @@ def model_files(draw: st.DrawFn) -> bytes:
     parts.append(struct.pack("<I", draw(st.one_of(st.just(len(variables)), NUMBERS))))
     for name, shape, number in variables:
         n_bytes = draw(st.one_of(st.integers(0, 64), NUMBERS))
-        fits = n_bytes % (FILE_TYPES[number].itemsize if number < len(FILE_TYPES) else 1) == 0
-        dims = [n_bytes // FILE_TYPES[number].itemsize] if fits and n_bytes < 65 and number < 6 else shape
+        fits = n_bytes % (DTYPES[number].itemsize if number < len(DTYPES) else 1) == 0
+        dims = [n_bytes // DTYPES[number].itemsize] if fits and n_bytes < 65 and number < 6 else shape
         parts.append(string(name.encode()) + struct.pack(f"<B{len(dims)}I", len(dims), *dims))
         parts.append(struct.pack("<BI", number, n_bytes) + bytes(min(n_bytes, 64)))
     aliases = draw(st.lists(st.tuples(NAMES, NAMES), max_size=3))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sottovoce.models.batch_attention import FIRST_CAPACITY, CacheShape, DecoderCache, RowGroups
+from sottovoce.models.caches import FIRST_CAPACITY, CacheShape, DecoderCache, RowGroups
 
 CPU = torch.device("cpu")
 

@@ -17,8 +17,8 @@ from sottovoce.backends.torch import TorchBackend
 from sottovoce.errors import CheckpointError, OptionError
 from sottovoce.models.checkpoint.base import Checkpoint, Convolution, CtcWeights
 from sottovoce.models.checkpoint.convert import write_checkpoint
-from sottovoce.models.checkpoint.ctranslate2_write import save_ctranslate2
-from sottovoce.models.checkpoint.ggml_write import save_ggml
+from sottovoce.models.checkpoint.ctranslate2 import save_ctranslate2
+from sottovoce.models.checkpoint.ggml import save_ggml
 from sottovoce.models.checkpoint.huggingface import openai_name, save_huggingface, transformers_name
 from sottovoce.models.checkpoint.openai import save_openai
 from sottovoce.models.load import open_checkpoint

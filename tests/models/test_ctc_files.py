@@ -11,7 +11,7 @@ import torch
 from sottovoce.errors import CheckpointError
 from sottovoce.models.checkpoint.base import Checkpoint, Convolution, CtcWeights
 from sottovoce.models.checkpoint.openai import save_openai
-from sottovoce.models.ctc_files import (
+from sottovoce.models.ctc_head import (
     ASSETS,
     BUNDLED,
     CtcFile,

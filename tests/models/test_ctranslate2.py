@@ -17,14 +17,17 @@ from torch import Tensor
 
 from sottovoce.errors import CheckpointError, OptionError
 from sottovoce.models.checkpoint.base import Checkpoint
-from sottovoce.models.checkpoint.ctranslate2 import read_ctranslate2
-from sottovoce.models.checkpoint.ctranslate2_file import read_contents, read_values, write_model
-from sottovoce.models.checkpoint.ctranslate2_layout import EMBEDDINGS, PROJECTION
-from sottovoce.models.checkpoint.ctranslate2_write import (
+from sottovoce.models.checkpoint.ctranslate2 import (
+    EMBEDDINGS,
+    PROJECTION,
     TYPES,
     quantize_int8,
     quantize_int16,
+    read_contents,
+    read_ctranslate2,
+    read_values,
     save_ctranslate2,
+    write_model,
 )
 from sottovoce.models.checkpoint.cursor import cursor_over
 from sottovoce.models.checkpoint.huggingface import save_huggingface

@@ -11,7 +11,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from sottovoce.errors import OptionError
-from sottovoce.models.checkpoint.ggml_blocks import (
+from sottovoce.models.checkpoint.ggml import (
     BY_FTYPE,
     BY_NAME,
     BY_TTYPE,

@@ -14,8 +14,7 @@ from sottovoce.errors import ModelNotFoundError, OptionError
 from sottovoce.models.checkpoint.huggingface import save_huggingface
 from sottovoce.models.checkpoint.openai import save_openai
 from sottovoce.models.dims import ModelDims
-from sottovoce.models.heads import HEADS, LARGE_V1, LARGE_V3, TINY, published_heads
-from sottovoce.models.load import load_checkpoint
+from sottovoce.models.load import HEADS, LARGE_V1, LARGE_V3, TINY, load_checkpoint, published_heads
 from sottovoce.models.sources import hub
 from sottovoce.models.sources.base import Sources
 from sottovoce.models.sources.find import cached, resolve

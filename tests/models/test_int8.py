@@ -9,7 +9,14 @@ from torch.nn import functional as F
 
 from sottovoce.backends.registry import NumberFormat
 from sottovoce.backends.torch import TorchBackend
-from sottovoce.models.int8 import FEW_ROWS, Int8Linear, Int8Table, int8_tables, quantize, with_int8_tables
+from sottovoce.models.linear import (
+    FEW_INT8_ROWS,
+    Int8Linear,
+    Int8Table,
+    int8_tables,
+    quantize,
+    with_int8_tables,
+)
 from sottovoce.types import Features
 from tests.models import tiny
 
@@ -35,7 +42,7 @@ def test_no_value_is_further_off_than_half_a_step() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("n_rows", [1, 3, FEW_ROWS, FEW_ROWS + 1])
+@pytest.mark.parametrize("n_rows", [1, 3, FEW_INT8_ROWS, FEW_INT8_ROWS + 1])
 @pytest.mark.parametrize(("n_out", "n_in"), [(51, 64), (128, 96), (40, 24)])
 def test_products_are_those_of_the_floats(n_rows: int, n_out: int, n_in: int, dtype: torch.dtype) -> None:
     """Within the 8 bits of mantissa of the kernel's sums."""

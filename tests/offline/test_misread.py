@@ -16,9 +16,9 @@ from sottovoce.decoding.decode import DecodingResult
 from sottovoce.decoding.search import Candidate
 from sottovoce.engine.calls import CallGenerator
 from sottovoce.language import limits
-from sottovoce.offline import follow, misread, seek
-from sottovoce.offline.misread import LanguageHypothesis, joined, segment_means, speech_in, text_mean
+from sottovoce.offline import follow, seek, unread
 from sottovoce.offline.packing import Piece
+from sottovoce.offline.unread import LanguageHypothesis, joined, segment_means, speech_in, text_mean
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import Mode, TranscribeOptions
 from sottovoce.types import Segment
@@ -130,8 +130,8 @@ def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow, "N_HINTS", 0)
     monkeypatch.setattr("sottovoce.language.follow.CHANGE_COST", 100.0)
     ask_texts_from(0.05, monkeypatch)
-    monkeypatch.setattr(misread, "GAIN", 0.05)
-    monkeypatch.setattr(misread, "FAR_GAIN", 0.05)
+    monkeypatch.setattr(unread, "GAIN", 0.05)
+    monkeypatch.setattr(unread, "FAR_GAIN", 0.05)
 
 
 def languages(options: TranscribeOptions) -> list[tuple[str, bool]]:

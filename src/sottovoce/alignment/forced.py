@@ -1,20 +1,25 @@
 """Forced alignment: the words of a text are given, their times in a recording are found.
 
-A recording of up to 29 s is one window. In a longer one the text is first placed roughly: by the times of the
-transcript that is refined, or by transcribing the recording once and pairing its words with those of the
-text. Then the words of each window are timed, and moved to the speech.
+A recording of up to 29 s is one window. In a longer one the text is first placed roughly: by the times of
+the transcript that is refined, or by transcribing the recording once and pairing its words with those of
+the text; words without a time are placed between the others by their letters. Windows are cut in the
+longest pauses between words. Then the words of each window are timed, and moved to the speech: by
+loudness, which tells the beginning and end of speech more closely than a detector with frames of 32 ms
+that holds on over pauses.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
 
 from sottovoce.alignment.aligners import AttentionAligner, CtcAligner, in_order, move_to_speech
 from sottovoce.alignment.given_text import Line, Unit, letters_of, units_of
-from sottovoce.alignment.loudness import NO_LEVELS, LevelMeter, Levels, at_loud_bounds, at_quiet_bounds
-from sottovoce.alignment.windows import LONGEST_S, MOST_TOKENS, AlignWindow, Span, plan_windows
 from sottovoce.audio.features import RecordingFeatures
 from sottovoce.audio.mel import MEL_FRAMES_PER_SECOND
 from sottovoce.audio.recording import Recording
@@ -32,7 +37,203 @@ from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import VadOptions
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.text.word_edits import equal_words
-from sottovoce.types import Segment, Word
+from sottovoce.types import SAMPLE_RATE, AudioChunk, Samples, Segment, Word
+
+STEP_SAMPLES = SAMPLE_RATE // 100
+STEP_S = 0.01
+LEVEL_DB, REACH_S = 35.0, 0.2
+"""Speech, or a word, begins where it is first so near to its loudest 10 ms, at most so far from where it was
+found."""
+REACH = round(REACH_S / STEP_S)
+Levels = npt.NDArray[np.float32]
+NO_LEVELS: Levels = np.zeros(0, np.float32)
+
+
+class LevelMeter:
+    """Lets audio through and keeps its level: the root mean square of every whole 10 ms."""
+
+    def __init__(self) -> None:
+        self._found: list[Levels] = []
+        self._rest: Samples = np.zeros(0, np.float32)
+
+    def through(self, chunks: Iterable[AudioChunk]) -> Iterator[AudioChunk]:
+        """Yield the chunks."""
+        for chunk in chunks:
+            samples = np.concatenate([self._rest, chunk.samples])
+            n_whole = len(samples) // STEP_SAMPLES * STEP_SAMPLES
+            self._rest = samples[n_whole:]
+            steps = samples[:n_whole].reshape(-1, STEP_SAMPLES)
+            self._found.append(np.sqrt(np.mean(steps**2, axis=1)))
+            yield chunk
+
+    @property
+    def levels(self) -> Levels:
+        """Of every 10 ms so far: (n,)."""
+        return np.concatenate(self._found) if self._found else NO_LEVELS
+
+
+def at_loud_bounds(speech: Sequence[SpeechSegment], levels: Levels) -> list[SpeechSegment]:
+    """Return speech that begins and ends where it is loud; segments keep their order and do not overlap.
+
+    levels: (n,) of every 10 ms of the recording.
+    """
+    reach = round(REACH_S * SAMPLE_RATE)
+    found = []
+    for i, one in enumerate(speech):
+        first = _pause_middle(speech[i - 1], one) if i else 0
+        last = _pause_middle(one, speech[i + 1]) if i + 1 < len(speech) else len(levels) * STEP_SAMPLES
+        first, last = max(first, one.start_sample - reach), min(last, one.end_sample + reach)
+        found.append(_loud_part(one, first // STEP_SAMPLES, last // STEP_SAMPLES, levels))
+    return found
+
+
+def at_quiet_bounds(words: Sequence[TimedWord], levels: Levels) -> list[TimedWord]:
+    """Return words that begin where the sound before them does, and end where that behind them does: "f" and
+    "s" are soft. Where it is not quiet within `REACH_S` and before the next word, a bound stays.
+
+    levels: (n,) of every 10 ms, in the time of the words.
+    """
+    found: list[TimedWord] = []
+    for i, word in enumerate(words):
+        first, last = _step(word.start), _step(word.end)
+        inside = levels[first : max(last, first + 1)]
+        if not len(inside) or not inside.max():
+            found.append(word)
+            continue
+        is_quiet = levels <= inside.max() * 10 ** (-LEVEL_DB / 20)
+        floor = _step(found[-1].end) if i else 0
+        ceiling = _step(words[i + 1].start) if i + 1 < len(words) else len(levels)
+        before = np.flatnonzero(is_quiet[max(floor, first - REACH) : first])
+        after = np.flatnonzero(is_quiet[last : min(ceiling, last + REACH)])
+        start, end = word.start, word.end
+        if len(before) and not is_quiet[first]:
+            start = min(start, (max(floor, first - REACH) + int(before[-1]) + 1) * STEP_S)
+        if len(after) and last > first and not is_quiet[last - 1]:
+            end = max(end, (last + int(after[0])) * STEP_S)
+        found.append(replace(word, start=start, end=end))
+    return found
+
+
+def _step(seconds: float) -> int:
+    return round(seconds / STEP_S)
+
+
+def _pause_middle(one: SpeechSegment, after: SpeechSegment) -> int:
+    return (one.end_sample + after.start_sample) // 2
+
+
+def _loud_part(one: SpeechSegment, first: int, last: int, levels: Levels) -> SpeechSegment:
+    """The part of the levels [first, last) that is loud; the segment as it is where none is."""
+    inside = levels[first:last]
+    if not len(inside) or not inside.max():
+        return one
+    loud = np.flatnonzero(inside > inside.max() * 10 ** (-LEVEL_DB / 20))
+    return SpeechSegment((first + int(loud[0])) * STEP_SAMPLES, (first + int(loud[-1]) + 1) * STEP_SAMPLES)
+
+
+LONGEST_S = 29.0
+MOST_TOKENS = 400
+EARLIEST_CUT_S = 12.0
+PAUSE_S = 1.5
+"""A window ends at the first pause of this length between words that were heard."""
+SURE_MARGIN_S, UNSURE_MARGIN_S = 1.0, 3.0
+"""Of audio beyond the outer words of a window: where they were heard, and where they were not."""
+SECONDS_A_LETTER = 0.07
+
+Span = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class AlignWindow:
+    """Units [first, end) are said between two times, in seconds."""
+
+    first: int
+    end: int
+    start_s: float
+    end_s: float
+
+
+def guess_times(units: Sequence[Unit], found: Sequence[Span | None], duration_s: float) -> list[Span]:
+    """Guess the times of every unit: those found stay, the others share the time between them by their
+    letters.
+    """
+    sure = [i for i, span in enumerate(found) if span is not None]
+    spans = [span or (0.0, 0.0) for span in found]
+    for before, after in pairwise([-1, *sure, len(units)]):
+        missing = range(before + 1, after)
+        if not missing:
+            continue
+        letters = [len(units[i].letters) for i in missing]
+        wanted = sum(letters) * SECONDS_A_LETTER
+        start = spans[before][1] if before >= 0 else 0.0
+        end = spans[after][0] if after < len(units) else duration_s
+        if before < 0 and after < len(units):
+            start = max(start, end - wanted)
+        elif after == len(units) and before >= 0:
+            end = min(end, start + wanted)
+        scale = max(0.0, end - start) / max(1, sum(letters))
+        at = start
+        for i, n_letters in zip(missing, letters, strict=True):
+            spans[i] = (at, at + n_letters * scale)
+            at = spans[i][1]
+    return spans
+
+
+def plan_windows(units: Sequence[Unit], found: Sequence[Span | None], duration_s: float) -> list[AlignWindow]:
+    """Plan windows that hold all units in order, each at most `LONGEST_S` and `MOST_TOKENS` long."""
+    spans = guess_times(units, found, duration_s)
+    windows: list[AlignWindow] = []
+    first, floor = 0, 0.0
+    while first < len(units):
+        end = _end(units, spans, first)
+        end = next((i for i in range(first + 1, end) if _is_pause(spans, found, i)), end)
+        start_s = max(floor, spans[first][0] - _margin(found, first))
+        if end == len(units):
+            end_s = min(duration_s, spans[-1][1] + _margin(found, end - 1))
+        else:
+            end_s = min(spans[end - 1][1] + _margin(found, end - 1), _middle(spans, end))
+        end_s = min(duration_s, max(end_s, start_s + 0.1), start_s + LONGEST_S + 1.0)
+        windows.append(AlignWindow(first, end, start_s, end_s))
+        first, floor = end, end_s if end < len(units) else floor
+    return windows
+
+
+def _margin(found: Sequence[Span | None], unit: int) -> float:
+    return UNSURE_MARGIN_S if found[unit] is None else SURE_MARGIN_S
+
+
+def _is_pause(spans: Sequence[Span], found: Sequence[Span | None], unit: int) -> bool:
+    """Tell whether there is a pause before a unit, between two words that were both found."""
+    both_found = found[unit - 1] is not None and found[unit] is not None
+    return both_found and spans[unit][0] - spans[unit - 1][1] >= PAUSE_S
+
+
+def _middle(spans: Sequence[Span], unit: int) -> float:
+    return (spans[unit - 1][1] + spans[unit][0]) / 2
+
+
+def _end(units: Sequence[Unit], spans: Sequence[Span], first: int) -> int:
+    """Find the end of a window that begins with unit `first`: all that fits, or the longest pause in it."""
+    start = spans[first][0]
+    n_tokens, last = 0, first
+    limit = LONGEST_S - SURE_MARGIN_S
+    while last < len(units) and (last == first or spans[last][1] <= start + limit):
+        n_tokens += len(units[last].tokens)
+        if n_tokens > MOST_TOKENS and last > first:
+            break
+        last += 1
+    if last == len(units):
+        return last
+    begins_word = [
+        i for i in range(first + 1, last + 1) if units[i].text.startswith(" ") or not _is_sign(units[i])
+    ]
+    late = [i for i in begins_word if spans[i][0] >= start + EARLIEST_CUT_S] or begins_word or [last]
+    return max(late, key=lambda i: (round(spans[i][0] - spans[i - 1][1], 2), i))
+
+
+def _is_sign(unit: Unit) -> bool:
+    return not unit.letters
+
 
 logger = logging.getLogger(__name__)
 

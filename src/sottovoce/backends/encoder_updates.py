@@ -12,7 +12,7 @@ from sottovoce.audio.mel import normalize
 from sottovoce.backends.base import IncrementalWindow, ModelDims
 from sottovoce.errors import OptionError
 from sottovoce.models.encoder_mode import EncoderMode, Padding, frames_of
-from sottovoce.models.encoder_update import EncoderUpdate, FrameCache
+from sottovoce.models.incremental_encoder import EncoderUpdate, FrameCache
 from sottovoce.types import Features
 
 MELS_PER_FRAME = 2

@@ -21,7 +21,7 @@ from sottovoce.errors import OptionError
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.dims import upper_half_heads
 from sottovoce.models.encoder_mode import default_encoder_mode
-from sottovoce.models.encoder_update import EncoderUpdate
+from sottovoce.models.incremental_encoder import EncoderUpdate
 from sottovoce.types import EncoderOutput, Features
 
 

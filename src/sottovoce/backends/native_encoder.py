@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from sottovoce.models.attention import KeysValues
 from sottovoce.models.dims import ModelDims
-from sottovoce.models.packed import pack
+from sottovoce.models.linear import pack
 from sottovoce.models.whisper import AudioEncoder, TextDecoder, Whisper, stays_float32
 from sottovoce.threads import n_threads
 

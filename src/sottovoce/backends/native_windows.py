@@ -17,7 +17,7 @@ from torch.nn.functional import gelu
 
 from sottovoce.backends.kernels import WIDEST_HEAD
 from sottovoce.models.dims import ModelDims
-from sottovoce.models.encoder_update import EncoderUpdate
+from sottovoce.models.incremental_encoder import EncoderUpdate
 from sottovoce.threads import n_threads
 
 LAYERS = (

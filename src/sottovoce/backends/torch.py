@@ -22,11 +22,17 @@ from sottovoce.backends.torch_encoder import encode_windows
 from sottovoce.backends.torch_rows import TorchRows, check_heads
 from sottovoce.errors import OptionError
 from sottovoce.models.attention import KeysValues
-from sottovoce.models.batch_attention import AudioContext, CacheShape, DecoderCache, RowGroups, decode_batch
+from sottovoce.models.caches import (
+    AudioContext,
+    CacheShape,
+    DecoderCache,
+    RowGroups,
+    decode_batch,
+    first_token_logits,
+)
 from sottovoce.models.checkpoint.base import TAIL_S, Checkpoint
 from sottovoce.models.dims import upper_half_heads
 from sottovoce.models.encoder_mode import default_encoder_mode
-from sottovoce.models.span_attention import first_token_logits
 from sottovoce.models.whisper import Whisper, whisper_from_tensors
 from sottovoce.types import EncoderOutput, Features, StepOutput
 

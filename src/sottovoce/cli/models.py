@@ -198,7 +198,7 @@ def quantize(model: str, output: Path, number: str, as_json: bool) -> None:
     quantised weights, beside that of the weights themselves; the worst tensor is that where it is largest.
     """
     from sottovoce.models.checkpoint.convert import write_checkpoint
-    from sottovoce.models.checkpoint.ggml_write import check_quantized
+    from sottovoce.models.checkpoint.ggml import check_quantized
     from sottovoce.models.load import load_checkpoint
 
     check_quantized(number)

@@ -1,22 +1,100 @@
-"""Read a model by name or path, in any format; the format is recognised by content, never by name."""
+"""Read a model by name or path, in any format, recognised by content and never by name; alignment heads
+of the published models.
+
+Alignment heads are heads whose cross-attention follows the speech. Source: the masks in openai-whisper
+20250625, `whisper/__init__.py` (gzip under base85), written out here as (decoder layer, head) pairs;
+whisper.cpp's `g_aheads_*` are the same.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from sottovoce.errors import CheckpointError, cause_of
 from sottovoce.models.checkpoint.base import Checkpoint
-from sottovoce.models.checkpoint.ctranslate2 import MODEL, read_ctranslate2
-from sottovoce.models.checkpoint.ctranslate2_file import N_HEAD, is_model_head
+from sottovoce.models.checkpoint.ctranslate2 import MODEL, N_HEAD, is_model_head, read_ctranslate2
 from sottovoce.models.checkpoint.ggml import MAGIC, read_ggml
 from sottovoce.models.checkpoint.huggingface import has_weights, read_huggingface
 from sottovoce.models.checkpoint.openai import read_openai
-from sottovoce.models.ctc_files import ctc_head_of
-from sottovoce.models.heads import published_heads
+from sottovoce.models.ctc_head import ctc_head_of
+from sottovoce.models.dims import AlignmentHeads, ModelDims
 from sottovoce.models.nano import is_compact, read_compact
 from sottovoce.models.sources.base import Sources
 from sottovoce.models.sources.find import local_path, resolve
+
+# fmt: off
+TINY_EN: AlignmentHeads = (
+    (1, 0), (2, 0), (2, 5), (3, 0), (3, 1), (3, 2), (3, 3), (3, 4),
+)
+TINY: AlignmentHeads = ((2, 2), (3, 0), (3, 2), (3, 3), (3, 4), (3, 5))
+BASE_EN: AlignmentHeads = ((3, 3), (4, 7), (5, 1), (5, 5), (5, 7))
+BASE: AlignmentHeads = ((3, 1), (4, 2), (4, 3), (4, 7), (5, 1), (5, 2), (5, 4), (5, 6))
+SMALL_EN: AlignmentHeads = (
+    (6, 6), (7, 0), (7, 3), (7, 8), (8, 2), (8, 5), (8, 7), (9, 0), (9, 4), (9, 8), (9, 10), (10, 0),
+    (10, 1), (10, 2), (10, 3), (10, 6), (10, 11), (11, 2), (11, 4),
+)
+SMALL: AlignmentHeads = (
+    (5, 3), (5, 9), (8, 0), (8, 4), (8, 7), (8, 8), (9, 0), (9, 7), (9, 9), (10, 5),
+)
+MEDIUM_EN: AlignmentHeads = (
+    (11, 4), (14, 1), (14, 12), (14, 14), (15, 4), (16, 0), (16, 4), (16, 9), (17, 12), (17, 14),
+    (18, 7), (18, 10), (18, 15), (20, 0), (20, 3), (20, 9), (20, 14), (21, 12),
+)
+MEDIUM: AlignmentHeads = ((13, 15), (15, 4), (15, 15), (16, 1), (20, 0), (23, 4))
+LARGE_V1: AlignmentHeads = (
+    (9, 19), (11, 2), (11, 4), (11, 17), (22, 7), (22, 11), (22, 17), (23, 2), (23, 15),
+)
+LARGE_V2: AlignmentHeads = (
+    (10, 12), (13, 17), (16, 11), (16, 12), (16, 13), (17, 15), (17, 16), (18, 4), (18, 11), (18, 19),
+    (19, 11), (21, 2), (21, 3), (22, 3), (22, 9), (22, 12), (23, 5), (23, 7), (23, 13), (25, 5),
+    (26, 1), (26, 12), (27, 15),
+)
+LARGE_V3: AlignmentHeads = (
+    (7, 0), (10, 17), (12, 18), (13, 12), (16, 1), (17, 14), (19, 11), (21, 4), (24, 1), (25, 6),
+)
+LARGE_V3_TURBO: AlignmentHeads = ((2, 4), (2, 11), (3, 3), (3, 6), (3, 11), (3, 14))
+# fmt: on
+
+ENGLISH, LANGUAGES_99, LANGUAGES_100 = 51864, 51865, 51866
+HEADS = MappingProxyType(
+    {
+        "tiny.en": (4, 6, ENGLISH, TINY_EN),
+        "tiny": (4, 6, LANGUAGES_99, TINY),
+        "base.en": (6, 8, ENGLISH, BASE_EN),
+        "base": (6, 8, LANGUAGES_99, BASE),
+        "small.en": (12, 12, ENGLISH, SMALL_EN),
+        "small": (12, 12, LANGUAGES_99, SMALL),
+        "medium.en": (24, 16, ENGLISH, MEDIUM_EN),
+        "medium": (24, 16, LANGUAGES_99, MEDIUM),
+        "large-v1": (32, 20, LANGUAGES_99, LARGE_V1),
+        "large-v2": (32, 20, LANGUAGES_99, LARGE_V2),
+        "large-v3": (32, 20, LANGUAGES_100, LARGE_V3),
+        "large": (32, 20, LANGUAGES_100, LARGE_V3),
+        "large-v3-turbo": (4, 20, LANGUAGES_100, LARGE_V3_TURBO),
+        "turbo": (4, 20, LANGUAGES_100, LARGE_V3_TURBO),
+    }
+)
+"""Name to (decoder layers, heads a layer, size of the vocabulary, alignment heads)."""
+
+BY_SIZE = MappingProxyType(
+    {(layers, heads, vocabulary): found for layers, heads, vocabulary, found in HEADS.values()}
+)
+"""Of models of one size the later one in `HEADS`: large-v2 hides large-v1, which goes by its name."""
+FIRST_LARGE = re.compile(r"(^|[^a-z])(large-v1|whisper-large$)")
+
+
+def published_heads(name: str, dims: ModelDims) -> AlignmentHeads | None:
+    """Look up the alignment heads of the published model that has these dimensions; None if there is none.
+
+    name: such as "openai/whisper-large" or a file's stem; it only decides between large-v1 and large-v2.
+    """
+    size = (dims.n_text_layer, dims.n_text_head, dims.n_vocab)
+    heads = BY_SIZE.get(size)
+    return LARGE_V1 if heads is LARGE_V2 and FIRST_LARGE.search(name) else heads
+
 
 ZIP = b"PK\x03\x04"
 PICKLE = b"\x80\x02"

@@ -17,9 +17,15 @@ from torch.nn import functional as F
 
 from sottovoce.models.attention import KeysValues, MultiHeadAttention
 from sottovoce.models.dims import ModelDims
-from sottovoce.models.int8 import Int8Embedding, int8_tables, with_int8_tables
-from sottovoce.models.linear import Linear, TokenEmbedding, rows_times_table
-from sottovoce.models.packed import pack
+from sottovoce.models.linear import (
+    Int8Embedding,
+    Linear,
+    TokenEmbedding,
+    int8_tables,
+    pack,
+    rows_times_table,
+    with_int8_tables,
+)
 
 Extend = Callable[[KeysValues], KeysValues]
 
@@ -166,8 +172,8 @@ class TextDecoder(nn.Module):
     def forward(self, tokens: Tensor, attention: DecoderAttention) -> Tensor:
         """Run tokens (R, n_new) int64; returns normalised hidden states (R, n_new, d).
 
-        The text so far and the audio are the attention's: of rows of one length (`models.batch_attention`),
-        rows of any age (`models.rows`), or spans of one audio after one token (`models.span_attention`).
+        The text so far and the audio are the attention's: of rows of one length (`models.caches`),
+        rows of any age (`models.caches`), or spans of one audio after one token (`models.caches`).
         """
         embedding = self.token_embedding
         x = (embedding(tokens) + self.positional_embedding[attention.positions]).to(embedding.dtype)

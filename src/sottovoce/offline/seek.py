@@ -19,14 +19,13 @@ from sottovoce.engine.calls import CallGenerator, EncodeCall, ModelCall
 from sottovoce.errors import AudioError
 from sottovoce.offline.context import Context
 from sottovoce.offline.cut import MEL_FRAMES_PER_SECOND, WindowCut, cut_window
-from sottovoce.offline.hallucination import WindowSpan, skip_hallucinations
+from sottovoce.offline.hallucination import VoiceFinder, WindowSpan, skip_hallucinations
 from sottovoce.offline.located import LOOK_AHEAD_FRAMES, WindowLocator
 from sottovoce.offline.pieces import PIECE_VAD
 from sottovoce.offline.resume import ResumePoint, SeekPlace
 from sottovoce.offline.segment_generator import SegmentGenerator
 from sottovoce.offline.transcriber import Request, Transcriber, TranscriptionState, numbered
 from sottovoce.offline.unread import DecodedWindow, UncoveredSpeechReader
-from sottovoce.offline.voices import VoiceFinder
 from sottovoce.offline.words import place_words
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.types import EncoderOutput, Segment

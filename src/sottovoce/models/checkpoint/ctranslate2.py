@@ -1,40 +1,259 @@
-"""CTranslate2's folders of Whisper, as faster-whisper uses them: `model.bin`, and config.json beside it.
+"""CTranslate2's folders of Whisper, read and written: `model.bin`, config.json and the vocabulary.
 
-Dimensions come from the shapes of the variables; the vocabulary beside the weights is only counted.
-The layout of the file is in `ctranslate2_file`, that of the weights in `ctranslate2_layout`.
+`model.bin` holds the name of a specification, variables, and aliases of variables, little-endian. A
+string is its length with the closing zero (u16) and its bytes. A variable is its name, rank (u8),
+dimensions (u32), type (u8), number of bytes (u32) and values without alignment; an alias is its name and
+that of a variable. Query, key and value of a self-attention are one matrix, and so are key and value of a
+cross-attention. Weights in eight bits have a scale a row, in sixteen one scale; a weight was multiplied
+by its scale. Dimensions come from the shapes of the variables; the vocabulary is only counted.
+
+Source: CTranslate2 4.8, `python/ctranslate2/specs/{model_spec,transformer_spec}.py`,
+`converters/transformers.py` and `src/models/model.cc`.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import re
+import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
+from typing import TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from sottovoce.errors import CheckpointError, cause_of
-from sottovoce.models.checkpoint.base import Checkpoint, check_dims, expected_shapes, validated
-from sottovoce.models.checkpoint.ctranslate2_file import Contents, Variable, read_contents, read_values
-from sottovoce.models.checkpoint.ctranslate2_layout import (
-    ACTIVATION,
-    EMBEDDINGS,
-    FREE,
-    HEADS,
-    OLD_GELU,
-    PROJECTION,
-    WRITTEN,
-    layout,
-)
+from sottovoce.errors import CheckpointError, OptionError, cause_of
+from sottovoce.models.checkpoint.base import Checkpoint, Shape, check_dims, expected_shapes, validated
 from sottovoce.models.checkpoint.cursor import Cursor, cursor_over
-from sottovoce.models.checkpoint.huggingface import alignment_heads, read_json
-from sottovoce.models.checkpoint.tokenizer_json import has_vocabulary, suppressed_tokens
+from sottovoce.models.checkpoint.huggingface import alignment_heads, read_json, write_features
+from sottovoce.models.checkpoint.loss import QuantizationLoss, TensorLoss, tensor_loss
+from sottovoce.models.checkpoint.tokenizer_json import (
+    has_vocabulary,
+    suppressed_first,
+    suppressed_tokens,
+    tokens_of,
+    write_tokenizer,
+)
+from sottovoce.models.checkpoint.writing import whole_file, write_json
 from sottovoce.models.dims import AlignmentHeads, ModelDims, upper_half_heads
 from sottovoce.text.languages import language_codes
 from sottovoce.text.tokenizer import Tokenizer
+
+VERSIONS = range(4, 7)
+"""Of the binary layout: types have numbers since 4, and 5 and 6 changed what stands beside the file."""
+SPECIFICATION = "WhisperSpec"
+REVISIONS = range(1, 4)
+"""Of the specification: 2 and 3 left the layout of the weights as it was."""
+DTYPES = (torch.float32, torch.int8, torch.int16, torch.int32, torch.float16, torch.bfloat16)
+"""By their numbers in the file."""
+MAX_RANK = 3
+VERSION = struct.Struct("<I")
+N_HEAD = 18
+"""Bytes by which a model of Whisper is known: the version and the specification's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """Name, shape and dtype of a variable, and the offset of its first byte in the file."""
+
+    name: str
+    shape: Shape
+    dtype: torch.dtype
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """The contents of a file. variables: also under the names of their aliases."""
+
+    revision: int
+    variables: Mapping[str, Variable]
+    aliases: frozenset[str]
+
+
+def is_model_head(head: bytes) -> bool:
+    """Tell whether a file that begins with these bytes (N_HEAD suffice) is a CTranslate2 model of Whisper."""
+    return head[VERSION.size :].startswith(_packed(SPECIFICATION))
+
+
+def read_contents(cursor: Cursor) -> Contents:
+    """Read names, shapes and positions of all variables; values are skipped.
+
+    Raises: CheckpointError for a file that is damaged, of another model, or of an unsupported version.
+    """
+    version = cursor.integer("the version", "I")
+    _check_version("binary version", version, VERSIONS, cursor.source)
+    specification = _string(cursor, "the specification's name")
+    if specification != SPECIFICATION:
+        raise CheckpointError(
+            f"{cursor.source}: holds a {specification[:40]!r}, expected a {SPECIFICATION!r}"
+        )
+    revision = cursor.integer("the specification's revision", "I")
+    _check_version("revision", revision, REVISIONS, cursor.source)
+    variables: dict[str, Variable] = {}
+    for _ in range(cursor.integer("the number of variables", "I")):
+        variable = _variable(cursor)
+        _add(variables, variable.name, variable, cursor.source)
+    aliases: list[str] = []
+    for _ in range(cursor.integer("the number of aliases", "I")):
+        alias, target = _string(cursor, "an alias"), _string(cursor, "what an alias stands for")
+        if target not in variables:
+            raise CheckpointError(
+                f"{cursor.source}: alias {alias[:80]!r} stands for {target[:80]!r}, which is not there"
+            )
+        _add(variables, alias, variables[target], cursor.source)
+        aliases.append(alias)
+    return Contents(revision, variables, frozenset(aliases))
+
+
+def read_values(cursor: Cursor, variable: Variable) -> Tensor:
+    """Read the values of a variable: a tensor of its shape, in the dtype that is stored."""
+    cursor.at = variable.at
+    n_bytes = math.prod(variable.shape) * variable.dtype.itemsize
+    values = cursor.array(n_bytes, f"variable {variable.name}")
+    return torch.from_numpy(values).view(variable.dtype).reshape(variable.shape)
+
+
+def write_model(path: Path, variables: Mapping[str, Tensor], aliases: Mapping[str, str]) -> None:
+    """Write a file of the newest version, whole or not at all.
+
+    variables: tensors of any shape in a dtype of `DTYPES`. aliases: names to names of variables.
+    """
+    with whole_file(path) as unfinished, unfinished.open("wb") as file:
+        file.write(struct.pack("<I", VERSIONS[-1]) + _packed(SPECIFICATION))
+        file.write(struct.pack("<II", REVISIONS[-1], len(variables)))
+        for name, tensor in sorted(variables.items()):
+            values = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
+            file.write(_packed(name) + struct.pack(f"<B{tensor.ndim}I", tensor.ndim, *tensor.shape))
+            file.write(struct.pack("<BI", DTYPES.index(tensor.dtype), len(values)))
+            file.write(np.ascontiguousarray(values).data)
+        file.write(struct.pack("<I", len(aliases)))
+        for alias, target in sorted(aliases.items()):
+            file.write(_packed(alias) + _packed(target))
+
+
+def _variable(cursor: Cursor) -> Variable:
+    name = _string(cursor, "a variable's name")
+    part = f"variable {name[:80]!r}"
+    rank = cursor.integer(part, "B")
+    if rank > MAX_RANK:
+        raise CheckpointError(f"{cursor.source}: {part} has {rank} dimensions, expected 0 to {MAX_RANK}")
+    shape = cursor.integers(rank, part, "I")
+    if 0 in shape:
+        raise CheckpointError(f"{cursor.source}: {part} has shape {shape}, expected sizes of 1 or more")
+    number = cursor.integer(part, "B")
+    if number >= len(DTYPES):
+        names = ", ".join(f"{i} {str(kind).removeprefix('torch.')}" for i, kind in enumerate(DTYPES))
+        raise CheckpointError(f"{cursor.source}: {part} has the unknown type {number}, expected {names}")
+    n_bytes = cursor.integer(part, "I")
+    expected = math.prod(shape) * DTYPES[number].itemsize
+    if n_bytes != expected:
+        raise CheckpointError(
+            f"{cursor.source}: {part} of shape {shape} has {n_bytes} bytes, expected {expected}"
+        )
+    cursor.skip(n_bytes, part)
+    return Variable(name, shape, DTYPES[number], cursor.at - n_bytes)
+
+
+def _add(variables: dict[str, Variable], name: str, variable: Variable, source: str) -> None:
+    if name in variables:
+        raise CheckpointError(f"{source}: variable {name[:80]!r} comes twice")
+    variables[name] = variable
+
+
+def _string(cursor: Cursor, part: str) -> str:
+    n_bytes = cursor.integer(part, "H")
+    text = cursor.text(max(0, n_bytes - 1), part)
+    if not n_bytes or cursor.take(1, part) != b"\0":
+        raise CheckpointError(f"{cursor.source}: {part} has {n_bytes} bytes, expected the last to be zero")
+    return text
+
+
+def _packed(text: str) -> bytes:
+    encoded = text.encode()
+    return struct.pack("<H", len(encoded) + 1) + encoded + b"\0"
+
+
+def _check_version(what: str, found: int, expected: range, source: str) -> None:
+    if found not in expected:
+        raise CheckpointError(f"{source}: {what} {found}, expected {expected[0]} to {expected[-1]}")
+
+
+Layout: TypeAlias = dict[str, tuple[str, ...]]
+"""Variable to the tensors whose rows it holds, in order."""
+
+EMBEDDINGS = "decoder/embeddings/weight"
+PROJECTION = "decoder/projection/weight"
+"""The table of the logits: Whisper's is that of the embeddings, under another name."""
+HEADS = MappingProxyType({"n_audio_head": "encoder/num_heads", "n_text_head": "decoder/num_heads"})
+
+ACTIVATION = "decoder/activation"
+GELU = 3
+OLD_GELU = 1
+"""GELU before revision 3, which gave its variants numbers of their own."""
+WRITTEN = MappingProxyType(
+    {
+        ACTIVATION: GELU,
+        "decoder/pre_norm": 1,
+        "decoder/scale_embeddings": 0,
+        "decoder/start_from_zero_embedding": 0,
+    }
+)
+"""Properties of the network that Whisper has, in eight bits."""
+FREE = frozenset({*HEADS.values(), "decoder/alignment_heads", "decoder/alignment_layer"})
+"""Properties that may have any value; others of which nothing is known must be off (0)."""
+
+
+def layout(dims: ModelDims) -> Layout:
+    """Every variable of a model of these dimensions; a key's bias is named too, though Whisper has none."""
+    variables: Layout = {
+        EMBEDDINGS: ("decoder.token_embedding.weight",),
+        **_plain("encoder/conv1", "encoder.conv1"),
+        **_plain("encoder/conv2", "encoder.conv2"),
+        **_norm("encoder/layer_norm", "encoder.ln_post"),
+        **_norm("decoder/layer_norm", "decoder.ln"),
+    }
+    for side, n_layer in (("encoder", dims.n_audio_layer), ("decoder", dims.n_text_layer)):
+        variables[f"{side}/position_encodings/encodings"] = (f"{side}.positional_embedding",)
+        for i in range(n_layer):
+            variables |= _block(f"{side}/layer_{i}", f"{side}.blocks.{i}", with_cross=side == "decoder")
+    return variables
+
+
+def _block(theirs: str, ours: str, *, with_cross: bool) -> Layout:
+    variables = _attention(f"{theirs}/self_attention", f"{ours}.attn", (("query", "key", "value"), ("out",)))
+    if with_cross:
+        rows = (("query",), ("key", "value"), ("out",))
+        variables |= _attention(f"{theirs}/attention", f"{ours}.cross_attn", rows)
+    return {
+        **variables,
+        **_plain(f"{theirs}/ffn/linear_0", f"{ours}.mlp.0"),
+        **_plain(f"{theirs}/ffn/linear_1", f"{ours}.mlp.2"),
+        **_norm(f"{theirs}/ffn/layer_norm", f"{ours}.mlp_ln"),
+    }
+
+
+def _attention(theirs: str, ours: str, linears: tuple[tuple[str, ...], ...]) -> Layout:
+    variables = _norm(f"{theirs}/layer_norm", f"{ours}_ln")
+    for i, parts in enumerate(linears):
+        for kind in ("weight", "bias"):
+            variables[f"{theirs}/linear_{i}/{kind}"] = tuple(f"{ours}.{part}.{kind}" for part in parts)
+    return variables
+
+
+def _plain(theirs: str, ours: str) -> Layout:
+    return {f"{theirs}/{kind}": (f"{ours}.{kind}",) for kind in ("weight", "bias")}
+
+
+def _norm(theirs: str, ours: str) -> Layout:
+    return {f"{theirs}/gamma": (f"{ours}.weight",), f"{theirs}/beta": (f"{ours}.bias",)}
+
 
 logger = logging.getLogger(__name__)
 
@@ -255,3 +474,140 @@ def _numbers(contents: Contents) -> str:
     kinds = [contents.variables[name].dtype for name in (EMBEDDINGS, "encoder/layer_norm/gamma")]
     weights, rest = (str(kind).removeprefix("torch.") for kind in kinds)
     return f"int8_{rest}" if weights == "int8" else weights
+
+
+LARGEST_INT8 = 127
+LARGEST_INT16 = 1 << 10
+"""Ten bits, so that products of two leave room for their sum in 32."""
+
+
+@dataclass(frozen=True, slots=True)
+class NumberType:
+    """What a folder stores. weights: of matrices and convolutions; rest: of everything else."""
+
+    weights: torch.dtype
+    rest: torch.dtype
+
+
+TYPES = MappingProxyType(
+    {
+        "float32": NumberType(torch.float32, torch.float32),
+        "float16": NumberType(torch.float16, torch.float16),
+        "bfloat16": NumberType(torch.bfloat16, torch.bfloat16),
+        "int8": NumberType(torch.int8, torch.float32),
+        "int8_float32": NumberType(torch.int8, torch.float32),
+        "int8_float16": NumberType(torch.int8, torch.float16),
+        "int8_bfloat16": NumberType(torch.int8, torch.bfloat16),
+        "int16": NumberType(torch.int16, torch.float32),
+    }
+)
+"""Under the names of CTranslate2's converters."""
+
+
+def save_ctranslate2(
+    checkpoint: Checkpoint, folder: Path, number: str = "float16"
+) -> QuantizationLoss | None:
+    """Write a folder; return what quantising cost, if the type does. number: a name in `TYPES`.
+
+    The vocabulary and the tokenizer are written for Whisper's own vocabularies; CTranslate2 wants them.
+
+    Raises: OptionError for another number type.
+    """
+    kind = TYPES.get(number)
+    if kind is None:
+        raise OptionError(f"CTranslate2 type {number!r} given, expected one of {', '.join(TYPES)}")
+    folder.mkdir(parents=True, exist_ok=True)
+    variables: dict[str, Tensor] = {}
+    losses: list[TensorLoss] = []
+    for name, tensor in _stacked(checkpoint).items():
+        stored = _stored(name, tensor, kind)
+        losses.append(_loss(name, tensor, stored))
+        variables |= stored
+    write_model(folder / MODEL, variables | _properties(checkpoint), {PROJECTION: EMBEDDINGS})
+    write_json(folder / "config.json", _config(checkpoint))
+    write_features(folder, checkpoint.dims)
+    if has_vocabulary(checkpoint.dims):
+        tokenizer = Tokenizer.for_model(checkpoint.dims.n_vocab)
+        write_json(folder / "vocabulary.json", tokens_of(tokenizer), indent=None)
+        write_tokenizer(tokenizer, folder)
+    return QuantizationLoss.of(losses)
+
+
+def quantize_int8(weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Quantise weights (n_out, ...) to int8 values of that shape, and float32 scales (n_out,).
+
+    A value is the weight times the scale of its row.
+    """
+    rows = weights.float().flatten(1)
+    largest = rows.abs().amax(dim=1)
+    largest = torch.where(largest > 0, largest, LARGEST_INT8)
+    largest = largest.clamp(min=LARGEST_INT8 / torch.finfo(torch.float32).max)
+    # A true division: torch takes a number over a tensor as the number times the inverse.
+    scales = torch.full_like(largest, LARGEST_INT8) / largest
+    return (rows * scales[:, None]).round().to(torch.int8).view(weights.shape), scales
+
+
+def quantize_int16(weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Quantise weights of any shape to int16 values of that shape and one scale, float32 of shape ()."""
+    largest = weights.float().abs().max()
+    scale = LARGEST_INT16 / torch.where(largest > 0, largest, 1.0)
+    return (weights.float() * scale).round().to(torch.int16), scale
+
+
+def _stacked(checkpoint: Checkpoint) -> dict[str, Tensor]:
+    """Variables as CTranslate2 stacks them; tensors that it has no place for under their own names."""
+    left = dict(checkpoint.tensors)
+    stacked: dict[str, Tensor] = {}
+    for name, parts in layout(checkpoint.dims).items():
+        found = [left.pop(part) if part in left else _no_bias(part, checkpoint) for part in parts]
+        present = [tensor for tensor in found if tensor is not None]
+        if present:
+            stacked[name] = torch.cat(present) if len(present) > 1 else present[0]
+    return stacked | left
+
+
+def _no_bias(name: str, checkpoint: Checkpoint) -> Tensor | None:
+    """Zeros in the place of a key's bias."""
+    return torch.zeros(checkpoint.dims.n_text_state) if name.endswith("key.bias") else None
+
+
+def _stored(name: str, tensor: Tensor, kind: NumberType) -> dict[str, Tensor]:
+    """A variable in the numbers of the folder, with its scale where it has one."""
+    if not name.endswith("/weight"):
+        return {name: tensor.to(kind.rest)}
+    if kind.weights.is_floating_point:
+        return {name: tensor.to(kind.weights)}
+    values, scale = (quantize_int8 if kind.weights == torch.int8 else quantize_int16)(tensor)
+    return {name: values, f"{name}_scale": scale}
+
+
+def _loss(name: str, tensor: Tensor, stored: dict[str, Tensor]) -> TensorLoss:
+    after = sum(part.nbytes for part in stored.values())
+    scale = stored.get(f"{name}_scale")
+    if scale is None:
+        return TensorLoss(name, tensor.nbytes, after)
+    packed = stored[name].float() / scale.view(-1, *[1] * (tensor.ndim - 1))
+    weights = tensor.float().numpy()
+    return tensor_loss(name, weights, packed.numpy(), bytes_before=tensor.nbytes, bytes_after=after)
+
+
+def _properties(checkpoint: Checkpoint) -> dict[str, Tensor]:
+    heads = {name: getattr(checkpoint.dims, ours) for ours, name in HEADS.items()}
+    # The heads of CTranslate2's own alignment for translation: none, Whisper's are in config.json.
+    heads |= {"decoder/alignment_heads": 1, "decoder/alignment_layer": -1}
+    counts = {name: torch.tensor(value, dtype=torch.int16) for name, value in heads.items()}
+    return counts | {name: torch.tensor(value, dtype=torch.int8) for name, value in WRITTEN.items()}
+
+
+def _config(checkpoint: Checkpoint) -> dict[str, object]:
+    heads = checkpoint.alignment_heads or upper_half_heads(checkpoint.dims)
+    config: dict[str, object] = {"alignment_heads": [list(pair) for pair in heads]}
+    if not has_vocabulary(checkpoint.dims):
+        return config | {"lang_ids": [], "suppress_ids": [], "suppress_ids_begin": []}
+    tokenizer = Tokenizer.for_model(checkpoint.dims.n_vocab)
+    codes = checkpoint.languages or tokenizer.language_codes
+    return config | {
+        "lang_ids": [tokenizer.language_token(code) for code in codes if tokenizer.is_multilingual],
+        "suppress_ids": list(suppressed_tokens(tokenizer)),
+        "suppress_ids_begin": list(suppressed_first(tokenizer)),
+    }

@@ -1,25 +1,98 @@
-"""whisper.cpp's ggml files: header, mel filters, vocabulary, then tensors to the end of the file.
+"""whisper.cpp's ggml files, read and written: header, mel filters, vocabulary, then tensors to the end of
+the file.
 
-Layout: whisper.cpp, `models/convert-pt-to-ggml.py` and `examples/common-ggml.cpp`; little-endian
-throughout. Tensor names are OpenAI's. The filters and the vocabulary inside are passed over: the first
-follow from n_mels, and the second loses bytes. How blocks are laid out is in `ggml_blocks`.
+Tensor names are OpenAI's. The filters and the vocabulary are skipped when reading: the filters follow
+from n_mels, and the vocabulary loses bytes. Vectors, positions and biases of convolutions are float32,
+weights of convolutions f16 in every format but f32; only matrices are quantised, with the blocks of
+ggml's own Python package `gguf`, which follows ggml's C bit for bit.
+
+Source: whisper.cpp, `models/convert-pt-to-ggml.py` and `examples/common-ggml.cpp`; ggml, `ggml.h`
+(`ggml_type`, `ggml_ftype`). Little-endian throughout.
 """
 
 from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
+from typing import BinaryIO, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from sottovoce.errors import CheckpointError
+from sottovoce.errors import CheckpointError, OptionError
 from sottovoce.models.checkpoint.base import Checkpoint, Shape, check_dims, expected_shapes, validated
 from sottovoce.models.checkpoint.cursor import Cursor, cursor_over
-from sottovoce.models.checkpoint.ggml_blocks import BY_FTYPE, BY_TTYPE, BlockType, dequantize
+from sottovoce.models.checkpoint.loss import QuantizationLoss, TensorLoss, tensor_loss
+from sottovoce.models.checkpoint.writing import whole_file
 from sottovoce.models.dims import ModelDims
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+Floats: TypeAlias = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockType:
+    """One number format.
+
+    ttype: its number at a tensor, and in `gguf`. ftype: its number in the file's header. n_elements,
+    n_bytes: of one block.
+    """
+
+    name: str
+    ttype: int
+    ftype: int
+    n_elements: int
+    n_bytes: int
+
+
+_ALL = (
+    BlockType("f32", 0, 0, 1, 4),
+    BlockType("f16", 1, 1, 1, 2),
+    BlockType("q4_0", 2, 2, 32, 18),
+    BlockType("q4_1", 3, 3, 32, 20),
+    BlockType("q5_0", 6, 8, 32, 22),
+    BlockType("q5_1", 7, 9, 32, 24),
+    BlockType("q8_0", 8, 7, 32, 34),
+    BlockType("q2_k", 10, 10, 256, 84),
+    BlockType("q3_k", 11, 11, 256, 110),
+    BlockType("q4_k", 12, 12, 256, 144),
+    BlockType("q5_k", 13, 13, 256, 176),
+    BlockType("q6_k", 14, 14, 256, 210),
+)
+BY_NAME = MappingProxyType({kind.name: kind for kind in _ALL})
+BY_TTYPE = MappingProxyType({kind.ttype: kind for kind in _ALL})
+BY_FTYPE = MappingProxyType({kind.ftype: kind for kind in _ALL})
+
+WRITTEN = ("f32", "f16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0")
+"""Formats that can be written; the others are read only."""
+
+
+def dequantize(data: Bytes, kind: BlockType) -> Floats:
+    """Weights (n,) of blocks, data: (n_bytes,) uint8. Exactly the values that the format defines."""
+    from gguf import GGMLQuantizationType, quants  # a fifth of a second, for ggml files alone
+
+    weights: Floats = quants.dequantize(data, GGMLQuantizationType(kind.ttype))
+    return weights
+
+
+def quantize(weights: Floats, kind: BlockType) -> Bytes:
+    """Quantise weights (..., n), n a multiple of the block size, to bytes (n_bytes,) uint8.
+
+    Raises: OptionError for a format that can be read but not written.
+    """
+    if kind.name not in WRITTEN:
+        raise OptionError(f"ggml type {kind.name} cannot be written, expected one of {', '.join(WRITTEN)}")
+    from gguf import GGMLQuantizationType, quants
+
+    blocks: Bytes = quants.quantize(weights, GGMLQuantizationType(kind.ttype)).view(np.uint8)
+    return blocks
+
 
 MAGIC = struct.pack("<I", 0x67676D6C)
 VERSION_FACTOR = 1000
@@ -140,3 +213,94 @@ def _decoded(cursor: Cursor, name: str, shape: Shape, kind: BlockType) -> Tensor
 
 def _names(kinds: Iterable[BlockType]) -> str:
     return ", ".join(kind.name for kind in kinds)
+
+
+QUANT_VERSION = 2
+POSITIONS = ("encoder.positional_embedding", "decoder.positional_embedding")
+EIGHT_BITS = (
+    "eight bits on a processor: --dtype int8 when a model is loaded, "
+    "or `sottovoce models convert --to ct2 --type int8`"
+)
+
+
+def save_ggml(
+    checkpoint: Checkpoint,
+    path: Path,
+    ftype: str = "f16",
+    *,
+    filters: npt.NDArray[np.float32],
+    vocabulary: Sequence[bytes],
+) -> QuantizationLoss | None:
+    """Write a ggml file; return what quantising cost, None where a weight keeps a number of its own.
+
+    ftype: one of `ggml_blocks.WRITTEN`.
+    filters: (n_mels, n_fft) float32, the mel filters. vocabulary: bytes of the text tokens, by id.
+
+    Raises: OptionError for an ftype that cannot be written, or whose blocks the model's rows do not fill.
+    """
+    check_ftype(ftype)
+    kind = BY_NAME[ftype]
+    if checkpoint.dims.n_text_state % kind.n_elements:
+        raise OptionError(
+            f"ggml type {ftype} packs {kind.n_elements} weights a block, "
+            f"rows of {checkpoint.dims.n_text_state} do not divide"
+        )
+    with whole_file(path) as unfinished, unfinished.open("wb") as file:
+        _write_header(file, checkpoint, kind)
+        file.write(struct.pack("<2i", *filters.shape) + filters.astype("<f4").tobytes())
+        _write_vocabulary(file, vocabulary)
+        losses = [_write_tensor(file, name, tensor, kind) for name, tensor in checkpoint.tensors.items()]
+    return QuantizationLoss.of(losses)
+
+
+def check_ftype(ftype: str, types: Sequence[str] = WRITTEN) -> None:
+    """Check the name of a number format.
+
+    Raises: OptionError for one that is not among `types`.
+    """
+    if ftype in types:
+        return
+    elsewhere = f"; {EIGHT_BITS}" if ftype.startswith("int8") else ""
+    raise OptionError(f"ggml type '{ftype}': expected one of {', '.join(types)}{elsewhere}")
+
+
+def check_quantized(ftype: str) -> None:
+    """Check that a number format can be written and quantises.
+
+    Raises: OptionError for any other.
+    """
+    check_ftype(ftype, [name for name in WRITTEN if BY_NAME[name].n_elements > 1])
+
+
+def _write_header(file: BinaryIO, checkpoint: Checkpoint, kind: BlockType) -> None:
+    sizes: list[int] = [getattr(checkpoint.dims, name) for name in HEADER]
+    ftype = kind.ftype + (QUANT_VERSION * VERSION_FACTOR if kind.n_elements > 1 else 0)
+    file.write(MAGIC + struct.pack(f"<{len(sizes) + 1}i", *sizes, ftype))
+
+
+def _write_vocabulary(file: BinaryIO, vocabulary: Iterable[bytes]) -> None:
+    entries = list(vocabulary)
+    file.write(struct.pack("<i", len(entries)))
+    for entry in entries:
+        file.write(struct.pack("<I", len(entry)) + entry)
+
+
+def _write_tensor(file: BinaryIO, name: str, tensor: Tensor, kind: BlockType) -> TensorLoss:
+    kind = _kind_of(name, tensor, kind)
+    shape = (*tensor.shape, 1) if name in COLUMN_BIASES else tuple(tensor.shape)
+    encoded = name.encode()
+    file.write(struct.pack("<3i", len(shape), len(encoded), kind.ttype))
+    file.write(struct.pack(f"<{len(shape)}i", *reversed(shape)) + encoded)
+    weights = tensor.float().numpy()
+    blocks = quantize(weights, kind)
+    file.write(blocks.tobytes())
+    if kind.n_elements == 1:
+        return TensorLoss(name, tensor.nbytes, blocks.nbytes)
+    packed = dequantize(blocks.reshape(-1), kind)
+    return tensor_loss(name, weights, packed, bytes_before=tensor.nbytes, bytes_after=blocks.nbytes)
+
+
+def _kind_of(name: str, tensor: Tensor, kind: BlockType) -> BlockType:
+    if tensor.ndim < 2 or name in POSITIONS:
+        return BY_NAME["f32"]
+    return BY_NAME["f16"] if tensor.ndim == 3 and kind.n_elements > 1 else kind
