@@ -14,6 +14,7 @@ from typing import cast
 import torch
 
 from sottovoce.api import Model
+from sottovoce.backends.base import Capabilities
 from sottovoce.engine.calls import CallGenerator
 from sottovoce.errors import OptionError
 from sottovoce.serving.http.server import ServerThread
@@ -54,8 +55,8 @@ class SlowModel:
 
     name = "slow"
     languages = ("en", "de")
-    backend = SimpleNamespace(device=torch.device("meta"))
-    """Nothing is asked of it, these sessions do their work themselves; one engine on anything but a CPU."""
+    backend = SimpleNamespace(device=torch.device("meta"), capabilities=Capabilities(attention=False))
+    """It computes nothing, as these sessions do their work themselves; one engine on anything but a CPU."""
 
     def __init__(self, work: Callable[[], None] = lambda: None, word: str = " word") -> None:
         self.work = work
