@@ -8,14 +8,19 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import httpx
 import pytest
+import uvicorn
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from websockets.asyncio.client import connect
 
 from sottovoce.errors import OptionError
-from sottovoce.serving.http.connections import ConnectionGate
+from sottovoce.serving.http.connections import ConnectionGate, ConnectionMiddleware, make_connections
 from sottovoce.serving.http.quiet_log import QuietLoop
 from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.settings import Access, ServerLimits
@@ -211,3 +216,95 @@ def test_a_client_that_goes_while_its_audio_waits_is_noticed() -> None:
 
         asyncio.run(vanish())
         until(lambda: server.services.n_sessions == 0, within_s=3.0)
+
+
+@contextmanager
+def answering(app: ASGIApp, limits: ServerLimits) -> Iterator[tuple[ConnectionGate, tuple[str, int]]]:
+    """A server of an app alone: its gate and its address."""
+    gate = ConnectionGate(10, 10, lambda _: False, lambda: None)
+    make = make_connections(gate, limits, 80.0)
+    config = uvicorn.Config(
+        ConnectionMiddleware(app),
+        http=make,  # type: ignore[arg-type]
+        lifespan="off",
+        log_config=None,
+    )
+    server = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            yield gate, listening.getsockname()
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def received(client: socket.socket, pause_s: float = 0.0) -> int:
+    """The number of bytes that a client takes until the connection ends, so slowly."""
+    n_received = 0
+    with suppress(ConnectionResetError):
+        while piece := client.recv(65_536):
+            n_received += len(piece)
+            time.sleep(pause_s)
+    return n_received
+
+
+def test_a_client_may_take_a_long_answer_slowly() -> None:
+    """A connection that closes after its answer ends when the client takes no more of it, and no sooner."""
+    n_bytes = 16_000_000
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await PlainTextResponse(bytes(n_bytes))(scope, receive, send)
+
+    with answering(app, ServerLimits(send_s=1.0)) as (gate, address):
+        for is_read in (True, False):
+            with socket.create_connection(address, timeout=10) as client:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+                client.sendall(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+                if is_read:
+                    assert received(client, 0.01) > n_bytes
+                else:
+                    until(lambda: gate.n_connections == 1)
+                    until(lambda: gate.n_connections == 0)
+
+
+def test_a_connection_that_fails_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        body = await Request(scope, receive).body()
+        await PlainTextResponse(f"{len(body)} bytes")(scope, receive, send)
+
+    take = HttpToolsProtocol.data_received
+
+    def failing(self: HttpToolsProtocol, data: bytes) -> None:
+        take(self, data)
+        assert b"fault" not in data
+
+    monkeypatch.setattr(HttpToolsProtocol, "data_received", failing)
+    with answering(app, ServerLimits()) as (_, address):
+        for end in (b"fault", b"right"):
+            with socket.create_connection(address, timeout=10) as client:
+                client.sendall(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 100005\r\n\r\n")
+                client.sendall(bytes(100_000) + end)
+                answer = b""
+                with suppress(ConnectionResetError):
+                    while b"bytes" not in answer and (piece := client.recv(1_000)):
+                        answer += piece
+            assert (b"100005 bytes" in answer) == (end == b"right")
+
+
+def test_an_upgrade_that_is_not_taken_leaves_the_connection_to_requests() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await PlainTextResponse("an answer")(scope, receive, send)
+
+    half = b"connection: upgrade\r\nconnection: keep-alive\r\nupgrade: websocket\r\n"
+    with (
+        answering(app, ServerLimits()) as (_, address),
+        socket.create_connection(address, timeout=10) as made,
+    ):
+        for _ in range(2):
+            made.sendall(b"GET / HTTP/1.1\r\nhost: a\r\n" + half + b"\r\n")
+            answer = b""
+            while b"an answer" not in answer and (piece := made.recv(1_000)):
+                answer += piece
+            assert answer.endswith(b"an answer")

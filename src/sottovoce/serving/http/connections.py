@@ -52,8 +52,8 @@ PIECE_TURNS = 32
 REST = 3.0
 """Of that work, for each second of turns: three quarters of the time are for answers and words."""
 LINGER_S, LINGER_BYTES = 5.0, 64_000_000
-"""Within which a client may take an answer to a request that is not read to its end: closing at once would
-reset the connection, and the answer would be lost."""
+"""Within which a client takes more of an answer to a request that is not read to its end: closing at once
+would reset the connection, and the answer would be lost."""
 HEAD_END = re.compile(rb"\r?\n\r?\n")
 OTHER_UPGRADE = re.compile(rb"\r\nupgrade[ \t]*:(?![ \t]*websocket[ \t]*\r\n)[^\r\n]*", re.IGNORECASE)
 """The header of an upgrade to another protocol than WebSockets, such as Java's clients send for HTTP/2:
@@ -147,7 +147,13 @@ class Turns:
         began_s = loop.time()
         while self._waiting and loop.time() - began_s < TURN_S:
             connection = self._waiting.popleft()
-            if connection.take_turn():
+            try:
+                is_more = connection.take_turn()
+            except Exception:  # as asyncio does: only this connection ends
+                logger.exception("a connection failed")
+                connection.abort()
+                continue
+            if is_more:
                 self._waiting.append(connection)
         ended_s = loop.time()
         self._rests_until_s = ended_s + REST * (ended_s - began_s)
@@ -256,6 +262,8 @@ class Connection(asyncio.Protocol, asyncio.Transport):
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         """See asyncio: uvicorn's protocol of WebSockets takes over."""
         self.inner = cast(asyncio.Protocol, protocol)
+        if not self.is_closing():
+            self._begin_frames()
 
     def is_closing(self) -> bool:
         """See asyncio."""
@@ -286,9 +294,8 @@ class Connection(asyncio.Protocol, asyncio.Transport):
             self._linger()
         elif not self._is_closing:
             self._is_closing = True
-            self._data.clear()
             self._transport.close()
-            self._end_after(self._limits.send_s)
+            self._end_when_stuck(self._limits.send_s)
 
     def abort(self) -> None:
         """See asyncio."""
@@ -330,7 +337,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
 
     def _go_on(self) -> None:
         """Hand on what waits, or read more."""
-        if not self.is_closing():
+        if not (self._is_paused or self.is_closing()):
             self._turns.add(self) if self._data else self._transport.resume_reading()
 
     @property
@@ -377,8 +384,6 @@ class Connection(asyncio.Protocol, asyncio.Transport):
             self._refuse("400 Bad Request", NO_PROGRESS)
         else:
             self.inner.data_received(piece)
-        if is_upgrade and not self.is_closing():
-            self._begin_frames()
         return max(len(piece), PIECE_TURNS * (len(piece) - n_payload))
 
     def _begin_frames(self) -> None:
@@ -432,7 +437,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         if self._transport.can_write_eof():
             self._transport.write_eof()
         self._transport.resume_reading()
-        self._end_after(LINGER_S)
+        self._end_when_stuck(LINGER_S)
 
     def _watch_head(self) -> None:
         """Wait for the rest of a head for at most `ServerLimits.head_s`."""
@@ -450,6 +455,15 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         elif not self.is_closing():
             self._stop_timer()
             self._timer = self._loop.call_later(left_s, self._end_when_dead)
+
+    def _end_when_stuck(self, seconds: float, n_before: int | None = None) -> None:
+        """End the connection when its client has taken nothing of what was written for so many seconds."""
+        n_unsent = self._transport.get_write_buffer_size()
+        if n_unsent == n_before:
+            self.abort()
+        else:
+            self._stop_timer()
+            self._timer = self._loop.call_later(seconds, self._end_when_stuck, seconds, n_unsent)
 
     def _end_after(self, seconds: float) -> None:
         self._stop_timer()
