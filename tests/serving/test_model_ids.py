@@ -12,6 +12,7 @@ from websockets.asyncio.client import connect
 
 from sottovoce.api import Model
 from sottovoce.models.sources.names import published_repository
+from sottovoce.serving.apis.deepgram_params import recording_params
 from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.scheduling.model_registry import ModelRegistry
 from sottovoce.serving.settings import JobSettings, ModelSettings
@@ -149,6 +150,28 @@ def test_sockets(quick: ServerThread, address: str) -> None:
 
     for model, told in (("gpt-realtime", None), ("nova-3", None), ("Systran/faster-whisper-base", "model")):
         assert asyncio.run(run(model)) == (told, "nano")
+
+
+def test_base_on_deepgrams_routes_may_be_deepgrams_own(quick: ServerThread) -> None:
+    """Deepgram has a model of that name; on other routes it is Whisper's, which is not on this server."""
+
+    async def run() -> tuple[str | None, str]:
+        async with connect(f"ws://{quick.address}/v1/listen?encoding=linear16&model=base") as socket:
+            assert socket.response is not None
+            await socket.send('{"type": "CloseStream"}')
+            told = socket.response.headers.get("x-ignored-parameters")
+            return told, json.loads(await socket.recv())["models"][0]
+
+    from tests.serving.test_uploads import wav
+
+    assert asyncio.run(run()) == ("model", "nano")
+    answer = httpx.post(f"{quick.url}/v1/listen?model=Base", content=wav(16_000))
+    assert (answer.status_code, answer.headers.get("x-ignored-parameters")) == (200, "model")
+    assert httpx.post(f"{quick.url}/v1/listen?model=small", content=wav(16_000)).status_code == 404
+    query = [("model", "base")]
+    assert recording_params(query, registry(SEVERAL)).model == "base"
+    assert recording_params(query, registry(SEVERAL)).ignored == ()
+    assert recording_params(query, registry(ModelSettings("tiny", aliases={"base": "tiny"}))).ignored == ()
 
 
 def model_of(session: dict[str, dict[str, dict[str, dict[str, str]]]]) -> str:

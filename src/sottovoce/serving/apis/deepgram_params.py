@@ -22,6 +22,7 @@ from sottovoce.serving.parsing.client_values import (
 from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.parsing.fields import number_of, wrong
 from sottovoce.serving.parsing.pcm import PcmReader
+from sottovoce.serving.scheduling.model_names import resolve_model_id
 from sottovoce.serving.scheduling.model_registry import ModelRegistry
 from sottovoce.types import SAMPLE_RATE
 
@@ -112,11 +113,12 @@ def stream_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) -> 
     Raises: ApiError 400, and 404 for a model that is not there.
     """
     one, many, ignored = read_query(query, (*OF_BOTH, *OF_STREAMS))
+    model = read_model(one, registry)
     is_raw, encoding, rate = read_format(one)
     languages, is_multi = read_language_hints(one, many)
     end_ms = one.get("utterance_end_ms")
     return DeepgramParams(
-        model=registry.resolve(one.get("model")),
+        model=registry.resolve(model),
         languages=languages,
         is_multi=is_multi,
         terms=read_terms(many),
@@ -129,7 +131,7 @@ def stream_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) -> 
         vad_events=flag("vad_events", one),
         pause_ms=read_pause(one.get("endpointing")),
         utterance_end_ms=None if end_ms is None else number_of("utterance_end_ms", end_ms, *UTTERANCE_END_MS),
-        ignored=registry.ignored(one.get("model"), ignored),
+        ignored=registry.ignored(model, ignored),
     )
 
 
@@ -139,6 +141,7 @@ def recording_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) 
     Raises: ApiError 400, and 404 for a model that is not there.
     """
     one, many, ignored = read_query(query, (*OF_BOTH, *OF_RECORDINGS))
+    model = read_model(one, registry)
     languages, is_multi = read_language_hints(one, many)
     if one.get("detect_language"):
         languages = read_detected(one, many)
@@ -146,7 +149,7 @@ def recording_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) 
     paragraphs = flag("paragraphs", one)
     split = one.get("utt_split", DEFAULT_SPLIT_S)
     return DeepgramParams(
-        model=registry.resolve(one.get("model")),
+        model=registry.resolve(model),
         languages=languages,
         is_multi=is_multi,
         terms=read_terms(many),
@@ -158,8 +161,20 @@ def recording_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) 
         utterances=flag("utterances", one),
         utt_split_s=number_of("utt_split", split, *UTT_SPLIT_S),
         paragraphs=paragraphs,
-        ignored=registry.ignored(one.get("model"), ignored),
+        ignored=registry.ignored(model, ignored),
     )
+
+
+def read_model(one: Mapping[str, str], registry: ModelRegistry) -> str | None:
+    """Read the id of a model.
+
+    Deepgram has a model `base` that is not Whisper's. On a server without a `base` it means the default
+    model, as ids of other programs do whose weights are not on the server.
+    """
+    given = one.get("model")
+    if given is None or given.lower() != "base" or resolve_model_id(given, registry.settings) is not None:
+        return given
+    return "whisper-base"
 
 
 def read_format(one: Mapping[str, str]) -> tuple[bool, str, int]:
