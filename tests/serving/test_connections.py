@@ -219,13 +219,16 @@ def test_a_client_that_goes_while_its_audio_waits_is_noticed() -> None:
 
 
 @contextmanager
-def answering(app: ASGIApp, limits: ServerLimits) -> Iterator[tuple[ConnectionGate, tuple[str, int]]]:
+def answering(
+    app: ASGIApp, limits: ServerLimits, dead_s: float = 80.0
+) -> Iterator[tuple[ConnectionGate, tuple[str, int]]]:
     """A server of an app alone: its gate and its address."""
     gate = ConnectionGate(10, 10, lambda _: False, lambda: None)
-    make = make_connections(gate, limits, 80.0)
+    make = make_connections(gate, limits, dead_s)
     config = uvicorn.Config(
         ConnectionMiddleware(app),
         http=make,  # type: ignore[arg-type]
+        ws="websockets-sansio",
         lifespan="off",
         log_config=None,
     )
@@ -308,3 +311,39 @@ def test_an_upgrade_that_is_not_taken_leaves_the_connection_to_requests() -> Non
             while b"an answer" not in answer and (piece := made.recv(1_000)):
                 answer += piece
             assert answer.endswith(b"an answer")
+
+
+def test_what_is_no_http_is_refused_at_once() -> None:
+    """Such as a client of TLS at a port without it."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        raise AssertionError
+
+    with answering(app, ServerLimits(head_s=60.0)) as (_, address):
+        for beginning in (
+            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+            b'{"type": "describe"}\n',
+            b"get / ",
+        ):
+            with socket.create_connection(address, timeout=10) as client:
+                client.sendall(beginning)
+                assert client.recv(1_000).startswith(b"HTTP/1.1 400")
+
+
+def test_a_handshake_may_take_as_long_as_a_model_is_loaded() -> None:
+    """Pings begin with the answer to the handshake, so that a client has nothing to say until then."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        await asyncio.sleep(0.9)
+        await send({"type": "websocket.accept"})
+        await asyncio.sleep(0.3)
+        await send({"type": "websocket.send", "text": "here"})
+        await receive()
+
+    async def run(address: tuple[str, int]) -> None:
+        async with connect(f"ws://{address[0]}:{address[1]}") as client:
+            assert await client.recv() == "here"
+
+    with answering(app, ServerLimits(), dead_s=0.5) as (_, address):
+        asyncio.run(run(address))

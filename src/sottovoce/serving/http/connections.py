@@ -55,6 +55,9 @@ LINGER_S, LINGER_BYTES = 5.0, 64_000_000
 """Within which a client takes more of an answer to a request that is not read to its end: closing at once
 would reset the connection, and the answer would be lost."""
 HEAD_END = re.compile(rb"\r?\n\r?\n")
+HEAD_BEGIN = re.compile(rb"[A-Z\r\n]")
+"""Of a method, or an empty line before it. The parser refuses anything else, such as TLS, at once, without
+waiting for the end of a head."""
 OTHER_UPGRADE = re.compile(rb"\r\nupgrade[ \t]*:(?![ \t]*websocket[ \t]*\r\n)[^\r\n]*", re.IGNORECASE)
 """The header of an upgrade to another protocol than WebSockets, such as Java's clients send for HTTP/2:
 servers may ignore it (RFC 9110, 7.8), and httptools would end the request there."""
@@ -286,6 +289,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
             self._transport.write(data)
         if not self._has_written:
             self._has_written = True
+            self._received_s = self._loop.time()  # no client answers pings before its handshake is answered
             self._go_on()
 
     def close(self) -> None:
@@ -358,6 +362,8 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         if head is not None:
             self._n_searched = 0
             return head.end()
+        if not HEAD_BEGIN.match(self._data):
+            return min(PIECE_BYTES, len(self._data))
         if len(self._data) > MAX_HEAD_BYTES:
             self._refuse("431 Request Header Fields Too Large", "head: expected at most 64 kB")
         return 0
@@ -447,7 +453,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
 
     def _end_when_dead(self) -> None:
         """End the connection when nothing has come for too long, though it was read."""
-        if self._is_paused or self._data:
+        if self._is_paused or self._data or self._is_unanswered:
             self._received_s = self._loop.time()
         left_s = self._received_s + self._dead_s - self._loop.time()
         if left_s <= 0:
@@ -503,14 +509,15 @@ class ConnectionMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         connection: Connection | None = scope.get("state", {}).get(CONNECTION)
-        if scope["type"] == "http":
+        if connection is None:  # of another server, or no connection at all
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
             await self._http(connection, scope, receive, send)
-            return
-        if connection is not None and scope["type"] == "websocket":
+        else:
             connection.handshake_began()
-        await self._app(scope, receive, send)
+            await self._app(scope, receive, send)
 
-    async def _http(self, connection: Connection | None, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _http(self, connection: Connection, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
         is_read = headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers
         is_answered = False
@@ -528,13 +535,12 @@ class ConnectionMiddleware:
             await send(message)
             if message["type"] == "http.response.body" and not message.get("more_body", False):
                 is_answered = True
-                if connection is not None:
-                    connection.answered()
+                connection.answered()
 
         try:
             await self._app(scope, receiving, sending)
         finally:
-            if connection is not None and not is_answered:
+            if not is_answered:
                 connection.answered()
 
 
