@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
-import signal
 import socket
 import time
 from collections import Counter
@@ -31,16 +29,12 @@ class Chaos:
     """All of them against one server. n_done: of each kind.
 
     on_fault: told of answers that a server never gives.
-    may_be_cut_off: processes of it are killed, so that it may answer 503.
     """
 
-    def __init__(
-        self, address: str, on_fault: Callable[[str], None], seed: int = 0, *, may_be_cut_off: bool = False
-    ) -> None:
+    def __init__(self, address: str, on_fault: Callable[[str], None], seed: int = 0) -> None:
         self.n_done: Counter[str] = Counter()
         self._on_fault = on_fault
         self._address = address
-        self._usual = (200, 429, 503) if may_be_cut_off else (200, 429)
         self._random = random.Random(seed)
         self._kinds: dict[str, Callable[[], Awaitable[None]]] = {
             "vanished": self._vanish,
@@ -145,27 +139,8 @@ class Chaos:
                 f"http://{self._address}/v1/audio/transcriptions",
                 files={"file": ("en.flac", RECORDING.read_bytes())},
             )
-        if answer.status_code not in self._usual:
+        if answer.status_code not in (200, 429):
             self._on_fault(f"a recording was answered with {answer.status_code}")
-
-
-async def killing(server: int, every_s: float, n_kills: int) -> None:
-    """Kill a process that a server has begun for its model, again and again (Linux). server: its number."""
-    for number in range(n_kills):
-        await asyncio.sleep(every_s)
-        models = [child for child in begun_by(server) if b"spawn_main" in command_of(child)]
-        os.kill(models[number % len(models)], signal.SIGKILL)
-
-
-def begun_by(process: int) -> list[int]:
-    """The numbers of the processes that one has begun (Linux)."""
-    lists = Path(f"/proc/{process}/task").glob("*/children")
-    return [int(child) for path in lists for child in path.read_text().split()]
-
-
-def command_of(process: int) -> bytes:
-    """The command line of a process (Linux)."""
-    return Path(f"/proc/{process}/cmdline").read_bytes()
 
 
 async def sending_jobs(address: str, accepted: list[str]) -> None:

@@ -6,8 +6,6 @@ import os
 import time
 from pathlib import Path
 
-from benchmarks.serving.chaos import begun_by
-
 TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 
 
@@ -29,6 +27,12 @@ def busy_s() -> float:
     """Processor time of all programs so far (seconds)."""
     times = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     return (sum(times) - times[3] - times[4]) * TICK_S  # but idle and waiting for disks
+
+
+def begun_by(process: int) -> list[int]:
+    """The numbers of the processes that one has begun."""
+    lists = Path(f"/proc/{process}/task").glob("*/children")
+    return [int(child) for path in lists for child in path.read_text().split()]
 
 
 def family_s(pid: int) -> float:

@@ -2,17 +2,12 @@
 
     python -m benchmarks serving soak               # 30 minutes, nano, 2 sessions, and chaos beside them
     python -m benchmarks serving soak --model base --sessions 4 --seconds 3600
-    python -m benchmarks serving soak --processes 2 --kills 5
 
 A server in a process of its own; some sessions that speak in real time, one after the other; beside them
 clients that misbehave (`serving.chaos`). Every session must say what the library says of the same audio, and
 none may fail; memory and open files must stay level. In the end all go, and the server must have nothing left
-of them; then it is killed in the middle of a session and started anew at the same port, and must serve the
-clients that come back.
-
-With --kills the model runs in processes of its own, of which one is killed so often, and jobs are sent all
-along: sessions of the process that went are told to come again, and come; every job that was accepted is
-done.
+of them, and every job that was accepted must be done. Then the server is killed in the middle of a session
+and started anew at the same port, and must serve the clients that come back.
 
 Where the whole of it is stopped for a while (SIGSTOP), what goes wrong then is no fault: clocks go on.
 Latency is the time from the end of a word to its text: the middle, and one word of twenty is later. Prints a
@@ -46,7 +41,7 @@ from benchmarks.harness.arguments import benchmark_parser
 from benchmarks.harness.tables import show_json
 from benchmarks.serving import chaos as soak_chaos
 from benchmarks.serving.live_clients import served
-from benchmarks.serving.processes import family_mb
+from benchmarks.serving.streams import PAGE_MB
 from sottovoce.api import load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.types import Final
@@ -66,7 +61,7 @@ LEAST_GROWTH_MB = 150.0
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The server at a moment: memory, with that of processes it has begun, processor time, threads, files."""
+    """The server at a moment: memory, processor time, threads, files."""
 
     at_s: float
     memory_mb: float
@@ -84,7 +79,6 @@ class Heard:
 
     latencies: list[tuple[float, float]] = field(default_factory=list)
     n_sessions: int = 0
-    n_cut_off: int = 0
     noted: list[tuple[float, str]] = field(default_factory=list)
     pauses: list[tuple[float, float]] = field(default_factory=list)
 
@@ -103,7 +97,7 @@ def options_of_server(options: argparse.Namespace, port: int, jobs: str) -> list
     sessions: int = options.sessions
     limits = ["--max-sessions", str(sessions + 40), "--max-requests", "12", "--idle-timeout", "20"]
     # an interval so that words are those of the library
-    limits += ["--processes", str(options.processes), "--jobs-dir", jobs]
+    limits += ["--jobs-dir", jobs]
     return ["--port", str(port), "--longest-interval", "0.5", "--no-forecast", *limits]
 
 
@@ -114,7 +108,8 @@ def state_of(process: subprocess.Popen[str], began: float) -> State:
     times = (folder / "stat").read_text().rpartition(")")[2].split()
     cpu_s = (int(times[11]) + int(times[12])) / os.sysconf("SC_CLK_TCK")
     n_files = len(list((folder / "fd").iterdir()))
-    return State(time.monotonic() - began, family_mb(process.pid), cpu_s, int(status["Threads"]), n_files)
+    memory_mb = int((folder / "statm").read_text().split()[1]) * PAGE_MB
+    return State(time.monotonic() - began, memory_mb, cpu_s, int(status["Threads"]), n_files)
 
 
 def counts(address: str) -> tuple[float, float]:
@@ -144,10 +139,6 @@ async def speak(address: str, audio: bytes, expected: str, began: float, heard: 
                 heard.latencies += [(now - began, now - start - word["end"]) for word in event["words"]]
             elif event["type"] == "final":
                 text.append(event["text"])
-            elif event["type"] == "error" and event["error"]["code"] == "process_ended":
-                heard.n_cut_off += 1
-                sending.cancel()
-                return
             elif event["type"] == "error":
                 heard.fault(event["error"]["message"])
         await sending
@@ -183,13 +174,10 @@ async def soak(
         asyncio.create_task(speaking(address, audio, expected, began, seconds, heard))
         for _ in range(options.sessions)
     ]
-    chaos = soak_chaos.Chaos(address, heard.fault, may_be_cut_off=options.kills > 0)
+    chaos = soak_chaos.Chaos(address, heard.fault)
     bad = [asyncio.create_task(chaos.run()), asyncio.create_task(noting_pauses(heard))]
     jobs: list[str] = []
-    if options.kills:
-        every_s = seconds / (options.kills + 1)
-        bad.append(asyncio.create_task(soak_chaos.killing(process.pid, every_s, options.kills)))
-        bad.append(asyncio.create_task(soak_chaos.sending_jobs(address, jobs)))
+    bad.append(asyncio.create_task(soak_chaos.sending_jobs(address, jobs)))
     while not all(task.done() for task in good):
         await asyncio.sleep(min(5.0, seconds / 20))
         states.append(state_of(process, began))
@@ -217,7 +205,7 @@ async def noting_pauses(heard: Heard) -> None:
 def log_progress(state: State, heard: Heard, n_bad: Mapping[str, int], n_jobs: int) -> None:
     """Say on standard error how far it is."""
     server = f"{state.at_s:.0f} s: {state.memory_mb:.0f} MB, {state.n_files} files"
-    good = f"{heard.n_sessions} sessions ({heard.n_cut_off} cut off), {n_jobs} jobs"
+    good = f"{heard.n_sessions} sessions, {n_jobs} jobs"
     bad = f"{sum(n_bad.values())} of chaos, {len(heard.pauses)} pauses, {len(heard.faults)} faults"
     print(server, good, bad, sep=", ", file=sys.stderr, flush=True)
 
@@ -304,8 +292,6 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=1800.0)
     parser.add_argument("--clip", default="mixed.flac", help="of examples/clips")
-    parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--kills", type=int, default=0, help="of processes of the model, with --processes")
     options = parser.parse_args()
     samples = load_audio(CLIPS / options.clip)
     audio = (samples * 32767).astype("<i2").tobytes()
@@ -348,8 +334,7 @@ def report(
     failed: list[str],
 ) -> None:
     print(
-        f"{heard.n_sessions} sessions ({heard.n_cut_off} more cut off by a kill) of "
-        f"{len(heard.latencies)} words, {len(heard.pauses)} pauses; beside them "
+        f"{heard.n_sessions} sessions of {len(heard.latencies)} words, {len(heard.pauses)} pauses; also "
         + ", ".join(f"{n} {name}" for name, n in n_bad.items())
     )
     heads = ("seconds", "MB", "threads", "files", "CPU %", "p50 s", "p95 s")

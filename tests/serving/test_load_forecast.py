@@ -6,7 +6,6 @@ import asyncio
 import json
 import re
 import time
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -24,9 +23,6 @@ from sottovoce.serving.scheduling import calibration
 from sottovoce.serving.scheduling import scheduler as scheduling
 from sottovoce.serving.scheduling.calibration import voice
 from sottovoce.serving.scheduling.load_forecast import IDLE_S, MEASURED_S, ROOM, LoadForecast, SessionLoad
-from sottovoce.serving.scheduling.processes.messages import ProcessState
-from sottovoce.serving.scheduling.processes.process_link import ProcessLink
-from sottovoce.serving.scheduling.processes.process_scheduler import has_room
 from sottovoce.serving.scheduling.scheduler import Scheduler
 from sottovoce.serving.scheduling.session_handle import SessionHandle
 from sottovoce.serving.scheduling.worker import Worker
@@ -276,8 +272,6 @@ def test_a_forecast_that_was_not_made_refuses_nobody_whatever_sessions_cost() ->
         speak(made.enter(), 3.0, 2 * MEASURED_S)
     assert made.part > ROOM
     made.check()
-    state = ProcessState(n_open=20, part=made.part, cost=made.cost)
-    assert has_room(cast(ProcessLink, SimpleNamespace(n_sessions=20, state=state)))
 
 
 def test_time_that_an_engine_waits_for_the_processor_is_no_work_of_a_session() -> None:

@@ -267,14 +267,6 @@ JOBS = (
 )
 WORK = (
     click.option(
-        "--processes",
-        type=click.IntRange(1),
-        default=1,
-        show_default=True,
-        help="Of every model, behind this one server: they share the processor threads, and each takes a "
-        "card where there are several.",
-    ),
-    click.option(
         "--engines",
         type=click.IntRange(1),
         metavar="N",

@@ -100,8 +100,6 @@ def serve_on_ray(given: Mapping[str, Any], settings: ServerSettings, open_named:
         raise OptionError("--ray: expected a --port, got 0: every machine listens on the same one")
     if settings.wyoming:
         raise OptionError("--ray: expected without --wyoming, which is a port of one process")
-    if settings.work.processes > 1:
-        raise OptionError("--ray: expected without --processes: --replicas says how many there are")
     if settings.jobs:
         raise OptionError("--ray: expected without --jobs-dir, which is a folder of one process")
     with needing_extra():
@@ -223,7 +221,6 @@ def settings_of(given: Mapping[str, Any], names: list[str]) -> ServerSettings:
             longest_interval_s=float(given["longest_interval"]),
             file_share=given["file_share"],
             forecast=given["forecast"],
-            processes=given["processes"],
         ),
     )
 

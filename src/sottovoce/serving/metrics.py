@@ -31,7 +31,6 @@ class Metrics:
         self.refused_connections = self._counter(
             "refused_connections", "Connections that had no place, of all or of their address."
         )
-        self.restarts = self._counter("process_restarts", "Processes of a model that were replaced.")
         self.key_requests = self._counter("key_requests", "Requests and handshakes of a named key.", "key")
         self.key_refused = self._counter("key_refused", "What a named key had too much of.", "key", "limit")
         self.key_audio_seconds = self._counter("key_audio_seconds", "Audio taken of a named key.", "key")

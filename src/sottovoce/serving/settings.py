@@ -228,8 +228,7 @@ class Work:
     encoder_frames, rows: see `engine.batching.Batching`; None: by the device. longest_interval_s: up to which
         updates of live sessions come less often under load. file_share: of an engine's time, that a recording
         has at least. forecast: refuse a live session that would make others late, by what one costs, which is
-        measured when a model is loaded. processes: of every model, which share the threads and the cards; 1:
-        it runs in threads of the server.
+        measured when a model is loaded.
 
     Raises: OptionError for values out of range.
     """
@@ -241,10 +240,9 @@ class Work:
     longest_interval_s: float = INTERVALS_S[-1]
     file_share: float = 0.1
     forecast: bool = True
-    processes: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("engines", "threads", "encoder_frames", "rows", "processes"):
+        for name in ("engines", "threads", "encoder_frames", "rows"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise OptionError(f"{name}: expected 1 or more, got {value}")
@@ -345,8 +343,6 @@ class ServerSettings:
     speech is translated into English alone, by Whisper itself. hls: a folder for shared captions as HLS.
     caption_hosts: further ones that captions may be posted to. jobs: None: recordings are answered at once
     alone. traces: OpenTelemetry's are sent.
-
-    Raises: OptionError for a second model beside processes.
     """
 
     models: ModelSettings
@@ -360,10 +356,6 @@ class ServerSettings:
     caption_hosts: tuple[str, ...] = ()
     traces: bool = False
     jobs: JobSettings | None = None
-
-    def __post_init__(self) -> None:
-        if self.models.second is not None and self.work.processes > 1:
-            raise OptionError("--second-model: expected without --processes, which read by one model alone")
 
     @property
     def hosts(self) -> tuple[str, ...]:

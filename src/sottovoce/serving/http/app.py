@@ -37,18 +37,13 @@ from sottovoce.serving.apis.transcription_jobs import create_job, delete_job, jo
 from sottovoce.serving.apis.whisper_cpp import inference, load, plainly
 from sottovoce.serving.http.connections import ConnectionMiddleware
 from sottovoce.serving.http.openapi import document as openapi_document
-from sottovoce.serving.http.request_log import RequestLogMiddleware, error_response, like_this_log
+from sottovoce.serving.http.request_log import RequestLogMiddleware, error_response
 from sottovoce.serving.live.session_translator import targets
 from sottovoce.serving.metrics import CONTENT_TYPE, Metrics
 from sottovoce.serving.parsing.faults import ApiError, leaving, logged_fault
 from sottovoce.serving.parsing.ignored import HEADER as IGNORED_HEADER
 from sottovoce.serving.scheduling.model_registry import ModelRegistry
 from sottovoce.serving.scheduling.model_work import ModelWork
-from sottovoce.serving.scheduling.processes.process_scheduler import (
-    ModelProcesses,
-    ProcessScheduler,
-    start_processes,
-)
 from sottovoce.serving.scheduling.racing import unless
 from sottovoce.serving.scheduling.scheduler import Scheduler
 from sottovoce.serving.services import Services, engine_states, services_of
@@ -71,19 +66,13 @@ def make_app(settings: ServerSettings, open_model: Callable[[str], Model]) -> St
         metrics.live_wait.observe(waited_s)
         metrics.live_work.observe(worked_s)
 
-    def open_in_processes(name: str) -> ModelProcesses:
-        return start_processes(open_model, name, settings, begin=like_this_log())
-
-    def make(model: Model | ModelProcesses) -> ModelWork:
-        if isinstance(model, ModelProcesses):
-            return ProcessScheduler(model, on_live=on_live, on_restart=metrics.restarts.inc)
+    def make(model: Model) -> ModelWork:
         models = settings.models
         return Scheduler(
             model, settings.work, beam_size=models.beam_size, deferral=models.deferral, on_live=on_live
         )
 
-    opened = open_model if settings.work.processes == 1 else open_in_processes
-    services = Services(settings, ModelRegistry(settings.models, opened, make), metrics)
+    services = Services(settings, ModelRegistry(settings.models, open_model, make), metrics)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

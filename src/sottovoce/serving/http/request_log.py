@@ -12,9 +12,8 @@ import re
 import sys
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import HTTPConnection
@@ -252,14 +251,3 @@ def log_as_json(level: int = logging.INFO) -> None:
     root.setLevel(level)
     for name in QUIET_LOGGERS:
         logging.getLogger(name).setLevel(max(level, logging.WARNING))
-
-
-def like_this_log() -> Callable[[], None]:
-    """Return what has another process log as this one does."""
-    root = logging.getLogger()
-    is_json = any(isinstance(handler.formatter, JsonLogFormatter) for handler in root.handlers)
-    return partial(log_as_json, root.level) if is_json else nothing
-
-
-def nothing() -> None:
-    """Leave the log as it is."""

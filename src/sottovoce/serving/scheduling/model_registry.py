@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import BinaryIO, TypeAlias
+from typing import BinaryIO
 
 import anyio
 import anyio.to_thread
@@ -25,7 +25,6 @@ from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.scheduling.model_memory import usual_bytes, weight_bytes
 from sottovoce.serving.scheduling.model_names import resolve_model_id
 from sottovoce.serving.scheduling.model_work import FileWork, ModelWork, TranscriptionRequest
-from sottovoce.serving.scheduling.processes.process_scheduler import ModelProcesses
 from sottovoce.serving.settings import ModelSettings
 from sottovoce.text.languages import language_codes
 
@@ -34,15 +33,6 @@ logger = logging.getLogger(__name__)
 NO_MEMORY, RETRY_S = "model_memory", 10.0
 WORK_ENDS_WITHIN_S = 60.0
 """One piece of work at most: a window of a large model on a slow processor."""
-
-
-Loaded: TypeAlias = Model | ModelProcesses
-"""What loading a model gives: the model, or the processes that have it."""
-
-
-def loaded_bytes(loaded: Loaded) -> int:
-    """Return the bytes of a model's weights, wherever they are."""
-    return loaded.n_bytes if isinstance(loaded, ModelProcesses) else weight_bytes(loaded)
 
 
 @dataclass(slots=True)
@@ -72,9 +62,9 @@ class ModelRegistry:
     def __init__(
         self,
         settings: ModelSettings,
-        open_model: Callable[[str], Loaded],
-        make: Callable[[Loaded], ModelWork],
-        size_of: Callable[[Loaded], int] = loaded_bytes,
+        open_model: Callable[[str], Model],
+        make: Callable[[Model], ModelWork],
+        size_of: Callable[[Model], int] = weight_bytes,
     ) -> None:
         self.settings = settings
         self._open_model = open_model
@@ -245,7 +235,7 @@ class ModelRegistry:
         while self.n_bytes + wanted > self._most_bytes:
             self._unload(idle.pop(0))
 
-    def _note_size(self, name: str, model: Loaded) -> None:
+    def _note_size(self, name: str, model: Model) -> None:
         """Note what a model takes, and unload others where that is more than was expected."""
         if self._most_bytes is None:
             return

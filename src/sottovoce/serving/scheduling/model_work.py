@@ -1,5 +1,4 @@
-"""What the server asks of a model, wherever it runs: in threads of this process (`scheduler`), or in
-processes of its own (`processes`)."""
+"""What the server asks of a model; `scheduler` does it, in threads of this process."""
 
 from __future__ import annotations
 
