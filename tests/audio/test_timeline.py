@@ -155,6 +155,21 @@ def test_live_containers_and_pipes_have_the_places_of_files(container: str) -> N
     np.testing.assert_array_equal(load_audio(pipe(data)), whole)
 
 
+def test_many_gaps_do_not_shift_the_sound_behind_them() -> None:
+    data = stamped_bytes(
+        np.tile(NOISE, 5), lambda t: t + 0.3 * (t // 0.7), container="ipod", codec="aac", rate=44_100
+    )
+    whole, part = load_audio(data), load_audio(data, 60.0)
+    assert len(whole) - 60 * SAMPLE_RATE == pytest.approx(len(part), abs=1)
+    np.testing.assert_allclose(part[:SAMPLE_RATE], whole[60 * SAMPLE_RATE :][:SAMPLE_RATE], atol=1e-3)
+
+
+@pytest.mark.parametrize("codec", ["pcm_u8", "pcm_s16le", "pcm_f32le"])
+def test_a_gap_is_silent_in_every_sample_format(codec: str) -> None:
+    data = stamped_bytes(NOISE, STAMPS["gap"], container="matroska", codec=codec, rate=16_000)
+    assert not load_audio(data)[round(3.2 * SAMPLE_RATE) : round(4.8 * SAMPLE_RATE)].any()
+
+
 def test_a_long_pause_of_a_live_sender_is_not_replayed() -> None:
     data = stamped_bytes(NOISE, lambda t: t + 600.0 * (t > 3), container="webm")
     assert spans_near(live(data), [(0.0, 9.0)])

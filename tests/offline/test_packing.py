@@ -23,6 +23,14 @@ def test_long_speech_is_cut_at_the_window() -> None:
     assert [window.n_frames for window in pack_speech(speech((0, 70)), WINDOW)] == [3000, 3000, 1000]
 
 
+def test_no_window_reaches_across_a_break() -> None:
+    windows = pack_speech(speech((1, 3), (4, 6), (14, 16), (17, 19)), WINDOW, breaks=[1000])
+    assert [window.pieces for window in windows] == [
+        (Piece(100, 300), Piece(400, 600)),
+        (Piece(1400, 1600), Piece(1700, 1900)),
+    ]
+
+
 def test_times_are_found_again_across_pauses() -> None:
     window = PackedWindow((Piece(100, 300), Piece(1000, 1100)))
     assert window.recording_s(0.5) == 1.5

@@ -7,6 +7,7 @@ read raises one AudioError of one line that names it.
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import BinaryIO, TypeAlias, cast
@@ -48,6 +49,9 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 CHUNK_S = 5.0
+QUIET = 4 / 32768
+"""Digital silence, as lossy codecs decode it."""
+LEAST_PAUSE_S = 0.05
 Span: TypeAlias = tuple[int, int]
 """Samples [start, end)."""
 
@@ -76,6 +80,11 @@ class AudioReader:
         self.silent: Sequence[Span] = ()
         """Stretches [start, end) in samples, in order, that are read as silence."""
         self._warned = warned
+        self._n_read = 0
+        self._last_sound = -1
+        """The last sample read that is not quiet."""
+        self._pauses: list[tuple[float, float]] = []
+        """Quiet stretches in seconds, of which missing sound is a part."""
 
     def __enter__(self) -> AudioReader:
         return self
@@ -86,8 +95,30 @@ class AudioReader:
         self.close()
 
     def silences(self) -> list[tuple[float, float]]:
-        """Return the stretches in seconds that were filled with silence, as far as it was read."""
-        return self._source.silences()
+        """Return the stretches in seconds that were filled with silence, each with the digital silence around
+        it, as far as the recording was read.
+        """
+        pauses = [*self._pauses, ((self._last_sound + 1) / SAMPLE_RATE, self._n_read / SAMPLE_RATE)]
+        found = []
+        for filled in self._source.silences():
+            at = bisect_right(pauses, _middle(filled), key=lambda pause: pause[0]) - 1
+            start, end = pauses[at] if at >= 0 and _middle(filled) < pauses[at][1] else filled
+            found.append((min(start, filled[0]), max(end, filled[1])))
+        return found
+
+    def _note_pauses(self, block: Samples) -> None:
+        sound = np.flatnonzero(np.abs(block).max(axis=0) > QUIET) + self._n_read
+        edges = np.concatenate(([self._last_sound], sound))
+        self._n_read += block.shape[1]
+        self._last_sound = int(edges[-1])
+        ends = np.flatnonzero(np.diff(edges) > LEAST_PAUSE_S * SAMPLE_RATE)
+        filled = self._source.silences() if len(ends) else []
+        for start_s, end_s in zip(
+            (edges[ends] + 1) / SAMPLE_RATE, edges[ends + 1] / SAMPLE_RATE, strict=True
+        ):
+            at = bisect_left(filled, start_s, key=_middle)
+            if at < len(filled) and _middle(filled[at]) < end_s:
+                self._pauses.append((float(start_s), float(end_s)))
 
     def close(self) -> None:
         """Stop reading and release the file."""
@@ -125,11 +156,14 @@ class AudioReader:
             if n_pending >= self._chunk_samples:
                 joined = np.concatenate(pending, axis=1)
                 whole = n_pending - n_pending % self._chunk_samples
+                self._note_pauses(joined[:, :whole])
                 for start in range(0, whole, self._chunk_samples):
                     yield joined[:, start : start + self._chunk_samples]
                 pending, n_pending = [joined[:, whole:]], n_pending - whole
         if n_pending:
-            yield np.concatenate(pending, axis=1)
+            rest = np.concatenate(pending, axis=1)
+            self._note_pauses(rest)
+            yield rest
         for warning in self._source.warnings():
             if warning not in self._warned:
                 self._warned.add(warning)
@@ -362,6 +396,10 @@ def _resampled(resampler: FloatResampler, blocks: Iterator[bytes]) -> Iterator[S
         samples = np.frombuffer(block, "<i2").astype(np.float32) / np.float32(32768.0)
         yield resampler.push(samples[None])[0]
     yield resampler.flush()[0]
+
+
+def _middle(stretch: tuple[float, float]) -> float:
+    return (stretch[0] + stretch[1]) / 2
 
 
 def _span(start_s: float | None, duration_s: float | None) -> tuple[int, int | None]:

@@ -104,7 +104,7 @@ class Recording:
         return reader
 
     def silences(self) -> list[tuple[float, float]]:
-        """Return the stretches in seconds that the last reading filled with silence, as far as it came."""
+        """Return the silences of the last reading, as far as it came: see `AudioReader.silences`."""
         return [] if self._reader is None else self._reader.silences()
 
     def part(self, start_s: float, duration_s: float | None = None) -> Recording:

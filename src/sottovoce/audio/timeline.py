@@ -212,18 +212,15 @@ class Timeline:
             self._filled_s += self._next_s - before_s
 
     def _silence(self, seconds: float, like: av.AudioFrame) -> Iterator[av.AudioFrame]:
-        """Yield silence in the rate and layout of a frame, at most a second at once."""
+        """Yield silent frames like a frame, of at most a second each."""
         rate = like.sample_rate
         n_left = round(seconds * rate)
         self.silences.append((self.end_s, self.end_s + n_left / rate))
         self._next_s += n_left / rate
         while n_left > 0:
             n_samples = min(n_left, rate)
-            zeros = np.zeros((1, n_samples * like.layout.nb_channels), np.int16)
-            frame = av.AudioFrame.from_ndarray(zeros, format="s16", layout=like.layout.name)
-            frame.sample_rate = rate
             n_left -= n_samples
-            yield frame
+            yield _silent_frame(n_samples, like)
 
     def _following(self, frame: av.AudioFrame) -> Iterator[av.AudioFrame]:
         """Yield a frame that follows on, without what is to be trimmed."""
@@ -249,6 +246,17 @@ def has_stamps(container: InputContainer) -> bool:
 
 def _name(container: InputContainer) -> str:
     return container.format.name.split(",")[0]
+
+
+def _silent_frame(n_samples: int, like: av.AudioFrame) -> av.AudioFrame:
+    """Return silence in the format of a frame: another one restarts the resampler, which rounds lengths."""
+    is_readable = not like.format.is_planar or like.layout.nb_channels <= MOST_PLANES
+    frame = av.AudioFrame(like.format.name if is_readable else "s16", like.layout.name, n_samples)
+    frame.sample_rate = like.sample_rate
+    zero = b"\x80" if frame.format.packed.name == "u8" else b"\0"
+    for plane in frame.planes:
+        plane.update(zero * plane.buffer_size)
+    return frame
 
 
 def cut_frame(frame: av.AudioFrame, n_samples: int) -> av.AudioFrame:

@@ -48,6 +48,8 @@ from sottovoce.types import SAMPLE_RATE, EncoderOutput, Features, Segment
 
 LONG_S, FEWEST_TOKENS_S = 6.0, 1.0
 """Speech so long has more tokens a second: people say three to five, and pauses are left out here."""
+LONG_MISSING_S = 2.0
+"""Of missing sound across which no window, and so no segment, reaches."""
 DOUBTFUL_LONG_S, DOUBTFUL_TOKENS_S = 2.0, 3.0
 """The same in the halves of such speech, where the same may have happened again; text ends no earlier."""
 
@@ -129,10 +131,12 @@ def transcribe_speech(
             yield HostCall(partial(finder.push, chunk.samples))
             n_samples = chunk.start_sample + len(chunk.samples)
         speech = finder.finish()
+        missing = [(start + end) / 2 for start, end in reader.silences() if end - start >= LONG_MISSING_S]
     ((start, end),) = transcriber.options.clips
     if start and start * SAMPLE_RATE >= n_samples:
         raise past_the_end(recording, transcriber.options, n_samples / SAMPLE_RATE)
-    windows = pack_speech(_within(speech, start, end), transcriber.content_frames)
+    breaks = [round(middle * MEL_FRAMES_PER_SECOND) for middle in missing]
+    windows = pack_speech(_within(speech, start, end), transcriber.content_frames, breaks)
     normalization = transcriber.options.normalization
     dims, device = transcriber.backend.dims, transcriber.backend.device
     with RecordingFeatures(recording, dims.n_mels, device, normalization=normalization) as features:

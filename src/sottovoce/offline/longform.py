@@ -6,6 +6,7 @@ segments on their way is put around them here.
 
 from __future__ import annotations
 
+import math
 from contextlib import closing
 from dataclasses import replace
 from typing import TypeVar
@@ -36,6 +37,9 @@ from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Segment, Word
 
 _Timed = TypeVar("_Timed", Segment, Word)
+
+SHORTEST_PART_S = 0.5
+"""Of a segment on one side of missing sound: less of it holds no word, as time stamps are not exact."""
 
 
 def open_recording(source: AudioSource, sample_rate: int, options: TranscribeOptions) -> Recording:
@@ -117,21 +121,28 @@ def transcription_of(
 
 
 def outside_silences(segments: SegmentGenerator, recording: Recording) -> SegmentGenerator:
-    """Yield segments, and words, that do not begin or end in silence that fills missing sound."""
+    """Yield segments, and words, that neither begin nor end in the silence around missing sound, nor reach
+    across it by less than half a second; words do not reach across it at all.
+    """
     with closing(segments):
         while (segment := (yield from next_segment(segments))) is not None:
-            for start, end in recording.silences():
+            silences = recording.silences()
+            for start, end in [one for one in silences if one[0] < segment.end and segment.start < one[1]]:
                 words = segment.words and tuple(_outside(word, start, end) for word in segment.words)
                 segment = replace(_outside(segment, start, end), words=words)
             yield segment
 
 
 def _outside(one: _Timed, silence_start: float, silence_end: float) -> _Timed:
-    if silence_start <= one.start < silence_end < one.end:
+    if one.end <= silence_start or silence_end <= one.start:
+        return one
+    before_s, after_s = silence_start - one.start, one.end - silence_end
+    longest_s = math.inf if isinstance(one, Word) else SHORTEST_PART_S
+    if min(before_s, after_s) >= longest_s or max(before_s, after_s) <= 0:
+        return one
+    if before_s < after_s:
         return replace(one, start=round(silence_end, 3))
-    if one.start < silence_start < one.end <= silence_end:
-        return replace(one, end=round(silence_start, 3))
-    return one
+    return replace(one, end=round(silence_start, 3))
 
 
 def _excerpt(

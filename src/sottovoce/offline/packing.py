@@ -117,15 +117,21 @@ class PackedWindow:
         return round((self.pieces[index].start + inside) / MEL_FRAMES_PER_SECOND, 3)
 
 
-def pack_speech(speech: Sequence[SpeechSegment], window_frames: int) -> Iterator[PackedWindow]:
+def pack_speech(
+    speech: Sequence[SpeechSegment], window_frames: int, breaks: Sequence[int] = ()
+) -> Iterator[PackedWindow]:
     """Fill windows of at most window_frames with speech, in order; longer speech is cut.
 
-    speech: ascending. Where segments overlap, the overlap is taken once.
+    speech: ascending. Where segments overlap, the overlap is taken once. breaks: frames, ascending; a pause
+    that holds one is between two windows.
     """
     pieces: list[Piece] = []
     n_frames = 0
     for piece in _pieces(speech, window_frames):
-        if pieces and n_frames + piece.n_frames > window_frames:
+        if pieces and (
+            n_frames + piece.n_frames > window_frames
+            or bisect_left(breaks, piece.start) > bisect_left(breaks, pieces[-1].end)
+        ):
             yield PackedWindow(tuple(pieces))
             pieces, n_frames = [], 0
         pieces.append(piece)
