@@ -1,6 +1,6 @@
-"""`/v1/captions`: who speaks publishes captions; `/v1/captions/read`: many read them (docs/protocol.md).
+"""`/v1/captions`: one client publishes captions; `/v1/captions/read`: many read them (docs/protocol.md).
 
-What opens them is a subprotocol of the socket: pages can send no headers, and logs of proxies have addresses.
+Secrets are subprotocols of the socket: pages can send no headers, and proxies log addresses.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from sottovoce.serving.parsing.faults import ApiError, logged_fault
 from sottovoce.serving.services import services_of
 
 READ_PREFIX, RESUME_PREFIX = "sottovoce-captions.", "sottovoce-resume."
-"""Of the subprotocols with what a reader must know, and a publisher who comes again."""
+"""Subprotocols that begin so end with a reader's token, or with the secret of a publisher that reconnects."""
 TOKEN_HEADER, RESUME_HEADER = "x-captions-token", "x-captions-resume"
-"""The same in a request that asks why a socket is refused."""
+"""Headers with the same secrets, in a request for the reason why a socket is refused."""
 COME_AGAIN_S = 60.0
-"""For which the captions of a publisher who was cut off are kept."""
+"""How long captions are kept whose publisher was cut off."""
 WRITE_EVERY_S = 0.5
-"""How often is looked whether a segment of HLS is due."""
+"""The interval at which segments of HLS are written that are due."""
 
 
 class CaptionSocket:
@@ -85,9 +85,9 @@ class CaptionSocket:
 
 
 async def captions_refusal(request: Request) -> Response:
-    """Say over HTTP why a socket at this address is refused: a page cannot see that of its socket.
+    """Answer over HTTP with the reason why a socket is refused, which pages cannot see of their socket.
 
-    Raises: ApiError with that; 426 where it would be taken.
+    Raises: ApiError with the reason; 426 where the socket would be accepted.
     """
     captions: CaptionRegistry = services_of(request).captions
     token, secret = request.headers.get(TOKEN_HEADER), request.headers.get(RESUME_HEADER)
@@ -101,7 +101,7 @@ async def captions_refusal(request: Request) -> Response:
 
 
 async def publish(socket: WebSocket) -> None:
-    """Take captions from who speaks, until they are closed or do not come again."""
+    """Take captions from a publisher, until it closes them or does not reconnect."""
     await Publisher(socket).publish()
 
 
@@ -111,7 +111,7 @@ async def read(socket: WebSocket) -> None:
 
 
 class Publisher(CaptionSocket):
-    """Who speaks, or a program that hears a session."""
+    """The publisher of captions: a page with a microphone, or a program that follows a session."""
 
     def __init__(self, socket: WebSocket) -> None:
         super().__init__(socket)
@@ -243,7 +243,7 @@ class Publisher(CaptionSocket):
 
 
 class Reader(CaptionSocket):
-    """Who watches."""
+    """A read-only subscriber of shared captions."""
 
     async def read(self) -> None:
         """Serve the socket."""

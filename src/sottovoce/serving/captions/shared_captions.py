@@ -1,8 +1,8 @@
-"""Captions that one page or program publishes, and many read: what stands there now, and what has changed.
+"""Captions that one client publishes and many read: their present state, and changes since a revision.
 
-Everything is kept in memory, as long as its session goes on, and nothing longer. A reader has the revision up
-to which it has read, and gets what is newer page by page: what changed several times meanwhile is sent once.
-A page is serialised once for all readers. Knows no web framework.
+They are kept in memory for as long as their session lasts. A reader has a revision up to which it has read,
+and gets newer changes page by page; an utterance that changed several times is sent once. A page is
+serialised once for all readers. This module does not depend on a web framework.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from sottovoce.formats.document import Json, json_text
 from sottovoce.serving.parsing.faults import ApiError, busy
 
 TOKEN_BYTES = 16
-"""Of what a reader must know: 128 bits, which nobody guesses."""
+"""The length of a secret: 128 bits, which nobody guesses."""
 MAX_CAPTIONS_CHARACTERS = 16_000_000
-"""Of all utterances of one session as JSON: about twenty hours of speech."""
+"""The most that all utterances of one session have as JSON: about twenty hours of speech."""
 KEPT_PAGES = 32
-"""Of those that several readers may be at."""
+"""The most pages that are kept serialised, for readers at different revisions."""
 PAGE_CHARACTERS = 32_000
-"""Of a message to a reader, or one utterance where that is longer."""
+"""The length of a message to a reader; one utterance may be longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +58,9 @@ class CaptionChange:
 
 
 class SharedCaptions:
-    """The captions of one session. token: of its readers. secret: of who publishes, to come again with.
+    """The captions of one session. token: of its readers. secret: of its publisher, to reconnect with.
 
-    Used in the event loop alone.
+    Used on the event loop only.
     """
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class SharedCaptions:
         return time.monotonic() - self._began_s
 
     def take(self, change: CaptionChange) -> None:
-        """Change what stands there, and wake readers if it is new. Raises: ApiError where it is too long."""
+        """Apply a change, and wake readers if there is anything new. Raises: ApiError for too much text."""
         before_all = self.revision
         if change.is_clear:
             self.revision += 1
@@ -133,13 +133,13 @@ class SharedCaptions:
         return self._utterances[number][0] == revision
 
     def begin_publishing(self) -> int:
-        """Return the number of another publisher, in whose place the one before publishes no more."""
+        """Return the number of a new publisher; the one before it publishes no more."""
         self.publisher += 1
         self.wake()
         return self.publisher
 
     def end(self) -> None:
-        """Tell readers that no more comes."""
+        """End the captions for their readers."""
         self.is_ended = True
         self.wake()
 
@@ -181,7 +181,7 @@ class SharedCaptions:
         return Page("{" + ",".join(fields) + "}", end)
 
     def wake(self) -> None:
-        """Let all look again who wait for a change."""
+        """Wake every task that waits for a change."""
         self.changed.set()
         self.changed = anyio.Event()
 
@@ -213,7 +213,7 @@ class CaptionRegistry:
         return shared
 
     def resumed(self, secret: str) -> SharedCaptions:
-        """Return what a publisher who was cut off goes on with. Raises: ApiError 404 where that is over."""
+        """Return the captions of a publisher that reconnects. Raises: ApiError 404 where they have ended."""
         for shared in self._by_token.values():
             if hmac.compare_digest(shared.secret.encode(), secret.encode("utf-8", "replace")):
                 return shared
@@ -233,7 +233,7 @@ class CaptionRegistry:
 
     @contextmanager
     def reading(self, shared: SharedCaptions) -> Iterator[None]:
-        """Take a reader's place, and wake who publishes to count it.
+        """Count a reader, and wake the publisher, which reports the number.
 
         Raises: ApiError 429 where there is none.
         """
@@ -260,7 +260,7 @@ class CaptionRegistry:
 
 
 def _key(token: str) -> bytes:
-    """Return what a token is found by: how long that takes tells nothing of the token."""
+    """Return the key of a token, a hash: the time of a look-up says nothing about the token."""
     return hashlib.sha256(token.encode("utf-8", "replace")).digest()
 
 

@@ -39,21 +39,22 @@ from sottovoce.serving.settings import ServerLimits, ServerSettings
 logger = logging.getLogger(__name__)
 
 RECEIVE_BYTES = 64 * 1024
-"""That the system holds of a socket that is not read: a ping stands behind all of it, and is to be answered
-before its client gives up."""
+"""The system's receive buffer of a WebSocket. A ping waits behind all of it, and must be answered before its
+client gives up."""
 PIECE_BYTES = 8 * 1024
-"""Of a body that are parsed at once: at most 1,400 chunks, about two milliseconds."""
+"""The largest piece of a body that is parsed at once: at most 1,400 chunks, about two milliseconds."""
 TURN_BYTES, TURN_FRAMES = 64 * 1024, 64
-"""That a connection may have parsed until it is another one's turn: about a millisecond."""
+"""The most data that one connection has parsed in its turn: about a millisecond."""
 TURN_S = 0.002
-"""After which the event loop does other work before the next turn."""
-PIECE_TURNS = 32
-"""Bytes of a turn that one of framing takes: 2 kB of framing are a turn."""
+"""The time of turns after which the event loop does other work."""
+FRAMING_COST = 32
+"""A byte of framing counts as so many bytes of a turn: 2 kB of framing fill one."""
 REST = 3.0
-"""Of that work, for each second of turns: three quarters of the time are for answers and words."""
+"""Seconds of other work for each second of turns: three quarters of the time are for answers and words."""
 LINGER_S, LINGER_BYTES = 5.0, 64_000_000
-"""Within which a client takes more of an answer to a request that is not read to its end: closing at once
-would reset the connection, and the answer would be lost."""
+"""How long a connection whose request was not read to its end stays open while its client takes nothing more
+of the answer, and how much of the request is dropped meanwhile. Closing it at once would reset it, and the
+answer would be lost."""
 HEAD_END = re.compile(rb"\r?\n\r?\n")
 HEAD_BEGIN = re.compile(rb"[A-Z\r\n]")
 """Of a method, or an empty line before it. The parser refuses anything else, such as TLS, at once, without
@@ -62,15 +63,18 @@ OTHER_UPGRADE = re.compile(rb"\r\nupgrade[ \t]*:(?![ \t]*websocket[ \t]*\r\n)[^\
 """The header of an upgrade to another protocol than WebSockets, such as Java's clients send for HTTP/2:
 servers may ignore it (RFC 9110, 7.8), and httptools would end the request there."""
 CONNECTION = "sottovoce.connection"
-"""In the state of a scope: its `Connection`."""
+"""The key of the `Connection` in the state of a scope."""
 POLICY_VIOLATION = 1008
 NO_PROGRESS = "framing: expected at least 8 bytes of payload for each byte of framing"
 RESERVED_FILES = 96
-"""Of those that the process may open: models, temporary files, logs."""
+"""Files that the process needs apart from connections: models, temporary files, logs."""
 
 
 class ConnectionGate:
-    """Counts connections, all and by address. trusted: proxies, which stand for many clients."""
+    """Counts connections, in all and by address.
+
+    trusted: whether an address is that of a proxy, which may have any share of all connections.
+    """
 
     def __init__(
         self, most: int, most_an_address: int, trusted: Callable[[str], bool], on_refused: Callable[[], None]
@@ -83,11 +87,11 @@ class ConnectionGate:
 
     @property
     def n_connections(self) -> int:
-        """Connections that have a place."""
+        """Connections that are open."""
         return self._counts.total()
 
     def enter(self, address: str) -> bool:
-        """Take a place; False where there is none."""
+        """Count another connection of an address; returns False where there are too many."""
         is_crowd = self._counts[address] >= self._most_an_address and not self._trusted(address)
         if is_crowd or self.n_connections >= self._most:
             self._on_refused()
@@ -96,7 +100,7 @@ class ConnectionGate:
         return True
 
     def leave(self, address: str) -> None:
-        """Give up a place."""
+        """Count a connection of an address no more."""
         self._counts[address] -= 1
         if not self._counts[address]:
             del self._counts[address]
@@ -126,7 +130,7 @@ def address_of(transport: asyncio.Transport) -> str:
 
 
 class Turns:
-    """Shares the event loop among connections whose data is more than one turn may take."""
+    """Shares the event loop among connections that have sent more than is parsed at once."""
 
     def __init__(self) -> None:
         self._waiting: deque[Connection] = deque()
@@ -134,7 +138,7 @@ class Turns:
         self._rests_until_s = 0.0
 
     def add(self, connection: Connection) -> None:
-        """Give a connection a turn, after those that wait."""
+        """Give a connection a turn, behind those that wait."""
         if connection not in self._waiting:
             self._waiting.append(connection)
         if self._handle is None:
@@ -179,9 +183,9 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         self._loop = asyncio.get_running_loop()
         self._address: str | None = None
         self._data = bytearray()
-        """What came and was not handed on yet."""
+        """Data that has arrived and is not handed on yet."""
         self._n_searched = 0
-        """Bytes of the data in which no head ends."""
+        """Bytes at the beginning of the data that hold no end of a head."""
         self._requests = RequestMeter()
         self._frames: FrameMeter | None = None
         self._debt = FramingDebt(MAX_HEAD_BYTES)
@@ -227,7 +231,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
             self.inner.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Hand on little data at once; what is more waits for its turn."""
+        """Hand on little data at once; more of it waits for its turn."""
         if self._is_closing:
             self._n_dropped += len(data)
             if self._n_dropped > LINGER_BYTES:
@@ -284,7 +288,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         self._go_on()
 
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
-        """See asyncio; drops what is written to a closing connection, which asyncio would log or refuse."""
+        """See asyncio; drops data for a closing connection, which asyncio would log or refuse."""
         if not self.is_closing():
             self._transport.write(data)
         if not self._has_written:
@@ -326,7 +330,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
     # Turns
 
     def take_turn(self) -> bool:
-        """Hand on what one turn may take; returns whether there is more."""
+        """Hand on as much as one turn takes; returns whether there is more."""
         n_left = TURN_BYTES
         while n_left > 0 and (n_bytes := self._n_next()):
             n_left -= self._hand_on_frames() if self._frames else self._hand_on_request(n_bytes)
@@ -340,13 +344,13 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         return is_more
 
     def _go_on(self) -> None:
-        """Hand on what waits, or read more."""
+        """Hand on waiting data, or read more."""
         if not (self._is_paused or self.is_closing()):
             self._turns.add(self) if self._data else self._transport.resume_reading()
 
     @property
     def _is_unanswered(self) -> bool:
-        """Whether what comes next must wait for the answer to a request or a handshake."""
+        """Whether further data must wait for the answer to a request or a handshake."""
         if self._frames is not None:
             return not self._has_written
         return not self._requests.is_in_message and self._n_answered < self._requests.n_requests
@@ -369,7 +373,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         return 0
 
     def _hand_on_request(self, n_bytes: int) -> int:
-        """Hand on a part of a request; returns how many bytes of the turn that took."""
+        """Hand on a part of a request; returns how many bytes of the turn it counts as."""
         requests = self._requests
         is_head, n_requests, n_payload = not requests.is_in_message, requests.n_requests, requests.n_payload
         piece = bytes(self._data[:n_bytes])
@@ -390,7 +394,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
             self._refuse("400 Bad Request", NO_PROGRESS)
         else:
             self.inner.data_received(piece)
-        return max(len(piece), PIECE_TURNS * (len(piece) - n_payload))
+        return max(len(piece), FRAMING_COST * (len(piece) - n_payload))
 
     def _begin_frames(self) -> None:
         """Go on as a WebSocket."""
@@ -401,7 +405,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         self._set_option(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
 
     def _hand_on_frames(self) -> int:
-        """Hand on frames; returns how many bytes of the turn that took: all, with its last frame."""
+        """Hand on frames; returns how many bytes of the turn they count as: all of it."""
         assert self._frames is not None
         before = self._frames.n_payload
         n_bytes = self._frames.measure(self._data, TURN_BYTES, TURN_FRAMES)
@@ -423,7 +427,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
     # Ends
 
     def _refuse(self, status: str, reason: str) -> None:
-        """Tell the client why its connection ends, where nothing else is being said, and end it."""
+        """End the connection, with the reason where no other answer has begun."""
         logger.warning("a connection was closed", extra={"cause": reason, "client": self._address})
         text = reason.encode()
         if self._frames is not None:
@@ -435,7 +439,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         self._lose(None)  # a session gives up its place now, not when the client has read why
 
     def _linger(self) -> None:
-        """Send what was written and close, when the client has done so or after `LINGER_S`."""
+        """Send what was written, and drop further data until the client closes or `LINGER_S` is over."""
         if self.is_closing():
             return
         self._is_closing = True
@@ -452,7 +456,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
             self._end_after(self._limits.head_s)
 
     def _end_when_dead(self) -> None:
-        """End the connection when nothing has come for too long, though it was read."""
+        """End the connection when no data has arrived for too long, although it was read."""
         if self._is_paused or self._data or self._is_unanswered:
             self._received_s = self._loop.time()
         left_s = self._received_s + self._dead_s - self._loop.time()
@@ -484,7 +488,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
 def make_connections(
     gate: ConnectionGate, limits: ServerLimits, dead_s: float
 ) -> Callable[..., asyncio.Protocol]:
-    """Make what makes the connections of a server, as uvicorn calls it."""
+    """Make the factory of a server's connections, with the signature that uvicorn calls."""
     turns = Turns()
 
     def make(
@@ -502,7 +506,7 @@ def make_connections(
 
 
 class ConnectionMiddleware:
-    """Tells a connection which requests are answered, and closes it after one whose body is not read."""
+    """Reports to a connection which requests are answered; closes it after one whose body is not read."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -10,19 +10,19 @@ from __future__ import annotations
 import httptools
 
 MAX_HEAD_BYTES = 64 * 1024
-"""Of the framing of a request without payload: its head above all."""
+"""The most framing of a request without payload: mainly its head."""
 MAX_FRAMES_BYTES = 16 * 1024
-"""Of the framing of a WebSocket without payload: 2,700 empty frames."""
+"""The most framing of a WebSocket without payload: 2,700 empty frames."""
 PAYLOAD_A_FRAMING_BYTE = 8
-"""Bytes of payload that pay for one of framing: chunks of 48 bytes, frames too."""
+"""Bytes of payload that pay for one byte of framing: chunks and frames of 48 bytes pay for their own."""
 FRAMING_BYTES_PER_S = 512
-"""That cost nothing: 85 small messages a second."""
+"""Framing that costs nothing: 85 small messages a second."""
 CONTROL = 0x08
 """Bit of the opcodes of control frames (close, ping, pong), whose payload counts as framing."""
 
 
 class FramingDebt:
-    """Bytes of framing that no payload and no time has paid for; at most so many."""
+    """Bytes of framing that neither payload nor time has paid for. most_bytes: more end the connection."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
@@ -40,7 +40,7 @@ class FramingDebt:
         return self._n_bytes < self._most_bytes / 8
 
     def note(self, n_framing: int, n_payload: int, now_s: float) -> None:
-        """Count bytes that came; now_s: by the clock of the event loop."""
+        """Count bytes that arrived. now_s: by the clock of the event loop."""
         self._n_bytes = max(0.0, self._n_bytes - FRAMING_BYTES_PER_S * (now_s - self._noted_s))
         self._n_bytes = max(0.0, self._n_bytes + n_framing - n_payload / PAYLOAD_A_FRAMING_BYTE)
         self._noted_s = now_s
@@ -121,7 +121,7 @@ class FrameMeter:
 
     @property
     def _n_head(self) -> int:
-        """Bytes of the head of the frame, as far as its beginning tells."""
+        """Bytes of the frame's head, as far as they are known from its beginning."""
         if len(self._head) < 2:
             return 2
         return 2 + {126: 2, 127: 8}.get(self._head[1] & 0x7F, 0) + (4 if self._head[1] & 0x80 else 0)

@@ -1,4 +1,4 @@
-"""Keeps clients from filling the log: what any of them can cause is logged once a minute."""
+"""Keeps clients from filling the log: warnings that any of them can cause are logged once a minute."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ UNWANTED = (
     "ASGI callable returned without completing handshake.",
     "Invalid UTF-8 sequence received from client.",
 )
-"""Errors that uvicorn logs for a handshake that the app refuses and for a client's message: no faults."""
+"""Errors that uvicorn logs for a refused handshake and for a client's message that is no text: no faults."""
 
 
 class QuietLoop:
-    """Handles what an event loop reports: that no connection can be taken is said once a while."""
+    """Handles errors of an event loop; logs once a minute that the system accepts no more connections."""
 
     def __init__(self) -> None:
         self._logged_s = -LOG_EVERY_S

@@ -37,12 +37,12 @@ logger = logging.getLogger(__name__)
 
 PING_EVERY_S = 20.0
 PONG_WITHIN_S = 60.0
-"""Longer than a sender who is too fast is left unread: his answer stands behind his audio."""
+"""Longer than a client that sends too fast is not read: its pong waits behind its audio."""
 LOOK_EVERY_S = 0.05
 CUT_S = 1.0
 """Of the time to end, for those whose work is cut short to be told so."""
 BACKLOG = 128
-"""Connections that wait to be taken; so often at once is tried where the system takes no more."""
+"""Connections that wait to be accepted; where the system accepts no more, asyncio tries so often at once."""
 
 
 class Server(uvicorn.Server):

@@ -156,12 +156,13 @@ class JobRunner:
         The bytes of an upload are counted already, so that its job is never refused for them.
         Raises: ApiError 429 without room, 503 where it cannot be kept.
         """
-        upload = recording if isinstance(recording, ResumableUpload) else None
-        n_new = 0 if upload is not None else job.n_bytes
-        if upload is None:
+        source: BinaryIO | Path
+        if isinstance(recording, ResumableUpload):
+            n_new, source = 0, self.uploads.data(recording)
+        else:
+            n_new, source = job.n_bytes, recording
             self.check_bytes(n_new)
         self._reserved_bytes += n_new
-        source = recording if not isinstance(recording, ResumableUpload) else self.uploads.data(recording)
         try:
             with disk_errors(), anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(self._store.add, job, fields, source)
@@ -169,8 +170,8 @@ class JobRunner:
             self._reserved_bytes -= n_new
         self._jobs[job.id] = job
         self._note_change()
-        if upload is not None:
-            await self.uploads.remove(upload)
+        if isinstance(recording, ResumableUpload):
+            await self.uploads.remove(recording)
 
     async def result(self, job: TranscriptionJob) -> bytes:
         """Return the result of a job that went well, as JSON. Raises: ApiError 404 where it just went."""
