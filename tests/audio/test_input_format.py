@@ -63,6 +63,13 @@ def likeness(samples: Samples) -> float:
     return float(max(found))
 
 
+def test_noise_of_a_quiet_microphone_is_no_container() -> None:
+    """A sample of -1 is also how a frame of AAC may begin."""
+    noise = np.random.default_rng(0).standard_normal((400, 2048)) * 3
+    noise[:, 0] = -1
+    assert not [1 for samples in noise.astype("<i2") if is_container(samples.tobytes())]
+
+
 @pytest.mark.parametrize(("container", "codec"), CONTAINERS)
 def test_a_container_in_a_pipe_is_that_of_the_file(container: str, codec: str) -> None:
     data = encoded(container, codec, 48_000)
