@@ -127,16 +127,17 @@ def is_container(head: bytes) -> bool:
 
 
 def _are_frames(head: bytes, codec: str, known: int, sync: int, shared: int) -> bool:
-    """Tell whether a codec's parser finds at least three frames, each at the end of the one before."""
-    if int.from_bytes(head[:4], "big") & known != sync:
-        return False
-    packets = [bytes(packet) for packet in av.CodecContext.create(codec, "r").parse(head)]
-    headers = {int.from_bytes(packet[:4].ljust(4, b"\0"), "big") for packet in packets}
-    return (
-        len(packets) >= 3
-        and all(header & known == sync for header in headers)
-        and len({header & shared for header in headers}) == 1
-    )
+    """Tell whether a codec's parser finds frames of one kind, each at the end of the one before: three from
+    the first byte on, or four further on, as in a broadcast.
+    """
+    n_alike, before = 0, 0
+    for n, packet in enumerate(av.CodecContext.create(codec, "r").parse(head), start=1):
+        header = int.from_bytes(bytes(packet)[:4].ljust(4, b"\0"), "big")
+        n_alike = n_alike + 1 if (header ^ before) & shared == 0 else 1
+        n_alike, before = n_alike if header & known == sync else 0, header
+        if n_alike >= 4 or n_alike == n == 3:
+            return True
+    return False
 
 
 def no_sound(head: bytes) -> str | None:
