@@ -63,6 +63,19 @@ def likeness(samples: Samples) -> float:
     return float(max(found))
 
 
+@pytest.mark.parametrize(("container", "codec"), [("mp3", "libmp3lame"), ("adts", "aac")])
+def test_a_broadcast_that_begins_within_a_frame_is_decoded(container: str, codec: str) -> None:
+    data = encoded(container, codec, 48_000)
+    assert 0.85 < len(piped(data[1234:])) / len(load_audio(data)) < 1.0
+
+
+def test_noise_of_a_quiet_microphone_is_no_container() -> None:
+    """A sample of -1 is also how a frame of AAC may begin."""
+    noise = np.random.default_rng(0).standard_normal((400, 2048)) * 3
+    noise[:, 0] = -1
+    assert not [1 for samples in noise.astype("<i2") if is_container(samples.tobytes())]
+
+
 @pytest.mark.parametrize(("container", "codec"), CONTAINERS)
 def test_a_container_in_a_pipe_is_that_of_the_file(container: str, codec: str) -> None:
     data = encoded(container, codec, 48_000)

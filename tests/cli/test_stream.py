@@ -20,6 +20,7 @@ import pytest
 from rich.console import Console
 
 from sottovoce.audio.io import load_audio
+from sottovoce.cli import live
 from sottovoce.cli.live import EmittedWords, append_log, caught_up, file_pieces, n_joined
 from sottovoce.cli.live_view import LiveView
 from sottovoce.cli.main import run
@@ -187,6 +188,23 @@ def test_pieces_that_a_thread_reads_come_in_order_with_their_error() -> None:
     with pytest.raises(OptionError, match="the end"):
         heard.extend(caught_up(pieces()))
     assert [int(piece[0]) for piece in heard] == list(range(5))
+
+
+def test_a_long_recording_through_a_pipe_waits_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "MOST_WAITING", 16)
+    n_read = 0
+
+    def pieces() -> Iterator[Samples]:
+        nonlocal n_read
+        while n_read < 20_000:
+            n_read += 1
+            yield np.full(10, n_read, np.float32)
+
+    taken = caught_up(pieces())
+    assert [int(next(taken)[0]) for _ in range(100)] == list(range(1, 101))
+    assert n_read <= 100 + 2 * 16 + 2
+    taken.close()
+    assert "sottovoce-source" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_unstable_text_is_shown_beside_the_committed(capsys: pytest.CaptureFixture[str]) -> None:

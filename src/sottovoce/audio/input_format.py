@@ -44,8 +44,13 @@ _CONTAINERS = (
     (0, (b"TTA1", b"MPCK", b"MP+\x07", b"DSD ", b"tBaK", b"NIST_1A", b"Creative Voice File", b"\0\0\1\xba")),
     (4, (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip")),
 )
-_FRAMES = (("mp3", b"\xff", 0xE0), ("aac", b"\xff", 0xF0), ("ac3", b"\x0b", 0x77))
-"""Codecs whose frames need no container: the parser, first byte of a frame, and mask of the second."""
+_FRAMES = (
+    ("mp3", 0xFFE00000, 0xFFE00000, 0xFFFE0C00),
+    ("aac", 0xFFF60000, 0xFFF00000, 0xFFFEFC00),
+    ("ac3", 0xFFFF0000, 0x0B770000, 0xFFFF0000),
+)
+"""Codecs whose frames need no container: the parser, and of the first four bytes of a frame the mask of those
+bits that are known, these bits, and the mask of those that all frames share (version, layer, rate)."""
 _NO_SOUND = {
     b"\xff\xd8\xff": "a JPEG picture",
     b"\x89PNG": "a PNG picture",
@@ -117,18 +122,22 @@ def is_container(head: bytes) -> bool:
         return True
     packets = head[::_PACKET_BYTES]
     return (len(packets) >= 8 and set(packets) == {0x47}) or any(
-        _are_frames(head, codec, first, mask) for codec, first, mask in _FRAMES
+        _are_frames(head, *codec) for codec in _FRAMES
     )
 
 
-def _are_frames(head: bytes, codec: str, first: bytes, mask: int) -> bool:
-    """Tell whether a codec's parser finds at least three frames, each at the end of the one before."""
-    if not head.startswith(first):
-        return False
-    packets = [bytes(packet) for packet in av.CodecContext.create(codec, "r").parse(head)]
-    return len(packets) >= 3 and all(
-        packet.startswith(first) and packet[1] & mask == mask for packet in packets
-    )
+def _are_frames(head: bytes, codec: str, known: int, sync: int, shared: int) -> bool:
+    """Tell whether a codec's parser finds frames of one kind, each at the end of the one before: three from
+    the first byte on, or four further on, as in a broadcast.
+    """
+    n_alike, before = 0, 0
+    for n, packet in enumerate(av.CodecContext.create(codec, "r").parse(head), start=1):
+        header = int.from_bytes(bytes(packet)[:4].ljust(4, b"\0"), "big")
+        n_alike = n_alike + 1 if (header ^ before) & shared == 0 else 1
+        n_alike, before = n_alike if header & known == sync else 0, header
+        if n_alike >= 4 or n_alike == n == 3:
+            return True
+    return False
 
 
 def no_sound(head: bytes) -> str | None:

@@ -8,8 +8,8 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -39,6 +39,9 @@ from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session
 from sottovoce.translation.live_translator import LiveTranslator
 from sottovoce.types import SAMPLE_RATE, Event, Partial, Samples, Word
+
+MOST_WAITING = 2048
+"""Pieces that wait in a queue: a long recording through a pipe is not kept in memory as a whole."""
 
 
 def transcribe_live(source: str | None, given: dict[str, Any], interrupts: Interrupts) -> int:
@@ -165,23 +168,34 @@ def file_pieces(audio: Samples, n_samples: int, *, realtime: bool) -> Iterator[S
         yield piece
 
 
-def caught_up(pieces: Iterator[Samples], clock: Callable[[], float] = time.monotonic) -> Iterator[Samples]:
+def caught_up(
+    pieces: Iterator[Samples], clock: Callable[[], float] = time.monotonic
+) -> Generator[Samples, None, None]:
     """Yield pieces of sound; those that came at the speed of sound while the last one was worked on, as one.
 
-    A thread reads the pieces, and notes when each came. clock: seconds.
+    A thread reads the pieces, at most 2 `MOST_WAITING` ahead, and notes when each came. clock: seconds.
     """
-    came: queue.SimpleQueue[tuple[Samples, float] | BaseException | None] = queue.SimpleQueue()
+    came: queue.Queue[tuple[Samples, float] | BaseException | None] = queue.Queue(MOST_WAITING)
     is_left = threading.Event()
 
+    def give(item: tuple[Samples, float] | BaseException | None) -> None:
+        while not is_left.is_set():
+            with suppress(queue.Full):
+                came.put(item, timeout=0.5)
+                return
+
     def read() -> None:
+        came_s = 0.0
         try:
             for piece in pieces:
                 if is_left.is_set():
                     break
-                came.put((piece, clock()))
-            came.put(None)
+                # What waits for a place came faster than it is worked on, at whatever speed it is taken.
+                came_s = came_s if came.full() else clock()
+                give((piece, came_s))
+            give(None)
         except BaseException as error:  # for the thread that works
-            came.put(error)
+            give(error)
 
     reader = threading.Thread(target=read, name="sottovoce-source", daemon=True)
     reader.start()
@@ -190,7 +204,7 @@ def caught_up(pieces: Iterator[Samples], clock: Callable[[], float] = time.monot
     is_open = True
     try:
         while is_open or waiting:
-            while is_open and not (waiting and came.empty()):
+            while is_open and len(waiting) < MOST_WAITING and not (waiting and came.empty()):
                 try:
                     received = came.get(timeout=0.5)  # a limit lets Ctrl-C through on every platform
                 except queue.Empty:
