@@ -97,6 +97,18 @@ def test_a_track_that_begins_later_begins_with_silence(
     np.testing.assert_array_equal(load_audio(data, audio_track=1), found)
 
 
+@pytest.mark.parametrize(("container", "codec"), [("matroska", "aac"), ("webm", "libopus"), ("mp4", "aac")])
+def test_sound_that_begins_behind_the_probe_and_ends_before_the_picture_is_whole(
+    container: str, codec: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = stamped_bytes(
+        NOISE, lambda t: t + 8.0, container=container, codec=codec, rate=48_000, picture_s=20.0
+    )
+    assert spans_near(load_audio(data), [(8.0, 17.0)])
+    assert "the audio begins at" in caplog.text
+    assert "truncated" not in caplog.text
+
+
 @pytest.mark.parametrize("name", ["film.ts", "film.ogg"])
 def test_a_late_track_of_formats_that_the_program_writes(name: str, tmp_path: Path) -> None:
     sound = tmp_path / "sound.flac"

@@ -96,6 +96,7 @@ class ContainerDecoder:
             self._stream = _audio_stream(self._container, name, audio_track)
             self.info = _info(self._container, self._stream, name)
             self._is_alone = len(self._container.streams) == 1
+            self._has_one_duration = self._container.format.name.startswith(("matroska", "flv"))
             if len(self.info.tracks) > 1:
                 logger.info("%s: audio track %s of %d", name, self.info.track, len(self.info.tracks))
         except BaseException:
@@ -228,13 +229,14 @@ class ContainerDecoder:
     def _check_length(self, n_samples: int) -> None:
         """Refuse a source without samples; note one that is shorter than it declares.
 
-        The sound of a film may end before its picture: only the duration of the track itself counts.
+        The sound of a film may end before its picture: only the duration of the track itself counts. Matroska
+        and FLV have none; FFmpeg gives that of the container to tracks whose first packet it has not seen.
         """
         if n_samples == 0 and self._sought is None:
             damaged = f", {self._n_damaged} damaged packets" if self._n_damaged else ""
             raise AudioError(f"{self._name}: expected audio, got no samples ({self.info.codec}{damaged})")
         decoded_s, declared_s = n_samples / SAMPLE_RATE, self.info.duration_s
-        is_own = self._is_alone or self._stream.duration is not None
+        is_own = self._is_alone or (self._stream.duration is not None and not self._has_one_duration)
         if (
             self._sought is None
             and is_own
