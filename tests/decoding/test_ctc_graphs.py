@@ -22,6 +22,7 @@ from sottovoce.decoding.ctc.graphs import CHUNK_FRAMES, CudaGraphs, GraphSearch
 from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.decoding.ctc.text import Labels
 from sottovoce.lm.fusion import ShallowFusion
+from sottovoce.lm.table import BackoffTable
 from sottovoce.lm.word_fusion import WordFusion
 from sottovoce.types import Hypothesis
 from tests.decoding.enumeration import RandomBigram, emissions
@@ -40,6 +41,12 @@ def as_on_a_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     """On the CPU words are picked out where they end, in shapes that depend on values."""
     if "cuda" not in request.keywords:
         monkeypatch.setattr(WordFusion, "_may_wait", staticmethod(lambda device: False))
+
+
+@pytest.fixture(autouse=True)
+def _as_on_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is read back from tensors while a graph is recorded."""
+    monkeypatch.setattr(BackoffTable, "_are_roots", lambda table, nodes: False)
 
 
 class Recording(TorchDispatchMode):

@@ -157,5 +157,5 @@ def test_verbatim_text_is_tried_again_where_it_ends_in_a_loop() -> None:
 
 
 def test_what_excludes_clean() -> None:
-    with pytest.raises(OptionError, match=r"clean: expected a language .*got 'Finnish'"):
+    with pytest.raises(OptionError, match=r"clean: expected a language .*got 'fi'"):
         TranscribeOptions(decoding=DecodingOptions(language="Finnish"), clean=True)

@@ -12,6 +12,7 @@ import pytest
 
 from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
+from sottovoce.backends.base import Capabilities
 from sottovoce.cli.main import run
 from sottovoce.engine.calls import CallGenerator
 from sottovoce.errors import OptionError
@@ -30,7 +31,7 @@ class Listening:
 
     def __init__(self, *, is_multilingual: bool = True) -> None:
         self.name = "listening"
-        self.backend = None
+        self.backend = SimpleNamespace(capabilities=Capabilities(attention=False))
         self.tokenizer = SimpleNamespace(is_multilingual=is_multilingual)
         self.asked: list[tuple[Samples, str, str]] = []
 
