@@ -35,6 +35,8 @@ from benchmarks.serving.others import OtherPrograms
 
 N_FILES = 256
 SHUTDOWN_S = 5.0
+HEAD_START_S = 2.0
+"""Of those who speak: a session that begins during an attack may be refused with 429."""
 
 
 async def health(address: str, times_s: list[float]) -> None:
@@ -75,6 +77,7 @@ async def beside(name: str | None, pid: int, address: str, options: argparse.Nam
     )
     told = ""
     if attacker is not None:
+        await asyncio.sleep(HEAD_START_S)
         told = (await asyncio.to_thread(attacker.communicate, "go\n"))[0]
     await talks
     asking.cancel()
