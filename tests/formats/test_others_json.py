@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 from pathlib import Path
@@ -294,8 +293,14 @@ JSON = st.recursive(
 
 @given(JSON)
 def test_any_json_is_read_or_refused(document: object) -> None:
-    with contextlib.suppress(OptionError):
-        write_transcript(writer_for("srt"), read(document))
+    try:
+        transcript = read(document)
+    except OptionError:
+        return
+    times = [time for segment in transcript.segments for time in (segment.start, segment.end)]
+    assert all(map(math.isfinite, times))
+    cues = write_transcript(writer_for("srt"), transcript)
+    assert ("-->" in cues) == any(segment.text.strip() for segment in transcript.segments)
 
 
 @pytest.mark.shared

@@ -123,7 +123,7 @@ def _pause_middle(one: SpeechSegment, after: SpeechSegment) -> int:
 
 
 def _loud_part(one: SpeechSegment, first: int, last: int, levels: Levels) -> SpeechSegment:
-    """The part of the levels [first, last) that is loud; the segment as it is where none is."""
+    """Return the loud part of the levels [first, last), or the whole segment if none of them is loud."""
     inside = levels[first:last]
     if not len(inside) or not inside.max():
         return one

@@ -152,7 +152,7 @@ class Timeline:
     def _settled(
         self, held: deque[av.AudioFrame], *, restarts: bool, is_end: bool
     ) -> Iterator[av.AudioFrame]:
-        """Yield held frames as soon as it is certain where they go."""
+        """Yield the frames that were held back, once their time stamps have been steady for `STEADY_S`."""
         while held:
             jump_s = self._deviation_s(held[0], self._next_s)
             if abs(jump_s) <= JITTER_S:

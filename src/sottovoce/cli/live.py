@@ -132,7 +132,7 @@ def _encoder_mode(model: Model, name: str) -> EncoderMode | None:
 
 
 def is_pipe(source: str) -> bool:
-    """Tell whether a source is standard input or a named pipe, which is read once and as it is filled."""
+    """Return whether a source is standard input or a named pipe, which can be read only once."""
     return source == "-" or Path(source).is_fifo()
 
 

@@ -82,7 +82,7 @@ def _command(recording: Path, target: Path, size: str, background: str, seconds:
         *("-map", "0:v", "-map", "1:a:0", "-vf", "ass=words.ass", "-pix_fmt", "yuv420p"),
         *("-af", "aresample=async=1:first_pts=0"),  # sound at its time stamps, as the words are
         *("-t", f"{max(seconds, 0.1):.3f}", str(target)),
-        # A picture that nobody reads would not count for the start time of MPEG-TS.
+        # Read the picture too: libav ignores discarded streams in the start time of MPEG-TS.
         *("-map", "0:v", "-map", "1:v?", "-c", "copy", "-t", f"{max(seconds, 0.1):.3f}", "-f", "null", "-"),
     ]
 

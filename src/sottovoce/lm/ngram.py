@@ -104,7 +104,7 @@ class NgramModel:
         return indexed_by_form(self.vocabulary)
 
     def _id(self, word: str) -> int | None:
-        """The id of a word as it is written, else of an equivalent form; None without one."""
+        """Return the id of a word, or of its other Unicode form; None if the model holds neither."""
         found = self.vocabulary.get(word)
         if found is None and not word.isascii():
             normal = composed(word)

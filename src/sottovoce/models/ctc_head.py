@@ -161,9 +161,9 @@ def fingerprint(tensors: Mapping[str, Tensor]) -> str:
 
 
 def ctc_head_of(checkpoint: Checkpoint, path: Path) -> CtcWeights | None:
-    """Find the head of a checkpoint read from `path`: its own, the one beside it, a bundled one, or None.
+    """Find the CTC head of a checkpoint: in the checkpoint, in the folder of `path`, or bundled; else None.
 
-    Raises: CheckpointError for a file beside it that is damaged, or of another encoder.
+    Raises: CheckpointError for a file in that folder that is damaged, or of another encoder.
     """
     if checkpoint.ctc_head is not None:
         return checkpoint.ctc_head

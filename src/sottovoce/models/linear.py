@@ -86,7 +86,7 @@ def _parts(n_out: int) -> int:
 
 
 FEW_INT8_ROWS = 16
-"""Up to here PyTorch's int8 kernel reads the table as it is; above, floats are faster (measured on Zen 4)."""
+"""The most rows for PyTorch's int8 kernel; for more, float products are faster (measured on Zen 4)."""
 KERNEL_STEP = 32
 """The kernel reads rows in blocks of so many columns."""
 

@@ -60,7 +60,7 @@ def may_be_halved(window: PackedWindow) -> bool:
 
 
 def is_silent(window: PackedWindow, result: DecodingResult, fallback: FallbackOptions) -> bool:
-    """Tell whether nobody speaks in a window, by its reading; a half of silence needs less to be that too."""
+    """Return whether a decoded window is silent; for a half of one the no-speech probability is enough."""
     limit = fallback.no_speech_threshold
     is_likely = limit is not None and result.no_speech_prob > limit
     return fallback.is_silence(result) or (window.may_be_silent and is_likely)
@@ -92,9 +92,9 @@ def _leaves_out(window: PackedWindow, cut: WindowCut, eot: int) -> bool:
 
 
 def is_too_little(segment: Segment, eot: int, long_s: float, fewest_s: float) -> bool:
-    """Tell whether speech as long as a segment, in its window's time, is said in more tokens than it has.
+    """Return whether a segment has some tokens, but fewer than speech of its length.
 
-    long_s: seconds from which on that can be told. fewest_s: tokens a second.
+    long_s: the shortest segment, in seconds, that is judged. fewest_s: the fewest tokens a second of speech.
     """
     length_s = segment.end - segment.start
     n_tokens = sum(token < eot for token in segment.tokens)

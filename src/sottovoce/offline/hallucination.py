@@ -138,7 +138,7 @@ class VoiceFinder:
         return is_spoken
 
     def is_too_short_for(self, segment: Segment) -> bool:
-        """Tell whether nobody can have said the text of a segment while there is a voice in it; log it."""
+        """Return whether a segment has more letters than its seconds of voice allow, and log it."""
         n_signs = sum(sign.isalnum() for sign in segment.text)
         is_short = n_signs > MOST_SIGNS_S * _seconds_in(self._voices, segment)
         if is_short:

@@ -15,7 +15,7 @@ LIVE_REQUEST = (
         {
             "sottovoce": ApiField(
                 "translate_to",
-                "send what is said in another language too: a code, tag or name, one of `translates_to` of "
+                "also send a translation into this language: a code, tag or name, one of `translates_to` of "
                 "the model in `/v1/models` ([translation](translation.md#in-the-server-and-on-the-page))",
             )
         },
