@@ -134,7 +134,7 @@ class Turns:
 
     def __init__(self) -> None:
         self._waiting: deque[Connection] = deque()
-        self._handle: asyncio.TimerHandle | None = None
+        self._handle: asyncio.Handle | None = None
         self._rests_until_s = 0.0
 
     def add(self, connection: Connection) -> None:
@@ -162,6 +162,10 @@ class Turns:
                 continue
             if is_more:
                 self._waiting.append(connection)
+        self._handle = loop.call_soon(self._rest, began_s)  # behind the tasks that handle what was parsed
+
+    def _rest(self, began_s: float) -> None:
+        loop = asyncio.get_running_loop()
         ended_s = loop.time()
         self._rests_until_s = ended_s + REST * (ended_s - began_s)
         self._handle = loop.call_at(self._rests_until_s, self._run) if self._waiting else None
