@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -20,7 +21,7 @@ from sottovoce.serving.captions.caption_messages import read_publication
 from sottovoce.serving.captions.caption_posts import CaptionPoster, CaptionTarget
 from sottovoce.serving.captions.hls import HlsWriter
 from sottovoce.serving.captions.shared_captions import CaptionChange, CaptionRegistry, SharedCaptions
-from sottovoce.serving.live.connection import DONE, GOING_DOWN
+from sottovoce.serving.live.connection import DONE, GOING_DOWN, off_loop
 from sottovoce.serving.live.transport import GoneError, WebSocketTransport, own_error
 from sottovoce.serving.parsing.faults import ApiError, logged_fault
 from sottovoce.serving.services import services_of
@@ -162,7 +163,7 @@ class Publisher(CaptionSocket):
             if shared.age_s > self.limits.session_s:
                 text = f"captions: expected at most {self.limits.session_s:g} s of a session"
                 raise ApiError(text, code="session_too_long")
-            kind, change = read_publication(message)
+            kind, change = await off_loop(len(message), partial(read_publication, message))
             if kind == "close":
                 await self.transport.close(DONE)
                 return
