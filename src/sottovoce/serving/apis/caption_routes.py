@@ -263,6 +263,7 @@ class Reader(CaptionSocket):
             if page is not None:
                 await self.transport.send_text(page.text)  # waits until most of the last one was taken
                 seen = page.revision
+                await anyio.sleep(0)  # others go first, where the system buffers megabytes for the reader
             elif shared.is_ended:
                 await self.transport.send({"type": "ended"})
                 await self.transport.close(DONE)
