@@ -18,7 +18,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from sottovoce.serving.apis.deepgram_params import OF_BOTH, OF_STREAMS, REFUSED
 from sottovoce.serving.apis.flux_params import OF_TURNS
 from sottovoce.serving.apis.sottovoce_live import FIELDS
-from sottovoce.serving.apis.transcription_jobs import UPLOAD_ID, WEBHOOK_URL
+from sottovoce.serving.apis.transcription_jobs import WEBHOOK_URL
 from sottovoce.serving.http.app import ROUTES
 from sottovoce.serving.http.openapi import document
 from sottovoce.serving.http.server import ServerThread
@@ -76,7 +76,7 @@ def test_it_has_every_path_and_field_that_is_read(quick: ServerThread) -> None:
     assert set(document()["paths"]) == served - {"/", "/captions", "/read", "/favicon.ico", *OTHER_PROTOCOLS}  # type: ignore[arg-type]
     assert properties("/v1/audio/transcriptions") == set(SUPPORTED["transcribe"])
     assert properties("/v1/audio/translations") == set(SUPPORTED["translate"])
-    assert properties("/v1/jobs") == {*SUPPORTED["transcribe"], UPLOAD_ID, WEBHOOK_URL}
+    assert properties("/v1/jobs") == {*SUPPORTED["transcribe"], WEBHOOK_URL}
     assert properties("/inference") == set(INFERENCE)
 
 
@@ -143,7 +143,7 @@ OBJECTS = st.fixed_dictionaries(
 )
 MESSAGES = st.one_of(OBJECTS.map(json.dumps), VALUES.map(json.dumps), st.text(), st.binary(max_size=2_000))
 QUERIES = st.dictionaries(st.sampled_from(NAMES), st.sampled_from(WORDS) | st.text(max_size=20), max_size=3)
-OTHER_PROTOCOLS = {"/v1/live", "/v1/captions", "/v1/captions/read", "/v1/uploads", "/v1/uploads/{id}"}
+OTHER_PROTOCOLS = {"/v1/live", "/v1/captions", "/v1/captions/read"}
 """Of which the document does not tell."""
 ENDS = {
     "/v1/live": '{"type": "close"}',

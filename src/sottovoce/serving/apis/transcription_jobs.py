@@ -5,28 +5,25 @@ from __future__ import annotations
 import time
 from contextlib import AsyncExitStack
 
-from starlette.datastructures import UploadFile
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from sottovoce.formats.document import Json
 from sottovoce.serving.jobs.job_runner import JobRunner, with_result
 from sottovoce.serving.jobs.transcription_job import TranscriptionJob, new_id
-from sottovoce.serving.jobs.upload_store import held
 from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.parsing.fields import Fields, number_of, wrong
 from sottovoce.serving.parsing.ignored import note_ignored
 from sottovoce.serving.recordings.file_jobs import while_there
 from sottovoce.serving.recordings.requests import FileRequest, transcription_request
-from sottovoce.serving.recordings.uploaded_file import UploadedFile, size_of
+from sottovoce.serving.recordings.uploaded_file import size_of
 from sottovoce.serving.recordings.uploads import check_duration, received_form, require_file
 from sottovoce.serving.services import key_of, services_of
 
 DEFAULT_LISTED, MOST_LISTED = 20, 100
 OF_LISTS = ("limit", "after")
 WEBHOOK_URL = "webhook_url"
-UPLOAD_ID = "upload_id"
-"""Fields that other forms do not have."""
+"""A field that other forms do not have."""
 
 
 async def create_job(request: Request) -> Response:
@@ -35,33 +32,21 @@ async def create_job(request: Request) -> Response:
     services, key = services_of(request), key_of(request)
     services.key_limits.check_audio(key)
     async with AsyncExitStack() as stack:
-        may_take_upload = jobs.uploads.has_whole(owner)  # its job has the place of the upload
-        if not may_take_upload:
-            stack.enter_context(jobs.place(owner))
+        stack.enter_context(jobs.place(owner))
         with services.upload(is_for_later=True):
             fields, upload = await stack.enter_async_context(received_form(request))
-        url, upload_id = fields.text(WEBHOOK_URL), fields.text(UPLOAD_ID)
+        url = fields.text(WEBHOOK_URL)
         if url is not None:
             jobs.webhooks.check(url, owner)
-        fields = fields.without(WEBHOOK_URL).without(UPLOAD_ID)
+        fields = fields.without(WEBHOOK_URL)
         file_request = await services.decoding.call(lambda: job_request(fields))
-        resumable = None if upload_id is None else jobs.uploads.find(owner, upload_id)
-        n_bytes = sum(len(name) + len(value) for name, value in fields.pairs)
         services.registry.resolve(file_request.model)
         note_ignored(request, services.registry.ignored(file_request.model, file_request.ignored))
-        if resumable is None:
-            if may_take_upload:
-                stack.enter_context(jobs.place(owner))
-            recording = require_file(upload)
-            n_bytes += size_of(recording)
-            jobs.check_bytes(n_bytes)
-            duration_s = await duration_of(request, recording)
-        else:
-            stack.enter_context(held(resumable))
-            n_bytes += resumable.n_bytes
-            with jobs.uploads.open(resumable) as file:
-                recording = UploadedFile(UploadFile(file, filename=resumable.filename))
-                duration_s = await duration_of(request, recording)
+        recording = require_file(upload)
+        n_bytes = size_of(recording) + sum(len(name) + len(value) for name, value in fields.pairs)
+        jobs.check_bytes(n_bytes)
+        checked = check_duration(recording, services.settings.limits.duration_s)
+        duration_s = await while_there(request, services.decoding.run(checked))
         services.key_limits.take_recording(key, duration_s)
         job = TranscriptionJob(
             new_id(),
@@ -74,15 +59,8 @@ async def create_job(request: Request) -> Response:
             model=file_request.model,
             webhook_url=url,
         )
-        await jobs.add(job, fields.pairs, recording.source if resumable is None else resumable)
+        await jobs.add(job, fields.pairs, recording.source)
     return JSONResponse(job.document, status_code=202, headers={"location": f"/v1/jobs/{job.id}"})
-
-
-async def duration_of(request: Request, recording: UploadedFile) -> float:
-    """Return the seconds of a recording. Raises: ApiError, AudioError."""
-    services = services_of(request)
-    checked = check_duration(recording, services.settings.limits.duration_s)
-    return await while_there(request, services.decoding.run(checked))
 
 
 def job_request(fields: Fields) -> FileRequest:

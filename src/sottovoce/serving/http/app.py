@@ -25,13 +25,6 @@ from sottovoce.serving.apis.deepgram import listen, listen_recording
 from sottovoce.serving.apis.flux import listen_to_turns
 from sottovoce.serving.apis.openai_files import transcriptions, translations
 from sottovoce.serving.apis.openai_realtime import client_secrets, realtime
-from sottovoce.serving.apis.resumable_uploads import (
-    continue_upload,
-    create_upload,
-    delete_upload,
-    upload_options,
-    upload_state,
-)
 from sottovoce.serving.apis.sottovoce_live import live, live_refusal
 from sottovoce.serving.apis.transcription_jobs import create_job, delete_job, job_info, job_list
 from sottovoce.serving.apis.whisper_cpp import inference, load, plainly
@@ -50,8 +43,6 @@ from sottovoce.serving.services import Services, engine_states, services_of
 from sottovoce.serving.settings import ServerSettings
 
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
-TUS_REQUEST_HEADERS = ("tus-resumable", "upload-length", "upload-metadata", "upload-offset")
-TUS_ANSWER_HEADERS = ("tus-resumable", "upload-expires", "upload-length", "upload-offset")
 WEB = Path(str(resources.files("sottovoce.serving") / "web"))
 
 
@@ -108,9 +99,9 @@ def layers(services: Services) -> list[Middleware]:
     cors = Middleware(
         CORSMiddleware,
         allow_origins=list(settings.access.origins),
-        allow_methods=["GET", "HEAD", "POST", "PATCH", "DELETE"],
-        allow_headers=["authorization", "content-type", "x-request-id", *TUS_REQUEST_HEADERS],
-        expose_headers=["x-request-id", "retry-after", "location", IGNORED_HEADER, *TUS_ANSWER_HEADERS],
+        allow_methods=["GET", "HEAD", "POST", "DELETE"],
+        allow_headers=["authorization", "content-type", "x-request-id"],
+        expose_headers=["x-request-id", "retry-after", "location", IGNORED_HEADER],
     )
     return [outermost, cors, logged]
 
@@ -242,11 +233,6 @@ ROUTES = [
     Route("/v1/jobs", guarded(job_list), methods=["GET"]),
     Route("/v1/jobs/{id}", guarded(job_info), methods=["GET"]),
     Route("/v1/jobs/{id}", guarded(delete_job), methods=["DELETE"]),
-    Route("/v1/uploads", guarded(upload_options), methods=["OPTIONS"]),
-    Route("/v1/uploads", guarded(create_upload), methods=["POST"]),
-    Route("/v1/uploads/{id}", guarded(upload_state), methods=["HEAD"]),
-    Route("/v1/uploads/{id}", guarded(continue_upload), methods=["PATCH"]),
-    Route("/v1/uploads/{id}", guarded(delete_upload), methods=["DELETE"]),
     Route("/v1/listen", guarded(listen_recording), methods=["POST"]),
     WebSocketRoute("/v1/listen", listen),
     WebSocketRoute("/v2/listen", listen_to_turns),

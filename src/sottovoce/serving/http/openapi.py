@@ -1,7 +1,7 @@
 """The server's requests as an OpenAPI 3.1 document, from the tables that the code reads them by.
 
 Forms are described by the options that they name (`forms`); the parameters of addresses are here.
-Sockets are no part of OpenAPI: docs/protocol.md has ours; uploads are those of tus.
+Sockets are no part of OpenAPI: docs/protocol.md has ours.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sottovoce.options.schema import Api
 from sottovoce.serving.access.public_post import MAX_URL
 from sottovoce.serving.apis.deepgram_params import ENCODINGS, OF_BOTH, OF_RECORDINGS, UTT_SPLIT_S
 from sottovoce.serving.apis.openai_realtime import MAX_SECRET_S, MIN_SECRET_S
-from sottovoce.serving.apis.transcription_jobs import MOST_LISTED, UPLOAD_ID, WEBHOOK_URL
+from sottovoce.serving.apis.transcription_jobs import MOST_LISTED, WEBHOOK_URL
 from sottovoce.serving.jobs.transcription_job import JOB_STATES
 from sottovoce.serving.parsing.forms import TEXT, TEXTS, fields_of, schema_of
 from sottovoce.serving.parsing.pcm import MAX_RATE, MIN_RATE
@@ -129,10 +129,9 @@ def jobs() -> dict[str, Json]:
         {"name": "limit", "in": "query", "schema": limit},
         {"name": "after", "in": "query", "schema": STRING},
     ]
-    names = (*SUPPORTED["transcribe"], UPLOAD_ID, WEBHOOK_URL)
+    names = (*SUPPORTED["transcribe"], WEBHOOK_URL)
     fields: dict[str, Schema] = {
         **form_schemas("openai"),
-        UPLOAD_ID: STRING,
         WEBHOOK_URL: {"type": "string", "format": "uri", "maxLength": MAX_URL},
     }
     taken = answers({"application/json": {"schema": job}})

@@ -195,9 +195,8 @@ class RequestLogMiddleware:
         path: str = scope["path"]
         if path.startswith("/static/"):
             return "/static"
-        for folder in ("/v1/jobs/", "/v1/uploads/"):
-            if path.startswith(folder):
-                return f"{folder}{{id}}"
+        if path.startswith("/v1/jobs/"):
+            return "/v1/jobs/{id}"
         return path if path in self._routes else "other"
 
 

@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import BinaryIO
 
 import anyio
@@ -25,7 +24,6 @@ from sottovoce.formats.document import Json, json_text
 from sottovoce.serving.access.api_keys import KeyRing
 from sottovoce.serving.jobs.job_store import JobStore
 from sottovoce.serving.jobs.transcription_job import TranscriptionJob
-from sottovoce.serving.jobs.upload_store import ResumableUpload, UploadStore
 from sottovoce.serving.jobs.webhooks import WAITS_S, WebhookSender
 from sottovoce.serving.metrics import Metrics
 from sottovoce.serving.parsing.faults import OUT_OF_MEMORY, ApiError, busy, fault_of, logged_fault
@@ -77,7 +75,6 @@ class JobRunner:
         self._n_at_once = n_at_once
         self._tracing = tracing
         self._store = JobStore(settings.folder)
-        self.uploads = UploadStore(Path(settings.folder))
         self._jobs = {job.id: job for job in self._store.load()}
         self._scopes: dict[str, anyio.CancelScope] = {}
         """Of jobs that are under way, or whose addresses are being told."""
@@ -93,7 +90,7 @@ class JobRunner:
     @property
     def n_bytes(self) -> int:
         """Bytes of all jobs, and of those that are being taken."""
-        return self._reserved_bytes + self.uploads.n_bytes + sum(job.n_bytes for job in self._jobs.values())
+        return self._reserved_bytes + sum(job.n_bytes for job in self._jobs.values())
 
     def jobs_of(self, owner: str) -> list[TranscriptionJob]:
         """Return the jobs of an owner, newest first."""
@@ -118,10 +115,10 @@ class JobRunner:
             self._reserved[owner] -= 1
 
     def check_place(self, owner: str) -> None:
-        """Check that there is a place for another job or upload. Raises: ApiError 429."""
+        """Check that there is a place for another job. Raises: ApiError 429."""
         settings = self._settings
-        n_jobs = len(self._jobs) + self._reserved.total() + self.uploads.count()
-        own = len(self.jobs_of(owner)) + self._reserved[owner] + self.uploads.count(owner)
+        n_jobs = len(self._jobs) + self._reserved.total()
+        own = len(self.jobs_of(owner)) + self._reserved[owner]
         if n_jobs >= settings.most or (owner and own >= max(1, settings.most // 2)):
             raise busy(f"{own} jobs are here: take their results and delete them, or try later", RETRY_S)
 
@@ -131,47 +128,22 @@ class JobRunner:
         if self.n_bytes + n_bytes > settings.most_bytes:
             raise busy(f"{settings.most_mb:g} MB of jobs are here: try again later", RETRY_S)
 
-    @property
-    def keep_s(self) -> float:
-        """Seconds for which what is over, or does not go on, is kept."""
-        return self._settings.keep_s
-
-    async def begin_upload(self, owner: str, n_bytes: int, filename: str) -> ResumableUpload:
-        """Begin an upload, which has its place among jobs. Raises: ApiError 429 without room, 503."""
-        self.check_place(owner)
-        self.check_bytes(n_bytes)
-        with disk_errors():
-            return await self.uploads.create(owner, n_bytes, filename)
-
-    async def append(self, upload: ResumableUpload, piece: bytes) -> None:
-        """Take the next bytes of an upload. Raises: ApiError 503 where they cannot be kept."""
-        with disk_errors():
-            await self.uploads.append(upload, piece)
-
     async def add(
-        self, job: TranscriptionJob, fields: Sequence[tuple[str, str]], recording: BinaryIO | ResumableUpload
+        self, job: TranscriptionJob, fields: Sequence[tuple[str, str]], recording: BinaryIO
     ) -> None:
-        """Take a job that has its place, and its recording, which is moved where it is an upload.
+        """Take a job that has its place, and its recording.
 
-        The bytes of an upload are counted already, so that its job is never refused for them.
         Raises: ApiError 429 without room, 503 where it cannot be kept.
         """
-        source: BinaryIO | Path
-        if isinstance(recording, ResumableUpload):
-            n_new, source = 0, self.uploads.data(recording)
-        else:
-            n_new, source = job.n_bytes, recording
-            self.check_bytes(n_new)
-        self._reserved_bytes += n_new
+        self.check_bytes(job.n_bytes)
+        self._reserved_bytes += job.n_bytes
         try:
             with disk_errors(), anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(self._store.add, job, fields, source)
+                await anyio.to_thread.run_sync(self._store.add, job, fields, recording)
         finally:
-            self._reserved_bytes -= n_new
+            self._reserved_bytes -= job.n_bytes
         self._jobs[job.id] = job
         self._note_change()
-        if isinstance(recording, ResumableUpload):
-            await self.uploads.remove(recording)
 
     async def result(self, job: TranscriptionJob) -> bytes:
         """Return the result of a job that went well, as JSON. Raises: ApiError 404 where it just went."""
@@ -349,7 +321,6 @@ class JobRunner:
     async def _expire(self) -> None:
         while True:
             oldest_s = time.time() - self._settings.keep_s
-            await self.uploads.remove_older_than(oldest_s)
             for job in [job for job in self._jobs.values() if (job.finished_s or oldest_s) < oldest_s]:
                 await self.delete(job)
             await anyio.sleep(LOOK_EVERY_S)

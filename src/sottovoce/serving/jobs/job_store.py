@@ -63,28 +63,19 @@ class JobStore:
                 shutil.rmtree(folder, ignore_errors=True)
         return sorted(found, key=lambda job: job.created_s)
 
-    def add(
-        self, job: TranscriptionJob, fields: Sequence[tuple[str, str]], recording: BinaryIO | Path
-    ) -> None:
-        """Keep a new job: it is there whole, or not at all. Raises: OSError.
-
-        recording: is copied; a path is moved, in the same file system.
-        """
-        folder, whole = self._folder / (job.id + UNFINISHED), self._folder / job.id
+    def add(self, job: TranscriptionJob, fields: Sequence[tuple[str, str]], recording: BinaryIO) -> None:
+        """Keep a new job with a copy of its recording: it is there whole, or not at all. Raises: OSError."""
+        folder = self._folder / (job.id + UNFINISHED)
         folder.mkdir(mode=0o700)
         try:
-            if not isinstance(recording, Path):
-                recording.seek(0)
-                with open(folder / RECORDING, "wb") as copy:
-                    shutil.copyfileobj(recording, copy, COPY_BYTES)
+            recording.seek(0)
+            with open(folder / RECORDING, "wb") as copy:
+                shutil.copyfileobj(recording, copy, COPY_BYTES)
             (folder / FIELDS).write_text(json.dumps(fields), encoding="utf-8")
             write_whole(folder / RECORD, json.dumps(job.record))
-            os.rename(folder, whole)
-            if isinstance(recording, Path):
-                os.rename(recording, whole / RECORDING)  # last: until then it is there under its old name
+            os.rename(folder, self._folder / job.id)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
-            shutil.rmtree(whole, ignore_errors=True)
             raise
 
     def save(self, job: TranscriptionJob) -> None:
