@@ -1,4 +1,4 @@
-"""Keys with names: their rates, sessions and quotas, and the file that they stand in."""
+"""Keys with names: their rates and sessions, and the file that they stand in."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ import openai
 import pytest
 from openai import OpenAI
 from websockets.asyncio.client import connect
-from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.exceptions import InvalidStatus
 
 from sottovoce.errors import OptionError
 from sottovoce.serving.access.api_keys import MOST_KEYS, ApiKey, KeyRing, digest_of, read_keys
-from sottovoce.serving.access.key_limits import DAY_S, KeyLimits
+from sottovoce.serving.access.key_limits import KeyLimits
 from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.metrics import Metrics
 from sottovoce.serving.parsing.faults import ApiError
@@ -41,7 +41,6 @@ key = "newsroom-key-1"
 sha256 = "{digest}"
 requests-per-minute = 3
 sessions = 1
-audio_s_per_day = 10
 """
 KIOSK, NEWSROOM, UNNAMED = "kiosk-key-12", "newsroom-key-1", "unnamed-key-1"
 LIVE, REALTIME = "/v1/live", "/v1/realtime?intent=transcription"
@@ -161,35 +160,20 @@ def send(server: ServerThread, seconds: int, key: str = KIOSK) -> httpx.Response
     return httpx.post(f"{server.url}/v1/audio/transcriptions", files=files, headers=bearer(key), timeout=60)
 
 
-def test_recordings_count_for_a_day_and_too_much_is_refused(locked: ServerThread) -> None:
-    assert send(locked, 11).status_code == 413, "no day has so much"
-    assert send(locked, 6).status_code == 200
-    refused = send(locked, 6)
-    assert (refused.status_code, refused.json()["error"]["code"]) == (429, "insufficient_quota")
-    assert 1 <= int(refused.headers["retry-after"]) <= DAY_S
-    assert send(locked, 12, NEWSROOM).status_code == 200
-    written = metrics(locked)
-    assert 'sottovoce_key_audio_seconds_total{key="kiosk"} 6.0' in written
-    assert 'sottovoce_key_audio_seconds_total{key="newsroom"} 12.0' in written
-    assert 'sottovoce_key_refused_total{key="kiosk",limit="audio"} 2.0' in written
-
-
-def test_a_live_session_ends_where_the_day_is_used_up_and_none_begins_after_it(locked: ServerThread) -> None:
+def test_the_audio_of_a_key_is_counted(locked: ServerThread) -> None:
     async def run() -> None:
         async with connect(f"ws://{locked.address}{LIVE}", additional_headers=bearer(KIOSK)) as socket:
-            last: dict[str, Any] = {}
-            try:
-                for _ in range(12):
-                    await socket.send(bytes(32_000))
-                while True:
-                    last = json.loads(await asyncio.wait_for(socket.recv(), 20))
-            except ConnectionClosed:
-                assert last["error"]["code"] == "insufficient_quota"
-        status, headers, body = await refusal(locked, REALTIME, KIOSK)
-        assert (status, body["error"]["code"]) == (429, "insufficient_quota")
-        assert int(headers["retry-after"]) >= 1
+            await socket.send(bytes(64_000))
+            await socket.send(json.dumps({"type": "close"}))
+            async for _ in socket:
+                pass
 
+    for seconds in (6, 11):
+        assert send(locked, seconds, NEWSROOM).status_code == 200
     asyncio.run(run())
+    written = metrics(locked)
+    assert 'sottovoce_key_audio_seconds_total{key="newsroom"} 17.0' in written
+    assert 'sottovoce_key_audio_seconds_total{key="kiosk"} 2.0' in written
 
 
 def test_a_client_secret_counts_for_the_key_that_made_it(locked: ServerThread, keys_file: Path) -> None:
@@ -275,7 +259,6 @@ def test_a_hangup_reads_the_file_again_and_ends_nothing(keys_file: Path) -> None
         ('[a]\nkey = "long-enough"\nsessions = 0', "sessions: expected a whole number from 1"),
         ('[a]\nkey = "long-enough"\nsessions = true', "sessions: expected a whole number"),
         ('[a]\nkey = "long-enough"\nrequests-per-minute = 1.5', "requests-per-minute: expected"),
-        ('[a]\nkey = "long-enough"\naudio-s-per-day = nan', "audio-s-per-day: expected seconds"),
         ('[a]\nkey = "long-enough"\nwebhook-secret = "short"', "webhook-secret: expected a secret of"),
         ('[a]\nkey = "long-enough"\n[b]\nkey = "long-enough"', "got one twice"),
         ("".join(f'[k{i}]\nkey = "long-enough-{i}"\n' for i in range(MOST_KEYS + 1)), "expected 1 to"),
@@ -311,7 +294,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def key_limits(clock: Clock) -> KeyLimits:
-    return KeyLimits(Metrics(), clock, clock)
+    return KeyLimits(Metrics(), clock)
 
 
 def test_of_any_minute_a_key_has_as_many_requests_as_it_may(key_limits: KeyLimits, clock: Clock) -> None:
@@ -330,19 +313,6 @@ def test_of_any_minute_a_key_has_as_many_requests_as_it_may(key_limits: KeyLimit
     assert len(taken) > 50
     for i, at in enumerate(taken[5:]):
         assert at - taken[i] >= 60.0
-
-
-def test_a_day_ends_at_midnight(key_limits: KeyLimits, clock: Clock) -> None:
-    key = ApiKey("a", b"", audio_s_per_day=100.0)
-    key_limits.take_recording(key, 100.0)
-    with pytest.raises(ApiError) as refused:
-        key_limits.check_audio(key)
-    assert clock.seconds % DAY_S + (refused.value.retry_s or 0) == DAY_S
-    clock.seconds += refused.value.retry_s or 0
-    key_limits.check_audio(key)
-    key_limits.take_live(key, 100.0)
-    with pytest.raises(ApiError):
-        key_limits.take_live(key, 0.1)
 
 
 def test_a_session_that_fails_gives_up_its_place(key_limits: KeyLimits) -> None:

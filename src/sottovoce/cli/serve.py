@@ -92,7 +92,7 @@ ACCESS = (
     click.option(
         "--keys",
         metavar="FILE",
-        help="More keys, with names, rates and quotas: a TOML file, read again when it changes and on "
+        help="More keys, with names and limits: a TOML file, read again when it changes and on "
         "SIGHUP. [none]",
     ),
     click.option(

@@ -25,7 +25,7 @@ MOST_REQUESTS = 100_000
 """A minute: the time of each is kept for that long."""
 NAME = re.compile(r"[A-Za-z0-9._-]{1,50}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
-SETTINGS = ("key", "sha256", "requests-per-minute", "sessions", "audio-s-per-day", "webhook-secret")
+SETTINGS = ("key", "sha256", "requests-per-minute", "sessions", "webhook-secret")
 """What the table of a key may hold."""
 
 
@@ -33,15 +33,14 @@ SETTINGS = ("key", "sha256", "requests-per-minute", "sessions", "audio-s-per-day
 class ApiKey:
     """Who asks, and how much that may be. name: "" for keys that have none.
 
-    digest: SHA-256 of the key. requests_per_minute, sessions (live ones at a time), audio_s_per_day: None:
-    as much as the server takes of anybody. webhook_secret: signs webhooks of its jobs; None: the server's.
+    digest: SHA-256 of the key. requests_per_minute, sessions (live ones at a time): None: as
+    much as the server takes of anybody. webhook_secret: signs webhooks of its jobs; None: the server's.
     """
 
     name: str
     digest: bytes = field(repr=False)
     requests_per_minute: int | None = None
     sessions: int | None = None
-    audio_s_per_day: float | None = None
     webhook_secret: bytes | None = field(default=None, repr=False)
 
 
@@ -153,7 +152,6 @@ def key_of(where: str, name: str, table: object) -> ApiKey:
         digest_in(where, given),
         whole(f"{where} requests-per-minute", requests, MOST_REQUESTS),
         whole(f"{where} sessions", sessions, 1_000_000),
-        seconds(f"{where} audio-s-per-day", given.get("audio-s-per-day")),
         None if secret is None else secret_of(f"{where} webhook-secret", str(secret)),
     )
 
@@ -179,12 +177,3 @@ def whole(where: str, value: object, most: int) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
         raise OptionError(f"{where}: expected a whole number from 1 to {most}, got '{str(value)[:50]}'")
     return value
-
-
-def seconds(where: str, value: object) -> float | None:
-    """Read seconds above 0; None where there are none. Raises: OptionError."""
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1e9:
-        raise OptionError(f"{where}: expected seconds above 0, got '{str(value)[:50]}'")
-    return float(value)

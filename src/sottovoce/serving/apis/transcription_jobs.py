@@ -29,8 +29,7 @@ WEBHOOK_URL = "webhook_url"
 async def create_job(request: Request) -> Response:
     """Take a recording, and answer 202 with its job. Raises: ApiError, AudioError."""
     jobs, owner = runner_of(request), owner_of(request)
-    services, key = services_of(request), key_of(request)
-    services.key_limits.check_audio(key)
+    services = services_of(request)
     async with AsyncExitStack() as stack:
         stack.enter_context(jobs.place(owner))
         with services.upload(is_for_later=True):
@@ -47,7 +46,7 @@ async def create_job(request: Request) -> Response:
         jobs.check_bytes(n_bytes)
         checked = check_duration(recording, services.settings.limits.duration_s)
         duration_s = await while_there(request, services.decoding.run(checked))
-        services.key_limits.take_recording(key, duration_s)
+        services.key_limits.count_audio(key_of(request), duration_s)
         job = TranscriptionJob(
             new_id(),
             owner,

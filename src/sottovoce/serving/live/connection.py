@@ -218,10 +218,10 @@ class LiveConnection(ABC, Generic[M]):
             await self.queue.put(CloseRequested(code))
 
     def count(self) -> None:
-        """Count the audio of the session. Raises: ApiError where it is too long, or its key has no more."""
+        """Count the audio of the session. Raises: ApiError where it is too long."""
         new_s, self._counted_s = self.received_s - self._counted_s, self.received_s
         self.services.metrics.live_seconds.inc(new_s)
-        self.services.key_limits.take_live(self.key, new_s)
+        self.services.key_limits.count_audio(self.key, new_s)
         if self.received_s > self.limits.session_s:
             raise self.too_long()
 

@@ -81,8 +81,7 @@ async def begin_job(
     where that is decoded.
     Raises: ApiError, and the errors of the library.
     """
-    services, key = services_of(request), key_of(request)
-    services.key_limits.check_audio(key)
+    services = services_of(request)
     with services.upload():
         fields, upload = await stack.enter_async_context(received)
     stack.enter_context(services.recording())
@@ -91,7 +90,8 @@ async def begin_job(
     name = services.registry.resolve(file_request.model)
     note_ignored(request, services.registry.ignored(file_request.model, file_request.ignored))
     checked = check_duration(recording, services.settings.limits.duration_s)
-    services.key_limits.take_recording(key, await while_there(request, services.decoding.run(checked)))
+    audio_s = await while_there(request, services.decoding.run(checked))
+    services.key_limits.count_audio(key_of(request), audio_s)
     if adapt is not None:
         file_request = await while_there(request, services.decoding.run(adapt(file_request, recording)))
         recording.seek(0)
