@@ -36,7 +36,7 @@ def test_requests_sessions_and_jobs_have_spans(
         made.add_span_processor(SimpleSpanProcessor(exporter))
         return made
 
-    monkeypatch.setattr(tracing, "make_provider", provider)
+    monkeypatch.setattr("sottovoce.serving.services.make_provider", provider)
     wanted = replace(settings(), traces=True, jobs=JobSettings(str(tmp_path)))
 
     async def live(address: str) -> None:
@@ -75,6 +75,6 @@ def test_without_the_packages_it_is_told_what_to_install(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(tracing.importlib, "import_module", missing)
     with pytest.raises(MissingExtraError, match="trace"):
-        tracing.make_tracing(True)
-    with tracing.make_tracing(False).span("none") as set_attribute:
+        tracing.make_provider()
+    with tracing.Tracing().span("none") as set_attribute:
         set_attribute("any", 1)

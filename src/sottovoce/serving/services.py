@@ -30,7 +30,7 @@ from sottovoce.serving.scheduling.model_registry import WORK_ENDS_WITHIN_S, Mode
 from sottovoce.serving.scheduling.model_work import ModelWork
 from sottovoce.serving.scheduling.overload import LOOK_EVERY_S, OverloadWatch
 from sottovoce.serving.settings import UPLOADS_A_PLACE, ServerSettings
-from sottovoce.serving.tracing import make_tracing
+from sottovoce.serving.tracing import Tracing, make_provider
 
 UNLOAD_EVERY_S = 5.0
 REQUESTS_A_JOB = 4
@@ -64,7 +64,7 @@ class Services(Collector):
         self.caption_posters: dict[str, CaptionPoster] = {}
         """Of captions that are shared and posted elsewhere, by their tokens."""
         self.overload = OverloadWatch(settings.limits.wait_s)
-        self.tracing = make_tracing(settings.traces)
+        self.tracing = Tracing(make_provider() if settings.traces else None)
         self.is_ready = not settings.models.preload
         self.secrets = ClientSecrets(settings.access.secret_key)
         self.keys = KeyRing(settings.access)

@@ -16,7 +16,6 @@ from sottovoce.errors import MissingExtraError
 SetAttribute: TypeAlias = Callable[[str, "str | int | float"], None]
 NAME = "sottovoce"
 STATUS = "http.response.status_code"
-FAULTS = range(500, 600)
 
 
 class Tracing:
@@ -24,35 +23,32 @@ class Tracing:
 
     def __init__(self, provider: Any = None) -> None:
         self._provider = provider
-        if provider is not None:
-            self._tracer = provider.get_tracer(NAME)
-            self._trace = importlib.import_module("opentelemetry.trace")
-            carried = importlib.import_module("opentelemetry.trace.propagation.tracecontext")
-            self._context = carried.TraceContextTextMapPropagator()
 
     @contextmanager
     def span(
         self, name: str, headers: Mapping[str, str] | None = None, **attributes: str
     ) -> Iterator[SetAttribute]:
-        """Make a span of what is done inside; gives what sets further attributes of it.
+        """Make a span of what is done inside; yields a function that sets further attributes.
 
-        headers: of a request, whose `traceparent` the span belongs under. attributes: `__` stands for a dot.
+        headers: of a request, whose `traceparent` is the span's parent. attributes: `__` stands for a dot.
         """
         if self._provider is None:
-            yield ignore
+            yield lambda key, value: None
             return
-        with self._tracer.start_as_current_span(
+        trace = importlib.import_module("opentelemetry.trace")
+        propagate = importlib.import_module("opentelemetry.propagate")
+        with self._provider.get_tracer(NAME).start_as_current_span(
             name,
-            context=self._context.extract(headers or {}),
-            kind=self._trace.SpanKind.INTERNAL if headers is None else self._trace.SpanKind.SERVER,
+            context=propagate.extract(headers or {}),
+            kind=trace.SpanKind.INTERNAL if headers is None else trace.SpanKind.SERVER,
             attributes={key.replace("__", "."): value for key, value in attributes.items()},
             record_exception=False,  # its message may tell what was said
         ) as span:
 
             def set_attribute(key: str, value: str | int | float) -> None:
                 span.set_attribute(key, value)
-                if key == STATUS and value in FAULTS:
-                    span.set_status(self._trace.StatusCode.ERROR)
+                if key == STATUS and int(value) >= 500:
+                    span.set_status(trace.StatusCode.ERROR)
 
             yield set_attribute
 
@@ -60,15 +56,6 @@ class Tracing:
         """Send what is left."""
         if self._provider is not None:
             self._provider.shutdown()
-
-
-def ignore(key: str, value: str | int | float) -> None:
-    """Set nothing."""
-
-
-def make_tracing(is_wanted: bool) -> Tracing:
-    """Make what sends spans by OTLP, or what makes none. Raises: MissingExtraError."""
-    return Tracing(make_provider()) if is_wanted else Tracing()
 
 
 def make_provider() -> Any:
