@@ -30,7 +30,7 @@ FLOORS = [
 ]
 """From the ground up; a room sees the floors below its own, and itself."""
 SERVING_FLOORS = [
-    {"settings", "metrics", "tracing", "health_check"},
+    {"settings", "telemetry", "health_check"},
     {"parsing"},
     {"access", "scheduling"},
     {"captions", "recordings"},

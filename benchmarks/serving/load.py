@@ -43,10 +43,10 @@ from benchmarks.serving.streams import (
     streams,
 )
 from sottovoce.api import Model, load_model
-from sottovoce.engine.audio_accumulator import AudioAccumulator
 from sottovoce.engine.batching import BatchingExecutor
-from sottovoce.engine.tasks import Task
+from sottovoce.engine.calls import Task
 from sottovoce.engine.update_interval import INTERVALS_S, UpdateIntervalController
+from sottovoce.serving.scheduling.session_handle import AudioAccumulator
 from sottovoce.serving.settings import Work
 from sottovoce.streaming.session import Session
 from sottovoce.types import SAMPLE_RATE, Event

@@ -12,8 +12,7 @@ from benchmarks.serving.streams import PUSH_S, Report, Said, Stream, memory_mb, 
 from sottovoce.api import Model
 from sottovoce.options.live import LiveOptions
 from sottovoce.options.transcribe import TranscribeOptions
-from sottovoce.serving.scheduling.model_work import TranscriptionRequest
-from sottovoce.serving.scheduling.scheduler import Scheduler
+from sottovoce.serving.scheduling.scheduler import Scheduler, TranscriptionRequest
 from sottovoce.serving.settings import Work
 from sottovoce.types import Samples
 

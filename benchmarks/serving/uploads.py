@@ -24,8 +24,7 @@ from benchmarks.harness.tables import show_heads, show_json, show_row
 from sottovoce.api import Model, load_model
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.serving.scheduling import scheduler
-from sottovoce.serving.scheduling.model_work import TranscriptionRequest
-from sottovoce.serving.scheduling.scheduler import Scheduler
+from sottovoce.serving.scheduling.scheduler import Scheduler, TranscriptionRequest
 from sottovoce.serving.settings import Work
 from sottovoce.types import SAMPLE_RATE, Samples
 

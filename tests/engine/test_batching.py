@@ -15,8 +15,7 @@ from sottovoce.api import Model, load_model
 from sottovoce.audio.vad_stream import VadStream
 from sottovoce.backends.base import Backend, IncrementalResult, IncrementalWindow, RunningRows
 from sottovoce.engine.batching import Batching, BatchingExecutor
-from sottovoce.engine.calls import CallGenerator, HostCall, IncrementalEncodeCall
-from sottovoce.engine.tasks import Priority, Task
+from sottovoce.engine.calls import CallGenerator, HostCall, IncrementalEncodeCall, Priority, Task
 from sottovoce.errors import OptionError
 from sottovoce.language.probe import ProbeOptions
 from sottovoce.streaming.options import StreamOptions

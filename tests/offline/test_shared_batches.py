@@ -12,10 +12,9 @@ import pytest
 
 from sottovoce.audio.recording import Recording
 from sottovoce.backends.base import Backend
-from sottovoce.engine.batches import batch_key
 from sottovoce.engine.batching import Batching, BatchingExecutor
-from sottovoce.engine.calls import CallGenerator, DecodeCall, HostCall
-from sottovoce.engine.tasks import Priority, Task
+from sottovoce.engine.calls import CallGenerator, DecodeCall, HostCall, Priority, Task
+from sottovoce.engine.executor import batch_key
 from sottovoce.offline.longform import transcriber_for, transcription_of
 from sottovoce.offline.transcription import FileTranscription
 from sottovoce.options.decoding import DecodingOptions

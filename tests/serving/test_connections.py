@@ -21,8 +21,7 @@ from websockets.asyncio.client import connect
 
 from sottovoce.errors import OptionError
 from sottovoce.serving.http.connections import ConnectionGate, ConnectionMiddleware, make_connections
-from sottovoce.serving.http.quiet_log import QuietLoop
-from sottovoce.serving.http.server import ServerThread
+from sottovoce.serving.http.server import QuietLoop, ServerThread
 from sottovoce.serving.settings import Access, ServerLimits
 from tests.serving.servers import SlowModel, serving, until
 

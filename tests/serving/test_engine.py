@@ -11,8 +11,7 @@ import pytest
 
 from sottovoce.api import Model
 from sottovoce.engine.batching import BatchingExecutor
-from sottovoce.engine.calls import CallGenerator, IncrementalEncodeCall
-from sottovoce.engine.tasks import Priority, Task
+from sottovoce.engine.calls import CallGenerator, IncrementalEncodeCall, Priority, Task
 from sottovoce.errors import OptionError
 from sottovoce.formats.event_lines import event_document
 from sottovoce.options.live import LiveOptions

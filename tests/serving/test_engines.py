@@ -15,16 +15,13 @@ import torch
 from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.engine.batching import BatchingExecutor
-from sottovoce.engine.calls import CallGenerator, HostCall
-from sottovoce.engine.tasks import Priority
+from sottovoce.engine.calls import CallGenerator, HostCall, Priority
 from sottovoce.errors import OptionError
 from sottovoce.options.live import LiveOptions
 from sottovoce.options.transcribe import TranscribeOptions
-from sottovoce.serving.scheduling.engine_thread import THREADS
-from sottovoce.serving.scheduling.model_work import TranscriptionRequest
-from sottovoce.serving.scheduling.scheduler import Scheduler
+from sottovoce.serving.scheduling.scheduler import Scheduler, TranscriptionRequest
 from sottovoce.serving.scheduling.session_handle import SessionHandle
-from sottovoce.serving.scheduling.worker import Worker
+from sottovoce.serving.scheduling.worker import THREADS, Worker
 from sottovoce.serving.settings import Work
 from sottovoce.types import Final, Samples
 from tests.backends.fake import FakeBackend, Script

@@ -18,8 +18,7 @@ from sottovoce.api import Model
 from sottovoce.errors import OptionError
 from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.jobs import job_runner, job_store
-from sottovoce.serving.jobs.job_store import JobStore
-from sottovoce.serving.jobs.transcription_job import TranscriptionJob, new_id
+from sottovoce.serving.jobs.job_runner import JobStore, TranscriptionJob, new_id
 from sottovoce.serving.settings import Access, JobSettings, ServerLimits
 from sottovoce.types import Transcript
 from tests.serving.servers import CLIPS, SlowFile, SlowModel, serving, until
@@ -410,7 +409,7 @@ def test_a_result_that_cannot_be_written_is_a_job_that_failed(
         name = created(server)
         until(lambda: model.n_calls == 1)
         with monkeypatch.context() as patch:
-            patch.setattr(job_store, "write_whole", full)
+            patch.setattr(job_runner, "write_whole", full)
             gate.is_open.set()
             assert ended(server, name)["error"]["code"] == "no_space"
         assert ended(server, created(server))["status"] == "succeeded"

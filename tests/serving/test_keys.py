@@ -22,12 +22,11 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from sottovoce.errors import OptionError
-from sottovoce.serving.access.api_keys import MOST_KEYS, ApiKey, KeyRing, digest_of, read_keys
-from sottovoce.serving.access.key_limits import KeyLimits
+from sottovoce.serving.access.api_keys import MOST_KEYS, ApiKey, KeyLimits, KeyRing, digest_of, read_keys
 from sottovoce.serving.http.server import ServerThread
-from sottovoce.serving.metrics import Metrics
 from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.settings import Access
+from sottovoce.serving.telemetry import Metrics
 from sottovoce.types import Transcript
 from tests.serving.servers import SlowFile, SlowModel, serving, until
 from tests.serving.test_command import started

@@ -14,16 +14,13 @@ from websockets.exceptions import InvalidStatus
 
 from sottovoce.api import Model
 from sottovoce.engine.batching import BatchingExecutor
-from sottovoce.engine.calls import CallGenerator, HostCall
-from sottovoce.engine.tasks import Priority
+from sottovoce.engine.calls import CallGenerator, HostCall, Priority
 from sottovoce.engine.update_interval import UpdateIntervalController
 from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.parsing.faults import ApiError
-from sottovoce.serving.scheduling import calibration
 from sottovoce.serving.scheduling import scheduler as scheduling
-from sottovoce.serving.scheduling.calibration import voice
 from sottovoce.serving.scheduling.load_forecast import IDLE_S, MEASURED_S, ROOM, LoadForecast, SessionLoad
-from sottovoce.serving.scheduling.scheduler import Scheduler
+from sottovoce.serving.scheduling.scheduler import Scheduler, voice
 from sottovoce.serving.scheduling.session_handle import SessionHandle
 from sottovoce.serving.scheduling.worker import Worker
 from sottovoce.serving.settings import Work
@@ -211,7 +208,7 @@ def test_a_measurement_ends_no_server(nano: Model, monkeypatch: pytest.MonkeyPat
     if reported == "failing":
         monkeypatch.setattr(scheduling, "calibrate", broken)
     else:
-        monkeypatch.setattr(calibration, "WITHIN_S", 0.0)
+        monkeypatch.setattr(scheduling, "WITHIN_S", 0.0)
     assert (asyncio.run(run()) > 0.0) is (reported != "failing")
 
 
@@ -226,7 +223,7 @@ def test_what_hears_nothing_costs_nothing_that_is_known() -> None:
         async def push(self, sound: object) -> None:
             pass
 
-    assert asyncio.run(calibration.cost_of(cast("SessionHandle", Deaf()), voice())) == 0.0
+    assert asyncio.run(scheduling.cost_of(cast("SessionHandle", Deaf()), voice())) == 0.0
 
 
 async def joined(server: ServerThread, sockets: list[ClientConnection]) -> list[dict[str, Any]]:

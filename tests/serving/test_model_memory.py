@@ -25,9 +25,7 @@ from sottovoce.models.dims import ModelDims
 from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.scheduling import model_registry
-from sottovoce.serving.scheduling.model_memory import n_parameters, usual_bytes, weight_bytes
-from sottovoce.serving.scheduling.model_registry import ModelRegistry
-from sottovoce.serving.scheduling.model_work import ModelWork
+from sottovoce.serving.scheduling.model_registry import ModelRegistry, n_parameters, usual_bytes, weight_bytes
 from sottovoce.serving.scheduling.scheduler import Scheduler
 from sottovoce.serving.settings import ModelSettings, Work
 from tests.serving.servers import SlowModel, settings
@@ -142,7 +140,7 @@ def test_no_model_is_loaded_before_the_memory_that_others_give_up_is_free(
     freed: list[bool] = []
     free, open_model = model_registry.free_memory, Loaded._open
 
-    def free_slowly(gone: list[ModelWork]) -> None:
+    def free_slowly(gone: list[Scheduler]) -> None:
         time.sleep(0.3)
         free(gone)
         freed.append(True)

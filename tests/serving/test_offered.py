@@ -13,11 +13,11 @@ from sottovoce.api import Model
 from sottovoce.models.nano import compact_languages
 from sottovoce.serving.apis.wyoming import info
 from sottovoce.serving.http.server import ServerThread
-from sottovoce.serving.metrics import Metrics
 from sottovoce.serving.scheduling.model_registry import ModelRegistry, usual_languages
 from sottovoce.serving.scheduling.scheduler import Scheduler
 from sottovoce.serving.services import Services
 from sottovoce.serving.settings import ModelSettings
+from sottovoce.serving.telemetry import Metrics
 from tests.serving.servers import SlowModel, settings
 
 MODELS = ModelSettings("nano", others=("base", "tiny.en"), preload=False, unload_s=0.0)

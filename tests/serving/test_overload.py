@@ -13,8 +13,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from sottovoce.serving.scheduling import overload
-from sottovoce.serving.scheduling.model_work import LiveWork
 from sottovoce.serving.scheduling.overload import LASTS_S, OverloadWatch
+from sottovoce.serving.scheduling.session_handle import SessionHandle
 from sottovoce.serving.settings import ServerLimits, Work
 from tests.serving.servers import SlowModel, serving
 
@@ -41,7 +41,9 @@ def watched(*sessions: Waiting, seconds: float, every_s: float = 1.0) -> list[in
     held = {}
     for number, one in enumerate(sessions):
         behind = lambda one=one: one.behind_s + one.more_s  # noqa: E731
-        held[number] = watch.placed(cast(LiveWork, one), behind, lambda number=number: sent.append(number))  # type: ignore[misc]
+        held[number] = watch.placed(
+            cast(SessionHandle, one), behind, lambda number=number: sent.append(number)
+        )  # type: ignore[misc]
         held[number].__enter__()
     while now <= seconds:
         n_before = len(sent)
@@ -138,7 +140,7 @@ def test_nobody_goes_while_sessions_catch_up_with_what_held_up_the_event_loop() 
     late = [Waiting(place, 4.0, received_s=0.0) for _ in range(2)]
     with ExitStack() as stack:
         for one in late:
-            placed = watch.placed(cast(LiveWork, one), lambda: 4.0, lambda: sent.append(now_s))
+            placed = watch.placed(cast(SessionHandle, one), lambda: 4.0, lambda: sent.append(now_s))
             stack.enter_context(placed)
         watch.look()
         now_s = 10.0

@@ -9,7 +9,7 @@ import pytest
 from openai import OpenAI
 from openai.types.realtime import ConversationItemInputAudioTranscriptionSegment
 
-from sottovoce.serving.access.client_secrets import ClientSecrets
+from sottovoce.serving.access.gate import ClientSecrets
 from sottovoce.serving.apis.openai_realtime_config import RealtimeSessionConfig, updated
 from sottovoce.serving.apis.openai_realtime_items import speaker_runs
 from sottovoce.serving.http.server import ServerThread

@@ -19,9 +19,8 @@ import pytest
 
 from sottovoce.api import Model
 from sottovoce.cli.main import run
-from sottovoce.engine.calls import CallGenerator, HostCall, OtherModelCall
+from sottovoce.engine.calls import CallGenerator, CallRelay, HostCall, OtherModelCall
 from sottovoce.engine.executor import LocalExecutor
-from sottovoce.engine.relay import CallRelay
 from sottovoce.errors import OptionError
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.options.deferral import DeferralOptions

@@ -14,7 +14,7 @@ from websockets.asyncio.client import connect
 
 from sottovoce.api import Model
 from sottovoce.errors import MissingExtraError
-from sottovoce.serving import tracing
+from sottovoce.serving import telemetry
 from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.settings import JobSettings
 from tests.serving.servers import CLIPS, settings, until
@@ -73,8 +73,8 @@ def test_without_the_packages_it_is_told_what_to_install(monkeypatch: pytest.Mon
     def missing(name: str) -> object:
         raise ImportError(name)
 
-    monkeypatch.setattr(tracing.importlib, "import_module", missing)
+    monkeypatch.setattr(telemetry.importlib, "import_module", missing)
     with pytest.raises(MissingExtraError, match="trace"):
-        tracing.make_provider()
-    with tracing.Tracing().span("none") as set_attribute:
+        telemetry.make_provider()
+    with telemetry.Tracing().span("none") as set_attribute:
         set_attribute("any", 1)

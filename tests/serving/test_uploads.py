@@ -333,7 +333,7 @@ def test_an_error_inside_a_stream_is_its_last_event() -> None:
 
 
 def test_live_work_goes_before_recordings() -> None:
-    from sottovoce.engine.tasks import Priority
+    from sottovoce.engine.calls import Priority
     from sottovoce.serving.scheduling.worker import Worker
 
     done: list[str] = []

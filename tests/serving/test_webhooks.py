@@ -19,11 +19,10 @@ import pytest
 from openai import InvalidWebhookSignatureError, OpenAI
 
 from sottovoce.errors import OptionError
-from sottovoce.serving.access import public_post
-from sottovoce.serving.access.public_post import PostError, may_call, post, target_of
-from sottovoce.serving.access.webhook_secret import read_secret
+from sottovoce.serving.access.api_keys import read_secret
 from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.jobs import webhooks
+from sottovoce.serving.jobs.webhooks import PostError, may_call, post, target_of
 from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.settings import Access, JobSettings
 from tests.serving.servers import serving, until
@@ -217,7 +216,7 @@ def sent(url: str, networks: tuple[str, ...] = ()) -> int:
 def test_a_name_that_means_a_private_address_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
     with receiver(200) as listener:
         url = f"http://example.org:{listener.server.server_port}/"
-        monkeypatch.setattr(public_post.anyio, "getaddrinfo", means("127.0.0.1"))
+        monkeypatch.setattr(webhooks.anyio, "getaddrinfo", means("127.0.0.1"))
         with pytest.raises(PostError, match="not public"):
             sent(url)
         assert listener.came == []
@@ -233,8 +232,8 @@ def test_the_address_that_was_looked_at_is_the_one_that_is_called(monkeypatch: p
         called.append(host)
         raise OSError
 
-    monkeypatch.setattr(public_post.anyio, "getaddrinfo", means("10.0.0.1", "8.8.8.8"))
-    monkeypatch.setattr(public_post.asyncio, "open_connection", connect)
+    monkeypatch.setattr(webhooks.anyio, "getaddrinfo", means("10.0.0.1", "8.8.8.8"))
+    monkeypatch.setattr(webhooks.asyncio, "open_connection", connect)
     with pytest.raises(PostError):
         sent("https://example.org/")
     assert called == ["8.8.8.8"]
@@ -252,9 +251,9 @@ def test_the_next_address_is_called_where_one_cannot_be_reached(monkeypatch: pyt
             await asyncio.sleep(60)
         return await connect(host, port, **options)
 
-    monkeypatch.setattr(public_post, "WITHIN_S", 2.0)
-    monkeypatch.setattr(public_post.asyncio, "open_connection", unless_lost)
-    monkeypatch.setattr(public_post.anyio, "getaddrinfo", means("127.0.0.2", "127.0.0.3", "127.0.0.1"))
+    monkeypatch.setattr(webhooks, "WITHIN_S", 2.0)
+    monkeypatch.setattr(webhooks.asyncio, "open_connection", unless_lost)
+    monkeypatch.setattr(webhooks.anyio, "getaddrinfo", means("127.0.0.2", "127.0.0.3", "127.0.0.1"))
     with receiver(200) as listener:
         assert sent(f"http://example.org:{listener.server.server_port}/", HERE) == 200
         assert len(listener.came) == 1
@@ -282,7 +281,7 @@ def test_an_answer_that_is_none_or_has_no_end_is_a_try_that_failed(answer: bytes
 
 
 def test_who_answers_nothing_is_waited_for_no_longer_than_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(public_post, "WITHIN_S", 0.5)
+    monkeypatch.setattr(webhooks, "WITHIN_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         target = target_of("url", f"http://127.0.0.1:{listener.getsockname()[1]}/", [ip_network(HERE[0])])
         with pytest.raises(PostError, match="in time"):

@@ -14,9 +14,9 @@ import pytest
 
 from sottovoce.archive.listing import list_recordings
 from sottovoce.cli.align_files import read_text as text_to_align
-from sottovoce.cli.configuration import read_toml
 from sottovoce.cli.ctc_inputs import read_emissions, read_priors
 from sottovoce.cli.main import run
+from sottovoce.cli.serve import read_toml
 from sottovoce.cli.serve_app import api_keys
 from sottovoce.decoding.ctc.labels import read_labels
 from sottovoce.errors import InputError, LanguageModelError
@@ -28,8 +28,7 @@ from sottovoce.lm.grammar import Grammar
 from sottovoce.lm.lexicon import read_lexicon
 from sottovoce.lm.phrase_lists import read_phrases
 from sottovoce.models.checkpoint.huggingface import read_json
-from sottovoce.serving.access.api_keys import read_keys
-from sottovoce.serving.access.webhook_secret import read_secret
+from sottovoce.serving.access.api_keys import read_keys, read_secret
 from sottovoce.text.files import decode_text, read_lines, read_text
 from sottovoce.translation.chat_translator import Glossary
 

@@ -20,8 +20,7 @@ from sottovoce.cli.options import check_fusion, open_model
 from sottovoce.cli.transcribe_request import transcribe_options
 from sottovoce.errors import OptionError
 from sottovoce.models.sources.names import default_model
-from sottovoce.serving.ray.cluster import connect, counts
-from sottovoce.serving.ray.jobs import Actors, transcribe_on_ray
+from sottovoce.serving.ray.cluster import Actors, connect, counts, transcribe_on_ray
 
 
 def run_batch(source: str, output: str, given: dict[str, Any], call: Call) -> int:

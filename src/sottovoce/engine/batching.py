@@ -1,26 +1,30 @@
 """The calls of many live sessions and recordings on one model, put together.
 
-Of live calls, windows of about one length are encoded in one batch, stretches probed in one, and everything
-that AlignAtt decodes in one running batch. Calls of recordings are done between them, a step at a time.
+Of live calls, windows of about one length are encoded in one batch, stretches probed in one, and
+everything that AlignAtt decodes in one running batch. Calls of recordings are done between them, a step
+at a time.
 
 Nothing waits for company: a round does what is there. A call that fails ends or is caught in its own
-generator; what fails in company is done again alone. Everything runs in whoever calls `round`; nobody else
-may touch the model meanwhile. Not known here: threads, clients, and when sessions have audio.
+generator; what fails in company is done again alone. Everything runs in whoever calls `round`; nobody
+else may touch the model meanwhile. Not known here: threads, clients, and when sessions have audio.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from sottovoce.backends.base import Backend, IncrementalWindow
-from sottovoce.engine.batches import batch_key
+from sottovoce.decoding.stepwise import Stepwise
 from sottovoce.engine.calls import (
     AlignAttCall,
     CallGenerator,
+    ContinuousBatch,
     DecodeCall,
     DetectLanguageCall,
     EncodeCall,
@@ -28,16 +32,176 @@ from sottovoce.engine.calls import (
     IncrementalEncodeCall,
     LanguageProbeCall,
     ModelCall,
+    Priority,
     Result,
     SpanProbeCall,
+    Task,
     WordAlignCall,
 )
-from sottovoce.engine.continuous import ContinuousDecoding
-from sottovoce.engine.executor import threads_of
-from sottovoce.engine.stepped import SteppedBatches
-from sottovoce.engine.tasks import Priority, Task
+from sottovoce.engine.executor import batch_key, run_batch, threads_of
 from sottovoce.errors import OptionError
 from sottovoce.models.encoder_mode import frames_of
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _Batch:
+    """Tasks whose calls make one batch; steps: once it was begun."""
+
+    tasks: Sequence[Task[Any]]
+    steps: Stepwise[Sequence[Any]] | None = None
+
+
+class SteppedBatches:
+    """Batches in the order in which they were added, each done to its end before the next.
+
+    A batch that fails is done again call by call; only what fails by itself has failed.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._batches: deque[_Batch] = deque()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether all batches are done."""
+        return not self._batches
+
+    def add(self, tasks: Sequence[Task[Any]]) -> None:
+        """Add a batch of calls of one kind, those that the tasks wait for."""
+        self._batches.append(_Batch(tasks))
+
+    def step(self) -> None:
+        """Go on with the first batch up to its next pass of the decoder, or to its end."""
+        batch = self._batches[0]
+        if batch.steps is None:
+            batch.steps = run_batch(self._backend, [one.call for one in batch.tasks if one.call is not None])
+        try:
+            next(batch.steps)
+        except StopIteration as end:
+            self._batches.popleft()
+            for task, result in zip(batch.tasks, end.value, strict=True):
+                task.answer(result)
+        except Exception as error:
+            self._batches.popleft()
+            self._retry_alone(batch, error)
+
+    def finish(self) -> None:
+        """Do all batches to their end."""
+        while self._batches:
+            self.step()
+
+    def forget(self) -> None:
+        """Let go of all batches, and answer nobody."""
+        self._batches.clear()
+
+    def _retry_alone(self, batch: _Batch, error: Exception) -> None:
+        if len(batch.tasks) == 1:
+            batch.tasks[0].fail(error)
+            return
+        log.warning("a batch of %d failed: %s", len(batch.tasks), type(error).__name__)
+        self._batches.extendleft(_Batch([task]) for task in reversed(batch.tasks))
+
+
+@dataclass(slots=True, eq=False)
+class _PendingCall:
+    """A call whose requests are being decoded; results: those so far, by the place of their requests."""
+
+    task: Task[Any]
+    call: AlignAttCall
+    results: dict[int, Any] = field(default_factory=dict)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the call has failed or was answered."""
+        return self.task.call is not self.call
+
+
+@dataclass(slots=True, eq=False)
+class _Running:
+    """A running batch. owners: by ticket, the call of a request and the request's place in it."""
+
+    batch: ContinuousBatch
+    owners: dict[int, tuple[_PendingCall, int]] = field(default_factory=dict)
+
+
+class ContinuousDecoding:
+    """The running batches, one for each `batch_key`, and whose requests are in them."""
+
+    def __init__(self) -> None:
+        self._running: dict[Hashable, _Running] = {}
+        self._under_way: set[int] = set()  # numbers of tasks
+
+    @property
+    def n_requests(self) -> int:
+        """Requests that are not done."""
+        return sum(one.batch.n_requests for one in self._running.values())
+
+    def has(self, task: Task[Any]) -> bool:
+        """Return whether the call of a task is being decoded."""
+        return task.number in self._under_way
+
+    def admit(self, task: Task[Any], call: AlignAttCall) -> None:
+        """Let the requests of a task's call join."""
+        running = self._running.get(call.decoder.batch_key)
+        if running is None:
+            running = self._running[call.decoder.batch_key] = _Running(call.decoder.new_batch())
+        decoding = _PendingCall(task, call)
+        self._under_way.add(task.number)
+        for place, (encoded, request) in enumerate(zip(call.encoded, call.requests, strict=True)):
+            try:
+                ticket = running.batch.admit(call.decoder, encoded, request)
+            except Exception as error:
+                self._leave(decoding)
+                task.fail(error)
+                return
+            running.owners[ticket] = (decoding, place)
+
+    def step(self) -> None:
+        """Decode on by a step, and answer the calls that are done with it.
+
+        What can no longer go on together is decoded again from its beginning, call by call.
+        """
+        for key, running in list(self._running.items()):
+            try:
+                finished = running.batch.step()
+            except Exception as error:
+                del self._running[key]
+                self._decode_alone(running, error)
+                continue
+            for ticket, result in finished:
+                self._note(*running.owners.pop(ticket), result)
+            if not running.batch.n_requests:
+                del self._running[key]
+
+    def forget(self) -> None:
+        """Let go of everything, and answer nobody."""
+        self._running, self._under_way = {}, set()
+
+    def _note(self, decoding: _PendingCall, place: int, result: Any) -> None:
+        decoding.results[place] = result
+        if len(decoding.results) == len(decoding.call.requests) and not decoding.is_over:
+            self._leave(decoding)
+            decoding.task.answer([decoding.results[i] for i in range(len(decoding.results))])
+
+    def _leave(self, decoding: _PendingCall) -> None:
+        self._under_way.discard(decoding.task.number)
+
+    def _decode_alone(self, running: _Running, error: Exception) -> None:
+        log.warning("decoding %d requests together failed: %s", len(running.owners), type(error).__name__)
+        for decoding in dict.fromkeys(owner for owner, _ in running.owners.values()):
+            if decoding.is_over:
+                continue
+            call = decoding.call
+            self._leave(decoding)
+            try:
+                results = call.decoder.decode(call.encoded, call.requests)
+            except Exception as failure:
+                decoding.task.fail(failure)
+            else:
+                decoding.task.answer(results)
+
 
 FILE_SHARE = 0.1
 """Of the time recordings have at least, however many live calls there are."""

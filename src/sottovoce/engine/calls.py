@@ -1,15 +1,16 @@
-"""What sessions and transcriptions ask of a model.
+"""Calls of a model, the generators that yield them, and a generator under way.
 
-They do not call it: each is a generator of calls, `result = yield EncodeCall(features)`. An executor
-(`executor`, `batching`) does a call, alone or in one batch with the calls of others, and sends back its
-result, or throws what it failed with.
+A task drives one generator, and a relay one that calls two models.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Generator, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, TypeVar
+from enum import IntEnum
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from torch import Tensor
 
@@ -191,3 +192,136 @@ ModelCall: TypeAlias = (
 )
 CallGenerator: TypeAlias = Generator[ModelCall, Any, Result]
 """Yields calls, is sent the result of each, and returns its own."""
+
+
+_numbers = itertools.count()
+
+
+class Priority(IntEnum):
+    """Whose calls go first: those of live sessions before those of recordings."""
+
+    LIVE = 0
+    FILE = 1
+
+
+class Task(Generic[Result]):
+    """Drives one generator.
+
+    deadline_s: on any clock; what is due first goes first. began_s: on the executor's clock, when its first
+    call was begun; nan before.
+    """
+
+    def __init__(
+        self,
+        calls: CallGenerator[Result],
+        deadline_s: float,
+        on_end: Callable[[Task[Result]], None] | None,
+        priority: Priority = Priority.LIVE,
+    ) -> None:
+        self.priority = priority
+        self.deadline_s = deadline_s
+        self.number = next(_numbers)
+        self.began_s = math.nan
+        self.call: ModelCall | None = None
+        """To be done before it goes on; None before the first and after the last."""
+        self.n_passed = 0
+        """Batches of others that were done since it has waited for this call."""
+        self.is_done = False
+        self.error: Exception | None = None
+        self._calls = calls
+        self._on_end = on_end
+        self._result: Result | None = None
+
+    @property
+    def result(self) -> Result:
+        """What the generator returned.
+
+        Raises: what it ended with.
+        """
+        assert self.is_done
+        if self.error is not None:
+            raise self.error
+        return self._result  # type: ignore[return-value]
+
+    @property
+    def order(self) -> tuple[float, int]:
+        """What is due first goes first; of equals, what came first."""
+        return self.deadline_s, self.number
+
+    def begin(self) -> None:
+        """Go on to the first call, or to the end."""
+        self.answer(None)
+
+    def answer(self, result: Any) -> None:
+        """Send the result of the call, and go on to the next one or to the end."""
+        self._go_on(lambda: self._calls.send(result))
+
+    def fail(self, error: Exception) -> None:
+        """Throw what the call failed with, and go on to the next one or to the end."""
+        self._go_on(lambda: self._calls.throw(error))
+
+    def close(self) -> None:
+        """Let go of the generator, which gets no further."""
+        self._calls.close()
+
+    def _go_on(self, resume: Callable[[], ModelCall]) -> None:
+        self.call = None
+        try:
+            self.call = resume()
+        except StopIteration as end:
+            self._result = end.value
+            self._end()
+        except Exception as failure:  # whatever it is, it belongs to this task alone
+            self.error = failure
+            self._end()
+
+    def _end(self) -> None:
+        self.is_done = True
+        if self._on_end is not None:
+            self._on_end(self)
+
+
+class CallRelay(Generic[Result]):
+    """Drives a generator up to each call of another model, in whichever executor is at it.
+
+    is_over: asked before every call; once nobody waits for the result, the rest is not done.
+    """
+
+    def __init__(self, calls: CallGenerator[Result], is_over: Callable[[], bool]) -> None:
+        self._calls = calls
+        self._is_over = is_over
+        self._result: Any = None
+        self._failure: Exception | None = None
+
+    def until_other(self) -> CallGenerator[Result | OtherModelCall | None]:
+        """Yield the calls up to one of another model, and return that; at the end, what the calls return.
+
+        None: it is over. Raises: what the calls end with.
+        """
+        while not self._is_over():
+            try:
+                call = self._go_on()
+            except StopIteration as end:
+                result: Result = end.value
+                return result
+            if isinstance(call, OtherModelCall):
+                return call
+            try:
+                self._result = yield call
+            except Exception as error:
+                self._failure = error
+        self._calls.close()
+        return None
+
+    def answer(self, result: object) -> None:
+        """Take the result of the other model's call."""
+        self._result = result
+
+    def fail(self, error: Exception) -> None:
+        """Take what the other model's call failed with."""
+        self._failure = error
+
+    def _go_on(self) -> Any:
+        result, failure = self._result, self._failure
+        self._result = self._failure = None
+        return self._calls.send(result) if failure is None else self._calls.throw(failure)

@@ -1,16 +1,150 @@
-"""Who does the calls of a generator: here one after the other; in `batching`, together with others."""
+"""Executes the calls of a generator one after the other; `batching` executes those of many together.
+
+Calls of one kind run as one batch where they can, and each gets the result that it would get alone.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from itertools import islice
+from typing import Any, Protocol, TypeVar
+
+import torch
 
 from sottovoce.backends.base import Backend
-from sottovoce.decoding.stepwise import finish
-from sottovoce.engine.batches import run_batch
-from sottovoce.engine.calls import CallGenerator, ModelCall, Result
+from sottovoce.decoding.detect import detect_language
+from sottovoce.decoding.fallback import Attempt, decode_with_fallback
+from sottovoce.decoding.stepwise import Stepwise, finish
+from sottovoce.decoding.word_alignment import TimedWord, align_stepwise
+from sottovoce.engine.calls import (
+    AlignAttCall,
+    CallGenerator,
+    DecodeCall,
+    DetectLanguageCall,
+    EncodeCall,
+    HostCall,
+    IncrementalEncodeCall,
+    LanguageProbeCall,
+    ModelCall,
+    Result,
+    SpanProbeCall,
+    WordAlignCall,
+)
+from sottovoce.language.probe import detect_together
+from sottovoce.options.decoding import shared_options
 from sottovoce.threads import all_torch_threads, one_torch_thread
+from sottovoce.types import EncoderOutput, Features
+
+Kind = TypeVar("Kind")
+
+
+def batch_key(call: ModelCall) -> Hashable:
+    """Return what calls of one kind have in common that may share a batch; None: a call is done alone."""
+    if isinstance(call, EncodeCall):
+        return call.features.mel.shape[-1]
+    if isinstance(call, LanguageProbeCall):
+        return call.probe.batch_of(call.log_mels)
+    if isinstance(call, WordAlignCall):
+        return call.encoded.n_frames
+    if isinstance(call, DecodeCall):
+        common = repr(shared_options(call.options)), repr(call.fallback)
+        return call.encoded.n_frames, id(call.tokenizer), id(call.fusion), common
+    return None
+
+
+def run_batch(backend: Backend, calls: Sequence[ModelCall]) -> Stepwise[Sequence[Any]]:
+    """Do calls of one kind as one batch, with a pause before each pass of the decoder; return their results.
+
+    Raises: what the model raises.
+    """
+    first = calls[0]
+    if isinstance(first, DecodeCall):
+        return (yield from _decode(backend, _of(DecodeCall, calls)))
+    if isinstance(first, WordAlignCall):
+        return (yield from _align(backend, _of(WordAlignCall, calls)))
+    if isinstance(first, EncodeCall):
+        return _encode(backend, _of(EncodeCall, calls))
+    if isinstance(first, IncrementalEncodeCall):
+        return _encode_incremental(backend, _of(IncrementalEncodeCall, calls))
+    if isinstance(first, LanguageProbeCall):
+        return detect_together([(call.probe, call.log_mels) for call in _of(LanguageProbeCall, calls)])
+    return [_alone(backend, call) for call in calls]
+
+
+def _alone(backend: Backend, call: ModelCall) -> Any:
+    """Do a call of a kind that has no batches."""
+    if isinstance(call, AlignAttCall):
+        return call.decoder.decode(call.encoded, call.requests)
+    if isinstance(call, SpanProbeCall):
+        return call.probe.detect_spans(call.encoded, call.spans)
+    if isinstance(call, DetectLanguageCall):
+        return detect_language(backend, call.tokenizer, call.encoded, allowed=call.allowed)
+    assert isinstance(call, HostCall)
+    with all_torch_threads():
+        return call.do()
+
+
+def _of(kind: type[Kind], calls: Sequence[ModelCall]) -> list[Kind]:
+    return [call for call in calls if isinstance(call, kind)]
+
+
+def _encode(backend: Backend, calls: Sequence[EncodeCall]) -> list[EncoderOutput]:
+    if len(calls) == 1:
+        return [backend.encode(calls[0].features)]
+    mel = torch.cat([call.features.mel for call in calls])
+    content = tuple(n for call in calls for n in call.features.n_content_frames)
+    encoded = backend.encode(Features(mel, content))
+    results = []
+    at = 0
+    for call in calls:
+        n_windows = len(call.features.n_content_frames)
+        results.append(encoded.rows(at, at + n_windows))
+        at += n_windows
+    return results
+
+
+def _encode_incremental(backend: Backend, calls: Sequence[IncrementalEncodeCall]) -> list[list[Any]]:
+    results = iter(backend.encode_incremental([window for call in calls for window in call.windows]))
+    return [list(islice(results, len(call.windows))) for call in calls]
+
+
+def _decode(backend: Backend, calls: Sequence[DecodeCall]) -> Stepwise[list[list[Attempt]]]:
+    first = calls[0]
+    found = yield from decode_with_fallback(
+        backend,
+        first.tokenizer,
+        _joined([call.encoded for call in calls]),
+        [options for call in calls for options in call.options],
+        first.fallback,
+        divisible=[one for call in calls for one in call.divisible],
+        fusion=first.fusion,
+    )
+    attempts = iter(found)
+    return [list(islice(attempts, len(call.options))) for call in calls]
+
+
+def _align(backend: Backend, calls: Sequence[WordAlignCall]) -> Stepwise[list[list[list[TimedWord]]]]:
+    encoded = _joined([call.encoded for call in calls])
+    found = yield from align_stepwise(backend, encoded, [text for call in calls for text in call.texts])
+    words = iter(found)
+    return [list(islice(words, len(call.texts))) for call in calls]
+
+
+def _joined(encoded: Sequence[EncoderOutput]) -> EncoderOutput:
+    """Windows of several encoder outputs as one, with keys and values where all of them have these."""
+    if len(encoded) == 1:
+        return encoded[0]
+    computed = [one.cross_kv for one in encoded if one.cross_kv is not None]
+    cross_kv = None
+    if len(computed) == len(encoded):
+        cross_kv = [
+            (torch.cat([keys for keys, _ in layer]), torch.cat([values for _, values in layer]))
+            for layer in zip(*computed, strict=True)
+        ]
+    states = torch.cat([one.states for one in encoded])
+    return EncoderOutput(states, tuple(n for one in encoded for n in one.n_content_frames), cross_kv)
 
 
 class CallExecutor(Protocol):

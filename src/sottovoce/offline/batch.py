@@ -12,8 +12,7 @@ from typing import TypeAlias, TypeVar
 
 from sottovoce.audio.recording import Recording
 from sottovoce.engine.batching import Batching, BatchingExecutor
-from sottovoce.engine.calls import CallGenerator
-from sottovoce.engine.tasks import Priority, Task
+from sottovoce.engine.calls import CallGenerator, Priority, Task
 from sottovoce.errors import SottovoceError
 from sottovoce.offline.longform import transcription_of
 from sottovoce.offline.transcriber import Transcriber

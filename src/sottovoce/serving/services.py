@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from typing import cast
+from typing import TypeVar, cast
 
 import anyio
 import anyio.to_thread
@@ -14,21 +14,54 @@ from prometheus_client.registry import Collector
 from starlette.requests import HTTPConnection
 
 from sottovoce.formats.document import Json
-from sottovoce.serving.access.api_keys import ApiKey, KeyRing
-from sottovoce.serving.access.client_secrets import ClientSecrets
-from sottovoce.serving.access.key_limits import KeyLimits
+from sottovoce.serving.access.api_keys import ApiKey, KeyLimits, KeyRing
+from sottovoce.serving.access.gate import ClientSecrets
 from sottovoce.serving.captions.shared_captions import CaptionRegistry
-from sottovoce.serving.jobs.job_runner import JobRunner
-from sottovoce.serving.jobs.transcription_job import JOB_STATES
-from sottovoce.serving.metrics import Metrics
-from sottovoce.serving.parsing.faults import busy, leaving
+from sottovoce.serving.jobs.job_runner import JOB_STATES, JobRunner
+from sottovoce.serving.parsing.faults import ApiError, busy, leaving
 from sottovoce.serving.recordings.decode_pool import DecodePool
-from sottovoce.serving.scheduling.engine_thread import EngineState
 from sottovoce.serving.scheduling.model_registry import WORK_ENDS_WITHIN_S, ModelRegistry
-from sottovoce.serving.scheduling.model_work import ModelWork
 from sottovoce.serving.scheduling.overload import LOOK_EVERY_S, OverloadWatch
+from sottovoce.serving.scheduling.scheduler import Scheduler
+from sottovoce.serving.scheduling.worker import EngineState
 from sottovoce.serving.settings import UPLOADS_A_PLACE, ServerSettings
-from sottovoce.serving.tracing import Tracing, make_provider
+from sottovoce.serving.telemetry import Metrics, Tracing, make_provider
+
+T = TypeVar("T")
+
+
+async def unless(ends: Callable[[], Awaitable[object]], work: Awaitable[T], fault: ApiError) -> T:
+    """Return what is awaited; where the other ends first, that is cancelled.
+
+    Raises: the fault then; what the work raises.
+    """
+    found: list[T] = []
+
+    async def wait() -> None:
+        found.append(await work)
+        tasks.cancel_scope.cancel()
+
+    async def look() -> None:
+        await ends()
+        tasks.cancel_scope.cancel()
+
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait)
+            tasks.start_soon(look)
+    except BaseException as error:  # a group's; one alone says what it is about
+        raise alone(error) from None
+    if not found:
+        raise fault
+    return found[0]
+
+
+def alone(error: BaseException) -> BaseException:
+    """Return the one error of a group of tasks, or the group."""
+    while (inner := getattr(error, "exceptions", None)) is not None and len(inner) == 1:
+        error = inner[0]
+    return error
+
 
 UNLOAD_EVERY_S = 5.0
 REQUESTS_A_JOB = 4
@@ -256,7 +289,7 @@ class Services(Collector):
             self.check_wait(scheduler)
             scheduler.forecast.check()
 
-    def check_wait(self, scheduler: ModelWork) -> None:
+    def check_wait(self, scheduler: Scheduler) -> None:
         """Check the load. Raises: ApiError 429 where live work waits too long to take on more of it."""
         waits_s, most_s = scheduler.live_wait_s, self.settings.limits.wait_s
         if waits_s > most_s:

@@ -14,6 +14,9 @@ from sottovoce.options.deferral import DeferralOptions
 from sottovoce.translation.chat import ChatServer
 from sottovoce.translation.chat_translator import Glossary
 
+ENVIRONMENT = "SOTTOVOCE_SERVE"
+"""What the names of the server's environment variables begin with: SOTTOVOCE_SERVE_PORT is --port."""
+API_KEYS = f"{ENVIRONMENT}_API_KEYS"
 OPENAI_NAMES = (
     "whisper-1",
     "gpt-transcribe",

@@ -21,8 +21,12 @@ from sottovoce.types import Segment, Transcript
 
 ray = pytest.importorskip("ray", reason="ray is not installed")
 pytest.importorskip("ray.data", reason="ray's extra `data` is not installed")
-from sottovoce.serving.ray.cluster import connect  # noqa: E402
-from sottovoce.serving.ray.jobs import DIED, Actors, transcribe_on_ray  # noqa: E402
+from sottovoce.serving.ray.cluster import (  # noqa: E402
+    DIED,
+    Actors,
+    connect,
+    transcribe_on_ray,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 CLIPS = Path(__file__).parents[3] / "examples" / "clips"
@@ -64,7 +68,7 @@ def mortal(folder: Path) -> Callable[[], Model]:
 def test_an_actor_that_is_killed_in_the_middle_costs_no_row_and_doubles_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sottovoce.serving.ray.jobs.N_RETRIES", 1)  # each is a process that loads PyTorch
+    monkeypatch.setattr("sottovoce.serving.ray.cluster.N_RETRIES", 1)  # each is a process that loads PyTorch
     names = [f"clip{i}" for i in range(10)] + ["once", "bad", "deadly"] + [f"clip{i}" for i in range(10, 20)]
     items = [Item(name, str(tmp_path / name)) for name in names]
     with open_results(tmp_path / "out.jsonl") as results:

@@ -1,7 +1,11 @@
-"""Keys with names and limits, from a file that is read again when it changes. Knows no web framework."""
+"""Keys with names and limits, from a file that is read again when it changes; what each has asked for.
+
+Counts are of this process, by the names of keys: a new start begins with none. Knows no web framework.
+"""
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import importlib
@@ -9,13 +13,43 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from sottovoce.errors import OptionError, cause_of
-from sottovoce.serving.access.webhook_secret import secret_of
+from sottovoce.serving.parsing.faults import ApiError, busy
 from sottovoce.serving.settings import KEY, Access
+from sottovoce.serving.telemetry import Metrics
 from sottovoce.text.files import read_text
+
+SECRET_PREFIX = "whsec_"
+MIN_SECRET_BYTES = 16
+EXPECTED_SECRET = (
+    f"expected a secret of {MIN_SECRET_BYTES} bytes or more, as text or as base64 behind {SECRET_PREFIX}"
+)
+
+
+def read_secret(path: str) -> bytes:
+    """Read a secret from a file. Raises: OptionError."""
+    where = f"--webhook-secret-file '{path}'"
+    return secret_of(where, read_text(path, EXPECTED_SECRET.removeprefix("expected "), name=where).strip())
+
+
+def secret_of(where: str, text: str) -> bytes:
+    """Read a secret: text, or base64 behind "whsec_". Raises: OptionError."""
+    secret = text.encode()
+    if text.startswith(SECRET_PREFIX):
+        try:
+            secret = base64.b64decode(text.removeprefix(SECRET_PREFIX), validate=True)
+        except ValueError as error:
+            raise OptionError(f"{where}: {EXPECTED_SECRET}, got no base64") from error
+    if len(secret) < MIN_SECRET_BYTES:
+        raise OptionError(f"{where}: {EXPECTED_SECRET}, got {len(secret)}")
+    return secret
+
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +57,7 @@ MOST_KEYS = 1_000
 """Of a file: every request is compared with all of them."""
 MOST_REQUESTS = 100_000
 """A minute: the time of each is kept for that long."""
-NAME = re.compile(r"[A-Za-z0-9._-]{1,50}")
+KEY_NAME = re.compile(r"[A-Za-z0-9._-]{1,50}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 SETTINGS = ("key", "sha256", "requests-per-minute", "sessions", "webhook-secret")
 """What the table of a key may hold."""
@@ -139,7 +173,7 @@ def read_keys(path: str) -> Mapping[str, ApiKey]:
 
 def key_of(where: str, name: str, table: object) -> ApiKey:
     """Read a key. Raises: OptionError."""
-    if not (NAME.fullmatch(name) and isinstance(table, dict)):
+    if not (KEY_NAME.fullmatch(name) and isinstance(table, dict)):
         raise OptionError(f"{where}: expected a table, named by 1 to 50 of A-Z a-z 0-9 . _ -")
     given = {str(setting).replace("_", "-"): value for setting, value in table.items()}
     unknown = next((setting for setting in given if setting not in SETTINGS), None)
@@ -177,3 +211,73 @@ def whole(where: str, value: object, most: int) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
         raise OptionError(f"{where}: expected a whole number from 1 to {most}, got '{str(value)[:50]}'")
     return value
+
+
+MINUTE_S = 60.0
+SESSION_RETRY_S = 10.0
+
+
+@dataclass(slots=True)
+class KeyUsage:
+    """What one key has done. requests_s: when, by the clock, in the last minute."""
+
+    requests_s: deque[float] = field(default_factory=deque)
+    n_sessions: int = 0
+
+
+class KeyLimits:
+    """Counts what keys do, and refuses what is too much; keys without a name have no limits of their own.
+
+    clock: seconds that only grow.
+    """
+
+    def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
+        self._metrics = metrics
+        self._clock = clock
+        self._usage: dict[str, KeyUsage] = {}
+
+    def take_request(self, key: ApiKey | None) -> None:
+        """Count a request or a handshake. Raises: ApiError 429 where there are too many in a minute."""
+        if key is None or not key.name:
+            return
+        self._metrics.key_requests.labels(key.name).inc()
+        if key.requests_per_minute is None:
+            return
+        past_s, now_s = self._of(key).requests_s, self._clock()
+        while past_s and past_s[0] <= now_s - MINUTE_S:
+            past_s.popleft()
+        if len(past_s) >= key.requests_per_minute:
+            what = f"expected at most {key.requests_per_minute} requests a minute"
+            raise self._refused(key, "requests", busy(f"API key: {what}", past_s[0] + MINUTE_S - now_s))
+        past_s.append(now_s)
+
+    @contextmanager
+    def session(self, key: ApiKey | None) -> Iterator[None]:
+        """Take a place for a live session. Raises: ApiError 429 for too many."""
+        if key is None or not key.name:
+            yield
+            return
+        usage = self._of(key)
+        if key.sessions is not None and usage.n_sessions >= key.sessions:
+            what = f"API key: expected at most {key.sessions} live sessions at a time"
+            raise self._refused(key, "sessions", busy(what, SESSION_RETRY_S))
+        usage.n_sessions += 1
+        gauge = self._metrics.key_sessions.labels(key.name)
+        gauge.inc()
+        try:
+            yield
+        finally:
+            usage.n_sessions -= 1
+            gauge.dec()
+
+    def count_audio(self, key: ApiKey | None, audio_s: float) -> None:
+        """Count audio that was taken, for `/metrics`."""
+        if key is not None and key.name:
+            self._metrics.key_audio_seconds.labels(key.name).inc(audio_s)
+
+    def _of(self, key: ApiKey) -> KeyUsage:
+        return self._usage.setdefault(key.name, KeyUsage())
+
+    def _refused(self, key: ApiKey, limit: str, fault: ApiError) -> ApiError:
+        self._metrics.key_refused.labels(key.name, limit).inc()
+        return fault

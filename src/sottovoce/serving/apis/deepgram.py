@@ -38,7 +38,7 @@ from sottovoce.serving.parsing.pcm import PcmReader
 from sottovoce.serving.recordings.file_jobs import begin_job
 from sottovoce.serving.recordings.requests import FileRequest
 from sottovoce.serving.recordings.uploads import received_body
-from sottovoce.serving.scheduling.model_work import TranscriptionRequest
+from sottovoce.serving.scheduling.scheduler import TranscriptionRequest
 from sottovoce.serving.services import services_of
 from sottovoce.types import Event
 

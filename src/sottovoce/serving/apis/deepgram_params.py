@@ -22,8 +22,7 @@ from sottovoce.serving.parsing.client_values import (
 from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.parsing.fields import number_of, wrong
 from sottovoce.serving.parsing.pcm import PcmReader
-from sottovoce.serving.scheduling.model_names import resolve_model_id
-from sottovoce.serving.scheduling.model_registry import ModelRegistry
+from sottovoce.serving.scheduling.model_registry import ModelRegistry, resolve_model_id
 from sottovoce.types import SAMPLE_RATE
 
 ENCODINGS = {"linear16": "s16le", "mulaw": "mulaw", "alaw": "alaw"}

@@ -9,8 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from sottovoce.formats.document import Json
-from sottovoce.serving.jobs.job_runner import JobRunner, with_result
-from sottovoce.serving.jobs.transcription_job import TranscriptionJob, new_id
+from sottovoce.serving.jobs.job_runner import JobRunner, TranscriptionJob, new_id, with_result
 from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.parsing.fields import Fields, number_of, wrong
 from sottovoce.serving.parsing.ignored import note_ignored

@@ -32,15 +32,13 @@ from sottovoce.serving.http.connections import ConnectionMiddleware
 from sottovoce.serving.http.openapi import document as openapi_document
 from sottovoce.serving.http.request_log import RequestLogMiddleware, error_response
 from sottovoce.serving.live.session_translator import targets
-from sottovoce.serving.metrics import CONTENT_TYPE, Metrics
 from sottovoce.serving.parsing.faults import ApiError, leaving, logged_fault
 from sottovoce.serving.parsing.ignored import HEADER as IGNORED_HEADER
 from sottovoce.serving.scheduling.model_registry import ModelRegistry
-from sottovoce.serving.scheduling.model_work import ModelWork
-from sottovoce.serving.scheduling.racing import unless
 from sottovoce.serving.scheduling.scheduler import Scheduler
-from sottovoce.serving.services import Services, engine_states, services_of
+from sottovoce.serving.services import Services, engine_states, services_of, unless
 from sottovoce.serving.settings import ServerSettings
+from sottovoce.serving.telemetry import CONTENT_TYPE, Metrics
 
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 WEB = Path(str(resources.files("sottovoce.serving") / "web"))
@@ -57,7 +55,7 @@ def make_app(settings: ServerSettings, open_model: Callable[[str], Model]) -> St
         metrics.live_wait.observe(waited_s)
         metrics.live_work.observe(worked_s)
 
-    def make(model: Model) -> ModelWork:
+    def make(model: Model) -> Scheduler:
         models = settings.models
         return Scheduler(
             model, settings.work, beam_size=models.beam_size, deferral=models.deferral, on_live=on_live

@@ -15,11 +15,11 @@ from typing import TypeAlias
 from sottovoce.formats.document import Json
 from sottovoce.options.requests import LANGUAGE_EXAMPLES, TRANSLATION_FORMATS
 from sottovoce.options.schema import Api
-from sottovoce.serving.access.public_post import MAX_URL
 from sottovoce.serving.apis.deepgram_params import ENCODINGS, OF_BOTH, OF_RECORDINGS, UTT_SPLIT_S
 from sottovoce.serving.apis.openai_realtime import MAX_SECRET_S, MIN_SECRET_S
 from sottovoce.serving.apis.transcription_jobs import MOST_LISTED, WEBHOOK_URL
-from sottovoce.serving.jobs.transcription_job import JOB_STATES
+from sottovoce.serving.jobs.job_runner import JOB_STATES
+from sottovoce.serving.jobs.webhooks import MAX_URL
 from sottovoce.serving.parsing.forms import TEXT, TEXTS, fields_of, schema_of
 from sottovoce.serving.parsing.pcm import MAX_RATE, MIN_RATE
 from sottovoce.serving.recordings.requests import SUPPORTED

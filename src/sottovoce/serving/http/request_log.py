@@ -21,13 +21,12 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
+from sottovoce.serving.access.api_keys import KeyLimits
 from sottovoce.serving.access.gate import AccessControl
-from sottovoce.serving.access.key_limits import KeyLimits
 from sottovoce.serving.live.transport import deny, error_answer
-from sottovoce.serving.metrics import Metrics
 from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.parsing.ignored import ignored_header
-from sottovoce.serving.tracing import STATUS, SetAttribute, Tracing
+from sottovoce.serving.telemetry import STATUS, Metrics, SetAttribute, Tracing
 
 logger = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """A server that runs: uvicorn, with an end that lets everybody finish.
 
-SIGINT or SIGTERM: nobody new is served, live sessions say what they heard and close with 1012, requests are
-answered, with 503 where their time is over. A second SIGINT does not wait for that.
+SIGINT or SIGTERM: nobody new is served, live sessions say what they heard and close with 1012, requests
+are answered, with 503 where their time is over. A second SIGINT does not wait for that.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from socket import socket as Socket
 from types import FrameType
-from typing import cast
+from typing import Any, cast
 
 import anyio
 import uvicorn
@@ -28,12 +28,61 @@ from sottovoce.errors import OptionError, cause_of
 from sottovoce.serving.apis.wyoming import start_wyoming
 from sottovoce.serving.http.app import make_app
 from sottovoce.serving.http.connections import make_connections, make_gate
-from sottovoce.serving.http.quiet_log import QuietLoop, quieten
 from sottovoce.serving.scheduling.model_registry import WORK_ENDS_WITHIN_S
 from sottovoce.serving.services import Services
 from sottovoce.serving.settings import Listening, ServerSettings
 
 logger = logging.getLogger(__name__)
+
+LOG_EVERY_S = 60.0
+UNWANTED = (
+    "ASGI callable returned without completing handshake.",
+    "Invalid UTF-8 sequence received from client.",
+)
+"""Errors that uvicorn logs for a refused handshake and for a client's message that is no text: no faults."""
+
+
+class QuietLoop:
+    """Handles errors of an event loop; logs once a minute that the system accepts no more connections."""
+
+    def __init__(self) -> None:
+        self._logged_s = -LOG_EVERY_S
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if "socket.accept()" not in str(context.get("message")):
+            loop.default_exception_handler(context)
+        elif loop.time() - self._logged_s >= LOG_EVERY_S:
+            self._logged_s = loop.time()
+            logger.error("the system takes no more connections", extra={"cause": str(context["exception"])})
+
+
+class QuietLog(logging.Filter):
+    """Lets each warning of the server's connections through once a minute, and none of `UNWANTED`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._logged_s: dict[tuple[str, int], float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """See logging."""
+        now_s, place = time.monotonic(), (record.pathname, record.lineno)
+        if record.msg in UNWANTED:
+            return False
+        if record.levelno != logging.WARNING:
+            return True
+        if now_s - self._logged_s.get(place, -LOG_EVERY_S) < LOG_EVERY_S:
+            return False
+        self._logged_s[place] = now_s
+        return True
+
+
+def quieten(*names: str) -> None:
+    """Keep loggers from repeating themselves."""
+    for name in names:
+        found = logging.getLogger(name)
+        if not any(isinstance(one, QuietLog) for one in found.filters):
+            found.addFilter(QuietLog())
+
 
 PING_EVERY_S = 20.0
 PONG_WITHIN_S = 60.0

@@ -1,31 +1,37 @@
-"""Works jobs off, in turn of those who sent them, and lets them go when their time is over.
+"""Recordings that are answered later: kept in a folder, and transcribed in turn of those who sent them.
 
 A recording of a job is work of the model like any other recording: behind what is live. Few are under way
-at a time, beside those that somebody waits for.
+at a time, beside those that somebody waits for. What waits for the disk runs in threads.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import logging
+import os
+import re
+import secrets
+import shutil
+import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import BinaryIO
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import IO, Any, BinaryIO, Literal, TypeAlias, get_args
 
 import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup
 from starlette.datastructures import UploadFile
 
+from sottovoce.errors import OptionError, cause_of
 from sottovoce.formats.document import Json, json_text
 from sottovoce.serving.access.api_keys import KeyRing
-from sottovoce.serving.jobs.job_store import JobStore
-from sottovoce.serving.jobs.transcription_job import TranscriptionJob
 from sottovoce.serving.jobs.webhooks import WAITS_S, WebhookSender
-from sottovoce.serving.metrics import Metrics
 from sottovoce.serving.parsing.faults import OUT_OF_MEMORY, ApiError, busy, fault_of, logged_fault
 from sottovoce.serving.parsing.fields import Fields
 from sottovoce.serving.recordings.decode_pool import DecodePool
@@ -34,10 +40,219 @@ from sottovoce.serving.recordings.requests import FileRequest, transcription_req
 from sottovoce.serving.recordings.uploaded_file import UploadedFile
 from sottovoce.serving.scheduling.model_registry import ModelRegistry
 from sottovoce.serving.settings import JobSettings
-from sottovoce.serving.tracing import Tracing
+from sottovoce.serving.telemetry import Metrics, Tracing
 from sottovoce.types import Transcript
 
+JobState: TypeAlias = Literal["queued", "running", "succeeded", "failed"]
+JOB_STATES: tuple[JobState, ...] = get_args(JobState)
+WebhookState: TypeAlias = Literal["pending", "delivered", "failed"]
+ID = re.compile(r"job_[0-9a-f]{32}")
+
+
+@dataclass(slots=True)
+class TranscriptionJob:
+    """A job. Times are seconds since 1970.
+
+    owner: name of the key that made it, "" without one. model: as it was asked for. duration_s: of the audio.
+    n_bytes: on disk. n_tries: how often it was begun. error: see OpenAI's error objects. progress: the part
+    of the recording that is done.
+    """
+
+    id: str
+    owner: str
+    created_s: float
+    filename: str
+    duration_s: float
+    response_format: str
+    n_bytes: int
+    model: str | None = None
+    state: JobState = "queued"
+    n_tries: int = 0
+    started_s: float | None = None
+    finished_s: float | None = None
+    error: dict[str, Json] | None = None
+    webhook_url: str | None = None
+    webhook_state: WebhookState = "pending"
+    n_webhook_tries: int = 0
+    progress: float = 0.0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more becomes of it."""
+        return self.finished_s is not None
+
+    def begin(self) -> None:
+        """Note that it is begun."""
+        self.state, self.started_s, self.progress = "running", time.time(), 0.0
+        self.n_tries += 1
+
+    def end(self, error: dict[str, Json] | None) -> None:
+        """Note that it is over. error: None: it went well."""
+        self.state = "succeeded" if error is None else "failed"
+        self.error, self.finished_s = error, time.time()
+        self.progress = 1.0 if error is None else self.progress
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What is kept on disk; one that is under way is to be read again at the next start."""
+        return {**asdict(self), "state": "queued" if self.state == "running" else self.state}
+
+    @property
+    def document(self) -> dict[str, Json]:
+        """What its client is told, without the result."""
+        webhook: dict[str, Json] | None = None
+        if self.webhook_url is not None:
+            webhook = {"url": self.webhook_url, "status": self.webhook_state, "tries": self.n_webhook_tries}
+        return {
+            "id": self.id,
+            "object": "transcription.job",
+            "status": self.state,
+            "created_at": int(self.created_s),
+            "started_at": None if self.started_s is None else int(self.started_s),
+            "finished_at": None if self.finished_s is None else int(self.finished_s),
+            "model": self.model,
+            "filename": self.filename,
+            "duration": round(self.duration_s, 3),
+            "response_format": self.response_format,
+            "progress": round(self.progress, 3),
+            "error": None if self.error is None else dict(self.error),
+            "webhook": webhook,
+        }
+
+
+def new_id() -> str:
+    """Make the id of a job, which nobody can guess."""
+    return f"job_{secrets.token_hex(16)}"
+
+
+def job_of(record: Mapping[str, Any]) -> TranscriptionJob:
+    """Return the job of a record. Raises: TypeError for what is none."""
+    names = {field.name for field in fields(TranscriptionJob)}
+    return TranscriptionJob(**{name: value for name, value in record.items() if name in names})
+
+
 logger = logging.getLogger(__name__)
+
+RECORD, RECORDING, FIELDS, RESULT = "job.json", "recording", "fields.json", "result.json"
+UNFINISHED = ".part"
+"""Ends the name of a folder whose job is not taken yet."""
+COPY_BYTES = 1024 * 1024
+
+
+class JobStore:
+    """The folder of one server, which locks out others.
+
+    Raises: OptionError for a folder that cannot be written, or that another server has.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock: IO[str] | None = open(self._folder / ".lock", "a", encoding="utf-8")  # noqa: SIM115
+        except OSError as error:
+            message = f"--jobs-dir '{folder}': expected a folder to write to, got '{cause_of(error)}'"
+            raise OptionError(message) from error
+        if not lock(self._lock):
+            self._lock.close()
+            raise OptionError(f"--jobs-dir '{folder}': expected a folder of its own, another server has it")
+
+    def load(self) -> list[TranscriptionJob]:
+        """Return all jobs, oldest first; what is no whole job is removed."""
+        found = []
+        for folder in sorted(self._folder.iterdir()):
+            name = folder.name
+            if ID.fullmatch(name.removesuffix(UNFINISHED)) is None:
+                continue
+            try:
+                job = job_of(json.loads((folder / RECORD).read_text(encoding="utf-8")))
+                is_whole = job.id == name and (folder / (RECORDING if not job.is_over else RECORD)).is_file()
+            except (OSError, ValueError, TypeError):
+                is_whole = False
+            if is_whole:
+                found.append(job)
+            else:
+                logger.warning("what is no whole job is removed", extra={"job": name})
+                shutil.rmtree(folder, ignore_errors=True)
+        return sorted(found, key=lambda job: job.created_s)
+
+    def add(self, job: TranscriptionJob, fields: Sequence[tuple[str, str]], recording: BinaryIO) -> None:
+        """Keep a new job with a copy of its recording: it is there whole, or not at all. Raises: OSError."""
+        folder = self._folder / (job.id + UNFINISHED)
+        folder.mkdir(mode=0o700)
+        try:
+            recording.seek(0)
+            with open(folder / RECORDING, "wb") as copy:
+                shutil.copyfileobj(recording, copy, COPY_BYTES)
+            (folder / FIELDS).write_text(json.dumps(fields), encoding="utf-8")
+            write_whole(folder / RECORD, json.dumps(job.record))
+            os.rename(folder, self._folder / job.id)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+    def save(self, job: TranscriptionJob) -> None:
+        """Keep what a job has become. Raises: OSError."""
+        write_whole(self._folder / job.id / RECORD, json.dumps(job.record))
+
+    def recording(self, job: TranscriptionJob) -> BinaryIO:
+        """Open the recording of a job that is not over. Raises: OSError."""
+        return open(self._folder / job.id / RECORDING, "rb")
+
+    def fields(self, job: TranscriptionJob) -> list[tuple[str, str]]:
+        """Return the fields of a job that is not over. Raises: OSError."""
+        pairs = json.loads((self._folder / job.id / FIELDS).read_text(encoding="utf-8"))
+        return [(name, value) for name, value in pairs]
+
+    def keep_result(self, job: TranscriptionJob, result: bytes) -> None:
+        """Keep a result, before its job says that it is there. Raises: OSError."""
+        (self._folder / job.id / RESULT).write_bytes(result)
+
+    def finish(self, job: TranscriptionJob, n_result_bytes: int) -> None:
+        """Note that a job is over; its recording and fields go. Raises: OSError."""
+        folder = self._folder / job.id
+        job.n_bytes = n_result_bytes
+        self.save(job)
+        for name in (RECORDING, FIELDS):
+            (folder / name).unlink(missing_ok=True)
+
+    def result(self, job: TranscriptionJob) -> bytes:
+        """Return the result of a job that went well, as JSON. Raises: OSError."""
+        return (self._folder / job.id / RESULT).read_bytes()
+
+    def remove(self, job: TranscriptionJob) -> None:
+        """Remove all of a job; harmless where it is gone."""
+        shutil.rmtree(self._folder / job.id, ignore_errors=True)
+
+    def close(self) -> None:
+        """Let others have the folder."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that it has its old or its new text, whatever happens. Raises: OSError."""
+    unfinished = path.with_suffix(UNFINISHED)
+    with open(unfinished, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(unfinished, path)
+
+
+def lock(file: IO[str]) -> bool:
+    """Lock a file until it is closed; False where another process has it. Where there are no locks, True."""
+    if sys.platform == "win32":
+        return True
+    fcntl = importlib.import_module("fcntl")
+    flock: Callable[[int, int], None] = fcntl.flock
+    try:
+        flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
 
 LOOK_EVERY_S = 1.0
 """How often is looked whether the time of a job is over."""
@@ -306,7 +521,7 @@ class JobRunner:
             await self.webhooks.wait(job.n_webhook_tries)
             job.n_webhook_tries += 1
             try:
-                if await self.webhooks.tell(job):
+                if await self.webhooks.tell(job.webhook_url or "", job.owner, event_of(job)):
                     job.webhook_state = "delivered"
             except ApiError:
                 job.webhook_state = "failed"
@@ -335,6 +550,22 @@ def disk_errors() -> Iterator[None]:
         logger.exception("a job cannot be written")
         message = "the server has no place to keep the job"
         raise ApiError(message, status=503, kind="server_error", code=NO_SPACE, retry_s=RETRY_S) from error
+
+
+def event_id(job: TranscriptionJob) -> str:
+    """Name what is told of a job: the same at every try."""
+    return f"evt_{job.id.removeprefix('job_')}"
+
+
+def event_of(job: TranscriptionJob) -> dict[str, Json]:
+    """Render what is told of a job that is over: without its result, which is to be fetched."""
+    return {
+        "id": event_id(job),
+        "object": "event",
+        "type": f"transcription.job.{job.state}",
+        "created_at": int(job.finished_s or 0),
+        "data": {name: value for name, value in job.document.items() if name != "webhook"},
+    }
 
 
 def rendered(transcript: Transcript, request: FileRequest) -> bytes:

@@ -1,25 +1,177 @@
-"""What is told to the address of a job when it is over: signed, and told again where nobody takes it.
+"""Webhooks of jobs that are over: signed, tried again where nobody takes them, to public addresses alone.
 
 Headers and signature are those of Standard Webhooks (standardwebhooks.com), which OpenAI's client checks.
+A host is looked up once, checked, and connected to by that address: a name cannot mean another one by
+then. No redirect is followed, no proxy asked, and of the answer nothing but its status is read.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import hmac
 import logging
 import random
+import socket
+import ssl
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from urllib.parse import urlsplit
 
 import anyio
+import h11
 
 from sottovoce.formats.document import Json, json_text
-from sottovoce.serving.access.public_post import PostError, PostTarget, post, target_of
-from sottovoce.serving.jobs.transcription_job import TranscriptionJob
 from sottovoce.serving.parsing.faults import ApiError
+from sottovoce.serving.parsing.fields import wrong
 from sottovoce.serving.settings import network_of
+
+WITHIN_S = 10.0
+"""For all of a post, the look-up of its address too."""
+READ_BYTES = 4096
+MAX_URL = 2_000
+USUAL_PORTS = {"http": 80, "https": 443}
+FIRST_FREE_PORT = 1024
+"""Below it, protocols that are older than HTTP listen, and might take a post for something else."""
+EMBEDDING = tuple(ip_network(text) for text in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32"))
+"""Networks whose addresses hold others: NAT64 (RFC 6052, RFC 8215), 6to4 (RFC 3056), Teredo (RFC 4380)."""
+
+
+class PostError(Exception):
+    """A post that did not come to a status."""
+
+
+@dataclass(frozen=True, slots=True)
+class PostTarget:
+    """Where a post goes. path: with its query."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+
+    @property
+    def authority(self) -> str:
+        """Host and port, as the header `host` has them."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == USUAL_PORTS[self.scheme] else f"{host}:{self.port}"
+
+
+def target_of(name: str, url: str, networks: Sequence[IPv4Network | IPv6Network]) -> PostTarget:
+    """Read the URL of a field. networks: private ones that may be called.
+
+    Raises: ApiError 400 for one that could not be called.
+    """
+    expected = "a URL as https://example.org/path, to a public address"
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise wrong(name, expected, "one that cannot be read") from None
+    is_plain = url.isascii() and url.isprintable() and " " not in url and len(url) <= MAX_URL
+    if not (is_plain and parts.scheme in USUAL_PORTS and parts.hostname):
+        raise wrong(name, f"{expected}, {MAX_URL} ASCII characters at most", "something else")
+    if parts.username is not None or parts.password is not None:
+        raise wrong(name, expected, "one with a user")
+    usual = USUAL_PORTS[parts.scheme]
+    port = usual if port is None else port
+    if port not in USUAL_PORTS.values() and port < FIRST_FREE_PORT:
+        raise wrong(name, f"port 80, 443, or from {FIRST_FREE_PORT}", str(port))
+    if is_address(parts.hostname) and not may_call(parts.hostname, networks):
+        raise wrong(name, expected, "a private one")
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return PostTarget(parts.scheme, parts.hostname, port, path)
+
+
+def is_address(host: str) -> bool:
+    """Return whether a host is an address rather than a name."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def may_call(address: str, networks: Sequence[IPv4Network | IPv6Network]) -> bool:
+    """Return whether an address is public, or of one of the networks."""
+    found = ip_address(address.partition("%")[0])
+    if isinstance(found, IPv6Address) and found.ipv4_mapped is not None:
+        found = found.ipv4_mapped
+    if any(found in network for network in networks):
+        return True
+    is_embedding = any(found in network for network in EMBEDDING)
+    return found.is_global and not (found.is_multicast or found.is_reserved or is_embedding)
+
+
+async def post(
+    target: PostTarget,
+    headers: Sequence[tuple[str, str]],
+    body: bytes,
+    networks: Sequence[IPv4Network | IPv6Network],
+) -> int:
+    """Post a body; return the status. Raises: PostError where there is none within `WITHIN_S`."""
+    try:
+        with anyio.fail_after(WITHIN_S):
+            return await _post(target, headers, body, networks)
+    except TimeoutError as error:
+        raise PostError("no answer in time") from error
+    except (OSError, h11.ProtocolError, UnicodeError) as error:  # UnicodeError: a name that is none
+        raise PostError(type(error).__name__) from error
+
+
+async def _post(
+    target: PostTarget,
+    headers: Sequence[tuple[str, str]],
+    body: bytes,
+    networks: Sequence[IPv4Network | IPv6Network],
+) -> int:
+    found = await anyio.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+    addresses = [str(where[4][0]) for where in found]
+    allowed = [address for address in addresses if may_call(address, networks)]
+    if not allowed:
+        raise PostError("an address that is not public")
+    reader, writer = await _connected(list(dict.fromkeys(allowed)), target)
+    try:
+        connection = h11.Connection(h11.CLIENT)
+        given = [("host", target.authority), ("content-length", str(len(body))), ("connection", "close")]
+        request = h11.Request(method="POST", target=target.path, headers=[*given, *headers])
+        for event in (request, h11.Data(data=body), h11.EndOfMessage()):
+            writer.write(connection.send(event) or b"")
+        await writer.drain()
+        return await _status(connection, reader)
+    finally:
+        writer.transport.abort()
+
+
+async def _connected(
+    addresses: Sequence[str], target: PostTarget
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect to the first address that can be reached; each has its part of the time. Raises: OSError."""
+    tls = ssl.create_default_context() if target.scheme == "https" else None
+    name = target.host if tls else None
+    for address in addresses:
+        try:
+            with anyio.fail_after(WITHIN_S / len(addresses)):
+                return await asyncio.open_connection(address, target.port, ssl=tls, server_hostname=name)
+        except (OSError, TimeoutError) as error:
+            fault: OSError | TimeoutError = error
+    raise fault
+
+
+async def _status(connection: h11.Connection, reader: asyncio.StreamReader) -> int:
+    """Return the status that comes. Raises: h11.RemoteProtocolError for what is none, or has no end."""
+    while True:
+        event = connection.next_event()
+        if isinstance(event, h11.Response):
+            return event.status_code
+        if event is h11.NEED_DATA:
+            connection.receive_data(await reader.read(READ_BYTES))
+        elif not isinstance(event, h11.InformationalResponse):
+            raise PostError("no status")
+
 
 logger = logging.getLogger(__name__)
 
@@ -55,41 +207,25 @@ class WebhookSender:
         """Wait before the next try, after so many."""
         await anyio.sleep(WAITS_S[min(n_tries, len(WAITS_S) - 1)] * random.uniform(1 - SPREAD, 1 + SPREAD))
 
-    async def tell(self, job: TranscriptionJob) -> bool:
-        """Tell the address of a job what became of it, once; returns whether that is done with.
+    async def tell(self, url: str, owner: str, event: dict[str, Json]) -> bool:
+        """Post an event to an address of an owner, once; returns whether that is done with.
 
         Raises: ApiError where the address may not be called any more.
         """
-        target, body = self.check(job.webhook_url or "", job.owner), json_text(event_of(job)).encode()
-        headers = signed_headers(self._secret_for(job.owner) or b"", event_id(job), body, int(time.time()))
+        target, body, name = self.check(url, owner), json_text(event).encode(), str(event["id"])
+        headers = signed_headers(self._secret_for(owner) or b"", name, body, int(time.time()))
         async with self._places:
             try:
                 status = await post(target, headers, body, self._networks)
             except PostError as error:
-                logger.warning("webhook not delivered", extra={"job": job.id, "cause": str(error)})
+                logger.warning("webhook not delivered", extra={"event": name, "cause": str(error)})
                 return False
         if 200 <= status < 300:
             return True
-        logger.warning("webhook not taken", extra={"job": job.id, "status": status})
+        logger.warning("webhook not taken", extra={"event": name, "status": status})
         if status == GONE:
             raise ApiError("webhook_url: it is gone", status=GONE)
         return False
-
-
-def event_id(job: TranscriptionJob) -> str:
-    """Name what is told of a job: the same at every try."""
-    return f"evt_{job.id.removeprefix('job_')}"
-
-
-def event_of(job: TranscriptionJob) -> dict[str, Json]:
-    """Render what is told of a job that is over: without its result, which is to be fetched."""
-    return {
-        "id": event_id(job),
-        "object": "event",
-        "type": f"transcription.job.{job.state}",
-        "created_at": int(job.finished_s or 0),
-        "data": {name: value for name, value in job.document.items() if name != "webhook"},
-    }
 
 
 def signed_headers(secret: bytes, name: str, body: bytes, now_s: int) -> list[tuple[str, str]]:

@@ -30,7 +30,8 @@ from sottovoce.serving.live.transport import GoneError, Transport, WebSocketTran
 from sottovoce.serving.parsing.faults import UNAVAILABLE, ApiError, fault_of, logged_fault
 from sottovoce.serving.parsing.pcm import PcmReader
 from sottovoce.serving.scheduling.load_forecast import no_room
-from sottovoce.serving.scheduling.model_work import LiveWork, ModelWork
+from sottovoce.serving.scheduling.scheduler import Scheduler
+from sottovoce.serving.scheduling.session_handle import SessionHandle
 from sottovoce.serving.services import Services, key_of, services_of
 from sottovoce.types import SAMPLE_RATE, Event, Samples
 
@@ -64,7 +65,7 @@ class LiveConnection(ABC, Generic[M]):
         self.queue: InputQueue[Command | CloseRequested] = InputQueue(
             round(self.limits.pending_s * SAMPLE_RATE)
         )
-        self._session: LiveWork | None = None
+        self._session: SessionHandle | None = None
         self._held = AsyncExitStack()
         self._is_closing = False
         self._sent_away = anyio.Event()
@@ -131,7 +132,7 @@ class LiveConnection(ABC, Generic[M]):
         self._held.enter_context(self.services.session(lambda: self.behind_s))
         self._quiet_since_s = time.monotonic()
 
-    async def open(self, model: str, options: LiveOptions) -> ModelWork:
+    async def open(self, model: str, options: LiveOptions) -> Scheduler:
         """Open the session, until `release`; returns what runs its model.
 
         Raises: ApiError 429 where the model is too busy; OptionError, ModelNotFoundError.
@@ -159,7 +160,7 @@ class LiveConnection(ABC, Generic[M]):
         return self._session is not None
 
     @property
-    def session(self) -> LiveWork:
+    def session(self) -> SessionHandle:
         """The session; `open` comes first."""
         assert self._session is not None, "open() first"
         return self._session

@@ -16,7 +16,7 @@ from sottovoce.errors import TranslationError
 from sottovoce.formats.document import Json
 from sottovoce.serving.parsing.faults import ApiError, logged_fault
 from sottovoce.serving.parsing.fields import wrong
-from sottovoce.serving.scheduling.model_work import LiveWork, OwnTranslator
+from sottovoce.serving.scheduling.session_handle import QueuedTranslator, SessionHandle
 from sottovoce.serving.settings import TranslationSettings
 from sottovoce.text.languages import language_codes
 from sottovoce.translation.chat_translator import ChatTranslator
@@ -40,7 +40,7 @@ def targets(languages: Sequence[str], translation: TranslationSettings | None) -
 
 def session_translator(
     target: str,
-    session: LiveWork,
+    session: SessionHandle,
     languages: Sequence[str],
     translation: TranslationSettings | None,
     request_id: str,
@@ -68,7 +68,9 @@ class SessionTranslator:
     request_id: of errors in the log. own: what hears the audio too, where the model itself translates.
     """
 
-    def __init__(self, translator: LiveTranslator, request_id: str, own: OwnTranslator | None = None) -> None:
+    def __init__(
+        self, translator: LiveTranslator, request_id: str, own: QueuedTranslator | None = None
+    ) -> None:
         self._translator = translator
         self._request_id = request_id
         self._own = own

@@ -1,13 +1,27 @@
-"""Joining a Ray cluster."""
+"""Joining a Ray cluster, and an archive over its processes: actors hold the model, one writer gets the
+rows.
+
+Ray Data hands out blocks of recordings, and does again what an actor did not finish. A recording that
+ends the process which reads it would do so for ever: what is without a row after a few tries is tried
+once more by itself, and is then a row with an error.
+"""
 
 from __future__ import annotations
 
 import importlib
+import json
 import logging
+import math
 import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from sottovoce.errors import MissingExtraError, OptionError
+from sottovoce.api import Model
+from sottovoce.archive.listing import Item
+from sottovoce.archive.table_rows import BatchOptions, Row, failed_row, transcribe_items
+from sottovoce.errors import MissingExtraError, OptionError, SottovoceError
+from sottovoce.formats.document import json_text
 
 
 def connect(address: str | None) -> None:
@@ -46,3 +60,111 @@ def counts(option: str, text: str) -> tuple[int, int]:
     if not least.isdigit() or (dash and not most.isdigit()):
         raise OptionError(f"{option}: expected a number or MIN-MAX, got '{text}'")
     return int(least), int(most) if dash else int(least)
+
+
+MAX_BLOCKS = 10_000
+N_RETRIES = 2
+"""Of a block whose actor died."""
+FATAL = "fatal"
+DIED = "the process that read it ended before it was done, twice"
+
+
+@dataclass(frozen=True, slots=True)
+class Actors:
+    """How many processes read, and what each takes of its machine.
+
+    n_min, n_max: Ray adds and ends actors in between. cpus, gpus: of each; a part of a GPU is shared.
+    Raises: OptionError.
+    """
+
+    n_min: int = 1
+    n_max: int = 1
+    cpus: float = 1.0
+    gpus: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.n_min <= self.n_max:
+            raise OptionError(f"actors: expected 1 or more, MIN-MAX in order, got {self.n_min}-{self.n_max}")
+        if not (self.cpus > 0 and self.gpus >= 0):
+            raise OptionError(
+                f"actors: expected cpus above 0 and gpus of 0 or more, got {self.cpus}, {self.gpus}"
+            )
+
+
+class TranscribingActor:
+    """An actor of the pool. open_model: called once, in its process."""
+
+    def __init__(self, open_model: Callable[[], Model], batch: BatchOptions) -> None:
+        self._open_model = open_model
+        self._batch = batch
+        self._model: Model | None = None
+
+    def __call__(self, block: dict[str, Any]) -> dict[str, list[str]]:
+        """Return the rows of a block of recordings {id, path as bytes}, as JSON; or one that ends the job."""
+        items = [
+            Item(str(name), os.fsdecode(path)) for name, path in zip(block["id"], block["path"], strict=True)
+        ]
+        try:
+            if self._model is None:
+                self._model = self._open_model()
+            return {"row": [json_text(row) for row in transcribe_items(self._model, items, self._batch)]}
+        except SottovoceError as error:  # the model, or wishes that hold for all: no recording could be read
+            return {"row": [json_text({FATAL: str(error)})]}
+
+
+def transcribe_on_ray(
+    items: Sequence[Item], open_model: Callable[[], Model], batch: BatchOptions, actors: Actors
+) -> Iterator[Row]:
+    """Yield a row for each recording, as they come; `cluster.connect` first.
+
+    Raises: OptionError with what keeps the model from being opened, or from reading any recording.
+    """
+    left = {item.id: item for item in items}
+    model = ""
+    for n_in_block in (batch.n_together, 1):
+        if not left:
+            return
+        for row in _round(list(left.values()), open_model, batch, actors, n_in_block):
+            if left.pop(str(row["id"]), None) is not None:
+                model = str(row["model"])
+                yield row
+    for item in left.values():
+        yield failed_row(item, model, DIED)
+
+
+def _round(
+    items: Sequence[Item],
+    open_model: Callable[[], Model],
+    batch: BatchOptions,
+    actors: Actors,
+    n_in_block: int,
+) -> Iterator[Row]:
+    """Yield rows of what could be read; blocks whose actors died again and again are left out."""
+    data = library("ray.data")
+    context = data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.max_errored_blocks = -1
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
+    n_blocks = min(math.ceil(len(items) / n_in_block), MAX_BLOCKS)
+    listed = data.from_items(
+        [{"id": item.id, "path": os.fsencode(item.path)} for item in items], override_num_blocks=n_blocks
+    )
+    rows = listed.map_batches(
+        TranscribingActor,
+        fn_constructor_args=(open_model, batch),
+        batch_size=n_in_block,
+        batch_format="numpy",
+        compute=data.ActorPoolStrategy(
+            min_size=min(actors.n_min, n_blocks),
+            max_size=min(actors.n_max, n_blocks),
+            max_tasks_in_flight_per_actor=2,
+        ),
+        num_cpus=actors.cpus,
+        num_gpus=actors.gpus,
+        ray_remote_args_fn=lambda: {"max_restarts": -1, "max_task_retries": N_RETRIES},
+    )
+    for found in rows.iter_rows():
+        row: Row = json.loads(found["row"])
+        if FATAL in row:
+            raise OptionError(str(row[FATAL]))
+        yield row

@@ -18,7 +18,7 @@ from starlette.applications import Starlette
 
 from sottovoce.api import Model
 from sottovoce.errors import OptionError
-from sottovoce.serving.access.client_secrets import KEY_BYTES
+from sottovoce.serving.access.gate import KEY_BYTES
 from sottovoce.serving.http.app import make_app
 from sottovoce.serving.http.request_log import log_as_json
 from sottovoce.serving.ray.cluster import connect, library

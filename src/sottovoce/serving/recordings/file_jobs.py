@@ -17,9 +17,8 @@ from sottovoce.serving.recordings.decode_pool import Slices
 from sottovoce.serving.recordings.requests import FileRequest
 from sottovoce.serving.recordings.uploaded_file import UploadedFile
 from sottovoce.serving.recordings.uploads import check_duration, require_file
-from sottovoce.serving.scheduling.model_work import FileWork
-from sottovoce.serving.scheduling.racing import unless
-from sottovoce.serving.services import Services, key_of, services_of
+from sottovoce.serving.scheduling.scheduler import FileJob
+from sottovoce.serving.services import Services, key_of, services_of, unless
 from sottovoce.types import Transcript
 
 T = TypeVar("T")
@@ -34,7 +33,7 @@ class RunningJob:
 
     request: FileRequest
     recording: UploadedFile
-    handle: FileWork
+    handle: FileJob
     services: Services
     resources: AsyncExitStack
 

@@ -15,7 +15,7 @@ from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.parsing.fields import Fields
 from sottovoce.serving.parsing.forms import fields_of, read_form
 from sottovoce.serving.recordings.requests import FileRequest, languages_of
-from sottovoce.serving.scheduling.model_work import TranscriptionRequest
+from sottovoce.serving.scheduling.scheduler import TranscriptionRequest
 
 SUPPORTED = tuple(fields_of("whisper_cpp"))
 """The documented fields."""

@@ -19,7 +19,7 @@ from sottovoce.serving.parsing.fields import Fields, number_of, wrong
 from sottovoce.serving.parsing.forms import fields_of, read_form
 from sottovoce.serving.parsing.ignored import Known, leaves, unknown_fields
 from sottovoce.serving.recordings.known_speakers import known_speakers
-from sottovoce.serving.scheduling.model_work import TranscriptionRequest
+from sottovoce.serving.scheduling.scheduler import TranscriptionRequest
 from sottovoce.text.languages import find_language
 from sottovoce.types import Task
 

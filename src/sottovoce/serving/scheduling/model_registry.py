@@ -1,5 +1,5 @@
-"""The models of a server by name: loaded when they are first requested, unloaded when nobody uses them, or
-another one needs their memory.
+"""The models of a server by name: loaded when they are first requested, unloaded when nobody uses them,
+or another one needs their memory.
 
 Loading runs in a thread of its own, so that a model that is fetched for minutes holds up nobody else.
 """
@@ -13,20 +13,119 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, Protocol, runtime_checkable
 
 import anyio
 import anyio.to_thread
+import torch
 
 from sottovoce.api import Model
 from sottovoce.errors import OptionError
+from sottovoce.models.dims import ModelDims
 from sottovoce.models.nano import compact_languages
+from sottovoce.models.sources.names import REPOSITORIES, published_repository
 from sottovoce.serving.parsing.faults import ApiError
-from sottovoce.serving.scheduling.model_memory import usual_bytes, weight_bytes
-from sottovoce.serving.scheduling.model_names import resolve_model_id
-from sottovoce.serving.scheduling.model_work import FileWork, ModelWork, TranscriptionRequest
+from sottovoce.serving.scheduling.scheduler import FileJob, Scheduler, TranscriptionRequest
 from sottovoce.serving.settings import ModelSettings
 from sottovoce.text.languages import language_codes
+
+FLOAT32_BYTES = 4
+USUAL_PARAMETERS = (
+    (r"nano", 20.4e6),
+    (r"distil-small", 166e6),
+    (r"distil-medium", 394e6),
+    (r"distil-large", 756e6),
+    (r"tiny", 39e6),
+    (r"base", 74e6),
+    (r"small", 244e6),
+    (r"medium", 769e6),
+    (r"turbo", 809e6),
+    (r"large", 1550e6),
+)
+"""By what a name holds. Source: the model cards of Whisper and distil-whisper."""
+
+
+@runtime_checkable
+class HasNumberFormat(Protocol):
+    """A runtime that says in which number format its encoder computes."""
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+
+def weight_bytes(model: Model) -> int:
+    """Return the bytes of a model's weights, in its encoder's number format (float32 without one)."""
+    backend = model.backend
+    itemsize = backend.dtype.itemsize if isinstance(backend, HasNumberFormat) else FLOAT32_BYTES
+    return n_parameters(backend.dims) * itemsize
+
+
+def usual_bytes(name: str) -> int:
+    """Return the bytes of weights in float32 that a name promises; 0 for one that promises nothing."""
+    found = (n for pattern, n in USUAL_PARAMETERS if re.search(pattern, name))
+    return round(next(found, 0.0) * FLOAT32_BYTES)
+
+
+def n_parameters(dims: ModelDims) -> int:
+    """Return how many numbers Whisper's network of these dimensions has."""
+    audio, text = dims.n_audio_state, dims.n_text_state
+    encoder = 3 * dims.n_mels * audio + audio + 3 * audio * audio + audio + dims.n_audio_ctx * audio
+    encoder += dims.n_audio_layer * (attention(audio) + feed_forward(audio)) + 2 * audio
+    decoder = dims.n_vocab * text + dims.n_text_ctx * text + 2 * text
+    decoder += dims.n_text_layer * (2 * attention(text) + feed_forward(text))
+    return encoder + decoder
+
+
+def attention(width: int) -> int:
+    """Return how many numbers an attention has: four maps, of keys without a bias, and their norm."""
+    return 4 * width * width + 3 * width + 2 * width
+
+
+def feed_forward(width: int) -> int:
+    """Return how many numbers the two maps of a layer have, four times as wide inside, and their norm."""
+    return 8 * width * width + 5 * width + 2 * width
+
+
+HOSTED = re.compile(
+    r"whisper(-1)?"
+    r"|gpt-[a-z0-9.-]{0,40}(transcribe|whisper|realtime|audio)[a-z0-9.-]{0,40}"
+    r"|(nova|enhanced|flux)(-[a-z0-9-]{0,40})?|base-[a-z0-9-]{1,40}"
+)
+"""Models of OpenAI's and Deepgram's services, whose weights nobody else has."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedModel:
+    """The model of this server that a client's id means. is_stand_in: the id names other weights."""
+
+    name: str
+    is_stand_in: bool = False
+
+
+def resolve_model_id(requested: str, settings: ModelSettings) -> ResolvedModel | None:
+    """Return the model that an id means; None: none of this server.
+
+    In this order: a name or alias of the server; the same published weights by another program's id; for an
+    English-only model the multilingual one of its size; for a model of a hosted service, and for weights by
+    another program's id that are not here, the default model. A name of published weights as this library
+    has it (`large-v3`) never means other weights.
+    """
+    known = dict.fromkeys(settings.names) | settings.all_aliases
+    by_case = {name.lower(): name for name in reversed(known)}
+    exact = requested if requested in known else by_case.get(requested.lower())
+    if exact is not None:
+        return ResolvedModel(known[exact] or exact)
+    here = {published_repository(name): name for name in reversed(settings.names)}
+    weights = published_repository(requested)
+    if weights is not None and weights in here:
+        return ResolvedModel(here[weights])
+    if weights is not None and (multilingual := weights.removesuffix(".en")) in here:
+        return ResolvedModel(here[multilingual], is_stand_in=True)
+    is_hosted = HOSTED.fullmatch(requested.lower().rpartition("/")[2]) is not None
+    if is_hosted or (weights is not None and requested.lower() not in REPOSITORIES):
+        return ResolvedModel(settings.model, is_stand_in=weights is not None)
+    return None
+
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +144,7 @@ class _Slot:
 
     languages: tuple[str, ...]
     n_bytes: int
-    scheduler: ModelWork | None = None
+    scheduler: Scheduler | None = None
     n_users: int = 0
     used_s: float = 0.0
     is_loading: bool = False
@@ -63,7 +162,7 @@ class ModelRegistry:
         self,
         settings: ModelSettings,
         open_model: Callable[[str], Model],
-        make: Callable[[Model], ModelWork],
+        make: Callable[[Model], Scheduler],
         size_of: Callable[[Model], int] = weight_bytes,
     ) -> None:
         self.settings = settings
@@ -71,7 +170,7 @@ class ModelRegistry:
         self._make = make
         self._size_of = size_of
         self._most_bytes = settings.memory_bytes
-        self._unloaded: list[ModelWork] = []
+        self._unloaded: list[Scheduler] = []
         """Whose memory is to be freed."""
         self._freeing = anyio.Lock()
         names = dict.fromkeys((*settings.names, *settings.at_start))
@@ -104,7 +203,7 @@ class ModelRegistry:
         return (*others, "model") if resolved is not None and resolved.is_stand_in else tuple(others)
 
     @asynccontextmanager
-    async def use(self, name: str) -> AsyncIterator[ModelWork]:
+    async def use(self, name: str) -> AsyncIterator[Scheduler]:
         """Hold a model for as long as it is used; loads it where it is not there.
 
         Raises: ModelNotFoundError, CheckpointError, OptionError; ApiError 503 without memory for it.
@@ -120,10 +219,10 @@ class ModelRegistry:
     @asynccontextmanager
     async def transcribing(
         self, name: str, source: BinaryIO, request: TranscriptionRequest
-    ) -> AsyncIterator[FileWork]:
+    ) -> AsyncIterator[FileJob]:
         """Begin with a recording, and hold its models until it is closed: that of the name, and the second.
 
-        Raises: as `use` and `ModelWork.transcribe`.
+        Raises: as `use` and `Scheduler.transcribe`.
         """
         async with AsyncExitStack() as stack:
             scheduler = await stack.enter_async_context(self.use(name))
@@ -139,13 +238,13 @@ class ModelRegistry:
         return self._slots[name].languages
 
     @property
-    def running(self) -> dict[str, ModelWork]:
+    def running(self) -> dict[str, Scheduler]:
         """All models in memory, by their names."""
         found = {name: slot.scheduler for name, slot in self._slots.items()}
         return {name: scheduler for name, scheduler in found.items() if scheduler is not None}
 
     @property
-    def schedulers(self) -> list[ModelWork]:
+    def schedulers(self) -> list[Scheduler]:
         """Of all models in memory."""
         return list(self.running.values())
 
@@ -173,7 +272,7 @@ class ModelRegistry:
         for scheduler in self.schedulers:
             scheduler.join(timeout_s)
 
-    async def _loaded(self, name: str) -> ModelWork:
+    async def _loaded(self, name: str) -> Scheduler:
         async with self._locks[name]:
             slot = self._slots[name]
             if slot.scheduler is None:
@@ -189,7 +288,7 @@ class ModelRegistry:
                 logger.info("model loaded", extra={"model": name, "seconds": seconds})
             return slot.scheduler
 
-    async def _load(self, name: str) -> ModelWork:
+    async def _load(self, name: str) -> Scheduler:
         """Load a model, and measure what a session of it costs. Raises: as `use`."""
         await self.free()
         model = await anyio.to_thread.run_sync(self._open_model, name)
@@ -255,7 +354,7 @@ class ModelRegistry:
         logger.info("model unloaded", extra={"model": name})
 
 
-def free_memory(gone: list[ModelWork]) -> None:
+def free_memory(gone: list[Scheduler]) -> None:
     """Wait for the threads of models to end, and let go of their weights; empties the list."""
     while gone:
         gone.pop().join(WORK_ENDS_WITHIN_S)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from sottovoce.serving.scheduling.model_work import LiveWork
+from sottovoce.serving.scheduling.session_handle import SessionHandle
 
 LASTS_S = 3.0
 """So long half of the sessions have to be late before somebody goes, and until the next one does."""
@@ -33,7 +33,7 @@ class PlacedSession:
     its client come again.
     """
 
-    work: LiveWork
+    work: SessionHandle
     began_s: float
     behind_s: Callable[[], float]
     send_away: Callable[[], None]
@@ -58,7 +58,7 @@ class OverloadWatch:
 
     @contextmanager
     def placed(
-        self, work: LiveWork, behind_s: Callable[[], float], send_away: Callable[[], None]
+        self, work: SessionHandle, behind_s: Callable[[], float], send_away: Callable[[], None]
     ) -> Iterator[None]:
         """Look after a session as long as it is open."""
         one = PlacedSession(work, self._clock(), behind_s, send_away)

@@ -1,8 +1,8 @@
 """The one seam to the model: live sessions and recordings go in, events and segments come out.
 
 Whoever asks waits for a future; the model runs in the threads of a `Worker`, where executors put together
-what live sessions and recordings ask for. How that is done is decided behind this seam, and nowhere else in
-the server.
+what live sessions and recordings ask for. How that is done is decided behind this seam, and nowhere else
+in the server. What a live session costs is measured when a model is loaded, with a sound like a voice.
 """
 
 from __future__ import annotations
@@ -10,34 +10,97 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import anyio
 import anyio.to_thread
+import numpy as np
 
 from sottovoce.api import Model
 from sottovoce.audio.io import AudioSource
 from sottovoce.engine.batching import ON_ACCELERATOR, ON_CPU, BatchingExecutor
-from sottovoce.engine.calls import CallGenerator, OtherModelCall
-from sottovoce.engine.relay import CallRelay
-from sottovoce.engine.tasks import Priority
-from sottovoce.engine.update_interval import UpdateIntervalController
+from sottovoce.engine.calls import CallGenerator, CallRelay, OtherModelCall, Priority
+from sottovoce.engine.update_interval import INTERVALS_S, UpdateIntervalController
 from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.offline.transcriber import SecondModel
 from sottovoce.offline.transcription import FileTranscription
 from sottovoce.options.deferral import DeferralOptions
 from sottovoce.options.live import LiveOptions
-from sottovoce.serving.scheduling.calibration import calibrate
-from sottovoce.serving.scheduling.engine_thread import THREADS, EngineState
+from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.serving.scheduling.load_forecast import LoadForecast
-from sottovoce.serving.scheduling.model_work import ModelWork, TranscriptionRequest
 from sottovoce.serving.scheduling.session_handle import SessionHandle
-from sottovoce.serving.scheduling.worker import Worker
+from sottovoce.serving.scheduling.worker import THREADS, EngineState, Worker
 from sottovoce.serving.settings import MOST_ENGINES, Work
-from sottovoce.types import Segment, Transcript
+from sottovoce.types import SAMPLE_RATE, Samples, Segment, Transcript
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptionRequest:
+    """What a client may ask of a recording: options, languages ("auto", one or several), boosted phrases."""
+
+    options: TranscribeOptions
+    languages: tuple[str, ...] = ()
+    phrases: tuple[str, ...] = ()
+
+
+SPEECH = 1.75
+"""Times the cost of a sound alone: words take 1.4 times as much, and in company more (base)."""
+SOUND_S, WARM_UP_S, PIECE_S = 4.0, 1.0, 0.5
+WITHIN_S = 5.0
+"""Of the clock: a model that is slower than that is measured with what it heard by then, or next."""
+OpenSession: TypeAlias = Callable[[LiveOptions], Awaitable[SessionHandle]]
+
+PITCH_HZ, SYLLABLES_HZ, N_HARMONICS = 120.0, 3.0, 20
+
+
+async def calibrate(open_session: OpenSession, n_engines: int) -> float:
+    """Return the engine seconds that a second of speech costs, at the shortest interval of updates.
+
+    open_session: begins a live session. 0: nothing was heard.
+    """
+    options = LiveOptions(vad=False)
+    handles = [await open_session(options) for _ in range(n_engines)]
+    try:
+        costs = await asyncio.gather(*(cost_of(handle, voice()) for handle in handles))
+    finally:
+        for handle in handles:
+            handle.end()
+    measured = [cost for cost in costs if cost > 0]
+    return SPEECH * sum(measured) / len(measured) if measured else 0.0
+
+
+async def cost_of(handle: SessionHandle, sound: Samples) -> float:
+    """Return the engine seconds a second of a sound (n,) costs in a session, its first second aside.
+
+    0: nothing was heard.
+    """
+    handle.fixed_interval_s = INTERVALS_S[0]
+    ends_s = time.monotonic() + WITHIN_S
+    step, n_warm_up = round(PIECE_S * SAMPLE_RATE), round(WARM_UP_S * SAMPLE_RATE)
+    await handle.push(sound[:n_warm_up])
+    worked_s, taken_s = handle.load.worked_s, handle.load.taken_s
+    for start in range(n_warm_up, len(sound), step):
+        await handle.push(sound[start : start + step])
+        if time.monotonic() > ends_s and handle.load.taken_s > taken_s:
+            break
+    newly_taken_s = handle.load.taken_s - taken_s
+    return (handle.load.worked_s - worked_s) / newly_taken_s if newly_taken_s > 0 else 0.0
+
+
+def voice(seconds: float = SOUND_S) -> Samples:
+    """Make a sound (n,) float32 with the pitch, harmonics and syllables of a voice, and no words."""
+    at_s = np.arange(round(seconds * SAMPLE_RATE)) / SAMPLE_RATE
+    pitch_hz = PITCH_HZ * (1 + 0.1 * np.sin(2 * np.pi * 0.7 * at_s))
+    phase = 2 * np.pi * np.cumsum(pitch_hz) / SAMPLE_RATE
+    harmonics = np.sum([np.sin(k * phase) / k for k in range(1, N_HARMONICS)], axis=0)
+    sound = 0.2 * harmonics * np.clip(np.sin(2 * np.pi * SYLLABLES_HZ * at_s), 0, 1)
+    noise = 0.01 * np.random.default_rng(0).standard_normal(len(at_s))
+    made: Samples = (sound + noise).astype(np.float32)
+    return made
+
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -208,7 +271,7 @@ class Scheduler:
             logger.exception("what a live session costs could not be measured: all are taken")
 
     async def transcribe(
-        self, source: AudioSource, request: TranscriptionRequest, second: ModelWork | None = None
+        self, source: AudioSource, request: TranscriptionRequest, second: Scheduler | None = None
     ) -> FileJob:
         """Begin with a recording, which stays open until the job is closed.
 
@@ -224,7 +287,7 @@ class Scheduler:
         return job
 
     async def _second_model(
-        self, request: TranscriptionRequest, second: ModelWork | None
+        self, request: TranscriptionRequest, second: Scheduler | None
     ) -> SecondModel | None:
         """Return what reads a recording beside this model; None where nothing does."""
         if second is None:

@@ -1,5 +1,7 @@
 """One live session of a client, as the server works on it: audio waits here until an update is due.
 
+Events are numbered through, at the times of the client's session. The library's session counts from its
+own beginning, and a client's may be several of those, one after the other: other options begin another.
 Knows nothing of other sessions but the interval that all have under load.
 """
 
@@ -7,20 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import anyio.to_thread
 import numpy as np
 
 from sottovoce.api import Model
-from sottovoce.engine.audio_accumulator import AudioAccumulator
-from sottovoce.engine.calls import CallGenerator
-from sottovoce.engine.tasks import Priority
+from sottovoce.engine.calls import CallGenerator, Priority
 from sottovoce.engine.update_interval import INTERVALS_S
 from sottovoce.errors import OptionError
 from sottovoce.options.live import LiveOptions
-from sottovoce.serving.scheduling.event_sequence import EventSequencer
 from sottovoce.serving.scheduling.load_forecast import SessionLoad
 from sottovoce.serving.scheduling.worker import Worker
 from sottovoce.speakers.base import Floats
@@ -30,7 +30,50 @@ from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session
 from sottovoce.translation.live_translator import SourceText
 from sottovoce.translation.whisper_translate import WhisperTranslator
-from sottovoce.types import SAMPLE_RATE, Event, Samples
+from sottovoce.types import SAMPLE_RATE, Event, Final, LanguageChanged, Partial, Samples, SpeechEnded, Word
+
+TIMES = frozenset({"start", "end", "at", "confirmed_at", "emission_time"})
+"""Fields of events and words that are seconds since the beginning."""
+
+
+class EventSequencer:
+    """Numbers the events of one client's session, in their order: `seq` and `utterance`."""
+
+    def __init__(self) -> None:
+        self._seq = 0
+        self._utterance = 0
+        self._is_open = False
+
+    def number(self, events: Iterable[Event], *, offset_s: float = 0.0) -> list[Event]:
+        """Number events, and move them `offset_s` later."""
+        return [self._numbered(shifted(event, offset_s)) for event in events]
+
+    def _numbered(self, event: Event) -> Event:
+        self._seq += 1
+        if isinstance(event, LanguageChanged):
+            return replace(event, seq=self._seq, utterance=None)
+        if not self._is_open and not isinstance(event, SpeechEnded):
+            self._utterance += 1
+            self._is_open = True
+        if isinstance(event, Final | SpeechEnded):
+            self._is_open = False
+        return replace(event, seq=self._seq, utterance=self._utterance)
+
+
+def shifted(event: Event, offset_s: float) -> Event:
+    """Return the event and its words, `offset_s` later."""
+    if not offset_s:
+        return event
+    times = _shifted_times(event, offset_s)
+    if isinstance(event, Partial | Final):
+        times["words"] = tuple(replace(word, **_shifted_times(word, offset_s)) for word in event.words)
+    return replace(event, **times)
+
+
+def _shifted_times(timed: Event | Word, offset_s: float) -> dict[str, Any]:
+    names = (field.name for field in fields(timed) if field.name in TIMES)
+    return {name: getattr(timed, name) + offset_s for name in names}
+
 
 MOST_AT_ONCE_S = 2.0
 """Audio of one session worked on at a time: the others have their turn in between."""
@@ -39,6 +82,43 @@ MOST_BEHIND_S = 10.0
 MOST_AHEAD_S = 20.0
 """Of the time that has passed, that a session's audio may be: more of it has the turn of recordings. A client
 that comes again after a break has some to say at once."""
+
+
+class AudioAccumulator:
+    """Audio of one session that waits for an update, which takes all of it at once."""
+
+    def __init__(self) -> None:
+        self._pieces: list[Samples] = []
+        self._n_samples = 0
+
+    @property
+    def waiting_s(self) -> float:
+        """Seconds of audio that wait."""
+        return self._n_samples / SAMPLE_RATE
+
+    def add(self, pcm: Samples) -> None:
+        """Take samples (n,) float32 that follow those before."""
+        self._pieces.append(pcm)
+        self._n_samples += len(pcm)
+
+    def is_due(self, interval_s: float) -> bool:
+        """Return whether there is enough for an update.
+
+        At the shortest interval any audio is: the session itself knows when its updates are due.
+        """
+        if interval_s <= INTERVALS_S[0]:
+            return self._n_samples > 0
+        return self.waiting_s >= interval_s
+
+    def take(self, most: int | None = None) -> Samples:
+        """Take out all that waits, (n,) float32.
+
+        most: samples at most, the first ones; None: all.
+        """
+        waiting: Samples = np.concatenate([np.zeros(0, np.float32), *self._pieces])
+        taken, rest = waiting[:most], waiting[len(waiting[:most]) :]
+        self._pieces, self._n_samples = [rest] if len(rest) else [], len(rest)
+        return taken
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,128 @@
+"""Metrics of a server for Prometheus, and traces for OpenTelemetry.
+
+Labels of metrics are few and fixed, never what a client made up. Spans, one for each request, live
+session and job, have what the log has: who asked for what kind of thing, how long it took, what became of
+it; never an address with its query, a name of a file, or what was said. Where they go, the variables
+OTEL_… say.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
+
+from sottovoce.errors import MissingExtraError
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""Upper bounds of the buckets of histograms."""
+
+
+class Metrics:
+    """The counters and histograms of one server; values read at scrape time register with `registry`."""
+
+    def __init__(self) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry()
+        self.requests = self._counter("requests", "HTTP requests answered.", "route", "method", "status")
+        self.request_seconds = self._histogram("request", "From a request to the end of its answer.")
+        self.sessions = self._counter(
+            "sessions", "Live sessions that ended, by their close code.", "route", "code"
+        )
+        self.refused_connections = self._counter(
+            "refused_connections", "Connections that had no place, of all or of their address."
+        )
+        self.key_requests = self._counter("key_requests", "Requests and handshakes of a named key.", "key")
+        self.key_refused = self._counter("key_refused", "What a named key had too much of.", "key", "limit")
+        self.key_audio_seconds = self._counter("key_audio_seconds", "Audio taken of a named key.", "key")
+        self.key_sessions = Gauge(
+            "sottovoce_key_sessions", "Live sessions of a named key now.", ("key",), registry=self.registry
+        )
+        self.jobs = self._counter("jobs", "Jobs that are over.", "status")
+        self.webhooks = self._counter("webhooks", "Addresses of jobs that were told, or given up.", "status")
+        self.file_seconds = self._counter("file_audio_seconds", "Audio of recordings transcribed.")
+        self.live_seconds = self._counter("live_audio_seconds", "Audio of live sessions received.")
+        self.live_wait = self._histogram("live_wait", "Live work between its arrival and its beginning.")
+        self.live_work = self._histogram("live_work", "Live work between beginning and end.")
+
+    def text(self) -> bytes:
+        """Return all metrics in Prometheus's text format."""
+        return generate_latest(self.registry)
+
+    def _counter(self, name: str, meaning: str, *labels: str) -> Counter:
+        return Counter(f"sottovoce_{name}_total", meaning, labels, registry=self.registry)
+
+    def _histogram(self, name: str, meaning: str) -> Histogram:
+        return Histogram(f"sottovoce_{name}_seconds", meaning, buckets=SECONDS, registry=self.registry)
+
+
+SetAttribute: TypeAlias = Callable[[str, "str | int | float"], None]
+NAME = "sottovoce"
+STATUS = "http.response.status_code"
+
+
+class Tracing:
+    """Makes spans. provider: OpenTelemetry's `TracerProvider`; None: none are made."""
+
+    def __init__(self, provider: Any = None) -> None:
+        self._provider = provider
+
+    @contextmanager
+    def span(
+        self, name: str, headers: Mapping[str, str] | None = None, **attributes: str
+    ) -> Iterator[SetAttribute]:
+        """Make a span of what is done inside; yields a function that sets further attributes.
+
+        headers: of a request, whose `traceparent` is the span's parent. attributes: `__` stands for a dot.
+        """
+        if self._provider is None:
+            yield lambda key, value: None
+            return
+        trace = importlib.import_module("opentelemetry.trace")
+        propagate = importlib.import_module("opentelemetry.propagate")
+        with self._provider.get_tracer(NAME).start_as_current_span(
+            name,
+            context=propagate.extract(headers or {}),
+            kind=trace.SpanKind.INTERNAL if headers is None else trace.SpanKind.SERVER,
+            attributes={key.replace("__", "."): value for key, value in attributes.items()},
+            record_exception=False,  # its message may tell what was said
+        ) as span:
+
+            def set_attribute(key: str, value: str | int | float) -> None:
+                span.set_attribute(key, value)
+                if key == STATUS and int(value) >= 500:
+                    span.set_status(trace.StatusCode.ERROR)
+
+            yield set_attribute
+
+    def close(self) -> None:
+        """Send what is left."""
+        if self._provider is not None:
+            self._provider.shutdown()
+
+
+def make_provider() -> Any:
+    """Make OpenTelemetry's provider, which sends by OTLP over HTTP. Raises: MissingExtraError."""
+    try:
+        sdk = importlib.import_module("opentelemetry.sdk.trace")
+        resources = importlib.import_module("opentelemetry.sdk.resources")
+        export = importlib.import_module("opentelemetry.sdk.trace.export")
+        otlp = importlib.import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")
+    except ImportError as error:
+        raise MissingExtraError("opentelemetry", "trace", "--traces") from error
+    own = resources.Resource({"service.name": NAME})
+    provider = sdk.TracerProvider(resource=own.merge(resources.OTELResourceDetector().detect()))
+    provider.add_span_processor(export.BatchSpanProcessor(otlp.OTLPSpanExporter()))
+    return provider
