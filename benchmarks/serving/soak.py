@@ -95,7 +95,7 @@ class Heard:
 def options_of_server(options: argparse.Namespace, port: int, jobs: str) -> list[str]:
     """Options for so many sessions, how many are too many being for others to measure."""
     sessions: int = options.sessions
-    limits = ["--max-sessions", str(sessions + 40), "--max-requests", "12", "--idle-timeout", "20"]
+    limits = ["--max-sessions", str(sessions + 40), "--max-requests", "12"]
     # an interval so that words are those of the library
     limits += ["--jobs-dir", jobs]
     return ["--port", str(port), "--longest-interval", "0.5", "--no-forecast", *limits]

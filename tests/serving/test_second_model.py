@@ -187,7 +187,6 @@ def test_it_is_loaded_with_the_first_and_cannot_be_asked_for(nano: Model) -> Non
     ("words", "line"),
     [
         ("-m nano --second-model nano", "second model: expected another one than 'nano', which drafts"),
-        ("-m nano --defer-word 0.3", "--defer-word: needs a --second-model"),
         (
             "-m nano --second-model base --model-memory-mb 200",
             "model memory: expected 377.6 MB or more for 'nano' and 'base', got 200",

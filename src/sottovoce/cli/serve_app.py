@@ -19,12 +19,12 @@ import click
 from sottovoce.api import Model
 from sottovoce.backends.registry import choose_device
 from sottovoce.cli.call import Call
+from sottovoce.cli.flags import read_values
 from sottovoce.cli.options import open_model
 from sottovoce.cli.translation import chat_server
 from sottovoce.errors import MissingExtraError, OptionError
 from sottovoce.models.sources.names import default_model
-from sottovoce.options.deferral import DeferralOptions
-from sottovoce.options.schema import made
+from sottovoce.options.schema import made, options_of
 from sottovoce.serving.access.api_keys import read_secret
 from sottovoce.serving.settings import (
     API_KEYS,
@@ -32,18 +32,23 @@ from sottovoce.serving.settings import (
     JobSettings,
     Listening,
     ModelSettings,
+    Replicas,
     ServerLimits,
     ServerSettings,
     TranslationSettings,
     Work,
     WyomingAddress,
-    network_of,
 )
 from sottovoce.text.files import read_lines
 
 if TYPE_CHECKING:
     from sottovoce.serving.http.server import Server
 
+SETTINGS = tuple(
+    option
+    for owner in (Listening, ModelSettings, Access, ServerLimits, Work, JobSettings, ServerSettings)
+    for option in options_of(owner)
+)
 LOOK_EVERY_S = 0.5
 SWITCH_S = 0.0005
 """That a thread keeps the interpreter while others want it, a tenth of Python's: a thread of the model
@@ -104,16 +109,9 @@ def serve_on_ray(given: Mapping[str, Any], settings: ServerSettings, open_named:
         raise OptionError("--ray: expected without --jobs-dir, which is a folder of one process")
     with needing_extra():
         from sottovoce.serving.ray.cluster import counts
-        from sottovoce.serving.ray.deployment import Replicas, serving_on_ray
+        from sottovoce.serving.ray.deployment import serving_on_ray
     least, most = counts("--replicas", given["replicas"])
-    replicas = Replicas(
-        least,
-        most,
-        given["cpus_per_replica"],
-        given["gpus_per_replica"],
-        given["connections_per_replica"],
-        given["drain"],
-    )
+    replicas = made(Replicas, given, n_min=least, n_max=most)
     warn_if_open(settings)
     with serving_on_ray(settings, open_named, replicas, address=given["ray_address"]):
         say_where(settings, settings.listening.port)
@@ -170,107 +168,37 @@ def settings_of(given: Mapping[str, Any], names: list[str]) -> ServerSettings:
 
     Raises: OptionError.
     """
-    return ServerSettings(
-        models=ModelSettings(
+    values = read_values(given, SETTINGS)
+    second = given["second_model"]
+    return made(
+        ServerSettings,
+        values,
+        models=made(
+            ModelSettings,
+            values,
             model=names[0],
             others=tuple(map(name_of, given["also_model"])),
             aliases=aliases(given["alias"]),
             beam_size=given["beam_size"],
-            unload_s=given["unload_after"],
-            memory_mb=given["model_memory_mb"],
-            preload=not given["no_preload"],
-            second=given["second_model"] and name_of(given["second_model"]),
-            deferral=deferral(given),
+            second=second and name_of(second),
         ),
-        listening=Listening(given["host"], given["port"], given["tls_certificate"], given["tls_key"]),
+        listening=made(Listening, values),
         wyoming=WyomingAddress.parse(given["wyoming"]) if given["wyoming"] else None,
-        access=Access(
-            api_keys=api_keys(given["api_key_file"], os.environ.get(API_KEYS, "")),
-            keys_file=given["keys"],
-            origins=tuple(given["allow_origin"]),
-            hosts=tuple(given["allow_host"]),
-            proxies=tuple(given["forwarded_allow_ips"]),
-        ),
-        limits=ServerLimits(
-            sessions=given["max_sessions"],
-            readers=given["max_readers"],
-            requests=given["max_requests"],
-            connections=given["max_connections"],
-            connections_per_address=given["max_connections_per_address"],
-            upload_mb=given["max_upload_mb"],
-            uploads_mb=given["max_uploads_mb"],
-            duration_s=given["max_duration"],
-            message_kb=given["max_message_kb"],
-            wait_s=given["max_wait"],
-            session_s=given["max_session"],
-            idle_s=given["idle_timeout"],
-            keepalive_s=given["keepalive_timeout"],
-            broken_s=given["exit_when_failing"],
-            shutdown_s=given["shutdown_timeout"],
-        ),
-        translation=translation(given),
-        traces=given["traces"],
-        jobs=jobs(given),
-        work=Work(
-            engines=given["engines"],
-            threads=given["threads"],
-            encoder_frames=given["encoder_frames"],
-            rows=given["rows"],
-            longest_interval_s=float(given["longest_interval"]),
-            file_share=given["file_share"],
-            forecast=given["forecast"],
-        ),
+        access=made(Access, values, api_keys=api_keys(given["api_key_file"], os.environ.get(API_KEYS, ""))),
+        limits=made(ServerLimits, values, session_s=values["max_duration"]),
+        translation=TranslationSettings(*chat_server(given)) if given["translation_url"] else None,
+        jobs=jobs(given, values) if given["jobs_dir"] else None,
+        work=made(Work, values, threads=given["threads"]),
     )
 
 
-def translation(given: Mapping[str, Any]) -> TranslationSettings | None:
-    """Make what translates live speech by a chat server; None without one.
-
-    Raises: OptionError for options that nothing would use, and a glossary that cannot be read.
-    """
-    if given["translation_url"] is not None:
-        return TranslationSettings(*chat_server(given))
-    for name in ("translation_model", "glossary"):
-        if given[name] is not None:
-            raise OptionError(f"--{name.replace('_', '-')}: needs --translation-url")
-    return None
-
-
-def deferral(given: Mapping[str, Any]) -> DeferralOptions:
-    """Make the limits beyond which a second model reads.
-
-    Raises: OptionError for limits that nothing would use.
-    """
-    found, usual = made(DeferralOptions, given), DeferralOptions()
-    if given["second_model"] is None and found != usual:
-        name = "--defer-word" if found.word != usual.word else "--defer-logprob"
-        raise OptionError(f"{name}: needs a --second-model")
-    return found
-
-
-def jobs(given: Mapping[str, Any]) -> JobSettings | None:
-    """Make what keeps jobs; None without a folder for them.
-
-    Raises: OptionError for options that nothing would use, and a secret that cannot be read.
-    """
-    if given["jobs_dir"] is None:
-        for name in ("webhook_secret_file", "webhook_allow"):
-            if given[name]:
-                raise OptionError(f"--{name.replace('_', '-')}: needs --jobs-dir")
-        return None
+def jobs(given: Mapping[str, Any], values: Mapping[str, Any]) -> JobSettings:
+    """Make settings of jobs. Raises: OptionError, also for a secret that cannot be read."""
     path = given["webhook_secret_file"]
     if given["webhook_allow"] and path is None and given["keys"] is None:
         raise OptionError("--webhook-allow: needs --webhook-secret-file, or secrets in the file of --keys")
-    for network in given["webhook_allow"]:
-        network_of(network)
-    return JobSettings(
-        given["jobs_dir"],
-        keep_s=given["keep_jobs"],
-        most=given["max_jobs"],
-        most_mb=given["max_jobs_mb"],
-        webhook_secret=None if path is None else read_secret(path),
-        webhook_networks=tuple(given["webhook_allow"]),
-    )
+    secret = None if path is None else read_secret(path)
+    return made(JobSettings, values, folder=given["jobs_dir"], webhook_secret=secret)
 
 
 def model_paths(given: Mapping[str, Any]) -> dict[str, str]:

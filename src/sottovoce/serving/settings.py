@@ -11,6 +11,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from sottovoce.engine.update_interval import INTERVALS_S
 from sottovoce.errors import OptionError
 from sottovoce.options.deferral import DeferralOptions
+from sottovoce.options.schema import Option, check_options
 from sottovoce.translation.chat import ChatServer
 from sottovoce.translation.chat_translator import Glossary
 
@@ -44,47 +45,61 @@ KEY = re.compile(r"[A-Za-z0-9._~-]{8,200}")
 class ServerLimits:
     """How much is taken before it is refused, and how long is waited.
 
-    sessions: live sessions at a time, and as many whose captions are shared. readers: of all shared captions.
-    requests: recordings at a time, waiting ones among them.
-    upload_mb: of one request. uploads_mb: of all requests that are here. duration_s: of one recording.
-    message_kb: of one message of a socket.
+    Limits without an option follow from what a client needs, or were measured.
+    readers: of all shared captions; as many live sessions are shared as there may be.
+    session_s: audio of one live session. message_kb: of one message of a socket; OpenAI's clients may send
+        15 MB at once.
+    connections: at a time; None: what sessions, recordings and `SPARE_CONNECTIONS` need, and never more than
+        the system lets the process open. connections_per_address: of one client; None: half of them.
     pending_s: audio of one session that waits for the model; more of it is not read before that is worked
         off, so that a sender who is too fast is slowed down.
     wait_s: the waiting time of live work from which on no further session is taken. Where half of the
         sessions are late by half of it, and that lasts, the newest of them is asked to come again.
-    session_s: of one live session. idle_s: without audio and without `keepalive`. keepalive_s: without
-        audio, whatever else comes.
+    idle_s: without audio and without `keepalive`. keepalive_s: without audio, whatever else comes.
     send_s: until a client must have taken what it was sent. upload_s: between two pieces of an upload.
     head_s: from the beginning of a connection, or of its next request, until that has a head.
-    connections: at a time; None: what sessions, recordings and `SPARE_CONNECTIONS` need, and never more than
-        the system lets the process open. connections_per_address: of one client; None: half of them.
-    stall_s: of one call of a model, from which on the server counts as broken. broken_s: until a server that
-        is broken ends, so that it can be started anew; None: it goes on.
-    shutdown_s: for requests and sessions to come to their end.
+    stall_s: of one call of a model, from which on the server counts as broken.
 
     Raises: OptionError for values out of range.
     """
 
-    sessions: int = 16
+    sessions: int = Option("Live sessions at a time.", key="max_sessions", least=1).as_field(16)
+    requests: int = Option(
+        "Recordings at a time, waiting ones among them.", key="max_requests", least=1
+    ).as_field(16)
+    upload_mb: float = Option("Of one request.", key="max_upload_mb", above=0.0).as_field(1024.0)
+    uploads_mb: float = Option(
+        "Of all requests that are here; what is larger than 1 MB lies in temporary files.",
+        key="max_uploads_mb",
+        above=0.0,
+    ).as_field(4096.0)
+    duration_s: float = Option(
+        "Of one recording, and of the audio of one live session.", key="max_duration", kind="time", above=0.0
+    ).as_field(4 * 3600.0)
+    broken_s: float | None = Option(
+        "End, with code 1, after so long with a model that cannot work any more, for what starts the server "
+        "anew.",
+        unset="never",
+        key="exit_when_failing",
+        kind="time",
+        above=0.0,
+    ).as_field(None)
+    shutdown_s: float = Option(
+        "For requests and sessions to come to their end.", key="shutdown_timeout", kind="time", above=0.0
+    ).as_field(30.0)
+    session_s: float = 4 * 3600.0
     readers: int = 200
-    requests: int = 16
-    upload_mb: float = 1024.0
-    uploads_mb: float = 4096.0
-    duration_s: float = 4 * 3600.0
     message_kb: int = 16 * 1024
+    connections: int | None = None
+    connections_per_address: int | None = None
     pending_s: float = 10.0
     wait_s: float = 3.0
-    session_s: float = 4 * 3600.0
     idle_s: float = 300.0
     keepalive_s: float = 3600.0
     send_s: float = 10.0
     upload_s: float = 60.0
     head_s: float = 15.0
-    connections: int | None = None
-    connections_per_address: int | None = None
     stall_s: float = 120.0
-    broken_s: float | None = None
-    shutdown_s: float = 30.0
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -110,24 +125,41 @@ class ServerLimits:
 class Access:
     """Who may ask.
 
-    api_keys: any of them opens the API; none: everybody may. keys_file: more of them, with names and limits,
-        see `serving.api_keys`. origins: of web pages elsewhere that may ask, such as https://example.org; the
-        server's own page always may.
-    secret_key: signs the secrets of clients, see `serving.client_secrets`; the same in all processes of a
-        server, and a new one for every server where it is None.
-    proxies: addresses or networks whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed, "*": all.
-    hosts: names under which the server is reached, "*": any. Empty: on a loopback address the names of this
-        machine; elsewhere any with keys, and without them those that nobody can buy, so that no page
-        elsewhere can reach it by a name that it points here.
+    api_keys: any of them opens the API; none: everybody may. The server's own page is always an origin.
+    secret_key: signs the secrets of clients, see `access.gate`; the same in all processes of a server, and a
+        new one for every server where it is None.
+    hosts: empty: on a loopback address the names of this machine; elsewhere any with keys, and without them
+        those that nobody can buy, so that no page elsewhere can reach it by a name that it points here.
 
     Raises: OptionError for a key that a header or a subprotocol could not carry.
     """
 
     api_keys: tuple[str, ...] = field(default=(), repr=False)
-    keys_file: str | None = None
-    origins: tuple[str, ...] = ()
-    hosts: tuple[str, ...] = ()
-    proxies: tuple[str, ...] = ()
+    keys_file: str | None = Option(
+        "More keys, with names and limits: a TOML file, read again when it changes and on SIGHUP.",
+        unset="none",
+        key="keys",
+        metavar="FILE",
+    ).as_field(None)
+    origins: tuple[str, ...] = Option(
+        "A web page elsewhere that may ask, as https://example.org. May be repeated.",
+        key="allow_origin",
+        metavar="URL",
+        many=True,
+    ).as_field(())
+    hosts: tuple[str, ...] = Option(
+        "A name of this server; may be repeated. *: any. [on a loopback address: its own names; with keys "
+        "any, else addresses and private names]",
+        key="allow_host",
+        metavar="NAME",
+        many=True,
+    ).as_field(())
+    proxies: tuple[str, ...] = Option(
+        "A proxy, or a network of them, whose X-Forwarded-For is believed; *: all. May be repeated. [none]",
+        key="forwarded_allow_ips",
+        metavar="ADDRESS",
+        many=True,
+    ).as_field(())
     secret_key: bytes | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -174,10 +206,8 @@ class ModelSettings:
 
     model: the default one. others: that may be asked for by their names; loaded at the first request.
     second: reads what another is not sure of in recordings, by `deferral`; it may be asked for only where it
-    is one of the others too.
-    aliases: other names for these. beam_size: of recordings; 1 is greedy.
-    unload_s: without use, until a model leaves memory; None: never. memory_mb: of the weights of all models;
-    None: as many as are asked for. preload: load the default and the second at the start.
+    is one of the others too. aliases: other names for these. beam_size: of recordings; 1 is greedy.
+    preload: load the default and the second at the start.
 
     Raises: OptionError for an alias of no model, memory that is none, and a second that is the default.
     """
@@ -186,9 +216,19 @@ class ModelSettings:
     others: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
     beam_size: int = 5
-    unload_s: float | None = None
-    memory_mb: float | None = None
-    preload: bool = True
+    unload_s: float | None = Option(
+        "Let go of a model after so long without use.", unset="never", key="unload_after", kind="time"
+    ).as_field(None)
+    memory_mb: float | None = Option(
+        "For the weights of all models: those that were not used for longest make room.",
+        unset="no limit",
+        key="model_memory_mb",
+        metavar="MB",
+        above=0.0,
+    ).as_field(None)
+    preload: bool = Option(
+        "Load the model at the first request.", flag="--no-preload", kind="flag", negated=True
+    ).as_field(True)
     second: str | None = None
     deferral: DeferralOptions = field(default_factory=DeferralOptions)
 
@@ -226,12 +266,12 @@ class ModelSettings:
 class Work:
     """How the work of a model is done.
 
-    engines: threads that each do live sessions' updates; None: one a processor thread, `MOST_ENGINES` at
-        most, and one on an accelerator. threads: of the processor, which the engines share; None: PyTorch's.
+    engines: threads that each do live sessions' updates, and share the processor threads; None: one a
+        processor thread, `MOST_ENGINES` at most, and one on an accelerator. threads: of the processor; None:
+        PyTorch's.
     encoder_frames, rows: see `engine.batching.Batching`; None: by the device. longest_interval_s: up to which
         updates of live sessions come less often under load. file_share: of an engine's time, that a recording
-        has at least. forecast: refuse a live session that would make others late, by what one costs, which is
-        measured when a model is loaded.
+        has at least. The values were measured (docs/figures/serving.md); other ones are for experiments.
 
     Raises: OptionError for values out of range.
     """
@@ -240,9 +280,18 @@ class Work:
     threads: int | None = None
     encoder_frames: int | None = None
     rows: int | None = None
-    longest_interval_s: float = INTERVALS_S[-1]
+    longest_interval_s: float = Option(
+        "Seconds between two updates of a live session, up to which they come less often under load: "
+        f"{', '.join(f'{seconds:g}' for seconds in INTERVALS_S)}.",
+        key="longest_interval",
+        above=0.0,
+    ).as_field(INTERVALS_S[-1])
     file_share: float = 0.1
-    forecast: bool = True
+    forecast: bool = Option(
+        "Measure what a live session costs when a model is loaded, and refuse those that would make others "
+        "late; --no-forecast takes all, and sends none away.",
+        switch=True,
+    ).as_field(True)
 
     def __post_init__(self) -> None:
         for name in ("engines", "threads", "encoder_frames", "rows"):
@@ -260,15 +309,19 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """Where the server listens. port 0: any free one. certificate, key: PEM files, for https.
+    """Where the server listens.
 
     Raises: OptionError for one of the files without the other.
     """
 
-    host: str = "127.0.0.1"
-    port: int = 8000
-    certificate: str | None = None
-    key: str | None = None
+    host: str = Option("Address to listen on.").as_field("127.0.0.1")
+    port: int = Option("0: any free one.", least=0, most=65535).as_field(8000)
+    certificate: str | None = Option(
+        "PEM file, for https (with --tls-key).", key="tls_certificate", metavar="FILE"
+    ).as_field(None)
+    key: str | None = Option(
+        "PEM file with the key of the certificate.", key="tls_key", metavar="FILE"
+    ).as_field(None)
 
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.key is None):
@@ -313,31 +366,68 @@ class TranslationSettings:
 
 @dataclass(frozen=True, slots=True)
 class JobSettings:
-    """Recordings that are answered later.
+    """Recordings that are answered later, kept in a folder.
 
-    folder: where they and their results are. keep_s: after a job is over, until it is removed. most: jobs at
-    a time, waiting and over; a named key has half of them. most_mb: of their recordings and results.
-    webhook_secret: signs what is told to their addresses; None: none is called. webhook_networks: private
-    addresses that may be called.
+    most: jobs at a time, waiting and over, a table that is listed in no time; a named key has half of them.
+    webhook_secret: signs what is told to their addresses; None: none is called.
 
-    Raises: OptionError for values out of range.
+    Raises: OptionError for values out of range, and networks that are none.
     """
 
     folder: str
-    keep_s: float = 3600.0
+    keep_s: float = Option(
+        "After a job is over, until its result is removed.", key="keep_jobs", kind="time", above=0.0
+    ).as_field(3600.0)
+    most_mb: float = Option(
+        "Of the recordings and results of all jobs.", key="max_jobs_mb", above=0.0
+    ).as_field(4096.0)
+    webhook_networks: tuple[str, ...] = Option(
+        "Private addresses that a webhook_url may have. May be repeated. [public ones alone]",
+        key="webhook_allow",
+        metavar="NETWORK",
+        many=True,
+    ).as_field(())
     most: int = 1000
-    most_mb: float = 4096.0
     webhook_secret: bytes | None = field(default=None, repr=False)
-    webhook_networks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("keep_s", "most", "most_mb"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise OptionError(f"jobs {name}: expected more than 0, got {getattr(self, name)}")
+        check_options(self)
+        for network in self.webhook_networks:
+            network_of(network)
 
     @property
     def most_bytes(self) -> int:
         return round(self.most_mb * 1e6)
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """How many servers a Ray cluster has, and what each takes of its machine.
+
+    n_min, n_max: Ray adds and ends some in between. connections: of a replica on the mean, from which on
+    another is added: half of its live sessions. drain_s: for the connections of one that is to go.
+    more_after_s, fewer_after_s: how long there must have been too many or too few connections.
+
+    Raises: OptionError.
+    """
+
+    n_min: int = 1
+    n_max: int = 1
+    cpus: float = Option("Of its machine.", key="cpus_per_replica", above=0.0).as_field(1.0)
+    gpus: float = Option("0.25: four share one.", key="gpus_per_replica", least=0.0).as_field(0.0)
+    connections: float = 8.0
+    drain_s: float = 600.0
+    more_after_s: float = 30.0
+    fewer_after_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.n_min <= self.n_max:
+            raise OptionError(
+                f"replicas: expected 1 or more, MIN-MAX in order, got {self.n_min}-{self.n_max}"
+            )
+        waits = (self.drain_s, self.more_after_s, self.fewer_after_s)
+        if not (self.cpus > 0 and self.gpus >= 0 and self.connections > 0 and min(waits) >= 0):
+            raise OptionError(f"replicas: expected cpus and connections above 0, none negative, got {self}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,7 +444,10 @@ class ServerSettings:
     work: Work = field(default_factory=Work)
     wyoming: WyomingAddress | None = None
     translation: TranslationSettings | None = None
-    traces: bool = False
+    traces: bool = Option(
+        "Send OpenTelemetry's traces, by OTLP over HTTP, as the variables OTEL_EXPORTER_OTLP_… say "
+        "(extra `trace`)."
+    ).as_field(False)
     jobs: JobSettings | None = None
 
     @property

@@ -11,7 +11,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from starlette.applications import Starlette
@@ -22,7 +22,7 @@ from sottovoce.serving.access.gate import KEY_BYTES
 from sottovoce.serving.http.app import make_app
 from sottovoce.serving.http.request_log import log_as_json
 from sottovoce.serving.ray.cluster import connect, library
-from sottovoce.serving.settings import ServerSettings
+from sottovoce.serving.settings import Replicas, ServerSettings
 
 NAME = "sottovoce"
 _NAMED = re.compile(r"[\w.]*Error: (?P<what>.+)")
@@ -30,36 +30,6 @@ PLACES_BESIDE = 16
 """Of a replica, for what is neither a session nor a recording: the page, health, metrics."""
 MAX_QUEUED = 256
 """Connections that wait for a place anywhere; more are refused with 503."""
-
-
-@dataclass(frozen=True, slots=True)
-class Replicas:
-    """How many servers there are, and what each takes of its machine.
-
-    n_min, n_max: Ray adds and ends some in between. cpus, gpus: of each; a part of a GPU is shared.
-    connections: of a replica on the mean, from which on another is added. drain_s: for the connections of one
-    that is to go. more_after_s, fewer_after_s: how long there must have been too many or too few connections.
-
-    Raises: OptionError.
-    """
-
-    n_min: int = 1
-    n_max: int = 1
-    cpus: float = 1.0
-    gpus: float = 0.0
-    connections: float = 8.0
-    drain_s: float = 600.0
-    more_after_s: float = 30.0
-    fewer_after_s: float = 600.0
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.n_min <= self.n_max:
-            raise OptionError(
-                f"replicas: expected 1 or more, MIN-MAX in order, got {self.n_min}-{self.n_max}"
-            )
-        waits = (self.drain_s, self.more_after_s, self.fewer_after_s)
-        if not (self.cpus > 0 and self.gpus >= 0 and self.connections > 0 and min(waits) >= 0):
-            raise OptionError(f"replicas: expected cpus and connections above 0, none negative, got {self}")
 
 
 @contextmanager
