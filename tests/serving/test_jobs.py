@@ -17,7 +17,7 @@ import pytest
 from sottovoce.api import Model
 from sottovoce.errors import OptionError
 from sottovoce.serving.http.server import ServerThread
-from sottovoce.serving.jobs import job_runner, job_store
+from sottovoce.serving.jobs import job_runner
 from sottovoce.serving.jobs.job_runner import JobStore, TranscriptionJob, new_id
 from sottovoce.serving.settings import Access, JobSettings, ServerLimits
 from sottovoce.types import Transcript
@@ -269,7 +269,7 @@ def test_owners_take_turns(tmp_path: Path, gate: Gate) -> None:
     settings = JobSettings(str(tmp_path))
     store = JobStore(settings.folder)
     for i, owner in enumerate(["anna"] * 5 + ["bert"]):
-        store.add(made(owner, float(i)), [], io.BytesIO(wav(16_000)))
+        store.add(made(owner, float(i)), io.BytesIO(wav(16_000)))
     store.close()
     with serving(QuietModel(gate), jobs=settings, limits=ServerLimits(requests=8)) as server:
         jobs = server.services.jobs
@@ -311,7 +311,7 @@ def test_a_server_ends_whole_while_many_jobs_wait(tmp_path: Path, caplog: pytest
     store = JobStore(str(tmp_path))
     jobs = [made("", float(i)) for i in range(30)]
     for one in jobs:
-        store.add(one, [], io.BytesIO(wav(16_000)))
+        store.add(one, io.BytesIO(wav(16_000)))
     store.close()
     model, before = QuietModel(lambda: time.sleep(0.1)), threads_of_servers()
     with caplog.at_level("WARNING"):
@@ -338,7 +338,7 @@ def test_what_fails_beside_a_job_ends_that_job_alone(
         raise RuntimeError("secret of the inside")
 
     with monkeypatch.context() as patch:
-        patch.setattr(job_store.JobStore, "finish", fail)
+        patch.setattr(job_runner.JobStore, "finish", fail)
         assert ended(quick, created(quick))["status"] == "failed"
     assert ended(quick, created(quick))["status"] == "succeeded"
 
@@ -346,7 +346,7 @@ def test_what_fails_beside_a_job_ends_that_job_alone(
 def test_a_recording_that_ends_the_server_again_and_again_is_given_up(tmp_path: Path) -> None:
     store = JobStore(str(tmp_path))
     deadly = made("", time.time(), n_tries=job_runner.MOST_TRIES)
-    store.add(deadly, [], io.BytesIO(wav(16_000)))
+    store.add(deadly, io.BytesIO(wav(16_000)))
     store.close()
     model = QuietModel()
     with serving(model, jobs=JobSettings(str(tmp_path))) as server:
@@ -356,16 +356,15 @@ def test_a_recording_that_ends_the_server_again_and_again_is_given_up(tmp_path: 
 
 def test_only_whole_jobs_are_found_and_names_of_others_are_left_alone(tmp_path: Path) -> None:
     store = JobStore(str(tmp_path))
-    whole, half, torn = made("", 1.0), made("", 2.0), made("", 3.0)
+    whole, half, torn = made("", 1.0, fields=[("language", "en")]), made("", 2.0), made("", 3.0)
     for one in (whole, half, torn):
-        store.add(one, [("language", "en")], io.BytesIO(b"abc"))
+        store.add(one, io.BytesIO(b"abc"))
     (tmp_path / half.id).rename(tmp_path / f"{half.id}.part")
     (tmp_path / torn.id / "job.json").write_text('{"id": ')
     (tmp_path / "notes").mkdir()
     store.close()
     again = JobStore(str(tmp_path))
     assert again.load() == [whole]
-    assert again.fields(whole) == [("language", "en")]
     assert {path.name for path in tmp_path.iterdir()} == {".lock", "notes", whole.id}
     again.close()
 
@@ -391,7 +390,7 @@ def test_a_disk_that_is_full_refuses_jobs_and_ends_nothing(
     ended(quick, name)
     for place in ("write_whole", "shutil.copyfileobj"):
         with monkeypatch.context() as patch:
-            patch.setattr(f"{job_store.__name__}.{place}", full)
+            patch.setattr(f"{job_runner.__name__}.{place}", full)
             refused = post(quick)
             assert (refused.status_code, refused.json()["error"]["code"]) == (503, "no_space")
     assert files_of(tmp_path / "jobs") == {".lock", f"{name}/job.json", f"{name}/result.json"}

@@ -21,7 +21,7 @@ from openai import InvalidWebhookSignatureError, OpenAI
 from sottovoce.errors import OptionError
 from sottovoce.serving.access.api_keys import read_secret
 from sottovoce.serving.http.server import ServerThread
-from sottovoce.serving.jobs import webhooks
+from sottovoce.serving.jobs import job_runner, webhooks
 from sottovoce.serving.jobs.webhooks import PostError, may_call, post, target_of
 from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.settings import Access, JobSettings
@@ -73,7 +73,6 @@ def receiver(*statuses: int) -> Iterator[Receiver]:
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tries follow each other without waiting for long."""
-    monkeypatch.setattr(webhooks, "WAITS_S", (0.0, 0.1, 0.1, 0.1))
     monkeypatch.setattr("sottovoce.serving.jobs.job_runner.WAITS_S", (0.0, 0.1, 0.1, 0.1))
 
 
@@ -132,14 +131,14 @@ def test_what_was_not_told_before_a_new_start_is_told_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch, receiver(500) as listener:
-        patch.setattr(webhooks, "WAITS_S", (0.0, 100.0))
+        patch.setattr(job_runner, "WAITS_S", (0.0, 100.0))
         with calling(tmp_path) as server:
             name = created(server, webhook_url=listener.url)
             until(lambda: len(listener.came) == 1)
             until(lambda: job(server, name)["webhook"]["tries"] == 1)
         port = listener.server.server_port
     with socket.create_server(("127.0.0.1", port)) as again:
-        monkeypatch.setattr(webhooks, "WAITS_S", (0.0, 0.0, 0.0))
+        monkeypatch.setattr(job_runner, "WAITS_S", (0.0, 0.0, 0.0))
         again.settimeout(20)
         with calling(tmp_path):
             taken, _ = again.accept()
@@ -149,7 +148,7 @@ def test_what_was_not_told_before_a_new_start_is_told_after_it(
 
 
 def test_a_job_that_is_deleted_is_not_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webhooks, "WAITS_S", (0.5,))
+    monkeypatch.setattr(job_runner, "WAITS_S", (0.5,))
     with receiver(200) as listener, calling(tmp_path) as server:
         name = created(server, webhook_url=listener.url)
         until(lambda: job(server, name)["status"] == "succeeded")

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from sottovoce.formats.document import Json
-from sottovoce.serving.jobs.job_runner import JobRunner, TranscriptionJob, new_id, with_result
+from sottovoce.serving.jobs.job_runner import JobRunner, TranscriptionJob, new_id
 from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.parsing.fields import Fields, number_of, wrong
 from sottovoce.serving.parsing.ignored import note_ignored
@@ -54,10 +54,11 @@ async def create_job(request: Request) -> Response:
             duration_s,
             file_request.response_format,
             n_bytes,
+            fields=list(fields.pairs),
             model=file_request.model,
             webhook_url=url,
         )
-        await jobs.add(job, fields.pairs, recording.source)
+        await jobs.add(job, recording.source)
     return JSONResponse(job.document, status_code=202, headers={"location": f"/v1/jobs/{job.id}"})
 
 
@@ -89,8 +90,7 @@ async def job_info(request: Request) -> Response:
     """Answer with a job, and its result once it went well. Raises: ApiError 404."""
     jobs = runner_of(request)
     job = jobs.find(owner_of(request), request.path_params["id"])
-    result = await jobs.result(job) if job.state == "succeeded" else b"null"
-    return Response(b"".join(with_result(job, result)), media_type="application/json")
+    return Response(await jobs.document_with_result(job), media_type="application/json")
 
 
 async def delete_job(request: Request) -> Response:
