@@ -150,7 +150,6 @@ def serve(context: click.Context, /, **given: Any) -> int:
 
 
 def configure(context: click.Context, path: str | None) -> None:
-    """Take the options of a file as the defaults of a command. Raises: BadParameter."""
     if path is not None:
         context.default_map = {**(context.default_map or {}), **defaults(context.command, path)}
 

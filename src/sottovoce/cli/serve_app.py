@@ -146,17 +146,12 @@ def warn_if_open(settings: ServerSettings) -> None:
 
 
 def say_where(settings: ServerSettings, port: int) -> None:
-    """Say where the server answers."""
     listening = settings.listening
     host = f"[{listening.host}]" if ":" in listening.host else listening.host
     click.echo(f"listening on {listening.scheme}://{host}:{port}", err=True)
 
 
 def make_server(settings: ServerSettings, open_named: Any) -> Server:
-    """Make the server, listening.
-
-    Raises: MissingExtraError without the packages of the extra; OptionError for an address that is taken.
-    """
     with needing_extra():
         from sottovoce.serving.http.server import Server
     warn_if_open(settings)
@@ -193,7 +188,6 @@ def settings_of(given: Mapping[str, Any], names: list[str]) -> ServerSettings:
 
 
 def jobs(given: Mapping[str, Any], values: Mapping[str, Any]) -> JobSettings:
-    """Make settings of jobs. Raises: OptionError, also for a secret that cannot be read."""
     path = given["webhook_secret_file"]
     if given["webhook_allow"] and path is None and given["keys"] is None:
         raise OptionError("--webhook-allow: needs --webhook-secret-file, or secrets in the file of --keys")
@@ -223,10 +217,6 @@ def name_of(path: str) -> str:
 
 
 def aliases(pairs: tuple[str, ...]) -> dict[str, str]:
-    """Names with the models they mean.
-
-    Raises: OptionError.
-    """
     found = {}
     for pair in pairs:
         name, equals, model = pair.partition("=")

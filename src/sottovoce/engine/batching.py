@@ -47,8 +47,6 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class _Batch:
-    """Tasks whose calls make one batch; steps: once it was begun."""
-
     tasks: Sequence[Task[Any]]
     steps: Stepwise[Sequence[Any]] | None = None
 
@@ -65,11 +63,9 @@ class SteppedBatches:
 
     @property
     def is_empty(self) -> bool:
-        """Whether all batches are done."""
         return not self._batches
 
     def add(self, tasks: Sequence[Task[Any]]) -> None:
-        """Add a batch of calls of one kind, those that the tasks wait for."""
         self._batches.append(_Batch(tasks))
 
     def step(self) -> None:
@@ -88,12 +84,10 @@ class SteppedBatches:
             self._retry_alone(batch, error)
 
     def finish(self) -> None:
-        """Do all batches to their end."""
         while self._batches:
             self.step()
 
     def forget(self) -> None:
-        """Let go of all batches, and answer nobody."""
         self._batches.clear()
 
     def _retry_alone(self, batch: _Batch, error: Exception) -> None:
@@ -114,7 +108,6 @@ class _PendingCall:
 
     @property
     def is_over(self) -> bool:
-        """Whether the call has failed or was answered."""
         return self.task.call is not self.call
 
 
@@ -135,11 +128,9 @@ class ContinuousDecoding:
 
     @property
     def n_requests(self) -> int:
-        """Requests that are not done."""
         return sum(one.batch.n_requests for one in self._running.values())
 
     def has(self, task: Task[Any]) -> bool:
-        """Return whether the call of a task is being decoded."""
         return task.number in self._under_way
 
     def admit(self, task: Task[Any], call: AlignAttCall) -> None:
@@ -176,7 +167,6 @@ class ContinuousDecoding:
                 del self._running[key]
 
     def forget(self) -> None:
-        """Let go of everything, and answer nobody."""
         self._running, self._under_way = {}, set()
 
     def _note(self, decoding: _PendingCall, place: int, result: Any) -> None:
@@ -280,7 +270,6 @@ class BatchingExecutor:
 
     @property
     def n_tasks(self) -> int:
-        """Tasks that are not done."""
         return len(self._tasks)
 
     @property
@@ -415,7 +404,6 @@ class BatchingExecutor:
         self._live.finish()
 
     def _decode(self) -> None:
-        """Admit what is to be decoded, and go on by a step with all that is."""
         n_rows = self._continuous.n_requests
         for task in self._asking(AlignAttCall):
             if self._continuous.has(task) or n_rows >= self._batching.rows:
@@ -451,7 +439,6 @@ class BatchingExecutor:
             self._files.add(some)
 
     def _batches(self, tasks: Sequence[Task[Any]]) -> list[list[Task[Any]]]:
-        """Tasks whose calls, of one kind, may be done together."""
         batches: dict[object, list[Task[Any]]] = {}
         for task in tasks:
             assert task.call is not None
@@ -462,7 +449,6 @@ class BatchingExecutor:
 
 
 def _frames(window: IncrementalWindow) -> int:
-    """About how many frames of audio are computed of a window."""
     n_frames = int(window.log_mel.shape[1]) // MELS_PER_FRAME
     if window.state is None or window.mode.recompute_s is None:
         return n_frames

@@ -133,9 +133,7 @@ class ContinuousBatch(Protocol):
     """Requests that are decoded together; they join before any step and leave once they are done."""
 
     @property
-    def n_requests(self) -> int:
-        """Requests that are not done."""
-        ...
+    def n_requests(self) -> int: ...
 
     def admit(self, decoder: Any, encoded: EncoderOutput, request: Any, /) -> int:
         """Add a request of a decoder over one window (a batch of 1); return a ticket for its result."""
@@ -157,9 +155,7 @@ class ContinuousDecoder(Protocol):
         """Requests of decoders with equal keys may share a batch."""
         ...
 
-    def new_batch(self) -> ContinuousBatch:
-        """Make a batch without requests."""
-        ...
+    def new_batch(self) -> ContinuousBatch: ...
 
     def decode(self, encoded: Sequence[EncoderOutput], requests: Sequence[Any], /) -> Sequence[Any]:
         """Decode requests, each over its own window, in a batch of their own; return a result for each."""
@@ -249,7 +245,6 @@ class Task(Generic[Result]):
         return self.deadline_s, self.number
 
     def begin(self) -> None:
-        """Go on to the first call, or to the end."""
         self.answer(None)
 
     def answer(self, result: Any) -> None:
@@ -257,11 +252,9 @@ class Task(Generic[Result]):
         self._go_on(lambda: self._calls.send(result))
 
     def fail(self, error: Exception) -> None:
-        """Throw what the call failed with, and go on to the next one or to the end."""
         self._go_on(lambda: self._calls.throw(error))
 
     def close(self) -> None:
-        """Let go of the generator, which gets no further."""
         self._calls.close()
 
     def _go_on(self, resume: Callable[[], ModelCall]) -> None:
@@ -314,11 +307,9 @@ class CallRelay(Generic[Result]):
         return None
 
     def answer(self, result: object) -> None:
-        """Take the result of the other model's call."""
         self._result = result
 
     def fail(self, error: Exception) -> None:
-        """Take what the other model's call failed with."""
         self._failure = error
 
     def _go_on(self) -> Any:

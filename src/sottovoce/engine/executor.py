@@ -74,7 +74,6 @@ def run_batch(backend: Backend, calls: Sequence[ModelCall]) -> Stepwise[Sequence
 
 
 def _alone(backend: Backend, call: ModelCall) -> Any:
-    """Do a call of a kind that has no batches."""
     if isinstance(call, AlignAttCall):
         return call.decoder.decode(call.encoded, call.requests)
     if isinstance(call, SpanProbeCall):
@@ -133,7 +132,6 @@ def _align(backend: Backend, calls: Sequence[WordAlignCall]) -> Stepwise[list[li
 
 
 def _joined(encoded: Sequence[EncoderOutput]) -> EncoderOutput:
-    """Windows of several encoder outputs as one, with keys and values where all of them have these."""
     if len(encoded) == 1:
         return encoded[0]
     computed = [one.cross_kv for one in encoded if one.cross_kv is not None]
@@ -170,7 +168,6 @@ class LocalExecutor:
     backend: Backend
 
     def run(self, calls: CallGenerator[Result]) -> Result:
-        """Do the calls of a generator, see `CallExecutor`."""
         with threads_of(self.backend):
             return self._run(calls)
 

@@ -55,7 +55,6 @@ class UpdateIntervalController:
         self._since_s, self._busy_s, self._waits_s = now_s, 0.0, []
 
     def _judged(self, busy: float) -> int:
-        """The level for so large a part of the time at work."""
         wait_s = sum(self._waits_s) / max(1, len(self._waits_s))
         is_late = wait_s > LATE * self.interval_s
         if busy > BUSY and is_late:

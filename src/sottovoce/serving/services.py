@@ -30,39 +30,6 @@ from sottovoce.serving.telemetry import Metrics, Tracing, make_provider
 T = TypeVar("T")
 
 
-async def unless(ends: Callable[[], Awaitable[object]], work: Awaitable[T], fault: ApiError) -> T:
-    """Return what is awaited; where the other ends first, that is cancelled.
-
-    Raises: the fault then; what the work raises.
-    """
-    found: list[T] = []
-
-    async def wait() -> None:
-        found.append(await work)
-        tasks.cancel_scope.cancel()
-
-    async def look() -> None:
-        await ends()
-        tasks.cancel_scope.cancel()
-
-    try:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(wait)
-            tasks.start_soon(look)
-    except BaseException as error:  # a group's; one alone says what it is about
-        raise alone(error) from None
-    if not found:
-        raise fault
-    return found[0]
-
-
-def alone(error: BaseException) -> BaseException:
-    """Return the one error of a group of tasks, or the group."""
-    while (inner := getattr(error, "exceptions", None)) is not None and len(inner) == 1:
-        error = inner[0]
-    return error
-
-
 UNLOAD_EVERY_S = 5.0
 REQUESTS_A_JOB = 4
 """Recordings that may be answered at once, for each job that may be under way beside them."""
@@ -173,7 +140,6 @@ class Services(Collector):
 
     @property
     def n_sessions(self) -> int:
-        """Live sessions that have a place."""
         return len(self._lags)
 
     @property
@@ -183,7 +149,6 @@ class Services(Collector):
 
     @property
     def is_leaving(self) -> bool:
-        """Whether the server goes down: nobody new is served."""
         return self._leaving.is_set()
 
     def leave(self) -> None:
@@ -192,19 +157,15 @@ class Services(Collector):
 
     @property
     def is_serving(self) -> bool:
-        """Whether anybody is being served."""
         return self.n_sessions + self.n_requests + self.n_uploads > 0
 
     def cut(self) -> None:
-        """Let requests end with what there is to say of that."""
         self._cut.set()
 
     async def until_cut(self) -> None:
-        """Wait until the server cannot wait any longer."""
         await self._cut.wait()
 
     async def until_leaving(self) -> None:
-        """Wait until the server goes down."""
         await self._leaving.wait()
 
     @contextmanager
@@ -316,7 +277,6 @@ class Services(Collector):
                 await self._end()
 
     async def _end(self) -> None:
-        """End jobs, threads and models."""
         if self.jobs is not None:
             self.jobs.close()
         within_s = 0.0 if self.ends_process else WORK_ENDS_WITHIN_S
@@ -357,8 +317,35 @@ class Services(Collector):
             await self.registry.free()
 
 
+async def unless(ends: Callable[[], Awaitable[object]], work: Awaitable[T], fault: ApiError) -> T:
+    """Return what is awaited; where the other ends first, that is cancelled.
+
+    Raises: the fault then; what the work raises.
+    """
+    found: list[T] = []
+
+    async def wait() -> None:
+        found.append(await work)
+        tasks.cancel_scope.cancel()
+
+    async def look() -> None:
+        await ends()
+        tasks.cancel_scope.cancel()
+
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait)
+            tasks.start_soon(look)
+    except BaseException as error:  # a group's; one alone says what it is about
+        while (inner := getattr(error, "exceptions", None)) is not None and len(inner) == 1:
+            error = inner[0]
+        raise error from None
+    if not found:
+        raise fault
+    return found[0]
+
+
 def engines_of(registry: ModelRegistry) -> list[tuple[tuple[str, str], EngineState]]:
-    """List every engine: its model and number, and what it is at."""
     return [
         ((name, str(number)), state)
         for name, scheduler in registry.running.items()
@@ -367,7 +354,6 @@ def engines_of(registry: ModelRegistry) -> list[tuple[tuple[str, str], EngineSta
 
 
 def engine_states(services: Services) -> list[dict[str, Json]]:
-    """Render what every engine is at."""
     return [
         {
             "model": model,

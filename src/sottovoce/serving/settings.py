@@ -178,11 +178,9 @@ class Access:
 
     @property
     def has_keys(self) -> bool:
-        """Whether who asks needs a key."""
         return bool(self.api_keys) or self.keys_file is not None
 
     def is_proxy(self, address: str) -> bool:
-        """Return whether an address is that of a proxy that is trusted."""
         if "*" in self.proxies:
             return True
         try:
@@ -193,7 +191,6 @@ class Access:
 
 
 def network_of(text: str) -> IPv4Network | IPv6Network:
-    """Read an address or a network. Raises: OptionError."""
     try:
         return ip_network(text, strict=False)
     except ValueError as error:
@@ -247,7 +244,6 @@ class ModelSettings:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of all models that may be asked for."""
         return tuple(dict.fromkeys((self.model, *self.others)))
 
     @property

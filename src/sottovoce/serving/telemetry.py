@@ -58,7 +58,6 @@ class Metrics:
         self.live_work = self._histogram("live_work", "Live work between beginning and end.")
 
     def text(self) -> bytes:
-        """Return all metrics in Prometheus's text format."""
         return generate_latest(self.registry)
 
     def _counter(self, name: str, meaning: str, *labels: str) -> Counter:

@@ -33,7 +33,6 @@ EXPECTED_SECRET = (
 
 
 def read_secret(path: str) -> bytes:
-    """Read a secret from a file. Raises: OptionError."""
     where = f"--webhook-secret-file '{path}'"
     return secret_of(where, read_text(path, EXPECTED_SECRET.removeprefix("expected "), name=where).strip())
 
@@ -93,12 +92,10 @@ class KeyRing:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no key, so that everybody may ask."""
         return not (self._unnamed or self._named)
 
     @property
     def has_file(self) -> bool:
-        """Whether there is a file that may change."""
         return self._path is not None
 
     def find(self, given: Iterable[str]) -> ApiKey | None:
@@ -117,7 +114,6 @@ class KeyRing:
         return self._named.get(name) if name else ApiKey("", b"")
 
     def mark_stale(self) -> None:
-        """Have the file read again, whether or not it looks changed."""
         self._is_stale = True
 
     def refresh(self) -> None:
@@ -137,12 +133,10 @@ class KeyRing:
 
 
 def digest_of(key: str) -> bytes:
-    """Return the SHA-256 of a key."""
     return hashlib.sha256(key.encode("utf-8", "replace")).digest()
 
 
 def version_of(path: str | None) -> tuple[int, int, int] | None:
-    """Return what changes with a file; None where there is none."""
     try:
         found = None if path is None else os.stat(path)
     except OSError:
@@ -172,7 +166,6 @@ def read_keys(path: str) -> Mapping[str, ApiKey]:
 
 
 def key_of(where: str, name: str, table: object) -> ApiKey:
-    """Read a key. Raises: OptionError."""
     if not (KEY_NAME.fullmatch(name) and isinstance(table, dict)):
         raise OptionError(f"{where}: expected a table, named by 1 to 50 of A-Z a-z 0-9 . _ -")
     given = {str(setting).replace("_", "-"): value for setting, value in table.items()}
@@ -205,7 +198,6 @@ def digest_in(where: str, table: Mapping[str, object]) -> bytes:
 
 
 def whole(where: str, value: object, most: int) -> int | None:
-    """Read a whole number from 1; None where there is none. Raises: OptionError."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
@@ -271,7 +263,6 @@ class KeyLimits:
             gauge.dec()
 
     def count_audio(self, key: ApiKey | None, audio_s: float) -> None:
-        """Count audio that was taken, for `/metrics`."""
         if key is not None and key.name:
             self._metrics.key_audio_seconds.labels(key.name).inc(audio_s)
 

@@ -71,7 +71,6 @@ class ClientSecrets:
         return None if content is None else str(content["maker"])
 
     def _contents(self, keys: Iterable[str]) -> Iterator[Mapping[str, Any]]:
-        """Yield what is in those that are good secrets."""
         return (content for key in keys if (content := self._opened(key)) is not None)
 
     def _opened(self, key: str) -> Mapping[str, Any] | None:
@@ -89,7 +88,6 @@ class ClientSecrets:
 
 
 def _text(data: bytes) -> str:
-    """Spell bytes in characters that a header and a subprotocol may hold."""
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
@@ -169,7 +167,6 @@ class AccessControl:
         return not self._keys.is_empty or is_private_name(name)
 
     def is_allowed(self, origin: str, host: str) -> bool:
-        """Return whether a page comes from this server, or from where it is allowed to."""
         try:
             is_own = urlsplit(origin).netloc == host != ""
         except ValueError:  # brackets that do not close
@@ -178,12 +175,10 @@ class AccessControl:
 
 
 def is_open(path: str) -> bool:
-    """Return whether a path needs no key."""
     return path in OPEN_PATHS or path.startswith(OPEN_FOLDERS)
 
 
 def given_keys(authorization: str, subprotocols: Iterable[str]) -> list[str]:
-    """Return the keys that a connection shows."""
     scheme, _, token = authorization.partition(" ")
     keys = [token.strip()] if scheme.lower() in ("bearer", "token") and token.strip() else []
     offered = list(subprotocols)
@@ -206,7 +201,6 @@ def is_private_name(name: str) -> bool:
 
 
 def host_without_port(host: str) -> str:
-    """Return a Host header without its port."""
     if host.startswith("["):
         return host[1:].partition("]")[0].lower()
     return host.partition(":")[0].lower()

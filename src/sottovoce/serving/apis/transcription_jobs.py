@@ -63,7 +63,6 @@ async def create_job(request: Request) -> Response:
 
 
 def job_request(fields: Fields) -> FileRequest:
-    """Read the request of a job. Raises: ApiError 400."""
     request = transcription_request(fields)
     if request.stream:
         raise wrong("stream", "false, of what is answered later", "true")

@@ -79,7 +79,6 @@ def make_app(settings: ServerSettings, open_model: Callable[[str], Model]) -> St
 
 
 def layers(services: Services) -> list[Middleware]:
-    """Return what is around the routes, outermost first."""
     settings = services.settings
     paths = frozenset(route.path for route in ROUTES if isinstance(route, Route | WebSocketRoute))
     access = AccessControl(settings, services.secrets, services.keys)
@@ -119,7 +118,6 @@ def guarded(endpoint: Endpoint) -> Endpoint:
 
 
 async def missed(request: Request, error: Exception) -> Response:
-    """Answer where no route is, or not for this method."""
     assert isinstance(error, HTTPException)
     path = request.url.path[:100]
     message = f"{request.method} {path}: {error.detail.lower()}"
@@ -128,8 +126,6 @@ async def missed(request: Request, error: Exception) -> Response:
 
 
 def page(name: str) -> Endpoint:
-    """Make what answers with a page of the web folder."""
-
     async def answer(request: Request) -> Response:
         return FileResponse(WEB / name, headers={"cache-control": "no-cache"})
 
@@ -137,7 +133,6 @@ def page(name: str) -> Endpoint:
 
 
 async def icon(request: Request) -> Response:
-    """Answer with the page's icon, where browsers look without being told."""
     return FileResponse(WEB / "icon.svg")
 
 
@@ -162,12 +157,10 @@ async def ready(request: Request) -> Response:
 
 
 async def metrics_text(request: Request) -> Response:
-    """Answer with counts and times for Prometheus."""
     return Response(services_of(request).metrics.text(), headers={"content-type": CONTENT_TYPE})
 
 
 async def openapi(request: Request) -> Response:
-    """Answer with the OpenAPI document: what may be asked, for programs."""
     return JSONResponse(openapi_document())
 
 

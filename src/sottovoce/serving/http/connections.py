@@ -52,12 +52,10 @@ class FramingDebt:
 
     @property
     def is_too_large(self) -> bool:
-        """Whether the connection makes no progress."""
         return self._n_bytes > self._most_bytes
 
     @property
     def is_small(self) -> bool:
-        """Whether the connection has sent nothing unusual."""
         return self._n_bytes < self._most_bytes / 8
 
     def note(self, n_framing: int, n_payload: int, now_s: float) -> None:
@@ -67,7 +65,6 @@ class FramingDebt:
         self._noted_s = now_s
 
     def clear(self) -> None:
-        """Begin anew: a request is complete."""
         self._n_bytes = 0.0
 
 
@@ -83,7 +80,6 @@ class RequestMeter:
 
     @property
     def method(self) -> str:
-        """Of the last request."""
         return self._parser.get_method().decode("ascii")
 
     def feed(self, data: bytes) -> bool:
@@ -98,19 +94,15 @@ class RequestMeter:
         return False
 
     def on_message_begin(self) -> None:
-        """See httptools."""
         self.is_in_message = True
 
     def on_headers_complete(self) -> None:
-        """See httptools."""
         self.n_requests += 1
 
     def on_body(self, body: bytes) -> None:
-        """See httptools."""
         self.n_payload += len(body)
 
     def on_message_complete(self) -> None:
-        """See httptools."""
         self.is_in_message = False
 
 
@@ -148,7 +140,6 @@ class FrameMeter:
         return 2 + {126: 2, 127: 8}.get(self._head[1] & 0x7F, 0) + (4 if self._head[1] & 0x80 else 0)
 
     def _begin(self) -> None:
-        """Take the head of a frame."""
         short = self._head[1] & 0x7F
         size = {126: 2, 127: 8}.get(short, 0)
         self._n_left = int.from_bytes(self._head[2 : 2 + size], "big") if size else short
@@ -207,7 +198,6 @@ class ConnectionGate:
 
     @property
     def n_connections(self) -> int:
-        """Connections that are open."""
         return self._counts.total()
 
     def enter(self, address: str) -> bool:
@@ -220,7 +210,6 @@ class ConnectionGate:
         return True
 
     def leave(self, address: str) -> None:
-        """Count a connection of an address no more."""
         self._counts[address] -= 1
         if not self._counts[address]:
             del self._counts[address]
@@ -234,7 +223,6 @@ def make_gate(settings: ServerSettings, on_refused: Callable[[], None]) -> Conne
 
 
 def file_limit() -> int:
-    """Return how many files and sockets this process may have open."""
     try:
         import resource
     except ImportError:  # Windows, where sockets are no files
@@ -244,7 +232,6 @@ def file_limit() -> int:
 
 
 def address_of(transport: asyncio.Transport) -> str:
-    """Return the address of a connection's client; "": it has none."""
     where = get_remote_addr(transport)
     return where[0] if where else ""
 
@@ -265,7 +252,6 @@ class Turns:
             self._handle = asyncio.get_running_loop().call_at(self._rests_until_s, self._run)
 
     def remove(self, connection: Connection) -> None:
-        """Forget a connection."""
         with suppress(ValueError):
             self._waiting.remove(connection)
 
@@ -325,7 +311,6 @@ class Connection(asyncio.Protocol, asyncio.Transport):
     # The protocol of the system's transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See asyncio."""
         self._transport = cast(asyncio.Transport, transport)
         address = address_of(self._transport)
         if not self._gate.enter(address):
@@ -339,7 +324,6 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         self.inner.connection_made(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio."""
         self._is_closing = True
         self._data.clear()
         self._turns.remove(self)
@@ -369,25 +353,20 @@ class Connection(asyncio.Protocol, asyncio.Transport):
             self._turns.add(self)
 
     def eof_received(self) -> bool | None:
-        """See asyncio."""
         return self.inner.eof_received()
 
     def pause_writing(self) -> None:
-        """See asyncio."""
         self.inner.pause_writing()
 
     def resume_writing(self) -> None:
-        """See asyncio."""
         self.inner.resume_writing()
 
     # The transport of uvicorn's protocol
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """See asyncio."""
         return self._transport.get_extra_info(name, default)
 
     def get_protocol(self) -> asyncio.BaseProtocol:
-        """See asyncio."""
         return self.inner
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
@@ -397,17 +376,14 @@ class Connection(asyncio.Protocol, asyncio.Transport):
             self._begin_frames()
 
     def is_closing(self) -> bool:
-        """See asyncio."""
         return self._is_closing or self._transport.is_closing()
 
     def pause_reading(self) -> None:
-        """See asyncio."""
         self._is_paused = True
         if not self.is_closing():
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """See asyncio."""
         self._is_paused = False
         self._go_on()
 
@@ -430,7 +406,6 @@ class Connection(asyncio.Protocol, asyncio.Transport):
             self._end_when_stuck(self._limits.send_s)
 
     def abort(self) -> None:
-        """See asyncio."""
         self._is_closing = True
         self._transport.abort()
 
@@ -521,7 +496,6 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         return max(len(piece), FRAMING_COST * (len(piece) - n_payload))
 
     def _begin_frames(self) -> None:
-        """Go on as a WebSocket."""
         self._frames = FrameMeter()
         self._has_written = False
         self._debt = FramingDebt(MAX_FRAMES_BYTES)

@@ -28,6 +28,8 @@ Schema: TypeAlias = dict[str, Json]
 
 STRING: Schema = {"type": "string"}
 FLAG: Schema = {"type": "boolean"}
+NUMBER: Schema = {"type": "number"}
+INTEGER: Schema = {"type": "integer"}
 RECORDING: Schema = {"type": "string", "format": "binary"}
 LANGUAGE: Schema = {"type": "string", "examples": [*LANGUAGE_EXAMPLES], "maxLength": 50}
 
@@ -62,12 +64,19 @@ DEEPGRAM: Mapping[str, Schema] = MappingProxyType(
 @lru_cache(maxsize=1)
 def document() -> dict[str, Json]:
     """Describe the whole server."""
+    text_or_null: Schema = {"type": ["string", "null"]}
+    error = an_object(
+        "message", "type", "param", "code", message=STRING, type=STRING, param=text_or_null, code=text_or_null
+    )
     return {
         "openapi": "3.1.0",
         "info": {"title": "sottovoce", "version": version("sottovoce"), "description": __doc__ or ""},
         "paths": {**recordings(), **jobs(), **models(), **operation_paths()},
         "components": {
-            "schemas": {"Error": error_schema(), "WhisperCppError": one_line("error")},
+            "schemas": {
+                "Error": an_object("error", error=error),
+                "WhisperCppError": an_object("error", error=STRING),
+            },
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{}, {"key": []}],
@@ -75,12 +84,10 @@ def document() -> dict[str, Json]:
 
 
 def recordings() -> dict[str, Json]:
-    """Describe what takes a recording."""
     kinds = ("text/plain", "application/x-subrip", "text/vtt")
     text: dict[str, Json] = {kind: {"schema": STRING} for kind in kinds}
-    whole: dict[str, Json] = {"application/json": {"schema": transcript_schema()}, **text}
+    whole: dict[str, Json] = {"application/json": {"schema": an_object("text", text=STRING)}, **text}
     streamed: dict[str, Json] = {**whole, "text/event-stream": {"schema": STRING}}
-    transcript: Schema = {"type": "object", "required": ["metadata", "results"]}
     openai, whisper_cpp = form_schemas("openai"), form_schemas("whisper_cpp")
     formats: Schema = {"type": "string", "enum": [*TRANSLATION_FORMATS]}
     translation = {**openai, "response_format": formats}
@@ -101,34 +108,19 @@ def recordings() -> dict[str, Json]:
         "/v1/listen": post(
             "Text, as Deepgram's API; also a WebSocket",
             {"required": True, "content": {"application/octet-stream": {"schema": RECORDING}}},
-            answers({"application/json": {"schema": transcript}}, None),
-            parameters=[
-                {"name": name, "in": "query", "schema": DEEPGRAM[name]} for name in (*OF_BOTH, *OF_RECORDINGS)
-            ],
+            answers({"application/json": {"schema": an_object("metadata", "results")}}, None),
+            parameters=[parameter(name, DEEPGRAM[name]) for name in (*OF_BOTH, *OF_RECORDINGS)],
         ),
     }
 
 
 def jobs() -> dict[str, Json]:
-    """Describe what takes a recording that is answered later."""
     states: Schema = {"type": "string", "enum": [*JOB_STATES]}
-    job: Schema = {
-        "type": "object",
-        "required": ["id", "object", "status", "created_at", "progress", "error", "webhook"],
-        "properties": {"id": STRING, "status": states, "progress": {"type": "number"}},
-    }
-    several: Schema = {
-        "type": "object",
-        "required": ["data", "has_more"],
-        "properties": {"data": {"type": "array", "items": job}},
-    }
-    gone: Schema = {"type": "object", "required": ["id", "deleted"]}
-    name: Json = {"name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
-    limit: Json = {"type": "integer", "minimum": 1, "maximum": MOST_LISTED}
-    pages: list[Json] = [
-        {"name": "limit", "in": "query", "schema": limit},
-        {"name": "after", "in": "query", "schema": STRING},
-    ]
+    required = ("id", "object", "status", "created_at", "progress", "error", "webhook")
+    job = an_object(*required, id=STRING, status=states, progress=NUMBER)
+    several = an_object("data", "has_more", data={"type": "array", "items": job})
+    name = parameter("id", {"type": "string", "minLength": 1}, "path")
+    limit: Schema = {"type": "integer", "minimum": 1, "maximum": MOST_LISTED}
     names = (*SUPPORTED["transcribe"], WEBHOOK_URL)
     fields: dict[str, Schema] = {
         **form_schemas("openai"),
@@ -136,75 +128,59 @@ def jobs() -> dict[str, Json]:
     }
     taken = answers({"application/json": {"schema": job}})
     taken["202"] = taken.pop("200")
-    one = get("A job, and its result once it is there", json_answer(job), parameters=[name])
+    one = get("A job, and its result once it is there", json_answer(job), [name])
     removed: Json = {
         "summary": "Stop a job and remove it",
         "parameters": [name],
-        "responses": json_answer(gone),
+        "responses": json_answer(an_object("id", "deleted")),
     }
+    pages = [parameter("limit", limit), parameter("after", STRING)]
     return {
         "/v1/jobs": {
             **post("A recording that is answered later", form(names, fields), taken),
-            **get("Jobs, newest first", json_answer(several), parameters=pages),
+            **get("Jobs, newest first", json_answer(several), pages),
         },
         "/v1/jobs/{id}": {**one, "delete": removed},
     }
 
 
 def models() -> dict[str, Json]:
-    """Describe what tells and chooses models."""
-    entry: Schema = {"type": "object", "required": ["id", "object", "created", "owned_by"]}
-    several: Schema = {
-        "type": "object",
-        "required": ["data"],
-        "properties": {"data": {"type": "array", "items": entry}},
-    }
-    name: Json = {
-        "name": "name",
-        "in": "path",
-        "required": True,
-        "schema": {"type": "string", "minLength": 1},
-    }
+    entry = an_object("id", "object", "created", "owned_by")
+    several = an_object("data", data={"type": "array", "items": entry})
+    name = parameter("name", {"type": "string", "minLength": 1}, "path")
+    seconds: Schema = {"type": "integer", "minimum": int(MIN_SECRET_S), "maximum": int(MAX_SECRET_S)}
+    secret = an_object(
+        expires_after=an_object(anchor={"const": "created_at"}, seconds=seconds),
+        session=an_object("type", type={"const": "transcription"}, audio=an_object()),
+    )
     return {
         "/v1/models": get("Models that may be asked for", json_answer(several)),
-        "/v1/models/{name}": get("One model", json_answer(entry), parameters=[name]),
+        "/v1/models/{name}": get("One model", json_answer(entry), [name]),
         "/load": post(
             "Change the model of /inference, among those offered",
             form(("model",), {"model": TEXT}, required="model"),
-            answers({"text/plain": {"schema": {"type": "string"}}}, "WhisperCppError"),
+            answers({"text/plain": {"schema": STRING}}, "WhisperCppError"),
         ),
         "/v1/realtime/client_secrets": post(
             "A secret for a page, with the realtime session that it opens",
-            {"content": {"application/json": {"schema": secret_schema()}}},
-            json_answer({"type": "object", "required": ["value", "expires_at", "session"]}),
+            {"content": {"application/json": {"schema": secret}}},
+            json_answer(an_object("value", "expires_at", "session")),
         ),
     }
 
 
 def operation_paths() -> dict[str, Json]:
-    """Describe what tells how the server is."""
-    plain: dict[str, Json] = {"text/plain": {"schema": {"type": "string"}}}
-    status: Schema = {"type": "object", "required": ["status"], "properties": {"status": {"type": "string"}}}
-    engine: Schema = {
-        "type": "object",
-        "required": ["model", "engine", "live_updates", "recording", "busy"],
-        "properties": {
-            "model": {"type": "string"},
-            "engine": {"type": "integer"},
-            "live_updates": {"type": "integer"},
-            "recording": {"type": "boolean"},
-            "busy": {"type": "number"},
-        },
+    """Describe the paths that tell the state of the server."""
+    state: dict[str, Json] = {
+        "model": STRING,
+        "engine": INTEGER,
+        "live_updates": INTEGER,
+        "recording": FLAG,
+        "busy": NUMBER,
     }
-    alive: Schema = {
-        "type": "object",
-        "required": ["status", "behind_s", "engines"],
-        "properties": {
-            "status": {"type": "string"},
-            "behind_s": {"type": "number"},
-            "engines": {"type": "array", "items": engine},
-        },
-    }
+    engines: Schema = {"type": "array", "items": an_object(*state, **state)}
+    alive = an_object("status", "behind_s", "engines", status=STRING, behind_s=NUMBER, engines=engines)
+    status = an_object("status", status=STRING)
     loading: Json = {
         "description": "loading, or going down",
         "content": {"application/json": {"schema": status}},
@@ -212,41 +188,47 @@ def operation_paths() -> dict[str, Json]:
     return {
         "/health": get("The process answers, and what its engines are at", json_answer(alive)),
         "/ready": get("The model is loaded", {**json_answer(status), "503": loading}),
-        "/metrics": get("Counts and times for Prometheus", answers(plain)),
-        "/openapi.json": get("This document", json_answer({"type": "object"})),
+        "/metrics": get("Counts and times for Prometheus", answers({"text/plain": {"schema": STRING}})),
+        "/openapi.json": get("This document", json_answer(an_object())),
     }
+
+
+def an_object(*required: str, **properties: Json) -> Schema:
+    """Describe an object by the schemas of its properties; of those that stand alone nothing is promised."""
+    schema: Schema = {"type": "object"}
+    if required:
+        schema["required"] = list(required)
+    if properties:
+        schema["properties"] = properties
+    return schema
+
+
+def parameter(name: str, schema: Schema, place: str = "query") -> Json:
+    """Describe a parameter of an address; those of its path are required."""
+    described: Schema = {"name": name, "in": place, "schema": schema}
+    return {**described, "required": True} if place == "path" else described
 
 
 def post(summary: str, body: Json, responses: dict[str, Json], parameters: Sequence[Json] = ()) -> Schema:
-    """Describe a path that takes something."""
-    return {
-        "post": {
-            "summary": summary,
-            "parameters": list(parameters),
-            "requestBody": body,
-            "responses": responses,
-        }
-    }
+    operation: Schema = {"summary": summary, "parameters": list(parameters)}
+    return {"post": {**operation, "requestBody": body, "responses": responses}}
 
 
 def get(summary: str, responses: dict[str, Json], parameters: Sequence[Json] = ()) -> Schema:
-    """Describe a path that tells something."""
     return {"get": {"summary": summary, "parameters": list(parameters), "responses": responses}}
 
 
 def form(names: Sequence[str], schemas: Mapping[str, Schema], required: str = "file") -> Schema:
     """Describe a form of these fields, in this order."""
-    schema: Schema = {
-        "type": "object",
-        "properties": {name: schemas[name] for name in names},
-        "required": [required],
-    }
+    schema = an_object(required, **{name: schemas[name] for name in names})
     return {"required": True, "content": {"multipart/form-data": {"schema": schema}}}
 
 
 def answers(content: Mapping[str, Json], error: str | None = "Error") -> dict[str, Json]:
-    """Describe the answer, and what comes in its place."""
-    schema: Schema = one_line("err_msg") if error is None else {"$ref": f"#/components/schemas/{error}"}
+    """Describe an answer, and the errors in its place; error: a schema's name, None: Deepgram's."""
+    schema = (
+        an_object("err_msg", err_msg=STRING) if error is None else {"$ref": f"#/components/schemas/{error}"}
+    )
     fault: Json = {"application/json": {"schema": schema}}
     return {
         "200": {"description": "done", "content": dict(content)},
@@ -256,45 +238,4 @@ def answers(content: Mapping[str, Json], error: str | None = "Error") -> dict[st
 
 
 def json_answer(schema: Schema) -> dict[str, Json]:
-    """Describe an answer in JSON."""
     return answers({"application/json": {"schema": schema}})
-
-
-def transcript_schema() -> Schema:
-    """Describe what every document of a transcript has."""
-    return {"type": "object", "required": ["text"], "properties": {"text": {"type": "string"}}}
-
-
-def error_schema() -> Schema:
-    """OpenAI's errors."""
-    text: Json = {"type": ["string", "null"]}
-    fields: dict[str, Json] = {"message": {"type": "string"}, "type": {"type": "string"}}
-    inner: Schema = {
-        "type": "object",
-        "required": ["message", "type", "param", "code"],
-        "properties": {**fields, "param": text, "code": text},
-    }
-    return {"type": "object", "required": ["error"], "properties": {"error": inner}}
-
-
-def one_line(name: str) -> Schema:
-    """Describe an error that is one line."""
-    return {"type": "object", "required": [name], "properties": {name: {"type": "string"}}}
-
-
-def secret_schema() -> Schema:
-    """Describe what a client secret is made of; the session's fields are OpenAI's."""
-    seconds: Schema = {"type": "integer", "minimum": int(MIN_SECRET_S), "maximum": int(MAX_SECRET_S)}
-    expires: Schema = {
-        "type": "object",
-        "properties": {"anchor": {"const": "created_at"}, "seconds": seconds},
-    }
-    session: Schema = {
-        "type": "object",
-        "properties": {"type": {"const": "transcription"}, "audio": {"type": "object"}},
-        "required": ["type"],
-    }
-    return {
-        "type": "object",
-        "properties": {"expires_after": expires, "session": session},
-    }

@@ -145,7 +145,6 @@ class RequestLogMiddleware:
             self._log(scope, "WEBSOCKET", code, time.monotonic() - began, request_id)
 
     def _span(self, scope: Scope, method: str, headers: Headers) -> AbstractContextManager[SetAttribute]:
-        """Make the span of a request or a session."""
         route = self._route(scope)
         return self._tracing.span(
             f"{shown_method(method)} {route}",
@@ -200,7 +199,6 @@ class RequestLogMiddleware:
 
 
 def request_id_of(headers: Headers) -> str:
-    """Return the id that a client gave, where it is one, or a new one."""
     given = headers.get("x-request-id", "")
     return given if ANSWERED_ID.fullmatch(given) else f"req_{uuid.uuid4().hex}"
 
@@ -217,7 +215,6 @@ def shown_code(code: int) -> str:
 
 
 def error_response(fault: ApiError) -> JSONResponse:
-    """Answer a fault."""
     headers = dict(fault.headers)
     if fault.status == 401:
         headers["www-authenticate"] = "Bearer"

@@ -64,7 +64,6 @@ class QuietLog(logging.Filter):
         self._logged_s: dict[tuple[str, int], float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """See logging."""
         now_s, place = time.monotonic(), (record.pathname, record.lineno)
         if record.msg in UNWANTED:
             return False
@@ -77,7 +76,6 @@ class QuietLog(logging.Filter):
 
 
 def quieten(*names: str) -> None:
-    """Keep loggers from repeating themselves."""
     for name in names:
         found = logging.getLogger(name)
         if not any(isinstance(one, QuietLog) for one in found.filters):
@@ -155,7 +153,6 @@ class Server(uvicorn.Server):
 
     @property
     def wyoming_port(self) -> int | None:
-        """Where Home Assistant is listened for."""
         port: int | None = self._wyoming_socket.getsockname()[1] if self._wyoming_socket else None
         return port
 
@@ -184,7 +181,6 @@ class Server(uvicorn.Server):
         return True
 
     async def startup(self, sockets: list[Socket] | None = None) -> None:
-        """Listen, and say where."""
         asyncio.get_running_loop().set_exception_handler(QuietLoop())
         await super().startup(sockets)
         if self.started and self._wyoming_socket is not None:
@@ -233,7 +229,6 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     def _refresh_keys(self, sig: int, frame: FrameType | None) -> None:
-        """Have the file of keys read again."""
         self._services.keys.mark_stale()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -243,7 +238,6 @@ class Server(uvicorn.Server):
 
 
 def check_certificate(listening: Listening) -> None:
-    """Check the files of TLS. Raises: OptionError for files that are no certificate with its key."""
     if listening.certificate is None or listening.key is None:
         return
     try:
@@ -300,12 +294,10 @@ class ServerThread:
 
     @property
     def address(self) -> str:
-        """Host and port."""
         return f"{self._settings.listening.host}:{self._port}"
 
     @property
     def url(self) -> str:
-        """Where the server answers."""
         return f"{self._settings.listening.scheme}://{self.address}"
 
     def __enter__(self) -> ServerThread:

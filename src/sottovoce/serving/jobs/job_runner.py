@@ -142,7 +142,6 @@ class TranscriptionJob:
 
 
 def new_id() -> str:
-    """Make the id of a job, which nobody can guess."""
     return f"job_{secrets.token_hex(16)}"
 
 
@@ -186,7 +185,6 @@ class JobStore:
         return found
 
     def folder(self, job: TranscriptionJob) -> Path:
-        """Return the folder of a job."""
         return self._folder / job.id
 
     def add(self, job: TranscriptionJob, recording: BinaryIO) -> None:
@@ -204,7 +202,6 @@ class JobStore:
             raise
 
     def save(self, job: TranscriptionJob) -> None:
-        """Keep what a job has become. Raises: OSError."""
         write_whole(self.folder(job) / RECORD, record_of(job))
 
     def finish(self, job: TranscriptionJob, result: bytes | None, error: dict[str, Json] | None) -> None:
@@ -217,11 +214,9 @@ class JobStore:
         (self.folder(job) / RECORDING).unlink(missing_ok=True)
 
     def remove(self, job: TranscriptionJob) -> None:
-        """Remove all of a job; harmless where it is gone."""
         shutil.rmtree(self.folder(job), ignore_errors=True)
 
     def close(self) -> None:
-        """Let others have the folder."""
         self._lock.close()
 
 
@@ -288,7 +283,6 @@ class JobRunner:
         self._changed = asyncio.Event()
 
     def count(self, state: str) -> int:
-        """Return how many jobs are in a state."""
         return sum(job.state == state for job in self._jobs.values())
 
     @property
@@ -302,7 +296,6 @@ class JobRunner:
         return sorted(found, key=lambda job: job.created_s, reverse=True)
 
     def find(self, owner: str, name: str) -> TranscriptionJob:
-        """Return a job of an owner. Raises: ApiError 404, also for one of somebody else."""
         job = self._jobs.get(name)
         if job is None or job.owner != owner:
             raise ApiError("job: expected the id of one that is here", status=404, code="job_not_found")
@@ -379,7 +372,6 @@ class JobRunner:
                     tasks.start_soon(self._while_here, job, self._notify)
 
     def close(self) -> None:
-        """Let others have the folder; once `run` has ended."""
         self._store.close()
 
     async def _work(self, tasks: TaskGroup) -> None:

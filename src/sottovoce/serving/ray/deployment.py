@@ -75,8 +75,6 @@ def serving_on_ray(
 def deployment(
     serve: Any, settings: ServerSettings, open_model: Callable[[str], Model], replicas: Replicas
 ) -> Any:
-    """Make the deployment of the app."""
-
     def build() -> Starlette:
         log_as_json(logging.INFO)
         opened = {name: open_model(name) for name in settings.models.at_start}
@@ -101,7 +99,6 @@ def deployment(
 
 
 def messages(serve: Any) -> list[str]:
-    """Return what Ray Serve says of the app's parts."""
     app = serve.status().applications.get(NAME)
     return [] if app is None else [app.message, *(part.message for part in app.deployments.values())]
 

@@ -42,7 +42,6 @@ RETRY_S = 10.0
 
 
 def no_room(n_sessions: int) -> ApiError:
-    """Make the fault of one session more than a model keeps up with."""
     message = f"{n_sessions} live sessions are as many as this model keeps up with: try again later"
     return busy(message, retry_s=RETRY_S * (1 + random.random()))
 
@@ -65,16 +64,13 @@ class SessionLoad:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no audio has come for a while."""
         return not self.is_waiting and self._forecast.clock() - self._audio_at_s > IDLE_S
 
     @property
     def counted(self) -> float:
-        """The cost that it counts for now."""
         return self.cost * (IDLE_PART if self.is_idle else 1.0)
 
     def work(self, seconds: float) -> None:
-        """Take how long an engine was at work for it."""
         self.worked_s += seconds
         self._worked_s += seconds
 
@@ -134,12 +130,10 @@ class LoadForecast:
         return not self.usual or all(load.is_idle for load in self._loads) or self.part + self.cost <= ROOM
 
     def check(self) -> None:
-        """Check that there is room. Raises: ApiError 429, with a time to come back."""
         if not self.has_room:
             raise no_room(len(self._loads))
 
     def enter(self) -> SessionLoad:
-        """Take a session, until `leave`. Raises: ApiError as `check`."""
         self.check()
         load = SessionLoad(self)
         self._loads.append(load)

@@ -47,8 +47,6 @@ USUAL_PARAMETERS = (
 
 @runtime_checkable
 class HasNumberFormat(Protocol):
-    """A runtime that says in which number format its encoder computes."""
-
     @property
     def dtype(self) -> torch.dtype: ...
 
@@ -67,7 +65,6 @@ def usual_bytes(name: str) -> int:
 
 
 def n_parameters(dims: ModelDims) -> int:
-    """Return how many numbers Whisper's network of these dimensions has."""
     audio, text = dims.n_audio_state, dims.n_text_state
     encoder = 3 * dims.n_mels * audio + audio + 3 * audio * audio + audio + dims.n_audio_ctx * audio
     encoder += dims.n_audio_layer * (attention(audio) + feed_forward(audio)) + 2 * audio
@@ -239,17 +236,14 @@ class ModelRegistry:
 
     @property
     def running(self) -> dict[str, Scheduler]:
-        """All models in memory, by their names."""
         found = {name: slot.scheduler for name, slot in self._slots.items()}
         return {name: scheduler for name, scheduler in found.items() if scheduler is not None}
 
     @property
     def schedulers(self) -> list[Scheduler]:
-        """Of all models in memory."""
         return list(self.running.values())
 
     def unload_idle(self) -> None:
-        """Unload models that nobody has used for `ModelSettings.unload_s`."""
         after_s = self.settings.unload_s
         for name, slot in self._slots.items():
             idle_s = time.monotonic() - slot.used_s
@@ -306,15 +300,12 @@ class ModelRegistry:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of the weights in memory, and of those that are being loaded."""
         return sum(slot.n_bytes for slot in self._slots.values() if slot.scheduler or slot.is_loading)
 
     def is_loaded(self, name: str) -> bool:
-        """Return whether a model is in memory."""
         return self._slots[name].scheduler is not None
 
     def _idle(self) -> list[str]:
-        """List models in memory that nobody uses, the one that was used last at the end."""
         idle = [name for name, slot in self._slots.items() if slot.scheduler and not slot.n_users]
         return sorted(idle, key=lambda name: self._slots[name].used_s)
 

@@ -150,7 +150,6 @@ class FileJob:
         return segment
 
     async def _done(self, calls: CallGenerator[Segment | None]) -> Segment | None:
-        """Have calls done, each by its own model's engines."""
         first = self._relayed(calls)
         while isinstance(found := await in_turn(self._worker, first), OtherModelCall):
             assert self._second is not None
@@ -164,7 +163,6 @@ class FileJob:
         return CallRelay(calls, lambda: self._is_closed)
 
     async def collect(self) -> Transcript:
-        """Return what was found, with what is left to find."""
         running = self._running
         assert running is not None, "begin() first"
         async for _ in self:
@@ -172,14 +170,12 @@ class FileJob:
         return running.collect()  # at its end: no work is left
 
     def close(self) -> None:
-        """Stop; harmless at the end."""
         self._is_closed = True
         if self._running is not None:
             self._running.close()
 
 
 async def in_turn(worker: Worker, calls: CallRelay[T]) -> T | OtherModelCall | None:
-    """Have calls of a recording done up to one of another model."""
     return await asyncio.wrap_future(worker.submit_calls(calls.until_other(), Priority.FILE))
 
 
@@ -220,31 +216,25 @@ class Scheduler:
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """Of the model, by their codes."""
         return tuple(self.model.languages)
 
     @property
     def live_wait_s(self) -> float:
-        """How long live work waits for its turn, of late."""
         return self._worker.live_wait_s
 
     def trouble(self, stall_s: float) -> str | None:
-        """Return what keeps the model from working; see `Worker.trouble`."""
         return self._worker.trouble(stall_s)
 
     @property
     def engines(self) -> list[EngineState]:
-        """What each engine of the model is at."""
         return self._worker.engines
 
     @property
     def interval_s(self) -> float:
-        """Audio between two updates of a live session, as it is now."""
         return self._worker.interval_controller.interval_s
 
     @property
     def n_waiting(self) -> int:
-        """Pieces of work that wait."""
         return self._worker.n_waiting
 
     async def open(self, options: LiveOptions) -> SessionHandle:
@@ -289,7 +279,6 @@ class Scheduler:
     async def _second_model(
         self, request: TranscriptionRequest, second: Scheduler | None
     ) -> SecondModel | None:
-        """Return what reads a recording beside this model; None where nothing does."""
         if second is None:
             return None
         assert isinstance(second, Scheduler), "settings have it in this process"
@@ -307,15 +296,12 @@ class Scheduler:
         return second.model.tokenizer.is_multilingual or is_english
 
     def close(self) -> None:
-        """End the thread after the work at hand."""
         self._worker.close()
 
     def join(self, timeout_s: float) -> None:
-        """Wait for the end of the thread."""
         self._worker.join(timeout_s)
 
     def _n_tokens(self, prompt: str | None) -> int:
-        """Count the tokens of a prompt that the model sees."""
         tokens = self.model.tokenizer.encode(" " + prompt.strip()) if prompt else []
         return min(len(tokens), MAX_PROMPT_TOKENS)
 
@@ -356,7 +342,6 @@ class Scheduler:
 
 
 def engines_for(model: Model, work: Work) -> list[BatchingExecutor]:
-    """Engines of a model, that share its weights."""
     backend = model.backend
     is_cpu = backend.device.type == "cpu"
     n_engines = work.engines or (min(work.threads or THREADS, MOST_ENGINES) if is_cpu else 1)

@@ -61,7 +61,6 @@ class EventSequencer:
 
 
 def shifted(event: Event, offset_s: float) -> Event:
-    """Return the event and its words, `offset_s` later."""
     if not offset_s:
         return event
     times = _shifted_times(event, offset_s)
@@ -93,11 +92,9 @@ class AudioAccumulator:
 
     @property
     def waiting_s(self) -> float:
-        """Seconds of audio that wait."""
         return self._n_samples / SAMPLE_RATE
 
     def add(self, pcm: Samples) -> None:
-        """Take samples (n,) float32 that follow those before."""
         self._pieces.append(pcm)
         self._n_samples += len(pcm)
 
@@ -177,12 +174,10 @@ class SessionHandle:
 
     @property
     def received_s(self) -> float:
-        """Seconds of audio so far."""
         return self._n_samples / SAMPLE_RATE
 
     @property
     def interval_s(self) -> float:
-        """Seconds of audio from one update to the next."""
         return self.fixed_interval_s or self._worker.interval_controller.interval_s
 
     @property
@@ -192,7 +187,6 @@ class SessionHandle:
 
     @property
     def live_wait_s(self) -> float:
-        """How long live work waits for its turn, of late."""
         return self._worker.live_wait_s
 
     @property
@@ -260,7 +254,6 @@ class SessionHandle:
         return events
 
     async def close(self) -> list[Event]:
-        """Finish what is being said, and end."""
         return await self.flush_and_reset()
 
     def translator(self) -> QueuedTranslator:
@@ -324,7 +317,6 @@ class SessionHandle:
         return events
 
     def _caught_up(self) -> CallGenerator[list[Event]]:
-        """What waits, whether or not an update is due."""
         events: list[Event] = []
         while self._held_audio.waiting_s:
             events += yield from self._listen()

@@ -53,7 +53,6 @@ class Job:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the model is at it, or has been."""
         return self.task is not None and not math.isnan(self.task.began_s)
 
 
@@ -102,7 +101,6 @@ class EngineThread:
 
     @property
     def n_live(self) -> int:
-        """Live jobs that were handed to the engine and are not done."""
         return sum(job.priority is Priority.LIVE for job in self.under_way)
 
     @property
@@ -112,18 +110,15 @@ class EngineThread:
 
     @property
     def has_file_room(self) -> bool:
-        """Whether its engine can take up another recording."""
         return self._engine is not None and self._engine.has_file_room
 
     @property
     def stalled_s(self) -> float:
-        """How long it has been at one piece of work."""
         since_s = self._busy_since_s
         return 0.0 if math.isnan(since_s) else time.monotonic() - since_s
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Be at one piece of work."""
         self._busy_since_s = time.monotonic()
         try:
             yield
@@ -183,11 +178,9 @@ class EngineThread:
             return None
 
     def worked(self, seconds: float) -> None:
-        """It was at work for so long, until now."""
         self._busy.add(seconds, time.monotonic())
 
     def _end(self, job: Job, task: Task[Any]) -> None:
-        """A task is done: tell who waits for it."""
         self.under_way = tuple(other for other in self.under_way if other is not job)
         if task.error is None:
             self.n_faults = self.n_faults if math.isnan(task.began_s) else 0
@@ -271,7 +264,6 @@ class Worker:
 
     @property
     def n_waiting(self) -> int:
-        """Pieces of work that have not begun."""
         return sum(map(len, self._waiting.values())) + sum(not job.has_begun for job in self._under_way)
 
     @property
@@ -286,7 +278,6 @@ class Worker:
 
     @property
     def engines(self) -> list[EngineState]:
-        """What each engine is at."""
         return [engine.state for engine in self._engines]
 
     def trouble(self, stall_s: float) -> str | None:
@@ -355,7 +346,6 @@ class Worker:
             self._condition.notify_all()
 
     def join(self, timeout_s: float) -> None:
-        """Wait for the end of the threads."""
         end = time.monotonic() + timeout_s
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
@@ -373,7 +363,6 @@ class Worker:
             engine.leave()
 
     def _wait(self, engine: EngineThread) -> bool:
-        """Wait until there is something to do; False at the end."""
         with self._condition:
             engine.is_at_work = bool(engine.under_way)
             while not (any(self._waiting.values()) or engine.under_way or self._is_closed):
@@ -406,7 +395,6 @@ class Worker:
         return not (is_full and engine.n_live)
 
     def _may_take_file(self, engine: EngineThread, first: Job) -> bool:
-        """Whether there is room for work of a recording."""
         return callable(first.do) or engine.has_file_room
 
     def _take_up(self, engine: EngineThread, job: Job) -> None:
