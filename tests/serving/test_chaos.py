@@ -11,8 +11,6 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
@@ -121,85 +119,6 @@ def test_nobody_else_is_harmed(quick: ServerThread) -> None:
     until(lambda: quick.services.n_sessions == 0)
     assert quick.services.n_requests == 0
     assert httpx.get(f"{quick.url}/ready").status_code == 200
-
-
-NAMES = st.sampled_from(
-    ["type", "languages", "switching", "terms", "voices", "session", "audio", "input", "format"]
-)
-KINDS = st.sampled_from(
-    [
-        "configure",
-        "finalize",
-        "keepalive",
-        "voices",
-        "session.update",
-        "input_audio_buffer.append",
-        "input_audio_buffer.commit",
-    ]
-)
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | KINDS,
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(NAMES | st.text(max_size=5), inner, max_size=4)
-    ),
-    max_leaves=12,
-)
-MESSAGES = (
-    st.dictionaries(NAMES, VALUES, max_size=4).map(json.dumps) | st.text(max_size=50) | st.binary(max_size=50)
-)
-
-
-@pytest.mark.parametrize("route", ROUTES)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(messages=st.lists(MESSAGES, max_size=6), kind=KINDS)
-def test_no_message_is_a_fault_of_the_server(
-    quick: ServerThread, route: str, messages: list[str | bytes], kind: str
-) -> None:
-    """Whatever is said, the session goes on or is refused: never 1011, and never silence."""
-
-    async def run() -> int | None:
-        async with connect(f"ws://{quick.address}{route}") as client:
-            with suppress(ConnectionClosed):
-                for message in (*messages, json.dumps({"type": kind})):
-                    await client.send(message)
-                await client.send('{"type": "close"}')
-                await client.send('{"type": "nothing of the kind"}')
-                while json.loads(await asyncio.wait_for(client.recv(), 20))["type"] not in (
-                    "closed",
-                    "error",
-                ):
-                    pass
-        return client.close_code
-
-    assert asyncio.run(run()) in (1000, 1008)
-
-
-FIELDS = st.dictionaries(
-    st.sampled_from(
-        [
-            "model",
-            "language",
-            "languages[]",
-            "temperature",
-            "stream",
-            "response_format",
-            "chunking_strategy[type]",
-        ]
-    )
-    | st.text(max_size=8),
-    st.text(max_size=20),
-    max_size=4,
-)
-
-
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(fields=FIELDS, data=st.binary(max_size=200))
-def test_no_form_is_a_fault_of_the_server(quick: ServerThread, fields: dict[str, str], data: bytes) -> None:
-    answer = httpx.post(
-        f"{quick.url}/v1/audio/transcriptions", data=fields, files={"file": ("a", data)}, timeout=20
-    )
-    assert 400 <= answer.status_code < 500
-    assert answer.json()["error"]["message"]
 
 
 def test_a_client_that_answers_no_ping_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:

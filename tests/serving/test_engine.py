@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import numpy as np
@@ -19,12 +21,26 @@ from sottovoce.serving.live.input_queue import InputQueue
 from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.scheduling import worker as room
 from sottovoce.serving.scheduling.scheduler import Scheduler
+from sottovoce.serving.scheduling.session_handle import SessionHandle
 from sottovoce.serving.scheduling.worker import Worker
 from sottovoce.types import SAMPLE_RATE, Samples
 from tests.backends.fake import FakeBackend, Script
 from tests.serving.servers import SlowModel
 
 TENTH = np.zeros(1600, np.float32)
+
+
+@asynccontextmanager
+async def opened(level: int = 0) -> AsyncIterator[tuple[SlowModel, Scheduler, SessionHandle]]:
+    """A live session of a slow model. level: of the interval between updates."""
+    model = SlowModel()
+    scheduler = Scheduler(cast(Model, model))
+    scheduler._worker.interval_controller._level = level
+    try:
+        yield model, scheduler, await scheduler.open(LiveOptions())
+    finally:
+        scheduler.close()
+        scheduler.join(10)
 
 
 def worker() -> Worker:
@@ -40,15 +56,15 @@ def steps(said: str, error: Exception | None = None) -> CallGenerator[str]:
 
 def test_steps_end_with_what_they_return_or_raise() -> None:
     model = worker()
-    good, bad = model.submit_calls(steps("a")), model.submit_calls(steps("b", OptionError("mine")))
-    other = model.submit_calls(steps("c"))
+    good, bad = model.submit(steps("a")), model.submit(steps("b", OptionError("mine")))
+    other = model.submit(steps("c"))
     assert (good.result(10), other.result(10)) == ("a", "c")
     with pytest.raises(OptionError, match="mine"):
         bad.result(10)
     model.close()
     model.join(10)
     with pytest.raises(ApiError):
-        model.submit_calls(steps("d"))
+        model.submit(steps("d"))
 
 
 def asking(said: str) -> CallGenerator[str]:
@@ -88,7 +104,7 @@ def test_a_recording_has_its_turn_however_much_live_work_there_is(monkeypatch: p
     monkeypatch.setattr(room, "PATIENCE_S", 0.2)
     engine = Endless()
     model = Worker(engines=[cast(BatchingExecutor, engine)])
-    live = model.submit_calls(steps("live"))
+    live = model.submit(steps("live"))
     recording = model.submit(lambda: engine.n_rounds, Priority.FILE)
     assert recording.result(20) > 0, "live work goes first"
     assert not live.done()
@@ -110,7 +126,7 @@ def test_a_recording_behind_live_work_that_waits_has_its_turn_too(monkeypatch: p
     monkeypatch.setattr(room, "PATIENCE_S", 0.2)
     engines = [Full(), Full()]
     model = Worker(engines=[cast(BatchingExecutor, engine) for engine in engines])
-    live = [model.submit_calls(steps("live")) for _ in range(6)]
+    live = [model.submit(steps("live")) for _ in range(6)]
     recording = model.submit(lambda: sum(engine.n_rounds for engine in engines), Priority.FILE)
     assert recording.result(20) > 0, "live work goes first"
     assert model.n_waiting >= 4
@@ -125,7 +141,7 @@ def test_a_recording_behind_live_work_that_waits_has_its_turn_too(monkeypatch: p
 def test_steps_under_way_at_the_end_are_told_so() -> None:
     engine = Endless()
     model = Worker(engines=[cast(BatchingExecutor, engine)])
-    live = model.submit_calls(steps("live"))
+    live = model.submit(steps("live"))
     while not engine.n_rounds:
         pass
     model.close()
@@ -148,8 +164,8 @@ def test_a_fault_of_the_engine_itself_ends_what_is_under_way_and_nothing_else(
 
     monkeypatch.setattr(BatchingExecutor, "round", round_)
     with pytest.raises(AssertionError, match="of the engine"):
-        model.submit_calls(asking("lost")).result(10)
-    assert model.submit_calls(steps("kept")).result(10) == "kept"
+        model.submit(asking("lost")).result(10)
+    assert model.submit(steps("kept")).result(10) == "kept"
     model.close()
     model.join(10)
 
@@ -157,24 +173,17 @@ def test_a_fault_of_the_engine_itself_ends_what_is_under_way_and_nothing_else(
 @pytest.mark.parametrize(("level", "calls"), [(0, [2.0, 4.0, 6.0, 7.0]), (1, [7.0])], ids=["idle", "load"])
 def test_under_load_one_update_takes_all_that_came_meanwhile(level: int, calls: list[float]) -> None:
     async def run() -> list[float]:
-        model = SlowModel()
-        scheduler = Scheduler(cast(Model, model))
-        scheduler._worker.interval_controller._level = level
-        session = await scheduler.open(LiveOptions())
-        heard = []
-        plain = session._held_audio.take
+        heard: list[float] = []
+        async with opened(level) as (_, _, session):
+            plain = session._held_audio.take
 
-        def take(most: int | None = None) -> Samples:
-            taken = plain(most)
-            heard.append((heard[-1] if heard else 0.0) + len(taken) / SAMPLE_RATE)
-            return taken
+            def take(most: int | None = None) -> Samples:
+                taken = plain(most)
+                heard.append((heard[-1] if heard else 0.0) + len(taken) / SAMPLE_RATE)
+                return taken
 
-        session._held_audio.take = take  # type: ignore[method-assign]
-        try:
+            session._held_audio.take = take  # type: ignore[method-assign]
             await session.push(np.tile(TENTH, 70))
-        finally:
-            scheduler.close()
-            scheduler.join(10)
         return heard
 
     assert asyncio.run(run()) == pytest.approx(calls)
@@ -184,25 +193,20 @@ def test_who_sends_much_faster_than_anybody_speaks_has_the_turn_of_recordings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     priorities = []
-    submit = Worker.submit_calls
+    submit = Worker.submit
 
     def noted(self: Worker, calls: Any, priority: Priority = Priority.LIVE, **more: Any) -> Any:
         priorities.append(priority)
         return submit(self, calls, priority, **more)
 
-    monkeypatch.setattr(Worker, "submit_calls", noted)
+    monkeypatch.setattr(Worker, "submit", noted)
 
     async def run() -> None:
-        scheduler = Scheduler(cast(Model, SlowModel()))
-        session = await scheduler.open(LiveOptions())
-        try:
+        async with opened() as (_, _, session):
             for _ in range(3):
                 await session.push(np.tile(TENTH, 100))
             session._opened_s -= 20.0  # time passes
             await session.push(TENTH)
-        finally:
-            scheduler.close()
-            scheduler.join(10)
 
     asyncio.run(run())
     assert priorities[0] is Priority.LIVE
@@ -212,15 +216,11 @@ def test_who_sends_much_faster_than_anybody_speaks_has_the_turn_of_recordings(
 
 def test_an_update_that_waits_takes_what_comes_meanwhile() -> None:
     async def run() -> tuple[float, int, list[float]]:
-        model = SlowModel()
-        scheduler = Scheduler(cast(Model, model))
-        scheduler._worker.interval_controller._level = 1
-        session = await scheduler.open(LiveOptions())
-        inbox: InputQueue[str] = InputQueue(SAMPLE_RATE * 60)
-        session.poll_newer_audio = inbox.take_audio
-        is_free = threading.Event()
-        busy = [scheduler._worker.submit(is_free.wait, Priority.LIVE) for _ in scheduler.engines]
-        try:
+        async with opened(level=1) as (model, scheduler, session):
+            inbox: InputQueue[str] = InputQueue(SAMPLE_RATE * 60)
+            session.poll_newer_audio = inbox.take_audio
+            is_free = threading.Event()
+            busy = [scheduler._worker.submit(is_free.wait, Priority.LIVE) for _ in scheduler.engines]
             pushing = asyncio.create_task(session.push(np.tile(TENTH, 10)))
             await asyncio.sleep(0.05)
             await inbox.put_audio(np.tile(TENTH, 30))
@@ -228,9 +228,6 @@ def test_an_update_that_waits_takes_what_comes_meanwhile() -> None:
             told = await pushing
             for one in busy:
                 one.result(10)
-        finally:
-            scheduler.close()
-            scheduler.join(10)
         return session.received_s, model.n_calls, [event.end for event in told]  # type: ignore[union-attr]
 
     assert asyncio.run(run()) == (4.0, 1, [4.0])
@@ -240,8 +237,6 @@ def test_who_sends_without_a_pause_gets_words_on_the_way() -> None:
     """There is always more audio than an update takes; words come before it ends."""
 
     async def run() -> tuple[int, list[float]]:
-        scheduler = Scheduler(cast(Model, SlowModel()))
-        session = await scheduler.open(LiveOptions())
         n_polls = 0
 
         def poll() -> Samples:
@@ -249,12 +244,9 @@ def test_who_sends_without_a_pause_gets_words_on_the_way() -> None:
             n_polls += 1
             return np.tile(TENTH, 50)
 
-        session.poll_newer_audio = poll
-        try:
+        async with opened() as (_, _, session):
+            session.poll_newer_audio = poll
             told = await asyncio.wait_for(session.push(np.tile(TENTH, 10)), 30)
-        finally:
-            scheduler.close()
-            scheduler.join(10)
         return n_polls, [event.end for event in told]  # type: ignore[union-attr]
 
     n_polls, ends = asyncio.run(run())
@@ -264,11 +256,8 @@ def test_who_sends_without_a_pause_gets_words_on_the_way() -> None:
 
 def test_under_load_audio_is_held_until_an_update_is_due() -> None:
     async def run() -> tuple[list[int], list[str]]:
-        model = SlowModel()
-        scheduler = Scheduler(cast(Model, model))
-        session = await scheduler.open(LiveOptions())
         calls = []
-        try:
+        async with opened() as (model, scheduler, session):
             await session.push(TENTH)
             calls.append(model.n_calls)
             scheduler._worker.interval_controller._level = 1
@@ -281,9 +270,6 @@ def test_under_load_audio_is_held_until_an_update_is_due() -> None:
             assert session.received_s == pytest.approx(1.2)
             told += await session.close()
             calls.append(model.n_calls)
-        finally:
-            scheduler.close()
-            scheduler.join(10)
         return calls, [str(event_document(event)["type"]) for event in told]
 
     calls, kinds = asyncio.run(run())

@@ -105,8 +105,8 @@ def test_an_engine_that_is_at_work_holds_nobody_up(two: Worker) -> None:
         is_free.wait(20)
         return (yield from where())
 
-    first = two.submit_calls(held())
-    others = [two.submit_calls(where()).result(20) for _ in range(5)]
+    first = two.submit(held())
+    others = [two.submit(where()).result(20) for _ in range(5)]
     assert not first.done()
     is_free.set()
     assert first.result(20) not in others
@@ -139,33 +139,6 @@ def test_processor_threads_are_shared_by_the_engines_at_work(two: Worker) -> Non
     assert of_new == [THREADS]
 
 
-def test_live_calls_go_before_every_call_of_a_recording() -> None:
-    worker = Worker(engines=[BatchingExecutor(FakeBackend(Script()))])
-    is_there, is_asked = threading.Event(), threading.Event()
-    done: list[str] = []
-
-    def recording() -> CallGenerator[None]:
-        for i in range(3):
-            yield HostCall(lambda: done.append("call"))
-            if i == 0:
-                is_there.set()
-                is_asked.wait(20)
-
-    def live() -> CallGenerator[None]:
-        yield HostCall(lambda: done.append("live"))
-
-    held = worker.submit_calls(recording(), Priority.FILE)
-    assert is_there.wait(20)
-    asked = [worker.submit_calls(live()), worker.submit_calls(live())]
-    is_asked.set()
-    held.result(20)
-    for one in asked:
-        one.result(20)
-    worker.close()
-    worker.join(20)
-    assert done == ["call", "live", "live", "call", "call"]
-
-
 def test_a_session_that_opens_beside_a_recording_leaves_live_work_first() -> None:
     """For the rest of the recording, too; its share of the time is not due before the end of this test."""
     worker = Worker(engines=[BatchingExecutor(FakeBackend(Script()), file_share=1e-9)])
@@ -181,11 +154,11 @@ def test_a_session_that_opens_beside_a_recording_leaves_live_work_first() -> Non
     def live() -> CallGenerator[None]:
         yield HostCall(lambda: done.append("live"))
 
-    held = worker.submit_calls(recording(), Priority.FILE)
+    held = worker.submit(recording(), Priority.FILE)
     for there, asked in zip(is_there, is_asked, strict=True):
         assert there.wait(20)
         opening = worker.submit(lambda: done.append("opened"), Priority.LIVE)
-        speaking = worker.submit_calls(live())
+        speaking = worker.submit(live())
         asked.set()
         opening.result(20)
         speaking.result(20)

@@ -8,7 +8,6 @@ import logging
 from collections.abc import Iterator
 
 import httpx
-import openai
 import pytest
 from openai import OpenAI
 from websockets.asyncio.client import connect
@@ -44,14 +43,6 @@ def test_no_other_key_does(locked: ServerThread, key: str) -> None:
     assert answer.json()["error"]["code"] == "invalid_api_key"
     assert answer.headers["www-authenticate"] == "Bearer"
     assert key not in answer.text or key == "x"
-
-
-def test_the_client_of_openai_understands_the_refusal(locked: ServerThread) -> None:
-    with (
-        OpenAI(base_url=f"{locked.url}/v1", api_key="wrong", max_retries=0) as client,
-        pytest.raises(openai.AuthenticationError),
-    ):
-        client.models.list()
 
 
 @pytest.mark.parametrize("path", ["/", "/health", "/ready", "/static/app.js"])
@@ -97,9 +88,9 @@ def test_a_page_shows_its_key_as_a_subprotocol(locked: ServerThread, prefix: str
     ("origin", "is_let_in"),
     [
         ("https://example.org", True),
+        ("own", True),
         ("https://example.org.evil.test", False),
         ("http://example.org", False),
-        ("https://evil.test", False),
         ("null", False),
         ("", False),
         ("file://", False),
@@ -108,15 +99,10 @@ def test_a_page_shows_its_key_as_a_subprotocol(locked: ServerThread, prefix: str
     ],
 )
 def test_pages_from_elsewhere_are_kept_out(locked: ServerThread, origin: str, is_let_in: bool) -> None:
+    origin = locked.url if origin == "own" else origin
     headers = {"origin": origin, "authorization": f"Bearer {KEYS[0]}"}
     assert (httpx.get(locked.url + MODELS, headers=headers).status_code == 200) is is_let_in
     assert (knock(locked, headers) is None) is is_let_in
-
-
-def test_the_own_page_is_let_in(locked: ServerThread) -> None:
-    headers = {"origin": locked.url, "authorization": f"Bearer {KEYS[0]}"}
-    assert httpx.get(locked.url + MODELS, headers=headers).status_code == 200
-    assert knock(locked, headers) is None
 
 
 def test_an_allowed_page_may_ask_before_it_asks(locked: ServerThread) -> None:
@@ -134,26 +120,13 @@ def test_an_allowed_page_may_ask_before_it_asks(locked: ServerThread) -> None:
     assert "access-control-allow-origin" not in other.headers
 
 
-@pytest.mark.parametrize("host", ["evil.test", "evil.test:8000", "127.0.0.1.evil.test", "[::2]", ""])
-def test_on_loopback_no_other_name_is_answered(server: ServerThread, host: str) -> None:
+def test_on_loopback_no_other_name_is_answered(server: ServerThread) -> None:
     """A page elsewhere could point its own name at this machine, and be its own origin."""
-    headers = {"host": host, "origin": f"http://{host}"}
-    assert httpx.get(server.url + "/", headers=headers).status_code in (400, 421)
-
-
-@pytest.mark.parametrize("host", ["localhost", "localhost:1", "127.0.0.1", "[::1]:9"])
-def test_on_loopback_its_own_names_are(server: ServerThread, host: str) -> None:
-    assert httpx.get(server.url + "/", headers={"host": host}).status_code == 200
-
-
-def test_a_name_that_was_given_is_the_only_one() -> None:
-    gate = AccessControl(
-        ServerSettings(ModelSettings("nano"), Listening("0.0.0.0"), Access(hosts=("voice.example.org",)))
-    )
-    assert gate.refusal("/", "GET", {"host": "voice.example.org:443"}) is None
-    refused = gate.refusal("/", "GET", {"host": "127.0.0.1"})
-    assert refused is not None
-    assert refused.status == 421
+    for host in ("evil.test", "evil.test:8000", "127.0.0.1.evil.test", "[::2]", ""):
+        headers = {"host": host, "origin": f"http://{host}"}
+        assert httpx.get(server.url + "/", headers=headers).status_code in (400, 421)
+    for host in ("localhost", "localhost:1", "127.0.0.1", "[::1]:9"):
+        assert httpx.get(server.url + "/", headers={"host": host}).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -272,7 +272,6 @@ def test_a_forecast_that_was_not_made_refuses_nobody_whatever_sessions_cost() ->
 
 
 def test_time_that_an_engine_waits_for_the_processor_is_no_work_of_a_session() -> None:
-    """Other programs take the processor: the thread sleeps meanwhile."""
 
     def calls() -> CallGenerator[None]:
         yield HostCall(lambda: time.sleep(0.2))
@@ -280,7 +279,7 @@ def test_time_that_an_engine_waits_for_the_processor_is_no_work_of_a_session() -
     worked_s: list[float] = []
     worker = Worker(engines=[BatchingExecutor(FakeBackend(Script()))])
     try:
-        worker.submit_calls(calls(), on_work=worked_s.append).result(30)
+        worker.submit(calls(), on_work=worked_s.append).result(30)
         worker.submit(lambda: None, Priority.LIVE).result(30)  # behind what is noted of the work
     finally:
         worker.close()

@@ -6,7 +6,7 @@ import asyncio
 import io
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -60,9 +60,14 @@ class Loaded:
 
 
 @pytest.fixture
-def made() -> Iterator[list[Loaded]]:
+def load() -> Iterator[Callable[..., Loaded]]:
     found: list[Loaded] = []
-    yield found
+
+    def make(memory_mb: float | None, **sizes_mb: float) -> Loaded:
+        found.append(Loaded(memory_mb, **sizes_mb))
+        return found[-1]
+
+    yield make
     for one in found:
         one.registry.close()
 
@@ -73,9 +78,8 @@ async def use(loaded: Loaded, *names: str) -> None:
             assert name in loaded.now
 
 
-def test_who_was_not_used_for_longest_goes(made: list[Loaded]) -> None:
-    loaded = Loaded(250.0)
-    made.append(loaded)
+def test_who_was_not_used_for_longest_goes(load: Callable[..., Loaded]) -> None:
+    loaded = load(250.0)
     asyncio.run(use(loaded, "a", "b", "a", "c"))
     assert loaded.now == {"a", "c"}
     asyncio.run(use(loaded, "b"))
@@ -84,14 +88,13 @@ def test_who_was_not_used_for_longest_goes(made: list[Loaded]) -> None:
     assert loaded.registry.n_bytes <= 250e6
 
 
-def test_without_a_limit_all_stay(made: list[Loaded]) -> None:
-    loaded = Loaded(None)
-    made.append(loaded)
+def test_without_a_limit_all_stay(load: Callable[..., Loaded]) -> None:
+    loaded = load(None)
     asyncio.run(use(loaded, *NAMES, *NAMES))
     assert loaded.now == set(NAMES)
 
 
-def test_who_is_in_use_stays_and_the_other_is_told_to_come_again(made: list[Loaded]) -> None:
+def test_who_is_in_use_stays_and_the_other_is_told_to_come_again(load: Callable[..., Loaded]) -> None:
     async def run() -> None:
         await use(loaded, *NAMES)  # from now on their sizes are known
         async with loaded.registry.use("a"), loaded.registry.use("b"):
@@ -102,14 +105,13 @@ def test_who_is_in_use_stays_and_the_other_is_told_to_come_again(made: list[Load
             assert loaded.now == {"a", "b"}
         await use(loaded, "c")
 
-    loaded = Loaded(250.0)
-    made.append(loaded)
+    loaded = load(250.0)
     asyncio.run(run())
     assert "c" in loaded.now
 
 
 def test_a_model_has_its_memory_while_it_is_measured(
-    made: list[Loaded], monkeypatch: pytest.MonkeyPatch
+    load: Callable[..., Loaded], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def run() -> None:
         await use(loaded, *NAMES, "c")  # from now on their sizes are known
@@ -128,13 +130,12 @@ def test_a_model_has_its_memory_while_it_is_measured(
         await loading
         assert loaded.now == {"b"}
 
-    loaded = Loaded(250.0, b=240.0)
-    made.append(loaded)
+    loaded = load(250.0, b=240.0)
     asyncio.run(run())
 
 
 def test_no_model_is_loaded_before_the_memory_that_others_give_up_is_free(
-    made: list[Loaded], monkeypatch: pytest.MonkeyPatch
+    load: Callable[..., Loaded], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where another model had it freed: here `a` goes for the first of two that need half of it each."""
     freed: list[bool] = []
@@ -157,12 +158,11 @@ def test_no_model_is_loaded_before_the_memory_that_others_give_up_is_free(
         await asyncio.gather(use(loaded, "b"), use(loaded, "c"))
         assert loaded.now == {"b", "c"}
 
-    loaded = Loaded(250.0, a=200.0)
-    made.append(loaded)
+    loaded = load(250.0, a=200.0)
     asyncio.run(run())
 
 
-def test_nobody_is_sent_away_for_one_that_fits_in_no_case(made: list[Loaded]) -> None:
+def test_nobody_is_sent_away_for_one_that_fits_in_no_case(load: Callable[..., Loaded]) -> None:
     async def run() -> None:
         await use(loaded, "b", "c")
         await use(loaded, "a")
@@ -172,12 +172,11 @@ def test_nobody_is_sent_away_for_one_that_fits_in_no_case(made: list[Loaded]) ->
         assert refused.value.retry_s is None
         assert loaded.now == {"a"}
 
-    loaded = Loaded(150.0, b=200.0)
-    made.append(loaded)
+    loaded = load(150.0, b=200.0)
     asyncio.run(run())
 
 
-def test_models_that_are_loaded_together_count_together(made: list[Loaded]) -> None:
+def test_models_that_are_loaded_together_count_together(load: Callable[..., Loaded]) -> None:
     async def run() -> list[BaseException | None]:
         await use(loaded, *NAMES)
         return await asyncio.gather(*(hold(name) for name in NAMES), return_exceptions=True)
@@ -187,8 +186,7 @@ def test_models_that_are_loaded_together_count_together(made: list[Loaded]) -> N
             await asyncio.sleep(0.3)
             assert loaded.registry.n_bytes <= 250e6
 
-    loaded = Loaded(250.0)
-    made.append(loaded)
+    loaded = load(250.0)
     results = asyncio.run(run())
     assert sum(isinstance(result, ApiError) for result in results) == 1
     assert sum(result is None for result in results) == 2

@@ -45,9 +45,9 @@ def test_faults_in_a_row_are_trouble_and_work_that_goes_well_ends_it(worker: Wor
     for i in range(FAULTS_IN_A_ROW):
         assert worker.trouble(60.0) is None, i
         with pytest.raises(RuntimeError):
-            worker.submit_calls(calling(broken)).result(10)
+            worker.submit(calling(broken)).result(10)
     assert worker.trouble(60.0) == f"{FAULTS_IN_A_ROW} faults in a row"
-    assert worker.submit_calls(calling(lambda: "well")).result(10) == "well"
+    assert worker.submit(calling(lambda: "well")).result(10) == "well"
     assert worker.trouble(60.0) is None
     ended(worker)
 
@@ -55,7 +55,7 @@ def test_faults_in_a_row_are_trouble_and_work_that_goes_well_ends_it(worker: Wor
 def test_faults_of_clients_are_no_trouble(worker: Worker) -> None:
     for _ in range(2 * FAULTS_IN_A_ROW):
         with pytest.raises(OptionError):
-            worker.submit_calls(calling(failing(OptionError("theirs")))).result(10)
+            worker.submit(calling(failing(OptionError("theirs")))).result(10)
     assert worker.trouble(60.0) is None
     ended(worker)
 
@@ -67,7 +67,7 @@ def test_a_call_that_does_not_end_is_trouble(worker: Worker) -> None:
         has_begun.set()
         free.wait(20)
 
-    for submit in (lambda: worker.submit_calls(calling(stuck)), lambda: worker.submit(stuck, cast(int, 0))):  # type: ignore[arg-type]
+    for submit in (lambda: worker.submit(calling(stuck)), lambda: worker.submit(stuck, cast(int, 0))):  # type: ignore[arg-type]
         has_begun.clear()
         free.clear()
         waiting = submit()  # type: ignore[no-untyped-call]
@@ -84,7 +84,7 @@ def test_a_call_that_does_not_end_is_trouble(worker: Worker) -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_thread_that_has_ended_is_trouble_and_its_work_is_answered(worker: Worker) -> None:
     with pytest.raises(BaseException):  # noqa: B017, PT011
-        worker.submit_calls(calling(failing(cast(Exception, SystemExit("torn out"))))).result(10)
+        worker.submit(calling(failing(cast(Exception, SystemExit("torn out"))))).result(10)
     until(lambda: worker.trouble(60.0) == "a thread of the model has ended")
     ended(worker)
 

@@ -1,4 +1,4 @@
-"""What `sottovoce serve` was asked for, as settings of the server; and the server."""
+"""The work of `sottovoce serve`: settings of the server from its options, and the server."""
 
 from __future__ import annotations
 

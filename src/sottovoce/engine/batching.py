@@ -217,7 +217,7 @@ USUAL_FRAMES = 350
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """How much is put together.
+    """Limits of what is put together.
 
     encoder_frames: of one call, the first window aside, which is always taken. max_length_ratio: a window
         joins a call if it is no longer, and no shorter, than by this part. rows: requests decoded at a time.
@@ -341,7 +341,7 @@ class BatchingExecutor:
         return served
 
     def forget(self) -> None:
-        """Let go of everything that is under way, and answer nobody."""
+        """Drop everything that is under way, without answers."""
         tasks, self._tasks = self._tasks, []
         self._continuous.forget()
         self._live.forget()

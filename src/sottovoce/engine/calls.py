@@ -194,7 +194,7 @@ _numbers = itertools.count()
 
 
 class Priority(IntEnum):
-    """Whose calls go first: those of live sessions before those of recordings."""
+    """The calls of live sessions go before those of recordings."""
 
     LIVE = 0
     FILE = 1
@@ -230,7 +230,7 @@ class Task(Generic[Result]):
 
     @property
     def result(self) -> Result:
-        """What the generator returned.
+        """The return value of the generator.
 
         Raises: what it ended with.
         """
@@ -241,7 +241,7 @@ class Task(Generic[Result]):
 
     @property
     def order(self) -> tuple[float, int]:
-        """What is due first goes first; of equals, what came first."""
+        """Earlier deadlines go first; of equal ones, earlier tasks."""
         return self.deadline_s, self.number
 
     def begin(self) -> None:
@@ -277,7 +277,7 @@ class Task(Generic[Result]):
 class CallRelay(Generic[Result]):
     """Drives a generator up to each call of another model, in whichever executor is at it.
 
-    is_over: asked before every call; once nobody waits for the result, the rest is not done.
+    is_over: called before every call; once it is true, the rest is not done.
     """
 
     def __init__(self, calls: CallGenerator[Result], is_over: Callable[[], bool]) -> None:

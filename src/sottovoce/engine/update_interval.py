@@ -1,4 +1,4 @@
-"""How often live sessions are brought up to date: less often under load, before anybody is refused.
+"""The interval between updates of live sessions: longer under load, before any session is refused.
 
 Twice the interval is 0.7 of the work, and words come a little later; a queue would let them come
 ever later. Not known here: sessions, models, and whose clock it is.
@@ -50,7 +50,7 @@ class UpdateIntervalController:
         before = self._level
         if not self._was_just_changed:
             self._level = self._judged(self._busy_s / passed_s)
-        # What piled up before a change is worked off after it, and says nothing of it.
+        # What piled up before a change is worked off after it, and is no evidence about the new interval.
         self._was_just_changed = self._level != before
         self._since_s, self._busy_s, self._waits_s = now_s, 0.0, []
 

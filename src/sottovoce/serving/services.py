@@ -1,4 +1,4 @@
-"""What the parts of a running server share."""
+"""The state that the parts of a running server share."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 UNLOAD_EVERY_S = 5.0
 REQUESTS_A_JOB = 4
-"""Recordings that may be answered at once, for each job that may be under way beside them."""
+"""Recordings that may be answered at once, for each job that may be under way at the same time."""
 LOOK_AT_KEYS_EVERY_S = 1.0
 
 
@@ -47,7 +47,7 @@ class Services(Collector):
         self.registry = registry
         self.metrics = metrics
         self._lags: dict[int, Callable[[], float]] = {}
-        """How far behind each live session is."""
+        """Functions that return the lag of each live session, in seconds."""
         self._lag_numbers = itertools.count()
         self.n_requests = 0
         self.n_uploads = 0
@@ -80,7 +80,7 @@ class Services(Collector):
         self._leaving = anyio.Event()
         self._cut = anyio.Event()
         self.ends_process = False
-        """Whether threads that are at work when the server ends need not be waited for."""
+        """The process ends with the server: threads that are at work are not waited for."""
         metrics.registry.register(self)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
@@ -133,7 +133,7 @@ class Services(Collector):
 
     @property
     def trouble(self) -> str | None:
-        """What keeps a model from working, which no other request will mend; None: nothing does."""
+        """The reason why a model cannot work any more; None: all models work."""
         stall_s = self.settings.limits.stall_s
         found = [scheduler.trouble(stall_s) for scheduler in self.registry.schedulers]
         return next((what for what in found if what is not None), None)
@@ -152,7 +152,7 @@ class Services(Collector):
         return self._leaving.is_set()
 
     def leave(self) -> None:
-        """Let live sessions come to their end, and take nobody new."""
+        """Begin to shut down: live sessions end, and new requests are refused."""
         self._leaving.set()
 
     @property
@@ -190,7 +190,7 @@ class Services(Collector):
 
     @contextmanager
     def uploaded_bytes(self) -> Iterator[Callable[[int], None]]:
-        """Count the bytes of one upload, by what is yielded, as long as it is kept.
+        """Yield a function that counts the bytes of one upload, as long as it is kept.
 
         Raises: ApiError 429 from that, where all uploads together are too large.
         """
@@ -251,14 +251,14 @@ class Services(Collector):
             scheduler.forecast.check()
 
     def check_wait(self, scheduler: Scheduler) -> None:
-        """Check the load. Raises: ApiError 429 where live work waits too long to take on more of it."""
+        """Check the load. Raises: ApiError 429 where live work waits too long for a further session."""
         waits_s, most_s = scheduler.live_wait_s, self.settings.limits.wait_s
         if waits_s > most_s:
             raise busy(f"live audio waits {waits_s:.1f} s for the model: try again later", retry_s=waits_s)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Load the default model beside what else goes on, unload idle ones, and end them all."""
+        """Run background tasks: load the default model, unload idle ones, and end all at the exit."""
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._unload_idle)

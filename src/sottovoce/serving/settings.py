@@ -1,4 +1,4 @@
-"""What a server is told: what it may be asked, by whom, and how much of it. Knows no web framework."""
+"""Settings of a server: models, addresses, access and limits. Knows no web framework."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sottovoce.translation.chat import ChatServer
 from sottovoce.translation.chat_translator import Glossary
 
 ENVIRONMENT = "SOTTOVOCE_SERVE"
-"""What the names of the server's environment variables begin with: SOTTOVOCE_SERVE_PORT is --port."""
+"""Prefix of the server's environment variables: SOTTOVOCE_SERVE_PORT is --port."""
 API_KEYS = f"{ENVIRONMENT}_API_KEYS"
 OPENAI_NAMES = (
     "whisper-1",
@@ -30,20 +30,20 @@ OPENAI_NAMES = (
 )
 """Names that OpenAI's clients ask for; without a word to the contrary they mean the default model."""
 MOST_ENGINES = 4
-"""Where nobody says how many: they share one interpreter, and no machine with more cores was measured."""
+"""By default: engines share one interpreter, and no machine with more cores was measured."""
 UPLOADS_A_PLACE = 4
-"""Recordings that may be on their way here for each that may be transcribed: who is slow to send one keeps
-nobody waiting."""
+"""Recordings that may be on their way here for each that may be transcribed: a slow sender does not
+hold up others."""
 SPARE_CONNECTIONS = 256
 """Of browsers, monitoring, and clients between two requests."""
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 KEY = re.compile(r"[A-Za-z0-9._~-]{8,200}")
-"""What a header and a subprotocol can carry."""
+"""Characters that a header and a subprotocol can carry."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """How much is taken before it is refused, and how long is waited.
+    """Limits of load and time.
 
     Limits without an option follow from what a client needs, or were measured.
     readers: of all shared captions; as many live sessions are shared as there may be.
@@ -54,7 +54,7 @@ class ServerLimits:
     pending_s: audio of one session that waits for the model; more of it is not read before that is worked
         off, so that a sender who is too fast is slowed down.
     wait_s: the waiting time of live work from which on no further session is taken. Where half of the
-        sessions are late by half of it, and that lasts, the newest of them is asked to come again.
+        sessions are late by half of it, and that lasts, the newest of them is closed, to come again later.
     idle_s: without audio and without `keepalive`. keepalive_s: without audio, whatever else comes.
     send_s: until a client must have taken what it was sent. upload_s: between two pieces of an upload.
     head_s: from the beginning of a connection, or of its next request, until that has a head.
@@ -123,7 +123,7 @@ class ServerLimits:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may ask.
+    """Who may use the server.
 
     api_keys: any of them opens the API; none: everybody may. The server's own page is always an origin.
     secret_key: signs the secrets of clients, see `access.gate`; the same in all processes of a server, and a
@@ -260,7 +260,7 @@ class ModelSettings:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """How the work of a model is done.
+    """Threads and batches of the work of a model.
 
     engines: threads that each do live sessions' updates, and share the processor threads; None: one a
         processor thread, `MOST_ENGINES` at most, and one on an accelerator. threads: of the processor; None:
@@ -305,7 +305,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """Where the server listens.
+    """Address of the server, and its certificate.
 
     Raises: OptionError for one of the files without the other.
     """
@@ -334,7 +334,7 @@ class Listening:
 
 @dataclass(frozen=True, slots=True)
 class WyomingAddress:
-    """Where Home Assistant is listened for. port 0: any free one."""
+    """Address for Home Assistant. port 0: any free one."""
 
     host: str
     port: int
@@ -365,7 +365,7 @@ class JobSettings:
     """Recordings that are answered later, kept in a folder.
 
     most: jobs at a time, waiting and over, a table that is listed in no time; a named key has half of them.
-    webhook_secret: signs what is told to their addresses; None: none is called.
+    webhook_secret: signs webhooks; None: none are sent.
 
     Raises: OptionError for values out of range, and networks that are none.
     """
@@ -398,7 +398,7 @@ class JobSettings:
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """How many servers a Ray cluster has, and what each takes of its machine.
+    """Servers of a Ray cluster, and the resources of each.
 
     n_min, n_max: Ray adds and ends some in between. connections: of a replica on the mean, from which on
     another is added: half of its live sessions. drain_s: for the connections of one that is to go.
@@ -428,7 +428,7 @@ class Replicas:
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """All that a server is told. wyoming: None: Home Assistant is not listened for. translation: None: live
+    """All settings of a server. wyoming: None: no port for Home Assistant. translation: None: live
     speech is translated into English alone, by Whisper itself. jobs: None: recordings are answered at once
     alone. traces: OpenTelemetry's are sent.
     """

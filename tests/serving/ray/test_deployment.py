@@ -17,7 +17,14 @@ from websockets.sync.client import connect as open_socket
 from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.errors import OptionError
-from sottovoce.serving.settings import Access, Listening, ModelSettings, ServerLimits, ServerSettings
+from sottovoce.serving.settings import (
+    Access,
+    Listening,
+    ModelSettings,
+    Replicas,
+    ServerLimits,
+    ServerSettings,
+)
 from tests.serving.servers import until
 
 ray = pytest.importorskip("ray", reason="ray is not installed")
@@ -27,7 +34,6 @@ from sottovoce.serving.ray.deployment import (  # noqa: E402
     MAX_QUEUED,
     NAME,
     PLACES_BESIDE,
-    Replicas,
     deployment,
     serving_on_ray,
 )

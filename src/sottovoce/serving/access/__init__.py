@@ -1,1 +1,1 @@
-"""Who may come in, by which key, and how much each key may ask for."""
+"""Access control: names of the server, origins, keys and their limits."""

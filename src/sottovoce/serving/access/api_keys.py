@@ -59,12 +59,12 @@ MOST_REQUESTS = 100_000
 KEY_NAME = re.compile(r"[A-Za-z0-9._-]{1,50}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 SETTINGS = ("key", "sha256", "requests-per-minute", "sessions", "webhook-secret")
-"""What the table of a key may hold."""
+"""Names in the table of a key."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """Who asks, and how much that may be. name: "" for keys that have none.
+    """A key and its limits. name: "" for keys that have none.
 
     digest: SHA-256 of the key. requests_per_minute, sessions (live ones at a time): None: as
     much as the server takes of anybody. webhook_secret: signs webhooks of its jobs; None: the server's.
@@ -211,7 +211,7 @@ SESSION_RETRY_S = 10.0
 
 @dataclass(slots=True)
 class KeyUsage:
-    """What one key has done. requests_s: when, by the clock, in the last minute."""
+    """Usage of one key. requests_s: times of its requests in the last minute, by the clock."""
 
     requests_s: deque[float] = field(default_factory=deque)
     n_sessions: int = 0

@@ -1,4 +1,4 @@
-"""Who may come in: the name the server is called by, the page that asks, the key.
+"""Checks of connections: the name of the server, the origin of a page, the key.
 
 Sockets are looked at as requests are: browsers let any page open one, and tell only where it comes from.
 A client secret is the session of `/v1/realtime` that it opens and when it ends, signed: nothing is kept,
@@ -93,14 +93,15 @@ def _text(data: bytes) -> str:
 
 OPEN_PATHS = frozenset({"/", "/captions", "/read", "/health", "/ready", "/favicon.ico"})
 PRIVATE_NAMES = (".local", ".localhost", ".internal", ".home.arpa", ".lan")
-"""Ends of names that nobody can buy. Sources: RFC 6761, RFC 6762, RFC 8375; ICANN, 2024 (.internal)."""
+"""Endings of names that cannot be registered. Sources: RFC 6761, RFC 6762, RFC 8375; ICANN 2024
+(.internal)."""
 PROBED_PATHS = frozenset({"/health", "/ready"})
 """Asked by what watches the server, by whatever name or address; they tell how busy it is."""
 CAPTIONS_PATH = "/v1/captions"
 OPEN_FOLDERS = ("/static/", f"{CAPTIONS_PATH}/")
 """The page's parts; and captions that are shared, which have a secret of their own."""
 SECRETS_PATH = "/v1/realtime"
-"""What the secrets of clients open, and nothing else."""
+"""The only path that the secrets of clients open."""
 SUBPROTOCOL = "sottovoce"
 LISTEN_PATHS = frozenset({"/v1/listen", "/v2/listen"})
 """Of Deepgram's API, with its errors."""

@@ -1,7 +1,7 @@
-"""What is around every request and socket: its id, log line, counts, access, and the headers of every answer.
+"""The layer around every request and socket: id, log line, counts, access, and headers of every answer.
 
-Logs are JSON, an object a line. They say who asked for what, and what became of it; never what was said, nor
-what a file is called.
+Logs are JSON, an object a line. They have who asked for what, and the outcome; never what was said, nor names
+of files.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SECURITY_HEADERS = {
 OF_EVERY_RECORD = frozenset(
     {*vars(logging.makeLogRecord({})), "message", "asctime", "color_message", "taskName"}
 )
-"""What every record has: not fields of its message."""
+"""Attributes of every record, which are not fields of its message."""
 QUIET_LOGGERS = ("uvicorn.error", "uvicorn.access", "asyncio", "websockets.server")
 """Of which only warnings are shown: requests are logged here."""
 

@@ -1,6 +1,6 @@
 """A server that runs: uvicorn, with an end that lets everybody finish.
 
-SIGINT or SIGTERM: nobody new is served, live sessions say what they heard and close with 1012, requests
+SIGINT or SIGTERM: new requests are refused, live sessions emit their last text and close with 1012, requests
 are answered, with 503 where their time is over. A second SIGINT does not wait for that.
 """
 
@@ -115,7 +115,7 @@ class Server(uvicorn.Server):
         self._wyoming: asyncio.Server | None = None
         self.ended_by: signal.Signals | None = None
         self.broken_by: str | None = None
-        """What kept a model from working, where the server has ended for it."""
+        """The reason why a model could not work, where the server has ended for it."""
         self._works_s = time.monotonic()
         limits, listening = settings.limits, settings.listening
         self.gate = gate = make_gate(settings, self._services.metrics.refused_connections.inc)
@@ -148,7 +148,7 @@ class Server(uvicorn.Server):
 
     @property
     def services(self) -> Services:
-        """What the server's parts share; to be read only."""
+        """State that the server's parts share; to be read only."""
         return self._services
 
     @property
@@ -170,7 +170,7 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter) or self._services.preload_error is not None or self._is_broken()
 
     def _is_broken(self) -> bool:
-        """Whether a model has been broken for as long as is waited for it."""
+        """Whether a model has been broken for `broken_s`."""
         trouble, most_s = self._services.trouble, self._services.settings.limits.broken_s
         now_s = time.monotonic()
         self._works_s = now_s if trouble is None else self._works_s
@@ -191,7 +191,7 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[Socket] | None = None) -> None:
         """Let sessions and requests come to their end, and cut short what does not; then close.
 
-        Until then connections are taken, so that who asks is told by `/ready` and by refusals.
+        Until then connections are taken, so that clients learn it from `/ready` and from refusals.
         """
         services = self._services
         services.leave()
@@ -208,7 +208,7 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     async def _until_idle(self, end: float) -> None:
-        """Wait until nobody is served any more; end: by the clock, at most."""
+        """Wait until no request or session is left; end: by the clock, at most."""
         while self._services.is_serving and not self.force_exit and time.monotonic() < end:
             await anyio.sleep(LOOK_EVERY_S)
 
@@ -273,7 +273,7 @@ def wyoming_socket(settings: ServerSettings) -> Socket | None:
 
 
 class ServerThread:
-    """A server in a thread of this process, for tests and programs that have one beside them.
+    """A server in a thread of this process, for tests and programs.
 
     A context manager: inside, the server answers at `url`.
     """
@@ -289,7 +289,7 @@ class ServerThread:
 
     @property
     def services(self) -> Services:
-        """What the server's parts share; to be read only."""
+        """State that the server's parts share; to be read only."""
         return self.server.services
 
     @property

@@ -1,7 +1,7 @@
 """Recordings that are answered later: kept in a folder, and transcribed in turn of those who sent them.
 
 A recording of a job is work of the model like any other recording: behind what is live. Few are under way at
-a time, beside those that somebody waits for. What waits for the disk runs in threads.
+a time, so that recordings that are answered at once have most of the model. Disk access runs in threads.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ UNFINISHED = ".part"
 """Ends the name of a folder whose job is not taken yet."""
 COPY_BYTES = 1024 * 1024
 LOOK_EVERY_S = 1.0
-"""How often is looked whether the time of a job is over."""
+"""Interval of the search for jobs whose time is over."""
 MOST_TRIES = 3
-"""That a job may end the process in before it is given up."""
+"""Tries in which a job may end the process before it is given up."""
 RETRY_S = 60.0
 NO_SPACE = "no_space"
 MAX_WAIT_S = 30.0
@@ -97,7 +97,7 @@ class TranscriptionJob:
 
     @property
     def has_webhook_due(self) -> bool:
-        """Whether its address is to be told that it is over."""
+        """Whether it is over, and its webhook is not sent yet."""
         is_over = self.finished_s is not None
         return is_over and self.webhook_url is not None and self.webhook_state == "pending"
 
@@ -109,7 +109,7 @@ class TranscriptionJob:
 
     @property
     def document(self) -> dict[str, Json]:
-        """What its client is told, without the result."""
+        """The job as its client gets it, without the result."""
         webhook: dict[str, Json] | None = None
         if self.webhook_url is not None:
             webhook = {"url": self.webhook_url, "status": self.webhook_state, "tries": self.n_webhook_tries}
@@ -131,7 +131,7 @@ class TranscriptionJob:
 
     @property
     def event(self) -> dict[str, Json]:
-        """What its address is told, the same at every try: without its result, which is to be fetched."""
+        """Its webhook, the same at every try: without the result, which is to be fetched."""
         return {
             "id": f"evt_{self.id.removeprefix('job_')}",
             "object": "event",
@@ -276,7 +276,7 @@ class JobRunner:
         self._store = JobStore(settings.folder)
         self._jobs = {job.id: job for job in self._store.load()}
         self._scopes: dict[str, anyio.CancelScope] = {}
-        """Of jobs that are under way, or whose addresses are being told."""
+        """Of jobs that are under way, or whose webhooks are being sent."""
         self._reserved: Counter[str] = Counter()
         """Jobs that are being taken, by their owners."""
         self._reserved_bytes = 0
@@ -354,7 +354,7 @@ class JobRunner:
         return json.dumps(job.document).encode()[:-1] + b', "result": ' + result + b"}"
 
     async def delete(self, job: TranscriptionJob) -> None:
-        """Stop a job, and remove all of it."""
+        """Stop a job, and remove it with its files."""
         self._jobs.pop(job.id, None)
         if (scope := self._scopes.get(job.id)) is not None:
             scope.cancel()  # who was at it removes it
@@ -403,7 +403,7 @@ class JobRunner:
     async def _while_here(
         self, job: TranscriptionJob, work: Callable[[TranscriptionJob], Awaitable[None]]
     ) -> None:
-        """Work on a job until that is done or the job is deleted, and then remove what is left of it."""
+        """Work on a job until that is done or the job is deleted, and then remove its files."""
         if job.id not in self._jobs:
             return
         try:
@@ -451,7 +451,7 @@ class JobRunner:
         )
 
     async def _transcribe_when_possible(self, job: TranscriptionJob) -> bytes:
-        """Transcribe a job, again and again where what is in the way of it goes. Raises: as `_transcribe`."""
+        """Transcribe a job, again where it failed for a reason that passes. Raises: as `_transcribe`."""
         while True:
             try:
                 return await self._transcribe(job)
@@ -483,7 +483,7 @@ class JobRunner:
             logger.exception("what a job has become cannot be written")
 
     async def _notify(self, job: TranscriptionJob) -> None:
-        """Tell the address of a job what became of it, until it takes that or there were tries enough."""
+        """Send the webhook of a job, until it is taken or there were tries enough."""
         while job.webhook_state == "pending":
             wait_s = WAITS_S[min(job.n_webhook_tries, len(WAITS_S) - 1)]
             await anyio.sleep(wait_s * random.uniform(1 - SPREAD, 1 + SPREAD))
@@ -510,7 +510,7 @@ class JobRunner:
 
 
 def rendered(transcript: Transcript, request: FileRequest) -> bytes:
-    """Render a result as JSON: a document, or text as a string of it."""
+    """Render a result as JSON: a document, or a string of text."""
     if request.response_format in TEXT_TYPES:
         return json_text(text_answer(transcript, request)).encode()
     return json_text(json_answer(transcript, request)).encode()

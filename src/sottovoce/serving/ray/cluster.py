@@ -32,7 +32,7 @@ def connect(address: str | None) -> None:
     ray = library("ray")
     if ray.is_initialized():
         return
-    os.environ.setdefault("RAY_worker_niceness", "0")  # they are the job, not something beside it
+    os.environ.setdefault("RAY_worker_niceness", "0")  # they are the job itself
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
     except (ConnectionError, ValueError) as error:
@@ -71,7 +71,7 @@ DIED = "the process that read it ended before it was done, twice"
 
 @dataclass(frozen=True, slots=True)
 class Actors:
-    """How many processes read, and what each takes of its machine.
+    """Processes that transcribe, and the resources of each.
 
     n_min, n_max: Ray adds and ends actors in between. cpus, gpus: of each; a part of a GPU is shared.
     Raises: OptionError.

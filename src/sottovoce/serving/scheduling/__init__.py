@@ -1,1 +1,1 @@
-"""Whose work a model does next, for how many there is room, and which models are loaded."""
+"""Scheduling of the work of models, admission of sessions, and the loaded models."""

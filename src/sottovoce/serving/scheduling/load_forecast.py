@@ -47,9 +47,9 @@ def no_room(n_sessions: int) -> ApiError:
 
 
 class SessionLoad:
-    """What one session takes of its model. Made by `LoadForecast.enter`.
+    """Load of one session on its model. Made by `LoadForecast.enter`.
 
-    cost: engine seconds a second of audio, at the shortest interval. is_waiting: work of it is under way.
+    cost: engine seconds a second of audio, at the shortest interval. is_waiting: its work is under way.
     """
 
     def __init__(self, forecast: LoadForecast) -> None:
@@ -75,7 +75,7 @@ class SessionLoad:
         self._worked_s += seconds
 
     def take_audio(self, seconds: float, interval_s: float) -> None:
-        """Take how much audio an update has heard, and the interval at that time."""
+        """Count audio (seconds) that an update has processed, at the interval of that time."""
         self._audio_at_s = self._forecast.clock()
         self.taken_s += seconds
         self._taken_s += seconds

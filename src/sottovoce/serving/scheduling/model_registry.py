@@ -1,7 +1,7 @@
 """The models of a server by name: loaded when they are first requested, unloaded when nobody uses them,
 or another one needs their memory.
 
-Loading runs in a thread of its own, so that a model that is fetched for minutes holds up nobody else.
+Loading runs in a thread of its own, so that a model that is fetched for minutes does not hold up others.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ HOSTED = re.compile(
     r"|gpt-[a-z0-9.-]{0,40}(transcribe|whisper|realtime|audio)[a-z0-9.-]{0,40}"
     r"|(nova|enhanced|flux)(-[a-z0-9-]{0,40})?|base-[a-z0-9-]{1,40}"
 )
-"""Models of OpenAI's and Deepgram's services, whose weights nobody else has."""
+"""Models of OpenAI's and Deepgram's services, whose weights are not public."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class ModelRegistry:
         self._size_of = size_of
         self._most_bytes = settings.memory_bytes
         self._unloaded: list[Scheduler] = []
-        """Whose memory is to be freed."""
+        """Schedulers whose memory is to be freed."""
         self._freeing = anyio.Lock()
         names = dict.fromkeys((*settings.names, *settings.at_start))
         self._slots = {name: _Slot(usual_languages(name), usual_bytes(name)) for name in names}

@@ -1,9 +1,9 @@
-"""Who has to go where a model falls behind after all, as when other programs take its processors.
+"""Closing of sessions where a model falls behind after all, as when other programs take its processors.
 
 Nobody is helped by sessions that are all late: where half of those that speak are, the newest of the late
 ones is asked to come again, one after the other, until the others are in time. One alone stays. Where the
 event loop itself is late, as under a flood of handshakes that are refused, sessions are late for that, and
-sending one away would help none of the others: nobody goes then, nor while they catch up.
+sending one away would help none of the others: none is closed then, nor while they catch up.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class PlacedSession:
     send_away: Callable[[], None]
 
     def late_s(self, now_s: float) -> float:
-        """Return how late it is for somebody who speaks: what is ahead of the time is late for nobody."""
+        """Return how late its words are, in seconds; audio that was sent ahead of the time is not late."""
         behind_s = self.behind_s()
         worked_s = self.work.received_s - self.work.behind_s
         return min(behind_s, max(0.0, now_s - self.began_s - worked_s))

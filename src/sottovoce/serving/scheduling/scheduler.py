@@ -39,7 +39,7 @@ from sottovoce.types import SAMPLE_RATE, Samples, Segment, Transcript
 
 @dataclass(frozen=True, slots=True)
 class TranscriptionRequest:
-    """What a client may ask of a recording: options, languages ("auto", one or several), boosted phrases."""
+    """A client's request for a recording: options, languages ("auto", one or several), boosted phrases."""
 
     options: TranscribeOptions
     languages: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ SPEECH = 1.75
 """Times the cost of a sound alone: words take 1.4 times as much, and in company more (base)."""
 SOUND_S, WARM_UP_S, PIECE_S = 4.0, 1.0, 0.5
 WITHIN_S = 5.0
-"""Of the clock: a model that is slower than that is measured with what it heard by then, or next."""
+"""Of the clock: a slower model is measured by the audio that it has processed by then, or next."""
 OpenSession: TypeAlias = Callable[[LiveOptions], Awaitable[SessionHandle]]
 
 PITCH_HZ, SYLLABLES_HZ, N_HARMONICS = 120.0, 3.0, 20
@@ -59,7 +59,7 @@ PITCH_HZ, SYLLABLES_HZ, N_HARMONICS = 120.0, 3.0, 20
 async def calibrate(open_session: OpenSession, n_engines: int) -> float:
     """Return the engine seconds that a second of speech costs, at the shortest interval of updates.
 
-    open_session: begins a live session. 0: nothing was heard.
+    open_session: begins a live session. 0: no audio was processed.
     """
     options = LiveOptions(vad=False)
     handles = [await open_session(options) for _ in range(n_engines)]
@@ -75,7 +75,7 @@ async def calibrate(open_session: OpenSession, n_engines: int) -> float:
 async def cost_of(handle: SessionHandle, sound: Samples) -> float:
     """Return the engine seconds a second of a sound (n,) costs in a session, its first second aside.
 
-    0: nothing was heard.
+    0: no audio was processed.
     """
     handle.fixed_interval_s = INTERVALS_S[0]
     ends_s = time.monotonic() + WITHIN_S
@@ -150,17 +150,18 @@ class FileJob:
         return segment
 
     async def _done(self, calls: CallGenerator[Segment | None]) -> Segment | None:
-        first = self._relayed(calls)
-        while isinstance(found := await in_turn(self._worker, first), OtherModelCall):
+        """Have calls done, each by its own model's engines."""
+        first = CallRelay(calls, lambda: self._is_closed)
+        while True:
+            found = await self._worker.result_of(first.until_other(), Priority.FILE)
+            if not isinstance(found, OtherModelCall):
+                return found
             assert self._second is not None
+            others = CallRelay(found.calls, lambda: self._is_closed)
             try:
-                first.answer(await in_turn(self._second, self._relayed(found.calls)))
+                first.answer(await self._second.result_of(others.until_other(), Priority.FILE))
             except Exception as error:
                 first.fail(error)
-        return found
-
-    def _relayed(self, calls: CallGenerator[T]) -> CallRelay[T]:
-        return CallRelay(calls, lambda: self._is_closed)
 
     async def collect(self) -> Transcript:
         running = self._running
@@ -175,12 +176,8 @@ class FileJob:
             self._running.close()
 
 
-async def in_turn(worker: Worker, calls: CallRelay[T]) -> T | OtherModelCall | None:
-    return await asyncio.wrap_future(worker.submit_calls(calls.until_other(), Priority.FILE))
-
-
 class Scheduler:
-    """All that is asked of one model.
+    """Live sessions and recordings on one model.
 
     beam_size: of recordings; 1 is greedy. deferral: what of them a second model reads, where there is one.
     on_live: told seconds waited and worked of live work.

@@ -7,7 +7,6 @@ Knows nothing of other sessions but the interval that all have under load.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -135,13 +134,13 @@ class QueuedTranslator:
 
     def translate(self, source: SourceText) -> str:
         """Translate; called in a thread that may wait. Raises: what the model raises."""
-        return self.worker.submit_calls(self.own.calls(source), Priority.FILE).result()
+        return self.worker.submit(self.own.calls(source), Priority.FILE).result()
 
 
 class SessionHandle:
     """One live session of a client; one call at a time. Made by `Scheduler.open`.
 
-    load: what it takes of the model, until `end`, which on_end is told of.
+    load: on the model, until `end`, which calls on_end with it.
     """
 
     def __init__(
@@ -182,7 +181,7 @@ class SessionHandle:
 
     @property
     def behind_s(self) -> float:
-        """Seconds of audio so far that no update has heard."""
+        """Seconds of audio so far that no update has processed."""
         return (self._n_samples - self._n_taken) / SAMPLE_RATE
 
     @property
@@ -191,7 +190,7 @@ class SessionHandle:
 
     @property
     def place(self) -> object:
-        """What does the work of this session and of others."""
+        """The worker of this session; sessions with the same one wait for each other."""
         return self._worker
 
     async def begin(self) -> None:
@@ -237,7 +236,7 @@ class SessionHandle:
         return events
 
     async def configure(self, options: LiveOptions) -> list[Event]:
-        """Go on with other options; what was heard so far is said under the old ones.
+        """Go on with other options; the text of the audio so far is emitted under the old ones.
 
         Raises: as `begin`, with the session as it was.
         """
@@ -261,13 +260,13 @@ class SessionHandle:
         return QueuedTranslator(WhisperTranslator(self._model), self._worker)
 
     def discard(self) -> None:
-        """Forget what was heard so far, without saying it."""
+        """Drop the audio so far, without emitting its text."""
         self._session = None
         self._held_audio = AudioAccumulator()
         self._began_at = self._n_taken = self._n_samples
 
     def end(self) -> None:
-        """Forget what was heard so far, and make room for another session; harmless a second time."""
+        """Drop the audio so far, and make room for another session; harmless a second time."""
         self.discard()
         self._on_end(self.load)
 
@@ -276,15 +275,14 @@ class SessionHandle:
 
     @property
     def _priority(self) -> Priority:
-        """Whose turn its work has: a client that sends much faster than anybody speaks sends a recording."""
+        """Priority of its work: a client that sends much faster than people speak sends a recording."""
         ahead_s = self.received_s - (time.monotonic() - self._opened_s)
         return Priority.FILE if ahead_s > MOST_AHEAD_S else Priority.LIVE
 
     async def _done(self, calls: CallGenerator[list[Event]]) -> list[Event]:
         self.load.is_waiting = True
         try:
-            work = self._worker.submit_calls(calls, self._priority, on_work=self.load.work)
-            return await asyncio.wrap_future(work)
+            return await self._worker.result_of(calls, self._priority, self.load.work)
         finally:
             self.load.is_waiting = False
 

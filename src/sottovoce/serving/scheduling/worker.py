@@ -1,4 +1,4 @@
-"""The threads that do the work of one model, the most urgent first; nobody else touches the model.
+"""The threads that do the work of one model, the most urgent first; no other thread touches the model.
 
 Work is a generator of calls, which the executor of a thread does in rounds together with those of others,
 or a function without arguments. One queue for all threads: whichever has room takes what is due next, so
@@ -33,15 +33,15 @@ THREADS = torch.get_num_threads()
 """PyTorch's for an operation, before any engine has set its own: what a thread sets is also what new threads
 of others begin with."""
 _JUDGED_EVERY_S = 2.0
-"""How busy a thread is, is looked at so often."""
+"""Interval at which the utilisation of a thread is measured."""
 
 
 @dataclass(slots=True)
 class Job:
     """A piece of work that somebody waits for: a function without arguments, or calls for an executor.
 
-    since: when it was asked for (seconds). on_work: told its part of the engine's work, in seconds of its
-    `work_clock`.
+    since: the time of the request (seconds). on_work: called with its part of the engine's work, in seconds
+    of its `work_clock`.
     """
 
     priority: Priority
@@ -58,7 +58,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class EngineState:
-    """What an engine is at: live updates under way, whether a recording is, the part of the time at work."""
+    """State of an engine: live updates under way, whether a recording is, the part of the time at work."""
 
     n_live: int
     has_recording: bool
@@ -68,8 +68,8 @@ class EngineState:
 class EngineThread:
     """An engine, and who waits for what it does; everything but `state` is called in its own thread.
 
-    engine: None does functions only. on_end: told of each job of the engine that is done. work_clock: seconds
-    of work of the thread that calls it.
+    engine: None does functions only. on_end: called with each job of the engine that is done. work_clock:
+    seconds of work of the thread that calls it.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class EngineThread:
 
     @property
     def state(self) -> EngineState:
-        """What it is at now; from any thread."""
+        """Its state now; from any thread."""
         under_way = self.under_way  # replaced by its own thread, never changed
         n_live = sum(job.priority is Priority.LIVE for job in under_way)
         return EngineState(n_live, len(under_way) > n_live, self._busy.now(time.monotonic()))
@@ -230,10 +230,10 @@ _HALF_LIFE_S = 5.0
 class Worker:
     """Does work in threads of its own until it is closed.
 
-    on_done: told priority, seconds waited and seconds worked, in one of them. engines: one a thread; without
-    one, a thread that calls functions only. n_threads: PyTorch's for an operation, shared out among the
-    engines that are at work. work_clock: by which work is measured, in its thread: the processor time of the
-    thread, so that what other programs take is not counted as work of a session.
+    on_done: called with priority, seconds waited and seconds worked, in one of them. engines: one a thread;
+    without one, a thread that calls functions only. n_threads: PyTorch's for an operation, shared among the
+    engines that are at work. work_clock: measures work in its thread: the processor time of the thread, so
+    that the time of other programs is not counted as work of a session.
     """
 
     def __init__(
@@ -293,39 +293,29 @@ class Worker:
         stalled_s = max(engine.stalled_s for engine in self._engines)
         return f"no progress for {stalled_s:.0f} s" if stalled_s > stall_s else None
 
-    def submit(self, do: Callable[[], T], priority: Priority) -> Future[T]:
-        """Have work done; cancelling the future before it begins takes it out.
-
-        Raises: ApiError after `close`.
-        """
-        return self._submitted(do, priority)
-
-    async def result_of(self, do: Callable[[], T], priority: Priority) -> T:
-        """Do work and return its result; when who waits is cancelled, so is work that has not begun.
+    async def result_of(
+        self,
+        do: Callable[[], T] | CallGenerator[T],
+        priority: Priority = Priority.LIVE,
+        on_work: Callable[[float], None] | None = None,
+    ) -> T:
+        """Do work as `submit` and return its result; when who waits is cancelled, so is work not begun.
 
         Raises: ApiError after `close`; what the work raises.
         """
-        return await asyncio.wrap_future(self.submit(do, priority))
+        return await asyncio.wrap_future(self.submit(do, priority, on_work))
 
-    def submit_calls(
+    def submit(
         self,
-        calls: CallGenerator[T],
+        do: Callable[[], T] | CallGenerator[T],
         priority: Priority = Priority.LIVE,
         on_work: Callable[[float], None] | None = None,
     ) -> Future[T]:
-        """Have calls done together with those of others, and return what the generator returns.
+        """Have a function called, or calls done together with those of others; cancelling it takes it out.
 
-        on_work: told its part of the work of an engine (seconds of `work_clock`), in its thread. Cancelling
-        as with `submit`. Raises: ApiError after `close`.
+        on_work: called with the part of these calls in an engine's work (seconds of `work_clock`), in its
+        thread. Raises: ApiError after `close`.
         """
-        return self._submitted(calls, priority, on_work)
-
-    def _submitted(
-        self,
-        do: Callable[[], T] | CallGenerator[T],
-        priority: Priority,
-        on_work: Callable[[float], None] | None = None,
-    ) -> Future[T]:
         done: Future[T] = Future()
         job = Job(priority, time.monotonic(), do, done, on_work)
         with self._condition:
@@ -370,7 +360,7 @@ class Worker:
             return not self._is_closed
 
     def _next(self, engine: EngineThread) -> Job | None:
-        """What this thread is to begin before its next round; None: nothing.
+        """Take the job that this thread is to begin before its next round; None: none.
 
         A recording that has waited for too long goes before live work, one a round.
         """
@@ -428,7 +418,7 @@ class Worker:
                 self.interval_controller.note_work(took_s / len(self._engines), time.monotonic())
 
     def _share_of(self, engine: EngineThread) -> int:
-        """PyTorch's threads for an operation of this engine: its part, with those at work beside it."""
+        """PyTorch's threads for an operation of this engine: its part, with the others at work."""
         n_at_work = sum(other.is_at_work for other in self._engines if other is not engine) + 1
         return max(1, self._n_threads // n_at_work)
 
