@@ -195,9 +195,9 @@ def test_who_sends_much_faster_than_anybody_speaks_has_the_turn_of_recordings(
     priorities = []
     submit = Worker.submit
 
-    def noted(self: Worker, calls: Any, priority: Priority = Priority.LIVE, **more: Any) -> Any:
+    def noted(self: Worker, calls: Any, priority: Priority = Priority.LIVE, *more: Any) -> Any:
         priorities.append(priority)
-        return submit(self, calls, priority, **more)
+        return submit(self, calls, priority, *more)
 
     monkeypatch.setattr(Worker, "submit", noted)
 

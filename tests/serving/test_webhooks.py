@@ -148,13 +148,14 @@ def test_what_was_not_told_before_a_new_start_is_told_after_it(
 
 
 def test_a_job_that_is_deleted_is_not_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_runner, "WAITS_S", (0.5,))
+    monkeypatch.setattr(job_runner, "WAITS_S", (30.0,))
     with receiver(200) as listener, calling(tmp_path) as server:
         name = created(server, webhook_url=listener.url)
         until(lambda: job(server, name)["status"] == "succeeded")
         httpx.delete(f"{server.url}/v1/jobs/{name}")
-        time.sleep(1.0)
-        assert {path.name for path in (tmp_path / "jobs").iterdir()} == {".lock"}
+        until(lambda: {path.name for path in (tmp_path / "jobs").iterdir()} == {".lock"})
+        assert server.services.jobs is not None
+        assert server.services.jobs._scopes == {}, "it is waited for no longer"
     assert listener.came == []
 
 
