@@ -43,6 +43,26 @@ from sottovoce.errors import OptionError
 from sottovoce.models.encoder_mode import frames_of
 
 log = logging.getLogger(__name__)
+FILE_SHARE = 0.1
+"""Of the time recordings have at least, however many live calls there are."""
+LIVE_KINDS = (
+    HostCall,
+    EncodeCall,
+    DetectLanguageCall,
+    LanguageProbeCall,
+    SpanProbeCall,
+    DecodeCall,
+    WordAlignCall,
+)
+"""Kinds of live calls that are done at once, whatever their number."""
+FILE_KINDS = (*LIVE_KINDS, IncrementalEncodeCall, AlignAttCall)
+"""Kinds of calls of recordings: encoding goes first and aligning last, so that recordings wait for each other
+and share the next batch."""
+MOST_PASSED = 4
+"""Batches of other recordings before a call of any kind is done."""
+MELS_PER_FRAME = 2
+USUAL_FRAMES = 350
+"""That are computed of a window which grew."""
 
 
 @dataclass(slots=True, eq=False)
@@ -191,28 +211,6 @@ class ContinuousDecoding:
                 decoding.task.fail(failure)
             else:
                 decoding.task.answer(results)
-
-
-FILE_SHARE = 0.1
-"""Of the time recordings have at least, however many live calls there are."""
-LIVE_KINDS = (
-    HostCall,
-    EncodeCall,
-    DetectLanguageCall,
-    LanguageProbeCall,
-    SpanProbeCall,
-    DecodeCall,
-    WordAlignCall,
-)
-"""Kinds of live calls that are done at once, whatever their number."""
-FILE_KINDS = (*LIVE_KINDS, IncrementalEncodeCall, AlignAttCall)
-"""Kinds of calls of recordings: encoding goes first and aligning last, so that recordings wait for each other
-and share the next batch."""
-MOST_PASSED = 4
-"""Batches of other recordings before a call of any kind is done."""
-MELS_PER_FRAME = 2
-USUAL_FRAMES = 350
-"""That are computed of a window which grew."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import EncoderOutput, Features
 
 Result = TypeVar("Result")
+_numbers = itertools.count()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -188,9 +189,6 @@ ModelCall: TypeAlias = (
 )
 CallGenerator: TypeAlias = Generator[ModelCall, Any, Result]
 """Yields calls, is sent the result of each, and returns its own."""
-
-
-_numbers = itertools.count()
 
 
 class Priority(IntEnum):

@@ -28,6 +28,9 @@ from sottovoce.errors import MissingExtraError
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Upper bounds of the buckets of histograms."""
+SetAttribute: TypeAlias = Callable[[str, "str | int | float"], None]
+NAME = "sottovoce"
+STATUS = "http.response.status_code"
 
 
 class Metrics:
@@ -65,11 +68,6 @@ class Metrics:
 
     def _histogram(self, name: str, meaning: str) -> Histogram:
         return Histogram(f"sottovoce_{name}_seconds", meaning, buckets=SECONDS, registry=self.registry)
-
-
-SetAttribute: TypeAlias = Callable[[str, "str | int | float"], None]
-NAME = "sottovoce"
-STATUS = "http.response.status_code"
 
 
 class Tracing:

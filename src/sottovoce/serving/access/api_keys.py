@@ -30,6 +30,17 @@ MIN_SECRET_BYTES = 16
 EXPECTED_SECRET = (
     f"expected a secret of {MIN_SECRET_BYTES} bytes or more, as text or as base64 behind {SECRET_PREFIX}"
 )
+logger = logging.getLogger(__name__)
+MOST_KEYS = 1_000
+"""Of a file: every request is compared with all of them."""
+MOST_REQUESTS = 100_000
+"""A minute: the time of each is kept for that long."""
+KEY_NAME = re.compile(r"[A-Za-z0-9._-]{1,50}")
+SHA256 = re.compile(r"[0-9a-f]{64}")
+SETTINGS = ("key", "sha256", "requests-per-minute", "sessions", "webhook-secret")
+"""Names in the table of a key."""
+MINUTE_S = 60.0
+SESSION_RETRY_S = 10.0
 
 
 def read_secret(path: str) -> bytes:
@@ -48,18 +59,6 @@ def secret_of(where: str, text: str) -> bytes:
     if len(secret) < MIN_SECRET_BYTES:
         raise OptionError(f"{where}: {EXPECTED_SECRET}, got {len(secret)}")
     return secret
-
-
-logger = logging.getLogger(__name__)
-
-MOST_KEYS = 1_000
-"""Of a file: every request is compared with all of them."""
-MOST_REQUESTS = 100_000
-"""A minute: the time of each is kept for that long."""
-KEY_NAME = re.compile(r"[A-Za-z0-9._-]{1,50}")
-SHA256 = re.compile(r"[0-9a-f]{64}")
-SETTINGS = ("key", "sha256", "requests-per-minute", "sessions", "webhook-secret")
-"""Names in the table of a key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,10 +202,6 @@ def whole(where: str, value: object, most: int) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
         raise OptionError(f"{where}: expected a whole number from 1 to {most}, got '{str(value)[:50]}'")
     return value
-
-
-MINUTE_S = 60.0
-SESSION_RETRY_S = 10.0
 
 
 @dataclass(slots=True)

@@ -29,6 +29,24 @@ SECRET_PREFIX = "ek_"
 MAX_CHARACTERS = 4096
 """Of a secret: it has to go through a header."""
 KEY_BYTES = 32
+OPEN_PATHS = frozenset({"/", "/captions", "/read", "/health", "/ready", "/favicon.ico"})
+PRIVATE_NAMES = (".local", ".localhost", ".internal", ".home.arpa", ".lan")
+"""Endings of names that cannot be registered. Sources: RFC 6761, RFC 6762, RFC 8375; ICANN 2024
+(.internal)."""
+PROBED_PATHS = frozenset({"/health", "/ready"})
+"""Asked by what watches the server, by whatever name or address; they tell how busy it is."""
+CAPTIONS_PATH = "/v1/captions"
+OPEN_FOLDERS = ("/static/", f"{CAPTIONS_PATH}/")
+"""The page's parts; and captions that are shared, which have a secret of their own."""
+SECRETS_PATH = "/v1/realtime"
+"""The only path that the secrets of clients open."""
+SUBPROTOCOL = "sottovoce"
+LISTEN_PATHS = frozenset({"/v1/listen", "/v2/listen"})
+"""Of Deepgram's API, with its errors."""
+LISTEN_SUBPROTOCOLS = ("token", "bearer")
+"""Of Deepgram's clients in browsers; the next one is the key."""
+KEY_PREFIXES = ("sottovoce-key.", "openai-insecure-api-key.")
+"""Of subprotocols that carry a key: a page cannot set headers of a socket."""
 
 
 class ClientSecrets:
@@ -89,26 +107,6 @@ class ClientSecrets:
 
 def _text(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
-
-
-OPEN_PATHS = frozenset({"/", "/captions", "/read", "/health", "/ready", "/favicon.ico"})
-PRIVATE_NAMES = (".local", ".localhost", ".internal", ".home.arpa", ".lan")
-"""Endings of names that cannot be registered. Sources: RFC 6761, RFC 6762, RFC 8375; ICANN 2024
-(.internal)."""
-PROBED_PATHS = frozenset({"/health", "/ready"})
-"""Asked by what watches the server, by whatever name or address; they tell how busy it is."""
-CAPTIONS_PATH = "/v1/captions"
-OPEN_FOLDERS = ("/static/", f"{CAPTIONS_PATH}/")
-"""The page's parts; and captions that are shared, which have a secret of their own."""
-SECRETS_PATH = "/v1/realtime"
-"""The only path that the secrets of clients open."""
-SUBPROTOCOL = "sottovoce"
-LISTEN_PATHS = frozenset({"/v1/listen", "/v2/listen"})
-"""Of Deepgram's API, with its errors."""
-LISTEN_SUBPROTOCOLS = ("token", "bearer")
-"""Of Deepgram's clients in browsers; the next one is the key."""
-KEY_PREFIXES = ("sottovoce-key.", "openai-insecure-api-key.")
-"""Of subprotocols that carry a key: a page cannot set headers of a socket."""
 
 
 class AccessControl:

@@ -40,6 +40,37 @@ FRAMING_BYTES_PER_S = 512
 """Framing that costs nothing: 85 small messages a second."""
 CONTROL = 0x08
 """Bit of the opcodes of control frames (close, ping, pong), whose payload counts as framing."""
+logger = logging.getLogger(__name__)
+RECEIVE_BYTES = 64 * 1024
+"""The system's receive buffer of a WebSocket. A ping waits behind all of it, and must be answered before its
+client gives up."""
+PIECE_BYTES = 8 * 1024
+"""The largest piece of a body that is parsed at once: at most 1,400 chunks, about two milliseconds."""
+TURN_BYTES, TURN_FRAMES = 64 * 1024, 64
+"""The most data that one connection has parsed in its turn: about a millisecond."""
+TURN_S = 0.002
+"""The time of turns after which the event loop does other work."""
+FRAMING_COST = 32
+"""A byte of framing counts as so many bytes of a turn: 2 kB of framing fill one."""
+REST = 3.0
+"""Seconds of other work for each second of turns: three quarters of the time are for answers and words."""
+LINGER_S, LINGER_BYTES = 5.0, 64_000_000
+"""How long a connection whose request was not read to its end stays open while its client takes nothing more
+of the answer, and how much of the request is dropped meanwhile. Closing it at once would reset it, and the
+answer would be lost."""
+HEAD_END = re.compile(rb"\r?\n\r?\n")
+HEAD_BEGIN = re.compile(rb"[A-Z\r\n]")
+"""Of a method, or an empty line before it. The parser refuses anything else, such as TLS, at once, without
+waiting for the end of a head."""
+OTHER_UPGRADE = re.compile(rb"\r\nupgrade[ \t]*:(?![ \t]*websocket[ \t]*\r\n)[^\r\n]*", re.IGNORECASE)
+"""The header of an upgrade to another protocol than WebSockets, such as Java's clients send for HTTP/2:
+servers may ignore it (RFC 9110, 7.8), and httptools would end the request there."""
+CONNECTION = "sottovoce.connection"
+"""The key of the `Connection` in the state of a scope."""
+POLICY_VIOLATION = 1008
+NO_PROGRESS = "framing: expected at least 8 bytes of payload for each byte of framing"
+RESERVED_FILES = 96
+"""Files that the process needs apart from connections: models, temporary files, logs."""
 
 
 class FramingDebt:
@@ -145,40 +176,6 @@ class FrameMeter:
         self._n_left = int.from_bytes(self._head[2 : 2 + size], "big") if size else short
         self._is_control = bool(self._head[0] & CONTROL)
         self._head.clear()
-
-
-logger = logging.getLogger(__name__)
-
-RECEIVE_BYTES = 64 * 1024
-"""The system's receive buffer of a WebSocket. A ping waits behind all of it, and must be answered before its
-client gives up."""
-PIECE_BYTES = 8 * 1024
-"""The largest piece of a body that is parsed at once: at most 1,400 chunks, about two milliseconds."""
-TURN_BYTES, TURN_FRAMES = 64 * 1024, 64
-"""The most data that one connection has parsed in its turn: about a millisecond."""
-TURN_S = 0.002
-"""The time of turns after which the event loop does other work."""
-FRAMING_COST = 32
-"""A byte of framing counts as so many bytes of a turn: 2 kB of framing fill one."""
-REST = 3.0
-"""Seconds of other work for each second of turns: three quarters of the time are for answers and words."""
-LINGER_S, LINGER_BYTES = 5.0, 64_000_000
-"""How long a connection whose request was not read to its end stays open while its client takes nothing more
-of the answer, and how much of the request is dropped meanwhile. Closing it at once would reset it, and the
-answer would be lost."""
-HEAD_END = re.compile(rb"\r?\n\r?\n")
-HEAD_BEGIN = re.compile(rb"[A-Z\r\n]")
-"""Of a method, or an empty line before it. The parser refuses anything else, such as TLS, at once, without
-waiting for the end of a head."""
-OTHER_UPGRADE = re.compile(rb"\r\nupgrade[ \t]*:(?![ \t]*websocket[ \t]*\r\n)[^\r\n]*", re.IGNORECASE)
-"""The header of an upgrade to another protocol than WebSockets, such as Java's clients send for HTTP/2:
-servers may ignore it (RFC 9110, 7.8), and httptools would end the request there."""
-CONNECTION = "sottovoce.connection"
-"""The key of the `Connection` in the state of a scope."""
-POLICY_VIOLATION = 1008
-NO_PROGRESS = "framing: expected at least 8 bytes of payload for each byte of framing"
-RESERVED_FILES = 96
-"""Files that the process needs apart from connections: models, temporary files, logs."""
 
 
 class ConnectionGate:

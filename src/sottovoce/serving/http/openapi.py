@@ -32,13 +32,6 @@ NUMBER: Schema = {"type": "number"}
 INTEGER: Schema = {"type": "integer"}
 RECORDING: Schema = {"type": "string", "format": "binary"}
 LANGUAGE: Schema = {"type": "string", "examples": [*LANGUAGE_EXAMPLES], "maxLength": 50}
-
-
-def form_schemas(api: Api) -> dict[str, Schema]:
-    """Describe the fields of an API's form by name."""
-    return {name: schema_of(option, field) for name, (option, field) in fields_of(api).items()}
-
-
 DEEPGRAM: Mapping[str, Schema] = MappingProxyType(
     {
         "model": TEXT,
@@ -59,6 +52,11 @@ DEEPGRAM: Mapping[str, Schema] = MappingProxyType(
         "detect_language": {"anyOf": [FLAG, {"type": "array", "items": LANGUAGE}]},
     }
 )
+
+
+def form_schemas(api: Api) -> dict[str, Schema]:
+    """Describe the fields of an API's form by name."""
+    return {name: schema_of(option, field) for name, (option, field) in fields_of(api).items()}
 
 
 @lru_cache(maxsize=1)

@@ -40,6 +40,14 @@ UNWANTED = (
     "Invalid UTF-8 sequence received from client.",
 )
 """Errors that uvicorn logs for a refused handshake and for a client's message that is no text: no faults."""
+PING_EVERY_S = 20.0
+PONG_WITHIN_S = 60.0
+"""Longer than a client that sends too fast is not read: its pong waits behind its audio."""
+LOOK_EVERY_S = 0.05
+CUT_S = 1.0
+"""Of the time to end, for those whose work is cut short to be told so."""
+BACKLOG = 128
+"""Connections that wait to be accepted; where the system accepts no more, asyncio tries so often at once."""
 
 
 class QuietLoop:
@@ -80,16 +88,6 @@ def quieten(*names: str) -> None:
         found = logging.getLogger(name)
         if not any(isinstance(one, QuietLog) for one in found.filters):
             found.addFilter(QuietLog())
-
-
-PING_EVERY_S = 20.0
-PONG_WITHIN_S = 60.0
-"""Longer than a client that sends too fast is not read: its pong waits behind its audio."""
-LOOK_EVERY_S = 0.05
-CUT_S = 1.0
-"""Of the time to end, for those whose work is cut short to be told so."""
-BACKLOG = 128
-"""Connections that wait to be accepted; where the system accepts no more, asyncio tries so often at once."""
 
 
 class Server(uvicorn.Server):

@@ -23,6 +23,12 @@ from sottovoce.archive.table_rows import BatchOptions, Row, failed_row, transcri
 from sottovoce.errors import MissingExtraError, OptionError, SottovoceError
 from sottovoce.formats.document import json_text
 
+MAX_BLOCKS = 10_000
+N_RETRIES = 2
+"""Of a block whose actor died."""
+FATAL = "fatal"
+DIED = "the process that read it ended before it was done, twice"
+
 
 def connect(address: str | None) -> None:
     """Join a cluster, or make one of this machine alone; ray's own lines are not shown.
@@ -60,13 +66,6 @@ def counts(option: str, text: str) -> tuple[int, int]:
     if not least.isdigit() or (dash and not most.isdigit()):
         raise OptionError(f"{option}: expected a number or MIN-MAX, got '{text}'")
     return int(least), int(most) if dash else int(least)
-
-
-MAX_BLOCKS = 10_000
-N_RETRIES = 2
-"""Of a block whose actor died."""
-FATAL = "fatal"
-DIED = "the process that read it ended before it was done, twice"
 
 
 @dataclass(frozen=True, slots=True)

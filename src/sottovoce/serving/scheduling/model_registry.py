@@ -43,6 +43,16 @@ USUAL_PARAMETERS = (
     (r"large", 1550e6),
 )
 """By what a name holds. Source: the model cards of Whisper and distil-whisper."""
+HOSTED = re.compile(
+    r"whisper(-1)?"
+    r"|gpt-[a-z0-9.-]{0,40}(transcribe|whisper|realtime|audio)[a-z0-9.-]{0,40}"
+    r"|(nova|enhanced|flux)(-[a-z0-9-]{0,40})?|base-[a-z0-9-]{1,40}"
+)
+"""Models of OpenAI's and Deepgram's services, whose weights are not public."""
+logger = logging.getLogger(__name__)
+NO_MEMORY, RETRY_S = "model_memory", 10.0
+WORK_ENDS_WITHIN_S = 60.0
+"""One piece of work at most: a window of a large model on a slow processor."""
 
 
 @runtime_checkable
@@ -83,14 +93,6 @@ def feed_forward(width: int) -> int:
     return 8 * width * width + 5 * width + 2 * width
 
 
-HOSTED = re.compile(
-    r"whisper(-1)?"
-    r"|gpt-[a-z0-9.-]{0,40}(transcribe|whisper|realtime|audio)[a-z0-9.-]{0,40}"
-    r"|(nova|enhanced|flux)(-[a-z0-9-]{0,40})?|base-[a-z0-9-]{1,40}"
-)
-"""Models of OpenAI's and Deepgram's services, whose weights are not public."""
-
-
 @dataclass(frozen=True, slots=True)
 class ResolvedModel:
     """The model of this server that a client's id means. is_stand_in: the id names other weights."""
@@ -122,13 +124,6 @@ def resolve_model_id(requested: str, settings: ModelSettings) -> ResolvedModel |
     if is_hosted or (weights is not None and requested.lower() not in REPOSITORIES):
         return ResolvedModel(settings.model, is_stand_in=weights is not None)
     return None
-
-
-logger = logging.getLogger(__name__)
-
-NO_MEMORY, RETRY_S = "model_memory", 10.0
-WORK_ENDS_WITHIN_S = 60.0
-"""One piece of work at most: a window of a large model on a slow processor."""
 
 
 @dataclass(slots=True)

@@ -36,6 +36,19 @@ from sottovoce.serving.scheduling.worker import THREADS, EngineState, Worker
 from sottovoce.serving.settings import MOST_ENGINES, Work
 from sottovoce.types import SAMPLE_RATE, Samples, Segment, Transcript
 
+SPEECH = 1.75
+"""Times the cost of a sound alone: words take 1.4 times as much, and in company more (base)."""
+SOUND_S, WARM_UP_S, PIECE_S = 4.0, 1.0, 0.5
+WITHIN_S = 5.0
+"""Of the clock: a slower model is measured by the audio that it has processed by then, or next."""
+OpenSession: TypeAlias = Callable[[LiveOptions], Awaitable[SessionHandle]]
+PITCH_HZ, SYLLABLES_HZ, N_HARMONICS = 120.0, 3.0, 20
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+MAX_PROMPT_TOKENS = 223
+KEPT_FUSIONS = 4
+"""Lists of phrases that are kept ready for the next recording with the same ones."""
+
 
 @dataclass(frozen=True, slots=True)
 class TranscriptionRequest:
@@ -44,16 +57,6 @@ class TranscriptionRequest:
     options: TranscribeOptions
     languages: tuple[str, ...] = ()
     phrases: tuple[str, ...] = ()
-
-
-SPEECH = 1.75
-"""Times the cost of a sound alone: words take 1.4 times as much, and in company more (base)."""
-SOUND_S, WARM_UP_S, PIECE_S = 4.0, 1.0, 0.5
-WITHIN_S = 5.0
-"""Of the clock: a slower model is measured by the audio that it has processed by then, or next."""
-OpenSession: TypeAlias = Callable[[LiveOptions], Awaitable[SessionHandle]]
-
-PITCH_HZ, SYLLABLES_HZ, N_HARMONICS = 120.0, 3.0, 20
 
 
 async def calibrate(open_session: OpenSession, n_engines: int) -> float:
@@ -100,14 +103,6 @@ def voice(seconds: float = SOUND_S) -> Samples:
     noise = 0.01 * np.random.default_rng(0).standard_normal(len(at_s))
     made: Samples = (sound + noise).astype(np.float32)
     return made
-
-
-T = TypeVar("T")
-logger = logging.getLogger(__name__)
-
-MAX_PROMPT_TOKENS = 223
-KEPT_FUSIONS = 4
-"""Lists of phrases that are kept ready for the next recording with the same ones."""
 
 
 class FileJob:

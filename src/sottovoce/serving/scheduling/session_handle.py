@@ -33,6 +33,13 @@ from sottovoce.types import SAMPLE_RATE, Event, Final, LanguageChanged, Partial,
 
 TIMES = frozenset({"start", "end", "at", "confirmed_at", "emission_time"})
 """Fields of events and words that are seconds since the beginning."""
+MOST_AT_ONCE_S = 2.0
+"""Audio of one session worked on at a time: the others have their turn in between."""
+MOST_BEHIND_S = 10.0
+"""The same under load, where one update takes all that came meanwhile."""
+MOST_AHEAD_S = 20.0
+"""Of the time that has passed, that a session's audio may be: more of it has the turn of recordings. A client
+that comes again after a break has some to say at once."""
 
 
 class EventSequencer:
@@ -71,15 +78,6 @@ def shifted(event: Event, offset_s: float) -> Event:
 def _shifted_times(timed: Event | Word, offset_s: float) -> dict[str, Any]:
     names = (field.name for field in fields(timed) if field.name in TIMES)
     return {name: getattr(timed, name) + offset_s for name in names}
-
-
-MOST_AT_ONCE_S = 2.0
-"""Audio of one session worked on at a time: the others have their turn in between."""
-MOST_BEHIND_S = 10.0
-"""The same under load, where one update takes all that came meanwhile."""
-MOST_AHEAD_S = 20.0
-"""Of the time that has passed, that a session's audio may be: more of it has the turn of recordings. A client
-that comes again after a break has some to say at once."""
 
 
 class AudioAccumulator:

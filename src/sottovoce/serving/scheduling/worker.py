@@ -34,6 +34,17 @@ THREADS = torch.get_num_threads()
 of others begin with."""
 _JUDGED_EVERY_S = 2.0
 """Interval at which the utilisation of a thread is measured."""
+T = TypeVar("T")
+THREAD_NAME = "sottovoce-model"
+PATIENCE_S = 1.0
+"""So long a recording waits for a thread without live work; then it shares one, where live work goes first
+(`BatchingExecutor`)."""
+FAULTS_IN_A_ROW = 5
+"""From which on the model counts as broken, and not what it was asked."""
+_FORGET = 0.9
+"""Of the mean waiting time, at each new one."""
+_HALF_LIFE_S = 5.0
+"""Of a waiting time after which nothing came: an idle model is not busy."""
 
 
 @dataclass(slots=True)
@@ -211,20 +222,6 @@ class _Share:
     def now(self, now_s: float) -> float:
         passed_s = now_s - self._since_s
         return self._last if passed_s < _JUDGED_EVERY_S else min(1.0, self._sum_s / passed_s)
-
-
-T = TypeVar("T")
-
-THREAD_NAME = "sottovoce-model"
-PATIENCE_S = 1.0
-"""So long a recording waits for a thread without live work; then it shares one, where live work goes first
-(`BatchingExecutor`)."""
-FAULTS_IN_A_ROW = 5
-"""From which on the model counts as broken, and not what it was asked."""
-_FORGET = 0.9
-"""Of the mean waiting time, at each new one."""
-_HALF_LIFE_S = 5.0
-"""Of a waiting time after which nothing came: an idle model is not busy."""
 
 
 class Worker:
