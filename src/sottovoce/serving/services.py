@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import TypeVar, cast
 
@@ -34,6 +34,7 @@ UNLOAD_EVERY_S = 5.0
 REQUESTS_A_JOB = 4
 """Recordings that may be answered at once, for each job that may be under way at the same time."""
 LOOK_AT_KEYS_EVERY_S = 1.0
+ENGINE_LABELS = ("model", "engine")
 
 
 class Services(Collector):
@@ -105,31 +106,20 @@ class Services(Collector):
         for name, (meaning, value) in now.items():
             yield GaugeMetricFamily(f"sottovoce_{name}", meaning, value)
         if self.jobs is not None:
-            jobs = GaugeMetricFamily("sottovoce_jobs_here", "Jobs by what they are at.", labels=("status",))
-            for status in JOB_STATES:
-                jobs.add_metric((status,), self.jobs.count(status))
-            yield jobs
+            counts = {(status,): self.jobs.count(status) for status in JOB_STATES}
+            yield gauges("jobs_here", "Jobs by what they are at.", ("status",), counts)
             yield GaugeMetricFamily(
                 "sottovoce_job_bytes", "Of jobs' recordings and results.", self.jobs.n_bytes
             )
-        labels = ("model", "engine")
-        busy = GaugeMetricFamily(
-            "sottovoce_engine_busy", "The part of the time that an engine is at work.", labels=labels
-        )
-        updates = GaugeMetricFamily(
-            "sottovoce_engine_updates", "Updates of live sessions under way in an engine.", labels=labels
-        )
-        for place, state in engines_of(self.registry):
-            busy.add_metric(place, state.busy)
-            updates.add_metric(place, state.n_live)
-        forecast = GaugeMetricFamily(
-            "sottovoce_load_forecast",
-            "The part of the engines' time that live sessions take if all speak.",
-            labels=labels[:1],
-        )
-        for name, scheduler in self.registry.running.items():
-            forecast.add_metric((name,), scheduler.forecast.part)
-        yield from (busy, updates, forecast)
+        engines = dict(engines_of(self.registry))
+        busy = {place: state.busy for place, state in engines.items()}
+        yield gauges("engine_busy", "The part of the time that an engine is at work.", ENGINE_LABELS, busy)
+        updates = {place: state.n_live for place, state in engines.items()}
+        meaning = "Updates of live sessions under way in an engine."
+        yield gauges("engine_updates", meaning, ENGINE_LABELS, updates)
+        forecasts = {(name,): one.forecast.part for name, one in self.registry.running.items()}
+        meaning = "The part of the engines' time that live sessions take if all speak."
+        yield gauges("load_forecast", meaning, ENGINE_LABELS[:1], forecasts)
 
     @property
     def trouble(self) -> str | None:
@@ -315,6 +305,16 @@ class Services(Collector):
             await anyio.sleep(UNLOAD_EVERY_S)
             self.registry.unload_idle()
             await self.registry.free()
+
+
+def gauges(
+    name: str, meaning: str, labels: Sequence[str], values: Mapping[tuple[str, ...], float]
+) -> GaugeMetricFamily:
+    """Make a gauge with a value for each tuple of labels."""
+    family = GaugeMetricFamily(f"sottovoce_{name}", meaning, labels=labels)
+    for place, value in values.items():
+        family.add_metric(place, value)
+    return family
 
 
 async def unless(ends: Callable[[], Awaitable[object]], work: Awaitable[T], fault: ApiError) -> T:
