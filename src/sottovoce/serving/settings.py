@@ -260,29 +260,23 @@ class ModelSettings:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Threads and batches of the work of a model.
+    """Threads of the work of a model, and the load that they take.
 
     engines: threads that each do live sessions' updates, and share the processor threads; None: one a
-        processor thread, `MOST_ENGINES` at most, and one on an accelerator. threads: of the processor; None:
-        PyTorch's.
-    encoder_frames, rows: see `engine.batching.Batching`; None: by the device. longest_interval_s: up to which
-        updates of live sessions come less often under load. file_share: of an engine's time, that a recording
-        has at least. The values were measured (docs/figures/serving.md); other ones are for experiments.
+    processor thread, `MOST_ENGINES` at most, and one on an accelerator. threads: of the processor; None:
+    PyTorch's.
 
     Raises: OptionError for values out of range.
     """
 
     engines: int | None = None
     threads: int | None = None
-    encoder_frames: int | None = None
-    rows: int | None = None
     longest_interval_s: float = Option(
         "Seconds between two updates of a live session, up to which they come less often under load: "
         f"{', '.join(f'{seconds:g}' for seconds in INTERVALS_S)}.",
         key="longest_interval",
         above=0.0,
     ).as_field(INTERVALS_S[-1])
-    file_share: float = 0.1
     forecast: bool = Option(
         "Measure what a live session costs when a model is loaded, and refuse those that would make others "
         "late; --no-forecast takes all, and sends none away.",
@@ -290,7 +284,7 @@ class Work:
     ).as_field(True)
 
     def __post_init__(self) -> None:
-        for name in ("engines", "threads", "encoder_frames", "rows"):
+        for name in ("engines", "threads"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise OptionError(f"{name}: expected 1 or more, got {value}")
@@ -299,8 +293,6 @@ class Work:
             raise OptionError(
                 f"longest interval: expected one of {intervals} s, got {self.longest_interval_s:g}"
             )
-        if not 0 < self.file_share <= 1:
-            raise OptionError(f"file share: expected more than 0, up to 1, got {self.file_share:g}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,11 +390,7 @@ class JobSettings:
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """Servers of a Ray cluster, and the resources of each.
-
-    n_min, n_max: Ray adds and ends some in between. connections: of a replica on the mean, from which on
-    another is added: half of its live sessions. drain_s: for the connections of one that is to go.
-    more_after_s, fewer_after_s: how long there must have been too many or too few connections.
+    """Servers of a Ray cluster, and the resources of each. n_min, n_max: Ray adds and ends some in between.
 
     Raises: OptionError.
     """
@@ -411,19 +399,13 @@ class Replicas:
     n_max: int = 1
     cpus: float = Option("Of its machine.", key="cpus_per_replica", above=0.0).as_field(1.0)
     gpus: float = Option("0.25: four share one.", key="gpus_per_replica", least=0.0).as_field(0.0)
-    connections: float = 8.0
-    drain_s: float = 600.0
-    more_after_s: float = 30.0
-    fewer_after_s: float = 600.0
 
     def __post_init__(self) -> None:
+        check_options(self)
         if not 1 <= self.n_min <= self.n_max:
             raise OptionError(
                 f"replicas: expected 1 or more, MIN-MAX in order, got {self.n_min}-{self.n_max}"
             )
-        waits = (self.drain_s, self.more_after_s, self.fewer_after_s)
-        if not (self.cpus > 0 and self.gpus >= 0 and self.connections > 0 and min(waits) >= 0):
-            raise OptionError(f"replicas: expected cpus and connections above 0, none negative, got {self}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The server as replicas on a Ray cluster (Ray Serve): the same app, several times, behind Ray's proxies.
 
 A replica takes as many connections as it has places for, and Ray sends the next one elsewhere. One that goes
-gets no new connections, and ends when its last one has, or when `drain_s` is over.
+gets no new connections, and ends when its last one has, or when `DRAIN_S` is over.
 """
 
 from __future__ import annotations
@@ -28,6 +28,12 @@ NAME = "sottovoce"
 _NAMED = re.compile(r"[\w.]*Error: (?P<what>.+)")
 PLACES_BESIDE = 16
 """Of a replica, for what is neither a session nor a recording: the page, health, metrics."""
+CONNECTIONS = 8
+"""Of a replica on the mean, from which on another is added: half of its live sessions."""
+MORE_AFTER_S, FEWER_AFTER_S = 30.0, 600.0
+"""How long there must have been too many or too few connections."""
+DRAIN_S = 600.0
+"""For the connections of a replica that is to go."""
 MAX_QUEUED = 256
 """Connections that wait for a place anywhere; more are refused with 503."""
 
@@ -89,12 +95,12 @@ def deployment(
         autoscaling_config={
             "min_replicas": replicas.n_min,
             "max_replicas": replicas.n_max,
-            "target_ongoing_requests": replicas.connections,
-            "upscale_delay_s": replicas.more_after_s,
-            "downscale_delay_s": replicas.fewer_after_s,
+            "target_ongoing_requests": CONNECTIONS,
+            "upscale_delay_s": MORE_AFTER_S,
+            "downscale_delay_s": FEWER_AFTER_S,
         },
         ray_actor_options={"num_cpus": replicas.cpus, "num_gpus": replicas.gpus},
-        graceful_shutdown_timeout_s=replicas.drain_s,
+        graceful_shutdown_timeout_s=DRAIN_S,
     )
 
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from sottovoce.api import Model
 from sottovoce.audio.io import AudioSource
-from sottovoce.engine.batching import ON_ACCELERATOR, ON_CPU, BatchingExecutor
+from sottovoce.engine.batching import BatchingExecutor
 from sottovoce.engine.calls import CallGenerator, CallRelay, OtherModelCall, Priority
 from sottovoce.engine.update_interval import INTERVALS_S, UpdateIntervalController
 from sottovoce.lm.fusion import ShallowFusion
@@ -334,13 +334,6 @@ class Scheduler:
 
 
 def engines_for(model: Model, work: Work) -> list[BatchingExecutor]:
-    backend = model.backend
-    is_cpu = backend.device.type == "cpu"
+    is_cpu = model.backend.device.type == "cpu"
     n_engines = work.engines or (min(work.threads or THREADS, MOST_ENGINES) if is_cpu else 1)
-    limits = ON_CPU if is_cpu else ON_ACCELERATOR
-    batching = replace(
-        limits,
-        encoder_frames=work.encoder_frames or limits.encoder_frames,
-        rows=work.rows or limits.rows,
-    )
-    return [BatchingExecutor(backend, batching, file_share=work.file_share) for _ in range(n_engines)]
+    return [BatchingExecutor(model.backend) for _ in range(n_engines)]
