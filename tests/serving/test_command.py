@@ -118,7 +118,7 @@ def test_wrong_options_are_one_line(words: list[str], told: str, capsys: pytest.
     assert told in line
 
 
-def given(words: list[str]) -> dict[str, Any]:
+def options_of(words: list[str]) -> dict[str, Any]:
     """What the command would be called with."""
     context = click.Context(cli, info_name="sottovoce", **cli.context_settings)
     command = cli.get_command(context, "serve")
@@ -136,7 +136,7 @@ def test_typed_options_win_over_the_environment_and_that_over_the_file(
     )
     monkeypatch.setenv("SOTTOVOCE_SERVE_PORT", "4")
     monkeypatch.setenv("SOTTOVOCE_SERVE_MAX_SESSIONS", "5")
-    found = given(["--config", str(file), "--max-sessions", "6"])
+    found = options_of(["--config", str(file), "--max-sessions", "6"])
     settings = settings_of(found, ["nano"])
     assert settings.limits.sessions == 6
     assert settings.listening.port == 4

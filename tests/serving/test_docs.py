@@ -8,10 +8,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import click
 import pytest
 
-from sottovoce.cli.main import cli
 from sottovoce.options.requests import WITHOUT_EFFECT
 from sottovoce.serving.apis.deepgram_params import OF_BOTH, OF_RECORDINGS, OF_STREAMS
 from sottovoce.serving.apis.flux_params import OF_TURNS
@@ -20,6 +18,7 @@ from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.recordings.inference_request import SUPPORTED as INFERENCE
 from sottovoce.serving.recordings.requests import SUPPORTED
 from tests.serving.servers import CLIPS
+from tests.serving.test_command import options_of
 
 ROOT = Path(__file__).parents[2]
 SERVING = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
@@ -43,10 +42,7 @@ def test_the_file_of_options_is_understood(tmp_path: Path) -> None:
     assert found
     file = tmp_path / "serve.toml"
     file.write_text(found[1], encoding="utf-8")
-    context = click.Context(cli, info_name="sottovoce", **cli.context_settings)
-    command = cli.get_command(context, "serve")
-    assert command is not None
-    given = command.make_context("serve", ["--config", str(file)], parent=context).params
+    given = options_of(["--config", str(file)])
     assert (given["port"], given["max_sessions"], given["unload_after"]) == (8080, 4, 1800.0)
     assert given["also_model"] == ("large-v3-turbo",)
 

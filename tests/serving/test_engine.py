@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, cast
 
 import numpy as np
@@ -43,8 +43,16 @@ async def opened(level: int = 0) -> AsyncIterator[tuple[SlowModel, Scheduler, Se
         scheduler.join(10)
 
 
-def worker() -> Worker:
-    return Worker(engines=[BatchingExecutor(FakeBackend(Script()))])
+@contextmanager
+def working(*engines: object) -> Iterator[Worker]:
+    model = Worker(engines=[cast(BatchingExecutor, engine) for engine in engines])
+    yield model
+    model.close()
+    model.join(10)
+
+
+def executor() -> BatchingExecutor:
+    return BatchingExecutor(FakeBackend(Script()))
 
 
 def steps(said: str, error: Exception | None = None) -> CallGenerator[str]:
@@ -55,14 +63,12 @@ def steps(said: str, error: Exception | None = None) -> CallGenerator[str]:
 
 
 def test_steps_end_with_what_they_return_or_raise() -> None:
-    model = worker()
-    good, bad = model.submit(steps("a")), model.submit(steps("b", OptionError("mine")))
-    other = model.submit(steps("c"))
-    assert (good.result(10), other.result(10)) == ("a", "c")
-    with pytest.raises(OptionError, match="mine"):
-        bad.result(10)
-    model.close()
-    model.join(10)
+    with working(executor()) as model:
+        good, bad = model.submit(steps("a")), model.submit(steps("b", OptionError("mine")))
+        other = model.submit(steps("c"))
+        assert (good.result(10), other.result(10)) == ("a", "c")
+        with pytest.raises(OptionError, match="mine"):
+            bad.result(10)
     with pytest.raises(ApiError):
         model.submit(steps("d"))
 
@@ -103,15 +109,13 @@ class Endless:
 def test_a_recording_has_its_turn_however_much_live_work_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "PATIENCE_S", 0.2)
     engine = Endless()
-    model = Worker(engines=[cast(BatchingExecutor, engine)])
-    live = model.submit(steps("live"))
-    recording = model.submit(lambda: engine.n_rounds, Priority.FILE)
-    assert recording.result(20) > 0, "live work goes first"
-    assert not live.done()
-    engine.is_free.set()
-    assert live.result(20) == "live"
-    model.close()
-    model.join(10)
+    with working(engine) as model:
+        live = model.submit(steps("live"))
+        recording = model.submit(lambda: engine.n_rounds, Priority.FILE)
+        assert recording.result(20) > 0, "live work goes first"
+        assert not live.done()
+        engine.is_free.set()
+        assert live.result(20) == "live"
 
 
 class Full(Endless):
@@ -125,35 +129,31 @@ def test_a_recording_behind_live_work_that_waits_has_its_turn_too(monkeypatch: p
     """Updates that no thread has room for stand before it in the queue, and always will."""
     monkeypatch.setattr(room, "PATIENCE_S", 0.2)
     engines = [Full(), Full()]
-    model = Worker(engines=[cast(BatchingExecutor, engine) for engine in engines])
-    live = [model.submit(steps("live")) for _ in range(6)]
-    recording = model.submit(lambda: sum(engine.n_rounds for engine in engines), Priority.FILE)
-    assert recording.result(20) > 0, "live work goes first"
-    assert model.n_waiting >= 4
-    assert not any(one.done() for one in live)
-    for engine in engines:
-        engine.is_free.set()
-    assert [one.result(20) for one in live] == ["live"] * 6
-    model.close()
-    model.join(10)
+    with working(*engines) as model:
+        live = [model.submit(steps("live")) for _ in range(6)]
+        recording = model.submit(lambda: sum(engine.n_rounds for engine in engines), Priority.FILE)
+        assert recording.result(20) > 0, "live work goes first"
+        assert model.n_waiting >= 4
+        assert not any(one.done() for one in live)
+        for engine in engines:
+            engine.is_free.set()
+        assert [one.result(20) for one in live] == ["live"] * 6
 
 
 def test_steps_under_way_at_the_end_are_told_so() -> None:
     engine = Endless()
-    model = Worker(engines=[cast(BatchingExecutor, engine)])
-    live = model.submit(steps("live"))
-    while not engine.n_rounds:
-        pass
-    model.close()
-    with pytest.raises(ApiError, match="shutting down"):
-        live.result(10)
-    model.join(10)
+    with working(engine) as model:
+        live = model.submit(steps("live"))
+        while not engine.n_rounds:
+            pass
+        model.close()
+        with pytest.raises(ApiError, match="shutting down"):
+            live.result(10)
 
 
 def test_a_fault_of_the_engine_itself_ends_what_is_under_way_and_nothing_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model = worker()
     plain = BatchingExecutor.round
     faults = [AssertionError("of the engine")]
 
@@ -163,11 +163,10 @@ def test_a_fault_of_the_engine_itself_ends_what_is_under_way_and_nothing_else(
         return plain(engine)
 
     monkeypatch.setattr(BatchingExecutor, "round", round_)
-    with pytest.raises(AssertionError, match="of the engine"):
-        model.submit(asking("lost")).result(10)
-    assert model.submit(steps("kept")).result(10) == "kept"
-    model.close()
-    model.join(10)
+    with working(executor()) as model:
+        with pytest.raises(AssertionError, match="of the engine"):
+            model.submit(asking("lost")).result(10)
+        assert model.submit(steps("kept")).result(10) == "kept"
 
 
 @pytest.mark.parametrize(("level", "calls"), [(0, [2.0, 4.0, 6.0, 7.0]), (1, [7.0])], ids=["idle", "load"])

@@ -5,15 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import click
 import httpx
 import pytest
 import yaml
 
-from sottovoce.cli.main import cli
 from sottovoce.serving.access.gate import OPEN_PATHS, PROBED_PATHS
 from sottovoce.serving.settings import Access
 from tests.serving.servers import SlowModel, serving
+from tests.serving.test_command import options_of
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "deploy" / "kubernetes" / "sottovoce.yaml"
@@ -52,10 +51,7 @@ def test_names_lead_to_each_other() -> None:
 def test_the_environment_is_understood(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
-    context = click.Context(cli, info_name="sottovoce", **cli.context_settings)
-    command = cli.get_command(context, "serve")
-    assert command is not None
-    given = command.make_context("serve", [], parent=context).params
+    given = options_of([])
     assert {name.removeprefix("SOTTOVOCE_SERVE_").lower() for name in ENVIRONMENT} <= set(given)
     assert given["jobs_dir"] == ENVIRONMENT["SOTTOVOCE_SERVE_JOBS_DIR"]
     assert given["shutdown_timeout"] == float(ENVIRONMENT["SOTTOVOCE_SERVE_SHUTDOWN_TIMEOUT"])

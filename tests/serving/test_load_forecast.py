@@ -174,42 +174,38 @@ def test_whose_work_is_under_way_is_not_idle() -> None:
     assert not made.has_room
 
 
-def test_a_voice_costs_about_what_a_second_of_work_takes(nano: Model) -> None:
-    async def run() -> tuple[float, int]:
-        scheduler = Scheduler(nano, Work(engines=2, threads=2))
+def calibrated(model: Model, work: Work) -> LoadForecast:
+    """The forecast of a model after its measurement."""
+
+    async def run() -> LoadForecast:
+        scheduler = Scheduler(model, work)
         try:
             await scheduler.calibrate()
-            return scheduler.forecast.usual, round(1000 * scheduler.forecast.part)
+            return scheduler.forecast
         finally:
             scheduler.close()
             await asyncio.to_thread(scheduler.join, 10.0)
 
-    cost, part = asyncio.run(run())
-    assert 0.01 < cost < 10.0
-    assert part == 0  # the sessions of the measurement have gone
+    return asyncio.run(run())
+
+
+def test_a_voice_costs_about_what_a_second_of_work_takes(nano: Model) -> None:
+    found = calibrated(nano, Work(engines=2, threads=2))
+    assert 0.01 < found.usual < 10.0
+    assert round(1000 * found.part) == 0, "the sessions of the measurement have gone"
     assert len(voice(1.0)) == 16_000
 
 
 @pytest.mark.parametrize("reported", ["stretched", "slow", "failing"])
 def test_a_measurement_ends_no_server(nano: Model, monkeypatch: pytest.MonkeyPatch, reported: str) -> None:
     """Whose updates are far apart, which hears nothing in time, or which fails: then all are taken."""
-
-    async def run() -> float:
-        scheduler = Scheduler(nano, Work(engines=1))
-        if reported == "stretched":
-            monkeypatch.setattr(UpdateIntervalController, "interval_s", 2.0)
-        try:
-            await scheduler.calibrate()
-            return scheduler.forecast.usual
-        finally:
-            scheduler.close()
-            await asyncio.to_thread(scheduler.join, 10.0)
-
+    if reported == "stretched":
+        monkeypatch.setattr(UpdateIntervalController, "interval_s", 2.0)
     if reported == "failing":
         monkeypatch.setattr(scheduling, "calibrate", broken)
     else:
         monkeypatch.setattr(scheduling, "WITHIN_S", 0.0)
-    assert (asyncio.run(run()) > 0.0) is (reported != "failing")
+    assert (calibrated(nano, Work(engines=1)).usual > 0.0) is (reported != "failing")
 
 
 async def broken(scheduler: Scheduler, n_engines: int) -> float:

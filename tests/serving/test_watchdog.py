@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import cast
 
 import httpx
@@ -31,13 +31,11 @@ def failing(error: Exception) -> Callable[[], object]:
 
 
 @pytest.fixture
-def worker() -> Worker:
-    return Worker(engines=[BatchingExecutor(FakeBackend(Script()))])
-
-
-def ended(worker: Worker) -> None:
-    worker.close()
-    worker.join(10)
+def worker() -> Iterator[Worker]:
+    made = Worker(engines=[BatchingExecutor(FakeBackend(Script()))])
+    yield made
+    made.close()
+    made.join(10)
 
 
 def test_faults_in_a_row_are_trouble_and_work_that_goes_well_ends_it(worker: Worker) -> None:
@@ -49,7 +47,6 @@ def test_faults_in_a_row_are_trouble_and_work_that_goes_well_ends_it(worker: Wor
     assert worker.trouble(60.0) == f"{FAULTS_IN_A_ROW} faults in a row"
     assert worker.submit(calling(lambda: "well")).result(10) == "well"
     assert worker.trouble(60.0) is None
-    ended(worker)
 
 
 def test_faults_of_clients_are_no_trouble(worker: Worker) -> None:
@@ -57,7 +54,6 @@ def test_faults_of_clients_are_no_trouble(worker: Worker) -> None:
         with pytest.raises(OptionError):
             worker.submit(calling(failing(OptionError("theirs")))).result(10)
     assert worker.trouble(60.0) is None
-    ended(worker)
 
 
 def test_a_call_that_does_not_end_is_trouble(worker: Worker) -> None:
@@ -78,7 +74,6 @@ def test_a_call_that_does_not_end_is_trouble(worker: Worker) -> None:
         free.set()
         waiting.result(10)
         until(lambda: worker.trouble(0.0) is None)
-    ended(worker)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -86,7 +81,6 @@ def test_a_thread_that_has_ended_is_trouble_and_its_work_is_answered(worker: Wor
     with pytest.raises(BaseException):  # noqa: B017, PT011
         worker.submit(calling(failing(cast(Exception, SystemExit("torn out"))))).result(10)
     until(lambda: worker.trouble(60.0) == "a thread of the model has ended")
-    ended(worker)
 
 
 class BrokenModel(SlowModel):

@@ -397,8 +397,10 @@ class Replicas:
 
     n_min: int = 1
     n_max: int = 1
-    cpus: float = Option("Of its machine.", key="cpus_per_replica", above=0.0).as_field(1.0)
-    gpus: float = Option("0.25: four share one.", key="gpus_per_replica", least=0.0).as_field(0.0)
+    cpus: float = Option("Processors of each.", key="cpus_per_replica", above=0.0).as_field(1.0)
+    gpus: float = Option("GPUs of each; 0.25: four share one.", key="gpus_per_replica", least=0.0).as_field(
+        0.0
+    )
 
     def __post_init__(self) -> None:
         check_options(self)
