@@ -106,7 +106,10 @@ class RequestLogMiddleware:
                 await inner(scope, receive, sending)
             finally:
                 set_attribute(STATUS, status)
-                self._note(scope, scope["method"], status, time.monotonic() - began, request_id)
+                seconds, method = time.monotonic() - began, shown_method(scope["method"])
+                self._metrics.requests.labels(self._route(scope), method, str(status)).inc()
+                self._metrics.request_seconds.observe(seconds)
+                self._log(scope, method, status, seconds, request_id)
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         began = time.monotonic()
@@ -168,18 +171,13 @@ class RequestLogMiddleware:
             return too_many
         return None
 
-    def _note(self, scope: Scope, method: str, status: int, seconds: float, request_id: str) -> None:
-        self._metrics.requests.labels(self._route(scope), shown_method(method), str(status)).inc()
-        self._metrics.request_seconds.observe(seconds)
-        self._log(scope, method, status, seconds, request_id)
-
     def _log(self, scope: Scope, method: str, status: int, seconds: float, request_id: str) -> None:
         client, key = scope.get("client"), scope["state"].get("key")
         logger.info(
             "request",
             extra={
                 "request_id": request_id,
-                "method": shown_method(method),
+                "method": method,
                 "route": self._route(scope),
                 "status": status,
                 "seconds": round(seconds, 3),

@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import BinaryIO, Protocol, runtime_checkable
+from typing import BinaryIO
 
 import anyio
 import anyio.to_thread
@@ -55,17 +55,10 @@ WORK_ENDS_WITHIN_S = 60.0
 """One piece of work at most: a window of a large model on a slow processor."""
 
 
-@runtime_checkable
-class HasNumberFormat(Protocol):
-    @property
-    def dtype(self) -> torch.dtype: ...
-
-
 def weight_bytes(model: Model) -> int:
     """Return the bytes of a model's weights, in its encoder's number format (float32 without one)."""
-    backend = model.backend
-    itemsize = backend.dtype.itemsize if isinstance(backend, HasNumberFormat) else FLOAT32_BYTES
-    return n_parameters(backend.dims) * itemsize
+    dtype: torch.dtype = getattr(model.backend, "dtype", torch.float32)
+    return n_parameters(model.backend.dims) * dtype.itemsize
 
 
 def usual_bytes(name: str) -> int:

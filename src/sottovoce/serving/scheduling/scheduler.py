@@ -257,27 +257,19 @@ class Scheduler:
     ) -> FileJob:
         """Begin with a recording, which stays open until the job is closed.
 
-        second: a `Scheduler` whose model reads what this one is not sure of, where it can; see `_can_read`.
+        second: reads again what this model is not sure of, where it can; see `_can_read`.
         Raises: AudioError, OptionError.
         """
         fusion = await anyio.to_thread.run_sync(self._fusion, request, limiter=self._fusions)
         prompt = self._n_tokens(request.options.initial_prompt)
-        other = await self._second_model(request, second)
-        worker = second._worker if isinstance(second, Scheduler) else None
+        other: SecondModel | None = None
+        if second is not None and self._can_read(second, request):
+            of_second = await anyio.to_thread.run_sync(second._fusion, request, limiter=self._fusions)
+            other = second.model.as_second(self._deferral, of_second)
+        worker = None if second is None else second._worker
         job = FileJob(self._worker, lambda: self._begin(source, request, fusion, other), prompt, worker)
         await job.begin()
         return job
-
-    async def _second_model(
-        self, request: TranscriptionRequest, second: Scheduler | None
-    ) -> SecondModel | None:
-        if second is None:
-            return None
-        assert isinstance(second, Scheduler), "settings have it in this process"
-        if not self._can_read(second, request):
-            return None
-        fusion = await anyio.to_thread.run_sync(second._fusion, request, limiter=self._fusions)
-        return second.model.as_second(self._deferral, fusion)
 
     def _can_read(self, second: Scheduler, request: TranscriptionRequest) -> bool:
         """Whether a second model can read what is asked for: no clips, and in English alone only English."""
@@ -314,9 +306,8 @@ class Scheduler:
         second: SecondModel | None,
     ) -> FileTranscription:
         options, beam_size = request.options, self._beam_size_of(request)
-        if (
-            request.phrases and fusion is None
-        ):  # a greedy search has no scores to add to: they go before the prompt
+        if request.phrases and fusion is None:
+            # A greedy search has no scores to add to: they go before the prompt.
             hotwords = ", ".join(request.phrases)
             options = replace(options, decoding=replace(options.decoding, hotwords=hotwords))
         return self.model.transcribe(
