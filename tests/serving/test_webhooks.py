@@ -19,12 +19,11 @@ import pytest
 from openai import InvalidWebhookSignatureError, OpenAI
 
 from sottovoce.errors import OptionError
-from sottovoce.serving.access.api_keys import read_secret
 from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.jobs import job_runner, webhooks
 from sottovoce.serving.jobs.webhooks import PostError, may_call, post, target_of
 from sottovoce.serving.parsing.faults import ApiError
-from sottovoce.serving.settings import Access, JobSettings
+from sottovoce.serving.settings import Access, JobSettings, read_secret
 from tests.serving.servers import serving, until
 from tests.serving.test_jobs import QuietModel, created, ended, job
 from tests.serving.test_jobs import post as post_job

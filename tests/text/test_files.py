@@ -28,7 +28,8 @@ from sottovoce.lm.grammar import Grammar
 from sottovoce.lm.lexicon import read_lexicon
 from sottovoce.lm.phrase_lists import read_phrases
 from sottovoce.models.checkpoint.huggingface import read_json
-from sottovoce.serving.access.api_keys import read_keys, read_secret
+from sottovoce.serving.access.api_keys import read_keys
+from sottovoce.serving.settings import read_secret
 from sottovoce.text.files import decode_text, read_lines, read_text
 from sottovoce.translation.chat_translator import Glossary
 

@@ -25,7 +25,6 @@ from sottovoce.cli.translation import chat_server
 from sottovoce.errors import MissingExtraError, OptionError
 from sottovoce.models.sources.names import default_model
 from sottovoce.options.schema import made, options_of
-from sottovoce.serving.access.api_keys import read_secret
 from sottovoce.serving.settings import (
     API_KEYS,
     Access,
@@ -38,6 +37,7 @@ from sottovoce.serving.settings import (
     TranslationSettings,
     Work,
     WyomingAddress,
+    read_secret,
 )
 from sottovoce.text.files import read_lines
 
@@ -48,6 +48,9 @@ SETTINGS = tuple(
     option
     for owner in (Listening, ModelSettings, Access, ServerLimits, Work, JobSettings, ServerSettings)
     for option in options_of(owner)
+)
+EXTRA = frozenset(
+    {"starlette", "uvicorn", "httptools", "anyio", "python_multipart", "websockets", "prometheus_client"}
 )
 LOOK_EVERY_S = 0.5
 SWITCH_S = 0.0005
@@ -131,7 +134,7 @@ def needing_extra() -> Iterator[None]:
         yield
     except ImportError as error:
         name = (error.name or "").partition(".")[0]
-        if name in ("starlette", "uvicorn", "httptools", "anyio", "python_multipart", "websockets"):
+        if name in EXTRA:
             raise MissingExtraError(name, "serve", "sottovoce serve") from error
         raise
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import math
 import re
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from sottovoce.engine.update_interval import INTERVALS_S
 from sottovoce.errors import OptionError
 from sottovoce.options.deferral import DeferralOptions
 from sottovoce.options.schema import Option, check_options
+from sottovoce.text.files import read_text
 from sottovoce.translation.chat import ChatServer
 from sottovoce.translation.chat_translator import Glossary
 
@@ -39,6 +41,11 @@ SPARE_CONNECTIONS = 256
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 KEY = re.compile(r"[A-Za-z0-9._~-]{8,200}")
 """Characters that a header and a subprotocol can carry."""
+SECRET_PREFIX = "whsec_"
+MIN_SECRET_BYTES = 16
+EXPECTED_SECRET = (
+    f"expected a secret of {MIN_SECRET_BYTES} bytes or more, as text or as base64 behind {SECRET_PREFIX}"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +202,24 @@ def network_of(text: str) -> IPv4Network | IPv6Network:
         return ip_network(text, strict=False)
     except ValueError as error:
         raise OptionError(f"'{text[:50]}': expected an address or a network") from error
+
+
+def read_secret(path: str) -> bytes:
+    where = f"--webhook-secret-file '{path}'"
+    return secret_of(where, read_text(path, EXPECTED_SECRET.removeprefix("expected "), name=where).strip())
+
+
+def secret_of(where: str, text: str) -> bytes:
+    """Read a secret: text, or base64 behind "whsec_". Raises: OptionError."""
+    secret = text.encode()
+    if text.startswith(SECRET_PREFIX):
+        try:
+            secret = base64.b64decode(text.removeprefix(SECRET_PREFIX), validate=True)
+        except ValueError as error:
+            raise OptionError(f"{where}: {EXPECTED_SECRET}, got no base64") from error
+    if len(secret) < MIN_SECRET_BYTES:
+        raise OptionError(f"{where}: {EXPECTED_SECRET}, got {len(secret)}")
+    return secret
 
 
 @dataclass(frozen=True, slots=True)

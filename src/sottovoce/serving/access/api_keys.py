@@ -5,7 +5,6 @@ Counts are of this process, by the names of keys: a new start begins with none. 
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import hmac
 import importlib
@@ -21,15 +20,10 @@ from dataclasses import dataclass, field
 
 from sottovoce.errors import OptionError, cause_of
 from sottovoce.serving.parsing.faults import ApiError, busy
-from sottovoce.serving.settings import KEY, Access
+from sottovoce.serving.settings import KEY, Access, secret_of
 from sottovoce.serving.telemetry import Metrics
 from sottovoce.text.files import read_text
 
-SECRET_PREFIX = "whsec_"
-MIN_SECRET_BYTES = 16
-EXPECTED_SECRET = (
-    f"expected a secret of {MIN_SECRET_BYTES} bytes or more, as text or as base64 behind {SECRET_PREFIX}"
-)
 logger = logging.getLogger(__name__)
 MOST_KEYS = 1_000
 """Of a file: every request is compared with all of them."""
@@ -41,24 +35,6 @@ SETTINGS = ("key", "sha256", "requests-per-minute", "sessions", "webhook-secret"
 """Names in the table of a key."""
 MINUTE_S = 60.0
 SESSION_RETRY_S = 10.0
-
-
-def read_secret(path: str) -> bytes:
-    where = f"--webhook-secret-file '{path}'"
-    return secret_of(where, read_text(path, EXPECTED_SECRET.removeprefix("expected "), name=where).strip())
-
-
-def secret_of(where: str, text: str) -> bytes:
-    """Read a secret: text, or base64 behind "whsec_". Raises: OptionError."""
-    secret = text.encode()
-    if text.startswith(SECRET_PREFIX):
-        try:
-            secret = base64.b64decode(text.removeprefix(SECRET_PREFIX), validate=True)
-        except ValueError as error:
-            raise OptionError(f"{where}: {EXPECTED_SECRET}, got no base64") from error
-    if len(secret) < MIN_SECRET_BYTES:
-        raise OptionError(f"{where}: {EXPECTED_SECRET}, got {len(secret)}")
-    return secret
 
 
 @dataclass(frozen=True, slots=True)
