@@ -6,23 +6,18 @@ import io
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-import pytest
 from PIL import Image
 
-from sottovoce.api import Model
-from sottovoce.serving.captions import caption_posts
 from sottovoce.serving.captions.caption_messages import MAX_MESSAGE_CHARACTERS, read_publication
 from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.settings import Access
 from tests.serving.browser_page import LANGUAGES, SPOKEN, browser, microphone, picture, pytestmark, state
 from tests.serving.conversation import SentencesModel
-from tests.serving.servers import SlowModel, serving, settings, until
-from tests.serving.test_caption_posts import StandIn
+from tests.serving.servers import SlowModel, serving, until
 
 __all__ = ["microphone", "pytestmark"]
 
@@ -33,14 +28,13 @@ document.documentElement.style.background = "linear-gradient(160deg, #0f3a5f, #c
 """
 
 
-def share(page: Any, *, is_left_open: bool = False) -> str:
+def share(page: Any) -> str:
     """Begin to share; returns the link of readers."""
     page.click("#share-open")
     page.click("#share-start")
     page.wait_for_selector("#share-on:not([hidden])")
     link: str = page.input_value("#share-link")
-    if not is_left_open:
-        page.keyboard.press("Escape")
+    page.keyboard.press("Escape")
     return link
 
 
@@ -317,31 +311,3 @@ def test_a_view_fills_the_screen(server: ServerThread, microphone: Path) -> None
         view.keyboard.press("f")
         view.wait_for_function("document.fullscreenElement === null")
         assert not view.evaluate("document.fullscreen")
-
-
-def test_captions_go_to_zoom_from_the_page(microphone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caption_posts, "SERVICES", {"youtube": "youtube.com", "zoom": "127.0.0.1"})
-    stand_in = StandIn()
-    wanted = replace(settings(), caption_hosts=("127.0.0.1",))
-    with (
-        ServerThread(wanted, lambda name: cast(Model, SlowModel())) as server,
-        stand_in.listening() as url,
-        browser(microphone) as (page, faults),
-    ):
-        server.wait_until_ready()
-        page.goto(server.url)
-        page.click("#toggle")
-        page.wait_for_selector("#now .words")
-        share(page, is_left_open=True)
-        page.fill("#post-url", "https://example.org/closedcaption")
-        page.click("#post-start")
-        page.wait_for_selector('#post-state:has-text("youtube.com")')
-        page.fill("#post-url", url)
-        page.click("#post-start")
-        page.wait_for_selector('#post-state:has-text("captions arrive there")')
-        picture(page, "posting")
-        page.click("#post-start")
-        page.wait_for_selector('#post-start:has-text("Send captions")')
-        until(lambda: not server.services.caption_posters)
-        assert faults == []
-    assert stand_in.posts[0][2].startswith("word")

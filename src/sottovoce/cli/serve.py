@@ -34,13 +34,6 @@ LISTENING = (
         help="Also write captions that are shared as HLS there, a folder of WebVTT for each session. [no]",
     ),
     click.option(
-        "--caption-host",
-        multiple=True,
-        metavar="HOST",
-        help="Another host that shared captions may be posted to, as YouTube and Zoom take them. May be "
-        "repeated. [those two alone]",
-    ),
-    click.option(
         "--traces",
         is_flag=True,
         help="Send OpenTelemetry's traces, by OTLP over HTTP, as the variables OTEL_EXPORTER_OTLP_… say "

@@ -211,7 +211,6 @@ def settings_of(given: Mapping[str, Any], names: list[str]) -> ServerSettings:
         translation=translation(given),
         hls=given["hls"],
         traces=given["traces"],
-        caption_hosts=tuple(given["caption_host"]),
         jobs=jobs(given),
         work=Work(
             engines=given["engines"],

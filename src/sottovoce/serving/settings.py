@@ -341,8 +341,7 @@ class JobSettings:
 class ServerSettings:
     """All that a server is told. wyoming: None: Home Assistant is not listened for. translation: None: live
     speech is translated into English alone, by Whisper itself. hls: a folder for shared captions as HLS.
-    caption_hosts: further ones that captions may be posted to. jobs: None: recordings are answered at once
-    alone. traces: OpenTelemetry's are sent.
+    jobs: None: recordings are answered at once alone. traces: OpenTelemetry's are sent.
     """
 
     models: ModelSettings
@@ -353,7 +352,6 @@ class ServerSettings:
     wyoming: WyomingAddress | None = None
     translation: TranslationSettings | None = None
     hls: str | None = None
-    caption_hosts: tuple[str, ...] = ()
     traces: bool = False
     jobs: JobSettings | None = None
 

@@ -5,7 +5,7 @@ Secrets are subprotocols of the socket: pages can send no headers, and proxies l
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -18,9 +18,8 @@ from starlette.websockets import WebSocket
 
 from sottovoce.serving.access.gate import CAPTIONS_PATH, SUBPROTOCOL
 from sottovoce.serving.captions.caption_messages import read_publication
-from sottovoce.serving.captions.caption_posts import CaptionPoster, CaptionTarget
 from sottovoce.serving.captions.hls import HlsWriter
-from sottovoce.serving.captions.shared_captions import CaptionChange, CaptionRegistry, SharedCaptions
+from sottovoce.serving.captions.shared_captions import CaptionRegistry, SharedCaptions
 from sottovoce.serving.live.connection import DONE, GOING_DOWN, off_loop
 from sottovoce.serving.live.transport import GoneError, WebSocketTransport, own_error
 from sottovoce.serving.parsing.faults import ApiError, logged_fault
@@ -114,10 +113,6 @@ async def read(socket: WebSocket) -> None:
 class Publisher(CaptionSocket):
     """The publisher of captions: a page with a microphone, or a program that follows a session."""
 
-    def __init__(self, socket: WebSocket) -> None:
-        super().__init__(socket)
-        self._posts_changed = anyio.Event()
-
     async def publish(self) -> None:
         """Serve the socket; captions that were cut off are kept for `COME_AGAIN_S`."""
         await self.serve(self._begin)
@@ -136,7 +131,6 @@ class Publisher(CaptionSocket):
                 lambda: self._take(shared),
                 lambda: self._report_readers(shared),
                 lambda: self._write(shared),
-                lambda: self._post(shared),
                 lambda: self._until_replaced(shared, number),
                 self.until_leaving,
             )
@@ -167,10 +161,8 @@ class Publisher(CaptionSocket):
             if kind == "close":
                 await self.transport.close(DONE)
                 return
-            if isinstance(change, CaptionChange):
+            if change is not None:
                 shared.take(change)
-            elif change is not None:
-                await self._choose_posts(shared, change)
 
     async def _report_readers(self, shared: SharedCaptions) -> None:
         """Report to who publishes how many read, when that changes."""
@@ -201,42 +193,9 @@ class Publisher(CaptionSocket):
             writer.look()
             await anyio.to_thread.run_sync(writer.write)
 
-    async def _choose_posts(self, shared: SharedCaptions, given: Mapping[str, object]) -> None:
-        """Begin to post captions to a service, or end that; what is wrong with it leaves the socket open."""
-        url, service = given.get("url"), given.get("service")
-        posters = self.services.caption_posters
-        if url is None:
-            posters.pop(shared.token, None)
-        else:
-            hosts = self.services.settings.caption_hosts
-            try:
-                target = CaptionTarget.read(str(url), None if service is None else str(service), hosts)
-            except ApiError as fault:
-                await self.transport.send(own_error(fault))
-                return
-            if shared.token not in posters or posters[shared.token].target != target:
-                posters[shared.token] = CaptionPoster(shared, target)
-        self._posts_changed.set()
-
-    async def _post(self, shared: SharedCaptions) -> None:
-        """Post captions where that is wanted, as long as the socket is open."""
-        while True:
-            self._posts_changed = changed = anyio.Event()
-            async with anyio.create_task_group() as tasks:
-                if (poster := self.services.caption_posters.get(shared.token)) is not None:
-                    tasks.start_soon(poster.run, self._report_posts)
-                await changed.wait()
-                tasks.cancel_scope.cancel()
-
-    async def _report_posts(self, is_taken: bool, status: int | None) -> None:
-        """Report to who publishes whether the service takes what is posted, when that changes."""
-        with suppress(GoneError):
-            await self.transport.send({"type": "posting", "taken": is_taken, "status": status})
-
     async def _end(self, shared: SharedCaptions) -> None:
         """End and forget captions."""
         self.registry.end(shared)
-        self.services.caption_posters.pop(shared.token, None)
         if (writer := self.services.hls.pop(shared.token, None)) is not None:
             writer.look()
             with anyio.CancelScope(shield=True):

@@ -34,8 +34,8 @@ UTTERANCE = ("id", "start", "end", "language", "words", "translation", "unstable
 WORD = ("word", "start", "end", "language", "speaker")
 
 
-def read_publication(message: bytes | str) -> tuple[str, CaptionChange | Mapping[str, object] | None]:
-    """Read a message; returns its type, and the change of `captions` or the fields of `post`.
+def read_publication(message: bytes | str) -> tuple[str, CaptionChange | None]:
+    """Read a message; returns its type, and the change of `captions`.
 
     Raises: ApiError 400.
     """
@@ -48,11 +48,8 @@ def read_publication(message: bytes | str) -> tuple[str, CaptionChange | Mapping
     if kind == "captions":
         require_only(kind, given, CAPTIONS)
         return kind, read_change(given)
-    if kind == "post":
-        require_only(kind, given, ("url", "service"))
-        return kind, given
     if kind not in ("keepalive", "close"):
-        raise wrong("type", "captions, post, keepalive or close", shown(kind))
+        raise wrong("type", "captions, keepalive or close", shown(kind))
     require_only(kind, given, ())
     return kind, None
 

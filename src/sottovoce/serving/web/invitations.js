@@ -12,10 +12,6 @@ export class Invitations {
     $("share-open").addEventListener("click", () => this.open());
     $("share-start").addEventListener("click", () => sharing.start(key()));
     $("share-stop").addEventListener("click", () => sharing.stop());
-    $("post").addEventListener("submit", (event) => {
-      event.preventDefault();
-      sharing.post(sharing.postUrl ? "" : $("post-url").value.trim());
-    });
     $("view").addEventListener("input", () => this.show());
     for (const button of document.querySelectorAll(".copy-link")) button.addEventListener("click", () => copyLink(button));
     for (const type of ["state", "readers"]) sharing.addEventListener(type, () => this.show());
@@ -40,23 +36,12 @@ export class Invitations {
     $("share-link").value = isOn ? `${location.origin}/read#${token}` : "";
     const told = { on: readers === 1 ? "1 reader" : `${readers} readers`, lost: "connection lost: trying again", connecting: "connecting…" };
     $("share-state").textContent = told[state] ?? "";
-    this.showPosts();
     $("share-local").hidden = !isOn || !LOCAL.includes(location.hostname);
     $("share-count").hidden = !isOn;
     $("share-count").textContent = String(readers);
     $("share-open").classList.toggle("on", Boolean(isOn));
     $("view-local").hidden = Boolean(isOn);
     this.showView(isOn ? `#${token}` : "");
-  }
-
-  showPosts() {
-    const { postUrl, posting } = this.sharing;
-    $("post-start").textContent = postUrl ? "Stop" : "Send captions";
-    $("post-url").disabled = Boolean(postUrl);
-    const failed = posting && (posting.error ?? (posting.status ? `not taken (status ${posting.status}): trying again` : "no answer: trying again"));
-    const text = posting?.taken ? "captions arrive there" : failed || (postUrl ? "begins with the next words" : "");
-    $("post-state").textContent = text;
-    $("post-state").hidden = !text;
   }
 
   showView(end) {

@@ -78,8 +78,6 @@ export class Sharing extends EventTarget {
     this.state = "off";
     this.token = null;
     this.readers = 0;
-    this.postUrl = ""; // of YouTube's or Zoom's captions, "": none
-    this.posting = null; // what the server said of it last
     setInterval(() => this.say({ type: "keepalive" }), KEEP_ALIVE_MS);
   }
 
@@ -105,12 +103,7 @@ export class Sharing extends EventTarget {
       const message = JSON.parse(data);
       if (message.type === "ready") this.begin(message);
       if (message.type === "readers") this.readers = message.readers;
-      if (message.type === "posting") this.posting = message;
       if (message.type === "error") fault = message.error;
-      if (message.type === "error" && ["url", "service"].includes(fault.param)) {
-        this.posting = { error: fault.message };
-        this.postUrl = "";
-      }
       this.dispatchEvent(new Event("readers"));
     };
     let isOpened = false;
@@ -137,15 +130,6 @@ export class Sharing extends EventTarget {
     this.changes = new Changes(this.transcript, this.cleared);
     this.change("on");
     this.send();
-    if (this.postUrl) this.post(this.postUrl);
-  }
-
-  // Send captions to an address of YouTube or Zoom from now on; "": no longer.
-  post(url) {
-    this.postUrl = url;
-    this.posting = null;
-    this.say({ type: "post", url: url || null });
-    this.dispatchEvent(new Event("readers"));
   }
 
   closed(socket, code, fault) {
@@ -182,8 +166,6 @@ export class Sharing extends EventTarget {
     this.changes = null;
     this.token = null;
     this.readers = 0;
-    this.postUrl = "";
-    this.posting = null;
     this.change("off");
   }
 
