@@ -216,9 +216,11 @@ def test_what_is_published_again_as_it_was_goes_to_nobody_twice() -> None:
     take(**all_of_it)
     seen = shared.revision
     take(**all_of_it)
-    assert shared.since(seen) is None
+    assert shared.page(seen) is None
     take(**{**all_of_it, "utterances": [utterance(0, "one"), utterance(1, "corrected")]})
-    message = json.loads(shared.since(seen) or "")
+    page = shared.page(seen)
+    assert page is not None
+    message = json.loads(page.text)
     assert texts(message) == ["corrected"]
     assert set(message) == {"type", "revision", "utterances"}
 
@@ -326,7 +328,9 @@ def test_who_reads_slowly_is_sent_the_newest_once(quick: ServerThread) -> None:
             for number in range(50):
                 await speaker.send(captions(now=utterance(7, f"word{number}")))
             await asyncio.to_thread(until, lambda: shared.revision == seen + 50)
-            message = json.loads(shared.since(seen) or "")
+            page = shared.page(seen)
+            assert page is not None
+            message = json.loads(page.text)
             assert message["now"]["words"][0]["word"] == " word49"
             assert set(message) == {"type", "revision", "now"}
 

@@ -28,12 +28,6 @@ LISTENING = (
         help="Also speak Wyoming (Home Assistant) there; it knows no keys. [no]",
     ),
     click.option(
-        "--hls",
-        type=click.Path(file_okay=False, writable=True),
-        metavar="DIR",
-        help="Also write captions that are shared as HLS there, a folder of WebVTT for each session. [no]",
-    ),
-    click.option(
         "--traces",
         is_flag=True,
         help="Send OpenTelemetry's traces, by OTLP over HTTP, as the variables OTEL_EXPORTER_OTLP_… say "

@@ -209,7 +209,6 @@ def settings_of(given: Mapping[str, Any], names: list[str]) -> ServerSettings:
             shutdown_s=given["shutdown_timeout"],
         ),
         translation=translation(given),
-        hls=given["hls"],
         traces=given["traces"],
         jobs=jobs(given),
         work=Work(

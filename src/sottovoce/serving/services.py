@@ -17,7 +17,6 @@ from sottovoce.formats.document import Json
 from sottovoce.serving.access.api_keys import ApiKey, KeyRing
 from sottovoce.serving.access.client_secrets import ClientSecrets
 from sottovoce.serving.access.key_limits import KeyLimits
-from sottovoce.serving.captions.hls import HlsWriter
 from sottovoce.serving.captions.shared_captions import CaptionRegistry
 from sottovoce.serving.jobs.job_runner import JobRunner
 from sottovoce.serving.jobs.transcription_job import JOB_STATES
@@ -58,8 +57,6 @@ class Services(Collector):
         self.inference_model = settings.models.model
         """Of whisper.cpp's `/inference`, which names none."""
         self.captions = CaptionRegistry(sessions=settings.limits.sessions, readers=settings.limits.readers)
-        self.hls: dict[str, HlsWriter] = {}
-        """Of captions that are shared, by their tokens."""
         self.overload = OverloadWatch(settings.limits.wait_s)
         self.tracing = make_tracing(settings.traces)
         self.is_ready = not settings.models.preload

@@ -340,8 +340,8 @@ class JobSettings:
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
     """All that a server is told. wyoming: None: Home Assistant is not listened for. translation: None: live
-    speech is translated into English alone, by Whisper itself. hls: a folder for shared captions as HLS.
-    jobs: None: recordings are answered at once alone. traces: OpenTelemetry's are sent.
+    speech is translated into English alone, by Whisper itself. jobs: None: recordings are answered at once
+    alone. traces: OpenTelemetry's are sent.
     """
 
     models: ModelSettings
@@ -351,7 +351,6 @@ class ServerSettings:
     work: Work = field(default_factory=Work)
     wyoming: WyomingAddress | None = None
     translation: TranslationSettings | None = None
-    hls: str | None = None
     traces: bool = False
     jobs: JobSettings | None = None
 

@@ -8,17 +8,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 
 import anyio
-import anyio.to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.websockets import WebSocket
 
 from sottovoce.serving.access.gate import CAPTIONS_PATH, SUBPROTOCOL
 from sottovoce.serving.captions.caption_messages import read_publication
-from sottovoce.serving.captions.hls import HlsWriter
 from sottovoce.serving.captions.shared_captions import CaptionRegistry, SharedCaptions
 from sottovoce.serving.live.connection import DONE, GOING_DOWN, off_loop
 from sottovoce.serving.live.transport import GoneError, WebSocketTransport, own_error
@@ -31,8 +28,6 @@ TOKEN_HEADER, RESUME_HEADER = "x-captions-token", "x-captions-resume"
 """Headers with the same secrets, in a request for the reason why a socket is refused."""
 COME_AGAIN_S = 60.0
 """How long captions are kept whose publisher was cut off."""
-WRITE_EVERY_S = 0.5
-"""The interval at which segments of HLS are written that are due."""
 
 
 class CaptionSocket:
@@ -130,7 +125,6 @@ class Publisher(CaptionSocket):
             await self.until_first(
                 lambda: self._take(shared),
                 lambda: self._report_readers(shared),
-                lambda: self._write(shared),
                 lambda: self._until_replaced(shared, number),
                 self.until_leaving,
             )
@@ -138,7 +132,7 @@ class Publisher(CaptionSocket):
             is_over = False
         finally:
             if shared.publisher == number and (is_over or self.services.is_leaving):
-                await self._end(shared)
+                self.registry.end(shared)
         if not is_over:
             await self._wait_for_another(shared, number)
 
@@ -179,27 +173,7 @@ class Publisher(CaptionSocket):
         with anyio.move_on_after(COME_AGAIN_S):
             await self.services.until_leaving()
         if shared.publisher == number:
-            await self._end(shared)
-
-    async def _write(self, shared: SharedCaptions) -> None:
-        """Write captions as HLS, where that is wanted, as long as the socket is open."""
-        folder = self.services.settings.hls
-        if folder is None:
-            await anyio.sleep_forever()
-            return
-        writer = self.services.hls.setdefault(shared.token, HlsWriter(shared, Path(folder) / shared.token))
-        while True:
-            await anyio.sleep(WRITE_EVERY_S)
-            writer.look()
-            await anyio.to_thread.run_sync(writer.write)
-
-    async def _end(self, shared: SharedCaptions) -> None:
-        """End and forget captions."""
-        self.registry.end(shared)
-        if (writer := self.services.hls.pop(shared.token, None)) is not None:
-            writer.look()
-            with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(lambda: writer.write(is_last=True))
+            self.registry.end(shared)
 
 
 class Reader(CaptionSocket):

@@ -1,1 +1,1 @@
-"""Captions of a session that others read: on pages, and as HLS."""
+"""Captions of a session that others read."""

@@ -143,10 +143,6 @@ class SharedCaptions:
         self.is_ended = True
         self.wake()
 
-    def since(self, revision: int) -> str | None:
-        """Return one message with all that has changed since a revision, -1: all; None: nothing has."""
-        return None if revision == self.revision else self._page(revision, sys.maxsize).text
-
     def page(self, revision: int) -> Page | None:
         """Return the next page with what has changed since a revision, -1: all; None: nothing has."""
         if revision == self.revision:
@@ -154,10 +150,10 @@ class SharedCaptions:
         if revision not in self._pages:
             if len(self._pages) >= KEPT_PAGES:
                 self._pages.clear()
-            self._pages[revision] = self._page(revision, PAGE_CHARACTERS)
+            self._pages[revision] = self._page(revision)
         return self._pages[revision]
 
-    def _page(self, revision: int, most_characters: int) -> Page:
+    def _page(self, revision: int) -> Page:
         """Make a message of changes since a revision, in their order, until it is long enough."""
         utterances: list[str] = []
         n_characters, end = 0, self.revision
@@ -167,7 +163,7 @@ class SharedCaptions:
                 continue
             text = self._utterances[number][1]
             n_characters += len(text)
-            if utterances and n_characters > most_characters:
+            if utterances and n_characters > PAGE_CHARACTERS:
                 end = changed - 1
                 break
             utterances.append(text)
