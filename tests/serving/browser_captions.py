@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from sottovoce.serving.captions.caption_messages import MAX_MESSAGE_CHARACTERS, read_publication
+from sottovoce.serving.apis.caption_routes import MAX_MESSAGE_CHARACTERS, read_publication
 from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.settings import Access
 from tests.serving.browser_page import LANGUAGES, SPOKEN, browser, microphone, picture, pytestmark, state

@@ -15,9 +15,9 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from sottovoce.serving import captions as shared_captions
 from sottovoce.serving.apis import caption_routes as sockets
-from sottovoce.serving.captions import shared_captions
-from sottovoce.serving.captions.caption_messages import read_publication
+from sottovoce.serving.apis.caption_routes import read_publication
 from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.settings import Access, ServerLimits
 from tests.serving.servers import SlowModel, serving, until

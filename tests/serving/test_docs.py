@@ -13,11 +13,11 @@ import pytest
 
 from sottovoce.cli.main import cli
 from sottovoce.options.requests import WITHOUT_EFFECT
-from sottovoce.serving.apis.deepgram_params import OF_BOTH, OF_RECORDINGS, OF_STREAMS
-from sottovoce.serving.apis.flux_params import OF_TURNS
+from sottovoce.serving.apis.deepgram import OF_BOTH, OF_RECORDINGS, OF_STREAMS
+from sottovoce.serving.apis.flux import OF_TURNS
 from sottovoce.serving.apis.sottovoce_live import FIELDS
 from sottovoce.serving.http.server import ServerThread
-from sottovoce.serving.recordings.inference_request import SUPPORTED as INFERENCE
+from sottovoce.serving.parsing.forms import fields_of
 from sottovoce.serving.recordings.requests import SUPPORTED
 from tests.serving.servers import CLIPS
 
@@ -52,7 +52,7 @@ def test_the_file_of_options_is_understood(tmp_path: Path) -> None:
 
 
 def test_every_field_of_the_other_apis_is_told() -> None:
-    for name in {*OF_BOTH, *OF_STREAMS, *OF_RECORDINGS, *OF_TURNS} | set(INFERENCE) - {
+    for name in {*OF_BOTH, *OF_STREAMS, *OF_RECORDINGS, *OF_TURNS} | set(fields_of("whisper_cpp")) - {
         *WITHOUT_EFFECT,
         "file",
     }:

@@ -19,17 +19,17 @@ from hypothesis import strategies as st
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from sottovoce.serving.apis import flux_turns
-from sottovoce.serving.apis.flux_params import (
+from sottovoce.serving.apis import flux
+from sottovoce.serving.apis.flux import (
     LONGEST_HANGOVER_S,
     FluxParams,
+    FluxTurns,
     TurnThresholds,
     confidence_of,
     configured_flux,
     flux_params,
     pause_of,
 )
-from sottovoce.serving.apis.flux_turns import FluxTurns
 from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.scheduling.model_registry import ModelRegistry
@@ -238,7 +238,7 @@ def test_at_1_only_the_timeout_and_the_client_end_a_turn() -> None:
 
 def test_a_turn_has_an_end_whatever_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every message has all words of its turn, so that one without an end would cost ever more."""
-    monkeypatch.setattr(flux_turns, "MOST_WORDS", 10)
+    monkeypatch.setattr(flux, "MOST_WORDS", 10)
     talk = Talk(TurnThresholds(certain=1.0, timeout_ms=60_000.0))
     for i in range(30):
         talk.speak(f"a{i}", f"b{i}")

@@ -178,7 +178,7 @@ def test_deepgram_refuses_what_would_mislead(quick: ServerThread, name: str) -> 
 
 
 def test_a_diarizer_tells_speakers_apart(quick: ServerThread) -> None:
-    from sottovoce.serving.apis.deepgram_params import recording_params, stream_params
+    from sottovoce.serving.apis.deepgram import recording_params, stream_params
 
     registry = quick.services.registry
     for read in (stream_params, recording_params):

@@ -18,10 +18,9 @@ from sottovoce.decoding.filters import suppressed_tokens
 from sottovoce.errors import ModelNotFoundError
 from sottovoce.options.decoding import NON_SPEECH, SPECIALS_ALONE
 from sottovoce.options.transcribe import TranscribeOptions
-from sottovoce.serving.apis.whisper_cpp import with_turn_signs
+from sottovoce.serving.apis.whisper_cpp import inference_request, with_turn_signs
 from sottovoce.serving.http.server import ServerThread
-from sottovoce.serving.parsing.fields import Fields
-from sottovoce.serving.recordings.inference_request import SUPPORTED, inference_request
+from sottovoce.serving.parsing.forms import Fields, fields_of
 from sottovoce.serving.settings import ModelSettings
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Samples, Segment, Turn
@@ -176,7 +175,7 @@ def test_what_is_off_or_without_effect_changes_nothing() -> None:
     assert inference_request(Fields([]), "small") == inference_request(
         Fields([*off.items(), *other.items(), ("split_on_word", "true"), ("debug_mode", "true")]), "small"
     )
-    assert set(SUPPORTED) > {"file", "vad", "translate"}
+    assert set(fields_of("whisper_cpp")) > {"file", "vad", "translate"}
 
 
 def test_their_search_is_done() -> None:

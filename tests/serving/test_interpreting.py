@@ -15,8 +15,8 @@ from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import InvalidStatus
 
 from sottovoce.api import Model
+from sottovoce.serving.apis import sottovoce_live
 from sottovoce.serving.http.server import ServerThread
-from sottovoce.serving.live import session_translator
 from sottovoce.serving.settings import TranslationSettings
 from sottovoce.translation.chat import ChatServer
 from sottovoce.translation.chat_translator import Glossary
@@ -108,7 +108,7 @@ def test_a_server_that_fails_takes_no_words_away_and_is_not_named(
 
 
 def test_words_do_not_wait_for_a_slow_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_translator, "LAST_S", 0.2)
+    monkeypatch.setattr(sottovoce_live, "LAST_S", 0.2)
     release = threading.Event()
 
     def wait(document: dict[str, Any]) -> Answer:

@@ -20,6 +20,7 @@ from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.formats.event_lines import event_document
 from sottovoce.serving.http.server import ServerThread
+from sottovoce.serving.live.connection import InputQueue
 from sottovoce.serving.settings import ServerLimits
 from sottovoce.types import Samples
 from tests.serving.servers import CLIPS, SlowModel, serving, until
@@ -273,19 +274,17 @@ def test_a_sender_who_is_too_fast_is_slowed_down() -> None:
                 await socket.send(SECOND)
             await socket.send('{"type": "close"}')
 
-        from sottovoce.serving.live import input_queue
+        before = InputQueue.put_audio
 
-        before = input_queue.InputQueue.put_audio
-
-        async def watched(self: input_queue.InputQueue[Any], samples: Samples) -> None:
+        async def watched(self: InputQueue[Any], samples: Samples) -> None:
             most.append(self.n_samples)
             await before(self, samples)
 
-        input_queue.InputQueue.put_audio = watched  # type: ignore[method-assign]
+        InputQueue.put_audio = watched  # type: ignore[method-assign]
         try:
             messages, code, _ = talk(server, speak)
         finally:
-            input_queue.InputQueue.put_audio = before  # type: ignore[method-assign]
+            InputQueue.put_audio = before  # type: ignore[method-assign]
     assert code == 1000
     assert messages[-1]["received"] == 60.0
     assert max(most) <= 3 * 16_000

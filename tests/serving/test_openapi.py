@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from sottovoce.serving.apis.deepgram_params import OF_BOTH, OF_STREAMS, REFUSED
-from sottovoce.serving.apis.flux_params import OF_TURNS
+from sottovoce.serving.apis.deepgram import OF_BOTH, OF_STREAMS, REFUSED
+from sottovoce.serving.apis.flux import OF_TURNS
 from sottovoce.serving.apis.sottovoce_live import FIELDS
 from sottovoce.serving.apis.transcription_jobs import UPLOAD_ID, WEBHOOK_URL
 from sottovoce.serving.http.app import ROUTES
 from sottovoce.serving.http.openapi import document
 from sottovoce.serving.http.server import ServerThread
-from sottovoce.serving.recordings.inference_request import SUPPORTED as INFERENCE
+from sottovoce.serving.parsing.forms import fields_of
 from sottovoce.serving.recordings.requests import SUPPORTED
 from sottovoce.serving.settings import JobSettings, ServerLimits
 from sottovoce.types import Transcript
@@ -77,7 +77,7 @@ def test_it_has_every_path_and_field_that_is_read(quick: ServerThread) -> None:
     assert properties("/v1/audio/transcriptions") == set(SUPPORTED["transcribe"])
     assert properties("/v1/audio/translations") == set(SUPPORTED["translate"])
     assert properties("/v1/jobs") == {*SUPPORTED["transcribe"], UPLOAD_ID, WEBHOOK_URL}
-    assert properties("/inference") == set(INFERENCE)
+    assert properties("/inference") == set(fields_of("whisper_cpp"))
 
 
 def operations() -> list[Any]:

@@ -8,7 +8,7 @@ import pytest
 from openai import OpenAI
 
 from sottovoce.serving.parsing.faults import ApiError
-from sottovoce.serving.parsing.fields import Fields
+from sottovoce.serving.parsing.forms import Fields
 from sottovoce.serving.recordings.requests import transcription_request
 
 

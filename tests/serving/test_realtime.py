@@ -21,7 +21,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from sottovoce.audio.io import load_audio
 from sottovoce.serving.access.client_secrets import ClientSecrets
-from sottovoce.serving.apis.openai_realtime_config import RealtimeSessionConfig, updated
+from sottovoce.serving.apis.openai_realtime import RealtimeSessionConfig, updated
 from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.settings import Access, ServerLimits

@@ -22,7 +22,7 @@ from sottovoce.errors import ModelNotFoundError
 from sottovoce.serving.apis.sottovoce_live import SessionRequest, configured
 from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.parsing.faults import ApiError
-from sottovoce.serving.recordings.known_speakers import known_speakers
+from sottovoce.serving.recordings.requests import known_speakers
 from sottovoce.serving.settings import OPENAI_NAMES
 from sottovoce.types import Turn
 from tests.serving.servers import CLIPS

@@ -17,7 +17,7 @@ from sottovoce.formats.document import Json
 from sottovoce.serving.access.api_keys import ApiKey, KeyRing
 from sottovoce.serving.access.client_secrets import ClientSecrets
 from sottovoce.serving.access.key_limits import KeyLimits
-from sottovoce.serving.captions.shared_captions import CaptionRegistry
+from sottovoce.serving.captions import CaptionRegistry
 from sottovoce.serving.jobs.job_runner import JobRunner
 from sottovoce.serving.jobs.transcription_job import JOB_STATES
 from sottovoce.serving.metrics import Metrics

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import anyio
 import h11
 
-from sottovoce.serving.parsing.fields import wrong
+from sottovoce.serving.parsing.faults import wrong
 
 WITHIN_S = 10.0
 """For all of a post, the look-up of its address too."""

@@ -14,8 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from sottovoce.formats.document import Json, json_text
 from sottovoce.serving.parsing.faults import fault_of, leaving
-from sottovoce.serving.parsing.fields import Fields
-from sottovoce.serving.recordings.file_jobs import RunningJob, begin_job
+from sottovoce.serving.parsing.forms import Fields
 from sottovoce.serving.recordings.openai_documents import (
     TEXT_TYPES,
     Deltas,
@@ -26,7 +25,7 @@ from sottovoce.serving.recordings.openai_documents import (
     text_answer,
 )
 from sottovoce.serving.recordings.requests import FileRequest, transcription_request, translation_request
-from sottovoce.serving.recordings.uploads import received_form
+from sottovoce.serving.recordings.uploads import RunningJob, begin_job, received_form
 from sottovoce.types import Transcript
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from sottovoce.serving.apis.transcription_jobs import owner_of, runner_of
 from sottovoce.serving.jobs.upload_store import ResumableUpload, held
 from sottovoce.serving.parsing.faults import ApiError
-from sottovoce.serving.recordings.uploaded_file import MAX_NAME_LENGTH
+from sottovoce.serving.recordings.requests import MAX_NAME_LENGTH
 from sottovoce.serving.recordings.uploads import check_size, pieces_of
 from sottovoce.serving.services import services_of
 

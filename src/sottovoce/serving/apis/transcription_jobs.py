@@ -13,13 +13,11 @@ from sottovoce.formats.document import Json
 from sottovoce.serving.jobs.job_runner import JobRunner, with_result
 from sottovoce.serving.jobs.transcription_job import TranscriptionJob, new_id
 from sottovoce.serving.jobs.upload_store import held
-from sottovoce.serving.parsing.faults import ApiError
-from sottovoce.serving.parsing.fields import Fields, number_of, wrong
-from sottovoce.serving.parsing.ignored import note_ignored
-from sottovoce.serving.recordings.file_jobs import while_there
-from sottovoce.serving.recordings.requests import FileRequest, transcription_request
-from sottovoce.serving.recordings.uploaded_file import UploadedFile, size_of
-from sottovoce.serving.recordings.uploads import check_duration, received_form, require_file
+from sottovoce.serving.parsing.faults import ApiError, wrong
+from sottovoce.serving.parsing.forms import Fields
+from sottovoce.serving.parsing.values import note_ignored, number_of
+from sottovoce.serving.recordings.requests import FileRequest, UploadedFile, size_of, transcription_request
+from sottovoce.serving.recordings.uploads import check_duration, received_form, require_file, while_there
 from sottovoce.serving.services import key_of, services_of
 
 DEFAULT_LISTED, MOST_LISTED = 20, 100

@@ -32,16 +32,15 @@ from sottovoce.serving.apis.resumable_uploads import (
     upload_options,
     upload_state,
 )
-from sottovoce.serving.apis.sottovoce_live import live, live_refusal
+from sottovoce.serving.apis.sottovoce_live import live, live_refusal, targets
 from sottovoce.serving.apis.transcription_jobs import create_job, delete_job, job_info, job_list
 from sottovoce.serving.apis.whisper_cpp import inference, load, plainly
 from sottovoce.serving.http.connections import ConnectionMiddleware
 from sottovoce.serving.http.openapi import document as openapi_document
 from sottovoce.serving.http.request_log import RequestLogMiddleware, error_response
-from sottovoce.serving.live.session_translator import targets
 from sottovoce.serving.metrics import CONTENT_TYPE, Metrics
 from sottovoce.serving.parsing.faults import ApiError, leaving, logged_fault
-from sottovoce.serving.parsing.ignored import HEADER as IGNORED_HEADER
+from sottovoce.serving.parsing.values import HEADER as IGNORED_HEADER
 from sottovoce.serving.scheduling.model_registry import ModelRegistry
 from sottovoce.serving.scheduling.model_work import ModelWork
 from sottovoce.serving.scheduling.racing import unless

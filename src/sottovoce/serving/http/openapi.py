@@ -16,7 +16,7 @@ from sottovoce.formats.document import Json
 from sottovoce.options.requests import LANGUAGE_EXAMPLES, TRANSLATION_FORMATS
 from sottovoce.options.schema import Api
 from sottovoce.serving.access.public_post import MAX_URL
-from sottovoce.serving.apis.deepgram_params import ENCODINGS, OF_BOTH, OF_RECORDINGS, UTT_SPLIT_S
+from sottovoce.serving.apis.deepgram import ENCODINGS, OF_BOTH, OF_RECORDINGS, UTT_SPLIT_S
 from sottovoce.serving.apis.openai_realtime import MAX_SECRET_S, MIN_SECRET_S
 from sottovoce.serving.apis.transcription_jobs import MOST_LISTED, UPLOAD_ID, WEBHOOK_URL
 from sottovoce.serving.jobs.transcription_job import JOB_STATES

@@ -26,7 +26,7 @@ from sottovoce.serving.access.key_limits import KeyLimits
 from sottovoce.serving.live.transport import deny, error_answer
 from sottovoce.serving.metrics import Metrics
 from sottovoce.serving.parsing.faults import ApiError
-from sottovoce.serving.parsing.ignored import ignored_header
+from sottovoce.serving.parsing.values import ignored_header
 from sottovoce.serving.tracing import STATUS, SetAttribute, Tracing
 
 logger = logging.getLogger(__name__)

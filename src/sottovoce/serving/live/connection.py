@@ -1,20 +1,23 @@
 """One live client: its messages are read, audio and commands worked off in order, events sent back.
 
 Six tasks: one reads, one works, one does what goes on in the background, one reports, two wait: for the
-server to go down, and for the model to fall behind. None of them runs the model. What messages and events
-look like, the protocols in `apis` know.
+server to go down, and for the model to fall behind. None of them runs the model. The protocols in `apis`
+read messages and render events.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
+import threading
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar, cast
 
 import anyio
 import anyio.to_thread
@@ -25,7 +28,6 @@ from sottovoce.audio.live_container import LiveContainer
 from sottovoce.formats.document import Json
 from sottovoce.options.live import LiveOptions
 from sottovoce.serving.access.api_keys import ApiKey
-from sottovoce.serving.live.input_queue import InputQueue
 from sottovoce.serving.live.transport import GoneError, Transport, WebSocketTransport, own_error
 from sottovoce.serving.parsing.faults import UNAVAILABLE, ApiError, fault_of, logged_fault
 from sottovoce.serving.parsing.pcm import PcmReader
@@ -347,3 +349,89 @@ def require_finite(samples: Samples) -> None:
     """Check samples (n,). Raises: ApiError for NaN and infinity."""
     if not np.isfinite(samples).all():
         raise ApiError("audio: expected finite samples, got NaN or infinity", code="invalid_audio")
+
+
+C = TypeVar("C")
+
+MAX_COMMANDS = 64
+"""That wait before their sender does."""
+
+
+class InputQueue(Generic[C]):
+    """A queue of samples and commands of type C: one putter at a time, one taker.
+
+    max_samples: of audio that waits before its sender does.
+    """
+
+    def __init__(self, max_samples: int) -> None:
+        self._max_samples = max_samples
+        self._items: deque[Samples | C] = deque()
+        self._n_samples = 0
+        self._n_commands = 0
+        self._lock = threading.Lock()
+        self._loop = asyncio.get_running_loop()
+        self._changed = anyio.Event()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits."""
+        return not self._items
+
+    @property
+    def n_samples(self) -> int:
+        """Samples that wait."""
+        return self._n_samples
+
+    async def put_audio(self, samples: Samples) -> None:
+        """Add samples (n,); returns when what waits is within the limit."""
+        if len(samples):
+            with self._lock:
+                self._items.append(samples)
+                self._n_samples += len(samples)
+            self._wake()
+        while self._n_samples > self._max_samples:
+            await self._changed.wait()
+
+    async def put(self, command: C) -> None:
+        """Add a command; returns when few of them wait."""
+        with self._lock:
+            self._items.append(command)
+        self._n_commands += 1
+        self._wake()
+        while self._n_commands > MAX_COMMANDS:
+            await self._changed.wait()
+
+    async def take(self) -> Samples | C:
+        """Take the next command, or all audio before it, (n,); waits for one."""
+        while not self._items:
+            await self._changed.wait()
+        if isinstance(self._items[0], np.ndarray):
+            audio = self._audio()
+            self._wake()
+            return audio
+        with self._lock:
+            command = cast(C, self._items.popleft())
+        self._n_commands -= 1
+        self._wake()
+        return command
+
+    def take_audio(self) -> Samples:
+        """Take all audio before the next command, (n,), if any; from any thread, while nobody takes."""
+        audio = self._audio()
+        if len(audio):
+            with suppress(RuntimeError):  # the loop has ended, and nobody waits any more
+                self._loop.call_soon_threadsafe(self._wake)
+        return audio
+
+    def _audio(self) -> Samples:
+        pieces: list[Samples] = [np.zeros(0, np.float32)]
+        with self._lock:
+            while self._items and isinstance(following := self._items[0], np.ndarray):
+                pieces.append(following)
+                self._items.popleft()
+            self._n_samples -= sum(map(len, pieces))
+        return np.concatenate(pieces)
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()

@@ -74,6 +74,11 @@ class ApiError(Exception):
         return 0 if self.retry_s is None else max(1, round(self.retry_s))
 
 
+def wrong(name: str, expected: str, got: str) -> ApiError:
+    """Make the fault of a value that is not what it should be."""
+    return ApiError(f"{name}: expected {expected}, got {got}", param=name, code="invalid_value")
+
+
 def busy(message: str, retry_s: float) -> ApiError:
     """Make the fault of more requests than can be served just now."""
     return ApiError(message, status=429, kind="rate_limit_error", code="rate_limit_exceeded", retry_s=retry_s)

@@ -1,11 +1,21 @@
-"""What a client asks of a recording, from the fields of OpenAI's API. Knows no web framework."""
+"""Recordings of requests, and what a client asks of them by the fields of OpenAI's API.
+
+Does not depend on a web framework.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import base64
+import binascii
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import BinaryIO, cast
 
-from sottovoce.errors import OptionError
+from starlette.datastructures import UploadFile
+
+from sottovoce.audio.io import load_audio
+from sottovoce.errors import AudioError, OptionError
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.requests import TRANSLATION_FORMATS
@@ -13,15 +23,12 @@ from sottovoce.options.schema import Option, Values, made
 from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import WINDOW_VAD, VadOptions
-from sottovoce.serving.parsing.client_values import MAX_CHARACTERS
-from sottovoce.serving.parsing.faults import ApiError
-from sottovoce.serving.parsing.fields import Fields, number_of, wrong
-from sottovoce.serving.parsing.forms import fields_of, read_form
-from sottovoce.serving.parsing.ignored import Known, leaves, unknown_fields
-from sottovoce.serving.recordings.known_speakers import known_speakers
+from sottovoce.serving.parsing.faults import ApiError, wrong
+from sottovoce.serving.parsing.forms import Fields, fields_of, read_form
+from sottovoce.serving.parsing.values import MAX_CHARACTERS, Known, leaves, number_of, unknown_fields
 from sottovoce.serving.scheduling.model_work import TranscriptionRequest
 from sottovoce.text.languages import find_language
-from sottovoce.types import Task
+from sottovoce.types import SAMPLE_RATE, Samples, Task
 
 STREAMED = ("verbose_json", "json", "text", "diarized_json")
 TRANSLATED = ("file", "model", "prompt", "response_format", "temperature", "seed")
@@ -177,3 +184,83 @@ def unknown_chunking(strategy: str | Mapping[str, object] | None) -> tuple[str, 
     """List the fields of a `chunking_strategy` that have no effect."""
     known: Known = {"chunking_strategy": leaves("type", *CHUNKING)}
     return unknown_fields({"chunking_strategy": strategy}, known)
+
+
+MOST = 4
+SHORTEST_S, LONGEST_S = 1.0, 30.0
+NAMES, REFERENCES = "known_speaker_names[]", "known_speaker_references[]"
+
+
+def known_speakers(names: Sequence[str], references: Sequence[str]) -> dict[str, Samples]:
+    """Speech (n,) at 16 kHz by name.
+
+    Raises: ApiError 400.
+    """
+    if len(names) != len(references):
+        message = f"{NAMES}: expected a reference for each name, got {len(names)} and {len(references)}"
+        raise ApiError(message, param=NAMES, code="invalid_value")
+    if len(names) > MOST or len(set(names)) < len(names) or not all(name.strip() for name in names):
+        message = f"{NAMES}: expected at most {MOST} different names"
+        raise ApiError(message, param=NAMES, code="invalid_value")
+    return {name: speech_of(reference) for name, reference in zip(names, references, strict=True)}
+
+
+def speech_of(reference: str) -> Samples:
+    """Return the speech in a `data:` address.
+
+    Raises: ApiError 400.
+    """
+    head, _, content = reference.partition(",")
+    try:
+        if not head.startswith("data:") or not head.endswith(";base64"):
+            raise ValueError("no data: address")
+        samples = load_audio(base64.b64decode(content, validate=True), duration_s=2 * LONGEST_S)
+    except (binascii.Error, ValueError) as error:
+        reason = str(error) if isinstance(error, AudioError) else "something else"
+        message = f"{REFERENCES}: expected 'data:audio/wav;base64,…', got {reason}"
+        raise ApiError(message, param=REFERENCES, code="invalid_value") from error
+    if not SHORTEST_S <= len(samples) / SAMPLE_RATE <= LONGEST_S:
+        message = f"{REFERENCES}: expected {SHORTEST_S:.0f} to {LONGEST_S:.0f} seconds of speech"
+        raise ApiError(message, param=REFERENCES, code="invalid_value")
+    return samples
+
+
+MAX_NAME_LENGTH = 200
+
+
+class UploadedFile:
+    """A recording in its temporary file, as `audio.io` reads it, by the name that it came with.
+
+    sha256: of its bytes, in letters; "" where nobody took it.
+    """
+
+    def __init__(self, upload: UploadFile, sha256: str = "") -> None:
+        self.sha256 = sha256
+        name = (upload.filename or "").replace("\\", "/").rsplit("/", 1)[-1]
+        shown = "".join(letter for letter in name if letter.isprintable())[:MAX_NAME_LENGTH]
+        self.name = shown or "the upload"
+        self._file = upload.file
+
+    def read(self, n_bytes: int = -1) -> bytes:
+        return self._file.read(n_bytes)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def seekable(self) -> bool:
+        return True
+
+    @property
+    def source(self) -> BinaryIO:
+        """As the library's `AudioSource`."""
+        return cast(BinaryIO, self)
+
+
+def size_of(upload: UploadedFile) -> int:
+    """Return the bytes of a recording."""
+    n_bytes = upload.seek(0, os.SEEK_END)
+    upload.seek(0)
+    return n_bytes

@@ -1,17 +1,19 @@
-"""Forms with one recording in them, taken into a temporary file; within limits of size and time.
+"""Recordings of requests: received into a temporary file within limits of size and time, checked,
+transcribed.
 
-The file is read by `audio.io`, through its bytes alone: whatever a playlist in it names is not opened.
+The file is read by `audio.io`, through its bytes alone: other files that a playlist names are not opened.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from email.message import Message
 from mimetypes import guess_extension
 from tempfile import SpooledTemporaryFile
-from typing import BinaryIO, cast
+from typing import BinaryIO, TypeVar, cast
 
 import anyio
 from python_multipart.multipart import parse_options_header
@@ -21,13 +23,16 @@ from starlette.requests import Request
 
 from sottovoce.audio.io import open_audio
 from sottovoce.serving.parsing.faults import ApiError
-from sottovoce.serving.parsing.fields import RECORDINGS, Fields
+from sottovoce.serving.parsing.forms import RECORDINGS, Fields
 from sottovoce.serving.parsing.pcm import WAV_HEADER_BYTES, wav_header
+from sottovoce.serving.parsing.values import note_ignored
 from sottovoce.serving.recordings.decode_pool import Slices
-from sottovoce.serving.recordings.uploaded_file import UploadedFile
-from sottovoce.serving.services import services_of
+from sottovoce.serving.recordings.requests import FileRequest, UploadedFile
+from sottovoce.serving.scheduling.model_work import FileWork
+from sottovoce.serving.scheduling.racing import unless
+from sottovoce.serving.services import Services, key_of, services_of
 from sottovoce.serving.settings import ServerLimits
-from sottovoce.types import SAMPLE_RATE
+from sottovoce.types import SAMPLE_RATE, Transcript
 
 FILE_FIELD = b"file"
 """The field of a form that is its recording."""
@@ -262,3 +267,81 @@ def check_duration(upload: UploadedFile, most_s: float) -> Slices[float]:
 def int_or_none(text: str | None) -> int | None:
     """Read a header's number; None: there is none."""
     return int(text) if text is not None and text.isdecimal() else None
+
+
+T = TypeVar("T")
+
+LOOK_EVERY_S = 0.5
+"""How often is looked whether the client is still there."""
+
+
+@dataclass(slots=True)
+class RunningJob:
+    """A request with its job begun. resources: what it needs until it is answered."""
+
+    request: FileRequest
+    recording: UploadedFile
+    handle: FileWork
+    services: Services
+    resources: AsyncExitStack
+
+    def count(self, transcript: Transcript) -> None:
+        """Count what was done."""
+        self.services.metrics.file_seconds.inc(transcript.duration)
+
+    async def collected(self, request: Request) -> Transcript:
+        """Return the whole transcript; ends early when the client has gone.
+
+        Raises: ApiError 499 then, which nobody reads.
+        """
+        transcript = await while_there(request, self.handle.collect())
+        self.count(transcript)
+        return transcript
+
+
+async def while_there(request: Request, work: Awaitable[T]) -> T:
+    """Return what is awaited; its waiting is cancelled when the client has gone.
+
+    Raises: ApiError 499 then, which nobody reads.
+    """
+
+    async def gone() -> None:
+        while not await request.is_disconnected():
+            await anyio.sleep(LOOK_EVERY_S)
+
+    fault = ApiError("the client has gone", status=499, code="client_closed_request")
+    return await unless(gone, work, fault)
+
+
+async def begin_job(
+    request: Request,
+    stack: AsyncExitStack,
+    received: AbstractAsyncContextManager[tuple[Fields, UploadedFile | None]],
+    read: Callable[[Fields], FileRequest],
+    *,
+    adapt: Callable[[FileRequest, UploadedFile], Slices[FileRequest]] | None = None,
+) -> RunningJob:
+    """Receive a recording, check all of the request, and begin with it; the stack ends it.
+
+    read: the request from the fields of its form, called where recordings of known speakers in it may be
+    decoded. adapt: changes the request to suit the recording,
+    where that is decoded.
+    Raises: ApiError, and the errors of the library.
+    """
+    services, key = services_of(request), key_of(request)
+    services.key_limits.check_audio(key)
+    with services.upload():
+        fields, upload = await stack.enter_async_context(received)
+    stack.enter_context(services.recording())
+    file_request = await services.decoding.call(lambda: read(fields))
+    recording = require_file(upload)
+    name = services.registry.resolve(file_request.model)
+    note_ignored(request, services.registry.ignored(file_request.model, file_request.ignored))
+    checked = check_duration(recording, services.settings.limits.duration_s)
+    services.key_limits.take_recording(key, await while_there(request, services.decoding.run(checked)))
+    if adapt is not None:
+        file_request = await while_there(request, services.decoding.run(adapt(file_request, recording)))
+        recording.seek(0)
+    begun = services.registry.transcribing(name, recording.source, file_request.transcription)
+    handle = await stack.enter_async_context(begun)
+    return RunningJob(file_request, recording, handle, services, stack)

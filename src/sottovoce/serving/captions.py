@@ -1,7 +1,7 @@
 """Captions that one client publishes and many read: their present state, and changes since a revision.
 
-They are kept in memory for as long as their session lasts. A reader has a revision up to which it has read,
-and gets newer changes page by page; an utterance that changed several times is sent once. A page is
+They are kept in memory for as long as their session lasts. A reader has a revision up to which it has
+read, and gets newer changes page by page; an utterance that changed several times is sent once. A page is
 serialised once for all readers. This module does not depend on a web framework.
 """
 
