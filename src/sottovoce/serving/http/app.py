@@ -21,6 +21,7 @@ from sottovoce.api import Model
 from sottovoce.formats.document import Json
 from sottovoce.serving.access.gate import AccessControl
 from sottovoce.serving.apis.caption_routes import captions_refusal, publish, read
+from sottovoce.serving.apis.convert import convert
 from sottovoce.serving.apis.deepgram import listen, listen_recording
 from sottovoce.serving.apis.flux import listen_to_turns
 from sottovoce.serving.apis.openai_files import transcriptions, translations
@@ -237,6 +238,7 @@ ROUTES = [
     Route("/load", guarded(plainly(load)), methods=["POST"]),
     Route("/v1/audio/transcriptions", guarded(transcriptions), methods=["POST"]),
     Route("/v1/audio/translations", guarded(translations), methods=["POST"]),
+    Route("/v1/convert", guarded(convert), methods=["POST"]),
     Route("/v1/jobs", guarded(create_job), methods=["POST"]),
     Route("/v1/jobs", guarded(job_list), methods=["GET"]),
     Route("/v1/jobs/{id}", guarded(job_info), methods=["GET"]),
