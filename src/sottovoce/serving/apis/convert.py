@@ -80,7 +80,6 @@ async def convert(request: Request) -> Response:
 
 
 def conversion(query: Mapping[str, str]) -> Conversion:
-    """Read the parameters of an address. Raises: ApiError 400."""
     name = one_of(*FORMATS)("format", query.get("format", "json"))
     layout: dict[str, Any] = {
         key: read_field(key, query[key], *found) for key, found in LAYOUT.items() if key in query
@@ -123,5 +122,4 @@ def converted(body: bytes, wanted: Conversion) -> Slices[bytes]:
 
 
 def has_speakers(transcript: Transcript) -> bool:
-    """Return whether speakers are told apart."""
     return bool(transcript.turns) or any(segment.speaker for segment in transcript.segments)

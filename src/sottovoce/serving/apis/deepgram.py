@@ -78,7 +78,7 @@ DEFAULT_SPLIT_S = 0.8
 """Of pauses between utterances of a recording, as Deepgram has it."""
 
 WITHOUT_EFFECT = ("version", "tag", "extra", "mip_opt_out", "no_delay")
-"""Taken with any value: nobody could tell from an answer that they have no effect."""
+"""Accepted with any value, since no answer could show that they have no effect."""
 REFUSED = ("callback", "callback_method", "redact", "replace", "multichannel")
 """Not done here, and false at most: text that was to be unreadable or another one, or to go elsewhere."""
 OFF = ("false", "0", "")
@@ -105,13 +105,13 @@ OF_BOTH = (
 
 @dataclass(frozen=True, slots=True)
 class DeepgramParams:
-    """What is read_query of a stream or a recording.
+    """Parameters of a stream or a recording.
 
-    languages: empty: any. is_multi: say the language of every word. pause_ms: that ends speech; None: no end
-    of speech is told. utterance_end_ms: without words, until the end of an utterance is told.
-    is_punctuated: as written, rather than words alone in lower case. has_speakers: say who says every word.
-    is_raw: audio is samples of this encoding and rate, without a header that says so; else a container.
-    utt_split_s: the pause that parts utterances of a recording. ignored: parameters without effect.
+    languages: empty: any. is_multi: report the language of every word. pause_ms: the pause that ends speech;
+    None: no end of speech is reported. utterance_end_ms: the silence after which `UtteranceEnd` is sent.
+    is_punctuated: text as written, rather than words alone in lower case. has_speakers: report the speaker of
+    every word. is_raw: audio is samples of this encoding and rate without a header; else a container.
+    utt_split_s: the pause that separates utterances of a recording. ignored: parameters without effect.
     """
 
     model: str | None = None
@@ -134,7 +134,6 @@ class DeepgramParams:
 
     @property
     def options(self) -> LiveOptions:
-        """As the library's session takes it."""
         pause_ms = self.pause_ms or DEFAULT_PAUSE_MS
         return LiveOptions(
             languages=self.languages,
@@ -150,12 +149,43 @@ def stream_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) -> 
 
     Raises: ApiError 400, and 404 for a model that is not there.
     """
-    one, many, ignored = read_query(query, (*OF_BOTH, *OF_STREAMS))
+    one, params, _ = common_params(query, OF_STREAMS, registry)
+    end_ms = one.get("utterance_end_ms")
+    return replace(
+        params,
+        interim_results=flag("interim_results", one),
+        vad_events=flag("vad_events", one),
+        pause_ms=read_pause(one.get("endpointing")),
+        utterance_end_ms=None if end_ms is None else number_of("utterance_end_ms", end_ms, *UTTERANCE_END_MS),
+    )
+
+
+def recording_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) -> DeepgramParams:
+    """Read the address of a request.
+
+    Raises: ApiError 400, and 404 for a model that is not there.
+    """
+    one, params, many = common_params(query, OF_RECORDINGS, registry)
+    paragraphs = flag("paragraphs", one)
+    return replace(
+        params,
+        languages=read_detected(one, many) if one.get("detect_language") else params.languages,
+        is_punctuated=paragraphs or params.is_punctuated,
+        utterances=flag("utterances", one),
+        utt_split_s=number_of("utt_split", one.get("utt_split", DEFAULT_SPLIT_S), *UTT_SPLIT_S),
+        paragraphs=paragraphs,
+    )
+
+
+def common_params(
+    query: Iterable[tuple[str, str]], known: Sequence[str], registry: ModelRegistry
+) -> tuple[Mapping[str, str], DeepgramParams, Mapping[str, Sequence[str]]]:
+    """Read the parameters of streams and recordings; returns the last and all values of each too."""
+    one, many, ignored = read_query(query, (*OF_BOTH, *known))
     model = read_model(one, registry)
     is_raw, encoding, rate = read_format(one)
     languages, is_multi = read_language_hints(one, many)
-    end_ms = one.get("utterance_end_ms")
-    return DeepgramParams(
+    params = DeepgramParams(
         model=registry.resolve(model),
         languages=languages,
         is_multi=is_multi,
@@ -165,42 +195,9 @@ def stream_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) -> 
         encoding=encoding,
         sample_rate=rate,
         is_raw=is_raw,
-        interim_results=flag("interim_results", one),
-        vad_events=flag("vad_events", one),
-        pause_ms=read_pause(one.get("endpointing")),
-        utterance_end_ms=None if end_ms is None else number_of("utterance_end_ms", end_ms, *UTTERANCE_END_MS),
         ignored=registry.ignored(model, ignored),
     )
-
-
-def recording_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) -> DeepgramParams:
-    """Read the address of a request.
-
-    Raises: ApiError 400, and 404 for a model that is not there.
-    """
-    one, many, ignored = read_query(query, (*OF_BOTH, *OF_RECORDINGS))
-    model = read_model(one, registry)
-    languages, is_multi = read_language_hints(one, many)
-    if one.get("detect_language"):
-        languages = read_detected(one, many)
-    is_raw, encoding, rate = read_format(one)
-    paragraphs = flag("paragraphs", one)
-    split = one.get("utt_split", DEFAULT_SPLIT_S)
-    return DeepgramParams(
-        model=registry.resolve(model),
-        languages=languages,
-        is_multi=is_multi,
-        terms=read_terms(many),
-        is_punctuated=paragraphs or flag("punctuate", one) or flag("smart_format", one),
-        has_speakers=read_diarize(one),
-        encoding=encoding,
-        sample_rate=rate,
-        is_raw=is_raw,
-        utterances=flag("utterances", one),
-        utt_split_s=number_of("utt_split", split, *UTT_SPLIT_S),
-        paragraphs=paragraphs,
-        ignored=registry.ignored(model, ignored),
-    )
+    return one, params, many
 
 
 def read_model(one: Mapping[str, str], registry: ModelRegistry) -> str | None:
@@ -216,7 +213,6 @@ def read_model(one: Mapping[str, str], registry: ModelRegistry) -> str | None:
 
 
 def read_format(one: Mapping[str, str]) -> tuple[bool, str, int]:
-    """Read whether audio is without a header, and its encoding and rate if so. Raises: ApiError 400."""
     is_container = one.get("encoding", CONTAINER) == CONTAINER
     if not is_container:
         return True, *read_encoding(one)
@@ -226,7 +222,6 @@ def read_format(one: Mapping[str, str]) -> tuple[bool, str, int]:
 
 
 def read_encoding(one: Mapping[str, str]) -> tuple[str, int]:
-    """Read the encoding and sample rate of audio without a header. Raises: ApiError 400."""
     encoding = one.get("encoding")
     if encoding not in ENCODINGS:
         raise wrong("encoding", f"one of {', '.join(ENCODINGS)}", f"'{(encoding or 'none')[:50]}'")
@@ -256,10 +251,10 @@ def read_detected(one: Mapping[str, str], many: Mapping[str, Sequence[str]]) -> 
 def read_query(
     query: Iterable[tuple[str, str]], known: Sequence[str]
 ) -> tuple[Mapping[str, str], Mapping[str, Sequence[str]], tuple[str, ...]]:
-    """Return the last value of every parameter, all of them, and the names of those without effect.
+    """Return the last value of every parameter, all values of each, and the names of parameters without
+    effect.
 
-    Which diarizer tells speakers apart, `diarize_model` does not choose here.
-    Raises: ApiError 400 for `REFUSED` ones.
+    `diarize_model` turns diarization on but does not choose a model. Raises: ApiError 400 for `REFUSED` ones.
     """
     many: dict[str, list[str]] = {}
     for name, value in query:
@@ -273,19 +268,17 @@ def read_query(
 
 
 def flag(name: str, one: Mapping[str, str]) -> bool:
-    """Read true or false; false where it is not given. Raises: ApiError 400."""
     return read_flag(name, one.get(name, "false"))
 
 
 def read_diarize(one: Mapping[str, str]) -> bool:
-    """Read whether to tell speakers apart: the choice of a diarizer asks for it too. Raises: ApiError 400."""
+    """Read whether to diarize: the choice of a diarizer turns it on too. Raises: ApiError 400."""
     return flag("diarize", one) or one.get("diarize_model", "").lower() not in OFF
 
 
 def read_language_hints(
     one: Mapping[str, str], many: Mapping[str, Sequence[str]]
 ) -> tuple[tuple[str, ...], bool]:
-    """Read the languages that may be spoken, and whether they may change. Raises: ApiError 400."""
     named, hints = one.get("language"), many.get("language_hint", ())
     if named and named != "multi":
         return (read_code("language", named),), False
@@ -293,13 +286,12 @@ def read_language_hints(
 
 
 def read_terms(many: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Read words likely to be said; keywords without the weights behind them. Raises: ApiError 400."""
+    """Read keyterms, and keywords without their weights. Raises: ApiError 400."""
     terms = [*many.get("keyterm", ()), *(word.partition(":")[0] for word in many.get("keywords", ()))]
     return checked_terms([term.strip() for term in terms if term.strip()])
 
 
 def checked_terms(terms: Sequence[str]) -> tuple[str, ...]:
-    """Check terms. Raises: ApiError 400 for too many."""
     if len(terms) > MAX_TERMS or sum(map(len, terms)) > MAX_CHARACTERS:
         raise wrong(
             "keyterm", f"at most {MAX_TERMS} terms of {MAX_CHARACTERS} characters in all", f"{len(terms)}"
@@ -308,7 +300,6 @@ def checked_terms(terms: Sequence[str]) -> tuple[str, ...]:
 
 
 def read_pause(text: str | None) -> float | None:
-    """Read the pause that ends speech, in ms; None where none does. Raises: ApiError 400."""
     if text is None or text.lower() == "true":
         return DEFAULT_PAUSE_MS
     if text.lower() == "false":
@@ -317,7 +308,6 @@ def read_pause(text: str | None) -> float | None:
 
 
 async def listen(socket: WebSocket) -> None:
-    """Serve one stream, from the handshake to the close code."""
     await DeepgramConnection(socket).serve()
 
 
@@ -352,7 +342,6 @@ class DeepgramSocket(WebSocketConnection):
             await self.queue_bytes(self._reader, data)
 
     async def close_stream(self) -> None:
-        """Work off what came, and close. Raises: as `queue_stream`."""
         if self._container is not None:
             await self.queue_container(self._container, b"")
         else:
@@ -361,18 +350,12 @@ class DeepgramSocket(WebSocketConnection):
 
 
 class DeepgramConnection(DeepgramSocket):
-    """A client of Deepgram's streams."""
-
     def __init__(self, socket: WebSocket) -> None:
         super().__init__(socket)
         self._params = DeepgramParams()
         self._results = DeepgramResults(self._params, self.transport.request_id)
 
     async def begin(self) -> None:
-        """Open what the address asks for; what is wrong with it refuses the handshake.
-
-        Raises: ApiError, OptionError, ModelNotFoundError.
-        """
         params = stream_params(self.socket.query_params.multi_items(), self.services.registry)
         self._params = params
         self._results = DeepgramResults(params, self.transport.request_id)
@@ -381,7 +364,6 @@ class DeepgramConnection(DeepgramSocket):
         await self.open_stream(params.model or "", params.options, audio)
 
     async def on_message(self, message: bytes | str) -> None:
-        """Take audio, or a command; a wrong one leaves the stream open."""
         if isinstance(message, str):
             await self._take_text(message)
         elif message:
@@ -391,16 +373,13 @@ class DeepgramConnection(DeepgramSocket):
             await self.close_stream()
 
     def render(self, events: Sequence[Event]) -> Iterator[dict[str, Json]]:
-        """Yield the results that follow from events."""
         self._results.behind_s = round(self.behind_s, 3)
         return self._results.render(events, self.received_s)
 
     def error_document(self, fault: ApiError) -> dict[str, Json]:
-        """Render a fault as Deepgram does."""
         return {"type": "Error", "variant": fault.code or fault.kind, "description": fault.message}
 
     async def on_close(self) -> None:
-        """Say the rest, and what there is to say of the whole."""
         events = await self.session.close()
         await self.send(*self._results.ended(events, self.received_s))
 
@@ -435,7 +414,6 @@ class DeepgramConnection(DeepgramSocket):
             await self.queue.put(partial(self._configure, terms))
 
     async def _configure(self, terms: tuple[str, ...] | None) -> None:
-        """Go on with other words likely to be said; None: with those of before."""
         answer: dict[str, Json] = {"type": "ConfigureSuccess", "request_id": self.transport.request_id}
         if terms is not None:
             if (fault := await self.attempt(self._change_terms(terms))) is not None:
@@ -463,7 +441,6 @@ class DeepgramConnection(DeepgramSocket):
 
 
 async def listen_recording(request: Request) -> Response:
-    """Answer one recording, the body of a request; an ApiError is an answer too."""
     try:
         params = recording_params(request.query_params.multi_items(), services_of(request).registry)
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -484,7 +461,6 @@ async def listen_recording(request: Request) -> Response:
 
 
 def file_request_of(params: DeepgramParams) -> FileRequest:
-    """Return the request of a recording, as the rest of the server takes it."""
     options = TranscribeOptions(
         word_timestamps=True, speakers=SpeakerOptions() if params.has_speakers else None
     )
@@ -496,7 +472,6 @@ def file_request_of(params: DeepgramParams) -> FileRequest:
 
 
 def configured_terms(message: dict[str, object]) -> tuple[str, ...] | None:
-    """Read the terms of a Configure; None: it has none. Raises: ApiError 400."""
     given = message.get("keyterms")
     if message.get("features"):
         raise ApiError("features: not done here", param="features", code="unsupported_value")
@@ -532,7 +507,6 @@ class DeepgramResults:
         self._created = datetime.now(timezone.utc)
 
     def add_bytes(self, data: bytes) -> None:
-        """Note what came, for the metadata."""
         self._audio.update(data)
 
     def render(self, events: Iterable[Event], received_s: float) -> Iterator[dict[str, Json]]:
@@ -556,7 +530,7 @@ class DeepgramResults:
         yield from self._utterance_end(received_s)
 
     def finalized(self, events: Iterable[Event], received_s: float) -> Iterator[dict[str, Json]]:
-        """Yield what follows where the client asks for what was heard; the last of it says so."""
+        """Yield the results of a `Finalize`; the last one has `from_finalize`."""
         for event in events:
             self._take(event)
         self._is_speech = False
@@ -565,7 +539,6 @@ class DeepgramResults:
         )
 
     def ended(self, events: Iterable[Event], received_s: float) -> Iterator[dict[str, Json]]:
-        """Yield the rest, and what there is to say of the whole."""
         yield from self.render(events, received_s)
         if self._words:
             yield self._final(received_s, speech_final=self._params.pause_ms is not None)
@@ -577,7 +550,6 @@ class DeepgramResults:
         return self._words[-1].end if self._words else self._end_s
 
     def _take(self, event: object) -> bool:
-        """Take an event; returns whether it changes what may still change."""
         if isinstance(event, Partial):
             self._words += event.words
             self._unstable = ""
@@ -650,7 +622,6 @@ def alternative_of(words: Sequence[Word], params: DeepgramParams, extra: str = "
 
 
 def word_of(word: Word, params: DeepgramParams) -> dict[str, Json]:
-    """Render one of `words`."""
     document: dict[str, Json] = {
         "word": plain(word.word).strip(),
         "start": seconds(word.start),
@@ -673,7 +644,6 @@ def plain(text: str) -> str:
 
 
 def model_info(model: str) -> dict[str, Json]:
-    """Describe a model."""
     return {"name": model, "version": "1", "arch": "whisper"}
 
 
@@ -705,7 +675,6 @@ def recording_document(
 def metadata(
     params: DeepgramParams, request_id: str, sha256: str, duration_s: float, created: datetime
 ) -> dict[str, Json]:
-    """Describe audio as a whole; sha256: of its bytes."""
     model = params.model or ""
     return {
         "transaction_key": "deprecated",
@@ -721,7 +690,6 @@ def metadata(
 
 
 def warnings_of(ignored: Sequence[str]) -> list[Json]:
-    """Render parameters without effect as Deepgram renders warnings."""
     return [
         {"parameter": name, "type": "unsupported_parameter", "message": f"{name}: without effect here"}
         for name in named(ignored)
@@ -729,7 +697,6 @@ def warnings_of(ignored: Sequence[str]) -> list[Json]:
 
 
 def utterance(words: Sequence[Word], number: int, params: DeepgramParams) -> dict[str, Json]:
-    """Render one of `utterances`."""
     times = {"start": seconds(words[0].start), "end": seconds(words[-1].end), "channel": 0}
     document: dict[str, Json] = {**times, **alternative_of(words, params), "id": str(number)}
     return {**document, **speaker_of(words, params)}
@@ -776,11 +743,9 @@ def cut(words: Sequence[Word], between: Callable[[Word, Word], bool]) -> Iterato
 
 
 def text_of(words: Sequence[Word]) -> str:
-    """Join words as they are written."""
     return "".join(word.word for word in words).strip()
 
 
 def speaker_of(words: Sequence[Word], params: DeepgramParams) -> dict[str, Json]:
-    """Render `speaker`, where it is asked for and known."""
     name = words[0].speaker
     return {"speaker": letter_index(name)} if params.has_speakers and name is not None else {}

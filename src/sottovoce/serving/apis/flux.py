@@ -1,7 +1,6 @@
-"""`/v2/listen`: Deepgram's API of turns, for voice agents. A turn begins, may be over, goes on, is over.
+"""`/v2/listen`: Deepgram's API of turns, for voice agents. A turn begins, may be over, resumes, ends.
 
-There is one model of turns, the pause: how sure it is that a turn is over follows from how long nobody
-has spoken.
+The end of a turn is found by the pause alone: its confidence follows from the length of the pause.
 """
 
 from __future__ import annotations
@@ -61,9 +60,9 @@ OF_CONFIGURE: Known = {
 
 @dataclass(frozen=True, slots=True)
 class TurnThresholds:
-    """When a turn is over. eager: None: nothing is told before it is.
+    """The confidence at which a turn ends. eager: None: no early end is reported.
 
-    Raises: ApiError 400 where it would be told before it may be over.
+    Raises: ApiError 400 where the early end would come after the end.
     """
 
     eager: float | None = None
@@ -81,7 +80,6 @@ class TurnThresholds:
 
     @property
     def is_by_timeout(self) -> bool:
-        """Whether a turn ends by its timeout, before it would otherwise."""
         return self.timeout_ms / 1000 < pause_of(self.certain)
 
     @property
@@ -92,16 +90,14 @@ class TurnThresholds:
 
     @property
     def document(self) -> dict[str, Json]:
-        """By Deepgram's names."""
         values = (self.eager, self.certain, int(self.timeout_ms))
         return dict(zip(THRESHOLDS, values, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class FluxParams:
-    """What is asked of a stream.
-
-    languages: that may be spoken, among which it may change; empty: any. ignored: parameters without effect.
+    """The parameters of a stream. languages: those among which speech may change; empty: any. ignored:
+    parameters without effect.
     """
 
     model: str | None = None
@@ -116,7 +112,6 @@ class FluxParams:
 
     @property
     def options(self) -> LiveOptions:
-        """As the library's session takes it."""
         hangover_ms = 1000 * self.thresholds.hangover_s
         return LiveOptions(
             languages=self.languages,
@@ -178,7 +173,7 @@ def read_thresholds(given: Mapping[str, object], before: TurnThresholds) -> Turn
 
 
 def configured_flux(params: FluxParams, message: Mapping[str, object]) -> FluxParams:
-    """Return parameters with what a Configure changes, and what of it has no effect. Raises: ApiError 400."""
+    """Return the parameters changed by a Configure, with its fields without effect. Raises: ApiError 400."""
     given = {name: value for name, value in message.items() if name != "type" and value is not None}
     if given.get("numerals", False) is not False:
         raise ApiError("numerals: not done here", param="numerals", code="unsupported_value")
@@ -201,13 +196,10 @@ MESSAGES = "CloseStream, ForceEndTurn, Configure or KeepAlive"
 
 
 async def listen_to_turns(socket: WebSocket) -> None:
-    """Serve one stream, from the handshake to the close code."""
     await FluxConnection(socket).serve()
 
 
 class FluxConnection(DeepgramSocket):
-    """A client that wants to know whose turn it is."""
-
     def __init__(self, socket: WebSocket) -> None:
         super().__init__(socket)
         self._turns = FluxTurns(FluxParams(), self.transport.request_id, is_multi=False)
@@ -215,10 +207,6 @@ class FluxConnection(DeepgramSocket):
         """With changes that were read and wait in the queue."""
 
     async def begin(self) -> None:
-        """Open what the address asks for; what is wrong with it refuses the handshake.
-
-        Raises: ApiError, OptionError, ModelNotFoundError.
-        """
         params = flux_params(self.socket.query_params.multi_items(), self.services.registry)
         self._params_read = params
         self._turns = FluxTurns(params, self.transport.request_id, is_multi=len(params.languages) != 1)
@@ -229,7 +217,6 @@ class FluxConnection(DeepgramSocket):
         await self._warn(params)
 
     async def on_message(self, message: bytes | str) -> None:
-        """Take audio, or a command. Raises: ApiError for what is neither, with which the stream ends."""
         if isinstance(message, bytes):
             await (self.queue_stream(message) if message else self.close_stream())
             return
@@ -245,16 +232,13 @@ class FluxConnection(DeepgramSocket):
             raise wrong("type", MESSAGES, f"'{str(kind)[:50]}'")
 
     def render(self, events: Sequence[Event]) -> Iterator[dict[str, Json]]:
-        """Yield what is told of turns."""
         return self._turns.render(events, self.received_s)
 
     def error_document(self, fault: ApiError) -> dict[str, Json]:
-        """Render the fault that ends a stream."""
         code = (fault.code or fault.kind).upper()
         return self._turns.message("Error", code=code, description=fault.message)
 
     async def on_close(self) -> None:
-        """Say the rest; a turn that goes on ends with the stream."""
         await self.send(*self._turns.force(await self.session.close(), self.received_s))
 
     async def _force(self) -> None:
@@ -270,7 +254,6 @@ class FluxConnection(DeepgramSocket):
             await self.queue.put(partial(self._configure, params))
 
     async def _configure(self, params: FluxParams) -> None:
-        """Go on with other thresholds, terms and languages; what the model cannot do changes nothing."""
         if (fault := await self.attempt(self._change(params))) is not None:
             self._params_read = self._turns.params
             await self.send(self._failure(fault))
@@ -285,7 +268,6 @@ class FluxConnection(DeepgramSocket):
         await self._warn(params)
 
     async def _warn(self, params: FluxParams) -> None:
-        """Name the parameters without effect, where there are any."""
         if params.ignored:
             text = f"{', '.join(named(params.ignored))}: without effect here"
             await self.send(self._turns.message("Warning", code="UNSUPPORTED_PARAMETER", description=text))
@@ -301,16 +283,17 @@ class FluxConnection(DeepgramSocket):
 
 
 UPDATE_S = 0.25
-"""Of audio between two updates, where nothing else is told."""
+"""Seconds of audio between two updates where no other event is due."""
 MOST_WORDS = 1_000
 """Of a turn: every message has all of them."""
 
 
 @dataclass(slots=True)
 class FluxTurn:
-    """One turn. words: of utterances before the last one; newest: of that. unstable: text that may change.
+    """One turn. words: of utterances before the last one; newest: of the last one. unstable: text that may
+    change.
 
-    quiet_since_s: since when nobody speaks; None: somebody does, or nobody has yet.
+    quiet_since_s: the start of the present pause; None during speech and before it.
     """
 
     start_s: float = 0.0
@@ -323,12 +306,10 @@ class FluxTurn:
 
     @property
     def all_words(self) -> list[Word]:
-        """Words that stay."""
         return [*self.words, *self.newest]
 
     @property
     def text(self) -> str:
-        """What was said in it, as far as that is known."""
         return ("".join(word.word for word in self.all_words) + self.unstable).strip()
 
 
@@ -346,7 +327,6 @@ class FluxTurns:
         self._hangover_s = params.thresholds.hangover_s
 
     def message(self, kind: str, **more: Json) -> dict[str, Json]:
-        """Render a message of any kind, with its number."""
         self._n_sent += 1
         return {"type": kind, "request_id": self._request_id, "sequence_id": self._n_sent - 1, **more}
 
@@ -395,27 +375,24 @@ class FluxTurns:
             yield from self._begin(now_s)
 
     def _begin(self, now_s: float) -> Iterator[dict[str, Json]]:
-        """A turn begins with its first word."""
         if not self._turn.has_begun and self._turn.text:
             self._turn.has_begun = True
             yield self._info("StartOfTurn", now_s)
 
     def _go_on(self, now_s: float) -> Iterator[dict[str, Json]]:
-        """Somebody speaks again, or for the first time."""
         self._turn.quiet_since_s = None
         if self._turn.is_eager:
             self._turn.is_eager = False
             yield self._info("TurnResumed", now_s)
 
     def _resume_for(self, text: str, now_s: float) -> Iterator[dict[str, Json]]:
-        """What was said changes after it seemed to be over: that is told first."""
+        """Report that the turn goes on, where its text changes after an early end."""
         if text and self._turn.is_eager:
             quiet_since_s = self._turn.quiet_since_s
             yield from self._go_on(now_s)
             self._turn.quiet_since_s = quiet_since_s
 
     def _maybe_over(self, now_s: float) -> Iterator[dict[str, Json]]:
-        """Speech has ended: the turn may be over, where the client wants to know that early."""
         turn = self._turn
         is_wanted = self.params.thresholds.eager is not None
         if is_wanted and turn.has_begun and turn.text and not turn.is_eager:
@@ -423,7 +400,6 @@ class FluxTurns:
             yield self._info("EagerEndOfTurn", now_s)
 
     def _end_if_over(self, now_s: float) -> Iterator[dict[str, Json]]:
-        """End the turn where nobody has spoken for as long as that takes, or it is too long."""
         quiet_since_s, thresholds = self._turn.quiet_since_s, self.params.thresholds
         if len(self._turn.words) >= MOST_WORDS and not self._turn.newest:
             yield from self._end(now_s, "length")
@@ -465,7 +441,6 @@ class FluxTurns:
 
 
 def word_item(word: Word) -> dict[str, Json]:
-    """Render one of `words`."""
     return {
         "word": word.word.strip(),
         "confidence": score(word.probability),

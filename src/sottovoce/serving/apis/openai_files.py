@@ -45,10 +45,6 @@ async def translations(request: Request) -> Response:
 
 
 async def answered(request: Request, read: Callable[[Fields], FileRequest]) -> Response:
-    """Answer one form.
-
-    Raises: ApiError, and the errors of the library.
-    """
     async with AsyncExitStack() as stack:
         job = await begin_job(request, stack, received_form(request), read)
         if job.request.stream:
@@ -61,7 +57,6 @@ async def answered(request: Request, read: Callable[[Fields], FileRequest]) -> R
 
 
 def text_response(transcript: Transcript, request: FileRequest) -> Response:
-    """Answer in one of `TEXT_TYPES`."""
     kind = TEXT_TYPES[request.response_format]
     return Response(text_answer(transcript, request), headers={"content-type": kind})
 
@@ -94,7 +89,6 @@ class EventStream(Response):
                 await self._job.resources.aclose()
 
     async def _send(self, send: Send, text: str) -> None:
-        """Raises: TimeoutError when the client does not take it."""
         with anyio.fail_after(self._job.services.settings.limits.send_s):
             async with self._one_at_a_time:
                 await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
@@ -105,7 +99,6 @@ class EventStream(Response):
             await self._send(send, ": still working\n\n")
 
     async def _until_cut(self, send: Send, scope: anyio.CancelScope) -> None:
-        """End with an event that says so, where the server cannot wait for the rest."""
         await self._job.services.until_cut()
         await self._send(send, f"data: {json_text(leaving().body)}\n\n")
         await send({"type": "http.response.body", "body": b"", "more_body": False})

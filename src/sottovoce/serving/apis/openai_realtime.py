@@ -52,7 +52,7 @@ DELAYS = {"minimal": 5.0, "low": 15.0, "medium": 25.0, "high": 50.0, "xhigh": 10
 ENCODINGS = {"audio/pcm": ("s16le", 24_000), "audio/pcmu": ("mulaw", 8_000), "audio/pcma": ("alaw", 8_000)}
 """By the format's name: encoding and sample rate."""
 EAGERNESS_MS = {"low": 1000.0, "medium": 600.0, "auto": 600.0, "high": 300.0}
-"""The pause that ends a turn: what is said is not looked at."""
+"""The pause that ends a turn, in ms: semantics are not considered."""
 DIARIZING = "gpt-4o-transcribe-diarize"
 LOGPROBS = "item.input_audio_transcription.logprobs"
 PARAM = "session.audio.input.turn_detection"
@@ -78,7 +78,6 @@ class TurnDetection:
 
 
 def server_vad(given: Mapping[str, object]) -> TurnDetection:
-    """Read turn detection by pauses. Raises: ApiError 400."""
     check_unused(given)
     values = {
         name: read_json_number(f"{PARAM}.{name}", given[name], least, most)
@@ -103,7 +102,6 @@ def server_vad(given: Mapping[str, object]) -> TurnDetection:
 
 
 def semantic_vad(given: Mapping[str, object]) -> TurnDetection:
-    """Read turn detection by longer or shorter pauses. Raises: ApiError 400."""
     check_unused(given)
     wanted = given.get("eagerness")
     eagerness = "auto" if wanted is None else one_of(*EAGERNESS_MS)(f"{PARAM}.eagerness", wanted)
@@ -112,7 +110,6 @@ def semantic_vad(given: Mapping[str, object]) -> TurnDetection:
 
 
 def check_unused(given: Mapping[str, object]) -> None:
-    """Check fields of no effect. Raises: ApiError 400 for what is neither true nor false."""
     for name in UNUSED:
         if given.get(name) is not None and not isinstance(given[name], bool):
             raise wrong(f"{PARAM}.{name}", "true or false", shown(given[name]))
@@ -120,10 +117,10 @@ def check_unused(given: Mapping[str, object]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RealtimeSessionConfig:
-    """A transcription session as its client wants it.
+    """The configuration of a transcription session.
 
-    turns: None where the client says when one ends. has_speakers: say who says what; asked for by the name
-    of OpenAI's model that does so.
+    turns: None where the client commits its turns. has_speakers: report speakers, as OpenAI's diarizing model
+    does.
     """
 
     audio_format: str = "audio/pcm"
@@ -139,7 +136,6 @@ class RealtimeSessionConfig:
 
     @property
     def options(self) -> LiveOptions:
-        """As the library's session takes it."""
         return LiveOptions(
             languages=(self.language,) if self.language else self.languages,
             vad=self.turns.vad if self.turns else False,
@@ -177,8 +173,8 @@ class RealtimeSessionConfig:
 
 
 def updated(config: RealtimeSessionConfig, session: object) -> RealtimeSessionConfig:
-    """Return the config with what a client's `session` says; what it does not name stays, and fields that are
-    not known have no effect (`unknown_session_fields`).
+    """Return the config changed by a client's `session`; missing fields stay, and unknown fields have no
+    effect (`unknown_session_fields`).
 
     Raises: ApiError 400 naming the field.
     """
@@ -200,7 +196,6 @@ def updated(config: RealtimeSessionConfig, session: object) -> RealtimeSessionCo
 
 
 def includes_logprobs(given: object) -> bool:
-    """Return whether they are among what is to be included. Raises: ApiError 400."""
     for wanted in [] if given is None else read_json_list("session.include", given):
         if wanted != LOGPROBS:
             raise wrong("session.include", LOGPROBS, f"'{wanted[:100]}'")
@@ -208,7 +203,6 @@ def includes_logprobs(given: object) -> bool:
 
 
 def check_noise(given: object) -> None:
-    """Look at `noise_reduction`, of which there is none here. Raises: ApiError 400."""
     place = "session.audio.input.noise_reduction"
     found = read_object(place, given, optional=True)
     if found.get("type") is not None:
@@ -218,7 +212,6 @@ def check_noise(given: object) -> None:
 
 
 def with_transcription(config: RealtimeSessionConfig, given: Mapping[str, object]) -> RealtimeSessionConfig:
-    """Return the config with what `transcription` says. Raises: ApiError 400."""
     place = "session.audio.input.transcription"
     changes = {
         name: READERS[name](f"{place}.{name}", value)
@@ -239,7 +232,6 @@ def with_transcription(config: RealtimeSessionConfig, given: Mapping[str, object
 
 
 def read_format(given: object) -> str:
-    """Read the name of an audio format. Raises: ApiError 400."""
     place = "session.audio.input.format"
     found = read_object(place, given)
     wanted = found.get("type")
@@ -251,7 +243,6 @@ def read_format(given: object) -> str:
 
 
 def read_turn_detection(given: object) -> TurnDetection | None:
-    """Read how turns are found; None: the client says. Raises: ApiError 400."""
     if given is None:
         return None
     found = read_object(PARAM, given)
@@ -266,7 +257,6 @@ def read_turn_detection(given: object) -> TurnDetection | None:
 
 
 def read_one_language(name: str, value: object) -> str | None:
-    """Read one language; None: any. Raises: ApiError 400."""
     found = read_languages(name, [read_text(name, value)])
     return found[0] if found else None
 
@@ -311,9 +301,9 @@ MESSAGES = (
     "conversation.item.retrieve",
     "conversation.item.delete",
 )
-"""What a client may say; each but audio has an answer."""
+"""Types of messages; each but audio has an answer."""
 LEAST_COMMIT_S, ROUNDING_S = 0.1, 0.002
-"""Audio that a turn has at least where its client ends it, as with OpenAI; what resampling may take of it."""
+"""The least audio of a turn that the client ends, as with OpenAI, and a tolerance for resampling."""
 STATUS, LATE_S = "sottovoce.status", 3.0
 """The one event that OpenAI's API does not have, and how late a session is before it comes."""
 DEFAULT_SECRET_S, MIN_SECRET_S, MAX_SECRET_S = 600.0, 10.0, 7200.0
@@ -322,13 +312,10 @@ MAX_BODY_BYTES = 64_000
 
 
 async def realtime(socket: WebSocket) -> None:
-    """Serve one session, from the handshake to the close code."""
     await RealtimeConnection(socket).serve()
 
 
 class RealtimeConnection(WebSocketConnection):
-    """A client of OpenAI's realtime API, with its turns; the session begins with the first audio."""
-
     def __init__(self, socket: WebSocket) -> None:
         super().__init__(socket)
         self._config = RealtimeSessionConfig()
@@ -338,10 +325,6 @@ class RealtimeConnection(WebSocketConnection):
         self._items = RealtimeItems()
 
     async def begin(self) -> None:
-        """Take a place, and say what the session is like; what is wrong refuses the handshake.
-
-        Raises: ApiError.
-        """
         config = self._requested()
         self._config_read = resolved(config, self.services.registry)
         self.take_place()
@@ -352,7 +335,6 @@ class RealtimeConnection(WebSocketConnection):
         await self.send(self._items.event("session.created", session=self._document))
 
     async def on_message(self, message: bytes | str) -> None:
-        """Act on a message; a wrong one leaves the session open. Raises: ApiError for audio that is none."""
         event_id: object = None
         try:
             if isinstance(message, bytes):
@@ -367,16 +349,14 @@ class RealtimeConnection(WebSocketConnection):
             await self.send(self._items.fault(fault, event_id))
 
     def error_document(self, fault: ApiError) -> dict[str, Json]:
-        """Render the fault that ends a session."""
         return self._items.fault(fault)
 
     def render(self, events: Sequence[Event]) -> Iterator[dict[str, Json]]:
-        """Yield what is told of turns, and beyond OpenAI's API how late that is."""
         for document in self._items.render(events):
             yield {**document, "behind_s": round(self.behind_s, 3)}
 
     async def report(self) -> None:
-        """Say so where events come late: an event beyond OpenAI's API, as no other one may come."""
+        """Send the session's delay where it is long, which OpenAI's API has no event for."""
         if (behind_s := self.behind_s) > LATE_S:
             await self.send(self._items.event(STATUS, behind_s=round(behind_s, 3)))
 
@@ -398,12 +378,10 @@ class RealtimeConnection(WebSocketConnection):
         await self._time_out()
 
     async def on_close(self) -> None:
-        """Say the rest, where there is a session."""
         if self.is_open:
             await super().on_close()
 
     def _requested(self) -> RealtimeSessionConfig:
-        """Read what the address and the client's secret say of the session. Raises: ApiError."""
         query = dict(self.socket.query_params.items())
         intent = query.pop("intent", "transcription")
         if intent != "transcription":
@@ -425,7 +403,6 @@ class RealtimeConnection(WebSocketConnection):
         return {"id": self.transport.request_id, **self._config.document}
 
     async def _act_on(self, message: dict[str, object], event_id: object) -> None:
-        """Act on a message that has a type. Raises: ApiError for one that cannot be acted on."""
         kind = message.pop("type")
         if kind == "session.update":
             session = message.get("session")
@@ -452,16 +429,13 @@ class RealtimeConnection(WebSocketConnection):
             raise wrong("type", f"one of {', '.join(MESSAGES)}", f"'{str(kind)[:80]}'")
 
     def _updated(self, config: RealtimeSessionConfig, session: object) -> RealtimeSessionConfig:
-        """Raises: ApiError for what cannot be."""
         return resolved(updated(config, session), self.services.registry)
 
     async def _update(self, session: object, event_id: object) -> None:
-        """Go on with what a client wants; what the model cannot do leaves the session as it was."""
         if (fault := await self.attempt(self._configure(session))) is not None:
             await self.send(self._items.fault(fault, event_id))
 
     async def _configure(self, session: object) -> None:
-        """Raises: ApiError, OptionError."""
         config, before = self._updated(self._config, session), self._config
         if not self.is_open:
             await self._open(config)
@@ -476,7 +450,7 @@ class RealtimeConnection(WebSocketConnection):
         await self.send(self._items.event("session.updated", session=self._document, **more))
 
     async def _commit(self, event_id: object) -> None:
-        """End the turn where the client says; one without words where nothing was said since the last one."""
+        """End the turn at a `commit`, without text where there was no speech since the last turn."""
         start_s = self._items.buffer_start_s
         if (buffer_s := self.received_s - start_s) < LEAST_COMMIT_S - ROUNDING_S:
             least_ms, got_ms = round(1000 * LEAST_COMMIT_S), round(1000 * max(0.0, buffer_s))
@@ -497,13 +471,11 @@ class RealtimeConnection(WebSocketConnection):
         self._items.buffer_start_s = self.received_s
 
     async def _clear(self) -> None:
-        """Forget what was said of this turn."""
         if self.is_open:
             self.session.discard()
         await self.send(self._items.clear(self.received_s))
 
     async def _answer(self, make: Callable[[], dict[str, Json]], event_id: object) -> None:
-        """Send what answers a message about an item, or why there is nothing to answer."""
         try:
             document = make()
         except ApiError as fault:
@@ -511,21 +483,18 @@ class RealtimeConnection(WebSocketConnection):
         await self.send(document)
 
     async def _fail_turn(self, error: Exception) -> None:
-        """End a turn without its text; the next one may have one."""
         fault = self.logged(error)
         if self.is_open:
             self.session.discard()
         await self.send(*self._items.fail(fault, self.received_s))
 
     async def _time_out(self) -> None:
-        """End an empty turn where nobody has spoken for too long."""
         turns = self._config.turns
         limit_s = turns.idle_timeout_s if turns else None
         if limit_s and not self._items.is_open and self.received_s - self._items.buffer_start_s >= limit_s:
             await self.send(*self._items.time_out(self.received_s))
 
     async def _open(self, config: RealtimeSessionConfig) -> None:
-        """Open the session where there is none yet. Raises: ApiError, OptionError."""
         if not self.is_open:
             assert config.model is not None
             await self.open(config.model, config.options)
@@ -538,20 +507,14 @@ class RealtimeConnection(WebSocketConnection):
 
 
 def resolved(config: RealtimeSessionConfig, registry: ModelRegistry) -> RealtimeSessionConfig:
-    """Replace the name of the model, which may be an alias or None, by the model's own.
-
-    Raises: ApiError 404.
-    """
     return replace(config, model=registry.resolve(config.model))
 
 
 def reader_of(config: RealtimeSessionConfig) -> PcmReader:
-    """Return what reads the audio of a session."""
     return PcmReader(*ENCODINGS[config.audio_format])
 
 
 def audio_of(given: object) -> bytes:
-    """Decode audio from base64. Raises: ApiError 400."""
     try:
         return base64.b64decode(given if isinstance(given, str) else "?", validate=True)
     except ValueError:
@@ -584,7 +547,6 @@ async def client_secrets(request: Request) -> Response:
 
 
 async def json_body(request: Request) -> Mapping[str, object]:
-    """Read the object that a request brings. Raises: ApiError 400, 413."""
     body = b""
     async for piece in request.stream():
         body += piece
@@ -603,8 +565,8 @@ MOST_KEPT = 1000
 class RealtimeItems:
     """Renders the turns of one session; every event has an id of its own.
 
-    finds_turns: whether the server finds them; else `commit` ends them. has_speakers: say who says what.
-    buffer_start_s: where the input audio buffer begins: all audio before it was committed or cleared.
+    finds_turns: whether the server finds turns; else `commit` ends them. has_speakers: report speakers.
+    buffer_start_s: the start of the input audio buffer: all audio before it was committed or cleared.
     """
 
     def __init__(self) -> None:
@@ -620,11 +582,9 @@ class RealtimeItems:
 
     @property
     def is_open(self) -> bool:
-        """Whether a turn has begun and not ended."""
         return self._item is not None
 
     def event(self, kind: str, **fields: Json) -> dict[str, Json]:
-        """Make an event with its id."""
         return {"event_id": f"event_{next(self._numbers)}", "type": kind, **fields}
 
     def fault(self, fault: ApiError, event_id: object = None) -> dict[str, Json]:
@@ -641,7 +601,6 @@ class RealtimeItems:
         return self._item
 
     def render(self, events: Iterable[Event]) -> Iterator[dict[str, Json]]:
-        """Yield what follows from the session's events."""
         for event in events:
             if isinstance(event, SpeechStarted) and self.finds_turns:
                 yield self._speech_started(event)
@@ -680,12 +639,11 @@ class RealtimeItems:
         return self.event("conversation.item.deleted", item_id=item)
 
     def clear(self, received_s: float) -> dict[str, Json]:
-        """Forget the turn that is open and the audio in the buffer."""
         self._reset(received_s)
         return self.event(f"{BUFFER}.cleared")
 
     def time_out(self, received_s: float) -> Iterator[dict[str, Json]]:
-        """End an empty turn: nobody has spoken for too long."""
+        """End an empty turn after the idle timeout."""
         start_ms, item = round(1000 * self.buffer_start_s), self.begin(self.buffer_start_s)
         yield self.event(
             f"{BUFFER}.timeout_triggered",
@@ -775,7 +733,6 @@ class RealtimeItems:
 
 
 def item_document(item: str, status: str, text: str | None) -> dict[str, Json]:
-    """Render the item of a turn. text: None where it is not known (yet)."""
     return {
         "id": item,
         "object": "realtime.item",
@@ -787,7 +744,9 @@ def item_document(item: str, status: str, text: str | None) -> dict[str, Json]:
 
 
 def speaker_runs(words: Iterable[Word]) -> list[tuple[str, list[Word]]]:
-    """Group words by runs of one speaker; those of nobody go with their neighbours, and alone are A's."""
+    """Group words by runs of one speaker; words without a speaker join their neighbours, and alone are
+    A's.
+    """
     runs: list[tuple[str | None, list[Word]]] = []
     for word in words:
         speaker, before = runs[-1] if runs else (word.speaker, [])

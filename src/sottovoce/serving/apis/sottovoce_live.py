@@ -51,16 +51,16 @@ from sottovoce.types import SAMPLE_RATE, Event, Final, Partial, Samples
 MAX_NAME = 50
 """Characters of a speaker's name."""
 FIELDS = fields_of("sottovoce", LIVE)
-"""What can be configured, by name."""
+"""The fields of `configure`, by name."""
 KNOWN: Known = leaves(*FIELDS)
 FIXED = tuple(option.key for option in (MODEL, *LIVE_REQUEST))
 """Fields that stand in the address for good."""
 
 
 async def live_refusal(request: Request) -> Response:
-    """Say over HTTP why a socket at this address is refused: a page cannot see that of its socket.
+    """Answer over HTTP with the reason why a socket at this address is refused, which a page cannot see.
 
-    Raises: ApiError with that; 426 where it would be taken.
+    Raises: ApiError with the reason; 426 where the socket would be accepted.
     """
     services = services_of(request)
     _, name = requested(services, request)
@@ -71,8 +71,9 @@ async def live_refusal(request: Request) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class SessionRequest:
-    """What a client asks of its session: how to listen, what its audio looks like, and into which language
-    what is said is translated ("": none)."""
+    """Options of a session, the format of its audio, and the language that it is translated into ("":
+    none).
+    """
 
     options: LiveOptions = field(default_factory=LiveOptions)
     model: str | None = None
@@ -82,13 +83,10 @@ class SessionRequest:
 
 
 async def live(socket: WebSocket) -> None:
-    """Serve one session, from the handshake to the close code."""
     await SottovoceConnection(socket).serve()
 
 
 class SottovoceConnection(WebSocketConnection):
-    """A client of the server's own protocol."""
-
     def __init__(self, socket: WebSocket) -> None:
         super().__init__(socket)
         self._request = SessionRequest()
@@ -97,10 +95,6 @@ class SottovoceConnection(WebSocketConnection):
         self._reported: tuple[float, float] = (0.0, 0.0)
 
     async def begin(self) -> None:
-        """Open what the address asks for; what is wrong refuses the handshake.
-
-        Raises: ApiError, OptionError, ModelNotFoundError.
-        """
         request, model = requested(self.services, self.socket)
         ignored = self.services.registry.ignored(request.model, unknown_fields(query_of(self.socket), KNOWN))
         note_ignored(self.socket, ignored)
@@ -126,12 +120,10 @@ class SottovoceConnection(WebSocketConnection):
         )
 
     async def background(self) -> None:
-        """Translate what is said."""
         if self._translator is not None:
             await self._translator.run(self.send)
 
     async def report(self) -> None:
-        """Say how much audio came and how much of it waits, where that has changed."""
         behind_s = round(self.behind_s, 3)
         state = (round(self.received_s + self.queue.n_samples / SAMPLE_RATE, 3), behind_s)
         if self.is_open and state != self._reported:
@@ -139,14 +131,12 @@ class SottovoceConnection(WebSocketConnection):
             await self.send({"type": "status", "received": state[0], "behind_s": behind_s})
 
     async def queue_audio(self, samples: Samples) -> None:
-        """Queue audio (n,) for the session, and give it to what translates it."""
         require_finite(samples)
         if self._translator is not None:
             self._translator.add_audio(samples, self.received_s)
         await super().queue_audio(samples)
 
     async def on_message(self, message: bytes | str) -> None:
-        """Take audio, or a command; a wrong one leaves the session open."""
         if isinstance(message, bytes):
             await self.queue_bytes(self._reader, message)
             return
@@ -172,7 +162,6 @@ class SottovoceConnection(WebSocketConnection):
             self._translator.take(events)
 
     async def on_close(self) -> None:
-        """Say the rest, with its translation."""
         await super().on_close()
         if self._translator is not None and not await self._translator.finish():
             await self.send(self.error_document(NOT_TRANSLATED))
@@ -208,12 +197,10 @@ class SottovoceConnection(WebSocketConnection):
 
 
 def ignored_field(names: Sequence[str]) -> dict[str, Json]:
-    """Name fields without effect in a message, where there are any."""
     return {"ignored": [*named(names)]} if names else {}
 
 
 def query_of(connection: HTTPConnection) -> dict[str, object]:
-    """Return the fields of the address of a socket."""
     return dict(connection.query_params.items())
 
 
@@ -234,7 +221,6 @@ def read_message(text: str) -> tuple[str, Mapping[str, object]]:
 
 
 def require_voices(value: object) -> Mapping[str, object]:
-    """Return texts by name; what is in them is looked at by `decoded_voices`. Raises: ApiError 400."""
     if not isinstance(value, dict) or not all(isinstance(voice, str) for voice in value.values()):
         raise wrong("voices", "an object of voices in base64 by name", shown(value))
     for name in value:
@@ -258,14 +244,13 @@ def decoded_voices(voices: Mapping[str, object]) -> dict[str, Floats]:
 
 
 def encoded_voices(voices: Mapping[str, Floats]) -> dict[str, Json]:
-    """Return vectors (size,) by name in base64."""
     return {
         name: base64.b64encode(vector.astype("<f4").tobytes()).decode() for name, vector in voices.items()
     }
 
 
 def requested(services: Services, connection: HTTPConnection) -> tuple[SessionRequest, str]:
-    """Read the address of a socket: what is asked of the session, and the name of its model.
+    """Read the address of a socket: the options of the session, and the name of its model.
 
     Raises: ApiError 400, 404.
     """
@@ -340,9 +325,9 @@ def session_translator(
 
 
 class SessionTranslator:
-    """Translations of one session; made in the event loop that runs it.
+    """Translations of one session; made in the event loop that runs the session.
 
-    request_id: of errors in the log. own: what hears the audio too, where the model itself translates.
+    request_id: of errors in the log. own: needs the audio too, where the model itself translates.
     """
 
     def __init__(self, translator: LiveTranslator, request_id: str, own: OwnTranslator | None = None) -> None:
@@ -361,14 +346,15 @@ class SessionTranslator:
             self._own.push(samples, worked_s)
 
     def take(self, events: Sequence[Event]) -> None:
-        """Queue events that were sent, in their order."""
         if any(isinstance(event, Partial | Final) for event in events):
             self._waiting += events
             self._is_done = anyio.Event()
             self._came.set()
 
     async def run(self, send: Sender) -> None:
-        """Translate what comes, for ever; a translation that fails is told, and the next is tried."""
+        """Translate events until cancelled; a translation that fails is reported, and the next one is
+        tried.
+        """
         while True:
             await self._came.wait()
             self._came = anyio.Event()
@@ -396,7 +382,7 @@ class SessionTranslator:
         return [one.document for one in found]
 
     def _fault(self, error: Exception) -> ApiError:
-        """Return what a client is told; who translates, and what it answered, stay here."""
+        """Return the fault for the client, without the address and the answer of the translating server."""
         if not isinstance(error, TranslationError):
             return logged_fault(error, self._request_id, "translation failed")
         where = str(error).partition(" ")[0].rstrip(":")  # what follows may quote what was said

@@ -36,7 +36,7 @@ from sottovoce.speakers.word_speakers import parts_of
 from sottovoce.types import Segment, Transcript, Word
 
 SPEAKER_TURN = " [SPEAKER_TURN]"
-"""What whisper.cpp writes where a checkpoint of tinydiarize hears that somebody else speaks next."""
+"""The mark of whisper.cpp where a checkpoint of tinydiarize finds a change of speaker."""
 
 
 def plainly(endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
@@ -57,7 +57,6 @@ def plainly(endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Req
 
 
 async def inference(request: Request) -> Response:
-    """Answer one recording. Raises: ApiError, and the errors of the library."""
     model = services_of(request).inference_model
     async with AsyncExitStack() as stack:
         form = received_form(request)
@@ -95,7 +94,7 @@ async def load(request: Request) -> Response:
 
 
 def with_voices(request: FileRequest, upload: UploadedFile) -> Slices[FileRequest]:
-    """Return the request with speakers found by their voices, where channels do not tell them.
+    """Return the request with diarization by voice, where both channels have the same sound.
 
     Raises: AudioError.
     """
@@ -108,7 +107,6 @@ def with_voices(request: FileRequest, upload: UploadedFile) -> Slices[FileReques
 
 
 def of_length(transcript: Transcript, request: FileRequest) -> Transcript:
-    """Cut segments between words where they are longer than was asked for."""
     limit = request.max_len
     if limit is None:
         return transcript
@@ -148,7 +146,7 @@ def with_speakers(transcript: Transcript, request: FileRequest) -> Transcript:
 
 
 def with_turn_signs(segments: Sequence[Segment]) -> Iterator[Segment]:
-    """Yield segments without speakers, with a sign where somebody else speaks next."""
+    """Yield segments without speakers, with a mark where another speaker is next."""
     for one, after in zip_longest(segments, segments[1:]):
         is_end = after is not None and after.speaker != one.speaker
         yield replace(one, text=one.text + (SPEAKER_TURN if is_end else ""), speaker=None)
@@ -165,7 +163,6 @@ def _placed(segment: Segment, *, in_text: bool) -> Segment:
 
 
 def lines_of(transcript: Transcript) -> str:
-    """Join the text, a segment a line."""
     return "".join(f"{segment.text}\n" for segment in transcript.segments)
 
 
@@ -186,12 +183,10 @@ def verbose(transcript: Transcript, request: FileRequest) -> dict[str, Json]:
 
 
 def _place(segment: Segment) -> dict[str, Json]:
-    """Render `speaker`, where it is known: which speaker or channel, counted from 0."""
     return {} if segment.speaker is None else {"speaker": str(letter_index(segment.speaker))}
 
 
 def segments_of(document: dict[str, Json]) -> list[dict[str, Json]]:
-    """Return the segments of a document of ours."""
     segments = document["segments"]
     assert isinstance(segments, list)
     return segments
@@ -215,7 +210,6 @@ MOST_STEPS = 10
 
 
 def inference_request(fields: Fields, model: str) -> FileRequest:
-    """Read the request of a form. Raises: ApiError 400."""
     values = read_form(fields, "whisper_cpp")
     response_format = values["response_format"]
     words = response_format == "verbose_json" and not values["no_timestamps"]
@@ -234,7 +228,6 @@ def inference_request(fields: Fields, model: str) -> FileRequest:
 
 
 def transcribe_options(values: Values, *, words: bool) -> TranscribeOptions:
-    """Read how to transcribe; the server's own beam where no size is given. Raises: ApiError 400."""
     threshold = values["word_threshold"] or 0.0
     try:
         return made(
@@ -259,7 +252,6 @@ def temperatures(values: Values) -> tuple[float, ...]:
 
 
 def vad_options(values: Values) -> VadOptions | None:
-    """Read how speech is found first; None: it is not. Raises: ApiError 400."""
     if values["mode"] is None:
         return None
     given = {one.field: values[one.key] for one in options_of(VadOptions) if values.get(one.key) is not None}

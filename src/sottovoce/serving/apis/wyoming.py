@@ -38,13 +38,13 @@ MAX_LINE = 64 * 1024
 MAX_DATA = 256 * 1024
 """Bytes of JSON behind it."""
 MAX_UNREAD = 1024 * 1024
-"""Bytes that a client may leave unread: it may well read only when it has said all."""
+"""Bytes that a client may leave unread: some clients read only after they have sent everything."""
 LINGER_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One event. data: what it says. payload: audio."""
+    """One event. data: its fields. payload: audio."""
 
     kind: str
     data: Mapping[str, object] = field(default_factory=dict)
@@ -81,7 +81,6 @@ async def read_frame(reader: asyncio.StreamReader, max_payload: int) -> Frame | 
 
 
 def frame_bytes(document: Mapping[str, Json]) -> bytes:
-    """Write an event; document: its `type`, and its data."""
     data = {name: value for name, value in document.items() if name != "type"}
     more = json_text(data).encode() if data else b""
     header: dict[str, Json] = {"type": document["type"], "version": "1.8.0"}
@@ -110,7 +109,6 @@ class FrameTransport:
         self.heard_at_s = time.monotonic()
 
     async def receive(self) -> Frame | None:
-        """See `Transport`; None where the client has gone or says no more. Raises: ApiError."""
         with anyio.move_on_after(self._longest_s):
             try:
                 frame = await read_frame(self._reader, self._limits.message_kb * 1024)
@@ -122,19 +120,18 @@ class FrameTransport:
         raise ApiError(message, code="idle_timeout")
 
     def has_gone(self) -> bool:
-        """See `Transport`; False: who says no more may still read."""
+        """See `Transport`; False: a client that has closed its side may still read."""
         return False
 
     async def send(self, document: dict[str, Json]) -> None:
-        """See `Transport`; document: an event's type and data. Raises: ApiError."""
         self._writer.write(frame_bytes(document))
         if self._writer.transport.get_write_buffer_size() > MAX_UNREAD:
             raise ApiError("client: expected to take what it is sent", code="slow_reader")
 
     async def close(self, code: int = 0, reason: str = "") -> None:
-        """Close the connection; one whose client does not take what it was sent is cut.
+        """Close the connection, or abort it where the client does not read.
 
-        What it still says is read for a moment: closing before that would take back what it was sent.
+        Input is drained for a moment first: closing with unread input would discard what was sent.
         """
         if self._writer.is_closing():
             return
@@ -157,13 +154,11 @@ class FrameTransport:
             self._writer.close()
 
     async def fail(self, fault: ApiError, document: dict[str, Json]) -> None:
-        """See `Transport`."""
         self._writer.write(frame_bytes(document))
         await self.close()
 
 
 def object_of(name: str, text: bytes) -> dict[str, object]:
-    """Read an object of JSON. Raises: ApiError."""
     found = read_json(text)
     if not isinstance(found, dict):
         raise ApiError(f"{name}: expected a JSON object", code="invalid_message")
@@ -171,7 +166,6 @@ def object_of(name: str, text: bytes) -> dict[str, object]:
 
 
 def length_of(name: str, value: object, limit: int) -> int:
-    """Read how much follows. Raises: ApiError for what is no length, or too much."""
     if value is None:
         return 0
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= limit:
@@ -190,7 +184,7 @@ CONNECTIONS_PER_SESSION = 4
 
 @dataclass(frozen=True, slots=True)
 class WyomingParams:
-    """What a `transcribe` asks for."""
+    """The parameters of a `transcribe`."""
 
     model: str | None = None
     language: str | None = None
@@ -199,7 +193,6 @@ class WyomingParams:
 
     @property
     def options(self) -> LiveOptions:
-        """What of it the library's session takes."""
         vad = VadStreamOptions(hangover_ms=self.pause_ms)
         decoding = LiveDecodingOptions(static_prompt=", ".join(self.terms))
         return LiveOptions((self.language,) if self.language else (), vad=vad, decoding=decoding)
@@ -214,7 +207,6 @@ class WyomingServer:
         self._open: set[WyomingConnection] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection, to its end."""
         limits = self._services.settings.limits
         most = CONNECTIONS_PER_SESSION * limits.sessions
         transport = FrameTransport(reader, writer, limits)
@@ -265,7 +257,6 @@ class WyomingConnection(LiveConnection[Frame]):
         """Do nothing: a client may ask first what there is."""
 
     async def on_message(self, message: Frame) -> None:
-        """Act on an event; of those that are not known there may be any. Raises: ApiError."""
         if message.kind == "describe":
             await self.send({"type": "info", **info(self.services)})
         elif message.kind == "ping":
@@ -284,7 +275,6 @@ class WyomingConnection(LiveConnection[Frame]):
             await self.queue.put(self._stop)
 
     async def on_audio(self, samples: Samples) -> None:
-        """Work on samples (n,) of a command; what comes after its text is not of it."""
         command = self._command
         if command is None or command.is_done:
             return
@@ -295,23 +285,18 @@ class WyomingConnection(LiveConnection[Frame]):
         await self.emit(events)
 
     def render(self, events: Sequence[Event]) -> Iterator[dict[str, Json]]:
-        """Yield the text of a command piece by piece, and whole at its end."""
         return self._command.render(events) if self._command else iter(())
 
     def error_document(self, fault: ApiError) -> dict[str, Json]:
-        """Render a fault as an event."""
         return error_document(fault)
 
     def too_long(self) -> ApiError:
-        """Make the fault of a command with too much audio."""
         return ApiError(f"audio: expected at most {self.limits.session_s:g} s", code="session_too_long")
 
     async def on_close(self) -> None:
-        """End the command, where there is one."""
         await self._stop()
 
     async def _start(self, params: WyomingParams) -> None:
-        """Begin a command. Raises: ApiError, OptionError."""
         if self._command is not None:
             raise wrong("audio-start", "an audio-stop before it", "none")
         self.take_place()
@@ -319,7 +304,6 @@ class WyomingConnection(LiveConnection[Frame]):
         self._command = SpokenCommand()
 
     async def _stop(self) -> None:
-        """End the command: its text, where that was not told yet."""
         if self._command is None:
             return
         if not self._command.is_done:
@@ -329,7 +313,6 @@ class WyomingConnection(LiveConnection[Frame]):
         await self.release()
 
     async def _listen(self) -> None:
-        """Listen; what cannot be read is told and ends that, but what came before it is worked off."""
         try:
             await super()._listen()
         except ApiError as fault:
@@ -338,7 +321,7 @@ class WyomingConnection(LiveConnection[Frame]):
 
 
 class SpokenCommand:
-    """What is said from `audio-start` on. is_done: nothing more of it is told."""
+    """The text of one command, from `audio-start` on. is_done: its text is complete."""
 
     def __init__(self) -> None:
         self.is_done = False
@@ -349,9 +332,9 @@ class SpokenCommand:
         self._began = time.monotonic()
 
     def hears_its_end(self, events: Sequence[Event], received_s: float, waiting_s: float) -> bool:
-        """Return whether somebody has spoken and stopped, live.
+        """Return whether live speech has begun and ended.
 
-        received_s: of audio that was worked on. waiting_s: of audio that was not yet.
+        received_s: of audio that was processed. waiting_s: of audio in the queue.
         """
         for event in events:
             self._has_words = self._has_words or isinstance(event, Partial)
@@ -363,7 +346,7 @@ class SpokenCommand:
         return self.is_done
 
     def render(self, events: Sequence[Event]) -> Iterator[dict[str, Json]]:
-        """Yield what is told of events, and the whole text once it is done."""
+        """Yield the text of events piece by piece, and the whole text once the command is done."""
         for event in events:
             if not isinstance(event, Partial):
                 continue
@@ -380,12 +363,10 @@ class SpokenCommand:
 
 
 def error_document(fault: ApiError) -> dict[str, Json]:
-    """Render a fault as an event."""
     return {"type": "error", "text": fault.message, "code": fault.code}
 
 
 def params_of(frame: Frame) -> WyomingParams:
-    """Read what a `transcribe` asks for. Raises: ApiError."""
     data = frame.data
     language, name = data.get("language"), data.get("name")
     sensitivity = data.get("vad_sensitivity") or "default"
@@ -405,7 +386,6 @@ def params_of(frame: Frame) -> WyomingParams:
 
 
 def reader_of(frame: Frame) -> PcmReader:
-    """Return the reader of the audio that an `audio-start` announces. Raises: ApiError, OptionError."""
     rate, width, channels = (read_whole(name, frame.data.get(name)) for name in ("rate", "width", "channels"))
     if width != 2:
         raise wrong("width", "2 bytes", f"{width}")
@@ -418,7 +398,6 @@ def reader_of(frame: Frame) -> PcmReader:
 
 
 def info(services: Services) -> dict[str, Json]:
-    """Describe what is offered here."""
     about: dict[str, Json] = {
         "attribution": {"name": "sottovoce", "url": ""},
         "installed": True,
@@ -443,5 +422,4 @@ def info(services: Services) -> dict[str, Json]:
 
 
 async def start_wyoming(services: Services, listening: Socket) -> asyncio.Server:
-    """Serve the connections of a socket that listens."""
     return await asyncio.start_server(WyomingServer(services).serve, sock=listening, limit=MAX_LINE)

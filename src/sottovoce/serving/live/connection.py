@@ -39,7 +39,7 @@ from sottovoce.types import SAMPLE_RATE, Event, Samples
 M = TypeVar("M")
 T = TypeVar("T")
 Command: TypeAlias = Callable[[], Awaitable[None]]
-"""What a client asked for, done when all audio before it was worked on."""
+"""A command of the client, run after all audio before it was processed."""
 
 DONE, GOING_DOWN = 1000, 1012
 REPORT_EVERY_S = 1.0
@@ -62,7 +62,7 @@ class LiveConnection(ABC, Generic[M]):
         self.services = services
         self.limits = services.settings.limits
         self.key: ApiKey | None = None
-        """Whose limits count, where the client has shown one."""
+        """The key whose limits apply, if the client has sent one."""
         self.queue: InputQueue[Command | CloseRequested] = InputQueue(
             round(self.limits.pending_s * SAMPLE_RATE)
         )
@@ -93,7 +93,6 @@ class LiveConnection(ABC, Generic[M]):
         """Yield the messages that emit of events."""
 
     def error_document(self, fault: ApiError) -> dict[str, Json]:
-        """Render a fault as a message."""
         return own_error(fault)
 
     async def on_audio(self, samples: Samples) -> None:
@@ -102,17 +101,19 @@ class LiveConnection(ABC, Generic[M]):
         self.count()
 
     async def on_close(self) -> None:
-        """Say the rest: nothing more comes."""
+        """Send the last events: no more audio comes."""
         await self.emit(await self.session.close())
 
     async def background(self) -> None:
-        """Do what goes on beside the work; nothing, unless a protocol says so."""
+        """Run a background task of the protocol, if it has one."""
 
     async def report(self) -> None:
-        """Tell the client how late it is, every second; nothing, unless a protocol says so."""
+        """Report the delay of the session every second, if the protocol has a message for it."""
 
     async def serve(self) -> None:
-        """Serve the client until it closes, goes, or is asked to; an error is the last that it is told."""
+        """Serve the client until it closes or goes, or the server shuts down; an error is the last
+        message.
+        """
         try:
             async with self._held:
                 await self.begin()
@@ -150,14 +151,12 @@ class LiveConnection(ABC, Generic[M]):
         return scheduler
 
     async def release(self) -> None:
-        """Give up the session, its model and its place."""
         self._session = None
         self._quiet_since_s = math.inf
         await self._held.aclose()
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a session."""
         return self._session is not None
 
     @property
@@ -177,7 +176,6 @@ class LiveConnection(ABC, Generic[M]):
         return self.queue.n_samples / SAMPLE_RATE + (self._session.behind_s if self._session else 0.0)
 
     async def send(self, *documents: dict[str, Json]) -> None:
-        """Send messages. Raises: GoneError; ApiError where the client does not take them."""
         for document in documents:
             await self.transport.send(document)
 
@@ -194,7 +192,7 @@ class LiveConnection(ABC, Generic[M]):
         self._note_audio()
 
     async def queue_bytes(self, reader: PcmReader, data: bytes) -> None:
-        """Decode and queue audio, in slices that hold up nobody else.
+        """Decode and queue audio, in slices that do not block other clients.
 
         Raises: as `queue_audio`.
         """
@@ -228,12 +226,11 @@ class LiveConnection(ABC, Generic[M]):
             raise self.too_long()
 
     def too_long(self) -> ApiError:
-        """Make the fault of a session with too much audio."""
         message = f"session: expected at most {self.limits.session_s:g} s of audio"
         return ApiError(message, code="session_too_long")
 
     def logged(self, error: Exception) -> ApiError:
-        """Return what the client is told of an error, whose cause is logged where it is not the client's."""
+        """Return the error for the client; the cause of an internal error is logged."""
         return logged_fault(error, self.transport.request_id, "session failed")
 
     async def attempt(self, change: Awaitable[None]) -> ApiError | None:
@@ -308,7 +305,6 @@ class LiveConnection(ABC, Generic[M]):
                 raise ApiError(text, code="idle_timeout")
 
     async def _work(self) -> int:
-        """Work off the queue; returns the code to close with."""
         while True:
             item = await self.queue.take()
             if isinstance(item, CloseRequested):
@@ -321,8 +317,6 @@ class LiveConnection(ABC, Generic[M]):
 
 
 class WebSocketConnection(LiveConnection[bytes | str]):
-    """A client at a WebSocket."""
-
     def __init__(self, socket: WebSocket) -> None:
         services = services_of(socket)
         self.socket = socket
@@ -332,7 +326,6 @@ class WebSocketConnection(LiveConnection[bytes | str]):
 
 
 def slices_of(data: bytes) -> Iterator[bytes]:
-    """Cut bytes into pieces of `SLICE_BYTES`."""
     for start in range(0, len(data), SLICE_BYTES):
         yield data[start : start + SLICE_BYTES]
 
@@ -346,7 +339,6 @@ async def off_loop(size: int, read: Callable[[], T]) -> T:
 
 
 def require_finite(samples: Samples) -> None:
-    """Check samples (n,). Raises: ApiError for NaN and infinity."""
     if not np.isfinite(samples).all():
         raise ApiError("audio: expected finite samples, got NaN or infinity", code="invalid_audio")
 
@@ -374,12 +366,10 @@ class InputQueue(Generic[C]):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits."""
         return not self._items
 
     @property
     def n_samples(self) -> int:
-        """Samples that wait."""
         return self._n_samples
 
     async def put_audio(self, samples: Samples) -> None:
@@ -416,7 +406,7 @@ class InputQueue(Generic[C]):
         return command
 
     def take_audio(self) -> Samples:
-        """Take all audio before the next command, (n,), if any; from any thread, while nobody takes."""
+        """Take all audio before the next command, (n,), if any; from any thread, while no other takes."""
         audio = self._audio()
         if len(audio):
             with suppress(RuntimeError):  # the loop has ended, and nobody waits any more

@@ -49,8 +49,7 @@ _TRUE, _FALSE = {"true", "1", "yes", "on"}, {"false", "0", "no", "off", ""}
 class Fields:
     """Text fields of one request.
 
-    Raises: ApiError 400 for one that is longer than any use of it, and, from every method, for a value that
-    cannot be what it should.
+    Raises: ApiError 400 for a field that is too long, and, from every method, for a wrong value.
     """
 
     def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
@@ -62,7 +61,6 @@ class Fields:
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
-        """Names and values, as they came."""
         return list(self._pairs)
 
     def without(self, name: str) -> Fields:
@@ -78,7 +76,6 @@ class Fields:
         return values[0] if values and values[0] else None
 
     def choice(self, name: str, among: Sequence[str], default: str) -> str:
-        """Return one of a few words."""
         value = self.text(name)
         if value is None:
             return default
@@ -87,14 +84,12 @@ class Fields:
         return value
 
     def flag(self, name: str) -> bool:
-        """True or false; false where it is not given."""
         value = (self.text(name) or "").lower()
         if value not in _TRUE | _FALSE:
             raise wrong(name, "true or false", f"'{value[:100]}'")
         return value in _TRUE
 
     def number(self, name: str, least: float, most: float) -> float | None:
-        """Return a number of a range."""
         value = self.text(name)
         return None if value is None else number_of(name, value, least, most)
 
@@ -113,7 +108,6 @@ class Fields:
         return values
 
     def several_of(self, name: str, among: Sequence[str]) -> list[str]:
-        """Values of a list that are all of a few words."""
         values = self.many(name)
         for value in values:
             if value not in among:
@@ -138,13 +132,12 @@ class Fields:
 
     @property
     def untaken(self) -> tuple[str, ...]:
-        """The names of fields that nobody has taken, `name` for `name[key]`."""
+        """The names of fields that were not read, `name` for `name[key]`."""
         names = (name.partition("[")[0] or name for name, _ in self._pairs if name not in self._taken)
         return tuple(dict.fromkeys(names))
 
 
 def json_object(name: str, text: str) -> Mapping[str, object]:
-    """Read an object written as JSON."""
     found = read_json(text)
     if not isinstance(found, dict):
         raise wrong(name, "a JSON object", f"'{text[:100]}'")
@@ -202,7 +195,6 @@ def _read(fields: Fields, option: Option, field: ApiField) -> Any:
 
 
 def _flag(fields: Fields, field: ApiField) -> bool | None:
-    """True or false; None where it has none of its names."""
     names = field.names.split()
     given = {fields.flag(name) for name in names if fields.text(name) is not None}
     if len(given) > 1:
@@ -211,7 +203,6 @@ def _flag(fields: Fields, field: ApiField) -> bool | None:
 
 
 def _number(fields: Fields, option: Option, field: ApiField, *, is_whole: bool) -> float | None:
-    """A number of the option's unit."""
     least, most = range_of(option, field)
     value = fields.number(field.name, least, most)
     if value is None:
@@ -224,7 +215,6 @@ def _number(fields: Fields, option: Option, field: ApiField, *, is_whole: bool) 
 
 
 def range_of(option: Option, field: ApiField) -> tuple[float, float]:
-    """Return the least and the greatest number that a request may have."""
     least = field.least if field.least is not None else option.least
     most = field.most if field.most is not None else option.most
     return -math.inf if least is None else least, math.inf if most is None else most

@@ -64,7 +64,6 @@ def number_of(name: str, value: object, least: float, most: float) -> float:
 
 
 def read_text(name: str, value: object) -> str:
-    """Read a text of a length that is of use."""
     if not isinstance(value, str) or len(value) > MAX_CHARACTERS:
         raise wrong(name, f"a text of at most {MAX_CHARACTERS} characters", shown(value))
     return value
@@ -99,7 +98,6 @@ def read_code(name: str, language: str) -> str:
 
 
 def read_flag(name: str, value: object) -> bool:
-    """Read true or false, in JSON or as text."""
     spellings = {"true": True, "false": False, "1": True, "0": False}
     found = spellings.get(value.lower()) if isinstance(value, str) else value
     if not isinstance(found, bool):
@@ -118,7 +116,6 @@ def read_speakers(name: str, value: object) -> str:
 
 
 def read_whole(name: str, value: object) -> int:
-    """Read a whole number, in JSON or as text."""
     found = int(value) if isinstance(value, str) and value.isdecimal() and len(value) < 9 else value
     if not isinstance(found, int) or isinstance(found, bool):
         raise wrong(name, "a whole number", shown(value))
@@ -126,8 +123,6 @@ def read_whole(name: str, value: object) -> int:
 
 
 def one_of(*among: str) -> Callable[[str, object], str]:
-    """Return a reader of one of a few words."""
-
     def read(name: str, value: object) -> str:
         if value not in among:
             raise wrong(name, f"one of {', '.join(among)}", shown(value))
@@ -137,7 +132,6 @@ def one_of(*among: str) -> Callable[[str, object], str]:
 
 
 def shown(value: object) -> str:
-    """Quote a value as a fault shows it."""
     return f"'{str(value)[:50]}'"
 
 
@@ -159,12 +153,10 @@ def require_only(name: str, given: Mapping[str, object], allowed: tuple[str, ...
 
 
 def read_json_list(name: str, value: object) -> tuple[str, ...]:
-    """Read texts from a list of JSON."""
     return read_list(name, value if isinstance(value, list) else None)
 
 
 def read_json_languages(name: str, value: object) -> tuple[str, ...]:
-    """Read codes of languages from a list of JSON."""
     return read_languages(name, value if isinstance(value, list) else None)
 
 
@@ -212,7 +204,6 @@ def unknown_fields(given: object, known: Known, place: str = "") -> tuple[str, .
 
 
 def leaves(*names: str) -> dict[str, Known]:
-    """Return known fields whose values are not read further."""
     return {name: {} for name in names}
 
 
@@ -228,6 +219,5 @@ def note_ignored(connection: HTTPConnection, names: Iterable[str]) -> None:
 
 
 def ignored_header(state: Mapping[str, object]) -> dict[str, str]:
-    """Return `HEADER` for the state of a connection's scope, where it names any."""
     names = state.get(STATE)
     return {HEADER: ", ".join(named(names))} if isinstance(names, list) and names else {}

@@ -44,11 +44,10 @@ SUPPORTED = {"transcribe": tuple(fields_of("openai")), "translate": TRANSLATED}
 
 @dataclass(frozen=True, slots=True)
 class FileRequest:
-    """One request: what is to be transcribed how, and what the answer looks like.
+    """One request: options of the transcription and of the answer.
 
-    max_len: letters of a segment, where longer ones are to be cut. offset_n: added to the numbers of `srt`.
-    language_probabilities: tell them, where the format has them. ignored: parameters without
-    effect.
+    max_len: the most letters of a segment. offset_n: added to the numbers of `srt`. language_probabilities:
+    include them where the format has them. ignored: parameters without effect.
     """
 
     task: Task
@@ -115,7 +114,6 @@ def translation_request(fields: Fields) -> FileRequest:
 
 
 def phrases_of(values: Values) -> tuple[str, ...]:
-    """Words likely to be said, by both of their names. Raises: ApiError 400 for too many of them."""
     hotwords = values["hotwords"] or ""
     if len(hotwords) > MAX_CHARACTERS:
         raise wrong("hotwords", f"at most {MAX_CHARACTERS} characters", str(len(hotwords)))
@@ -123,7 +121,6 @@ def phrases_of(values: Values) -> tuple[str, ...]:
 
 
 def translation_form() -> list[Option]:
-    """Read the options of a form whose answer is a translation."""
     openai = fields_of("openai")
     options = {name: openai[name][0] for name in TRANSLATED}
     formats = replace(openai["response_format"][1], choices=TRANSLATION_FORMATS)
@@ -145,7 +142,6 @@ def languages_of(values: Values) -> tuple[str, ...]:
 
 
 def transcribe_options(values: Values, task: Task, *, words: bool) -> TranscribeOptions:
-    """Read how to transcribe. Raises: ApiError 400."""
     strategy = values.get("chunking_strategy") or ("auto" if values.get("vad_filter") else None)
     try:
         return made(
@@ -181,7 +177,6 @@ def vad_of(strategy: str | Mapping[str, object] | None) -> VadOptions | None:
 
 
 def unknown_chunking(strategy: str | Mapping[str, object] | None) -> tuple[str, ...]:
-    """List the fields of a `chunking_strategy` that have no effect."""
     known: Known = {"chunking_strategy": leaves("type", *CHUNKING)}
     return unknown_fields({"chunking_strategy": strategy}, known)
 
@@ -229,9 +224,9 @@ MAX_NAME_LENGTH = 200
 
 
 class UploadedFile:
-    """A recording in its temporary file, as `audio.io` reads it, by the name that it came with.
+    """A recording in a temporary file, as `audio.io` reads it, with the name of the upload.
 
-    sha256: of its bytes, in letters; "" where nobody took it.
+    sha256: hexadecimal, of its bytes; "" where it was not computed.
     """
 
     def __init__(self, upload: UploadFile, sha256: str = "") -> None:
@@ -255,12 +250,10 @@ class UploadedFile:
 
     @property
     def source(self) -> BinaryIO:
-        """As the library's `AudioSource`."""
         return cast(BinaryIO, self)
 
 
 def size_of(upload: UploadedFile) -> int:
-    """Return the bytes of a recording."""
     n_bytes = upload.seek(0, os.SEEK_END)
     upload.seek(0)
     return n_bytes

@@ -37,7 +37,7 @@ from sottovoce.types import SAMPLE_RATE, Transcript
 FILE_FIELD = b"file"
 """The field of a form that is its recording."""
 MAX_FIELDS, FIELD_BYTES = 1_000, 64 * 1024
-"""Beside the recording: they are held in memory."""
+"""Of other fields than the recording; they are held in memory."""
 REFERENCE_BYTES = 8 * 1024 * 1024
 """Of a field that is a recording: 30 s of stereo at 48 kHz, in base64."""
 FORM_BYTES = 4 * REFERENCE_BYTES + 1024 * 1024
@@ -122,7 +122,6 @@ async def received_form(request: Request) -> AsyncIterator[tuple[Fields, Uploade
 
 
 async def parsed_form(request: Request, pieces: AsyncGenerator[bytes, None]) -> FormData:
-    """Parse a form from its pieces. Raises: ApiError."""
     parser = _FormParser(request.headers, pieces, max_files=1, max_fields=MAX_FIELDS)
     try:
         return await parser.parse()
@@ -191,9 +190,9 @@ async def pieces_of(request: Request) -> AsyncIterator[bytes]:
 async def limited(
     request: Request, limits: ServerLimits, take: Callable[[int], None]
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the body of a request, until there is too much of it, or nothing or next to nothing comes.
+    """Yield the body of a request; end where it is too large, or its data stops or trickles.
 
-    take: told of the bytes of each piece, and raises where all uploads together are too many.
+    take: called with the bytes of each piece; raises where all uploads together are too large.
     """
     n_bytes = 0
     stream = request.stream()
@@ -229,24 +228,22 @@ def check_charset(kind: str) -> None:
 
 
 def check_size(n_bytes: int | None, limits: ServerLimits) -> None:
-    """Check the size of an upload. Raises: ApiError 413."""
     if n_bytes is not None and n_bytes > limits.upload_bytes:
         message = f"upload: expected at most {limits.upload_mb:g} MB, got {n_bytes / 1e6:.1f} MB or more"
         raise ApiError(message, status=413, param="file", code="file_too_large")
 
 
 def require_file(upload: UploadedFile | None) -> UploadedFile:
-    """Return the recording. Raises: ApiError 400 without one."""
     if upload is None:
         raise ApiError("file: expected a recording, got none", param="file", code="missing_parameter")
     return upload
 
 
 def check_duration(upload: UploadedFile, most_s: float) -> Slices[float]:
-    """Decode a recording once, as far as it is allowed to be long, and return its seconds.
+    """Decode a recording up to the longest allowed duration, and return its seconds.
 
-    A small file may hold days of silence; this is where that ends, before any model sees it. What a header
-    says is not believed: that of a recording from a pipe says anything.
+    A small file may hold days of silence, which is refused here before any model runs. The duration in a
+    header is not trusted: recordings from a pipe have none or a wrong one.
     Raises: AudioError, ApiError 413.
     """
     n_samples = 0
@@ -265,7 +262,6 @@ def check_duration(upload: UploadedFile, most_s: float) -> Slices[float]:
 
 
 def int_or_none(text: str | None) -> int | None:
-    """Read a header's number; None: there is none."""
     return int(text) if text is not None and text.isdecimal() else None
 
 
@@ -286,13 +282,12 @@ class RunningJob:
     resources: AsyncExitStack
 
     def count(self, transcript: Transcript) -> None:
-        """Count what was done."""
         self.services.metrics.file_seconds.inc(transcript.duration)
 
     async def collected(self, request: Request) -> Transcript:
         """Return the whole transcript; ends early when the client has gone.
 
-        Raises: ApiError 499 then, which nobody reads.
+        Raises: ApiError 499 then.
         """
         transcript = await while_there(request, self.handle.collect())
         self.count(transcript)
@@ -300,9 +295,9 @@ class RunningJob:
 
 
 async def while_there(request: Request, work: Awaitable[T]) -> T:
-    """Return what is awaited; its waiting is cancelled when the client has gone.
+    """Return the result of an awaitable, which is cancelled when the client has gone.
 
-    Raises: ApiError 499 then, which nobody reads.
+    Raises: ApiError 499 then.
     """
 
     async def gone() -> None:
