@@ -44,7 +44,6 @@ def said(page: Any) -> list[str]:
 
 
 def correct(page: Any, number: int, text: str) -> None:
-    """Correct an utterance, counted from 1, by keyboard."""
     page.locator(f"#log .utterance:nth-child({number}) .edit").focus()
     page.keyboard.press("Enter")
     page.keyboard.press("Control+A")
@@ -53,7 +52,6 @@ def correct(page: Any, number: int, text: str) -> None:
 
 
 def heard(page: Any, server: ServerThread) -> None:
-    """Hear the four sentences, to the end."""
     page.goto(f"{server.url}/?languages={','.join(LANGUAGES)}")
     page.keyboard.press("Space")
     page.wait_for_selector("#log .utterance:nth-child(4)")

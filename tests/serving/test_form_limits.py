@@ -102,7 +102,6 @@ def test_the_same_phrases_are_prepared_once() -> None:
 def test_a_known_speaker_may_have_half_a_minute(
     server: ServerThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """30 s of WAV, decoded in none of the threads that others wait for."""
     threads: list[str] = []
 
     def noted(*given: Any, **options: Any) -> Any:

@@ -13,7 +13,6 @@ import pytest
 
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
-from sottovoce.audio.recording import Recording
 from sottovoce.decoding.filters import suppressed_tokens
 from sottovoce.errors import ModelNotFoundError
 from sottovoce.options.decoding import NON_SPEECH, SPECIALS_ALONE
@@ -23,7 +22,8 @@ from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.parsing.forms import Fields, fields_of
 from sottovoce.serving.settings import ModelSettings
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import Samples, Segment, Turn
+from sottovoce.types import Samples, Segment
+from tests.serving.conversation import KnownSpeakers
 from tests.serving.servers import SlowModel, serving, settings
 
 
@@ -91,18 +91,11 @@ def test_whose_channel_it_is(server: ServerThread, english: Path, tmp_path: Path
     assert {segment["speaker"] for segment in segments} == {"1"}
 
 
-class Known:
-    """The first second of every recording is of one, and the rest of another."""
-
-    def turns(self, recording: Recording) -> list[Turn]:
-        return [Turn(0.0, 1.0, "A"), Turn(1.0, 60.0, "B")]
-
-
 def test_voices_tell_speakers_where_channels_do_not(
     server: ServerThread, english: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a recording of one channel, and in one with the same sound in both."""
-    monkeypatch.setattr("sottovoce.offline.longform.make_diarizer", lambda _: Known())
+    monkeypatch.setattr("sottovoce.offline.longform.make_diarizer", lambda _: KnownSpeakers())
     speech = load_audio(english)
     twice = stereo_file(tmp_path, speech, speech)
     for path in (english, twice):

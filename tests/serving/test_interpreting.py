@@ -78,8 +78,6 @@ def test_what_two_readings_agree_on_is_shown_before_the_utterance_ends(
 
 
 def patient(n_seconds: int) -> Any:
-    """Speak a second at a time, and wait a little after each."""
-
     async def speak(socket: ClientConnection) -> None:
         for _ in range(n_seconds):
             await socket.send(SECOND)
@@ -129,7 +127,6 @@ def test_words_do_not_wait_for_a_slow_server(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def refusal(server: ServerThread, query: str) -> str:
-    """Why a handshake is refused."""
     with pytest.raises(InvalidStatus) as refused:
         talk(server, saying(SECOND), query)
     assert refused.value.response.status_code == 400

@@ -65,7 +65,6 @@ class SilentFile(SlowFile):
 
 
 def properties(path: str) -> set[str]:
-    """The fields of a path's form."""
     body: Any = document()["paths"]
     return set(body[path]["post"]["requestBody"]["content"]["multipart/form-data"]["schema"]["properties"])
 
@@ -81,7 +80,6 @@ def test_it_has_every_path_and_field_that_is_read(quick: ServerThread) -> None:
 
 
 def operations() -> list[Any]:
-    """Of the document, as schemathesis sees it."""
     schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
     schema = schemathesis.openapi.from_dict(document())
     return [found.ok() for found in schema.get_all_operations()]
@@ -163,8 +161,6 @@ USUAL = {
 def test_no_message_and_no_address_is_a_fault_of_the_server(
     quick: ServerThread, route: str, query: dict[str, str], messages: list[str | bytes]
 ) -> None:
-    """Whatever a socket is asked for and told, it is refused or goes on, and always ends."""
-
     async def run() -> int | None:
         url = httpx.URL(f"ws://{quick.address}{route}", params={**USUAL.get(route, {}), **query})
         async with connect(str(url)) as client:
