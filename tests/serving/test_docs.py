@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -29,9 +30,12 @@ CURL = sorted(set(re.findall(r"^curl .*$", PAGES, re.MULTILINE)))
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="no curl on this machine")
 @pytest.mark.parametrize("line", CURL)
-def test_requests_of_curl_are_answered(server: ServerThread, line: str) -> None:
+def test_requests_of_curl_are_answered(server: ServerThread, line: str, tmp_path: Path) -> None:
+    word = {"word": " one", "start": 0.0, "end": 1.0}
+    transcript = tmp_path / "talk.json"
+    transcript.write_text(json.dumps({"segments": [{"start": 0, "end": 1, "text": " one", "words": [word]}]}))
     words = line.partition("  #")[0].replace("http://127.0.0.1:8000", server.url)
-    words = words.replace("talk.mp3", str(CLIPS / "en.flac"))
+    words = words.replace("talk.mp3", str(CLIPS / "en.flac")).replace("talk.json", str(transcript))
     done = subprocess.run([*shlex.split(words), "-sS", "--fail-with-body"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.strip()
