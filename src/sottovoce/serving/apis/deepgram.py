@@ -101,6 +101,13 @@ OF_BOTH = (
     "sample_rate",
     "channels",
 )
+MAX_INTERIM_S = 4.0
+"""Speech in a result that may change, until it stays."""
+PUNCTUATION = '.,!?;:…。、，！？；："“”„«»()[]¿¡'
+PARAGRAPH_PAUSE_S = 1.0
+"""Between sentences, from which another paragraph begins."""
+MAX_SENTENCES = 5
+"""Of a paragraph."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,16 +483,6 @@ def configured_terms(message: dict[str, object]) -> tuple[str, ...] | None:
     if message.get("features"):
         raise ApiError("features: not done here", param="features", code="unsupported_value")
     return None if given is None else checked_terms(read_list("keyterms", given))
-
-
-MAX_INTERIM_S = 4.0
-"""Speech in a result that may change, until it stays."""
-PUNCTUATION = '.,!?;:…。、，！？；："“”„«»()[]¿¡'
-
-PARAGRAPH_PAUSE_S = 1.0
-"""Between sentences, from which another paragraph begins."""
-MAX_SENTENCES = 5
-"""Of a paragraph."""
 
 
 class DeepgramResults:

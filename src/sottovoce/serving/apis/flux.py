@@ -56,6 +56,11 @@ OF_CONFIGURE: Known = {
     "thresholds": leaves(*THRESHOLDS),
 }
 """The fields of a `Configure`."""
+MESSAGES = "CloseStream, ForceEndTurn, Configure or KeepAlive"
+UPDATE_S = 0.25
+"""Seconds of audio between two updates where no other event is due."""
+MOST_WORDS = 1_000
+"""Of a turn: every message has all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,9 +197,6 @@ def configured_flux(params: FluxParams, message: Mapping[str, object]) -> FluxPa
     return changed
 
 
-MESSAGES = "CloseStream, ForceEndTurn, Configure or KeepAlive"
-
-
 async def listen_to_turns(socket: WebSocket) -> None:
     await FluxConnection(socket).serve()
 
@@ -280,12 +282,6 @@ class FluxConnection(DeepgramSocket):
     def _failure(self, fault: ApiError) -> dict[str, Json]:
         code = (fault.code or fault.kind).upper()
         return self._turns.message("ConfigureFailure", code=code, description=fault.message)
-
-
-UPDATE_S = 0.25
-"""Seconds of audio between two updates where no other event is due."""
-MOST_WORDS = 1_000
-"""Of a turn: every message has all of them."""
 
 
 @dataclass(slots=True)

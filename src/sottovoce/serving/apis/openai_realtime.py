@@ -66,6 +66,27 @@ VAD_LIMITS = {
 """Numbers of `server_vad`: the usual value, the least and the greatest."""
 UNUSED = ("create_response", "interrupt_response")
 """Of turn detection: there are no responses here."""
+SUBPROTOCOL = "realtime"
+MESSAGES = (
+    "session.update",
+    "input_audio_buffer.append",
+    "input_audio_buffer.commit",
+    "input_audio_buffer.clear",
+    "conversation.item.retrieve",
+    "conversation.item.delete",
+)
+"""Types of messages; each but audio has an answer."""
+LEAST_COMMIT_S, ROUNDING_S = 0.1, 0.002
+"""The least audio of a turn that the client ends, as with OpenAI, and a tolerance for resampling."""
+STATUS, LATE_S = "sottovoce.status", 3.0
+"""The one event that OpenAI's API does not have, and how late a session is before it comes."""
+DEFAULT_SECRET_S, MIN_SECRET_S, MAX_SECRET_S = 600.0, 10.0, 7200.0
+"""That a client's secret is good for."""
+MAX_BODY_BYTES = 64_000
+TRANSCRIPTION = "conversation.item.input_audio_transcription"
+BUFFER = "input_audio_buffer"
+MOST_KEPT = 1000
+"""Items that can be retrieved and deleted: the newest ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,25 +311,6 @@ def unknown_session_fields(session: object) -> tuple[str, ...]:
     }
     known: Known = {"session": {"type": {}, "audio": {"input": audio_input}, "include": {}}}
     return unknown_fields({"session": session}, known)
-
-
-SUBPROTOCOL = "realtime"
-MESSAGES = (
-    "session.update",
-    "input_audio_buffer.append",
-    "input_audio_buffer.commit",
-    "input_audio_buffer.clear",
-    "conversation.item.retrieve",
-    "conversation.item.delete",
-)
-"""Types of messages; each but audio has an answer."""
-LEAST_COMMIT_S, ROUNDING_S = 0.1, 0.002
-"""The least audio of a turn that the client ends, as with OpenAI, and a tolerance for resampling."""
-STATUS, LATE_S = "sottovoce.status", 3.0
-"""The one event that OpenAI's API does not have, and how late a session is before it comes."""
-DEFAULT_SECRET_S, MIN_SECRET_S, MAX_SECRET_S = 600.0, 10.0, 7200.0
-"""That a client's secret is good for."""
-MAX_BODY_BYTES = 64_000
 
 
 async def realtime(socket: WebSocket) -> None:
@@ -554,12 +556,6 @@ async def json_body(request: Request) -> Mapping[str, object]:
             message = f"body: expected at most {MAX_BODY_BYTES} bytes"
             raise ApiError(message, status=413, code="body_too_large")
     return read_object("body", read_json(body or b"{}"))
-
-
-TRANSCRIPTION = "conversation.item.input_audio_transcription"
-BUFFER = "input_audio_buffer"
-MOST_KEPT = 1000
-"""Items that can be retrieved and deleted: the newest ones."""
 
 
 class RealtimeItems:

@@ -55,6 +55,16 @@ FIELDS = fields_of("sottovoce", LIVE)
 KNOWN: Known = leaves(*FIELDS)
 FIXED = tuple(option.key for option in (MODEL, *LIVE_REQUEST))
 """Fields that stand in the address for good."""
+logger = logging.getLogger(__name__)
+LAST_S = 20.0
+"""At most so long the end of a session waits for what is not translated yet."""
+Sender = Callable[[dict[str, Json]], Awaitable[None]]
+NOT_TRANSLATED = ApiError(
+    "translation: the server that translates did not do so; what is said goes on",
+    status=502,
+    kind="server_error",
+    code="translation_failed",
+)
 
 
 async def live_refusal(request: Request) -> Response:
@@ -286,13 +296,6 @@ def configured(request: SessionRequest, changes: Mapping[str, object]) -> Sessio
     return request
 
 
-logger = logging.getLogger(__name__)
-
-LAST_S = 20.0
-"""At most so long the end of a session waits for what is not translated yet."""
-Sender = Callable[[dict[str, Json]], Awaitable[None]]
-
-
 def targets(languages: Sequence[str], translation: TranslationSettings | None) -> tuple[str, ...]:
     """Return codes of the languages into which a model with these languages, or a server, translates live."""
     if translation is not None:
@@ -388,11 +391,3 @@ class SessionTranslator:
         where = str(error).partition(" ")[0].rstrip(":")  # what follows may quote what was said
         logger.warning("translation failed", extra={"request_id": self._request_id, "server": where})
         return NOT_TRANSLATED
-
-
-NOT_TRANSLATED = ApiError(
-    "translation: the server that translates did not do so; what is said goes on",
-    status=502,
-    kind="server_error",
-    code="translation_failed",
-)

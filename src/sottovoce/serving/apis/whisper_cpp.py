@@ -37,6 +37,9 @@ from sottovoce.types import Segment, Transcript, Word
 
 SPEAKER_TURN = " [SPEAKER_TURN]"
 """The mark of whisper.cpp where a checkpoint of tinydiarize finds a change of speaker."""
+USUAL_STEP = 0.2
+"""From one temperature to the next. Source: whisper.cpp."""
+MOST_STEPS = 10
 
 
 def plainly(endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
@@ -202,11 +205,6 @@ def word_of(segment: Segment, index: int) -> dict[str, Json]:
         "t_dtw": round(100 * word.start),
         "probability": score(word.probability),
     }
-
-
-USUAL_STEP = 0.2
-"""From one temperature to the next. Source: whisper.cpp."""
-MOST_STEPS = 10
 
 
 def inference_request(fields: Fields, model: str) -> FileRequest:

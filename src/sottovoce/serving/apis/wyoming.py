@@ -40,6 +40,12 @@ MAX_DATA = 256 * 1024
 MAX_UNREAD = 1024 * 1024
 """Bytes that a client may leave unread: some clients read only after they have sent everything."""
 LINGER_S = 1.0
+logger = logging.getLogger(__name__)
+PAUSES_MS = {"default": 700.0, "relaxed": 1_250.0, "aggressive": 250.0}
+"""That end a command, by `vad_sensitivity`."""
+AHEAD_S = 2.0
+"""Audio that comes earlier than this before its time is a recording."""
+CONNECTIONS_PER_SESSION = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,15 +177,6 @@ def length_of(name: str, value: object, limit: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= limit:
         raise wrong(name, f"0 to {limit} bytes", f"'{str(value)[:50]}'")
     return value
-
-
-logger = logging.getLogger(__name__)
-
-PAUSES_MS = {"default": 700.0, "relaxed": 1_250.0, "aggressive": 250.0}
-"""That end a command, by `vad_sensitivity`."""
-AHEAD_S = 2.0
-"""Audio that comes earlier than this before its time is a recording."""
-CONNECTIONS_PER_SESSION = 4
 
 
 @dataclass(frozen=True, slots=True)

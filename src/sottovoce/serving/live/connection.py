@@ -45,6 +45,9 @@ DONE, GOING_DOWN = 1000, 1012
 REPORT_EVERY_S = 1.0
 SLICE_BYTES = 64 * 1024
 """Of a message that are read at once: about a millisecond's work."""
+C = TypeVar("C")
+MAX_COMMANDS = 64
+"""That wait before their sender does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,12 +344,6 @@ async def off_loop(size: int, read: Callable[[], T]) -> T:
 def require_finite(samples: Samples) -> None:
     if not np.isfinite(samples).all():
         raise ApiError("audio: expected finite samples, got NaN or infinity", code="invalid_audio")
-
-
-C = TypeVar("C")
-
-MAX_COMMANDS = 64
-"""That wait before their sender does."""
 
 
 class InputQueue(Generic[C]):

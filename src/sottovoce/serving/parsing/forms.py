@@ -44,6 +44,34 @@ MOST_LIST_TEXT = 16_000
 RECORDINGS = "known_speaker_references"
 """Holds recordings, whose length is looked at where they are decoded."""
 _TRUE, _FALSE = {"true", "1", "yes", "on"}, {"false", "0", "no", "off", ""}
+FORM: tuple[Option, ...] = (
+    *REQUEST,
+    *(
+        option
+        for owner in (TranscribeOptions, DecodingOptions, FallbackOptions, VadOptions, WriterOptions)
+        for option in options_of(owner)
+    ),
+)
+"""Every option that a form may name."""
+TEXT: dict[str, Json] = {"type": "string", "maxLength": 8000}
+TEXTS: dict[str, Json] = {"type": "array", "items": {"type": "string", "maxLength": 200}, "maxItems": 1000}
+LIVE: tuple[Option, ...] = (
+    MODEL,
+    *options_of(LiveOptions),
+    *options_of(LiveDecodingOptions),
+    *options_of(VadStreamOptions),
+    *LIVE_REQUEST,
+)
+"""Every option that a live request may name."""
+READERS: Mapping[Kind, Callable[[str, object], object]] = {
+    "text": read_text,
+    "flag": read_flag,
+    "texts": read_list,
+    "language": read_language,
+    "languages": read_languages,
+    "speakers": read_speakers,
+    "integer": read_whole,
+}
 
 
 class Fields:
@@ -144,17 +172,6 @@ def json_object(name: str, text: str) -> Mapping[str, object]:
     return found
 
 
-FORM: tuple[Option, ...] = (
-    *REQUEST,
-    *(
-        option
-        for owner in (TranscribeOptions, DecodingOptions, FallbackOptions, VadOptions, WriterOptions)
-        for option in options_of(owner)
-    ),
-)
-"""Every option that a form may name."""
-
-
 def fields_of(api: Api, options: Sequence[Option] = FORM) -> dict[str, tuple[Option, ApiField]]:
     """List the fields of an API by every name that they have there."""
     return {
@@ -220,10 +237,6 @@ def range_of(option: Option, field: ApiField) -> tuple[float, float]:
     return -math.inf if least is None else least, math.inf if most is None else most
 
 
-TEXT: dict[str, Json] = {"type": "string", "maxLength": 8000}
-TEXTS: dict[str, Json] = {"type": "array", "items": {"type": "string", "maxLength": 200}, "maxItems": 1000}
-
-
 def schema_of(option: Option, field: ApiField) -> dict[str, Json]:
     """Describe a field as OpenAPI describes it."""
     match field.kind or option.kind:
@@ -255,25 +268,6 @@ def _limits(option: Option, field: ApiField) -> Mapping[str, Json]:
     least, most = range_of(option, field)
     limits: dict[str, Json] = {"minimum": least, "maximum": most}
     return {name: value for name, value in limits.items() if value not in (-math.inf, math.inf)}
-
-
-LIVE: tuple[Option, ...] = (
-    MODEL,
-    *options_of(LiveOptions),
-    *options_of(LiveDecodingOptions),
-    *options_of(VadStreamOptions),
-    *LIVE_REQUEST,
-)
-"""Every option that a live request may name."""
-READERS: Mapping[Kind, Callable[[str, object], object]] = {
-    "text": read_text,
-    "flag": read_flag,
-    "texts": read_list,
-    "language": read_language,
-    "languages": read_languages,
-    "speakers": read_speakers,
-    "integer": read_whole,
-}
 
 
 def read_field(name: str, value: object, option: Option, field: ApiField) -> object:

@@ -18,6 +18,19 @@ from sottovoce.errors import OptionError
 from sottovoce.serving.parsing.faults import ApiError, wrong
 from sottovoce.text.languages import find_language
 
+MAX_TERMS = 500
+MAX_CHARACTERS = 4_000
+"""Of a prompt, and of all terms together."""
+HEADER = "x-ignored-parameters"
+STATE = "ignored"
+"""In the state of a connection's scope: the names, for `HEADER`."""
+MOST_NAMED, MOST_LETTERS = 20, 100
+UNPRINTABLE = re.compile(r"[^\x21-\x2b\x2d-\x7e]")
+"""Characters of a name that a header does not hold, or that separate two names."""
+Known: TypeAlias = Mapping[str, "Known"]
+"""The fields of a JSON object by name, with those of the object in each of them; {}: its value is not read
+further here."""
+
 
 def read_json(text: str | bytes) -> object:
     """Read JSON; None where it is none, or nested deeper than anything of use.
@@ -45,11 +58,6 @@ def _whole_value(value: object) -> object:
     if isinstance(value, dict):
         return {whole_text(name): _whole_value(one) for name, one in value.items()}
     return value
-
-
-MAX_TERMS = 500
-MAX_CHARACTERS = 4_000
-"""Of a prompt, and of all terms together."""
 
 
 def number_of(name: str, value: object, least: float, most: float) -> float:
@@ -175,18 +183,6 @@ def require_typed(message: object, expected: str) -> dict[str, object]:
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
         raise ApiError(f"message: expected {expected}", code="invalid_message")
     return message
-
-
-HEADER = "x-ignored-parameters"
-STATE = "ignored"
-"""In the state of a connection's scope: the names, for `HEADER`."""
-MOST_NAMED, MOST_LETTERS = 20, 100
-UNPRINTABLE = re.compile(r"[^\x21-\x2b\x2d-\x7e]")
-"""Characters of a name that a header does not hold, or that separate two names."""
-
-Known: TypeAlias = Mapping[str, "Known"]
-"""The fields of a JSON object by name, with those of the object in each of them; {}: its value is not read
-further here."""
 
 
 def unknown_fields(given: object, known: Known, place: str = "") -> tuple[str, ...]:

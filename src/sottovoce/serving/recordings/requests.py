@@ -40,6 +40,10 @@ CHUNKING = {
 """Fields of a `chunking_strategy` of type `server_vad`: ours, and the greatest value."""
 SUPPORTED = {"transcribe": tuple(fields_of("openai")), "translate": TRANSLATED}
 """The documented parameters."""
+MOST_SPEAKERS = 4
+LEAST_SPEECH_S, MOST_SPEECH_S = 1.0, 30.0
+NAMES, REFERENCES = "known_speaker_names[]", "known_speaker_references[]"
+MAX_NAME_LENGTH = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,11 +185,6 @@ def unknown_chunking(strategy: str | Mapping[str, object] | None) -> tuple[str, 
     return unknown_fields({"chunking_strategy": strategy}, known)
 
 
-MOST = 4
-SHORTEST_S, LONGEST_S = 1.0, 30.0
-NAMES, REFERENCES = "known_speaker_names[]", "known_speaker_references[]"
-
-
 def known_speakers(names: Sequence[str], references: Sequence[str]) -> dict[str, Samples]:
     """Speech (n,) at 16 kHz by name.
 
@@ -194,8 +193,8 @@ def known_speakers(names: Sequence[str], references: Sequence[str]) -> dict[str,
     if len(names) != len(references):
         message = f"{NAMES}: expected a reference for each name, got {len(names)} and {len(references)}"
         raise ApiError(message, param=NAMES, code="invalid_value")
-    if len(names) > MOST or len(set(names)) < len(names) or not all(name.strip() for name in names):
-        message = f"{NAMES}: expected at most {MOST} different names"
+    if len(names) > MOST_SPEAKERS or len(set(names)) < len(names) or not all(name.strip() for name in names):
+        message = f"{NAMES}: expected at most {MOST_SPEAKERS} different names"
         raise ApiError(message, param=NAMES, code="invalid_value")
     return {name: speech_of(reference) for name, reference in zip(names, references, strict=True)}
 
@@ -209,18 +208,15 @@ def speech_of(reference: str) -> Samples:
     try:
         if not head.startswith("data:") or not head.endswith(";base64"):
             raise ValueError("no data: address")
-        samples = load_audio(base64.b64decode(content, validate=True), duration_s=2 * LONGEST_S)
+        samples = load_audio(base64.b64decode(content, validate=True), duration_s=2 * MOST_SPEECH_S)
     except (binascii.Error, ValueError) as error:
         reason = str(error) if isinstance(error, AudioError) else "something else"
         message = f"{REFERENCES}: expected 'data:audio/wav;base64,…', got {reason}"
         raise ApiError(message, param=REFERENCES, code="invalid_value") from error
-    if not SHORTEST_S <= len(samples) / SAMPLE_RATE <= LONGEST_S:
-        message = f"{REFERENCES}: expected {SHORTEST_S:.0f} to {LONGEST_S:.0f} seconds of speech"
+    if not LEAST_SPEECH_S <= len(samples) / SAMPLE_RATE <= MOST_SPEECH_S:
+        message = f"{REFERENCES}: expected {LEAST_SPEECH_S:.0f} to {MOST_SPEECH_S:.0f} seconds of speech"
         raise ApiError(message, param=REFERENCES, code="invalid_value")
     return samples
-
-
-MAX_NAME_LENGTH = 200
 
 
 class UploadedFile:

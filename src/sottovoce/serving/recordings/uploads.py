@@ -45,6 +45,9 @@ FORM_BYTES = 4 * REFERENCE_BYTES + 1024 * 1024
 IN_MEMORY_BYTES = 1024 * 1024
 MIN_BYTES_PER_S = 1_000
 """A second on the mean: less than any recording has that is sent while people speak."""
+T = TypeVar("T")
+LOOK_EVERY_S = 0.5
+"""How often is looked whether the client is still there."""
 
 
 class _Refused(MultiPartException):
@@ -263,12 +266,6 @@ def check_duration(upload: UploadedFile, most_s: float) -> Slices[float]:
 
 def int_or_none(text: str | None) -> int | None:
     return int(text) if text is not None and text.isdecimal() else None
-
-
-T = TypeVar("T")
-
-LOOK_EVERY_S = 0.5
-"""How often is looked whether the client is still there."""
 
 
 @dataclass(slots=True)
