@@ -25,8 +25,7 @@ from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import VadOptions
 from sottovoce.options.writer import WriterOptions
-from sottovoce.serving.parsing.forms import FORM
-from sottovoce.serving.parsing.live_fields import LIVE
+from sottovoce.serving.parsing.forms import FORM, LIVE
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "cli.md"

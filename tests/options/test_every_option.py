@@ -20,11 +20,10 @@ from sottovoce.options.schema import ApiField, Option, check_options, made, opti
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import WINDOW_VAD, VadOptions
 from sottovoce.options.writer import WriterOptions
+from sottovoce.serving.apis.whisper_cpp import inference_request
 from sottovoce.serving.http.openapi import document
 from sottovoce.serving.parsing.faults import ApiError
-from sottovoce.serving.parsing.fields import Fields
-from sottovoce.serving.parsing.forms import FORM, fields_of, read_form, schema_of
-from sottovoce.serving.recordings.inference_request import inference_request
+from sottovoce.serving.parsing.forms import FORM, Fields, fields_of, read_form, schema_of
 
 CONTEXT: dict[str, Any] = {"obj": Call(), "help_option_names": ["-h", "--help"]}
 """As the whole command line has it: click keeps the names of the help option once they were looked at."""

@@ -16,7 +16,7 @@ from sottovoce.options.schema import ApiField, Option, changed, made, options_of
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.serving.apis.sottovoce_live import SessionRequest, configured
 from sottovoce.serving.parsing.faults import ApiError
-from sottovoce.serving.parsing.live_fields import LIVE, read_field
+from sottovoce.serving.parsing.forms import LIVE, read_field
 from sottovoce.streaming.options import StreamOptions
 
 FLAGS = [one for one in (*options_of(LiveDecodingOptions), *options_of(VadStreamOptions)) if one.flags]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from sottovoce.serving.captions.caption_messages import MAX_MESSAGE_CHARACTERS, read_publication
+from sottovoce.serving.captions import MAX_MESSAGE_CHARACTERS, read_publication
 from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.settings import Access
 from tests.serving.browser_page import LANGUAGES, SPOKEN, browser, microphone, picture, pytestmark, state
@@ -74,7 +74,6 @@ def view_of(server: ServerThread, microphone: Path, query: str = "") -> Iterator
 
 
 def lines(view: Any) -> list[str]:
-    """The lines that can be seen."""
     found: list[str] = view.evaluate(
         """() => {
             const box = document.getElementById("lines").getBoundingClientRect();
@@ -158,7 +157,6 @@ def test_readers_see_all_that_is_said_and_corrected(microphone: Path) -> None:
 
 
 def test_ten_readers_in_a_browser_see_a_word_soon(microphone: Path) -> None:
-    """From the page that is spoken to, to the last of ten readers' pages, by the same clock."""
     watch = """(selector) => {
         window.seen = {};
         const look = () => {

@@ -34,7 +34,6 @@ class DoubtfulModel(SentencesModel):
 
 
 def thickness(page: Any, text: str) -> float:
-    """Of the line under a word, in pixels."""
     mark = page.locator("#log mark", has_text=text)
     found: str = mark.evaluate("(element) => getComputedStyle(element).textDecorationThickness")
     return float(found.removesuffix("px"))
@@ -52,7 +51,6 @@ def marked(page: Any) -> list[str]:
 
 
 def line(page: Any) -> str:
-    """How the first mark is underlined."""
     style: str = page.evaluate(
         "(({ textDecorationLine, textDecorationStyle }) => `${textDecorationLine} ${textDecorationStyle}`)"
         "(getComputedStyle(document.querySelector('#log mark')))"
@@ -121,7 +119,6 @@ def test_an_uploaded_recording_is_marked_as_its_document(server: ServerThread, m
 
 
 def words_of(server: ServerThread, clip: Path) -> list[str]:
-    """The words of a recording that its segments say are doubtful."""
     fields = {"stream": "true", "response_format": "verbose_json", "timestamp_granularities[]": "word"}
     files = {"file": (clip.name, clip.read_bytes())}
     answer = httpx.post(f"{server.url}/v1/audio/transcriptions", data=fields, files=files, timeout=120)

@@ -129,7 +129,6 @@ def downloaded(page: Any, kind: str) -> str:
 
 
 def saved(page: Any, kind: str) -> Path:
-    """What the menu saves in a format."""
     page.click("#save")
     with page.expect_download() as waiting:
         page.click(f'.save[data-format="{kind}"]')
@@ -261,6 +260,7 @@ def test_a_key_is_asked_for_where_one_is_needed(microphone: Path) -> None:
         assert page.inner_text("#now .words").startswith("word")
         page.click("#toggle")
         state(page, "ended")
+        assert downloaded(page, "txt").startswith("word")
         assert [fault for fault in faults if "401" not in fault and "WebSocket" not in fault] == []
 
 
@@ -324,13 +324,11 @@ def test_scripts_of_both_directions_and_text_that_is_no_markup(
 
 
 def height(page: Any) -> int:
-    """Of the picture."""
     pixels: int = page.evaluate("document.getElementById('timeline').clientHeight")
     return pixels
 
 
 def lane_colours(page: Any, n: int) -> list[list[str]]:
-    """The colours of speakers that are found in each of the lowest n lanes of the picture."""
     found: list[list[str]] = page.evaluate(
         """(n) => {
             const canvas = document.getElementById("timeline");

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from sottovoce.types import SAMPLE_RATE, Event, Final, Partial, Samples, Word
+from sottovoce.audio.recording import Recording
+from sottovoce.types import SAMPLE_RATE, Event, Final, Partial, Samples, Turn, Word
 from tests.serving.servers import SlowModel, SlowSession
 
 TALK = (
@@ -89,3 +90,10 @@ class SentencesModel(SlowModel):
 
     def session(self, languages: object = None, **options: object) -> SlowSession:
         return SentencesSession(self)
+
+
+class KnownSpeakers:
+    """The first second of every recording is of one, and the rest of another."""
+
+    def turns(self, recording: Recording) -> list[Turn]:
+        return [Turn(0.0, 1.0, "A"), Turn(1.0, 60.0, "B")]

@@ -23,7 +23,6 @@ SECOND = bytes(2 * 16_000)
 
 @contextmanager
 def held_up() -> Iterator[tuple[ServerThread, threading.Event]]:
-    """A server whose model goes on once the event is set."""
     goes_on = threading.Event()
     try:
         with serving(SlowModel(lambda: bool(goes_on.wait()) and None)) as server:

@@ -15,9 +15,9 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from sottovoce.serving import captions as shared_captions
 from sottovoce.serving.apis import caption_routes as sockets
-from sottovoce.serving.captions import shared_captions
-from sottovoce.serving.captions.caption_messages import read_publication
+from sottovoce.serving.captions import read_publication
 from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.settings import Access, ServerLimits
 from tests.serving.servers import SlowModel, serving, until
@@ -45,13 +45,11 @@ def captions(**parts: object) -> str:
 
 
 def reading(address: str, token: str) -> connect:
-    """A reader's socket."""
     offers: Any = ["sottovoce", f"sottovoce-captions.{token}"]
     return connect(f"ws://{address}/v1/captions/read", subprotocols=offers)
 
 
 def resuming(address: str, secret: str) -> connect:
-    """The socket of a publisher who comes again."""
     offers: Any = ["sottovoce", f"sottovoce-resume.{secret}"]
     return connect(f"ws://{address}/v1/captions", subprotocols=offers)
 
@@ -67,7 +65,6 @@ def texts(message: dict[str, Any]) -> list[str]:
 
 
 async def refused(coming: connect) -> tuple[int, str]:
-    """The status and the code with which a handshake is refused."""
     with pytest.raises(InvalidStatus) as found:
         await coming
     answer = found.value.response
@@ -75,7 +72,6 @@ async def refused(coming: connect) -> tuple[int, str]:
 
 
 async def closed(client: ClientConnection) -> tuple[int, list[dict[str, Any]]]:
-    """The code that a socket closes with, and what it was told before."""
     messages = []
     with suppress(ConnectionClosed):
         while True:
@@ -112,8 +108,6 @@ def test_a_reader_who_comes_late_gets_all_and_then_what_changes(quick: ServerThr
 
 
 def test_ten_readers_see_the_same_text_within_a_third_of_a_second(quick: ServerThread) -> None:
-    """From the message of who publishes to that of the last reader, the worst of 40 updates."""
-
     async def run() -> float:
         async with connect(f"ws://{quick.address}/v1/captions") as speaker:
             token = (await received(speaker))["token"]
@@ -318,8 +312,6 @@ def test_captions_of_a_session_have_a_length(quick: ServerThread, monkeypatch: p
 
 
 def test_who_reads_slowly_is_sent_the_newest_once(quick: ServerThread) -> None:
-    """However much is changed meanwhile, nothing piles up: what is there is what the last change left."""
-
     async def run() -> None:
         async with connect(f"ws://{quick.address}/v1/captions") as speaker:
             token = (await received(speaker))["token"]

@@ -11,7 +11,7 @@ import pytest
 from websockets.sync.client import connect
 
 from sottovoce.serving.http.server import ServerThread
-from sottovoce.serving.parsing.client_json import read_json, whole_text
+from sottovoce.serving.parsing.values import read_json, whole_text
 from tests.serving.servers import SlowModel, serving
 
 HALF = "\ud800"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -11,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from sottovoce.options.requests import WITHOUT_EFFECT
-from sottovoce.serving.apis.deepgram_params import OF_BOTH, OF_RECORDINGS, OF_STREAMS
-from sottovoce.serving.apis.flux_params import OF_TURNS
+from sottovoce.serving.apis.deepgram import OF_BOTH, OF_RECORDINGS, OF_STREAMS
+from sottovoce.serving.apis.flux import OF_TURNS
 from sottovoce.serving.apis.sottovoce_live import FIELDS
 from sottovoce.serving.http.server import ServerThread
-from sottovoce.serving.recordings.inference_request import SUPPORTED as INFERENCE
+from sottovoce.serving.parsing.forms import fields_of
 from sottovoce.serving.recordings.requests import SUPPORTED
 from tests.serving.servers import CLIPS
 from tests.serving.test_command import options_of
@@ -28,9 +29,12 @@ CURL = sorted(set(re.findall(r"^curl .*$", PAGES, re.MULTILINE)))
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="no curl on this machine")
 @pytest.mark.parametrize("line", CURL)
-def test_requests_of_curl_are_answered(server: ServerThread, line: str) -> None:
+def test_requests_of_curl_are_answered(server: ServerThread, line: str, tmp_path: Path) -> None:
+    word = {"word": " one", "start": 0.0, "end": 1.0}
+    transcript = tmp_path / "talk.json"
+    transcript.write_text(json.dumps({"segments": [{"start": 0, "end": 1, "text": " one", "words": [word]}]}))
     words = line.partition("  #")[0].replace("http://127.0.0.1:8000", server.url)
-    words = words.replace("talk.mp3", str(CLIPS / "en.flac"))
+    words = words.replace("talk.mp3", str(CLIPS / "en.flac")).replace("talk.json", str(transcript))
     done = subprocess.run([*shlex.split(words), "-sS", "--fail-with-body"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.strip()
@@ -48,7 +52,7 @@ def test_the_file_of_options_is_understood(tmp_path: Path) -> None:
 
 
 def test_every_field_of_the_other_apis_is_told() -> None:
-    for name in {*OF_BOTH, *OF_STREAMS, *OF_RECORDINGS, *OF_TURNS} | set(INFERENCE) - {
+    for name in {*OF_BOTH, *OF_STREAMS, *OF_RECORDINGS, *OF_TURNS} | set(fields_of("whisper_cpp")) - {
         *WITHOUT_EFFECT,
         "file",
     }:

@@ -36,7 +36,6 @@ def test_a_server_that_ends_leaves_no_thread(seconds: float) -> None:
 
 
 def test_a_server_that_does_not_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread that goes on unnoticed is what crashes a process at its end."""
     monkeypatch.setattr("sottovoce.serving.http.server.WORK_ENDS_WITHIN_S", 0.0)
     release, model = threading.Event(), SlowModel(lambda: release.wait(20) and None)
     server = ServerThread(settings(limits=ServerLimits(shutdown_s=0.1)), lambda name: cast(Model, model))

@@ -17,7 +17,7 @@ from sottovoce.engine.calls import CallGenerator, IncrementalEncodeCall, Priorit
 from sottovoce.errors import OptionError
 from sottovoce.formats.event_lines import event_document
 from sottovoce.options.live import LiveOptions
-from sottovoce.serving.live.input_queue import InputQueue
+from sottovoce.serving.live.connection import InputQueue
 from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.scheduling import worker as room
 from sottovoce.serving.scheduling.scheduler import Scheduler

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from websockets.asyncio.client import connect
 
-from sottovoce.serving.captions.shared_captions import CaptionChange, SharedCaptions
+from sottovoce.serving.captions import CaptionChange, SharedCaptions
 from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.settings import Access, ServerLimits
 from tests.serving.servers import SlowModel, serving, until

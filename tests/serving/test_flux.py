@@ -19,21 +19,21 @@ from hypothesis import strategies as st
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from sottovoce.serving.apis import flux_turns
-from sottovoce.serving.apis.flux_params import (
+from sottovoce.serving.apis import flux
+from sottovoce.serving.apis.flux import (
     LONGEST_HANGOVER_S,
     FluxParams,
+    FluxTurns,
     TurnThresholds,
     confidence_of,
     configured_flux,
     flux_params,
     pause_of,
 )
-from sottovoce.serving.apis.flux_turns import FluxTurns
 from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.scheduling.model_registry import ModelRegistry
-from sottovoce.serving.settings import Access, ModelSettings
+from sottovoce.serving.settings import ModelSettings
 from sottovoce.types import Event, Final, Partial, SpeechEnded, SpeechStarted, Unstable, Word
 from tests.serving.servers import CLIPS, SlowModel, serving
 from tests.serving.test_listen import deepgram, pcm_of
@@ -237,8 +237,7 @@ def test_at_1_only_the_timeout_and_the_client_end_a_turn() -> None:
 
 
 def test_a_turn_has_an_end_whatever_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every message has all words of its turn, so that one without an end would cost ever more."""
-    monkeypatch.setattr(flux_turns, "MOST_WORDS", 10)
+    monkeypatch.setattr(flux, "MOST_WORDS", 10)
     talk = Talk(TurnThresholds(certain=1.0, timeout_ms=60_000.0))
     for i in range(30):
         talk.speak(f"a{i}", f"b{i}")
@@ -362,19 +361,6 @@ def test_what_cannot_be_refuses_the_handshake(quick: ServerThread, query: str, t
     answer = asyncio.run(run())
     assert answer.status_code in (400, 404)
     assert told in json.loads(answer.body)["err_msg"]
-
-
-def test_a_key_is_asked_for_before_the_socket_opens() -> None:
-    async def run(server: ServerThread) -> None:
-        with pytest.raises(InvalidStatus) as refused:
-            await connect(f"ws://{server.address}{ADDRESS}")
-        assert refused.value.response.status_code == 401
-        assert json.loads(refused.value.response.body)["err_code"] == "INVALID_AUTH"
-        heard = await talk_to(server, ADDRESS, '{"type": "CloseStream"}', key="open-sesame")
-        assert heard[0]["type"] == "Connected"
-
-    with serving(SlowModel(), access=Access(api_keys=("open-sesame",))) as server:
-        asyncio.run(run(server))
 
 
 def read(query: str) -> FluxParams:

@@ -13,8 +13,8 @@ import pytest
 
 from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.parsing.faults import ApiError
-from sottovoce.serving.parsing.fields import MOST_LIST_TEXT, Fields
-from sottovoce.serving.recordings import known_speakers
+from sottovoce.serving.parsing.forms import MOST_LIST_TEXT, Fields
+from sottovoce.serving.recordings import requests
 from sottovoce.serving.recordings.uploads import FORM_BYTES
 from sottovoce.serving.scheduling.worker import THREAD_NAME
 from sottovoce.types import Transcript
@@ -102,14 +102,13 @@ def test_the_same_phrases_are_prepared_once() -> None:
 def test_a_known_speaker_may_have_half_a_minute(
     server: ServerThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """30 s of WAV, decoded in none of the threads that others wait for."""
     threads: list[str] = []
 
     def noted(*given: Any, **options: Any) -> Any:
         threads.append(threading.current_thread().name)
         return np.zeros(16_000 * 30, np.float32)
 
-    monkeypatch.setattr(known_speakers, "load_audio", noted)
+    monkeypatch.setattr(requests, "load_audio", noted)
     reference = "data:audio/wav;base64," + base64.b64encode(wav(3 * 16_000 * 30)).decode()
     fields = {
         "response_format": "diarized_json",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import wave
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -50,7 +49,6 @@ def jobs(nano: Model, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serv
 
 @pytest.fixture(scope="module")
 def second() -> bytes:
-    """A second of a recording."""
     samples = load_audio(CLIPS / "en.flac")[:16_000]
     file = io.BytesIO()
     with wave.open(file, "wb") as out:
@@ -95,11 +93,3 @@ def test_a_text_field_stays_one_and_a_file_elsewhere_is_refused(jobs: ServerThre
     elsewhere = "form-data; name=\"audio\"; filename*=UTF-8''a.mp3"
     answer = httpx.post(url, timeout=60, **form(b"en", elsewhere))
     assert answer.json()["error"]["code"] == "invalid_form"
-
-
-def test_the_report(server: ServerThread, shared_dir: Path) -> None:
-    body = (shared_dir / "fixtures/reports/form-without-filename.bin").read_bytes()
-    headers = {"content-type": f"multipart/form-data; boundary={BOUNDARY}"}
-    answer = httpx.post(server.url + ROUTES[0], content=body, headers=headers, timeout=60)
-    assert answer.status_code == 200
-    assert answer.json()["text"].strip()

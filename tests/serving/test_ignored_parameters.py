@@ -6,17 +6,22 @@ import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from openai import OpenAI
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from sottovoce.serving.http.server import ServerThread
+from sottovoce.serving.parsing.faults import ApiError
+from sottovoce.serving.parsing.forms import Fields
+from sottovoce.serving.recordings.requests import transcription_request
 from sottovoce.serving.settings import JobSettings
 from tests.serving.servers import serving
-from tests.serving.test_listen import PLAIN, SECOND, deepgram
+from tests.serving.test_listen import PLAIN, SECOND
 from tests.serving.test_openapi import SilentModel
 from tests.serving.test_uploads import wav
 
@@ -178,7 +183,7 @@ def test_deepgram_refuses_what_would_mislead(quick: ServerThread, name: str) -> 
 
 
 def test_a_diarizer_tells_speakers_apart(quick: ServerThread) -> None:
-    from sottovoce.serving.apis.deepgram_params import recording_params, stream_params
+    from sottovoce.serving.apis.deepgram import recording_params, stream_params
 
     registry = quick.services.registry
     for read in (stream_params, recording_params):
@@ -187,24 +192,41 @@ def test_a_diarizer_tells_speakers_apart(quick: ServerThread) -> None:
         assert read([("diarize", "true")], registry).ignored == ()
 
 
-def test_deepgrams_client_is_served_with_all_of_them(quick: ServerThread) -> None:
-    options: dict[str, Any] = {
-        "filler_words": True,
-        "numerals": True,
-        "profanity_filter": True,
-        "dictation": True,
-    }
-    with deepgram(quick) as client:
-        found = client.listen.v1.media.transcribe_file(
-            request=wav(16_000), model="nova-3", smart_format=True, sentiment=True, **options
-        )
-        warned = {warning["parameter"] for warning in found.metadata.warnings}
-        assert warned == {*options, "sentiment"}
-        live = {"numerals": "true", "profanity_filter": "true", "dictation": "true"}
-        with client.listen.v1.connect(
-            model="nova-3", encoding="linear16", sample_rate=16_000, **live
-        ) as socket:
-            socket.send_media(SECOND)
-            socket.send_close_stream()
-            last = list(socket)[-1]
-        assert (last.type, {warning["parameter"] for warning in last.warnings}) == ("Metadata", set(live))
+def test_hotwords_are_phrases_and_the_filter_finds_speech_first() -> None:
+    plain = transcription_request(Fields([]))
+    found = transcription_request(
+        Fields([("hotwords", "Kowalczyk, Nowak,"), ("keywords[]", "Anna"), ("vad_filter", "true")])
+    )
+    assert found.transcription.phrases == ("Anna", "Kowalczyk", "Nowak")
+    assert (plain.transcription.options.mode, found.transcription.options.mode) == ("seek", "vad")
+    assert found.ignored == ()
+    off = transcription_request(Fields([("vad_filter", "false")]))
+    assert off.transcription.options.mode == "seek"
+
+
+def test_hotwords_have_an_end() -> None:
+    with pytest.raises(ApiError, match="hotwords: expected at most"):
+        transcription_request(Fields([("hotwords", "word," * 10_000)]))
+
+
+def test_what_has_no_effect_is_named_by_the_answer(client: OpenAI, english: Path) -> None:
+    asked = {"min_p": 0.1, "stream_options": {"include_usage": True}, "top_p": 0.9}
+    create = client.audio.transcriptions.with_raw_response.create
+    answer = create(model="nano", file=english, language="en", extra_body=asked)
+    assert set(answer.headers["x-ignored-parameters"].split(", ")) == set(asked)
+    plain = create(model="nano", file=english, language="en")
+    assert "x-ignored-parameters" not in plain.headers
+    assert answer.parse().text == plain.parse().text
+    with client.audio.transcriptions.with_streaming_response.create(
+        model="nano", file=english, language="en", stream=True, extra_body={"top_k": 7}
+    ) as streamed:
+        assert streamed.headers["x-ignored-parameters"] == "top_k"
+
+
+def test_a_seed_is_that_of_the_draws(client: OpenAI, english: Path) -> None:
+    assert transcription_request(Fields([("seed", "7")])).transcription.options.decoding.seed == 7
+    asked = {"model": "nano", "file": english, "language": "en", "temperature": 1.0}
+    said = [client.audio.transcriptions.create(**asked, extra_body={"seed": 7}).text for _ in range(2)]
+    assert said[0] == said[1]
+    with pytest.raises(ApiError, match="seed: expected a whole number"):
+        transcription_request(Fields([("seed", "1.5")]))

@@ -13,18 +13,17 @@ import pytest
 
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
-from sottovoce.audio.recording import Recording
 from sottovoce.decoding.filters import suppressed_tokens
 from sottovoce.errors import ModelNotFoundError
 from sottovoce.options.decoding import NON_SPEECH, SPECIALS_ALONE
 from sottovoce.options.transcribe import TranscribeOptions
-from sottovoce.serving.apis.whisper_cpp import with_turn_signs
+from sottovoce.serving.apis.whisper_cpp import inference_request, with_turn_signs
 from sottovoce.serving.http.server import ServerThread
-from sottovoce.serving.parsing.fields import Fields
-from sottovoce.serving.recordings.inference_request import SUPPORTED, inference_request
+from sottovoce.serving.parsing.forms import Fields, fields_of
 from sottovoce.serving.settings import ModelSettings
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import Samples, Segment, Turn
+from sottovoce.types import Samples, Segment
+from tests.serving.conversation import KnownSpeakers
 from tests.serving.servers import SlowModel, serving, settings
 
 
@@ -92,18 +91,11 @@ def test_whose_channel_it_is(server: ServerThread, english: Path, tmp_path: Path
     assert {segment["speaker"] for segment in segments} == {"1"}
 
 
-class Known:
-    """The first second of every recording is of one, and the rest of another."""
-
-    def turns(self, recording: Recording) -> list[Turn]:
-        return [Turn(0.0, 1.0, "A"), Turn(1.0, 60.0, "B")]
-
-
 def test_voices_tell_speakers_where_channels_do_not(
     server: ServerThread, english: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a recording of one channel, and in one with the same sound in both."""
-    monkeypatch.setattr("sottovoce.offline.longform.make_diarizer", lambda _: Known())
+    monkeypatch.setattr("sottovoce.offline.longform.make_diarizer", lambda _: KnownSpeakers())
     speech = load_audio(english)
     twice = stereo_file(tmp_path, speech, speech)
     for path in (english, twice):
@@ -176,7 +168,7 @@ def test_what_is_off_or_without_effect_changes_nothing() -> None:
     assert inference_request(Fields([]), "small") == inference_request(
         Fields([*off.items(), *other.items(), ("split_on_word", "true"), ("debug_mode", "true")]), "small"
     )
-    assert set(SUPPORTED) > {"file", "vad", "translate"}
+    assert set(fields_of("whisper_cpp")) > {"file", "vad", "translate"}
 
 
 def test_their_search_is_done() -> None:

@@ -15,8 +15,8 @@ from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import InvalidStatus
 
 from sottovoce.api import Model
+from sottovoce.serving.apis import sottovoce_live
 from sottovoce.serving.http.server import ServerThread
-from sottovoce.serving.live import session_translator
 from sottovoce.serving.settings import TranslationSettings
 from sottovoce.translation.chat import ChatServer
 from sottovoce.translation.chat_translator import Glossary
@@ -78,8 +78,6 @@ def test_what_two_readings_agree_on_is_shown_before_the_utterance_ends(
 
 
 def patient(n_seconds: int) -> Any:
-    """Speak a second at a time, and wait a little after each."""
-
     async def speak(socket: ClientConnection) -> None:
         for _ in range(n_seconds):
             await socket.send(SECOND)
@@ -108,7 +106,7 @@ def test_a_server_that_fails_takes_no_words_away_and_is_not_named(
 
 
 def test_words_do_not_wait_for_a_slow_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_translator, "LAST_S", 0.2)
+    monkeypatch.setattr(sottovoce_live, "LAST_S", 0.2)
     release = threading.Event()
 
     def wait(document: dict[str, Any]) -> Answer:
@@ -129,7 +127,6 @@ def test_words_do_not_wait_for_a_slow_server(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def refusal(server: ServerThread, query: str) -> str:
-    """Why a handshake is refused."""
     with pytest.raises(InvalidStatus) as refused:
         talk(server, saying(SECOND), query)
     assert refused.value.response.status_code == 400

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
 from websockets.asyncio.client import connect
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from sottovoce.audio.io import load_audio
 from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.settings import Access, ServerLimits
+from tests.audio.test_live_container import recorded
 from tests.serving.servers import CLIPS, SlowModel, serving
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")
@@ -136,7 +136,6 @@ def test_their_client_is_told_why_it_is_refused(quick: ServerThread) -> None:
 
 
 async def talk(server: ServerThread, query: str, *messages: str | bytes) -> list[dict[str, Any]]:
-    """All that is said to a client that says this and closes the stream."""
     heard = []
     async with connect(f"ws://{server.address}/v1/listen?{query}") as client:
         for message in (*messages, '{"type": "CloseStream"}'):
@@ -148,7 +147,6 @@ async def talk(server: ServerThread, query: str, *messages: str | bytes) -> list
 
 
 def texts(messages: list[dict[str, Any]], **wanted: object) -> list[str]:
-    """Transcripts of results like these."""
     return [
         message["channel"]["alternatives"][0]["transcript"]
         for message in messages
@@ -244,16 +242,6 @@ def test_a_configure_that_cannot_be_taken_fails(
     assert types.ListenV1ConfigureFailure(**told).request_id == told["request_id"]
 
 
-def test_telephone_sound_at_its_own_rate(server: ServerThread) -> None:
-    from sottovoce.serving.parsing.pcm import MULAW
-
-    samples = load_audio(CLIPS / "en.flac")[::2]
-    order = np.argsort(MULAW)
-    codes = order[np.searchsorted(MULAW[order], samples).clip(0, 255)].astype(np.uint8).tobytes()
-    messages = asyncio.run(talk(server, "encoding=mulaw&language=en-US", codes))
-    assert "quiet in the morning" in " ".join(texts(messages, is_final=True))
-
-
 REFUSED = (
     ("sample_rate=16000", "encoding"),
     ("encoding=opus", "encoding"),
@@ -335,3 +323,45 @@ def test_a_body_that_is_too_large_or_too_slow_is_refused() -> None:
         with suppress(httpx.HTTPError):  # the answer may come before the body has gone
             assert httpx.post(f"{server.url}/v1/listen", content=slowly()).status_code == 408
         assert server.services.n_requests == 0
+
+
+def sent_by_browser(
+    server: ServerThread, data: bytes, query: str = ""
+) -> tuple[list[dict[str, Any]], int | None]:
+    """Messages and close code of a recorder that sends a chunk now and then."""
+
+    async def run() -> tuple[list[dict[str, Any]], int | None]:
+        async with connect(f"ws://{server.address}/v1/listen?{query}") as socket:
+            for start in range(0, len(data), 3_000):
+                await socket.send(data[start : start + 3_000])
+            await socket.send('{"type": "CloseStream"}')
+            heard: list[dict[str, Any]] = []
+            with suppress(ConnectionClosed):
+                async for message in socket:
+                    heard.append(json.loads(message))
+            return heard, socket.close_code
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(("kind", "query"), [("webm", ""), ("ogg", ""), ("ogg", "&encoding=ogg-opus")])
+def test_live_containers_of_browsers_have_words(server: ServerThread, kind: str, query: str) -> None:
+    samples = load_audio(CLIPS / "en.flac")
+    heard, code = sent_by_browser(server, recorded(samples, kind), f"language=en&punctuate=true{query}")
+    words = [
+        message["channel"]["alternatives"][0]["transcript"]
+        for message in heard
+        if message["type"] == "Results" and message["is_final"]
+    ]
+    assert code == 1000
+    assert "garden" in " ".join(words).lower()
+    assert heard[-1]["type"] == "Metadata"
+    assert heard[-1]["duration"] == pytest.approx(len(samples) / 16_000, abs=0.05)
+
+
+def test_what_is_no_container_ends_the_stream_with_the_reason() -> None:
+    with serving(SlowModel()) as server:
+        heard, code = sent_by_browser(server, b"no audio at all" * 1000)
+        assert code == 1008
+        assert heard[-1]["type"] == "Error"
+        assert "no known format" in heard[-1]["description"]

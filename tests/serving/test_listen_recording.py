@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from sottovoce.audio.io import load_audio
-from sottovoce.serving.apis.deepgram_params import DeepgramParams, recording_params
-from sottovoce.serving.apis.deepgram_results import recording_document
+from sottovoce.serving.apis.deepgram import DeepgramParams, recording_document, recording_params
 from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.parsing.pcm import ALAW, MULAW

@@ -20,6 +20,7 @@ from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.formats.event_lines import event_document
 from sottovoce.serving.http.server import ServerThread
+from sottovoce.serving.live.connection import InputQueue
 from sottovoce.serving.settings import ServerLimits
 from sottovoce.types import Samples
 from tests.serving.servers import CLIPS, SlowModel, serving, until
@@ -42,8 +43,6 @@ def talk(
     query: str = "",
     **options: Any,
 ) -> tuple[list[Message], int | None, str | None]:
-    """Everything that the server said, its close code and reason."""
-
     async def run() -> tuple[list[Message], int | None, str | None]:
         heard: list[Message] = []
         address = f"ws://{server.address}/v1/live?{query}"
@@ -68,8 +67,6 @@ def talk(
 def saying(
     audio: bytes, *words: Message, piece: int = 6_400
 ) -> Callable[[ClientConnection], Awaitable[None]]:
-    """Send audio in pieces, then words, then `close`."""
-
     async def speak(socket: ClientConnection) -> None:
         for start in range(0, len(audio), piece):
             await socket.send(audio[start : start + piece])
@@ -91,7 +88,6 @@ def bare(message: Message) -> Message:
 
 
 def probabilities(messages: list[Message]) -> list[float]:
-    """Of all words of all messages."""
     return [word["probability"] for message in messages for word in message.get("words", [])]
 
 
@@ -183,7 +179,6 @@ def test_other_encodings_and_rates_give_words_too(server: ServerThread, encoding
 
 
 def encoded(audio: Any, law: str) -> Any:
-    """The nearest code of every sample."""
     from sottovoce.serving.parsing.pcm import ALAW, MULAW
 
     table = MULAW if law == "mulaw" else ALAW
@@ -263,7 +258,6 @@ def test_the_model_runs_in_its_own_thread_and_every_second_is_said_once() -> Non
 
 
 def test_a_sender_who_is_too_fast_is_slowed_down() -> None:
-    """The socket is not read while more than `pending_s` waits, so that memory does not grow."""
     model = SlowModel(lambda: time.sleep(0.05))
     most: list[int] = []
     with serving(model, limits=ServerLimits(pending_s=3.0)) as server:
@@ -273,19 +267,17 @@ def test_a_sender_who_is_too_fast_is_slowed_down() -> None:
                 await socket.send(SECOND)
             await socket.send('{"type": "close"}')
 
-        from sottovoce.serving.live import input_queue
+        before = InputQueue.put_audio
 
-        before = input_queue.InputQueue.put_audio
-
-        async def watched(self: input_queue.InputQueue[Any], samples: Samples) -> None:
+        async def watched(self: InputQueue[Any], samples: Samples) -> None:
             most.append(self.n_samples)
             await before(self, samples)
 
-        input_queue.InputQueue.put_audio = watched  # type: ignore[method-assign]
+        InputQueue.put_audio = watched  # type: ignore[method-assign]
         try:
             messages, code, _ = talk(server, speak)
         finally:
-            input_queue.InputQueue.put_audio = before  # type: ignore[method-assign]
+            InputQueue.put_audio = before  # type: ignore[method-assign]
     assert code == 1000
     assert messages[-1]["received"] == 60.0
     assert max(most) <= 3 * 16_000
@@ -394,12 +386,10 @@ def socket_of_few_bytes(address: str) -> socket.socket:
 
 
 def test_a_reader_who_does_not_read_is_dropped() -> None:
-    """Its events fill the buffers of both sides; then it is let go, and others do not notice."""
     model = SlowModel(word=" " + "word" * 10_000)
     with serving(model, limits=ServerLimits(send_s=0.5, session_s=1e9)) as server:
 
         async def stall() -> bool:
-            """Send on and read nothing; whether the session ended while the connection stood."""
             narrow = socket_of_few_bytes(server.address)
             address = f"ws://{server.address}/v1/live?languages=en"
             async with connect(address, sock=narrow, max_queue=1, ping_interval=None) as client:

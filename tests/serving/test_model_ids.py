@@ -12,7 +12,7 @@ from websockets.asyncio.client import connect
 
 from sottovoce.api import Model
 from sottovoce.models.sources.names import published_repository
-from sottovoce.serving.apis.deepgram_params import recording_params
+from sottovoce.serving.apis.deepgram import recording_params
 from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.scheduling.model_registry import ModelRegistry
 from sottovoce.serving.settings import JobSettings, ModelSettings

@@ -28,7 +28,6 @@ def registry_of(models: ModelSettings) -> ModelRegistry:
 
 
 def described(registry: ModelRegistry) -> dict[str, list[str]]:
-    """Languages of every model that Wyoming is told of."""
     document = info(Services(settings(models=registry.settings), registry, Metrics()))
     (program,) = cast("list[dict[str, list[dict[str, list[str]]]]]", document["asr"])
     return {str(model["name"]): model["languages"] for model in program["models"]}

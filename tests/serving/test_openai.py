@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from pathlib import Path
 
 import openai
 import pytest
-from openai import AsyncOpenAI, OpenAI
+from openai import OpenAI
 from openai.types.audio import TranscriptionTextDeltaEvent, TranscriptionTextDoneEvent, TranscriptionVerbose
 
 from sottovoce.api import Model
 from sottovoce.formats.base import write_transcript
 from sottovoce.formats.writers import writer_for
-from sottovoce.serving.http.server import ServerThread
 from sottovoce.types import Transcript
 from tests.serving.servers import CLIPS
 
@@ -32,15 +30,6 @@ def test_json_is_the_text_of_the_library(client: OpenAI, english: Path, expected
     assert found.usage is not None
     assert found.usage.type == "duration"
     assert found.usage.seconds == pytest.approx(expected.duration, abs=0.001)
-
-
-@pytest.mark.parametrize(
-    "name", ["whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe", "gpt-transcribe"]
-)
-def test_the_names_of_openai_mean_the_default_model(
-    client: OpenAI, english: Path, expected: Transcript, name: str
-) -> None:
-    assert client.audio.transcriptions.create(model=name, file=english).text == expected.text
 
 
 @pytest.mark.parametrize("name", ["srt", "vtt", "text"])
@@ -116,22 +105,6 @@ def test_logprobs_are_of_words(client: OpenAI, english: Path, expected: Transcri
         [math.log(word.probability) for word in words], abs=1e-5
     )
     assert [bytes(map(int, each.bytes or [])).decode() for each in found.logprobs] == [w.word for w in words]
-
-
-def test_the_asynchronous_client_gets_the_same_whole_and_streamed(
-    server: ServerThread, english: Path, expected: Transcript
-) -> None:
-    async def both() -> tuple[str, str]:
-        async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
-            whole = await client.audio.transcriptions.create(model="nano", file=english)
-            text = ""
-            async for event in await client.audio.transcriptions.create(
-                model="nano", file=english, stream=True
-            ):
-                text += event.delta if isinstance(event, TranscriptionTextDeltaEvent) else ""
-            return whole.text, text
-
-    assert asyncio.run(both()) == (expected.text, expected.text)
 
 
 @pytest.mark.slow
@@ -218,12 +191,6 @@ def test_wrong_parameters_are_one_line_in_the_shape_of_openai(
     assert told in error.body["message"]
     assert "\n" not in error.body["message"]
     assert error.request_id
-
-
-def test_an_unknown_model_names_the_known_ones(client: OpenAI, english: Path) -> None:
-    with pytest.raises(openai.NotFoundError) as caught:
-        client.audio.transcriptions.create(model="large-v9", file=english)
-    assert (caught.value.param, caught.value.code) == ("model", "model_not_found")
 
 
 def test_a_language_that_the_model_lacks(client: OpenAI, english: Path) -> None:

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from sottovoce.serving.apis.deepgram_params import OF_BOTH, OF_STREAMS, REFUSED
-from sottovoce.serving.apis.flux_params import OF_TURNS
+from sottovoce.serving.apis.deepgram import OF_BOTH, OF_STREAMS, REFUSED
+from sottovoce.serving.apis.flux import OF_TURNS
 from sottovoce.serving.apis.sottovoce_live import FIELDS
 from sottovoce.serving.apis.transcription_jobs import WEBHOOK_URL
 from sottovoce.serving.http.app import ROUTES
 from sottovoce.serving.http.openapi import document
 from sottovoce.serving.http.server import ServerThread
-from sottovoce.serving.recordings.inference_request import SUPPORTED as INFERENCE
+from sottovoce.serving.parsing.forms import fields_of
 from sottovoce.serving.recordings.requests import SUPPORTED
 from sottovoce.serving.settings import JobSettings, ServerLimits
 from sottovoce.types import Transcript
@@ -65,7 +65,6 @@ class SilentFile(SlowFile):
 
 
 def properties(path: str) -> set[str]:
-    """The fields of a path's form."""
     body: Any = document()["paths"]
     return set(body[path]["post"]["requestBody"]["content"]["multipart/form-data"]["schema"]["properties"])
 
@@ -77,11 +76,10 @@ def test_it_has_every_path_and_field_that_is_read(quick: ServerThread) -> None:
     assert properties("/v1/audio/transcriptions") == set(SUPPORTED["transcribe"])
     assert properties("/v1/audio/translations") == set(SUPPORTED["translate"])
     assert properties("/v1/jobs") == {*SUPPORTED["transcribe"], WEBHOOK_URL}
-    assert properties("/inference") == set(INFERENCE)
+    assert properties("/inference") == set(fields_of("whisper_cpp"))
 
 
 def operations() -> list[Any]:
-    """Of the document, as schemathesis sees it."""
     schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
     schema = schemathesis.openapi.from_dict(document())
     return [found.ok() for found in schema.get_all_operations()]
@@ -104,7 +102,7 @@ def test_requests_made_from_it_find_no_fault(quick: ServerThread) -> None:
             case.validate_response(answer, checks=checks)
 
         ask()
-    assert len(found) == 16
+    assert len(found) == 17
     assert quick.services.n_requests == 0
 
 
@@ -163,8 +161,6 @@ USUAL = {
 def test_no_message_and_no_address_is_a_fault_of_the_server(
     quick: ServerThread, route: str, query: dict[str, str], messages: list[str | bytes]
 ) -> None:
-    """Whatever a socket is asked for and told, it is refused or goes on, and always ends."""
-
     async def run() -> int | None:
         url = httpx.URL(f"ws://{quick.address}{route}", params={**USUAL.get(route, {}), **query})
         async with connect(str(url)) as client:

@@ -14,9 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from sottovoce.engine.calls import Priority
 from sottovoce.errors import CheckpointError, ModelNotFoundError, OptionError
 from sottovoce.formats.event_lines import event_document
-from sottovoce.serving.live.input_queue import MAX_COMMANDS, InputQueue
+from sottovoce.serving.live.connection import MAX_COMMANDS, InputQueue
 from sottovoce.serving.parsing.faults import ApiError, fault_of
-from sottovoce.serving.parsing.fields import Fields
+from sottovoce.serving.parsing.forms import Fields
 from sottovoce.serving.parsing.pcm import PcmReader
 from sottovoce.serving.recordings.openai_documents import Deltas
 from sottovoce.serving.scheduling.session_handle import EventSequencer

@@ -10,8 +10,7 @@ from openai import OpenAI
 from openai.types.realtime import ConversationItemInputAudioTranscriptionSegment
 
 from sottovoce.serving.access.gate import ClientSecrets
-from sottovoce.serving.apis.openai_realtime_config import RealtimeSessionConfig, updated
-from sottovoce.serving.apis.openai_realtime_items import speaker_runs
+from sottovoce.serving.apis.openai_realtime import RealtimeSessionConfig, speaker_runs, updated
 from sottovoce.serving.http.server import ServerThread
 from sottovoce.types import Word
 from tests.serving.conversation import TALK, TalkModel

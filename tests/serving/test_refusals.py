@@ -27,7 +27,6 @@ LOCKED = Access(api_keys=("open-sesame",))
 
 
 async def refusal(address: str) -> tuple[int, dict[str, str], dict[str, Any]]:
-    """Status, headers and body with which a handshake is refused."""
     with pytest.raises(InvalidStatus) as refused:
         await connect(address)
     answer = refused.value.response

@@ -63,7 +63,6 @@ def model_of(backend: FakeBackend) -> Model:
 def both(
     nano: Model, second: SecondBackend, deferral: DeferralOptions = ALL, jobs: JobSettings | None = None
 ) -> Iterator[ServerThread]:
-    """A server whose nano drafts, in one engine."""
     models = ModelSettings("nano", second="second", deferral=deferral)
     wanted = replace(settings(models=models), jobs=jobs, work=Work(engines=1, forecast=False))
     other = model_of(second)
@@ -121,7 +120,6 @@ def test_what_is_sure_stays_the_drafts(nano: Model) -> None:
 
 
 def test_people_speak_while_the_second_model_reads(nano: Model) -> None:
-    """The first model has one engine, which no reading of the second holds up."""
     second = SecondBackend()
     second.gate.clear()
     with both(nano, second) as server, ThreadPoolExecutor() as pool:

@@ -17,30 +17,20 @@ from websockets.sync.client import connect
 
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
-from sottovoce.audio.recording import Recording
 from sottovoce.errors import ModelNotFoundError
 from sottovoce.serving.apis.sottovoce_live import SessionRequest, configured
 from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.parsing.faults import ApiError
-from sottovoce.serving.recordings.known_speakers import known_speakers
-from sottovoce.serving.settings import OPENAI_NAMES
-from sottovoce.types import Turn
+from sottovoce.serving.recordings.requests import known_speakers
+from tests.serving.conversation import KnownSpeakers
 from tests.serving.servers import CLIPS
 from tests.serving.test_streamed_segments import events
 from tests.speakers.somebody import one_speaker
 
 
-class Known:
-    """The first second of every recording is of one, and the rest of another."""
-
-    def turns(self, recording: Recording) -> list[Turn]:
-        return [Turn(0.0, 1.0, "A"), Turn(1.0, 60.0, "B")]
-
-
 @pytest.fixture(autouse=True)
 def _known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No weights are needed."""
-    monkeypatch.setattr("sottovoce.offline.longform.make_diarizer", lambda _: Known())
+    monkeypatch.setattr("sottovoce.offline.longform.make_diarizer", lambda _: KnownSpeakers())
 
 
 def test_segments_have_speakers(client: OpenAI, nano: Model, english: Path) -> None:
@@ -88,7 +78,6 @@ def test_words_of_streamed_segments_have_the_speaker_of_their_segment(
 
 
 def said(server: ServerThread, path: str, end: str) -> list[dict[str, Any]]:
-    """The messages of a socket that hears a clip."""
     pcm = (load_audio(CLIPS / "en.flac") * 32767).astype("<i2").tobytes()
     with connect(f"ws://{server.address}{path}") as socket:
         socket.send(pcm)
@@ -210,10 +199,6 @@ def test_speakers_as_deepgram_tells_them(server: ServerThread, monkeypatch: pyte
     words = answer["channels"][0]["alternatives"][0]["words"]
     assert {word["speaker"] for word in words} == {0, 1}
     assert answer["utterances"][-1]["speaker"] == 1
-
-
-def test_its_name_is_known() -> None:
-    assert "gpt-4o-transcribe-diarize" in OPENAI_NAMES
 
 
 def reference(path: Path) -> str:

@@ -41,7 +41,6 @@ def test_segments_come_with_their_words_and_language(
 
 
 def test_words_of_one_answer_with_speakers_are_refused(server: ServerThread, english: Path) -> None:
-    """There is no place for them in it."""
     files = {"file": ("talk.flac", english.read_bytes())}
     form = {"response_format": "diarized_json", "timestamp_granularities[]": "word"}
     answer = httpx.post(server.url + URL, files=files, data=form, timeout=60)

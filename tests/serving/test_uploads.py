@@ -24,6 +24,7 @@ from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.scheduling import scheduler
 from sottovoce.serving.services import UPLOADS_A_PLACE
 from sottovoce.serving.settings import ServerLimits
+from tests.audio.test_input_format import encoded
 from tests.serving.servers import CLIPS, SlowModel, serving, until
 
 URL = "/v1/audio/transcriptions"
@@ -43,7 +44,6 @@ def error_of(answer: httpx.Response) -> dict[str, Any]:
 
 
 def wav(n_samples: int, value: int = 0) -> bytes:
-    """A WAV file of 16 kHz, 16 bits."""
     body = np.full(n_samples, value, "<i2").tobytes()
     head = b"WAVEfmt " + (16).to_bytes(4, "little") + b"\x01\x00\x01\x00"
     head += (16_000).to_bytes(4, "little") + (32_000).to_bytes(4, "little") + b"\x02\x00\x10\x00"
@@ -53,7 +53,6 @@ def wav(n_samples: int, value: int = 0) -> bytes:
 
 @pytest.fixture
 def listener() -> Iterator[tuple[int, list[str]]]:
-    """A port of this machine, and who came there."""
     came: list[str] = []
     listening = socket.create_server(("127.0.0.1", 0))
     listening.settimeout(0.1)
@@ -179,17 +178,12 @@ def test_too_much_is_refused_while_it_comes() -> None:
 
 def test_an_upload_that_stops_is_given_up() -> None:
     with serving(SlowModel(), limits=ServerLimits(upload_s=0.3)) as server:
-        connection = socket.create_connection(server.address.split(":"), timeout=30)
-        head = f"POST {URL} HTTP/1.1\r\nhost: {server.address}\r\ncontent-length: 1000\r\n"
-        head += f"content-type: multipart/form-data; boundary={BOUNDARY}\r\n\r\n--{BOUNDARY}\r\n"
-        connection.sendall(head.encode())
-        assert b" 408 " in connection.recv(10_000).split(b"\r\n")[0]
-        connection.close()
+        with begun_upload(server) as connection:
+            assert b" 408 " in connection.recv(10_000).split(b"\r\n")[0]
         until(lambda: server.services.n_uploads == 0)
 
 
 def begun_upload(server: ServerThread) -> socket.socket:
-    """A client that has sent the beginning of a form."""
     connection = socket.create_connection(server.address.split(":"), timeout=30)
     head = f"POST {URL} HTTP/1.1\r\nhost: {server.address}\r\ncontent-length: 100000\r\n"
     head += f"content-type: multipart/form-data; boundary={BOUNDARY}\r\n\r\n--{BOUNDARY}\r\n"
@@ -297,7 +291,6 @@ def test_more_recordings_than_the_limit_are_asked_to_come_again() -> None:
 
 
 def gone(server: ServerThread) -> None:
-    """A client that waits a moment for an endless recording, and goes."""
     with suppress(httpx.TimeoutException):
         httpx.post(server.url + URL, files={"file": ("a.wav", wav(16_000))}, timeout=1.0)
 
@@ -365,3 +358,26 @@ def test_recordings_sent_at_once_have_the_text_that_each_has_alone(
             return str(answer.json()["text"])
 
         assert list(people.map(sent, names)) == [alone[name].text for name in names]
+
+
+@pytest.mark.parametrize(
+    ("ending", "container", "codec", "rate"),
+    [("g722", "g722", "g722", 16_000), ("ulaw", "mulaw", "pcm_mulaw", 8_000)],
+)
+def test_an_upload_is_known_by_its_ending(
+    server: ServerThread, ending: str, container: str, codec: str, rate: int
+) -> None:
+    data = encoded(container, codec, rate)
+    answers = [
+        httpx.post(
+            f"{server.url}/v1/audio/transcriptions",
+            files={"file": (f"call.{name}", data)},
+            data={"model": "nano", "language": "en"},
+            timeout=60,
+        )
+        for name in (ending, "bin")
+    ]
+    assert answers[0].status_code == 200
+    assert "in the morning" in answers[0].json()["text"]
+    assert answers[1].status_code == 400
+    assert "input format" in answers[1].json()["error"]["message"]

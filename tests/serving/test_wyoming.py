@@ -11,18 +11,14 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.errors import OptionError
-from sottovoce.options.live import LiveOptions
 from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.parsing.pcm import PcmReader
-from sottovoce.serving.scheduling.scheduler import Scheduler
-from sottovoce.serving.scheduling.session_handle import SessionHandle
 from sottovoce.serving.settings import ServerLimits, WyomingAddress
 from sottovoce.types import Event, Samples, SpeechEnded, SpeechStarted
 from tests.serving.servers import CLIPS, SlowModel, SlowSession, serving, until
@@ -82,7 +78,6 @@ async def say(client: Any, audio: bytes, *, rate: int = 16_000, channels: int = 
 
 
 async def told(client: Any) -> list[tuple[str, dict[str, Any]]]:
-    """Everything up to the text."""
     heard: list[tuple[str, dict[str, Any]]] = []
     while not heard or heard[-1][0] not in ("transcript", "error"):
         event = await client.read_event()
@@ -139,26 +134,6 @@ def test_several_commands_in_one_connection(quick: ServerThread) -> None:
             return texts
 
     assert asyncio.run(run()) == ["word", "word word word"]
-
-
-def test_what_comes_while_an_update_waits_is_taken_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in the other protocols that speak live; and counted."""
-    sessions: list[SessionHandle] = []
-    open_session = Scheduler.open
-
-    async def opened(self: Scheduler, options: LiveOptions) -> SessionHandle:
-        sessions.append(await open_session(self, options))
-        return sessions[-1]
-
-    monkeypatch.setattr(Scheduler, "open", opened)
-    with serving(SlowModel(), wyoming=ANYWHERE) as server:
-        heard = asyncio.run(text_of(server, SECOND * 5))
-        (session,) = sessions
-        assert session.poll_newer_audio is not None
-        metrics = httpx.get(f"http://{server.address}/metrics").text
-    assert heard[-1][1]["text"].split() == ["word"] * 5
-    assert session.received_s == 5.0
-    assert "sottovoce_live_audio_seconds_total 5" in metrics
 
 
 def test_a_command_ends_with_a_pause_where_it_is_spoken_live() -> None:
@@ -293,7 +268,6 @@ def test_clients_that_vanish_or_stay_silent_leave_nothing() -> None:
 
 
 def silent(server: ServerThread, n: int, address: str = "127.0.0.1") -> list[socket.socket]:
-    """Connections that say nothing."""
     return [
         socket.create_connection(("127.0.0.1", port_of(server)), timeout=20, source_address=(address, 0))
         for _ in range(n)
@@ -306,7 +280,6 @@ def close_all(connections: list[socket.socket]) -> None:
 
 
 def is_dropped(connection: socket.socket) -> bool:
-    """Whether the server has closed a connection, with a reason."""
     connection.settimeout(0.5)
     try:
         said = connection.recv(65_536)

@@ -11,8 +11,8 @@ from sottovoce.errors import OptionError
 from sottovoce.evaluation.manifest import read_manifest
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import TranscribeOptions
-from sottovoce.serving.parsing.client_values import read_code, read_languages
 from sottovoce.serving.parsing.faults import ApiError
+from sottovoce.serving.parsing.values import read_code, read_languages
 from sottovoce.serving.recordings.requests import languages_of
 from sottovoce.streaming.options import SessionOptions
 from sottovoce.text.languages import (

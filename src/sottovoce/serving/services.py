@@ -16,7 +16,7 @@ from starlette.requests import HTTPConnection
 from sottovoce.formats.document import Json
 from sottovoce.serving.access.api_keys import ApiKey, KeyLimits, KeyRing
 from sottovoce.serving.access.gate import ClientSecrets
-from sottovoce.serving.captions.shared_captions import CaptionRegistry
+from sottovoce.serving.captions import CaptionRegistry
 from sottovoce.serving.jobs.job_runner import JOB_STATES, JobRunner
 from sottovoce.serving.parsing.faults import ApiError, busy, leaving
 from sottovoce.serving.recordings.decode_pool import DecodePool

@@ -15,8 +15,7 @@ from starlette.responses import Response
 from starlette.websockets import WebSocket
 
 from sottovoce.serving.access.gate import CAPTIONS_PATH, SUBPROTOCOL
-from sottovoce.serving.captions.caption_messages import read_publication
-from sottovoce.serving.captions.shared_captions import CaptionRegistry, SharedCaptions
+from sottovoce.serving.captions import CaptionRegistry, SharedCaptions, read_publication
 from sottovoce.serving.live.connection import DONE, GOING_DOWN, off_loop
 from sottovoce.serving.live.transport import GoneError, WebSocketTransport, own_error
 from sottovoce.serving.parsing.faults import ApiError, logged_fault
@@ -31,7 +30,7 @@ COME_AGAIN_S = 60.0
 
 
 class CaptionSocket:
-    """One publisher or reader at a WebSocket."""
+    """A publisher or reader at a WebSocket, which `begin` accepts and serves."""
 
     def __init__(self, socket: WebSocket) -> None:
         self.services = services_of(socket)
@@ -40,10 +39,12 @@ class CaptionSocket:
         self.socket = socket
         self.transport = WebSocketTransport(socket, self.limits)
 
-    async def serve(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do the work, which accepts the socket; an error before that refuses it, a later one closes it."""
+    async def begin(self) -> None:
+        raise NotImplementedError
+
+    async def serve(self) -> None:
         try:
-            await work()
+            await self.begin()
         except GoneError:
             return
         except Exception as error:
@@ -57,7 +58,6 @@ class CaptionSocket:
         return next((offer.removeprefix(prefix) for offer in offers if offer.startswith(prefix)), None)
 
     async def until_first(self, *tasks: Callable[[], Awaitable[None]]) -> None:
-        """Run tasks until one of them ends. Raises: what that raised."""
         failed: list[Exception] = []
         async with anyio.create_task_group() as group:
 
@@ -97,22 +97,18 @@ async def captions_refusal(request: Request) -> Response:
 
 async def publish(socket: WebSocket) -> None:
     """Take captions from a publisher, until it closes them or does not reconnect."""
-    await Publisher(socket).publish()
+    await Publisher(socket).serve()
 
 
 async def read(socket: WebSocket) -> None:
     """Send captions to one reader: all so far, then what changes."""
-    await Reader(socket).read()
+    await Reader(socket).serve()
 
 
 class Publisher(CaptionSocket):
     """The publisher of captions: a page with a microphone, or a program that follows a session."""
 
-    async def publish(self) -> None:
-        """Serve the socket; captions that were cut off are kept for `COME_AGAIN_S`."""
-        await self.serve(self._begin)
-
-    async def _begin(self) -> None:
+    async def begin(self) -> None:
         secret = self.offered(RESUME_PREFIX)
         shared = self.registry.begin() if secret is None else self.registry.resumed(secret)
         number = shared.begin_publishing()
@@ -137,7 +133,7 @@ class Publisher(CaptionSocket):
             await self._wait_for_another(shared, number)
 
     async def _until_replaced(self, shared: SharedCaptions, number: int) -> None:
-        """Wait for another publisher with the secret: who comes again is believed, the older one may be dead.
+        """Wait until a newer publisher with the secret takes over; the older socket may be dead.
 
         Raises: ApiError then.
         """
@@ -159,7 +155,6 @@ class Publisher(CaptionSocket):
                 shared.take(change)
 
     async def _report_readers(self, shared: SharedCaptions) -> None:
-        """Report to who publishes how many read, when that changes."""
         reported = 0
         while True:
             changed = shared.changed
@@ -169,7 +164,6 @@ class Publisher(CaptionSocket):
             await changed.wait()
 
     async def _wait_for_another(self, shared: SharedCaptions, number: int) -> None:
-        """Keep captions until somebody publishes them again, or the time for that is over."""
         with anyio.move_on_after(COME_AGAIN_S):
             await self.services.until_leaving()
         if shared.publisher == number:
@@ -179,11 +173,7 @@ class Publisher(CaptionSocket):
 class Reader(CaptionSocket):
     """A read-only subscriber of shared captions."""
 
-    async def read(self) -> None:
-        """Serve the socket."""
-        await self.serve(self._begin)
-
-    async def _begin(self) -> None:
+    async def begin(self) -> None:
         shared = self.registry.find(self.offered(READ_PREFIX) or "")
         with self.registry.reading(shared):
             await self.transport.accept(SUBPROTOCOL)
@@ -205,7 +195,6 @@ class Reader(CaptionSocket):
                 await changed.wait()
 
     async def _listen(self) -> None:
-        """Notice that the reader goes. Raises: GoneError; ApiError for what it says."""
         if (await self.socket.receive())["type"] == "websocket.disconnect":
             raise GoneError
         raise ApiError("captions: expected a reader to read, got a message", code="invalid_message")

@@ -1,50 +1,319 @@
 """`/v1/listen`: Deepgram's API, audio over a socket or a recording in the body of a request.
 
-What may be asked, `deepgram_params` knows; what is told, `deepgram_results`.
+Parameters that only add to the answer, or style the text, have no effect here, and the answer names them;
+those that would change the text, or send it elsewhere, are refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from functools import partial
+from itertools import pairwise
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.websockets import WebSocket
 
 from sottovoce.audio.live_container import LiveContainer
-from sottovoce.formats.document import Json
-from sottovoce.options.live import LiveOptions
+from sottovoce.errors import OptionError
+from sottovoce.formats.document import Json, score, seconds
+from sottovoce.formats.layout import ends_with
+from sottovoce.options.live import LiveDecodingOptions, LiveOptions
 from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.options.vad import VadStreamOptions
 from sottovoce.serving.access.gate import LISTEN_SUBPROTOCOLS
-from sottovoce.serving.apis.deepgram_params import (
-    DeepgramParams,
-    checked_terms,
-    recording_params,
-    stream_params,
-)
-from sottovoce.serving.apis.deepgram_results import DeepgramResults, recording_document
 from sottovoce.serving.live.connection import WebSocketConnection
 from sottovoce.serving.live.transport import error_answer
-from sottovoce.serving.parsing.client_json import read_json
-from sottovoce.serving.parsing.client_values import read_list
-from sottovoce.serving.parsing.faults import ApiError, logged_fault
-from sottovoce.serving.parsing.fields import wrong
-from sottovoce.serving.parsing.ignored import note_ignored
+from sottovoce.serving.parsing.faults import ApiError, logged_fault, wrong
 from sottovoce.serving.parsing.pcm import PcmReader
-from sottovoce.serving.recordings.file_jobs import begin_job
+from sottovoce.serving.parsing.values import (
+    MAX_CHARACTERS,
+    MAX_TERMS,
+    named,
+    note_ignored,
+    number_of,
+    read_code,
+    read_flag,
+    read_json,
+    read_list,
+    read_whole,
+)
 from sottovoce.serving.recordings.requests import FileRequest
-from sottovoce.serving.recordings.uploads import received_body
+from sottovoce.serving.recordings.uploads import begin_job, received_body
+from sottovoce.serving.scheduling.model_registry import ModelRegistry, resolve_model_id
 from sottovoce.serving.scheduling.scheduler import TranscriptionRequest
 from sottovoce.serving.services import services_of
-from sottovoce.types import Event
+from sottovoce.speakers.speaker_names import letter_index
+from sottovoce.text.punctuation import SENTENCE_ENDS
+from sottovoce.types import (
+    SAMPLE_RATE,
+    Event,
+    Final,
+    Partial,
+    SpeechEnded,
+    SpeechStarted,
+    Transcript,
+    Unstable,
+    Word,
+)
+
+ENCODINGS = {"linear16": "s16le", "mulaw": "mulaw", "alaw": "alaw"}
+"""By Deepgram's name."""
+CONTAINER = "ogg-opus"
+"""The encoding that is one; its sample rate is its own."""
+PAUSE_MS = (100.0, 5_000.0)
+"""The shortest and longest `endpointing`; Deepgram's own default, 10 ms, would end speech in every word."""
+DEFAULT_PAUSE_MS = 500.0
+UTTERANCE_END_MS = (1_000.0, 5_000.0)
+
+UTT_SPLIT_S = (0.1, 30.0)
+DEFAULT_SPLIT_S = 0.8
+"""Of pauses between utterances of a recording, as Deepgram has it."""
+
+WITHOUT_EFFECT = ("version", "tag", "extra", "mip_opt_out", "no_delay")
+"""Accepted with any value, since no answer could show that they have no effect."""
+REFUSED = ("callback", "callback_method", "redact", "replace", "multichannel")
+"""Not done here, and false at most: text that was to be unreadable or another one, or to go elsewhere."""
+OFF = ("false", "0", "")
+OF_STREAMS = (
+    *("endpointing", "utterance_end_ms", "interim_results", "vad_events"),
+    *("detect_language", "utt_split"),
+)
+OF_RECORDINGS = ("utterances", "utt_split", "paragraphs", "detect_language")
+OF_BOTH = (
+    "model",
+    "language",
+    "language_hint",
+    "keyterm",
+    "keywords",
+    "punctuate",
+    "smart_format",
+    "diarize",
+    "diarize_model",
+    "encoding",
+    "sample_rate",
+    "channels",
+)
+MAX_INTERIM_S = 4.0
+"""Speech in a result that may change, until it stays."""
+PUNCTUATION = '.,!?;:…。、，！？；："“”„«»()[]¿¡'
+PARAGRAPH_PAUSE_S = 1.0
+"""Between sentences, from which another paragraph begins."""
+MAX_SENTENCES = 5
+"""Of a paragraph."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeepgramParams:
+    """Parameters of a stream or a recording.
+
+    languages: empty: any. is_multi: report the language of every word. pause_ms: the pause that ends speech;
+    None: no end of speech is reported. utterance_end_ms: the silence after which `UtteranceEnd` is sent.
+    is_punctuated: text as written, rather than words alone in lower case. has_speakers: report the speaker of
+    every word. is_raw: audio is samples of this encoding and rate without a header; else a container.
+    utt_split_s: the pause that separates utterances of a recording. ignored: parameters without effect.
+    """
+
+    model: str | None = None
+    languages: tuple[str, ...] = ()
+    is_multi: bool = False
+    terms: tuple[str, ...] = ()
+    is_punctuated: bool = False
+    has_speakers: bool = False
+    encoding: str = "s16le"
+    sample_rate: int = 16_000
+    interim_results: bool = False
+    vad_events: bool = False
+    pause_ms: float | None = DEFAULT_PAUSE_MS
+    utterance_end_ms: float | None = None
+    utterances: bool = False
+    utt_split_s: float = DEFAULT_SPLIT_S
+    paragraphs: bool = False
+    is_raw: bool = False
+    ignored: tuple[str, ...] = ()
+
+    @property
+    def options(self) -> LiveOptions:
+        pause_ms = self.pause_ms or DEFAULT_PAUSE_MS
+        return LiveOptions(
+            languages=self.languages,
+            unstable=self.interim_results,
+            decoding=LiveDecodingOptions(static_prompt=", ".join(self.terms)),
+            speakers="auto" if self.has_speakers else "",
+            vad=VadStreamOptions(hangover_ms=pause_ms, post_roll_ms=min(100.0, pause_ms)),
+        )
+
+
+def stream_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) -> DeepgramParams:
+    """Read the address of a socket.
+
+    Raises: ApiError 400, and 404 for a model that is not there.
+    """
+    one, params, _ = common_params(query, OF_STREAMS, registry)
+    end_ms = one.get("utterance_end_ms")
+    return replace(
+        params,
+        interim_results=flag("interim_results", one),
+        vad_events=flag("vad_events", one),
+        pause_ms=read_pause(one.get("endpointing")),
+        utterance_end_ms=None if end_ms is None else number_of("utterance_end_ms", end_ms, *UTTERANCE_END_MS),
+    )
+
+
+def recording_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) -> DeepgramParams:
+    """Read the address of a request.
+
+    Raises: ApiError 400, and 404 for a model that is not there.
+    """
+    one, params, many = common_params(query, OF_RECORDINGS, registry)
+    paragraphs = flag("paragraphs", one)
+    return replace(
+        params,
+        languages=read_detected(one, many) if one.get("detect_language") else params.languages,
+        is_punctuated=paragraphs or params.is_punctuated,
+        utterances=flag("utterances", one),
+        utt_split_s=number_of("utt_split", one.get("utt_split", DEFAULT_SPLIT_S), *UTT_SPLIT_S),
+        paragraphs=paragraphs,
+    )
+
+
+def common_params(
+    query: Iterable[tuple[str, str]], known: Sequence[str], registry: ModelRegistry
+) -> tuple[Mapping[str, str], DeepgramParams, Mapping[str, Sequence[str]]]:
+    """Read the parameters of streams and recordings; returns the last and all values of each too."""
+    one, many, ignored = read_query(query, (*OF_BOTH, *known))
+    model = read_model(one, registry)
+    is_raw, encoding, rate = read_format(one)
+    languages, is_multi = read_language_hints(one, many)
+    params = DeepgramParams(
+        model=registry.resolve(model),
+        languages=languages,
+        is_multi=is_multi,
+        terms=read_terms(many),
+        is_punctuated=flag("punctuate", one) or flag("smart_format", one),
+        has_speakers=read_diarize(one),
+        encoding=encoding,
+        sample_rate=rate,
+        is_raw=is_raw,
+        ignored=registry.ignored(model, ignored),
+    )
+    return one, params, many
+
+
+def read_model(one: Mapping[str, str], registry: ModelRegistry) -> str | None:
+    """Read the id of a model.
+
+    Deepgram has a model `base` that is not Whisper's. On a server without a `base` it means the default
+    model, as ids of other programs do whose weights are not on the server.
+    """
+    given = one.get("model")
+    if given is None or given.lower() != "base" or resolve_model_id(given, registry.settings) is not None:
+        return given
+    return "whisper-base"
+
+
+def read_format(one: Mapping[str, str]) -> tuple[bool, str, int]:
+    is_container = one.get("encoding", CONTAINER) == CONTAINER
+    if not is_container:
+        return True, *read_encoding(one)
+    if "sample_rate" in one and "encoding" not in one:
+        raise wrong("sample_rate", "an encoding beside it", "none")
+    return False, "s16le", SAMPLE_RATE
+
+
+def read_encoding(one: Mapping[str, str]) -> tuple[str, int]:
+    encoding = one.get("encoding")
+    if encoding not in ENCODINGS:
+        raise wrong("encoding", f"one of {', '.join(ENCODINGS)}", f"'{(encoding or 'none')[:50]}'")
+    if one.get("channels", "1") != "1":
+        raise wrong("channels", "1", f"'{one['channels'][:50]}'")
+    rate = read_whole("sample_rate", one.get("sample_rate", "8000" if encoding != "linear16" else "16000"))
+    try:
+        PcmReader(ENCODINGS[encoding], rate)
+    except OptionError as error:
+        raise ApiError(str(error), param="sample_rate", code="invalid_value") from error
+    return ENCODINGS[encoding], rate
+
+
+def read_detected(one: Mapping[str, str], many: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """Read the languages among which that of a recording is found; empty: all. Raises: ApiError 400."""
+    wanted, named = many["detect_language"], one.get("language", "multi")
+    is_plain = len(wanted) == 1 and wanted[0].lower() in ("true", "false", "1", "0")
+    if is_plain and not read_flag("detect_language", wanted[0]):
+        return read_language_hints(one, many)[0]
+    if named != "multi":
+        raise wrong("detect_language", "no language beside it", f"'{named[:50]}'")
+    if is_plain:
+        return read_language_hints(one, many)[0]
+    return tuple(dict.fromkeys(read_code("detect_language", tag) for tag in wanted))
+
+
+def read_query(
+    query: Iterable[tuple[str, str]], known: Sequence[str]
+) -> tuple[Mapping[str, str], Mapping[str, Sequence[str]], tuple[str, ...]]:
+    """Return the last value of every parameter, all values of each, and the names of parameters without
+    effect.
+
+    `diarize_model` turns diarization on but does not choose a model. Raises: ApiError 400 for `REFUSED` ones.
+    """
+    many: dict[str, list[str]] = {}
+    for name, value in query:
+        many.setdefault(name, []).append(value)
+    asked = [name for name, values in many.items() if any(value.lower() not in OFF for value in values)]
+    for name in asked:
+        if name in REFUSED:
+            raise ApiError(f"{name}: not done here", param=name, code="unsupported_value")
+    ignored = (name for name in asked if name not in (*known, *WITHOUT_EFFECT) or name == "diarize_model")
+    return {name: values[-1] for name, values in many.items()}, many, tuple(ignored)
+
+
+def flag(name: str, one: Mapping[str, str]) -> bool:
+    return read_flag(name, one.get(name, "false"))
+
+
+def read_diarize(one: Mapping[str, str]) -> bool:
+    """Read whether to diarize: the choice of a diarizer turns it on too. Raises: ApiError 400."""
+    return flag("diarize", one) or one.get("diarize_model", "").lower() not in OFF
+
+
+def read_language_hints(
+    one: Mapping[str, str], many: Mapping[str, Sequence[str]]
+) -> tuple[tuple[str, ...], bool]:
+    named, hints = one.get("language"), many.get("language_hint", ())
+    if named and named != "multi":
+        return (read_code("language", named),), False
+    return tuple(dict.fromkeys(read_code("language_hint", hint) for hint in hints)), named == "multi"
+
+
+def read_terms(many: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """Read keyterms, and keywords without their weights. Raises: ApiError 400."""
+    terms = [*many.get("keyterm", ()), *(word.partition(":")[0] for word in many.get("keywords", ()))]
+    return checked_terms([term.strip() for term in terms if term.strip()])
+
+
+def checked_terms(terms: Sequence[str]) -> tuple[str, ...]:
+    if len(terms) > MAX_TERMS or sum(map(len, terms)) > MAX_CHARACTERS:
+        raise wrong(
+            "keyterm", f"at most {MAX_TERMS} terms of {MAX_CHARACTERS} characters in all", f"{len(terms)}"
+        )
+    return tuple(terms)
+
+
+def read_pause(text: str | None) -> float | None:
+    if text is None or text.lower() == "true":
+        return DEFAULT_PAUSE_MS
+    if text.lower() == "false":
+        return None
+    return max(PAUSE_MS[0], number_of("endpointing", text, 0.0, PAUSE_MS[1]))
 
 
 async def listen(socket: WebSocket) -> None:
-    """Serve one stream, from the handshake to the close code."""
     await DeepgramConnection(socket).serve()
 
 
@@ -79,7 +348,6 @@ class DeepgramSocket(WebSocketConnection):
             await self.queue_bytes(self._reader, data)
 
     async def close_stream(self) -> None:
-        """Work off what came, and close. Raises: as `queue_stream`."""
         if self._container is not None:
             await self.queue_container(self._container, b"")
         else:
@@ -88,18 +356,12 @@ class DeepgramSocket(WebSocketConnection):
 
 
 class DeepgramConnection(DeepgramSocket):
-    """A client of Deepgram's streams."""
-
     def __init__(self, socket: WebSocket) -> None:
         super().__init__(socket)
         self._params = DeepgramParams()
         self._results = DeepgramResults(self._params, self.transport.request_id)
 
     async def begin(self) -> None:
-        """Open what the address asks for; what is wrong with it refuses the handshake.
-
-        Raises: ApiError, OptionError, ModelNotFoundError.
-        """
         params = stream_params(self.socket.query_params.multi_items(), self.services.registry)
         self._params = params
         self._results = DeepgramResults(params, self.transport.request_id)
@@ -108,7 +370,6 @@ class DeepgramConnection(DeepgramSocket):
         await self.open_stream(params.model or "", params.options, audio)
 
     async def on_message(self, message: bytes | str) -> None:
-        """Take audio, or a command; a wrong one leaves the stream open."""
         if isinstance(message, str):
             await self._take_text(message)
         elif message:
@@ -118,16 +379,13 @@ class DeepgramConnection(DeepgramSocket):
             await self.close_stream()
 
     def render(self, events: Sequence[Event]) -> Iterator[dict[str, Json]]:
-        """Yield the results that follow from events."""
         self._results.behind_s = round(self.behind_s, 3)
         return self._results.render(events, self.received_s)
 
     def error_document(self, fault: ApiError) -> dict[str, Json]:
-        """Render a fault as Deepgram does."""
         return {"type": "Error", "variant": fault.code or fault.kind, "description": fault.message}
 
     async def on_close(self) -> None:
-        """Say the rest, and what there is to say of the whole."""
         events = await self.session.close()
         await self.send(*self._results.ended(events, self.received_s))
 
@@ -162,7 +420,6 @@ class DeepgramConnection(DeepgramSocket):
             await self.queue.put(partial(self._configure, terms))
 
     async def _configure(self, terms: tuple[str, ...] | None) -> None:
-        """Go on with other words likely to be said; None: with those of before."""
         answer: dict[str, Json] = {"type": "ConfigureSuccess", "request_id": self.transport.request_id}
         if terms is not None:
             if (fault := await self.attempt(self._change_terms(terms))) is not None:
@@ -190,7 +447,6 @@ class DeepgramConnection(DeepgramSocket):
 
 
 async def listen_recording(request: Request) -> Response:
-    """Answer one recording, the body of a request; an ApiError is an answer too."""
     try:
         params = recording_params(request.query_params.multi_items(), services_of(request).registry)
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -211,7 +467,6 @@ async def listen_recording(request: Request) -> Response:
 
 
 def file_request_of(params: DeepgramParams) -> FileRequest:
-    """Return the request of a recording, as the rest of the server takes it."""
     options = TranscribeOptions(
         word_timestamps=True, speakers=SpeakerOptions() if params.has_speakers else None
     )
@@ -223,8 +478,270 @@ def file_request_of(params: DeepgramParams) -> FileRequest:
 
 
 def configured_terms(message: dict[str, object]) -> tuple[str, ...] | None:
-    """Read the terms of a Configure; None: it has none. Raises: ApiError 400."""
     given = message.get("keyterms")
     if message.get("features"):
         raise ApiError("features: not done here", param="features", code="unsupported_value")
     return None if given is None else checked_terms(read_list("keyterms", given))
+
+
+class DeepgramResults:
+    """The results of one stream; times are seconds of its audio."""
+
+    def __init__(self, params: DeepgramParams, request_id: str) -> None:
+        self._params = params
+        self._model = params.model or ""
+        self._request_id = request_id
+        self._words: list[Word] = []
+        self._unstable = ""
+        self._is_due = False
+        self._is_speech = False
+        self._end_s = 0.0
+        self.behind_s = 0.0
+        """Of received audio that no event accounts for yet, beyond Deepgram's API."""
+        self._untold_end_s: float | None = None
+        self._audio = hashlib.sha256()
+        self._created = datetime.now(timezone.utc)
+
+    def add_bytes(self, data: bytes) -> None:
+        self._audio.update(data)
+
+    def render(self, events: Iterable[Event], received_s: float) -> Iterator[dict[str, Json]]:
+        """Yield what follows from the session's events."""
+        changed = False
+        for event in events:
+            if isinstance(event, SpeechStarted):
+                self._is_speech = True
+                if self._params.vad_events:
+                    yield {"type": "SpeechStarted", "channel": [0, 1], "timestamp": seconds(event.at)}
+            elif isinstance(event, SpeechEnded):
+                self._is_speech = False
+                yield self._final(event.at, speech_final=self._params.pause_ms is not None)
+            else:
+                changed = self._take(event) or changed
+                yield from self._long_enough()
+        if self._is_due:
+            yield self._final(self._last_s)
+        elif changed and self._params.interim_results:
+            yield self._interim(received_s)
+        yield from self._utterance_end(received_s)
+
+    def finalized(self, events: Iterable[Event], received_s: float) -> Iterator[dict[str, Json]]:
+        """Yield the results of a `Finalize`; the last one has `from_finalize`."""
+        for event in events:
+            self._take(event)
+        self._is_speech = False
+        yield self._final(
+            max(received_s, self._last_s), speech_final=self._params.pause_ms is not None, from_finalize=True
+        )
+
+    def ended(self, events: Iterable[Event], received_s: float) -> Iterator[dict[str, Json]]:
+        yield from self.render(events, received_s)
+        if self._words:
+            yield self._final(received_s, speech_final=self._params.pause_ms is not None)
+        about = metadata(self._params, self._request_id, self._audio.hexdigest(), received_s, self._created)
+        yield {"type": "Metadata", **about}
+
+    @property
+    def _last_s(self) -> float:
+        return self._words[-1].end if self._words else self._end_s
+
+    def _take(self, event: object) -> bool:
+        if isinstance(event, Partial):
+            self._words += event.words
+            self._unstable = ""
+            self._untold_end_s = self._last_s
+        elif isinstance(event, Unstable):
+            self._unstable = event.text
+        elif isinstance(event, Final):
+            self._is_due, self._unstable = True, ""
+            if self._words:  # their speakers may have been corrected
+                self._words = list(event.words[-len(self._words) :])
+        return isinstance(event, Partial | Unstable)
+
+    def _long_enough(self) -> Iterator[dict[str, Json]]:
+        if self._words and self._words[-1].end - self._words[0].start >= MAX_INTERIM_S:
+            yield self._final(self._last_s)
+
+    def _utterance_end(self, received_s: float) -> Iterator[dict[str, Json]]:
+        limit_ms, end_s = self._params.utterance_end_ms, self._untold_end_s
+        if limit_ms is None or end_s is None or self._is_speech or received_s - end_s < limit_ms / 1000:
+            return
+        self._untold_end_s = None
+        yield {"type": "UtteranceEnd", "channel": [0, 1], "last_word_end": seconds(end_s)}
+
+    def _interim(self, received_s: float) -> dict[str, Json]:
+        document = self._results(self._words, max(received_s, self._last_s), extra=self._unstable)
+        return {**document, "is_final": False, "speech_final": False, "from_finalize": False}
+
+    def _final(
+        self, end_s: float, *, speech_final: bool = False, from_finalize: bool = False
+    ) -> dict[str, Json]:
+        end_s = max(end_s, self._last_s)
+        document = self._results(self._words, end_s)
+        self._words, self._unstable, self._is_due, self._end_s = [], "", False, end_s
+        return {**document, "is_final": True, "speech_final": speech_final, "from_finalize": from_finalize}
+
+    def _results(self, words: Sequence[Word], end_s: float, extra: str = "") -> dict[str, Json]:
+        info = model_info(self._model)
+        alternative = alternative_of(words, self._params, extra)
+        return {
+            "type": "Results",
+            "channel_index": [0, 1],
+            "duration": seconds(max(0.0, end_s - self._end_s)),
+            "start": seconds(self._end_s),
+            "channel": {"alternatives": [alternative]},
+            "metadata": {
+                "request_id": self._request_id,
+                "model_info": info,
+                "model_uuid": self._model,
+                "behind_s": self.behind_s,
+            },
+        }
+
+
+def alternative_of(words: Sequence[Word], params: DeepgramParams, extra: str = "") -> dict[str, Json]:
+    """Render words as the one alternative there is. extra: text behind them that may still change."""
+    if params.is_punctuated:
+        text = "".join(word.word for word in words) + extra
+    else:
+        text = "".join(plain(word.word) for word in words) + plain(extra)
+    mean = sum(word.probability for word in words) / len(words) if words else 0.0
+    document: dict[str, Json] = {
+        "transcript": text.strip(),
+        "confidence": score(mean),
+        "words": [word_of(word, params) for word in words],
+    }
+    if params.is_multi:
+        counts = Counter(word.language for word in words if word.language)
+        document["languages"] = [code for code, _ in counts.most_common()]
+    return document
+
+
+def word_of(word: Word, params: DeepgramParams) -> dict[str, Json]:
+    document: dict[str, Json] = {
+        "word": plain(word.word).strip(),
+        "start": seconds(word.start),
+        "end": seconds(word.end),
+        "confidence": score(word.probability),
+    }
+    if params.is_punctuated:
+        document["punctuated_word"] = word.word.strip()
+    if params.is_multi:
+        document["language"] = word.language
+    if params.has_speakers and word.speaker is not None:
+        document["speaker"] = letter_index(word.speaker)
+    return document
+
+
+def plain(text: str) -> str:
+    """Return a text in lower case without punctuation; the space before it stays."""
+    parts = (part.strip(PUNCTUATION).lower() for part in text.split(" "))
+    return " ".join(parts)
+
+
+def model_info(model: str) -> dict[str, Json]:
+    return {"name": model, "version": "1", "arch": "whisper"}
+
+
+def recording_document(
+    transcript: Transcript, params: DeepgramParams, request_id: str, sha256: str
+) -> dict[str, Json]:
+    """Render a recording; sha256: of its bytes."""
+    words = [
+        replace(word, speaker=word.speaker or segment.speaker)
+        for segment in transcript.segments
+        for word in segment.words or ()
+    ]
+    alternative = alternative_of(words, params)
+    if params.paragraphs:
+        alternative["paragraphs"] = paragraphs_of(words, params)
+    channel: dict[str, Json] = {"alternatives": [alternative]}
+    if len(params.languages) != 1 and transcript.language:
+        channel["detected_language"] = transcript.language
+        if transcript.language_probability is not None:
+            channel["language_confidence"] = score(transcript.language_probability)
+    results: dict[str, Json] = {"channels": [channel]}
+    if params.utterances:
+        parts = cut(words, lambda a, b: b.start - a.end >= params.utt_split_s or a.speaker != b.speaker)
+        results["utterances"] = [utterance(part, i, params) for i, part in enumerate(parts)]
+    about = metadata(params, request_id, sha256, transcript.duration, datetime.now(timezone.utc))
+    return {"metadata": about, "results": results}
+
+
+def metadata(
+    params: DeepgramParams, request_id: str, sha256: str, duration_s: float, created: datetime
+) -> dict[str, Json]:
+    model = params.model or ""
+    return {
+        "transaction_key": "deprecated",
+        "request_id": request_id,
+        "sha256": sha256,
+        "created": created.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "duration": seconds(duration_s),
+        "channels": 1,
+        "models": [model],
+        "model_info": {model: model_info(model)},
+        **({"warnings": warnings_of(params.ignored)} if params.ignored else {}),
+    }
+
+
+def warnings_of(ignored: Sequence[str]) -> list[Json]:
+    return [
+        {"parameter": name, "type": "unsupported_parameter", "message": f"{name}: without effect here"}
+        for name in named(ignored)
+    ]
+
+
+def utterance(words: Sequence[Word], number: int, params: DeepgramParams) -> dict[str, Json]:
+    times = {"start": seconds(words[0].start), "end": seconds(words[-1].end), "channel": 0}
+    document: dict[str, Json] = {**times, **alternative_of(words, params), "id": str(number)}
+    return {**document, **speaker_of(words, params)}
+
+
+def paragraphs_of(words: Sequence[Word], params: DeepgramParams) -> dict[str, Json]:
+    """Render `paragraphs`: sentences of one speaker, up to a pause or `MAX_SENTENCES`."""
+    found: list[Json] = []
+    texts: list[str] = []
+    for sentences in paragraphs(words):
+        own = [word for sentence in sentences for word in sentence]
+        speaker = speaker_of(own, params)
+        documents: list[Json] = [
+            {"text": text_of(part), "start": seconds(part[0].start), "end": seconds(part[-1].end)}
+            for part in sentences
+        ]
+        times = {"start": seconds(own[0].start), "end": seconds(own[-1].end)}
+        found.append({"sentences": documents, "num_words": len(own), **times, **speaker})
+        before = f"Speaker {speaker['speaker']}: " if speaker else ""
+        texts.append(before + " ".join(text_of(part) for part in sentences))
+    return {"transcript": "\n" + "\n\n".join(texts) if texts else "", "paragraphs": found}
+
+
+def paragraphs(words: Sequence[Word]) -> Iterator[list[Sequence[Word]]]:
+    """Yield paragraphs as lists of sentences, which are words."""
+    held: list[Sequence[Word]] = []
+    for sentence in cut(words, lambda a, b: ends_with(a.word, SENTENCE_ENDS) or a.speaker != b.speaker):
+        if held:
+            last, first = held[-1][-1], sentence[0]
+            is_apart = first.start - last.end >= PARAGRAPH_PAUSE_S or last.speaker != first.speaker
+            if is_apart or len(held) == MAX_SENTENCES:
+                yield held
+                held = []
+        held.append(sentence)
+    if held:
+        yield held
+
+
+def cut(words: Sequence[Word], between: Callable[[Word, Word], bool]) -> Iterator[Sequence[Word]]:
+    """Cut words into parts wherever `between` holds for two neighbours."""
+    ends = [i for i, (a, b) in enumerate(pairwise(words), start=1) if between(a, b)]
+    borders = [0, *ends, len(words)]
+    return (words[start:end] for start, end in pairwise(borders) if end > start)
+
+
+def text_of(words: Sequence[Word]) -> str:
+    return "".join(word.word for word in words).strip()
+
+
+def speaker_of(words: Sequence[Word], params: DeepgramParams) -> dict[str, Json]:
+    name = words[0].speaker
+    return {"speaker": letter_index(name)} if params.has_speakers and name is not None else {}

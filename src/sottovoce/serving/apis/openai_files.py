@@ -14,8 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from sottovoce.formats.document import Json, json_text
 from sottovoce.serving.parsing.faults import fault_of, leaving
-from sottovoce.serving.parsing.fields import Fields
-from sottovoce.serving.recordings.file_jobs import RunningJob, begin_job
+from sottovoce.serving.parsing.forms import Fields
 from sottovoce.serving.recordings.openai_documents import (
     TEXT_TYPES,
     Deltas,
@@ -26,7 +25,7 @@ from sottovoce.serving.recordings.openai_documents import (
     text_answer,
 )
 from sottovoce.serving.recordings.requests import FileRequest, transcription_request, translation_request
-from sottovoce.serving.recordings.uploads import received_form
+from sottovoce.serving.recordings.uploads import RunningJob, begin_job, received_form
 from sottovoce.types import Transcript
 
 logger = logging.getLogger(__name__)
@@ -46,10 +45,6 @@ async def translations(request: Request) -> Response:
 
 
 async def answered(request: Request, read: Callable[[Fields], FileRequest]) -> Response:
-    """Answer one form.
-
-    Raises: ApiError, and the errors of the library.
-    """
     async with AsyncExitStack() as stack:
         job = await begin_job(request, stack, received_form(request), read)
         if job.request.stream:
@@ -62,7 +57,6 @@ async def answered(request: Request, read: Callable[[Fields], FileRequest]) -> R
 
 
 def text_response(transcript: Transcript, request: FileRequest) -> Response:
-    """Answer in one of `TEXT_TYPES`."""
     kind = TEXT_TYPES[request.response_format]
     return Response(text_answer(transcript, request), headers={"content-type": kind})
 
@@ -95,7 +89,6 @@ class EventStream(Response):
                 await self._job.resources.aclose()
 
     async def _send(self, send: Send, text: str) -> None:
-        """Raises: TimeoutError when the client does not take it."""
         with anyio.fail_after(self._job.services.settings.limits.send_s):
             async with self._one_at_a_time:
                 await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
@@ -106,7 +99,6 @@ class EventStream(Response):
             await self._send(send, ": still working\n\n")
 
     async def _until_cut(self, send: Send, scope: anyio.CancelScope) -> None:
-        """End with an event that says so, where the server cannot wait for the rest."""
         await self._job.services.until_cut()
         await self._send(send, f"data: {json_text(leaving().body)}\n\n")
         await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -1,46 +1,71 @@
 """`/v1/realtime`: OpenAI's realtime API for transcription, in the shape that is generally available.
 
-Errors of a message leave the session open. Which fields a session has, `openai_realtime_config` knows; what
-is told of a turn, `openai_realtime_items`.
+Errors of a message leave the session open.
 """
 
 from __future__ import annotations
 
 import base64
+import itertools
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.websockets import WebSocket
 
-from sottovoce.formats.document import Json
+from sottovoce.errors import OptionError
+from sottovoce.formats.document import Json, seconds
+from sottovoce.options.live import LiveDecodingOptions, LiveOptions
+from sottovoce.options.vad import VadStreamOptions
 from sottovoce.serving.access.gate import given_keys
-from sottovoce.serving.apis.openai_realtime_config import (
-    DIARIZING,
-    ENCODINGS,
-    RealtimeSessionConfig,
-    unknown_session_fields,
-    updated,
-)
-from sottovoce.serving.apis.openai_realtime_items import RealtimeItems
 from sottovoce.serving.live.connection import WebSocketConnection, off_loop
-from sottovoce.serving.parsing.client_json import read_json
-from sottovoce.serving.parsing.client_values import (
-    read_json_number,
-    read_object,
-    require_typed,
-)
-from sottovoce.serving.parsing.faults import ApiError
-from sottovoce.serving.parsing.fields import wrong
-from sottovoce.serving.parsing.ignored import Known, named, note_ignored, unknown_fields
+from sottovoce.serving.parsing.faults import ApiError, wrong
 from sottovoce.serving.parsing.pcm import PcmReader
+from sottovoce.serving.parsing.values import (
+    Known,
+    leaves,
+    named,
+    note_ignored,
+    one_of,
+    read_json,
+    read_json_languages,
+    read_json_list,
+    read_json_number,
+    read_languages,
+    read_object,
+    read_text,
+    require_typed,
+    shown,
+    unknown_fields,
+)
+from sottovoce.serving.recordings.openai_documents import logprob
 from sottovoce.serving.scheduling.model_registry import ModelRegistry
 from sottovoce.serving.services import key_of, services_of
-from sottovoce.types import Event, Samples
+from sottovoce.types import Event, Final, Partial, Samples, SpeechEnded, SpeechStarted, Word
 
+DELAYS = {"minimal": 5.0, "low": 15.0, "medium": 25.0, "high": 50.0, "xhigh": 100.0}
+"""Frames of 20 ms that a word waits, by the name of a `delay`."""
+ENCODINGS = {"audio/pcm": ("s16le", 24_000), "audio/pcmu": ("mulaw", 8_000), "audio/pcma": ("alaw", 8_000)}
+"""By the format's name: encoding and sample rate."""
+EAGERNESS_MS = {"low": 1000.0, "medium": 600.0, "auto": 600.0, "high": 300.0}
+"""The pause that ends a turn, in ms: semantics are not considered."""
+DIARIZING = "gpt-4o-transcribe-diarize"
+LOGPROBS = "item.input_audio_transcription.logprobs"
+PARAM = "session.audio.input.turn_detection"
+NOISES, MAX_STRENGTH = ("near_field", "far_field"), 100.0
+"""Kinds and most strength of `noise_reduction`, which is not done."""
+VAD_LIMITS = {
+    "threshold": (0.5, 0, 1),
+    "prefix_padding_ms": (300, 0, 5_000),
+    "silence_duration_ms": (500, 0, 10_000),
+}
+"""Numbers of `server_vad`: the usual value, the least and the greatest."""
+UNUSED = ("create_response", "interrupt_response")
+"""Of turn detection: there are no responses here."""
 SUBPROTOCOL = "realtime"
 MESSAGES = (
     "session.update",
@@ -50,24 +75,249 @@ MESSAGES = (
     "conversation.item.retrieve",
     "conversation.item.delete",
 )
-"""What a client may say; each but audio has an answer."""
+"""Types of messages; each but audio has an answer."""
 LEAST_COMMIT_S, ROUNDING_S = 0.1, 0.002
-"""Audio that a turn has at least where its client ends it, as with OpenAI; what resampling may take of it."""
+"""The least audio of a turn that the client ends, as with OpenAI, and a tolerance for resampling."""
 STATUS, LATE_S = "sottovoce.status", 3.0
 """The one event that OpenAI's API does not have, and how late a session is before it comes."""
 DEFAULT_SECRET_S, MIN_SECRET_S, MAX_SECRET_S = 600.0, 10.0, 7200.0
 """That a client's secret is good for."""
 MAX_BODY_BYTES = 64_000
+TRANSCRIPTION = "conversation.item.input_audio_transcription"
+BUFFER = "input_audio_buffer"
+MOST_KEPT = 1000
+"""Items that can be retrieved and deleted: the newest ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnDetection:
+    """How turns are found, as the API names it, and as the library does."""
+
+    document: Mapping[str, Json]
+    vad: VadStreamOptions
+    idle_timeout_s: float | None = None
+
+
+def server_vad(given: Mapping[str, object]) -> TurnDetection:
+    check_unused(given)
+    values = {
+        name: read_json_number(f"{PARAM}.{name}", given[name], least, most)
+        if given.get(name) is not None
+        else usual
+        for name, (usual, least, most) in VAD_LIMITS.items()
+    }
+    idle = given.get("idle_timeout_ms")
+    idle_ms = None if idle is None else read_json_number(f"{PARAM}.idle_timeout_ms", idle, 1_000, 600_000)
+    silence_ms = values["silence_duration_ms"]
+    try:
+        vad = VadStreamOptions(
+            threshold=values["threshold"],
+            hangover_ms=silence_ms,
+            pre_roll_ms=values["prefix_padding_ms"],
+            post_roll_ms=min(100.0, silence_ms),
+        )
+    except OptionError as error:
+        raise ApiError(str(error), param=PARAM, code="invalid_value") from error
+    document = {"type": "server_vad", **values, "idle_timeout_ms": idle_ms}
+    return TurnDetection(document, vad, None if idle_ms is None else idle_ms / 1000)
+
+
+def semantic_vad(given: Mapping[str, object]) -> TurnDetection:
+    check_unused(given)
+    wanted = given.get("eagerness")
+    eagerness = "auto" if wanted is None else one_of(*EAGERNESS_MS)(f"{PARAM}.eagerness", wanted)
+    document = {"type": "semantic_vad", "eagerness": eagerness}
+    return TurnDetection(document, VadStreamOptions(hangover_ms=EAGERNESS_MS[eagerness]))
+
+
+def check_unused(given: Mapping[str, object]) -> None:
+    for name in UNUSED:
+        if given.get(name) is not None and not isinstance(given[name], bool):
+            raise wrong(f"{PARAM}.{name}", "true or false", shown(given[name]))
+
+
+@dataclass(frozen=True, slots=True)
+class RealtimeSessionConfig:
+    """The configuration of a transcription session.
+
+    turns: None where the client commits its turns. has_speakers: report speakers, as OpenAI's diarizing model
+    does.
+    """
+
+    audio_format: str = "audio/pcm"
+    model: str | None = None
+    language: str | None = None
+    languages: tuple[str, ...] = ()
+    keywords: tuple[str, ...] = ()
+    prompt: str = ""
+    delay: str = "medium"
+    turns: TurnDetection | None = field(default_factory=lambda: server_vad({}))
+    logprobs: bool = False
+    has_speakers: bool = False
+
+    @property
+    def options(self) -> LiveOptions:
+        return LiveOptions(
+            languages=(self.language,) if self.language else self.languages,
+            vad=self.turns.vad if self.turns else False,
+            decoding=LiveDecodingOptions(
+                init_prompt=self.prompt,
+                static_prompt=", ".join(self.keywords),
+                frame_threshold=DELAYS[self.delay],
+            ),
+            speakers="auto" if self.has_speakers else "",
+        )
+
+    @property
+    def document(self) -> dict[str, Json]:
+        """The session as it is in effect."""
+        rate: dict[str, Json] = {"rate": 24_000} if self.audio_format == "audio/pcm" else {}
+        transcription: dict[str, Json] = {
+            "model": self.model,
+            "language": self.language,
+            "languages": list(self.languages) or None,
+            "keywords": list(self.keywords) or None,
+            "prompt": self.prompt or None,
+            "delay": self.delay,
+        }
+        audio_input: dict[str, Json] = {
+            "format": {"type": self.audio_format, **rate},
+            "noise_reduction": None,
+            "transcription": transcription,
+            "turn_detection": dict(self.turns.document) if self.turns else None,
+        }
+        return {
+            "type": "transcription",
+            "audio": {"input": audio_input},
+            "include": [LOGPROBS] if self.logprobs else None,
+        }
+
+
+def updated(config: RealtimeSessionConfig, session: object) -> RealtimeSessionConfig:
+    """Return the config changed by a client's `session`; missing fields stay, and unknown fields have no
+    effect (`unknown_session_fields`).
+
+    Raises: ApiError 400 naming the field.
+    """
+    given = read_object("session", session)
+    if given.get("type") != "transcription":
+        raise wrong("session.type", "'transcription'", shown(given.get("type")))
+    if "include" in given:
+        config = replace(config, logprobs=includes_logprobs(given["include"]))
+    audio = read_object("session.audio", given.get("audio"), optional=True)
+    place = "session.audio.input"
+    audio_input = read_object(place, audio.get("input"), optional=True)
+    check_noise(audio_input.get("noise_reduction"))
+    if audio_input.get("format") is not None:
+        config = replace(config, audio_format=read_format(audio_input["format"]))
+    if "turn_detection" in audio_input:
+        config = replace(config, turns=read_turn_detection(audio_input["turn_detection"]))
+    transcription = read_object(f"{place}.transcription", audio_input.get("transcription"), optional=True)
+    return with_transcription(config, transcription)
+
+
+def includes_logprobs(given: object) -> bool:
+    for wanted in [] if given is None else read_json_list("session.include", given):
+        if wanted != LOGPROBS:
+            raise wrong("session.include", LOGPROBS, f"'{wanted[:100]}'")
+    return bool(given)
+
+
+def check_noise(given: object) -> None:
+    place = "session.audio.input.noise_reduction"
+    found = read_object(place, given, optional=True)
+    if found.get("type") is not None:
+        one_of(*NOISES)(f"{place}.type", found["type"])
+    if found.get("strength") is not None:
+        read_json_number(f"{place}.strength", found["strength"], 0.0, MAX_STRENGTH)
+
+
+def with_transcription(config: RealtimeSessionConfig, given: Mapping[str, object]) -> RealtimeSessionConfig:
+    place = "session.audio.input.transcription"
+    changes = {
+        name: READERS[name](f"{place}.{name}", value)
+        if value is not None
+        else getattr(RealtimeSessionConfig(), name)
+        for name, value in given.items()
+        if name in READERS
+    }
+    if changes.get("language") and changes.get("languages"):
+        raise wrong(f"{place}.language", "language or languages", "both")
+    if changes.get("language"):
+        changes["languages"] = ()
+    if changes.get("languages"):
+        changes["language"] = None
+    if given.get("model", config.model) != config.model:  # a session sent back as it was alters nothing
+        changes["has_speakers"] = given["model"] == DIARIZING
+    return replace(config, **changes)  # type: ignore[arg-type]
+
+
+def read_format(given: object) -> str:
+    place = "session.audio.input.format"
+    found = read_object(place, given)
+    wanted = found.get("type")
+    name = "audio/pcm" if wanted is None else one_of(*ENCODINGS)(place, wanted)
+    rate = ENCODINGS[name][1]
+    if found.get("rate") not in (None, rate):
+        raise wrong(f"{place}.rate", str(rate), shown(found["rate"]))
+    return name
+
+
+def read_turn_detection(given: object) -> TurnDetection | None:
+    if given is None:
+        return None
+    found = read_object(PARAM, given)
+    kinds: dict[object, Callable[[Mapping[str, object]], TurnDetection]] = {
+        "server_vad": server_vad,
+        "semantic_vad": semantic_vad,
+    }
+    kind = found.get("type", "server_vad")
+    if not isinstance(kind, str) or kind not in kinds:
+        raise wrong(PARAM, "server_vad, semantic_vad or null", shown(kind))
+    return kinds[kind](found)
+
+
+def read_one_language(name: str, value: object) -> str | None:
+    found = read_languages(name, [read_text(name, value)])
+    return found[0] if found else None
+
+
+READERS: Mapping[str, Callable[[str, object], object]] = {
+    "model": read_text,
+    "language": read_one_language,
+    "languages": read_json_languages,
+    "keywords": read_json_list,
+    "prompt": read_text,
+    "delay": one_of(*DELAYS),
+}
+"""The fields of `transcription`, with how they are read."""
+
+
+def unknown_session_fields(session: object) -> tuple[str, ...]:
+    """List the fields of a client's `session` that are not known, and have no effect."""
+    turns: dict[str, Known] = {
+        "server_vad": leaves("type", "idle_timeout_ms", *VAD_LIMITS, *UNUSED),
+        "semantic_vad": leaves("type", "eagerness", *UNUSED),
+    }
+    try:
+        kind = session["audio"]["input"]["turn_detection"]["type"]  # type: ignore[index]
+    except (KeyError, TypeError):
+        kind = "server_vad"
+    audio_input: dict[str, Known] = {
+        "format": {"type": {}, "rate": {}},
+        "noise_reduction": {"type": {}, "strength": {}},
+        "transcription": leaves(*READERS),
+        "turn_detection": turns["semantic_vad" if kind == "semantic_vad" else "server_vad"],
+    }
+    known: Known = {"session": {"type": {}, "audio": {"input": audio_input}, "include": {}}}
+    return unknown_fields({"session": session}, known)
 
 
 async def realtime(socket: WebSocket) -> None:
-    """Serve one session, from the handshake to the close code."""
     await RealtimeConnection(socket).serve()
 
 
 class RealtimeConnection(WebSocketConnection):
-    """A client of OpenAI's realtime API, with its turns; the session begins with the first audio."""
-
     def __init__(self, socket: WebSocket) -> None:
         super().__init__(socket)
         self._config = RealtimeSessionConfig()
@@ -77,10 +327,6 @@ class RealtimeConnection(WebSocketConnection):
         self._items = RealtimeItems()
 
     async def begin(self) -> None:
-        """Take a place, and say what the session is like; what is wrong refuses the handshake.
-
-        Raises: ApiError.
-        """
         config = self._requested()
         self._config_read = resolved(config, self.services.registry)
         self.take_place()
@@ -91,7 +337,6 @@ class RealtimeConnection(WebSocketConnection):
         await self.send(self._items.event("session.created", session=self._document))
 
     async def on_message(self, message: bytes | str) -> None:
-        """Act on a message; a wrong one leaves the session open. Raises: ApiError for audio that is none."""
         event_id: object = None
         try:
             if isinstance(message, bytes):
@@ -106,16 +351,14 @@ class RealtimeConnection(WebSocketConnection):
             await self.send(self._items.fault(fault, event_id))
 
     def error_document(self, fault: ApiError) -> dict[str, Json]:
-        """Render the fault that ends a session."""
         return self._items.fault(fault)
 
     def render(self, events: Sequence[Event]) -> Iterator[dict[str, Json]]:
-        """Yield what is told of turns, and beyond OpenAI's API how late that is."""
         for document in self._items.render(events):
             yield {**document, "behind_s": round(self.behind_s, 3)}
 
     async def report(self) -> None:
-        """Say so where events come late: an event beyond OpenAI's API, as no other one may come."""
+        """Send the session's delay where it is long, which OpenAI's API has no event for."""
         if (behind_s := self.behind_s) > LATE_S:
             await self.send(self._items.event(STATUS, behind_s=round(behind_s, 3)))
 
@@ -137,12 +380,10 @@ class RealtimeConnection(WebSocketConnection):
         await self._time_out()
 
     async def on_close(self) -> None:
-        """Say the rest, where there is a session."""
         if self.is_open:
             await super().on_close()
 
     def _requested(self) -> RealtimeSessionConfig:
-        """Read what the address and the client's secret say of the session. Raises: ApiError."""
         query = dict(self.socket.query_params.items())
         intent = query.pop("intent", "transcription")
         if intent != "transcription":
@@ -164,7 +405,6 @@ class RealtimeConnection(WebSocketConnection):
         return {"id": self.transport.request_id, **self._config.document}
 
     async def _act_on(self, message: dict[str, object], event_id: object) -> None:
-        """Act on a message that has a type. Raises: ApiError for one that cannot be acted on."""
         kind = message.pop("type")
         if kind == "session.update":
             session = message.get("session")
@@ -191,16 +431,13 @@ class RealtimeConnection(WebSocketConnection):
             raise wrong("type", f"one of {', '.join(MESSAGES)}", f"'{str(kind)[:80]}'")
 
     def _updated(self, config: RealtimeSessionConfig, session: object) -> RealtimeSessionConfig:
-        """Raises: ApiError for what cannot be."""
         return resolved(updated(config, session), self.services.registry)
 
     async def _update(self, session: object, event_id: object) -> None:
-        """Go on with what a client wants; what the model cannot do leaves the session as it was."""
         if (fault := await self.attempt(self._configure(session))) is not None:
             await self.send(self._items.fault(fault, event_id))
 
     async def _configure(self, session: object) -> None:
-        """Raises: ApiError, OptionError."""
         config, before = self._updated(self._config, session), self._config
         if not self.is_open:
             await self._open(config)
@@ -215,7 +452,7 @@ class RealtimeConnection(WebSocketConnection):
         await self.send(self._items.event("session.updated", session=self._document, **more))
 
     async def _commit(self, event_id: object) -> None:
-        """End the turn where the client says; one without words where nothing was said since the last one."""
+        """End the turn at a `commit`, without text where there was no speech since the last turn."""
         start_s = self._items.buffer_start_s
         if (buffer_s := self.received_s - start_s) < LEAST_COMMIT_S - ROUNDING_S:
             least_ms, got_ms = round(1000 * LEAST_COMMIT_S), round(1000 * max(0.0, buffer_s))
@@ -236,13 +473,11 @@ class RealtimeConnection(WebSocketConnection):
         self._items.buffer_start_s = self.received_s
 
     async def _clear(self) -> None:
-        """Forget what was said of this turn."""
         if self.is_open:
             self.session.discard()
         await self.send(self._items.clear(self.received_s))
 
     async def _answer(self, make: Callable[[], dict[str, Json]], event_id: object) -> None:
-        """Send what answers a message about an item, or why there is nothing to answer."""
         try:
             document = make()
         except ApiError as fault:
@@ -250,21 +485,18 @@ class RealtimeConnection(WebSocketConnection):
         await self.send(document)
 
     async def _fail_turn(self, error: Exception) -> None:
-        """End a turn without its text; the next one may have one."""
         fault = self.logged(error)
         if self.is_open:
             self.session.discard()
         await self.send(*self._items.fail(fault, self.received_s))
 
     async def _time_out(self) -> None:
-        """End an empty turn where nobody has spoken for too long."""
         turns = self._config.turns
         limit_s = turns.idle_timeout_s if turns else None
         if limit_s and not self._items.is_open and self.received_s - self._items.buffer_start_s >= limit_s:
             await self.send(*self._items.time_out(self.received_s))
 
     async def _open(self, config: RealtimeSessionConfig) -> None:
-        """Open the session where there is none yet. Raises: ApiError, OptionError."""
         if not self.is_open:
             assert config.model is not None
             await self.open(config.model, config.options)
@@ -277,20 +509,14 @@ class RealtimeConnection(WebSocketConnection):
 
 
 def resolved(config: RealtimeSessionConfig, registry: ModelRegistry) -> RealtimeSessionConfig:
-    """Replace the name of the model, which may be an alias or None, by the model's own.
-
-    Raises: ApiError 404.
-    """
     return replace(config, model=registry.resolve(config.model))
 
 
 def reader_of(config: RealtimeSessionConfig) -> PcmReader:
-    """Return what reads the audio of a session."""
     return PcmReader(*ENCODINGS[config.audio_format])
 
 
 def audio_of(given: object) -> bytes:
-    """Decode audio from base64. Raises: ApiError 400."""
     try:
         return base64.b64decode(given if isinstance(given, str) else "?", validate=True)
     except ValueError:
@@ -323,7 +549,6 @@ async def client_secrets(request: Request) -> Response:
 
 
 async def json_body(request: Request) -> Mapping[str, object]:
-    """Read the object that a request brings. Raises: ApiError 400, 413."""
     body = b""
     async for piece in request.stream():
         body += piece
@@ -331,3 +556,198 @@ async def json_body(request: Request) -> Mapping[str, object]:
             message = f"body: expected at most {MAX_BODY_BYTES} bytes"
             raise ApiError(message, status=413, code="body_too_large")
     return read_object("body", read_json(body or b"{}"))
+
+
+class RealtimeItems:
+    """Renders the turns of one session; every event has an id of its own.
+
+    finds_turns: whether the server finds turns; else `commit` ends them. has_speakers: report speakers.
+    buffer_start_s: the start of the input audio buffer: all audio before it was committed or cleared.
+    """
+
+    def __init__(self) -> None:
+        self.finds_turns = True
+        self.logprobs = False
+        self.has_speakers = False
+        self._numbers = itertools.count(1)
+        self._item: str | None = None
+        self._kept: dict[str, dict[str, Json]] = {}
+        self._began_s = 0.0
+        self._words: list[Word] = []
+        self.buffer_start_s = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        return self._item is not None
+
+    def event(self, kind: str, **fields: Json) -> dict[str, Json]:
+        return {"event_id": f"event_{next(self._numbers)}", "type": kind, **fields}
+
+    def fault(self, fault: ApiError, event_id: object = None) -> dict[str, Json]:
+        """Render an error; event_id: of the message that it is about."""
+        about = event_id if isinstance(event_id, str) else None
+        again: dict[str, Json] = {} if fault.retry_s is None else {"retry_after": fault.retry_after}
+        return self.event("error", error={**fault.details, "event_id": about, **again})
+
+    def begin(self, at_s: float) -> str:
+        """Begin a turn where none is open; returns the id of its item."""
+        if self._item is None:
+            self._item = f"item_{uuid.uuid4().hex[:24]}"
+            self._began_s = at_s
+        return self._item
+
+    def render(self, events: Iterable[Event]) -> Iterator[dict[str, Json]]:
+        for event in events:
+            if isinstance(event, SpeechStarted) and self.finds_turns:
+                yield self._speech_started(event)
+            elif isinstance(event, Partial):
+                yield self._delta(event)
+            elif isinstance(event, Final):
+                self._correct(event.words)
+            elif isinstance(event, SpeechEnded) and self.finds_turns:
+                yield from self._speech_ended(event)
+
+    def commit(self, received_s: float) -> Iterator[dict[str, Json]]:
+        """End the turn, which is empty where none is open: yield its item and its whole text."""
+        item = self.begin(self.buffer_start_s)
+        text = "".join(word.word for word in self._words).strip()
+        yield from self._added(item)
+        if self.has_speakers:
+            yield from self._segments(item)
+        yield self._completed(item, text, received_s)
+        yield self._done(item, "completed", text, received_s)
+
+    def fail(self, fault: ApiError, received_s: float) -> Iterator[dict[str, Json]]:
+        """End a turn whose text could not be found: yield its item and the fault."""
+        item = self.begin(self.buffer_start_s)
+        yield from self._added(item)
+        yield self.event(f"{TRANSCRIPTION}.failed", item_id=item, content_index=0, error=fault.details)
+        yield self._done(item, "incomplete", None, received_s)
+
+    def retrieve(self, given: object) -> dict[str, Json]:
+        """Render an item of a turn that ended. Raises: ApiError for an id of none that is kept."""
+        return self.event("conversation.item.retrieved", item=self._kept[self._kept_id(given, "retrieve")])
+
+    def delete(self, given: object) -> dict[str, Json]:
+        """Forget an item of a turn that ended. Raises: ApiError for an id of none that is kept."""
+        item = self._kept_id(given, "delete")
+        del self._kept[item]
+        return self.event("conversation.item.deleted", item_id=item)
+
+    def clear(self, received_s: float) -> dict[str, Json]:
+        self._reset(received_s)
+        return self.event(f"{BUFFER}.cleared")
+
+    def time_out(self, received_s: float) -> Iterator[dict[str, Json]]:
+        """End an empty turn after the idle timeout."""
+        start_ms, item = round(1000 * self.buffer_start_s), self.begin(self.buffer_start_s)
+        yield self.event(
+            f"{BUFFER}.timeout_triggered",
+            audio_start_ms=start_ms,
+            audio_end_ms=round(1000 * received_s),
+            item_id=item,
+        )
+        yield from self.commit(received_s)
+
+    def _speech_started(self, event: SpeechStarted) -> dict[str, Json]:
+        item = self.begin(event.at)
+        return self.event(f"{BUFFER}.speech_started", audio_start_ms=round(1000 * event.at), item_id=item)
+
+    def _speech_ended(self, event: SpeechEnded) -> Iterator[dict[str, Json]]:
+        item = self.begin(event.at)
+        end_ms = round(1000 * event.at)
+        yield self.event(f"{BUFFER}.speech_stopped", audio_end_ms=end_ms, item_id=item)
+        yield from self.commit(event.at)
+        self.buffer_start_s = max(event.at, event.emission_time)  # the pause is of the turn that it ended
+
+    def _delta(self, event: Partial) -> dict[str, Json]:
+        item = self.begin(event.start)
+        delta = event.text if self._words else event.text.lstrip()
+        self._words += event.words
+        more: dict[str, Json] = {"logprobs": [logprob(word) for word in event.words]} if self.logprobs else {}
+        return self.event(f"{TRANSCRIPTION}.delta", item_id=item, content_index=0, delta=delta, **more)
+
+    def _correct(self, words: Sequence[Word]) -> None:
+        """Take the words of an utterance as they are at its end, when their speakers are known better."""
+        n_words = min(len(words), len(self._words))
+        if n_words:
+            self._words[-n_words:] = words[-n_words:]
+
+    def _segments(self, item: str) -> Iterator[dict[str, Json]]:
+        for speaker, words in speaker_runs(self._words):
+            yield self.event(
+                f"{TRANSCRIPTION}.segment",
+                id=f"seg_{uuid.uuid4().hex[:24]}",
+                item_id=item,
+                content_index=0,
+                start=seconds(words[0].start),
+                end=seconds(words[-1].end),
+                speaker=speaker,
+                text="".join(word.word for word in words).strip(),
+            )
+
+    def _completed(self, item: str, text: str, received_s: float) -> dict[str, Json]:
+        codes = dict.fromkeys(word.language for word in self._words if word.language)
+        more: dict[str, Json] = {"logprobs": [logprob(word) for word in self._words]} if self.logprobs else {}
+        return self.event(
+            f"{TRANSCRIPTION}.completed",
+            item_id=item,
+            content_index=0,
+            transcript=text,
+            languages=[{"code": code} for code in codes],
+            usage={"type": "duration", "seconds": seconds(max(0.0, received_s - self._began_s))},
+            **more,
+        )
+
+    def _added(self, item: str) -> Iterator[dict[str, Json]]:
+        previous = next(reversed(self._kept), None)
+        document = item_document(item, "completed", None)
+        yield self.event(f"{BUFFER}.committed", item_id=item, previous_item_id=previous)
+        yield self.event("conversation.item.added", item=document, previous_item_id=previous)
+
+    def _done(self, item: str, status: str, text: str | None, received_s: float) -> dict[str, Json]:
+        previous, document = next(reversed(self._kept), None), item_document(item, status, text)
+        self._kept[item] = document
+        if len(self._kept) > MOST_KEPT:
+            del self._kept[next(iter(self._kept))]
+        self._reset(received_s)
+        return self.event("conversation.item.done", item=document, previous_item_id=previous)
+
+    def _kept_id(self, given: object, action: str) -> str:
+        if not isinstance(given, str) or given not in self._kept:
+            raise ApiError(
+                f"item_id: expected the id of an item of this session, got {shown(given)}",
+                param="item_id",
+                code=f"item_{action}_invalid_item_id",
+            )
+        return given
+
+    def _reset(self, received_s: float) -> None:
+        self._item = None
+        self._words = []
+        self.buffer_start_s = received_s
+
+
+def item_document(item: str, status: str, text: str | None) -> dict[str, Json]:
+    return {
+        "id": item,
+        "object": "realtime.item",
+        "type": "message",
+        "role": "user",
+        "status": status,
+        "content": [{"type": "input_audio", "transcript": text}],
+    }
+
+
+def speaker_runs(words: Iterable[Word]) -> list[tuple[str, list[Word]]]:
+    """Group words by runs of one speaker; words without a speaker join their neighbours, and alone are
+    A's.
+    """
+    runs: list[tuple[str | None, list[Word]]] = []
+    for word in words:
+        speaker, before = runs[-1] if runs else (word.speaker, [])
+        if runs and (word.speaker in (None, speaker) or speaker is None):
+            runs[-1] = (speaker or word.speaker, [*before, word])
+        else:
+            runs.append((word.speaker, [word]))
+    return [(speaker or "A", own) for speaker, own in runs]

@@ -1,19 +1,24 @@
-"""`/v1/live`: the server's own live protocol (docs/protocol.md), audio in and events out over a WebSocket."""
+"""`/v1/live`: the server's own live protocol (docs/protocol.md), audio in and events out over a
+WebSocket.
+"""
 
 from __future__ import annotations
 
 import base64
+import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import anyio
+import anyio.to_thread
 import numpy as np
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.websockets import WebSocket
 
-from sottovoce.errors import OptionError
+from sottovoce.errors import OptionError, TranslationError
 from sottovoce.formats.document import Json
 from sottovoce.formats.event_lines import event_document
 from sottovoce.options.live import LiveOptions
@@ -21,31 +26,51 @@ from sottovoce.options.live_requests import LIVE_REQUEST, MODEL
 from sottovoce.options.schema import changed
 from sottovoce.serving.access.gate import SUBPROTOCOL
 from sottovoce.serving.live.connection import WebSocketConnection, require_finite
-from sottovoce.serving.live.session_translator import NOT_TRANSLATED, SessionTranslator, session_translator
-from sottovoce.serving.parsing.client_values import read_typed_message, shown
-from sottovoce.serving.parsing.faults import ApiError
-from sottovoce.serving.parsing.fields import wrong
-from sottovoce.serving.parsing.forms import fields_of
-from sottovoce.serving.parsing.ignored import Known, leaves, named, note_ignored, unknown_fields
-from sottovoce.serving.parsing.live_fields import LIVE, read_field
+from sottovoce.serving.parsing.faults import ApiError, logged_fault, wrong
+from sottovoce.serving.parsing.forms import LIVE, fields_of, read_field
 from sottovoce.serving.parsing.pcm import PcmReader
+from sottovoce.serving.parsing.values import (
+    Known,
+    leaves,
+    named,
+    note_ignored,
+    read_typed_message,
+    shown,
+    unknown_fields,
+)
+from sottovoce.serving.scheduling.session_handle import QueuedTranslator
 from sottovoce.serving.services import Services, key_of, services_of
+from sottovoce.serving.settings import TranslationSettings
 from sottovoce.speakers.base import Floats
-from sottovoce.types import SAMPLE_RATE, Event, Samples
+from sottovoce.text.languages import language_codes
+from sottovoce.translation.chat_translator import ChatTranslator
+from sottovoce.translation.live_translator import LiveTranslation, LiveTranslator, mark_newest
+from sottovoce.translation.whisper_translate import N_NEW_WORDS, TARGET
+from sottovoce.types import SAMPLE_RATE, Event, Final, Partial, Samples
 
 MAX_NAME = 50
 """Characters of a speaker's name."""
 FIELDS = fields_of("sottovoce", LIVE)
-"""What can be configured, by name."""
+"""The fields of `configure`, by name."""
 KNOWN: Known = leaves(*FIELDS)
 FIXED = tuple(option.key for option in (MODEL, *LIVE_REQUEST))
 """Fields that stand in the address for good."""
+logger = logging.getLogger(__name__)
+LAST_S = 20.0
+"""At most so long the end of a session waits for what is not translated yet."""
+Sender = Callable[[dict[str, Json]], Awaitable[None]]
+NOT_TRANSLATED = ApiError(
+    "translation: the server that translates did not do so; what is said goes on",
+    status=502,
+    kind="server_error",
+    code="translation_failed",
+)
 
 
 async def live_refusal(request: Request) -> Response:
-    """Say over HTTP why a socket at this address is refused: a page cannot see that of its socket.
+    """Answer over HTTP with the reason why a socket at this address is refused, which a page cannot see.
 
-    Raises: ApiError with that; 426 where it would be taken.
+    Raises: ApiError with the reason; 426 where the socket would be accepted.
     """
     services = services_of(request)
     _, name = requested(services, request)
@@ -56,8 +81,9 @@ async def live_refusal(request: Request) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class SessionRequest:
-    """What a client asks of its session: how to listen, what its audio looks like, and into which language
-    what is said is translated ("": none)."""
+    """Options of a session, the format of its audio, and the language that it is translated into ("":
+    none).
+    """
 
     options: LiveOptions = field(default_factory=LiveOptions)
     model: str | None = None
@@ -67,13 +93,10 @@ class SessionRequest:
 
 
 async def live(socket: WebSocket) -> None:
-    """Serve one session, from the handshake to the close code."""
     await SottovoceConnection(socket).serve()
 
 
 class SottovoceConnection(WebSocketConnection):
-    """A client of the server's own protocol."""
-
     def __init__(self, socket: WebSocket) -> None:
         super().__init__(socket)
         self._request = SessionRequest()
@@ -82,10 +105,6 @@ class SottovoceConnection(WebSocketConnection):
         self._reported: tuple[float, float] = (0.0, 0.0)
 
     async def begin(self) -> None:
-        """Open what the address asks for; what is wrong refuses the handshake.
-
-        Raises: ApiError, OptionError, ModelNotFoundError.
-        """
         request, model = requested(self.services, self.socket)
         ignored = self.services.registry.ignored(request.model, unknown_fields(query_of(self.socket), KNOWN))
         note_ignored(self.socket, ignored)
@@ -111,12 +130,10 @@ class SottovoceConnection(WebSocketConnection):
         )
 
     async def background(self) -> None:
-        """Translate what is said."""
         if self._translator is not None:
             await self._translator.run(self.send)
 
     async def report(self) -> None:
-        """Say how much audio came and how much of it waits, where that has changed."""
         behind_s = round(self.behind_s, 3)
         state = (round(self.received_s + self.queue.n_samples / SAMPLE_RATE, 3), behind_s)
         if self.is_open and state != self._reported:
@@ -124,14 +141,12 @@ class SottovoceConnection(WebSocketConnection):
             await self.send({"type": "status", "received": state[0], "behind_s": behind_s})
 
     async def queue_audio(self, samples: Samples) -> None:
-        """Queue audio (n,) for the session, and give it to what translates it."""
         require_finite(samples)
         if self._translator is not None:
             self._translator.add_audio(samples, self.received_s)
         await super().queue_audio(samples)
 
     async def on_message(self, message: bytes | str) -> None:
-        """Take audio, or a command; a wrong one leaves the session open."""
         if isinstance(message, bytes):
             await self.queue_bytes(self._reader, message)
             return
@@ -157,7 +172,6 @@ class SottovoceConnection(WebSocketConnection):
             self._translator.take(events)
 
     async def on_close(self) -> None:
-        """Say the rest, with its translation."""
         await super().on_close()
         if self._translator is not None and not await self._translator.finish():
             await self.send(self.error_document(NOT_TRANSLATED))
@@ -193,12 +207,10 @@ class SottovoceConnection(WebSocketConnection):
 
 
 def ignored_field(names: Sequence[str]) -> dict[str, Json]:
-    """Name fields without effect in a message, where there are any."""
     return {"ignored": [*named(names)]} if names else {}
 
 
 def query_of(connection: HTTPConnection) -> dict[str, object]:
-    """Return the fields of the address of a socket."""
     return dict(connection.query_params.items())
 
 
@@ -219,7 +231,6 @@ def read_message(text: str) -> tuple[str, Mapping[str, object]]:
 
 
 def require_voices(value: object) -> Mapping[str, object]:
-    """Return texts by name; what is in them is looked at by `decoded_voices`. Raises: ApiError 400."""
     if not isinstance(value, dict) or not all(isinstance(voice, str) for voice in value.values()):
         raise wrong("voices", "an object of voices in base64 by name", shown(value))
     for name in value:
@@ -243,14 +254,13 @@ def decoded_voices(voices: Mapping[str, object]) -> dict[str, Floats]:
 
 
 def encoded_voices(voices: Mapping[str, Floats]) -> dict[str, Json]:
-    """Return vectors (size,) by name in base64."""
     return {
         name: base64.b64encode(vector.astype("<f4").tobytes()).decode() for name, vector in voices.items()
     }
 
 
 def requested(services: Services, connection: HTTPConnection) -> tuple[SessionRequest, str]:
-    """Read the address of a socket: what is asked of the session, and the name of its model.
+    """Read the address of a socket: the options of the session, and the name of its model.
 
     Raises: ApiError 400, 404.
     """
@@ -284,3 +294,102 @@ def configured(request: SessionRequest, changes: Mapping[str, object]) -> Sessio
         name = str(error).partition(":")[0]
         raise ApiError(str(error), param=name, code="invalid_value") from error
     return request
+
+
+def targets(languages: Sequence[str], translation: TranslationSettings | None) -> tuple[str, ...]:
+    """Return codes of the languages into which a model with these languages, or a server, translates live."""
+    if translation is not None:
+        return language_codes()
+    return (TARGET,) if len(languages) > 1 else ()
+
+
+def session_translator(
+    target: str,
+    session: SessionHandle,
+    languages: Sequence[str],
+    translation: TranslationSettings | None,
+    request_id: str,
+) -> SessionTranslator:
+    """Make what translates one session into a language.
+
+    languages: of its model. request_id: names the session in the log.
+
+    Raises: ApiError for one that nothing here translates into.
+    """
+    codes = targets(languages, translation)
+    if target not in codes:
+        expected = "English, by a model of several languages" if not codes else f"one of {', '.join(codes)}"
+        raise wrong("translate_to", expected, f"'{target}'")
+    if translation is not None:
+        translator = ChatTranslator(translation.chat, target, translation.glossary)
+        return SessionTranslator(LiveTranslator(translator), request_id)
+    own = session.translator()
+    return SessionTranslator(LiveTranslator(own, N_NEW_WORDS), request_id, own)
+
+
+class SessionTranslator:
+    """Translations of one session; made in the event loop that runs the session.
+
+    request_id: of errors in the log. own: needs the audio too, where the model itself translates.
+    """
+
+    def __init__(
+        self, translator: LiveTranslator, request_id: str, own: QueuedTranslator | None = None
+    ) -> None:
+        self._translator = translator
+        self._request_id = request_id
+        self._own = own
+        self._waiting: list[Event] = []
+        self._came = anyio.Event()
+        self._is_done = anyio.Event()
+        self._is_done.set()
+        self._one_thread = anyio.CapacityLimiter(1)
+
+    def add_audio(self, samples: Samples, worked_s: float) -> None:
+        """Take samples (n,) that the session will be given; worked_s: seconds that it has worked on."""
+        if self._own is not None:
+            self._own.push(samples, worked_s)
+
+    def take(self, events: Sequence[Event]) -> None:
+        if any(isinstance(event, Partial | Final) for event in events):
+            self._waiting += events
+            self._is_done = anyio.Event()
+            self._came.set()
+
+    async def run(self, send: Sender) -> None:
+        """Translate events until cancelled; a translation that fails is reported, and the next one is
+        tried.
+        """
+        while True:
+            await self._came.wait()
+            self._came = anyio.Event()
+            events, self._waiting = self._waiting, []
+            for event, is_newest in mark_newest(events):
+                for document in await self._translations(event, is_newest=is_newest):
+                    await send(document)
+            if not self._waiting:
+                self._is_done.set()
+
+    async def finish(self) -> bool:
+        """Wait for what is not translated yet, `LAST_S` at most; returns whether all is."""
+        with anyio.move_on_after(LAST_S):
+            await self._is_done.wait()
+        return self._is_done.is_set()
+
+    async def _translations(self, event: Event, *, is_newest: bool) -> list[dict[str, Json]]:
+        def work() -> list[LiveTranslation]:
+            return list(self._translator.take(event, is_newest=is_newest))
+
+        try:
+            found = await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._one_thread)
+        except Exception as error:
+            return [{"type": "error", **self._fault(error).body}]
+        return [one.document for one in found]
+
+    def _fault(self, error: Exception) -> ApiError:
+        """Return the fault for the client, without the address and the answer of the translating server."""
+        if not isinstance(error, TranslationError):
+            return logged_fault(error, self._request_id, "translation failed")
+        where = str(error).partition(" ")[0].rstrip(":")  # what follows may quote what was said
+        logger.warning("translation failed", extra={"request_id": self._request_id, "server": where})
+        return NOT_TRANSLATED

@@ -10,13 +10,11 @@ from starlette.responses import JSONResponse, Response
 
 from sottovoce.formats.document import Json
 from sottovoce.serving.jobs.job_runner import JobRunner, TranscriptionJob, new_id
-from sottovoce.serving.parsing.faults import ApiError
-from sottovoce.serving.parsing.fields import Fields, number_of, wrong
-from sottovoce.serving.parsing.ignored import note_ignored
-from sottovoce.serving.recordings.file_jobs import while_there
-from sottovoce.serving.recordings.requests import FileRequest, transcription_request
-from sottovoce.serving.recordings.uploaded_file import size_of
-from sottovoce.serving.recordings.uploads import check_duration, received_form, require_file
+from sottovoce.serving.parsing.faults import ApiError, wrong
+from sottovoce.serving.parsing.forms import Fields
+from sottovoce.serving.parsing.values import note_ignored, number_of
+from sottovoce.serving.recordings.requests import FileRequest, size_of, transcription_request
+from sottovoce.serving.recordings.uploads import check_duration, received_form, require_file, while_there
 from sottovoce.serving.services import key_of, services_of
 
 DEFAULT_LISTED, MOST_LISTED = 20, 100

@@ -1,10 +1,8 @@
-"""`/inference` and `/load`, as whisper.cpp's server has them: a form in, text or subtitles out.
-
-What its fields mean, `inference_request` knows.
-"""
+"""`/inference` and `/load`, as whisper.cpp's server has them: a form in, text or subtitles out."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -14,18 +12,23 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from sottovoce.audio.recording import Recording
+from sottovoce.errors import OptionError
 from sottovoce.formats.document import Json, score, seconds
+from sottovoce.options.decoding import HOTTEST, DecodingOptions
+from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.schema import Values, made, options_of
 from sottovoce.options.speakers import SpeakerOptions
+from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.options.vad import WINDOW_VAD, VadOptions
 from sottovoce.serving.apis.openai_files import text_response
 from sottovoce.serving.parsing.faults import ApiError, logged_fault
-from sottovoce.serving.parsing.ignored import note_ignored
+from sottovoce.serving.parsing.forms import Fields, read_form
+from sottovoce.serving.parsing.values import note_ignored
 from sottovoce.serving.recordings.decode_pool import Slices
-from sottovoce.serving.recordings.file_jobs import begin_job
-from sottovoce.serving.recordings.inference_request import inference_request
 from sottovoce.serving.recordings.openai_documents import TEXT_TYPES, verbose_document
-from sottovoce.serving.recordings.requests import FileRequest
-from sottovoce.serving.recordings.uploaded_file import UploadedFile
-from sottovoce.serving.recordings.uploads import received_form
+from sottovoce.serving.recordings.requests import FileRequest, UploadedFile, languages_of
+from sottovoce.serving.recordings.uploads import begin_job, received_form
+from sottovoce.serving.scheduling.scheduler import TranscriptionRequest
 from sottovoce.serving.services import services_of
 from sottovoce.speakers.channel_diarizer import has_channels_apart
 from sottovoce.speakers.speaker_names import letter_index
@@ -33,7 +36,10 @@ from sottovoce.speakers.word_speakers import parts_of
 from sottovoce.types import Segment, Transcript, Word
 
 SPEAKER_TURN = " [SPEAKER_TURN]"
-"""What whisper.cpp writes where a checkpoint of tinydiarize hears that somebody else speaks next."""
+"""The mark of whisper.cpp where a checkpoint of tinydiarize finds a change of speaker."""
+USUAL_STEP = 0.2
+"""From one temperature to the next. Source: whisper.cpp."""
+MOST_STEPS = 10
 
 
 def plainly(endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
@@ -54,7 +60,6 @@ def plainly(endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Req
 
 
 async def inference(request: Request) -> Response:
-    """Answer one recording. Raises: ApiError, and the errors of the library."""
     model = services_of(request).inference_model
     async with AsyncExitStack() as stack:
         form = received_form(request)
@@ -92,7 +97,7 @@ async def load(request: Request) -> Response:
 
 
 def with_voices(request: FileRequest, upload: UploadedFile) -> Slices[FileRequest]:
-    """Return the request with speakers found by their voices, where channels do not tell them.
+    """Return the request with diarization by voice, where both channels have the same sound.
 
     Raises: AudioError.
     """
@@ -105,7 +110,6 @@ def with_voices(request: FileRequest, upload: UploadedFile) -> Slices[FileReques
 
 
 def of_length(transcript: Transcript, request: FileRequest) -> Transcript:
-    """Cut segments between words where they are longer than was asked for."""
     limit = request.max_len
     if limit is None:
         return transcript
@@ -145,7 +149,7 @@ def with_speakers(transcript: Transcript, request: FileRequest) -> Transcript:
 
 
 def with_turn_signs(segments: Sequence[Segment]) -> Iterator[Segment]:
-    """Yield segments without speakers, with a sign where somebody else speaks next."""
+    """Yield segments without speakers, with a mark where another speaker is next."""
     for one, after in zip_longest(segments, segments[1:]):
         is_end = after is not None and after.speaker != one.speaker
         yield replace(one, text=one.text + (SPEAKER_TURN if is_end else ""), speaker=None)
@@ -162,7 +166,6 @@ def _placed(segment: Segment, *, in_text: bool) -> Segment:
 
 
 def lines_of(transcript: Transcript) -> str:
-    """Join the text, a segment a line."""
     return "".join(f"{segment.text}\n" for segment in transcript.segments)
 
 
@@ -183,12 +186,10 @@ def verbose(transcript: Transcript, request: FileRequest) -> dict[str, Json]:
 
 
 def _place(segment: Segment) -> dict[str, Json]:
-    """Render `speaker`, where it is known: which speaker or channel, counted from 0."""
     return {} if segment.speaker is None else {"speaker": str(letter_index(segment.speaker))}
 
 
 def segments_of(document: dict[str, Json]) -> list[dict[str, Json]]:
-    """Return the segments of a document of ours."""
     segments = document["segments"]
     assert isinstance(segments, list)
     return segments
@@ -204,3 +205,55 @@ def word_of(segment: Segment, index: int) -> dict[str, Json]:
         "t_dtw": round(100 * word.start),
         "probability": score(word.probability),
     }
+
+
+def inference_request(fields: Fields, model: str) -> FileRequest:
+    values = read_form(fields, "whisper_cpp")
+    response_format = values["response_format"]
+    words = response_format == "verbose_json" and not values["no_timestamps"]
+    options = transcribe_options(values, words=words or values["max_len"] is not None)
+    return FileRequest(
+        options.decoding.task,
+        model,
+        response_format,
+        TranscriptionRequest(options, languages=() if values["detect_language"] else languages_of(values)),
+        words=words,
+        max_len=values["max_len"],
+        offset_n=(values["offset_n"] or 0) if response_format == "srt" else 0,
+        language_probabilities=not values["no_language_probabilities"],
+        ignored=fields.untaken,
+    )
+
+
+def transcribe_options(values: Values, *, words: bool) -> TranscribeOptions:
+    threshold = values["word_threshold"] or 0.0
+    try:
+        return made(
+            TranscribeOptions,
+            values,
+            decoding=made(DecodingOptions, values),
+            fallback=made(FallbackOptions, values, temperatures=temperatures(values)),
+            vad=vad_options(values),
+            word_timestamps=words,
+            word_threshold=threshold if words else 0.0,
+        )
+    except OptionError as error:
+        raise ApiError(str(error)) from error
+
+
+def temperatures(values: Values) -> tuple[float, ...]:
+    """Temperatures from the first to the hottest by their step; a step of 0 tries the first alone."""
+    first = values["first_temperature"] or 0.0
+    step = USUAL_STEP if values["temperature_step"] is None else values["temperature_step"]
+    n_steps = min((HOTTEST - first) / step + 1e-6, MOST_STEPS) if step else 0  # of a tiny one without end
+    return tuple(round(first + i * step, 6) for i in range(math.floor(n_steps) + 1))
+
+
+def vad_options(values: Values) -> VadOptions | None:
+    if values["mode"] is None:
+        return None
+    given = {one.field: values[one.key] for one in options_of(VadOptions) if values.get(one.key) is not None}
+    try:
+        return replace(WINDOW_VAD, **given)
+    except OptionError as error:
+        raise ApiError(str(error), param="vad", code="invalid_value") from error

@@ -1,8 +1,9 @@
 """The Wyoming protocol on a port of its own: Home Assistant's voice satellites, and others that speak it.
 
-A client sends `transcribe`, `audio-start`, `audio-chunk`s and `audio-stop`, and gets the text piece by piece
-and as a whole. Speech that comes live ends with a pause, whether or not `audio-stop` has come; a recording
-that is sent faster than it was spoken is heard to its end.
+A client sends `transcribe`, `audio-start`, `audio-chunk`s and `audio-stop`, and gets the text piece by
+piece and as a whole. Live speech ends with a pause, whether or not `audio-stop` has come; a recording
+that is sent faster than it was spoken is transcribed to its end. Frames are read here rather than by the
+`wyoming` package, whose reader takes any length that a client claims.
 """
 
 from __future__ import annotations
@@ -10,27 +11,36 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from socket import socket as Socket
 
-from sottovoce.formats.document import Json
+import anyio
+
+from sottovoce.formats.document import Json, json_text
 from sottovoce.options.live import LiveDecodingOptions, LiveOptions
 from sottovoce.options.vad import VadStreamOptions
-from sottovoce.serving.apis.deepgram_params import checked_terms
-from sottovoce.serving.apis.wyoming_frames import MAX_LINE, Frame, FrameTransport
+from sottovoce.serving.apis.deepgram import checked_terms
 from sottovoce.serving.live.connection import LiveConnection
-from sottovoce.serving.parsing.client_values import read_code, read_list, read_whole
-from sottovoce.serving.parsing.faults import ApiError, fault_of
-from sottovoce.serving.parsing.fields import wrong
+from sottovoce.serving.parsing.faults import ApiError, fault_of, wrong
 from sottovoce.serving.parsing.pcm import PcmReader
+from sottovoce.serving.parsing.values import read_code, read_json, read_list, read_whole
 from sottovoce.serving.services import Services
+from sottovoce.serving.settings import ServerLimits
 from sottovoce.types import SAMPLE_RATE, Event, Partial, Samples, SpeechEnded, SpeechStarted
 
+MAX_LINE = 64 * 1024
+"""Bytes of the first line."""
+MAX_DATA = 256 * 1024
+"""Bytes of JSON behind it."""
+MAX_UNREAD = 1024 * 1024
+"""Bytes that a client may leave unread: some clients read only after they have sent everything."""
+LINGER_S = 1.0
 logger = logging.getLogger(__name__)
-
 PAUSES_MS = {"default": 700.0, "relaxed": 1_250.0, "aggressive": 250.0}
 """That end a command, by `vad_sensitivity`."""
 AHEAD_S = 2.0
@@ -39,8 +49,139 @@ CONNECTIONS_PER_SESSION = 4
 
 
 @dataclass(frozen=True, slots=True)
+class Frame:
+    """One event. data: its fields. payload: audio."""
+
+    kind: str
+    data: Mapping[str, object] = field(default_factory=dict)
+    payload: bytes = b""
+
+
+async def read_frame(reader: asyncio.StreamReader, max_payload: int) -> Frame | None:
+    """Read the next event; None at the end of the stream.
+
+    reader: its limit is that of a line. max_payload: bytes of audio.
+    Raises: ApiError for what is no event, or too large a one; nothing can be read after it.
+    """
+    try:
+        line = await reader.readline()
+    except ValueError:
+        raise wrong("event", f"a line of at most {MAX_LINE} bytes", "more") from None
+    if not line:
+        return None
+    header = object_of("event", line)
+    kind = header.get("type")
+    if not isinstance(kind, str):
+        raise wrong("type", "a text", f"'{str(kind)[:50]}'")
+    n_data = length_of("data_length", header.get("data_length"), MAX_DATA)
+    n_payload = length_of("payload_length", header.get("payload_length"), max_payload)
+    try:
+        more = await reader.readexactly(n_data)
+        payload = await reader.readexactly(n_payload)
+    except asyncio.IncompleteReadError:
+        return None
+    data = header.get("data") or {}
+    if not isinstance(data, dict):
+        raise wrong("data", "an object", f"'{str(data)[:50]}'")
+    return Frame(kind, {**data, **(object_of("data", more) if more else {})}, payload)
+
+
+def frame_bytes(document: Mapping[str, Json]) -> bytes:
+    data = {name: value for name, value in document.items() if name != "type"}
+    more = json_text(data).encode() if data else b""
+    header: dict[str, Json] = {"type": document["type"], "version": "1.8.0"}
+    if more:
+        header["data_length"] = len(more)
+    return json_text(header).encode() + b"\n" + more
+
+
+class FrameTransport:
+    """A TCP connection, as a `Transport` of frames; a client may leave unread some of what it is sent.
+
+    address: of the client. heard_at_s: by the clock, when its last frame was there, or it connected.
+    """
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limits: ServerLimits
+    ) -> None:
+        self.request_id = f"req_{uuid.uuid4().hex}"
+        self._reader = reader
+        self._writer = writer
+        self._limits = limits
+        self._longest_s = min(limits.head_s, limits.idle_s)
+        """Until the next frame: the first one comes with the connection."""
+        peer = writer.get_extra_info("peername")
+        self.address = str(peer[0]) if peer else ""
+        self.heard_at_s = time.monotonic()
+
+    async def receive(self) -> Frame | None:
+        with anyio.move_on_after(self._longest_s):
+            try:
+                frame = await read_frame(self._reader, self._limits.message_kb * 1024)
+            except OSError:
+                return None
+            self._longest_s, self.heard_at_s = self._limits.idle_s, time.monotonic()
+            return frame
+        message = f"client: expected something within {self._longest_s:g} s"
+        raise ApiError(message, code="idle_timeout")
+
+    def has_gone(self) -> bool:
+        """See `Transport`; False: a client that has closed its side may still read."""
+        return False
+
+    async def send(self, document: dict[str, Json]) -> None:
+        self._writer.write(frame_bytes(document))
+        if self._writer.transport.get_write_buffer_size() > MAX_UNREAD:
+            raise ApiError("client: expected to take what it is sent", code="slow_reader")
+
+    async def close(self, code: int = 0, reason: str = "") -> None:
+        """Close the connection, or abort it where the client does not read.
+
+        Input is drained for a moment first: closing with unread input would discard what was sent.
+        """
+        if self._writer.is_closing():
+            return
+        with anyio.move_on_after(LINGER_S), suppress(OSError):
+            self._writer.write_eof()
+            while await self._reader.read(MAX_LINE):
+                pass
+        self._writer.close()
+        with anyio.move_on_after(self._limits.send_s, shield=True) as waiting, suppress(OSError):
+            await self._writer.wait_closed()
+        if waiting.cancelled_caught:
+            self._writer.transport.abort()
+
+    def drop(self, document: dict[str, Json]) -> None:
+        """Close the connection at once, with a last event where the client takes it; its reading ends."""
+        self._writer.write(frame_bytes(document))
+        if self._writer.transport.get_write_buffer_size():
+            self._writer.transport.abort()
+        else:
+            self._writer.close()
+
+    async def fail(self, fault: ApiError, document: dict[str, Json]) -> None:
+        self._writer.write(frame_bytes(document))
+        await self.close()
+
+
+def object_of(name: str, text: bytes) -> dict[str, object]:
+    found = read_json(text)
+    if not isinstance(found, dict):
+        raise ApiError(f"{name}: expected a JSON object", code="invalid_message")
+    return found
+
+
+def length_of(name: str, value: object, limit: int) -> int:
+    if value is None:
+        return 0
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= limit:
+        raise wrong(name, f"0 to {limit} bytes", f"'{str(value)[:50]}'")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
 class WyomingParams:
-    """What a `transcribe` asks for."""
+    """The parameters of a `transcribe`."""
 
     model: str | None = None
     language: str | None = None
@@ -49,7 +190,6 @@ class WyomingParams:
 
     @property
     def options(self) -> LiveOptions:
-        """What of it the library's session takes."""
         vad = VadStreamOptions(hangover_ms=self.pause_ms)
         decoding = LiveDecodingOptions(static_prompt=", ".join(self.terms))
         return LiveOptions((self.language,) if self.language else (), vad=vad, decoding=decoding)
@@ -64,7 +204,6 @@ class WyomingServer:
         self._open: set[WyomingConnection] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection, to its end."""
         limits = self._services.settings.limits
         most = CONNECTIONS_PER_SESSION * limits.sessions
         transport = FrameTransport(reader, writer, limits)
@@ -115,7 +254,6 @@ class WyomingConnection(LiveConnection[Frame]):
         """Do nothing: a client may ask first what there is."""
 
     async def on_message(self, message: Frame) -> None:
-        """Act on an event; of those that are not known there may be any. Raises: ApiError."""
         if message.kind == "describe":
             await self.send({"type": "info", **info(self.services)})
         elif message.kind == "ping":
@@ -134,7 +272,6 @@ class WyomingConnection(LiveConnection[Frame]):
             await self.queue.put(self._stop)
 
     async def on_audio(self, samples: Samples) -> None:
-        """Work on samples (n,) of a command; what comes after its text is not of it."""
         command = self._command
         if command is None or command.is_done:
             return
@@ -145,23 +282,18 @@ class WyomingConnection(LiveConnection[Frame]):
         await self.emit(events)
 
     def render(self, events: Sequence[Event]) -> Iterator[dict[str, Json]]:
-        """Yield the text of a command piece by piece, and whole at its end."""
         return self._command.render(events) if self._command else iter(())
 
     def error_document(self, fault: ApiError) -> dict[str, Json]:
-        """Render a fault as an event."""
         return error_document(fault)
 
     def too_long(self) -> ApiError:
-        """Make the fault of a command with too much audio."""
         return ApiError(f"audio: expected at most {self.limits.session_s:g} s", code="session_too_long")
 
     async def on_close(self) -> None:
-        """End the command, where there is one."""
         await self._stop()
 
     async def _start(self, params: WyomingParams) -> None:
-        """Begin a command. Raises: ApiError, OptionError."""
         if self._command is not None:
             raise wrong("audio-start", "an audio-stop before it", "none")
         self.take_place()
@@ -169,7 +301,6 @@ class WyomingConnection(LiveConnection[Frame]):
         self._command = SpokenCommand()
 
     async def _stop(self) -> None:
-        """End the command: its text, where that was not told yet."""
         if self._command is None:
             return
         if not self._command.is_done:
@@ -179,7 +310,6 @@ class WyomingConnection(LiveConnection[Frame]):
         await self.release()
 
     async def _listen(self) -> None:
-        """Listen; what cannot be read is told and ends that, but what came before it is worked off."""
         try:
             await super()._listen()
         except ApiError as fault:
@@ -188,7 +318,7 @@ class WyomingConnection(LiveConnection[Frame]):
 
 
 class SpokenCommand:
-    """What is said from `audio-start` on. is_done: nothing more of it is told."""
+    """The text of one command, from `audio-start` on. is_done: its text is complete."""
 
     def __init__(self) -> None:
         self.is_done = False
@@ -199,9 +329,9 @@ class SpokenCommand:
         self._began = time.monotonic()
 
     def hears_its_end(self, events: Sequence[Event], received_s: float, waiting_s: float) -> bool:
-        """Return whether somebody has spoken and stopped, live.
+        """Return whether live speech has begun and ended.
 
-        received_s: of audio that was worked on. waiting_s: of audio that was not yet.
+        received_s: of audio that was processed. waiting_s: of audio in the queue.
         """
         for event in events:
             self._has_words = self._has_words or isinstance(event, Partial)
@@ -213,7 +343,7 @@ class SpokenCommand:
         return self.is_done
 
     def render(self, events: Sequence[Event]) -> Iterator[dict[str, Json]]:
-        """Yield what is told of events, and the whole text once it is done."""
+        """Yield the text of events piece by piece, and the whole text once the command is done."""
         for event in events:
             if not isinstance(event, Partial):
                 continue
@@ -230,12 +360,10 @@ class SpokenCommand:
 
 
 def error_document(fault: ApiError) -> dict[str, Json]:
-    """Render a fault as an event."""
     return {"type": "error", "text": fault.message, "code": fault.code}
 
 
 def params_of(frame: Frame) -> WyomingParams:
-    """Read what a `transcribe` asks for. Raises: ApiError."""
     data = frame.data
     language, name = data.get("language"), data.get("name")
     sensitivity = data.get("vad_sensitivity") or "default"
@@ -255,7 +383,6 @@ def params_of(frame: Frame) -> WyomingParams:
 
 
 def reader_of(frame: Frame) -> PcmReader:
-    """Return the reader of the audio that an `audio-start` announces. Raises: ApiError, OptionError."""
     rate, width, channels = (read_whole(name, frame.data.get(name)) for name in ("rate", "width", "channels"))
     if width != 2:
         raise wrong("width", "2 bytes", f"{width}")
@@ -268,7 +395,6 @@ def reader_of(frame: Frame) -> PcmReader:
 
 
 def info(services: Services) -> dict[str, Json]:
-    """Describe what is offered here."""
     about: dict[str, Json] = {
         "attribution": {"name": "sottovoce", "url": ""},
         "installed": True,
@@ -293,5 +419,4 @@ def info(services: Services) -> dict[str, Json]:
 
 
 async def start_wyoming(services: Services, listening: Socket) -> asyncio.Server:
-    """Serve the connections of a socket that listens."""
     return await asyncio.start_server(WyomingServer(services).serve, sock=listening, limit=MAX_LINE)

@@ -21,19 +21,19 @@ from sottovoce.api import Model
 from sottovoce.formats.document import Json
 from sottovoce.serving.access.gate import AccessControl
 from sottovoce.serving.apis.caption_routes import captions_refusal, publish, read
+from sottovoce.serving.apis.convert import convert
 from sottovoce.serving.apis.deepgram import listen, listen_recording
 from sottovoce.serving.apis.flux import listen_to_turns
 from sottovoce.serving.apis.openai_files import transcriptions, translations
 from sottovoce.serving.apis.openai_realtime import client_secrets, realtime
-from sottovoce.serving.apis.sottovoce_live import live, live_refusal
+from sottovoce.serving.apis.sottovoce_live import live, live_refusal, targets
 from sottovoce.serving.apis.transcription_jobs import create_job, delete_job, job_info, job_list
 from sottovoce.serving.apis.whisper_cpp import inference, load, plainly
 from sottovoce.serving.http.connections import ConnectionMiddleware
 from sottovoce.serving.http.openapi import document as openapi_document
 from sottovoce.serving.http.request_log import RequestLogMiddleware, error_response
-from sottovoce.serving.live.session_translator import targets
 from sottovoce.serving.parsing.faults import ApiError, leaving, logged_fault
-from sottovoce.serving.parsing.ignored import HEADER as IGNORED_HEADER
+from sottovoce.serving.parsing.values import HEADER as IGNORED_HEADER
 from sottovoce.serving.scheduling.model_registry import ModelRegistry
 from sottovoce.serving.scheduling.scheduler import Scheduler
 from sottovoce.serving.services import Services, engine_states, services_of, unless
@@ -220,6 +220,7 @@ ROUTES = [
     Route("/load", guarded(plainly(load)), methods=["POST"]),
     Route("/v1/audio/transcriptions", guarded(transcriptions), methods=["POST"]),
     Route("/v1/audio/translations", guarded(translations), methods=["POST"]),
+    Route("/v1/convert", guarded(convert), methods=["POST"]),
     Route("/v1/jobs", guarded(create_job), methods=["POST"]),
     Route("/v1/jobs", guarded(job_list), methods=["GET"]),
     Route("/v1/jobs/{id}", guarded(job_info), methods=["GET"]),

@@ -13,9 +13,11 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from sottovoce.formats.document import Json
+from sottovoce.formats.writers import FORMATS
 from sottovoce.options.requests import LANGUAGE_EXAMPLES, TRANSLATION_FORMATS
 from sottovoce.options.schema import Api
-from sottovoce.serving.apis.deepgram_params import ENCODINGS, OF_BOTH, OF_RECORDINGS, UTT_SPLIT_S
+from sottovoce.serving.apis.convert import CONTENT_TYPES, LAYOUT, PLAIN
+from sottovoce.serving.apis.deepgram import ENCODINGS, OF_BOTH, OF_RECORDINGS, UTT_SPLIT_S
 from sottovoce.serving.apis.openai_realtime import MAX_SECRET_S, MIN_SECRET_S
 from sottovoce.serving.apis.transcription_jobs import MOST_LISTED, WEBHOOK_URL
 from sottovoce.serving.jobs.job_runner import JOB_STATES
@@ -69,7 +71,7 @@ def document() -> dict[str, Json]:
     return {
         "openapi": "3.1.0",
         "info": {"title": "sottovoce", "version": version("sottovoce"), "description": __doc__ or ""},
-        "paths": {**recordings(), **jobs(), **models(), **operation_paths()},
+        "paths": {**recordings(), **jobs(), **conversions(), **models(), **operation_paths()},
         "components": {
             "schemas": {
                 "Error": an_object("error", error=error),
@@ -139,6 +141,25 @@ def jobs() -> dict[str, Json]:
             **get("Jobs, newest first", json_answer(several), pages),
         },
         "/v1/jobs/{id}": {**one, "delete": removed},
+    }
+
+
+def conversions() -> dict[str, Json]:
+    """Describe what takes a transcript."""
+    schemas: dict[str, Schema] = {
+        "format": {"type": "string", "enum": [*FORMATS]},
+        "title": TEXT,
+        "regroup": TEXT,
+        **{name: schema_of(option, field) for name, (option, field) in LAYOUT.items()},
+    }
+    kinds = sorted({PLAIN, *CONTENT_TYPES.values()})
+    return {
+        "/v1/convert": post(
+            "A transcript in another format, as `sottovoce convert`",
+            {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}},
+            answers({kind.partition(";")[0]: {"schema": STRING} for kind in kinds}),
+            parameters=[{"name": name, "in": "query", "schema": schema} for name, schema in schemas.items()],
+        )
     }
 
 

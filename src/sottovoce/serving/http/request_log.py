@@ -25,7 +25,7 @@ from sottovoce.serving.access.api_keys import KeyLimits
 from sottovoce.serving.access.gate import AccessControl
 from sottovoce.serving.live.transport import deny, error_answer
 from sottovoce.serving.parsing.faults import ApiError
-from sottovoce.serving.parsing.ignored import ignored_header
+from sottovoce.serving.parsing.values import ignored_header
 from sottovoce.serving.telemetry import STATUS, Metrics, SetAttribute, Tracing
 
 logger = logging.getLogger(__name__)

@@ -34,11 +34,10 @@ from sottovoce.formats.document import Json, json_text
 from sottovoce.serving.access.api_keys import KeyRing
 from sottovoce.serving.jobs.webhooks import WebhookSender
 from sottovoce.serving.parsing.faults import OUT_OF_MEMORY, ApiError, busy, fault_of, logged_fault
-from sottovoce.serving.parsing.fields import Fields
+from sottovoce.serving.parsing.forms import Fields
 from sottovoce.serving.recordings.decode_pool import DecodePool
 from sottovoce.serving.recordings.openai_documents import TEXT_TYPES, json_answer, text_answer
-from sottovoce.serving.recordings.requests import FileRequest, transcription_request
-from sottovoce.serving.recordings.uploaded_file import UploadedFile
+from sottovoce.serving.recordings.requests import FileRequest, UploadedFile, transcription_request
 from sottovoce.serving.scheduling.model_registry import ModelRegistry
 from sottovoce.serving.settings import JobSettings, network_of
 from sottovoce.serving.telemetry import Metrics, Tracing

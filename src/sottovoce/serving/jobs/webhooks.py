@@ -25,7 +25,7 @@ import h11
 
 from sottovoce.formats.document import Json, json_text
 from sottovoce.serving.parsing.faults import ApiError
-from sottovoce.serving.parsing.fields import wrong
+from sottovoce.serving.parsing.forms import wrong
 
 logger = logging.getLogger(__name__)
 

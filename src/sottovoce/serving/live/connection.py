@@ -1,20 +1,23 @@
 """One live client: its messages are read, audio and commands worked off in order, events sent back.
 
 Six tasks: one reads, one works, one does what goes on in the background, one reports, two wait: for the
-server to go down, and for the model to fall behind. None of them runs the model. What messages and events
-look like, the protocols in `apis` know.
+server to go down, and for the model to fall behind. None of them runs the model. The protocols in `apis`
+read messages and render events.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
+import threading
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar, cast
 
 import anyio
 import anyio.to_thread
@@ -25,7 +28,6 @@ from sottovoce.audio.live_container import LiveContainer
 from sottovoce.formats.document import Json
 from sottovoce.options.live import LiveOptions
 from sottovoce.serving.access.api_keys import ApiKey
-from sottovoce.serving.live.input_queue import InputQueue
 from sottovoce.serving.live.transport import GoneError, Transport, WebSocketTransport, own_error
 from sottovoce.serving.parsing.faults import UNAVAILABLE, ApiError, fault_of, logged_fault
 from sottovoce.serving.parsing.pcm import PcmReader
@@ -38,12 +40,15 @@ from sottovoce.types import SAMPLE_RATE, Event, Samples
 M = TypeVar("M")
 T = TypeVar("T")
 Command: TypeAlias = Callable[[], Awaitable[None]]
-"""What a client asked for, done when all audio before it was worked on."""
+"""A command of the client, run after all audio before it was processed."""
 
 DONE, GOING_DOWN = 1000, 1012
 REPORT_EVERY_S = 1.0
 SLICE_BYTES = 64 * 1024
 """Of a message that are read at once: about a millisecond's work."""
+C = TypeVar("C")
+MAX_COMMANDS = 64
+"""That wait before their sender does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +66,7 @@ class LiveConnection(ABC, Generic[M]):
         self.services = services
         self.limits = services.settings.limits
         self.key: ApiKey | None = None
-        """Whose limits count, where the client has shown one."""
+        """The key whose limits apply, if the client has sent one."""
         self.queue: InputQueue[Command | CloseRequested] = InputQueue(
             round(self.limits.pending_s * SAMPLE_RATE)
         )
@@ -92,7 +97,6 @@ class LiveConnection(ABC, Generic[M]):
         """Yield the messages that emit of events."""
 
     def error_document(self, fault: ApiError) -> dict[str, Json]:
-        """Render a fault as a message."""
         return own_error(fault)
 
     async def on_audio(self, samples: Samples) -> None:
@@ -101,17 +105,19 @@ class LiveConnection(ABC, Generic[M]):
         self.count()
 
     async def on_close(self) -> None:
-        """Say the rest: nothing more comes."""
+        """Send the last events: no more audio comes."""
         await self.emit(await self.session.close())
 
     async def background(self) -> None:
-        """Do what goes on beside the work; nothing, unless a protocol says so."""
+        """Run a background task of the protocol, if it has one."""
 
     async def report(self) -> None:
-        """Tell the client how late it is, every second; nothing, unless a protocol says so."""
+        """Report the delay of the session every second, if the protocol has a message for it."""
 
     async def serve(self) -> None:
-        """Serve the client until it closes, goes, or is asked to; an error is the last that it is told."""
+        """Serve the client until it closes or goes, or the server shuts down; an error is the last
+        message.
+        """
         try:
             async with self._held:
                 await self.begin()
@@ -149,14 +155,12 @@ class LiveConnection(ABC, Generic[M]):
         return scheduler
 
     async def release(self) -> None:
-        """Give up the session, its model and its place."""
         self._session = None
         self._quiet_since_s = math.inf
         await self._held.aclose()
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a session."""
         return self._session is not None
 
     @property
@@ -176,7 +180,6 @@ class LiveConnection(ABC, Generic[M]):
         return self.queue.n_samples / SAMPLE_RATE + (self._session.behind_s if self._session else 0.0)
 
     async def send(self, *documents: dict[str, Json]) -> None:
-        """Send messages. Raises: GoneError; ApiError where the client does not take them."""
         for document in documents:
             await self.transport.send(document)
 
@@ -193,7 +196,7 @@ class LiveConnection(ABC, Generic[M]):
         self._note_audio()
 
     async def queue_bytes(self, reader: PcmReader, data: bytes) -> None:
-        """Decode and queue audio, in slices that hold up nobody else.
+        """Decode and queue audio, in slices that do not block other clients.
 
         Raises: as `queue_audio`.
         """
@@ -227,12 +230,11 @@ class LiveConnection(ABC, Generic[M]):
             raise self.too_long()
 
     def too_long(self) -> ApiError:
-        """Make the fault of a session with too much audio."""
         message = f"session: expected at most {self.limits.session_s:g} s of audio"
         return ApiError(message, code="session_too_long")
 
     def logged(self, error: Exception) -> ApiError:
-        """Return what the client is told of an error, whose cause is logged where it is not the client's."""
+        """Return the error for the client; the cause of an internal error is logged."""
         return logged_fault(error, self.transport.request_id, "session failed")
 
     async def attempt(self, change: Awaitable[None]) -> ApiError | None:
@@ -307,7 +309,6 @@ class LiveConnection(ABC, Generic[M]):
                 raise ApiError(text, code="idle_timeout")
 
     async def _work(self) -> int:
-        """Work off the queue; returns the code to close with."""
         while True:
             item = await self.queue.take()
             if isinstance(item, CloseRequested):
@@ -320,8 +321,6 @@ class LiveConnection(ABC, Generic[M]):
 
 
 class WebSocketConnection(LiveConnection[bytes | str]):
-    """A client at a WebSocket."""
-
     def __init__(self, socket: WebSocket) -> None:
         services = services_of(socket)
         self.socket = socket
@@ -331,7 +330,6 @@ class WebSocketConnection(LiveConnection[bytes | str]):
 
 
 def slices_of(data: bytes) -> Iterator[bytes]:
-    """Cut bytes into pieces of `SLICE_BYTES`."""
     for start in range(0, len(data), SLICE_BYTES):
         yield data[start : start + SLICE_BYTES]
 
@@ -345,6 +343,83 @@ async def off_loop(size: int, read: Callable[[], T]) -> T:
 
 
 def require_finite(samples: Samples) -> None:
-    """Check samples (n,). Raises: ApiError for NaN and infinity."""
     if not np.isfinite(samples).all():
         raise ApiError("audio: expected finite samples, got NaN or infinity", code="invalid_audio")
+
+
+class InputQueue(Generic[C]):
+    """A queue of samples and commands of type C: one putter at a time, one taker.
+
+    max_samples: of audio that waits before its sender does.
+    """
+
+    def __init__(self, max_samples: int) -> None:
+        self._max_samples = max_samples
+        self._items: deque[Samples | C] = deque()
+        self._n_samples = 0
+        self._n_commands = 0
+        self._lock = threading.Lock()
+        self._loop = asyncio.get_running_loop()
+        self._changed = anyio.Event()
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._items
+
+    @property
+    def n_samples(self) -> int:
+        return self._n_samples
+
+    async def put_audio(self, samples: Samples) -> None:
+        """Add samples (n,); returns when what waits is within the limit."""
+        if len(samples):
+            with self._lock:
+                self._items.append(samples)
+                self._n_samples += len(samples)
+            self._wake()
+        while self._n_samples > self._max_samples:
+            await self._changed.wait()
+
+    async def put(self, command: C) -> None:
+        """Add a command; returns when few of them wait."""
+        with self._lock:
+            self._items.append(command)
+        self._n_commands += 1
+        self._wake()
+        while self._n_commands > MAX_COMMANDS:
+            await self._changed.wait()
+
+    async def take(self) -> Samples | C:
+        """Take the next command, or all audio before it, (n,); waits for one."""
+        while not self._items:
+            await self._changed.wait()
+        if isinstance(self._items[0], np.ndarray):
+            audio = self._audio()
+            self._wake()
+            return audio
+        with self._lock:
+            command = cast(C, self._items.popleft())
+        self._n_commands -= 1
+        self._wake()
+        return command
+
+    def take_audio(self) -> Samples:
+        """Take all audio before the next command, (n,), if any; from any thread, while no other takes."""
+        audio = self._audio()
+        if len(audio):
+            with suppress(RuntimeError):  # the loop has ended, and nobody waits any more
+                self._loop.call_soon_threadsafe(self._wake)
+        return audio
+
+    def _audio(self) -> Samples:
+        pieces: list[Samples] = [np.zeros(0, np.float32)]
+        with self._lock:
+            while self._items and isinstance(following := self._items[0], np.ndarray):
+                pieces.append(following)
+                self._items.popleft()
+            self._n_samples -= sum(map(len, pieces))
+        return np.concatenate(pieces)
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()

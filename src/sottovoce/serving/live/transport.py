@@ -1,4 +1,4 @@
-"""What carries the messages of one live client: a WebSocket; and how a socket is told of a fault."""
+"""The transport of one live client, a WebSocket, and how an error is sent over it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAX_REASON_BYTES = 120
 """Of a close reason: a control frame has 125 in all."""
 
 HAS_HUNG_UP = "has_hung_up"
-"""In the state of a socket's scope: what tells whether its client has gone."""
+"""In the state of a socket's scope: a function that returns whether the client has gone."""
 
 
 class GoneError(Exception):
@@ -49,7 +49,7 @@ class Transport(Protocol[M]):
         ...
 
     def has_gone(self) -> bool:
-        """Return whether the client is known to be gone, also while nothing of it is read."""
+        """Return whether the client is known to be gone, also while its input is not read."""
         ...
 
     async def send(self, document: dict[str, Json]) -> None:
@@ -64,7 +64,9 @@ class Transport(Protocol[M]):
         ...
 
     async def fail(self, fault: ApiError, document: dict[str, Json]) -> None:
-        """Close the connection for a fault; document: that tells it, the last message. Raises: GoneError."""
+        """Close the connection for an error; document: the last message, with the error. Raises:
+        GoneError.
+        """
         ...
 
 
@@ -86,7 +88,6 @@ class WebSocketTransport:
             raise GoneError from error
 
     async def receive(self) -> bytes | str | None:
-        """See `Transport`. Raises: GoneError, ApiError."""
         with anyio.move_on_after(self._limits.idle_s):
             message = await self._socket.receive()
             if message["type"] == "websocket.disconnect":
@@ -98,11 +99,10 @@ class WebSocketTransport:
         raise ApiError(text, code="idle_timeout")
 
     def has_gone(self) -> bool:
-        """See `Transport`; False where the server that holds the socket does not tell."""
+        """See `Transport`; False where the HTTP server does not report it."""
         return self._has_hung_up()
 
     async def send(self, document: dict[str, Json]) -> None:
-        """See `Transport`. Raises: GoneError, ApiError."""
         await self.send_text(json_text(document))
 
     async def send_text(self, text: str) -> None:
@@ -117,7 +117,6 @@ class WebSocketTransport:
         raise ApiError(message, code="slow_reader")
 
     async def close(self, code: int, reason: str = "") -> None:
-        """See `Transport`. Raises: GoneError."""
         try:
             await self._socket.close(code, reason)
         except (WebSocketDisconnect, RuntimeError) as error:
@@ -138,7 +137,6 @@ class WebSocketTransport:
 
 
 async def deny(socket: WebSocket, fault: ApiError) -> None:
-    """Refuse a handshake with a status of HTTP, and the body that the API at its path gives."""
     await socket.send_denial_response(error_answer(socket, fault))
 
 
@@ -158,7 +156,7 @@ def error_answer(connection: HTTPConnection, fault: ApiError) -> JSONResponse:
 
 
 async def close_with(socket: WebSocket, fault: ApiError, document: dict[str, Json]) -> None:
-    """Tell a fault and close: 1013 where another try may be worth it, 1011 for our own fault, else 1008."""
+    """Send an error and close: 1013 where a retry may succeed, 1011 for an error of the server, else 1008."""
     await socket.send_text(json_text(document))
     code = TRY_AGAIN if fault.retry_s is not None else FAILED if fault.status >= 500 else REFUSED
     await socket.close(code, reason_of(fault.message))
@@ -171,5 +169,4 @@ def own_error(fault: ApiError) -> dict[str, Json]:
 
 
 def reason_of(message: str) -> str:
-    """Cut a message to the length of a close reason."""
     return message.encode()[:MAX_REASON_BYTES].decode("utf-8", "ignore")

@@ -1,6 +1,6 @@
-"""What goes wrong, in the shape that OpenAI's clients know: {"error": {message, type, param, code}}.
+"""Errors in the shape of OpenAI's API: {"error": {message, type, param, code}}.
 
-Knows no web framework. A fault of the program is told without its cause, which stands in the log.
+The cause of an internal error is in the log alone. This module does not depend on a web framework.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ MEMORY_WORDS = ("out of memory", "not enough memory", "can't allocate memory", "
 
 
 class ApiError(Exception):
-    """What a client is told instead of an answer.
+    """An error that is sent to a client.
 
-    message: one line. status: of HTTP. kind, param, code: see OpenAI's error objects. retry_s: when it may
-    be worth another try.
+    message: one line. status: of HTTP. kind, param, code: see OpenAI's error objects. retry_s: seconds until
+    a retry may succeed.
     """
 
     def __init__(
@@ -48,19 +48,18 @@ class ApiError(Exception):
         self.retry_s = retry_s
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Keep what is told on the way to another process."""
+        """Keep all fields when pickled."""
         names = ("status", "kind", "param", "code", "retry_s")
         fields: dict[str, Any] = {name: getattr(self, name) for name in names}
         return partial(ApiError, **fields), (self.message,)
 
     @property
     def body(self) -> dict[str, Json]:
-        """The JSON document."""
         return {"error": self.details}
 
     @property
     def details(self) -> dict[str, Json]:
-        """What of it is told, by the names of OpenAI."""
+        """The fields by OpenAI's names."""
         return {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
 
     @property
@@ -70,8 +69,13 @@ class ApiError(Exception):
 
     @property
     def retry_after(self) -> int:
-        """Whole seconds until another try may be worth it; 0 where none is."""
+        """Whole seconds until a retry may succeed; 0 where there is no such time."""
         return 0 if self.retry_s is None else max(1, round(self.retry_s))
+
+
+def wrong(name: str, expected: str, got: str) -> ApiError:
+    """Make the fault of a value that is not what it should be."""
+    return ApiError(f"{name}: expected {expected}, got {got}", param=name, code="invalid_value")
 
 
 def busy(message: str, retry_s: float) -> ApiError:
@@ -80,13 +84,12 @@ def busy(message: str, retry_s: float) -> ApiError:
 
 
 def leaving() -> ApiError:
-    """Make the fault of a server that goes down."""
     message = "the server is shutting down: try again in a moment"
     return ApiError(message, status=503, kind="server_error", code="shutting_down", retry_s=5.0)
 
 
 def fault_of(error: BaseException, *, param: str | None = None) -> ApiError:
-    """Return what a client is told of an error; nothing of the inside of the program."""
+    """Return the error for a client, without internals of the program."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, ModelNotFoundError | CheckpointError):  # their messages name files of the server
@@ -114,7 +117,6 @@ def logged_fault(error: BaseException, request_id: str, what: str = "request fai
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether memory ran out, on the processor or a device."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in MEMORY_WORDS)

@@ -64,7 +64,9 @@ class PcmReader:
 
 
 def wav_header(encoding: str, sample_rate: int, n_bytes: int) -> bytes:
-    """Return what makes a WAV file of so many bytes of one channel; of more than it can say, its most."""
+    """Return the header of a WAV file of so many bytes of one channel, at most the largest size that it
+    can state.
+    """
     size = SAMPLE_BYTES[encoding]
     size_field = min(n_bytes, 2**32 - 1 - WAV_HEADER_BYTES)
     rates = (sample_rate, sample_rate * size, size, 8 * size)

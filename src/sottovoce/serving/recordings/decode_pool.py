@@ -1,6 +1,6 @@
-"""Decoding of what clients send, before any model sees it: in few threads of low priority, a slice at a time.
+"""Decoding of uploads before any model runs: in few threads of low priority, a slice at a time.
 
-A small file may hold hours, so those who wait take turns, and who leaves is worked for no longer.
+A small file may hold hours, so requests take turns, and the work of a client that has gone is stopped.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class DecodePool:
         self._threads = ThreadPoolExecutor(count, THREAD_NAME, initializer=lower_priority)
 
     async def run(self, slices: Slices[T]) -> T:
-        """Do work to its end, in turn with others; when who asks is cancelled, it ends after its slice.
+        """Run work to its end, in turn with others; a cancelled request ends after its slice.
 
-        Raises: what it ends with.
+        Raises: the error of the work.
         """
         try:
             while True:
@@ -67,7 +67,6 @@ class DecodePool:
 
 
 def _next_slice(slices: Slices[T]) -> tuple[T] | None:
-    """Do a slice; the result, alone in a tuple, at the end."""
     try:
         next(slices)
     except StopIteration as end:
@@ -76,7 +75,6 @@ def _next_slice(slices: Slices[T]) -> tuple[T] | None:
 
 
 def lower_priority() -> None:
-    """Let the thread that calls this wait for others, where threads have a priority of their own."""
     if sys.platform == "linux":  # elsewhere it would be that of the whole process
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)

@@ -1,6 +1,6 @@
-"""Transcripts as OpenAI's API answers them. Knows no web framework.
+"""Transcripts in the formats of OpenAI's API, with the `language` of every segment added.
 
-What the documents hold beyond OpenAI's: the `language` of every segment, as it may change within a recording.
+This module does not depend on a web framework.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ TEXT_TYPES = {
 
 
 def json_answer(transcript: Transcript, request: FileRequest) -> dict[str, Json]:
-    """Render `json`, `verbose_json` or `diarized_json`."""
     if request.response_format == "diarized_json":
         return diarized_document(transcript)
     if request.response_format == "verbose_json":
@@ -41,7 +40,6 @@ def json_answer(transcript: Transcript, request: FileRequest) -> dict[str, Json]
 
 
 def text_answer(transcript: Transcript, request: FileRequest) -> str:
-    """Render `text`, `srt` or `vtt`."""
     if request.response_format == "text":
         return transcript.text + "\n"
     writer = writer_for(request.response_format, WriterOptions(offset_n=request.offset_n))
@@ -49,7 +47,6 @@ def text_answer(transcript: Transcript, request: FileRequest) -> str:
 
 
 def verbose_document(transcript: Transcript, request: FileRequest) -> dict[str, Json]:
-    """Render `verbose_json`."""
     is_translation = request.task == "translate"
     language = "english" if is_translation else name_of(transcript.language)
     document: dict[str, Json] = {
@@ -68,7 +65,6 @@ def verbose_document(transcript: Transcript, request: FileRequest) -> dict[str, 
 
 
 def diarized_document(transcript: Transcript) -> dict[str, Json]:
-    """Render `diarized_json`."""
     return {
         "task": "transcribe",
         "duration": seconds(transcript.duration),
@@ -79,7 +75,7 @@ def diarized_document(transcript: Transcript) -> dict[str, Json]:
 
 
 def speaker_segment(segment: Segment) -> dict[str, Json]:
-    """Render one of its `segments`, and events of its stream; what is nobody's is A's."""
+    """Render a segment of it, and of its stream; a segment without a speaker is A's."""
     return {
         "type": "transcript.text.segment",
         "id": segment_id(segment),
@@ -101,14 +97,12 @@ def streamed_segment(segment: Segment, request: FileRequest) -> dict[str, Json]:
 
 
 def segment_event(segment: Segment) -> dict[str, Json]:
-    """Render the event of a segment whose speaker nobody asked for."""
     event = speaker_segment(segment)
     del event["speaker"]
     return event
 
 
 def segment_id(segment: Segment) -> str:
-    """Return the id by which the delta of a segment names it."""
     return f"seg_{segment.id}"
 
 
@@ -141,7 +135,6 @@ def logprob(word: Word) -> dict[str, Json]:
 
 
 def words_of(segments: Sequence[Segment]) -> Iterator[Word]:
-    """Return all words of segments."""
     return (word for segment in segments for word in segment.words or ())
 
 
@@ -152,12 +145,11 @@ def languages_of(transcript: Transcript) -> list[dict[str, Json]]:
 
 
 def name_of(code: str) -> str:
-    """Name a language as `verbose_json` names it: its English name in lower case; "" where nobody spoke."""
+    """Name a language as `verbose_json` does: in English and lower case; "" without speech."""
     return language_name(code).lower() if code else ""
 
 
 def duration_usage(transcript: Transcript) -> dict[str, Json]:
-    """Render usage by duration."""
     return {"type": "duration", "seconds": seconds(transcript.duration)}
 
 
@@ -191,7 +183,6 @@ class Deltas:
 
 
 def delta_event(delta: str, segment: Segment, request: FileRequest) -> dict[str, Json]:
-    """Render `transcript.text.delta`."""
     event: dict[str, Json] = {"type": "transcript.text.delta", "delta": delta}
     if request.logprobs:
         event["logprobs"] = [logprob(word) for word in segment.words or ()]
@@ -201,7 +192,6 @@ def delta_event(delta: str, segment: Segment, request: FileRequest) -> dict[str,
 
 
 def done_event(transcript: Transcript, request: FileRequest, n_prompt_tokens: int) -> dict[str, Json]:
-    """Render `transcript.text.done`."""
     event: dict[str, Json] = {
         "type": "transcript.text.done",
         "text": transcript.text,

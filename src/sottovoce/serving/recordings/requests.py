@@ -1,11 +1,21 @@
-"""What a client asks of a recording, from the fields of OpenAI's API. Knows no web framework."""
+"""Recordings of requests, and what a client asks of them by the fields of OpenAI's API.
+
+Does not depend on a web framework.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import base64
+import binascii
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import BinaryIO, cast
 
-from sottovoce.errors import OptionError
+from starlette.datastructures import UploadFile
+
+from sottovoce.audio.io import load_audio
+from sottovoce.errors import AudioError, OptionError
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.requests import TRANSLATION_FORMATS
@@ -13,15 +23,12 @@ from sottovoce.options.schema import Option, Values, made
 from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import WINDOW_VAD, VadOptions
-from sottovoce.serving.parsing.client_values import MAX_CHARACTERS
-from sottovoce.serving.parsing.faults import ApiError
-from sottovoce.serving.parsing.fields import Fields, number_of, wrong
-from sottovoce.serving.parsing.forms import fields_of, read_form
-from sottovoce.serving.parsing.ignored import Known, leaves, unknown_fields
-from sottovoce.serving.recordings.known_speakers import known_speakers
+from sottovoce.serving.parsing.faults import ApiError, wrong
+from sottovoce.serving.parsing.forms import Fields, fields_of, read_form
+from sottovoce.serving.parsing.values import MAX_CHARACTERS, Known, leaves, number_of, unknown_fields
 from sottovoce.serving.scheduling.scheduler import TranscriptionRequest
 from sottovoce.text.languages import find_language
-from sottovoce.types import Task
+from sottovoce.types import SAMPLE_RATE, Samples, Task
 
 STREAMED = ("verbose_json", "json", "text", "diarized_json")
 TRANSLATED = ("file", "model", "prompt", "response_format", "temperature", "seed")
@@ -33,15 +40,18 @@ CHUNKING = {
 """Fields of a `chunking_strategy` of type `server_vad`: ours, and the greatest value."""
 SUPPORTED = {"transcribe": tuple(fields_of("openai")), "translate": TRANSLATED}
 """The documented parameters."""
+MOST_SPEAKERS = 4
+LEAST_SPEECH_S, MOST_SPEECH_S = 1.0, 30.0
+NAMES, REFERENCES = "known_speaker_names[]", "known_speaker_references[]"
+MAX_NAME_LENGTH = 200
 
 
 @dataclass(frozen=True, slots=True)
 class FileRequest:
-    """One request: what is to be transcribed how, and what the answer looks like.
+    """One request: options of the transcription and of the answer.
 
-    max_len: letters of a segment, where longer ones are to be cut. offset_n: added to the numbers of `srt`.
-    language_probabilities: tell them, where the format has them. ignored: parameters without
-    effect.
+    max_len: the most letters of a segment. offset_n: added to the numbers of `srt`. language_probabilities:
+    include them where the format has them. ignored: parameters without effect.
     """
 
     task: Task
@@ -108,7 +118,6 @@ def translation_request(fields: Fields) -> FileRequest:
 
 
 def phrases_of(values: Values) -> tuple[str, ...]:
-    """Words likely to be said, by both of their names. Raises: ApiError 400 for too many of them."""
     hotwords = values["hotwords"] or ""
     if len(hotwords) > MAX_CHARACTERS:
         raise wrong("hotwords", f"at most {MAX_CHARACTERS} characters", str(len(hotwords)))
@@ -116,7 +125,6 @@ def phrases_of(values: Values) -> tuple[str, ...]:
 
 
 def translation_form() -> list[Option]:
-    """Read the options of a form whose answer is a translation."""
     openai = fields_of("openai")
     options = {name: openai[name][0] for name in TRANSLATED}
     formats = replace(openai["response_format"][1], choices=TRANSLATION_FORMATS)
@@ -138,7 +146,6 @@ def languages_of(values: Values) -> tuple[str, ...]:
 
 
 def transcribe_options(values: Values, task: Task, *, words: bool) -> TranscribeOptions:
-    """Read how to transcribe. Raises: ApiError 400."""
     strategy = values.get("chunking_strategy") or ("auto" if values.get("vad_filter") else None)
     try:
         return made(
@@ -174,6 +181,75 @@ def vad_of(strategy: str | Mapping[str, object] | None) -> VadOptions | None:
 
 
 def unknown_chunking(strategy: str | Mapping[str, object] | None) -> tuple[str, ...]:
-    """List the fields of a `chunking_strategy` that have no effect."""
     known: Known = {"chunking_strategy": leaves("type", *CHUNKING)}
     return unknown_fields({"chunking_strategy": strategy}, known)
+
+
+def known_speakers(names: Sequence[str], references: Sequence[str]) -> dict[str, Samples]:
+    """Speech (n,) at 16 kHz by name.
+
+    Raises: ApiError 400.
+    """
+    if len(names) != len(references):
+        message = f"{NAMES}: expected a reference for each name, got {len(names)} and {len(references)}"
+        raise ApiError(message, param=NAMES, code="invalid_value")
+    if len(names) > MOST_SPEAKERS or len(set(names)) < len(names) or not all(name.strip() for name in names):
+        message = f"{NAMES}: expected at most {MOST_SPEAKERS} different names"
+        raise ApiError(message, param=NAMES, code="invalid_value")
+    return {name: speech_of(reference) for name, reference in zip(names, references, strict=True)}
+
+
+def speech_of(reference: str) -> Samples:
+    """Return the speech in a `data:` address.
+
+    Raises: ApiError 400.
+    """
+    head, _, content = reference.partition(",")
+    try:
+        if not head.startswith("data:") or not head.endswith(";base64"):
+            raise ValueError("no data: address")
+        samples = load_audio(base64.b64decode(content, validate=True), duration_s=2 * MOST_SPEECH_S)
+    except (binascii.Error, ValueError) as error:
+        reason = str(error) if isinstance(error, AudioError) else "something else"
+        message = f"{REFERENCES}: expected 'data:audio/wav;base64,…', got {reason}"
+        raise ApiError(message, param=REFERENCES, code="invalid_value") from error
+    if not LEAST_SPEECH_S <= len(samples) / SAMPLE_RATE <= MOST_SPEECH_S:
+        message = f"{REFERENCES}: expected {LEAST_SPEECH_S:.0f} to {MOST_SPEECH_S:.0f} seconds of speech"
+        raise ApiError(message, param=REFERENCES, code="invalid_value")
+    return samples
+
+
+class UploadedFile:
+    """A recording in a temporary file, as `audio.io` reads it, with the name of the upload.
+
+    sha256: hexadecimal, of its bytes; "" where it was not computed.
+    """
+
+    def __init__(self, upload: UploadFile, sha256: str = "") -> None:
+        self.sha256 = sha256
+        name = (upload.filename or "").replace("\\", "/").rsplit("/", 1)[-1]
+        shown = "".join(letter for letter in name if letter.isprintable())[:MAX_NAME_LENGTH]
+        self.name = shown or "the upload"
+        self._file = upload.file
+
+    def read(self, n_bytes: int = -1) -> bytes:
+        return self._file.read(n_bytes)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def seekable(self) -> bool:
+        return True
+
+    @property
+    def source(self) -> BinaryIO:
+        return cast(BinaryIO, self)
+
+
+def size_of(upload: UploadedFile) -> int:
+    n_bytes = upload.seek(0, os.SEEK_END)
+    upload.seek(0)
+    return n_bytes

@@ -1,17 +1,19 @@
-"""Forms with one recording in them, taken into a temporary file; within limits of size and time.
+"""Recordings of requests: received into a temporary file within limits of size and time, checked,
+transcribed.
 
-The file is read by `audio.io`, through its bytes alone: whatever a playlist in it names is not opened.
+The file is read by `audio.io`, through its bytes alone: other files that a playlist names are not opened.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from email.message import Message
 from mimetypes import guess_extension
 from tempfile import SpooledTemporaryFile
-from typing import BinaryIO, cast
+from typing import BinaryIO, TypeVar, cast
 
 import anyio
 from python_multipart.multipart import parse_options_header
@@ -21,18 +23,20 @@ from starlette.requests import Request
 
 from sottovoce.audio.io import open_audio
 from sottovoce.serving.parsing.faults import ApiError
-from sottovoce.serving.parsing.fields import RECORDINGS, Fields
+from sottovoce.serving.parsing.forms import RECORDINGS, Fields
 from sottovoce.serving.parsing.pcm import WAV_HEADER_BYTES, wav_header
+from sottovoce.serving.parsing.values import note_ignored
 from sottovoce.serving.recordings.decode_pool import Slices
-from sottovoce.serving.recordings.uploaded_file import UploadedFile
-from sottovoce.serving.services import services_of
+from sottovoce.serving.recordings.requests import FileRequest, UploadedFile
+from sottovoce.serving.scheduling.scheduler import FileJob
+from sottovoce.serving.services import Services, key_of, services_of, unless
 from sottovoce.serving.settings import ServerLimits
-from sottovoce.types import SAMPLE_RATE
+from sottovoce.types import SAMPLE_RATE, Transcript
 
 FILE_FIELD = b"file"
 """The field of a form that is its recording."""
 MAX_FIELDS, FIELD_BYTES = 1_000, 64 * 1024
-"""Beside the recording: they are held in memory."""
+"""Of other fields than the recording; they are held in memory."""
 REFERENCE_BYTES = 8 * 1024 * 1024
 """Of a field that is a recording: 30 s of stereo at 48 kHz, in base64."""
 FORM_BYTES = 4 * REFERENCE_BYTES + 1024 * 1024
@@ -40,6 +44,9 @@ FORM_BYTES = 4 * REFERENCE_BYTES + 1024 * 1024
 IN_MEMORY_BYTES = 1024 * 1024
 MIN_BYTES_PER_S = 1_000
 """A second on the mean: less than any recording has that is sent while people speak."""
+T = TypeVar("T")
+LOOK_EVERY_S = 0.5
+"""How often is looked whether the client is still there."""
 
 
 class _Refused(MultiPartException):
@@ -117,7 +124,6 @@ async def received_form(request: Request) -> AsyncIterator[tuple[Fields, Uploade
 
 
 async def parsed_form(request: Request, pieces: AsyncGenerator[bytes, None]) -> FormData:
-    """Parse a form from its pieces. Raises: ApiError."""
     parser = _FormParser(request.headers, pieces, max_files=1, max_fields=MAX_FIELDS)
     try:
         return await parser.parse()
@@ -177,9 +183,9 @@ async def received_body(
 async def limited(
     request: Request, limits: ServerLimits, take: Callable[[int], None]
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the body of a request, until there is too much of it, or nothing or next to nothing comes.
+    """Yield the body of a request; end where it is too large, or its data stops or trickles.
 
-    take: told of the bytes of each piece, and raises where all uploads together are too many.
+    take: called with the bytes of each piece; raises where all uploads together are too large.
     """
     n_bytes = 0
     stream = request.stream()
@@ -215,24 +221,22 @@ def check_charset(kind: str) -> None:
 
 
 def check_size(n_bytes: int | None, limits: ServerLimits) -> None:
-    """Check the size of an upload. Raises: ApiError 413."""
     if n_bytes is not None and n_bytes > limits.upload_bytes:
         message = f"upload: expected at most {limits.upload_mb:g} MB, got {n_bytes / 1e6:.1f} MB or more"
         raise ApiError(message, status=413, param="file", code="file_too_large")
 
 
 def require_file(upload: UploadedFile | None) -> UploadedFile:
-    """Return the recording. Raises: ApiError 400 without one."""
     if upload is None:
         raise ApiError("file: expected a recording, got none", param="file", code="missing_parameter")
     return upload
 
 
 def check_duration(upload: UploadedFile, most_s: float) -> Slices[float]:
-    """Decode a recording once, as far as it is allowed to be long, and return its seconds.
+    """Decode a recording up to the longest allowed duration, and return its seconds.
 
-    A small file may hold days of silence; this is where that ends, before any model sees it. What a header
-    says is not believed: that of a recording from a pipe says anything.
+    A small file may hold days of silence, which is refused here before any model runs. The duration in a
+    header is not trusted: recordings from a pipe have none or a wrong one.
     Raises: AudioError, ApiError 413.
     """
     n_samples = 0
@@ -251,5 +255,75 @@ def check_duration(upload: UploadedFile, most_s: float) -> Slices[float]:
 
 
 def int_or_none(text: str | None) -> int | None:
-    """Read a header's number; None: there is none."""
     return int(text) if text is not None and text.isdecimal() else None
+
+
+@dataclass(slots=True)
+class RunningJob:
+    """A request with its job begun. resources: what it needs until it is answered."""
+
+    request: FileRequest
+    recording: UploadedFile
+    handle: FileJob
+    services: Services
+    resources: AsyncExitStack
+
+    def count(self, transcript: Transcript) -> None:
+        self.services.metrics.file_seconds.inc(transcript.duration)
+
+    async def collected(self, request: Request) -> Transcript:
+        """Return the whole transcript; ends early when the client has gone.
+
+        Raises: ApiError 499 then.
+        """
+        transcript = await while_there(request, self.handle.collect())
+        self.count(transcript)
+        return transcript
+
+
+async def while_there(request: Request, work: Awaitable[T]) -> T:
+    """Return the result of an awaitable, which is cancelled when the client has gone.
+
+    Raises: ApiError 499 then.
+    """
+
+    async def gone() -> None:
+        while not await request.is_disconnected():
+            await anyio.sleep(LOOK_EVERY_S)
+
+    fault = ApiError("the client has gone", status=499, code="client_closed_request")
+    return await unless(gone, work, fault)
+
+
+async def begin_job(
+    request: Request,
+    stack: AsyncExitStack,
+    received: AbstractAsyncContextManager[tuple[Fields, UploadedFile | None]],
+    read: Callable[[Fields], FileRequest],
+    *,
+    adapt: Callable[[FileRequest, UploadedFile], Slices[FileRequest]] | None = None,
+) -> RunningJob:
+    """Receive a recording, check all of the request, and begin with it; the stack ends it.
+
+    read: the request from the fields of its form, called where recordings of known speakers in it may be
+    decoded. adapt: changes the request to suit the recording,
+    where that is decoded.
+    Raises: ApiError, and the errors of the library.
+    """
+    services = services_of(request)
+    with services.upload():
+        fields, upload = await stack.enter_async_context(received)
+    stack.enter_context(services.recording())
+    file_request = await services.decoding.call(lambda: read(fields))
+    recording = require_file(upload)
+    name = services.registry.resolve(file_request.model)
+    note_ignored(request, services.registry.ignored(file_request.model, file_request.ignored))
+    checked = check_duration(recording, services.settings.limits.duration_s)
+    audio_s = await while_there(request, services.decoding.run(checked))
+    services.key_limits.count_audio(key_of(request), audio_s)
+    if adapt is not None:
+        file_request = await while_there(request, services.decoding.run(adapt(file_request, recording)))
+        recording.seek(0)
+    begun = services.registry.transcribing(name, recording.source, file_request.transcription)
+    handle = await stack.enter_async_context(begun)
+    return RunningJob(file_request, recording, handle, services, stack)

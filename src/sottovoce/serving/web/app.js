@@ -345,7 +345,8 @@ on("clear", "click", clear);
 document.querySelectorAll(".save").forEach((button) =>
   button.addEventListener("click", () => {
     $("formats").hidePopover?.();
-    save(transcript, button.dataset.format, { name: title, title: titleOf(), model, duration: now() });
+    const about = { name: title, title: titleOf(), model, duration: now() };
+    save(transcript, button.dataset.format, about, key()).catch(({ message }) => notice(message));
   }),
 );
 placeMenu($("formats"), $("save"));

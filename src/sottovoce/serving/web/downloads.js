@@ -1,17 +1,10 @@
 // Copying, and saving in every format.
 
-import { asDocx, DOCX } from "./docx.js";
-import { asJson, asMarkdown, asSubRip, asText, asVtt } from "./exports.js";
+import { asJson, asText, turnsOf } from "./exports.js";
 
 const $ = (id) => document.getElementById(id);
-const FORMATS = {
-  txt: ["text/plain", asText],
-  srt: ["application/x-subrip", asSubRip],
-  vtt: ["text/vtt", asVtt],
-  md: ["text/markdown", asMarkdown],
-  docx: [DOCX, asDocx],
-  json: ["application/json", asJson],
-};
+const SUBTITLES = { reading_speed: 17, max_line_width: 84, max_line_count: 1 };
+const LAYOUTS = { srt: SUBTITLES, vtt: SUBTITLES };
 
 // What was said, with speakers called by their names.
 export function named(transcript) {
@@ -26,15 +19,25 @@ export async function copy(transcript) {
 }
 
 // about: {name, title, model, duration}. name: of the recording or session, for the file; empty where there is none.
-export function save(transcript, format, about) {
-  const [type, write] = FORMATS[format];
-  const content = write(named(transcript), about);
+// Raises an Error where the server does not make the format.
+export async function save(transcript, format, about, key) {
+  const utterances = named(transcript);
+  const content = format === "json" ? new Blob([asJson(utterances, about)], { type: "application/json" }) : await converted(utterances, format, about, key);
   const link = document.createElement("a");
-  link.href = URL.createObjectURL(content instanceof Blob ? content : new Blob([content], { type }));
+  link.href = URL.createObjectURL(content);
   const name = about.name.replace(/[\p{Cc}<>:"/\\|?*]+/gu, " ").trim().slice(0, 120);
   link.download = `${name || `captions-${new Date().toISOString().slice(0, 16).replace(/[T:]/g, "-")}`}.${format}`;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+}
+
+async function converted(utterances, format, about, key) {
+  const headers = { "content-type": "application/json", ...(key ? { authorization: `Bearer ${key}` } : {}) };
+  const query = new URLSearchParams({ format, title: about.title, ...LAYOUTS[format] });
+  const answer = await fetch(`/v1/convert?${query}`, { method: "POST", headers, body: asJson(turnsOf(utterances), about) }).catch(() => null);
+  if (answer?.ok) return answer.blob();
+  const fault = await answer?.json().catch(() => null);
+  throw new Error(fault?.error.message ?? "The server cannot be reached: it makes every format but JSON.");
 }
 
 // Let a menu open above the button that opens it.

@@ -1,7 +1,7 @@
 """Captions that one client publishes and many read: their present state, and changes since a revision.
 
-They are kept in memory for as long as their session lasts. A reader has a revision up to which it has read,
-and gets newer changes page by page; an utterance that changed several times is sent once. A page is
+They are kept in memory for as long as their session lasts. A reader has a revision up to which it has
+read, and gets newer changes page by page; an utterance that changed several times is sent once. A page is
 serialised once for all readers. This module does not depend on a web framework.
 """
 
@@ -16,18 +16,42 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import cast
 
 import anyio
 
-from sottovoce.formats.document import Json, json_text
-from sottovoce.serving.parsing.faults import ApiError, busy
+from sottovoce.formats.document import Json, json_text, seconds
+from sottovoce.serving.parsing.faults import ApiError, busy, wrong
+from sottovoce.serving.parsing.values import (
+    number_of,
+    read_object,
+    read_typed_message,
+    read_whole,
+    require_only,
+    shown,
+)
 
 TOKEN_BYTES = 16
-"""The length of a secret: 128 bits, which nobody guesses."""
+"""The length of a secret: 128 bits cannot be guessed."""
 MAX_CAPTIONS_CHARACTERS = 16_000_000
 """The most that all utterances of one session have as JSON: about twenty hours of speech."""
 KEPT_PAGES = 32
 """The most pages that are kept serialised, for readers at different revisions."""
+MAX_MESSAGE_CHARACTERS = 2_000_000
+"""Of one message: a whole session that is published anew may take several."""
+MAX_UTTERANCES = 2_000
+"""In one message."""
+MAX_WORDS = 2_000
+"""Of one utterance."""
+MAX_TEXT = 8_000
+"""Characters of a word, a translation, a text that may change."""
+MAX_NAMES = 100
+MAX_NAME = 80
+MAX_SECONDS = 1e6
+MAX_NUMBER = 1_000_000
+CAPTIONS = ("utterances", "now", "names", "clear")
+UTTERANCE = ("id", "start", "end", "language", "words", "translation", "unstable")
+WORD = ("word", "start", "end", "language", "speaker")
 PAGE_CHARACTERS = 32_000
 """The length of a message to a reader; one utterance may be longer."""
 
@@ -42,11 +66,11 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class CaptionChange:
-    """What a publisher changes at once.
+    """The changes of one message of a publisher.
 
-    utterances: by number, each replacing the one before; one without words takes it away. now: the one being
-    spoken, or None. names: of speakers. has_now, has_names: whether these are said at all. is_clear: all that
-    was there before goes first.
+    utterances: by number, each replacing the one before; one without words removes it. now: the utterance in
+    progress, or None. names: of speakers. has_now, has_names: whether the message has these. is_clear: remove
+    everything before first.
     """
 
     utterances: Mapping[int, Json] = field(default_factory=dict)
@@ -77,7 +101,7 @@ class SharedCaptions:
         self._utterances: dict[int, tuple[int, str]] = {}
         """By number: the revision of the last change, and the JSON."""
         self._changes: list[tuple[int, int]] = []
-        """Revision and number of each change of an utterance; some are not the last one of theirs."""
+        """Revision and number of each change of an utterance, also of changes that are superseded."""
         self._pages: dict[int, Page] = {}
         """By the revision after which they begin, as long as nothing changes."""
         self._parts: dict[str, tuple[int, str]] = {"now": (0, "null"), "names": (0, "{}")}
@@ -122,14 +146,12 @@ class SharedCaptions:
             raise ApiError(message, code="captions_too_long")
 
     def _replace(self, name: str, value: Json) -> None:
-        """Change a part, if it is another one."""
         text = json_text(value)
         if text != self._parts[name][1]:
             self.revision += 1
             self._parts[name] = (self.revision, text)
 
     def _is_last(self, revision: int, number: int) -> bool:
-        """Return whether an utterance has not changed since a revision."""
         return self._utterances[number][0] == revision
 
     def begin_publishing(self) -> int:
@@ -139,7 +161,6 @@ class SharedCaptions:
         return self.publisher
 
     def end(self) -> None:
-        """End the captions for their readers."""
         self.is_ended = True
         self.wake()
 
@@ -177,7 +198,6 @@ class SharedCaptions:
         return Page("{" + ",".join(fields) + "}", end)
 
     def wake(self) -> None:
-        """Wake every task that waits for a change."""
         self.changed.set()
         self.changed = anyio.Event()
 
@@ -193,11 +213,9 @@ class CaptionRegistry:
 
     @property
     def n_shared(self) -> int:
-        """Sessions that are being shared."""
         return len(self._by_token)
 
     def check_room(self) -> None:
-        """Check that another session may be shared. Raises: ApiError 429."""
         if self.n_shared >= self._sessions:
             raise busy(f"{self._sessions} sessions are being shared: try again later", retry_s=10.0)
 
@@ -216,14 +234,12 @@ class CaptionRegistry:
         raise _nothing_there()
 
     def find(self, token: str) -> SharedCaptions:
-        """Return the captions of a reader's token. Raises: ApiError 404."""
         found = self._by_token.get(_key(token))
         if found is None:
             raise _nothing_there()
         return found
 
     def end(self, shared: SharedCaptions) -> None:
-        """End and forget captions."""
         shared.end()
         self._by_token.pop(_key(shared.token), None)
 
@@ -241,7 +257,6 @@ class CaptionRegistry:
             self._count(shared, -1)
 
     def check_reader(self, token: str) -> None:
-        """Check that a reader with a token may come. Raises: ApiError 404, 429."""
         self.find(token)
         self._check_readers()
 
@@ -256,10 +271,111 @@ class CaptionRegistry:
 
 
 def _key(token: str) -> bytes:
-    """Return the key of a token, a hash: the time of a look-up says nothing about the token."""
+    """Return the hash of a token: the time of a look-up reveals nothing about the token."""
     return hashlib.sha256(token.encode("utf-8", "replace")).digest()
 
 
 def _nothing_there() -> ApiError:
     message = "captions: expected the link of a session that goes on, got one that is over or never was"
     return ApiError(message, status=404, code="no_such_captions")
+
+
+def read_publication(message: bytes | str) -> tuple[str, CaptionChange | None]:
+    """Read a message; returns its type, and the change of `captions`.
+
+    Raises: ApiError 400.
+    """
+    if isinstance(message, bytes) or len(message) > MAX_MESSAGE_CHARACTERS:
+        raise ApiError(
+            f"message: expected text of at most {MAX_MESSAGE_CHARACTERS} characters", code="invalid_message"
+        )
+    given = read_typed_message(message, "a JSON object with a type")
+    kind = str(given.pop("type"))
+    if kind == "captions":
+        require_only(kind, given, CAPTIONS)
+        return kind, read_change(given)
+    if kind not in ("keepalive", "close"):
+        raise wrong("type", "captions, keepalive or close", shown(kind))
+    require_only(kind, given, ())
+    return kind, None
+
+
+def read_change(given: Mapping[str, object]) -> CaptionChange:
+    utterances = [
+        read_utterance(one) for one in read_items("utterances", given.get("utterances"), MAX_UTTERANCES)
+    ]
+    now = given.get("now")
+    return CaptionChange(
+        utterances={cast("int", utterance["id"]): utterance for utterance in utterances},
+        now=None if now is None else read_utterance(now),
+        names=read_names(given.get("names", {})),
+        has_now="now" in given,
+        has_names="names" in given,
+        is_clear=given.get("clear") is True,
+    )
+
+
+def read_utterance(value: object) -> dict[str, Json]:
+    given = read_object("utterance", value)
+    require_only("utterance", given, UTTERANCE)
+    number = read_whole("id", given.get("id"))
+    if not 0 <= number < MAX_NUMBER:
+        raise wrong("id", f"a number from 0 to {MAX_NUMBER - 1}", shown(number))
+    return {
+        "id": number,
+        **read_times(given),
+        "language": read_label("language", given.get("language")),
+        "words": [read_word(word) for word in read_items("words", given.get("words"), MAX_WORDS)],
+        "translation": read_line("translation", given.get("translation")),
+        "unstable": read_line("unstable", given.get("unstable")),
+    }
+
+
+def read_word(value: object) -> dict[str, Json]:
+    given = read_object("word", value)
+    require_only("word", given, WORD)
+    return {
+        "word": read_words_text("word", given.get("word")),
+        **read_times(given),
+        "language": read_label("language", given.get("language")),
+        "speaker": read_label("speaker", given.get("speaker")),
+    }
+
+
+def read_line(name: str, value: object) -> dict[str, Json] | None:
+    if value is None:
+        return None
+    given = read_object(name, value)
+    require_only(name, given, ("text", "language"))
+    text = read_words_text(name, given.get("text"))
+    return {"text": text, "language": read_label("language", given.get("language"))}
+
+
+def read_names(value: object) -> dict[str, Json]:
+    given = read_object("names", value)
+    if len(given) > MAX_NAMES:
+        raise wrong("names", f"at most {MAX_NAMES}", str(len(given)))
+    return {str(read_label("names", letter)): read_label("names", name) for letter, name in given.items()}
+
+
+def read_times(given: Mapping[str, object]) -> dict[str, Json]:
+    return {name: seconds(number_of(name, given.get(name), 0.0, MAX_SECONDS)) for name in ("start", "end")}
+
+
+def read_label(name: str, value: object) -> str | None:
+    if value is not None and not (isinstance(value, str) and len(value) <= MAX_NAME):
+        raise wrong(name, f"a text of at most {MAX_NAME} characters, or null", shown(value))
+    return value
+
+
+def read_words_text(name: str, value: object) -> str:
+    if not isinstance(value, str) or len(value) > MAX_TEXT:
+        raise wrong(name, f"a text of at most {MAX_TEXT} characters", shown(value))
+    return value
+
+
+def read_items(name: str, value: object, most: int) -> list[object]:
+    items = [] if value is None else value
+    if not isinstance(items, list) or len(items) > most:
+        raise wrong(name, f"a list of at most {most}", shown(value))
+    return items

@@ -1,26 +1,77 @@
 """Values that clients write, in JSON or an address, read without trust.
 
-A reader takes the name of the field, for the fault, and its value. Raises: ApiError 400, every one.
+A reader takes the name of the field, for the fault, and its value. Raises: ApiError 400, every one. Fields
+without effect are listed, and the answer of a request names them (`x-ignored-parameters`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import cast
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias, cast
+
+from starlette.requests import HTTPConnection
 
 from sottovoce.errors import OptionError
-from sottovoce.serving.parsing.client_json import read_json
-from sottovoce.serving.parsing.faults import ApiError
-from sottovoce.serving.parsing.fields import number_of, wrong
+from sottovoce.serving.parsing.faults import ApiError, wrong
 from sottovoce.text.languages import find_language
 
 MAX_TERMS = 500
 MAX_CHARACTERS = 4_000
 """Of a prompt, and of all terms together."""
+HEADER = "x-ignored-parameters"
+STATE = "ignored"
+"""In the state of a connection's scope: the names, for `HEADER`."""
+MOST_NAMED, MOST_LETTERS = 20, 100
+UNPRINTABLE = re.compile(r"[^\x21-\x2b\x2d-\x7e]")
+"""Characters of a name that a header does not hold, or that separate two names."""
+Known: TypeAlias = Mapping[str, "Known"]
+"""The fields of a JSON object by name, with those of the object in each of them; {}: its value is not read
+further here."""
+
+
+def read_json(text: str | bytes) -> object:
+    """Read JSON; None where it is none, or nested deeper than anything of use.
+
+    Half a character is U+FFFD: JSON can spell it ("\\ud800" alone), and nothing that is sent can hold it.
+    """
+    try:
+        return _whole_value(json.loads(text))
+    except (ValueError, RecursionError):
+        return None
+
+
+def whole_text(text: str) -> str:
+    """Return a text in which halves of characters (lone surrogates) are U+FFFD."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def _whole_value(value: object) -> object:
+    if isinstance(value, str):
+        return whole_text(value)
+    if isinstance(value, list):
+        return [_whole_value(one) for one in value]
+    if isinstance(value, dict):
+        return {whole_text(name): _whole_value(one) for name, one in value.items()}
+    return value
+
+
+def number_of(name: str, value: object, least: float, most: float) -> float:
+    """Read a number of a range, from text or JSON."""
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        number = math.nan
+    if not least <= number <= most:
+        raise wrong(name, f"a number from {least:g} to {most:g}", f"'{str(value)[:100]}'")
+    return number
 
 
 def read_text(name: str, value: object) -> str:
-    """Read a text of a length that is of use."""
     if not isinstance(value, str) or len(value) > MAX_CHARACTERS:
         raise wrong(name, f"a text of at most {MAX_CHARACTERS} characters", shown(value))
     return value
@@ -55,7 +106,6 @@ def read_code(name: str, language: str) -> str:
 
 
 def read_flag(name: str, value: object) -> bool:
-    """Read true or false, in JSON or as text."""
     spellings = {"true": True, "false": False, "1": True, "0": False}
     found = spellings.get(value.lower()) if isinstance(value, str) else value
     if not isinstance(found, bool):
@@ -74,7 +124,6 @@ def read_speakers(name: str, value: object) -> str:
 
 
 def read_whole(name: str, value: object) -> int:
-    """Read a whole number, in JSON or as text."""
     found = int(value) if isinstance(value, str) and value.isdecimal() and len(value) < 9 else value
     if not isinstance(found, int) or isinstance(found, bool):
         raise wrong(name, "a whole number", shown(value))
@@ -82,8 +131,6 @@ def read_whole(name: str, value: object) -> int:
 
 
 def one_of(*among: str) -> Callable[[str, object], str]:
-    """Return a reader of one of a few words."""
-
     def read(name: str, value: object) -> str:
         if value not in among:
             raise wrong(name, f"one of {', '.join(among)}", shown(value))
@@ -93,7 +140,6 @@ def one_of(*among: str) -> Callable[[str, object], str]:
 
 
 def shown(value: object) -> str:
-    """Quote a value as a fault shows it."""
     return f"'{str(value)[:50]}'"
 
 
@@ -115,12 +161,10 @@ def require_only(name: str, given: Mapping[str, object], allowed: tuple[str, ...
 
 
 def read_json_list(name: str, value: object) -> tuple[str, ...]:
-    """Read texts from a list of JSON."""
     return read_list(name, value if isinstance(value, list) else None)
 
 
 def read_json_languages(name: str, value: object) -> tuple[str, ...]:
-    """Read codes of languages from a list of JSON."""
     return read_languages(name, value if isinstance(value, list) else None)
 
 
@@ -139,3 +183,37 @@ def require_typed(message: object, expected: str) -> dict[str, object]:
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
         raise ApiError(f"message: expected {expected}", code="invalid_message")
     return message
+
+
+def unknown_fields(given: object, known: Known, place: str = "") -> tuple[str, ...]:
+    """List the fields of an object of JSON that are not known, at any depth: "session.audio.output"."""
+    if not known or not isinstance(given, Mapping):
+        return ()
+    found: list[str] = []
+    for name, value in given.items():
+        path = f"{place}.{name}" if place else str(name)
+        if name in known:
+            found += unknown_fields(value, known[name], path)
+        else:
+            found.append(path)
+    return tuple(found)
+
+
+def leaves(*names: str) -> dict[str, Known]:
+    return {name: {} for name in names}
+
+
+def named(names: Iterable[str]) -> list[str]:
+    """Return names as an answer has them: printable, each once, and not more or longer than of any use."""
+    printable = [UNPRINTABLE.sub("?", name)[:MOST_LETTERS] or "?" for name in dict.fromkeys(names)]
+    return printable if len(printable) <= MOST_NAMED else [*printable[:MOST_NAMED], "..."]
+
+
+def note_ignored(connection: HTTPConnection, names: Iterable[str]) -> None:
+    """Have the answer of a request, or of a handshake that is accepted later, name parameters."""
+    connection.scope["state"].setdefault(STATE, []).extend(names)
+
+
+def ignored_header(state: Mapping[str, object]) -> dict[str, str]:
+    names = state.get(STATE)
+    return {HEADER: ", ".join(named(names))} if isinstance(names, list) and names else {}

@@ -1,1 +1,0 @@
-"""Captions of a session that others read."""
