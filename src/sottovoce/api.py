@@ -40,7 +40,7 @@ from sottovoce.offline.timeline import LanguageSpan, language_spans, recording_l
 from sottovoce.offline.transcriber import SecondModel, Transcriber
 from sottovoce.offline.transcription import FileTranscription, RunControl
 from sottovoce.options.align import AlignOptions
-from sottovoce.options.deferral import DeferralOptions
+from sottovoce.options.fallback import DeferralOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.speakers.choose import Speakers, make_live_speakers, parse_speakers

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from sottovoce.cli.call import Call
-from sottovoce.cli.each_file import each_file, is_out_of_memory
-from sottovoce.cli.progress_bar import Progress
+from sottovoce.cli.each_file import Progress, each_file, is_out_of_memory
 from sottovoce.errors import AudioError, OutputError
 
 LACKS = [

@@ -10,7 +10,7 @@ import pytest
 
 from sottovoce.cli.evaluate import latencies, mixed_with
 from sottovoce.cli.main import run
-from sottovoce.evaluation.live_run import LiveRun
+from sottovoce.evaluation.latency import LiveRun
 from sottovoce.evaluation.manifest import LabelledSpan, ManifestEntry
 from sottovoce.types import Word
 

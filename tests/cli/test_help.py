@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import click
 import pytest
 
+from sottovoce.cli.flags import SectionedCommand
 from sottovoce.cli.main import cli, run
-from sottovoce.cli.sections import SectionedCommand
 
 HEAVY = {"torch", "numpy", "av", "tiktoken", "huggingface_hub", "starlette", "uvicorn", "anyio"}
 SHORT = {

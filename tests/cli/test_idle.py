@@ -6,8 +6,7 @@ import pytest
 
 from sottovoce.cli.call import Call
 from sottovoce.cli.options import means_file
-from sottovoce.cli.transcribe import transcribe
-from sottovoce.cli.transcribe_request import check_idle, typed_options
+from sottovoce.cli.transcribe import check_idle, transcribe, typed_options
 from sottovoce.errors import OptionError
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions

@@ -12,7 +12,7 @@ import pytest
 CLIP = Path(__file__).parents[2] / "examples" / "clips" / "zh.flac"
 SAY = """
 import sys
-from sottovoce.cli.standard_streams import prepare_standard_streams
+from sottovoce.cli.main import prepare_standard_streams
 prepare_standard_streams()
 sys.stdout.write("Żółć 你好 \\U0001f600 \\udcff\\n")
 sys.stdout.flush()

@@ -21,8 +21,7 @@ from rich.console import Console
 
 from sottovoce.audio.io import load_audio
 from sottovoce.cli import live
-from sottovoce.cli.live import EmittedWords, append_log, caught_up, file_pieces, n_joined
-from sottovoce.cli.live_view import LiveView
+from sottovoce.cli.live import EmittedWords, LiveView, append_log, caught_up, file_pieces, n_joined
 from sottovoce.cli.main import run
 from sottovoce.errors import OptionError
 from sottovoce.types import SAMPLE_RATE, Final, LanguageChanged, Partial, Samples, Unstable, Word

@@ -23,8 +23,7 @@ import torch
 from sottovoce.api import FileTranscription, Model
 from sottovoce.cli.call import Call
 from sottovoce.cli.main import run
-from sottovoce.cli.transcribe import transcribe
-from sottovoce.cli.transcribe_request import transcribe_options
+from sottovoce.cli.transcribe import transcribe, transcribe_options
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions

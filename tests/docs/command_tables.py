@@ -14,8 +14,8 @@ from typing import cast
 import click
 
 from sottovoce.api import Model, load_model
+from sottovoce.cli.flags import SectionedCommand
 from sottovoce.cli.main import cli
-from sottovoce.cli.sections import SectionedCommand
 from sottovoce.cli.transcribe import SECTIONS
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions

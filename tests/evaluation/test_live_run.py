@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sottovoce.evaluation.language_scores import FoundSwitch
-from sottovoce.evaluation.live_run import run_live
+from sottovoce.evaluation.latency import run_live
 from sottovoce.types import SAMPLE_RATE, Event, Final, LanguageChanged, Partial, Samples, Unstable, Word
 
 

@@ -9,10 +9,9 @@ import click
 import pytest
 
 from sottovoce.cli.call import Call
+from sottovoce.cli.documents import writer_options
 from sottovoce.cli.flags import LIBRARY, flag, read_values
-from sottovoce.cli.line_breaks import writer_options
-from sottovoce.cli.transcribe import transcribe
-from sottovoce.cli.transcribe_request import transcribe_options
+from sottovoce.cli.transcribe import transcribe, transcribe_options
 from sottovoce.errors import OptionError
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions

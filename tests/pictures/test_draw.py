@@ -18,8 +18,7 @@ from sottovoce.types import Transcript
 
 pytest.importorskip("matplotlib")
 
-from sottovoce.pictures.draw import PANELS, draw, panels_of
-from sottovoce.pictures.figure_data import FigureData, collect, likeliest
+from sottovoce.pictures.draw import PANELS, FigureData, collect, draw, likeliest, panels_of
 
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from sottovoce.archive.listing import list_recordings
-from sottovoce.cli.align_files import read_text as text_to_align
+from sottovoce.cli.align import read_text as text_to_align
 from sottovoce.cli.configuration import read_toml
 from sottovoce.cli.ctc_inputs import read_emissions, read_priors
 from sottovoce.cli.main import run

@@ -16,8 +16,7 @@ from typing import Any, BinaryIO, Protocol
 
 from filelock import FileLock, Timeout
 
-from sottovoce.archive.listing import Item
-from sottovoce.archive.table_rows import Row
+from sottovoce.archive.listing import Item, Row
 from sottovoce.errors import MissingExtraError, OptionError, cause_of
 from sottovoce.formats.document import json_text
 from sottovoce.formats.output import writable_folder

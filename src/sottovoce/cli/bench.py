@@ -16,9 +16,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from sottovoce.cli.flags import Finite, SectionedCommand
 from sottovoce.cli.options import LANGUAGE, MODEL, beam_size, open_model
-from sottovoce.cli.parameters import Finite
-from sottovoce.cli.sections import SectionedCommand
 from sottovoce.errors import OptionError
 
 if TYPE_CHECKING:
@@ -156,7 +155,7 @@ def _live(model: Model, samples: Samples, given: Mapping[str, Any]) -> Measured:
     """A live session once: its state is warm after the first words."""
     import statistics
 
-    from sottovoce.evaluation.live_run import run_live
+    from sottovoce.evaluation.latency import run_live
 
     languages = None if given["language"] == "auto" else given["language"]
     updates = _Updates()

@@ -13,8 +13,7 @@ from sottovoce.cli.ctc_batch import BatchedDecoding, Decoded
 from sottovoce.cli.ctc_checks import check_companions, check_greedy, check_tried, check_words
 from sottovoce.cli.ctc_request import DECODER, FILE, DecoderRequest
 from sottovoce.cli.ctc_tune import DevelopmentSet, combinations, tried
-from sottovoce.cli.parameters import numbers
-from sottovoce.cli.sections import SectionedCommand
+from sottovoce.cli.flags import SectionedCommand, numbers
 from sottovoce.ctc import load_ngram
 from sottovoce.types import Hypothesis
 

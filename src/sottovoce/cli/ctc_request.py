@@ -13,8 +13,7 @@ from torch import Tensor
 
 from sottovoce.api import Model, load_model
 from sottovoce.cli.ctc_inputs import EmissionSource, read_emissions, read_priors, recorded_emissions
-from sottovoce.cli.parameters import Finite
-from sottovoce.cli.sections import Flag
+from sottovoce.cli.flags import Finite, Flag
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions, WordOrTokenModel
 from sottovoce.decoding.ctc.labels import LabelList, read_labels
 from sottovoce.decoding.ctc.search_options import CtcOptions, SearchEngine

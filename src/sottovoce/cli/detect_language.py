@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sottovoce.cli.call import this_call
-from sottovoce.cli.each_file import each_file
+from sottovoce.cli.each_file import Progress, each_file
+from sottovoce.cli.flags import SectionedCommand
 from sottovoce.cli.options import MODEL, open_model
-from sottovoce.cli.progress_bar import Progress
-from sottovoce.cli.sections import SectionedCommand
 from sottovoce.options.schema import Option
 
 if TYPE_CHECKING:

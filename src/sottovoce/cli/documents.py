@@ -1,4 +1,4 @@
-"""The documents of a call: which there are, where they go, and what a person sees of them meanwhile."""
+"""The documents of a call: which there are, where they go, and how the terminal shows the text meanwhile."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 
-from sottovoce.cli.line_breaks import writer_options
-from sottovoce.cli.screen import ScreenWriter
+from sottovoce.cli.each_file import clock
 from sottovoce.errors import OptionError
 from sottovoce.formats.base import TranscriptInfo, Writer, pieces_of
 from sottovoce.formats.output import STANDARD_OUTPUT, Output, open_output, open_outputs, writable_folder
@@ -22,7 +22,10 @@ from sottovoce.formats.output_names import format_named, label_of, named_documen
 from sottovoce.formats.page.html import HtmlWriter
 from sottovoce.formats.page.page_audio import audio_link, embedded_audio
 from sottovoce.formats.writers import BINARY, FORMATS, extension_of, writer_for, writers_for
-from sottovoce.types import Transcript
+from sottovoce.options.needs import times_words
+from sottovoce.options.schema import made
+from sottovoce.options.writer import WriterOptions
+from sottovoce.types import Segment, Transcript, Word
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,3 +245,61 @@ def page_folder(writers: Sequence[Writer], folder: str, embeds: bool) -> Path | 
     if embeds:
         raise OptionError("--embed-audio: is for html; add it to --output-format")
     return None
+
+
+COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
+
+
+CONFIDENCE = ((0.5, "red"), (0.7, "dark_orange"), (0.85, "yellow"), (0.95, "green_yellow"))
+"""Probabilities below which a word has the colour; from the last one up it is green."""
+
+
+def coloured(word: Word) -> str:
+    """Markup of a word in the colour of its probability."""
+    colour = next((name for limit, name in CONFIDENCE if word.probability < limit), "green")
+    return f"[{colour}]{escape(word.word)}[/{colour}]"
+
+
+class ScreenWriter:
+    """A writer for people: one segment a line. Pipes get the txt format instead.
+
+    by_confidence: words have the colour of their probability, where the words are known.
+    """
+
+    extension = "txt"
+
+    def __init__(self, console: Console, *, by_confidence: bool = False) -> None:
+        self._console = console
+        self._by_confidence = by_confidence
+        self._languages: list[str] = []
+
+    def begin(self, info: TranscriptInfo) -> str:
+        return ""
+
+    def segment(self, segment: Segment) -> str:
+        if segment.language not in self._languages:
+            self._languages.append(segment.language)
+        colour = COLOURS[self._languages.index(segment.language) % len(COLOURS)]
+        times = f"[dim]{clock(segment.start):>7}-{clock(segment.end):<7}[/dim]"
+        text = escape(segment.text.strip())
+        if self._by_confidence and segment.words:
+            text = "".join(map(coloured, segment.words)).strip()
+        if segment.speaker:
+            text = f"[bold]{escape(segment.speaker)}:[/bold] {text}"
+        with self._console.capture() as capture:
+            self._console.print(f"{times} [{colour}]{segment.language}[/{colour}]  {text}", soft_wrap=True)
+        return capture.get()
+
+    def end(self, info: TranscriptInfo) -> str:
+        return ""
+
+
+def writer_options(given: Mapping[str, Any]) -> WriterOptions:
+    """Read how subtitles are broken into lines.
+
+    Raises: OptionError when that needs word times which are not asked for.
+    """
+    options = made(WriterOptions, given)
+    if options.need_words and not times_words(given):
+        raise OptionError("line breaking and highlighting place single words: add --word-timestamps")
+    return options

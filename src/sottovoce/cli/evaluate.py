@@ -15,12 +15,18 @@ import numpy as np
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel, window_features
+from sottovoce.cli.flags import Finite, numbers
 from sottovoce.cli.options import MODEL, open_model, with_options
-from sottovoce.cli.parameters import Finite, numbers
 from sottovoce.errors import ManifestError
 from sottovoce.evaluation.language_scores import NO_SCORES, LanguageScores, SwitchScores, score_switches
-from sottovoce.evaluation.latency import ReferenceSegment, laal, stream_laal, word_latencies
-from sottovoce.evaluation.live_run import LiveRun, run_live
+from sottovoce.evaluation.latency import (
+    LiveRun,
+    ReferenceSegment,
+    laal,
+    run_live,
+    stream_laal,
+    word_latencies,
+)
 from sottovoce.evaluation.manifest import ManifestEntry, read_manifest
 from sottovoce.evaluation.wer import ScoredUtterance, ScoreOptions, by_span, score
 from sottovoce.formats.output import writable_folder

@@ -10,10 +10,9 @@ from typing import Any
 import click
 
 from sottovoce.cli.call import this_call
-from sottovoce.cli.each_file import each_file
+from sottovoce.cli.each_file import Progress, clock, each_file
+from sottovoce.cli.flags import SectionedCommand
 from sottovoce.cli.options import LANGUAGE, MODEL
-from sottovoce.cli.progress_bar import Progress, clock
-from sottovoce.cli.sections import SectionedCommand
 from sottovoce.options.schema import Option
 
 NOT_FOUND = 1

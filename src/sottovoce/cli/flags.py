@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import click
 
-from sottovoce.cli.parameters import Clock, Finite, numbers, times, whole_numbers
 from sottovoce.errors import OptionError
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
@@ -16,6 +16,110 @@ from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import VadOptions
 from sottovoce.options.writer import WriterOptions
+
+
+class Finite(click.ParamType):  # type: ignore[type-arg]  # not generic in click 8.1
+    """A number: not nan, which passes every comparison of a range, and not infinite.
+
+    least, most: the range, both included. above: exclusive instead of least.
+    """
+
+    name = "number"
+
+    def __init__(
+        self, least: float | None = None, most: float | None = None, *, above: float | None = None
+    ) -> None:
+        self._least, self._most, self._above = least, most, above
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if not self._holds(number):
+            self.fail(f"expected {self._wanted()}, got '{value}'", param, ctx)
+        return number
+
+    def _holds(self, number: float) -> bool:
+        return (
+            math.isfinite(number)
+            and (self._least is None or number >= self._least)
+            and (self._most is None or number <= self._most)
+            and (self._above is None or number > self._above)
+        )
+
+    def _wanted(self) -> str:
+        bounds = (("from", self._least), ("above", self._above), ("to", self._most))
+        words = [f"{word} {bound:g}" for word, bound in bounds if bound is not None]
+        return " ".join(["a number", *words])
+
+
+class Clock(click.ParamType):  # type: ignore[type-arg]
+    """A time in a recording: seconds, m:ss or h:mm:ss, the last with decimals where wanted."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        try:
+            return seconds_of(str(value))
+        except ValueError:
+            self.fail(f"expected seconds or h:mm:ss, got '{value}'", param, ctx)
+
+
+def seconds_of(text: str) -> float:
+    """Seconds of "90", "1:30" or "0:01:30.5".
+
+    Raises: ValueError for anything else; what is negative or not finite is no time.
+    """
+    *higher, last = text.strip().split(":")
+    parts = [*map(float, map(int, higher)), float(last)]
+    if len(parts) > 3 or not all(0 <= part < math.inf for part in parts) or max(parts[1:], default=0) >= 60:
+        raise ValueError(text)
+    seconds = 0.0
+    for part in parts:
+        seconds = seconds * 60 + part
+    return seconds
+
+
+def numbers(option: str, text: str) -> tuple[float, ...]:
+    """Numbers separated by commas.
+
+    Raises: OptionError naming the option, for what is not finite too.
+    """
+    try:
+        found = tuple(float(word) for word in text.split(",") if word.strip())
+    except ValueError:
+        found = (math.nan,)
+    if not all(map(math.isfinite, found)):
+        raise OptionError(f"{option}: expected numbers separated by commas, got '{text}'")
+    return found
+
+
+def whole_numbers(option: str, text: str) -> tuple[int, ...]:
+    """Whole numbers separated by commas.
+
+    Raises: OptionError naming the option.
+    """
+    try:
+        return tuple(int(word) for word in text.split(",") if word.strip())
+    except ValueError:
+        raise OptionError(f"{option}: expected whole numbers separated by commas, got '{text}'") from None
+
+
+def times(option: str, text: str) -> tuple[float, ...]:
+    """Times separated by commas, in seconds; each as `Clock` reads it.
+
+    Raises: OptionError naming the option.
+    """
+    try:
+        return tuple(seconds_of(word) for word in text.split(",") if word.strip())
+    except ValueError:
+        raise OptionError(
+            f"{option}: expected seconds or h:mm:ss separated by commas, got '{text}'"
+        ) from None
+
 
 LIBRARY = tuple(
     option
@@ -143,3 +247,39 @@ def check_needs(values: Values, typed: Collection[str], options: Iterable[Option
 def _is_set(value: object) -> bool:
     """Whether a value is none of those that switch an option off; one process is no several."""
     return value is True or value not in (None, False, 1, "")
+
+
+Flag: TypeAlias = Option | Callable[[Any], Any]
+"""An option, or what `click.option` makes: a decorator."""
+
+
+def decorator_of(option: Flag) -> Callable[[Any], Any]:
+    """Make the decorator that adds an option to a command."""
+    return flag(option) if isinstance(option, Option) else option
+
+
+class SectionedCommand(click.Command):
+    """Takes its options by heading, in the order in which the help shows them."""
+
+    def __init__(self, *args: Any, sections: Mapping[str, Sequence[Flag]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.sections: dict[str, list[click.Parameter]] = {}
+        self.declared = [one for options in sections.values() for one in options if isinstance(one, Option)]
+        for heading, options in sections.items():
+            first = len(self.params)
+            for option in options:
+                decorator_of(option)(self)
+            self.sections[heading] = self.params[first:]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write every section, and last what stands in none: what every command has."""
+        sectioned = [param for params in self.sections.values() for param in params]
+        options: list[click.Parameter] = [
+            param for param in self.get_params(ctx) if isinstance(param, click.Option)
+        ]
+        rest = [option for option in options if option not in sectioned]
+        for heading, params in [*self.sections.items(), ("Other", rest)]:
+            records = [record for param in params if (record := param.get_help_record(ctx))]
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)

@@ -1,24 +1,34 @@
-"""Options that several subcommands share; PyTorch is imported when a model is opened, not for their help."""
+"""Options that several commands share, and the objects that they describe: models, speakers, translation.
+
+Imports nothing heavy: PyTorch is imported when a model is opened, not for the help.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sottovoce.cli.flags import LIBRARY, grouped
-from sottovoce.cli.sections import Flag, decorator_of
+from sottovoce.cli.flags import LIBRARY, Flag, decorator_of, grouped
 from sottovoce.errors import OptionError
 from sottovoce.lm.defaults import HOTWORD_WEIGHT
-from sottovoce.options.deferral import DeferralOptions
+from sottovoce.options.fallback import DeferralOptions
 from sottovoce.options.needs import BEAMS
 from sottovoce.options.schema import Need, Option, made, options_of
+from sottovoce.options.speakers import NEEDS_SPEAKERS, SpeakerOptions
 
 if TYPE_CHECKING:
     from sottovoce.api import Model
     from sottovoce.lm.fusion import ShallowFusion
     from sottovoce.offline.transcriber import SecondModel
+    from sottovoce.options.speakers import Diarizer, SpeakerOptions
+    from sottovoce.options.transcribe import TranscribeOptions
+    from sottovoce.translation.chat import ChatServer
+    from sottovoce.translation.chat_translator import ChatTranslator, Glossary
+    from sottovoce.types import Samples, Segment
+
 
 LM_WEIGHT, ROOT = 0.3, "root"
 PATH_BEGINNINGS = ("/", "./", "../", "~")
@@ -262,3 +272,212 @@ def with_options(*groups: Sequence[Flag]) -> Callable[[Decorated], Decorated]:
         return command
 
     return decorate
+
+
+SHORTEST_VOICE_S, LONGEST_VOICE_S = 1.0, 120.0
+"""Of a known voice; a minute says all there is to know of it."""
+VOICES = grouped("Speakers", of=[one for one in LIBRARY if one.key == "speaker_voices"])
+ENROLLED_VOICES = Option(
+    "A recording of somebody alone, a few seconds, who has this name then. May be repeated.",
+    key="known_voices",
+    flag="--known-voice",
+    many=True,
+    metavar="NAME=FILE",
+    needs=(NEEDS_SPEAKERS,),
+)
+
+
+def speakers_of(given: Mapping[str, Any]) -> SpeakerOptions | Diarizer | None:
+    """Read how speakers are told apart.
+
+    Raises: OptionError.
+    """
+    if given["speakers"] is None:
+        return None
+    check_bounds(given)
+    options = parsed_speakers(given["speakers"])
+    return replace(
+        options,
+        least=given["min_speakers"] or options.least,
+        most=given["max_speakers"] or max(options.most, given["min_speakers"] or 0),
+        engine=given["speaker_engine"],
+        voices=given["speaker_voices"],
+        known=enrolled_voices(given["known_voices"]),
+    )
+
+
+def check_bounds(given: Mapping[str, Any]) -> None:
+    """Raises: OptionError for a least number of speakers that is above the most."""
+    least, most = given["min_speakers"], given["max_speakers"]
+    if least is not None and most is not None and least > most:
+        raise OptionError(f"--min-speakers: expected at most --max-speakers {most}, got {least}")
+
+
+def enrolled_voices(pairs: Sequence[str]) -> dict[str, Samples]:
+    """Read the speech of `--known-voice` by name, (n,) at 16 kHz. pairs: "NAME=FILE" each.
+
+    Raises: OptionError; AudioError for a file that cannot be read.
+    """
+    voices: dict[str, Samples] = {}
+    for pair in pairs:
+        name, _, path = (part.strip() for part in pair.partition("="))
+        if not name or not path:
+            raise OptionError(f"--known-voice: expected NAME=FILE, got '{pair}'")
+        if name in voices:
+            raise OptionError(f"--known-voice: expected one file for each name, got two of '{name}'")
+        voices[name] = voice_of(path)
+    return voices
+
+
+def voice_of(path: str) -> Samples:
+    """Read the speech of somebody, (n,) at 16 kHz.
+
+    Raises: OptionError where it is too short or too long; AudioError.
+    """
+    from sottovoce.audio.io import load_audio
+    from sottovoce.types import SAMPLE_RATE
+
+    samples = load_audio(path, duration_s=2 * LONGEST_VOICE_S)
+    seconds = len(samples) / SAMPLE_RATE
+    if not SHORTEST_VOICE_S <= seconds <= LONGEST_VOICE_S:
+        wanted = f"{SHORTEST_VOICE_S:.0f} to {LONGEST_VOICE_S:.0f} seconds of speech"
+        got = "more" if seconds > LONGEST_VOICE_S else f"{seconds:.1f}"
+        raise OptionError(f"--known-voice: expected {wanted} in {path}, got {got}")
+    return samples
+
+
+def live_speakers_of(given: Mapping[str, Any]) -> SpeakerOptions | None:
+    """Read how the speakers of a live session are told apart.
+
+    Raises: OptionError.
+    """
+    if given["speakers"] is None:
+        require_speakers(given)
+        return None
+    return replace(parsed_speakers(given["speakers"]), voices=given["speaker_voices"])
+
+
+def require_speakers(given: Mapping[str, Any]) -> None:
+    """Raises: OptionError for a network of voices where nobody is told apart."""
+    if given["speaker_voices"] != "ge2e":
+        raise OptionError("--speaker-voices: needs --speakers")
+
+
+def parsed_speakers(value: str) -> SpeakerOptions:
+    """Parse the value of `--speakers`.
+
+    Raises: OptionError.
+    """
+    from sottovoce.speakers.choose import parse_speakers
+
+    options = parse_speakers(value.strip())
+    assert isinstance(options, SpeakerOptions)
+    return options
+
+
+KEY = "SOTTOVOCE_TRANSLATION_KEY"
+SERVER = (
+    Option(
+        f"A server with OpenAI's chat API, as http://127.0.0.1:8080/v1; its key, if it wants one, in {KEY}.",
+        key="translation_url",
+        metavar="URL",
+    ),
+    Option("The model to ask there for.", key="translation_model", metavar="NAME"),
+    Option("Terms for the server, one a line: term = translation.", key="glossary", metavar="FILE"),
+)
+TRANSLATION = (
+    Option(
+        "Write a translation beside what was said, sentence by sentence; into English by Whisper, into "
+        "others by --translation-url.",
+        key="translate_to",
+        metavar="CODE",
+    ),
+    *SERVER,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """Into which language, and by whom: a server, or the model itself (None)."""
+
+    target: str
+    translator: ChatTranslator | None
+
+    def of(
+        self, segments: Iterable[Segment], model: Model, source: Any, options: TranscribeOptions
+    ) -> Iterator[Segment]:
+        """Yield the sentences with their translations; the model's own come when all has been read.
+
+        Raises: TranslationError, AudioError, OptionError.
+        """
+        if self.translator is not None:
+            return self.translator.segments(segments)
+        from sottovoce.translation.whisper_translate import with_english
+
+        return iter(with_english(model, source, list(segments), options))
+
+
+def translation_of(given: Mapping[str, Any], files: Iterable[str]) -> Translation | None:
+    """Read what the options ask for; None without a language.
+
+    Raises: OptionError for options that nothing would use, that exclude each other, or that cannot be done.
+    """
+    translation = live_translation_of(given)
+    if translation is not None and translation.translator is None and "-" in files:
+        raise OptionError(
+            "--translate-to en: reads a recording twice, which standard input is not; give a file"
+        )
+    return translation
+
+
+def live_translation_of(given: Mapping[str, Any]) -> Translation | None:
+    """Read what the options ask for where speech is live; None without a language.
+
+    Raises: OptionError as `translation_of`.
+    """
+    target = given["translate_to"]
+    if target is None:
+        check_unused(given)
+        return None
+    from sottovoce.text.languages import find_language
+
+    code = find_language(target)
+    if given["task"] == "translate":
+        raise OptionError("--translate-to: cannot be combined with --task translate")
+    if given["translation_url"] is not None:
+        return Translation(code, server(given, code))
+    if code != "en":
+        raise OptionError(
+            f"--translate-to {target}: needs --translation-url; Whisper itself translates into English alone"
+        )
+    check_unused(given)
+    return Translation(code, None)
+
+
+def check_unused(given: Mapping[str, Any]) -> None:
+    """Raises: OptionError for an option of a translation that nothing would use."""
+    for name in ("translation_url", "translation_model", "glossary"):
+        if given[name] is not None:
+            needed = "--translate-to" if given["translate_to"] is None else "--translation-url"
+            raise OptionError(f"--{name.replace('_', '-')}: needs {needed}")
+
+
+def server(given: Mapping[str, Any], code: str) -> ChatTranslator:
+    from sottovoce.translation.chat_translator import ChatTranslator
+
+    chat, glossary = chat_server(given)
+    return ChatTranslator(chat, code, glossary)
+
+
+def chat_server(given: Mapping[str, Any]) -> tuple[ChatServer, Glossary]:
+    """Make the server of --translation-url, and read terms for it.
+
+    Raises: OptionError.
+    """
+    from sottovoce.translation.chat import ChatServer
+    from sottovoce.translation.chat_translator import Glossary
+
+    if given["translation_model"] is None:
+        raise OptionError("--translation-url: needs --translation-model, the name of the model there")
+    chat = ChatServer(given["translation_url"], given["translation_model"], os.environ.get(KEY) or None)
+    return chat, Glossary() if given["glossary"] is None else Glossary.read(given["glossary"])

@@ -11,10 +11,8 @@ import click
 
 from sottovoce.cli.call import this_call
 from sottovoce.cli.configuration import API_KEYS, ENVIRONMENT, with_configuration
-from sottovoce.cli.options import DEFERRAL, MODEL, beam_size
-from sottovoce.cli.parameters import Clock, Finite
-from sottovoce.cli.sections import SectionedCommand
-from sottovoce.cli.translation import SERVER
+from sottovoce.cli.flags import Clock, Finite, SectionedCommand
+from sottovoce.cli.options import DEFERRAL, MODEL, SERVER, beam_size
 from sottovoce.options.schema import Option
 
 LISTENING = (

@@ -20,11 +20,10 @@ from sottovoce.api import Model
 from sottovoce.backends.registry import choose_device
 from sottovoce.cli.call import Call
 from sottovoce.cli.configuration import API_KEYS
-from sottovoce.cli.options import open_model
-from sottovoce.cli.translation import chat_server
+from sottovoce.cli.options import chat_server, open_model
 from sottovoce.errors import MissingExtraError, OptionError
 from sottovoce.models.sources.names import default_model
-from sottovoce.options.deferral import DeferralOptions
+from sottovoce.options.fallback import DeferralOptions
 from sottovoce.options.schema import made
 from sottovoce.serving.access.webhook_secret import read_secret
 from sottovoce.serving.settings import (

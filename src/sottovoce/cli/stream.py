@@ -10,11 +10,8 @@ from typing import Any
 import click
 
 from sottovoce.cli.call import this_call
-from sottovoce.cli.flags import grouped
-from sottovoce.cli.options import FUSION, MODEL, TASK, beam_size
-from sottovoce.cli.sections import SectionedCommand
-from sottovoce.cli.speakers import VOICES
-from sottovoce.cli.translation import TRANSLATION
+from sottovoce.cli.flags import SectionedCommand, grouped
+from sottovoce.cli.options import FUSION, MODEL, TASK, TRANSLATION, VOICES, beam_size
 from sottovoce.options.live import LiveDecodingOptions, LiveOptions
 from sottovoce.options.schema import Option, options_of
 from sottovoce.options.vad import VadStreamOptions

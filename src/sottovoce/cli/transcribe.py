@@ -1,24 +1,40 @@
-"""`sottovoce transcribe`: its options; the work is in `transcribe_files`.
+"""`sottovoce transcribe`: its options, and how they are read; the work is in `transcribe_files`.
 
 Imports nothing heavy: `--help` answers at once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from sottovoce.cli.call import this_call
-from sottovoce.cli.flags import grouped
-from sottovoce.cli.options import DEFERRAL, FUSION, MODEL, TASK
-from sottovoce.cli.sections import SectionedCommand
-from sottovoce.cli.speakers import ENROLLED_VOICES
-from sottovoce.cli.transcribe_request import check_idle, typed_options
-from sottovoce.cli.translation import TRANSLATION
+from sottovoce.cli.flags import SectionedCommand, check_needs, grouped, read_values
+from sottovoce.cli.options import (
+    DEFERRAL,
+    ENROLLED_VOICES,
+    FUSION,
+    MODEL,
+    TASK,
+    TRANSLATION,
+    hotword_text,
+    speakers_of,
+)
+from sottovoce.errors import OptionError
 from sottovoce.formats.writers import FORMATS
-from sottovoce.options.needs import times_words
-from sottovoce.options.schema import Need, Option
+from sottovoce.options.decoding import DecodingOptions
+from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.needs import temperatures, times_words
+from sottovoce.options.schema import Need, Option, Values, made, options_of
+from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.options.vad import WINDOW_VAD, VadOptions
+from sottovoce.text.disfluency import check_cleanable
+from sottovoce.text.languages import LanguageChoice, language_codes
+from sottovoce.text.verbatim import check_verbatim
 
 LANGUAGE = (
     Option(
@@ -157,3 +173,66 @@ def transcribe(context: click.Context, /, files: tuple[str, ...], **given: Any) 
     from sottovoce.cli.transcribe_files import transcribe_files
 
     return transcribe_files(files, with_output_file(files, given, typed_options(context)), this_call(context))
+
+
+def read_call(given: Mapping[str, Any]) -> Values:
+    """Read the values of all options by key, with the mode that they imply.
+
+    Raises: OptionError.
+    """
+    values = read_values(given)
+    implies_vad = values["batch_size"] > 1 or values["channels"] == "apart" or _vad(values) is not None
+    return {**values, "mode": "vad" if implies_vad else values["mode"] or "seek"}
+
+
+def transcribe_options(given: Mapping[str, Any]) -> TranscribeOptions:
+    """Make the options of the library from those of the command line.
+
+    Raises: OptionError.
+    """
+    values = read_call(given)
+    _check_style(values)
+    return made(
+        TranscribeOptions,
+        values,
+        decoding=made(DecodingOptions, values, hotwords=hotword_text(given), task="transcribe"),
+        fallback=made(FallbackOptions, values, temperatures=temperatures(values)),
+        vad=_vad(values),
+        speakers=speakers_of(given),
+    )
+
+
+def _vad(values: Values) -> VadOptions | None:
+    """How to find speech; None where no option says anything about it."""
+    given = {one.field: values[one.key] for one in options_of(VadOptions) if values.get(one.key) is not None}
+    return replace(WINDOW_VAD, **given) if given else None
+
+
+def _check_style(values: Values) -> None:
+    """Raises: OptionError for both styles at once, and for a language in which one was not checked."""
+    if values["verbatim"] and values["clean"]:
+        raise OptionError("--verbatim: keeps what --clean takes out; expected one of them")
+    language = LanguageChoice.parse(values["language"], language_codes()).fixed
+    if language is None or values["task"] == "translate":
+        return
+    if values["verbatim"]:
+        check_verbatim(language)
+    if values["clean"]:
+        check_cleanable(language)
+
+
+def typed_options(context: click.Context) -> frozenset[str]:
+    """Return the parameters whose values stand on the command line."""
+    return frozenset(
+        name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    )
+
+
+def check_idle(context: click.Context) -> None:
+    """Look at the options of a command that were typed.
+
+    Raises: OptionError for the first one that nothing would use, or that excludes another.
+    """
+    command = context.command
+    assert isinstance(command, SectionedCommand)
+    check_needs(read_call(context.params), typed_options(context), command.declared)

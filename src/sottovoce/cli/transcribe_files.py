@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -12,26 +14,31 @@ from typing import Any
 
 from sottovoce.api import Model
 from sottovoce.archive.multiprocess import MultiprocessTranscription, transcribe_parts
-from sottovoce.cli.call import Call
+from sottovoce.audio.io import AudioInfo, probe_audio
+from sottovoce.cli.call import Call, Interrupts
 from sottovoce.cli.documents import Documents, documents_of
-from sottovoce.cli.each_file import each_file
-from sottovoce.cli.inputs import inputs_to_read
-from sottovoce.cli.interrupt import Interrupts
-from sottovoce.cli.notes import outside_notes, second_notes, unread_notes
-from sottovoce.cli.options import check_fusion, fusion_of, is_file, open_model, second_of
-from sottovoce.cli.part_file import recorded
-from sottovoce.cli.progress_bar import Progress
-from sottovoce.cli.resuming import FileStart, file_start_of, header_of, interrupted_note
-from sottovoce.cli.transcribe_request import transcribe_options
-from sottovoce.cli.translation import Translation, translation_of
+from sottovoce.cli.each_file import Progress, clock, each_file, exit_code
+from sottovoce.cli.options import (
+    Translation,
+    check_fusion,
+    fusion_of,
+    is_file,
+    open_model,
+    second_of,
+    translation_of,
+)
+from sottovoce.cli.resuming import FileStart, file_start_of, header_of, interrupted_note, recorded
+from sottovoce.cli.transcribe import transcribe_options
 from sottovoce.errors import AudioError, OptionError
+from sottovoce.formats.output_names import STANDARD_INPUT
 from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.offline.regroup import Rule, parse_rules, regrouped
 from sottovoce.offline.resume import ResumePoint
 from sottovoce.offline.transcriber import SecondModel
 from sottovoce.offline.transcription import FileTranscription, spoken_most
 from sottovoce.options.transcribe import TranscribeOptions
-from sottovoce.types import Segment
+from sottovoce.text.languages import language_name
+from sottovoce.types import Segment, Span
 
 LOADED = ("model", "device", "dtype", "backend", "threads", "model_dir", "revision", "local_only")
 """What `open_model` looks at."""
@@ -253,3 +260,117 @@ def transcribe_file(name: str, run: TranscribeRun) -> None:
             run.progress.note(f"{name}: {note}")
         if run.options.decoding.speaker_turns and len(transcription.turns) < 2:
             run.progress.note(f"{name}: no change of speaker was marked: {NEEDS_TINYDIARIZE}")
+
+
+logger = logging.getLogger(__name__)
+
+MOST_NAMED = 3
+"""So many skipped inputs are named in the line about them; with -v each has a line of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What is left of a call.
+
+    left: the inputs to read; notes: what to say of those that have several tracks. n_refused: inputs that
+    cannot be opened; n_skipped: inputs that are done.
+    """
+
+    left: Sequence[str]
+    notes: Mapping[str, str] = field(default_factory=dict)
+    n_refused: int = 0
+    n_skipped: int = 0
+
+    @property
+    def exit_code(self) -> int:
+        """Of the call, where nothing is left."""
+        return exit_code(self.n_refused, self.n_refused + self.n_skipped)
+
+
+def inputs_to_read(
+    inputs: Sequence[str],
+    documents: Documents,
+    *,
+    skips: bool,
+    audio_track: str | None,
+    input_format: str | None,
+    call: Call,
+) -> Inputs:
+    """Find out what is left to do: a line on standard error for what cannot be opened, one for what is done.
+
+    skips: leave out inputs whose documents are all there. audio_track: the one that is asked for.
+    input_format: of samples without a header.
+    Raises: OptionError for a track that is neither a number nor a language.
+    """
+    lines = Progress(len(inputs))
+    skipped = [name for name in inputs if skips and documents.are_there(name)]
+    if skipped:
+        lines.note(skipped_line(skipped, len(inputs)))
+        for name in skipped:
+            logger.info("%s: skipped, its documents are there", name)
+    left = []
+    notes: dict[str, str] = {}
+    n_refused = 0
+    for name in [name for name in inputs if name not in set(skipped)]:
+        try:
+            info = info_of(name, audio_track, input_format)
+        except AudioError as error:
+            lines.failed(str(error), call.trace())
+            n_refused += 1
+            continue
+        left.append(name)
+        if info is not None and len(info.tracks) > 1:
+            notes[name] = track_line(info)
+    return Inputs(left, notes, n_refused, len(skipped))
+
+
+def skipped_line(skipped: Sequence[str], n_inputs: int) -> str:
+    """Write the line about inputs that are left out."""
+    named = ", ".join(skipped[:MOST_NAMED])
+    more = f" and {len(skipped) - MOST_NAMED} more" if len(skipped) > MOST_NAMED else ""
+    return f"{len(skipped)} of {n_inputs} skipped, their documents are there: {named}{more}"
+
+
+def track_line(info: AudioInfo) -> str:
+    """Write the line about a recording with several tracks: which one is read, and which are there."""
+    others = ", ".join(str(track) for track in info.tracks if track != info.track)
+    return f"{info.name}: audio track {info.track} of {len(info.tracks)}; others: {others} (--audio-track)"
+
+
+def info_of(name: str, audio_track: str | None, input_format: str | None) -> AudioInfo | None:
+    """Read the header of an input; None for what comes through a pipe: opening uses it up.
+
+    Raises: AudioError; OptionError for a track that is neither a number nor a language.
+    """
+    is_there = os.path.exists(name)
+    if name == STANDARD_INPUT or (is_there and not os.path.isfile(name) and not os.path.isdir(name)):
+        return None
+    return probe_audio(name, audio_track=audio_track, input_format=input_format)
+
+
+MOST_PLACES = 5
+"""Places that are named in a line."""
+
+
+def second_notes(model: str, seconds: float, duration_s: float | None) -> Iterator[str]:
+    """Write a line where a second model read; seconds: how much of the recording."""
+    if seconds > 0.0:
+        share = f" of {duration_s:.1f} s ({seconds / duration_s:.0%})" if duration_s else ""
+        yield f"{seconds:.1f} s{share} were in doubt and read by {model}"
+
+
+def unread_notes(unread: Sequence[Span] | None) -> Iterator[str]:
+    """Write a line where speech has no words; unread: its stretches, None where nobody looked for them."""
+    if not unread:
+        return
+    total = sum(end - start for start, end in unread)
+    places = ", ".join(f"{clock(start)}-{clock(end)}" for start, end in unread[:MOST_PLACES])
+    more = ", …" if len(unread) > MOST_PLACES else ""
+    yield f"no words found in {total:.1f} s of speech: {places}{more}"
+
+
+def outside_notes(outside: Mapping[str, float], listed: Sequence[str]) -> Iterator[str]:
+    """Write a line for each language that was spoken and is not listed; outside: its seconds, by code."""
+    for code, seconds in outside.items():
+        name, among = language_name(code), ", ".join(listed)
+        yield f"{seconds:.1f} s sound like {name} ({code}), which is not among {among}"

@@ -1,6 +1,8 @@
-"""When a window's text looks wrong, so that it is decoded again, and how.
+"""When a window's text looks wrong, so that it is decoded again, and how: by other temperatures or
+another model.
 
-Source: openai-whisper 20250625 `decode_with_fallback`.
+Source: openai-whisper 20250625 `decode_with_fallback`. The deferral rule of a cascade of two models:
+Narasimhan et al. 2022, "Post-hoc estimators for learning to defer to an expert".
 """
 
 from __future__ import annotations
@@ -9,12 +11,14 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 from sottovoce.errors import OptionError
 from sottovoce.options.decoding import HOTTEST, MOST_BEAM, DecodingOptions
 from sottovoce.options.needs import DRAWS
-from sottovoce.options.schema import ApiField, Option, check_options
+from sottovoce.options.schema import ApiField, Need, Option, Values, check_options
+from sottovoce.types import Segment
 
 ENTROPY_TOKENS = 32
 """Over which the entropy of a text is taken."""
@@ -195,3 +199,44 @@ def token_entropy(tokens: Sequence[int]) -> float:
     """
     shares = [count / len(tokens) for count in Counter(tokens).values()]
     return -sum(share * math.log(share) for share in shares)
+
+
+def _has_second(values: Values) -> bool:
+    return values.get("second_model") is not None
+
+
+SECOND = Need("needs a --second-model", _has_second, when="given")
+_limit = partial(Option, group="Second model", needs=(SECOND,))
+
+
+@dataclass(frozen=True, slots=True)
+class DeferralOptions:
+    """Limits beyond which a segment is in doubt; speech without words always is.
+
+    Raises: OptionError for values out of range.
+    """
+
+    logprob: float = _limit(
+        "Mean log-probability of a window below which its text is in doubt.",
+        key="defer_logprob",
+        most=0.0,
+    ).as_field(-0.6)
+    compression_ratio: float = _limit("Text that compresses better is in doubt.", flag=None).as_field(2.0)
+    word: float = _limit(
+        "Probability of a word below which its segment is in doubt; words are timed for it, but for 0.",
+        key="defer_word",
+        least=0.0,
+        most=1.0,
+    ).as_field(0.5)
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def defers(self, segment: Segment) -> bool:
+        """Return whether a segment, with its words timed, is left to the second model; a drawn one is."""
+        return (
+            segment.avg_logprob < self.logprob
+            or segment.compression_ratio > self.compression_ratio
+            or segment.temperature > 0.0
+            or any(word.probability < self.word for word in segment.words or ())
+        )

@@ -2,33 +2,109 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from importlib import import_module
+from types import MappingProxyType
 from typing import Literal, TypeAlias
 
+from sottovoce.errors import OptionError
 from sottovoce.options import needs as need
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
-from sottovoce.options.recording_checks import (
-    check_clips,
-    check_decoding,
-    check_filter,
-    check_input_format,
-    check_speakers,
-    check_vad,
-)
-from sottovoce.options.recording_defaults import (
-    APPENDED,
-    LANGUAGE_PRIOR,
-    LANGUAGE_WINDOWS,
-    PREPENDED,
-    VERBATIM_LOOPS,
-)
 from sottovoce.options.schema import ApiField, Need, Option, check_options
-from sottovoce.options.speakers import Diarizer, SpeakerOptions
+from sottovoce.options.speakers import Diarizer, SpeakerOptions, check_speaker_names
 from sottovoce.options.vad import VadOptions
+from sottovoce.text.disfluency import check_cleanable
 from sottovoce.text.languages import find_language
+
+PREPENDED = "\"'“¿([{-"
+APPENDED = "\"'.。,，!！?？:：”)]}、"
+LANGUAGE_WINDOWS = 4
+LANGUAGE_PRIOR: Mapping[str, float] = MappingProxyType(
+    dict.fromkeys(("br", "cy", "fo", "haw", "la", "mi", "nn", "oc", "sa"), math.log(0.2))
+)
+"""Natural log-probabilities of languages before anything was heard: Whisper hears languages that few people
+record (Latin, Nynorsk, Welsh) in the speech of their neighbours. Training hours as a prior were tried, and
+cost more than they gave (docs/log.md)."""
+VERBATIM_LOOPS = 5
+"""A text with hesitations in its prompt is likelier to end in a loop, which the compression ratio does not
+see where it is short: a text that ends with the same words more often than this is tried again."""
+
+
+_FILTERS = "sottovoce.audio.ffmpeg_filters"
+"""Imported where a filter is asked for: it needs FFmpeg, which options are quick without."""
+
+
+def check_decoding(decoding: DecodingOptions, *, follows: bool, clean: bool) -> None:
+    """Check how windows of a recording are decoded. follows: changes of language. clean: without fillers.
+
+    Raises: OptionError.
+    """
+    if decoding.prompt is not None:
+        raise OptionError("prompt: use initial_prompt for a recording")
+    if follows and decoding.language is not None:
+        raise OptionError(f"follow_languages: expected no language, got '{decoding.language}'")
+    if clean and decoding.language is not None and decoding.task == "transcribe":
+        check_cleanable(decoding.language)
+
+
+def check_vad(vad: object, mode: str) -> None:
+    """Check how speech is found, before any range. Raises: OptionError."""
+    if vad is not None and not isinstance(vad, VadOptions):
+        names = ", ".join(one.name for one in fields(VadOptions))
+        raise OptionError(f"vad: expected VadOptions, whose fields are {names}, got {vad!r}")
+    if vad is not None and mode == "seek":
+        raise OptionError("vad options: need mode 'vad', got 'seek'")
+
+
+def check_clips(times: Sequence[float], mode: str, *, is_part: bool) -> None:
+    """Check the seconds between which to read. is_part: of a part of the recording. Raises: OptionError."""
+    if not all(0 <= time < math.inf for time in times) or list(times) != sorted(times):
+        raise OptionError(f"clip_timestamps: expected ascending seconds, got {times}")
+    if times and mode == "vad":
+        raise OptionError("clip_timestamps: need mode 'seek', got 'vad'")
+    if times and is_part:
+        raise OptionError("clip_timestamps: cannot be combined with offset_s or duration_s")
+
+
+def check_speakers(
+    channels: str,
+    mode: str,
+    *,
+    speakers: SpeakerOptions | Diarizer | None,
+    names: Sequence[str],
+    marks_turns: bool,
+) -> None:
+    """Check who is told apart, and by what. names: of speakers. marks_turns: the model marks their turns.
+
+    Raises: OptionError.
+    """
+    if names:
+        check_speaker_names(names, speakers)
+        if speakers is None and channels == "mixed":
+            raise OptionError("speaker_names: need speakers or channels")
+    if channels != "mixed" and speakers is not None:
+        raise OptionError(f"channels '{channels}': say who speaks; expected no speakers beside")
+    if marks_turns and (channels != "mixed" or speakers is not None):
+        raise OptionError("speaker_turns: expected neither speakers nor channels beside")
+    if channels == "apart" and mode == "seek":
+        raise OptionError("channels 'apart': need mode 'vad', since each is silent half of the time")
+
+
+def check_input_format(input_format: str | None) -> None:
+    """Check the format of samples without a header. Raises: OptionError."""
+    if input_format is not None:
+        import_module("sottovoce.audio.input_format").read_input_format(input_format)
+
+
+def check_filter(audio_filter: str | None) -> None:
+    """Check a chain of FFmpeg's filters. Raises: OptionError."""
+    if audio_filter is not None:
+        import_module(_FILTERS).AudioFilter(audio_filter)
+
 
 Mode: TypeAlias = Literal["seek", "vad"]
 FollowLanguages: TypeAlias = bool | Literal["auto"] | None

@@ -17,7 +17,7 @@ from sottovoce.errors import OptionError
 from sottovoce.formats.document import Json
 from sottovoce.formats.event_lines import event_document
 from sottovoce.options.live import LiveOptions
-from sottovoce.options.live_requests import LIVE_REQUEST, MODEL
+from sottovoce.options.requests import LIVE_REQUEST, MODEL
 from sottovoce.options.schema import changed
 from sottovoce.serving.access.gate import SUBPROTOCOL
 from sottovoce.serving.live.connection import WebSocketConnection, require_finite

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from sottovoce.options.live import LiveDecodingOptions, LiveOptions
-from sottovoce.options.live_requests import LIVE_REQUEST, MODEL
+from sottovoce.options.requests import LIVE_REQUEST, MODEL
 from sottovoce.options.schema import ApiField, Kind, Option, options_of
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.serving.parsing.client_values import (

@@ -28,7 +28,7 @@ from sottovoce.engine.update_interval import UpdateIntervalController
 from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.offline.transcriber import SecondModel
 from sottovoce.offline.transcription import FileTranscription
-from sottovoce.options.deferral import DeferralOptions
+from sottovoce.options.fallback import DeferralOptions
 from sottovoce.options.live import LiveOptions
 from sottovoce.serving.scheduling.calibration import calibrate
 from sottovoce.serving.scheduling.engine_thread import THREADS, EngineState
