@@ -164,7 +164,6 @@ def test_what_is_no_transcript_is_one_line(
         (["-f", "srf"], "did you mean 'srt'?"),
         (["-f", "txt", "--max-line-width", "20"], "line breaking and highlighting are for"),
         (["-f", "srt", "--regroup", "cut"], "regroup: expected split or merge"),
-        (["-f", "srt", "--recording", "talk.mp3"], "--recording: is for html"),
         (["-f", "html", "--embed-audio"], "--embed-audio: needs --recording"),
         (["-f", "html", "--recording", "none.mp3"], "none.mp3"),
     ],

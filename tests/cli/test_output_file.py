@@ -87,10 +87,6 @@ def test_a_folder_stays_a_folder_whatever_its_name(clip: Path, tmp_path: Path) -
         ("{clip} -o {tmp}/talk.srt -f sbv", "output format 'sbv'"),
         ("{text} -o {tmp}/in.txt", "is the input; choose another name"),
         ("{clip} -o {clip}/talk.srt", "cannot be written"),
-        ("{clip} -q", "--quiet: there is nothing but the text"),
-        ("{clip} -f srt -o - -q", "--quiet"),
-        ("{clip} --skip-existing", "--skip-existing: looks for files"),
-        ("{clip} -f json -o - --skip-existing", "--skip-existing"),
     ],
 )
 def test_contradictions_are_one_line_before_the_model_is_loaded(

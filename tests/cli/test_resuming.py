@@ -101,8 +101,6 @@ def test_other_options_begin_anew_and_other_files_are_left_alone(
     assert run([*words, "-o", str(tmp_path)]) == 0
     assert "another program's" in capsys.readouterr().err
     assert part.read_text() == "half a download"
-    assert run([*words[:-2], "--fresh"]) == 2
-    assert "--fresh" in capsys.readouterr().err
 
 
 def segment(number: int) -> Segment:

@@ -287,7 +287,7 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
 
 
 def test_words_have_speakers(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sottovoce.api.make_live_speakers", one_speaker)
+    monkeypatch.setattr("sottovoce.speakers.choose.make_live_speakers", one_speaker)
     assert run(["stream", str(CLIP), *QUICK, "--languages", "en", "--speakers", "auto", "--jsonl"]) == 0
     finals = [event for event in lines(capsys) if event["type"] == "final"]
     assert {word["speaker"] for final in finals for word in final["words"]} == {"A"}

@@ -28,8 +28,6 @@ from sottovoce.serving.recordings.inference_request import inference_request
 CONTEXT: dict[str, Any] = {"obj": Call(), "help_option_names": ["-h", "--help"]}
 """As the whole command line has it: click keeps the names of the help option once they were looked at."""
 BESIDE = {
-    "carry_initial_prompt": ["--initial-prompt", "Anna"],
-    "word_threshold": ["-w"],
     "hallucination_silence_threshold": ["-w"],
     "max_line_count": ["-w", "--max-line-width", "40"],
     "max_line_width": ["-w"],

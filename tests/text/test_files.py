@@ -15,7 +15,7 @@ import pytest
 from sottovoce.archive.listing import list_recordings
 from sottovoce.cli.align import read_text as text_to_align
 from sottovoce.cli.configuration import read_toml
-from sottovoce.cli.ctc_inputs import read_emissions, read_priors
+from sottovoce.cli.ctc_decode import read_emissions, read_priors
 from sottovoce.cli.main import run
 from sottovoce.cli.serve_app import api_keys
 from sottovoce.decoding.ctc.labels import read_labels

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sottovoce.cli.call import Call, one_line, this_call
-from sottovoce.cli.flags import SectionedCommand
+from sottovoce.cli.flags import SectionedCommand, check_exclusive
 from sottovoce.cli.options import MODEL, check_fusion, open_model
 from sottovoce.cli.transcribe import (
     CONTEXT,
+    EXCLUSIVE,
     FALLBACK,
     LANGUAGE,
     SEARCH,
@@ -25,7 +26,6 @@ from sottovoce.cli.transcribe import (
     SPEECH,
     STYLE,
     WORDS,
-    check_idle,
     transcribe_options,
 )
 from sottovoce.errors import OptionError
@@ -85,7 +85,7 @@ def batch(context: click.Context, /, source: str, output: str, **given: Any) -> 
     language, duration, model, segments, and turns with --speakers. A recording that cannot be read is a row
     with its error. Rows that are there are not made again.
     """
-    check_idle(context)
+    check_exclusive(context, EXCLUSIVE)
     return run_batch(source, output, given, this_call(context))
 
 

@@ -134,16 +134,15 @@ def convert_files(files: Sequence[str], given: Mapping[str, Any], call: Call) ->
 def recording_of(files: Sequence[str], given: Mapping[str, Any], documents: Documents) -> Path | None:
     """Find the recording that a page plays.
 
-    Raises: OptionError where there is no page for it, or several, and where it is to be put into one and is
-        not given.
+    Raises: OptionError for several transcripts, and where it is to be put into a page and is not given.
     """
     name = given["recording"]
+    if documents.folder is None:
+        return None
     if name is None and given["embed_audio"]:
         raise OptionError("--embed-audio: needs --recording")
     if name is None:
         return None
-    if documents.folder is None:
-        raise OptionError("--recording: is for html; add it to --output-format")
     if len(set(files)) > 1:
         raise OptionError(f"--recording: is of one transcript, got {len(set(files))}")
     return Path(name)

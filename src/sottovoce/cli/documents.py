@@ -22,7 +22,6 @@ from sottovoce.formats.output_names import format_named, label_of, named_documen
 from sottovoce.formats.page.html import HtmlWriter
 from sottovoce.formats.page.page_audio import audio_link, embedded_audio
 from sottovoce.formats.writers import BINARY, FORMATS, extension_of, writer_for, writers_for
-from sottovoce.options.needs import times_words
 from sottovoce.options.schema import made
 from sottovoce.options.writer import WriterOptions
 from sottovoce.types import Segment, Transcript, Word
@@ -121,15 +120,17 @@ def documents_of(files: Sequence[str], given: Mapping[str, Any]) -> Documents:
         has_files=given["output_dir"] != STANDARD_OUTPUT,
     )
     shown = given["output_dir"] is None and formats == "txt"
-    check_colours(given, shown)
-    if shown and (sys.stdout.isatty() or given["colour_confidence"]):
-        writers = [screen_writer(given["colour_confidence"])]
+    by_confidence = given["colour_confidence"]
+    if by_confidence and not times_words(given):
+        raise OptionError("--colour-confidence: needs --word-timestamps")
+    if shown and (sys.stdout.isatty() or by_confidence):
+        writers = [screen_writer(by_confidence)]
     folder = given["output_dir"] or (STANDARD_OUTPUT if formats == "txt" else ".")
     if given.get("output_file") is not None:
         folder = str(given["output_file"].parent)
-    page = page_folder(writers, folder, given["embed_audio"])
+    has_page = any(isinstance(writer, HtmlWriter) for writer in writers)
+    page = Path("." if folder == STANDARD_OUTPUT else folder) if has_page else None
     if folder == STANDARD_OUTPUT:
-        check_files(given)
         check_binary(files, writers)
         return Documents(writers, None, shown, page, given["embed_audio"])
     if given.get("output_file") is not None:
@@ -137,7 +138,7 @@ def documents_of(files: Sequence[str], given: Mapping[str, Any]) -> Documents:
     else:
         paths = output_paths(files, Path(folder), [writer.extension for writer in writers])
     writable_folder(Path(folder))
-    screen = screen_writer(False) if sys.stdout.isatty() and not given.get("quiet", True) else None
+    screen = screen_writer(by_confidence) if sys.stdout.isatty() and not given.get("quiet", True) else None
     return Documents(writers, paths, shown, page, given["embed_audio"], screen)
 
 
@@ -185,16 +186,6 @@ def check_extension(output: str, formats: str) -> None:
         )
 
 
-def check_files(given: Mapping[str, Any]) -> None:
-    """Raises: OptionError for what is about documents in files, where they go to standard output."""
-    if given.get("skip_existing"):
-        raise OptionError("--skip-existing: looks for files, and there are none; add --output-dir")
-    if given.get("fresh"):
-        raise OptionError("--fresh: looks for files, and there are none; add --output-dir")
-    if given.get("quiet"):
-        raise OptionError("--quiet: there is nothing but the text, on standard output; add --output-dir")
-
-
 def check_binary(files: Sequence[str], writers: Sequence[Writer]) -> None:
     """Raises: OptionError for what is no text, where a terminal or another document is on standard output."""
     extensions = [writer.extension for writer in writers]
@@ -219,32 +210,16 @@ def tells_speakers(given: Mapping[str, Any]) -> bool:
     return bool(speakers) or given.get("channels", "mixed") != "mixed"
 
 
+def times_words(given: Mapping[str, Any]) -> bool:
+    """Tell whether words are timed: as asked for, or to tell their speakers."""
+    tells_speakers = given.get("speakers") is not None or given.get("channels") == "energy"
+    return bool(given.get("word_timestamps") or tells_speakers or given.get("tinydiarize"))
+
+
 def screen_writer(by_confidence: bool) -> ScreenWriter:
     """Make what shows the text; colours that were asked for go into a pipe too."""
     console = Console(highlight=False, force_terminal=by_confidence or None)
     return ScreenWriter(console, by_confidence=by_confidence)
-
-
-def check_colours(given: Mapping[str, Any], shown: bool) -> None:
-    """Raises: OptionError when words are to be coloured that are not shown, or not known."""
-    if given["colour_confidence"] and not shown:
-        raise OptionError("--colour-confidence: is for text on the terminal, without --output-dir")
-    if given["colour_confidence"] and not (
-        given["word_timestamps"] or given["speakers"] or given["channels"] == "energy"
-    ):
-        raise OptionError("--colour-confidence: needs --word-timestamps")
-
-
-def page_folder(writers: Sequence[Writer], folder: str, embeds: bool) -> Path | None:
-    """Find where a page will lie, if there is one among the documents.
-
-    Raises: OptionError when a page is to hold its recording and there is none.
-    """
-    if any(isinstance(writer, HtmlWriter) for writer in writers):
-        return Path("." if folder == STANDARD_OUTPUT else folder)
-    if embeds:
-        raise OptionError("--embed-audio: is for html; add it to --output-format")
-    return None
 
 
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")

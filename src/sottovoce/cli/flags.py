@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from sottovoce.errors import OptionError
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
-from sottovoce.options.schema import SAME, Option, Values, options_of
+from sottovoce.options.schema import SAME, Option, options_of
 from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import VadOptions
 from sottovoce.options.writer import WriterOptions
+
+T = TypeVar("T")
 
 
 class Finite(click.ParamType):  # type: ignore[type-arg]  # not generic in click 8.1
@@ -84,17 +88,11 @@ def seconds_of(text: str) -> float:
 
 
 def numbers(option: str, text: str) -> tuple[float, ...]:
-    """Numbers separated by commas.
+    """Numbers separated by commas, all finite.
 
-    Raises: OptionError naming the option, for what is not finite too.
+    Raises: OptionError naming the option.
     """
-    try:
-        found = tuple(float(word) for word in text.split(",") if word.strip())
-    except ValueError:
-        found = (math.nan,)
-    if not all(map(math.isfinite, found)):
-        raise OptionError(f"{option}: expected numbers separated by commas, got '{text}'")
-    return found
+    return _listed(option, text, _finite, "numbers")
 
 
 def whole_numbers(option: str, text: str) -> tuple[int, ...]:
@@ -102,10 +100,7 @@ def whole_numbers(option: str, text: str) -> tuple[int, ...]:
 
     Raises: OptionError naming the option.
     """
-    try:
-        return tuple(int(word) for word in text.split(",") if word.strip())
-    except ValueError:
-        raise OptionError(f"{option}: expected whole numbers separated by commas, got '{text}'") from None
+    return _listed(option, text, int, "whole numbers")
 
 
 def times(option: str, text: str) -> tuple[float, ...]:
@@ -113,12 +108,21 @@ def times(option: str, text: str) -> tuple[float, ...]:
 
     Raises: OptionError naming the option.
     """
+    return _listed(option, text, seconds_of, "seconds or h:mm:ss")
+
+
+def _listed(option: str, text: str, read: Callable[[str], T], expected: str) -> tuple[T, ...]:
     try:
-        return tuple(seconds_of(word) for word in text.split(",") if word.strip())
+        return tuple(read(word) for word in text.split(",") if word.strip())
     except ValueError:
-        raise OptionError(
-            f"{option}: expected seconds or h:mm:ss separated by commas, got '{text}'"
-        ) from None
+        raise OptionError(f"{option}: expected {expected} separated by commas, got '{text}'") from None
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(text)
+    return number
 
 
 LIBRARY = tuple(
@@ -162,7 +166,7 @@ def flag(option: Option) -> Callable[[Any], Any]:
         both = f"{long}/--no-{long.removeprefix('--')}"
         return click.option(both, option.param, default=default, show_default=default is not None, **about)
     if option.many:
-        return click.option(*_names(option, long), multiple=True, **about)
+        return click.option(*_names(option, long), type=_type(option), multiple=True, **about)
     shown = default not in (None, "")
     return click.option(
         *_names(option, long), type=_type(option), default=default, show_default=shown, **about
@@ -188,6 +192,8 @@ def _type(option: Option) -> Any:
             return click.Choice(list(option.choices))
         case "time":
             return Clock()
+        case "file":
+            return click.Path(path_type=Path)
         case _:
             return click.STRING
 
@@ -225,28 +231,30 @@ def _read(option: Option, raw: Any) -> Any:
     return option.reads(value) if option.reads is not None else value
 
 
-def check_needs(values: Values, typed: Collection[str], options: Iterable[Option]) -> None:
-    """Look at what the command line alone is held to; the rest is when options are made.
+def typed_options(context: click.Context) -> frozenset[str]:
+    """Return the parameters whose values stand on the command line."""
+    return frozenset(
+        name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    )
 
-    values: by key. typed: the parameters that stand on the command line.
-    Raises: OptionError for the first option that nothing would use, or that excludes another one.
+
+def check_exclusive(context: click.Context, table: Mapping[str, Sequence[str]]) -> None:
+    """Refuse options that cannot hold together; one typed with its default value is not set.
+
+    table: names of parameters, each with those that it excludes.
+    Raises: OptionError.
     """
-    options = [option for option in options if option.param in typed]
-    for option in options:
-        is_given = values[option.key] not in (None, option.default, default_of(option))
-        for need in option.needs:
-            is_due = need.when == "typed" or (need.when == "given" and is_given)
-            if is_due and not need.holds(values):
-                raise OptionError(need.line(str(option.flags), values[option.key], values))
-        for other in option.not_with:
-            if is_given and _is_set(values.get(other)):
-                flag_of_other = f"--{other.replace('_', '-')}"
-                raise OptionError(f"{flag_of_other}: cannot be combined with {option.flags}")
+    defaults = {param.name: param.default for param in context.command.params}
+    are_set = {name for name in typed_options(context) if context.params[name] != defaults[name]}
+    for name, others in table.items():
+        for other in others:
+            if name in are_set and other in are_set:
+                raise OptionError(f"{flag_of(name)}: cannot be combined with {flag_of(other)}")
 
 
-def _is_set(value: object) -> bool:
-    """Whether a value is none of those that switch an option off; one process is no several."""
-    return value is True or value not in (None, False, 1, "")
+def flag_of(name: str) -> str:
+    """Return the flag of a parameter."""
+    return f"--{name.replace('_', '-')}"
 
 
 Flag: TypeAlias = Option | Callable[[Any], Any]
@@ -264,7 +272,6 @@ class SectionedCommand(click.Command):
     def __init__(self, *args: Any, sections: Mapping[str, Sequence[Flag]], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.sections: dict[str, list[click.Parameter]] = {}
-        self.declared = [one for options in sections.values() for one in options if isinstance(one, Option)]
         for heading, options in sections.items():
             first = len(self.params)
             for option in options:

@@ -91,8 +91,6 @@ def check(source: str | None, given: dict[str, Any]) -> None:
     for a recording that cannot be opened. A pipe is opened once, later."""
     if bool(source) == given["mic"]:
         raise OptionError("stream: expected one of FILE, - and --mic")
-    if given["realtime"] and given["unaware"]:
-        raise OptionError("stream: expected one of --realtime and --unaware, got both")
     check_fusion(given)
     copy = given["save_audio"]
     if copy and source and os.path.realpath(copy) == os.path.realpath(source):

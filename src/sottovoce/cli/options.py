@@ -11,13 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sottovoce.cli.flags import LIBRARY, Flag, decorator_of, grouped
+from sottovoce.cli.flags import LIBRARY, Flag, decorator_of, flag_of, grouped
 from sottovoce.errors import OptionError
 from sottovoce.lm.defaults import HOTWORD_WEIGHT
 from sottovoce.options.fallback import DeferralOptions
-from sottovoce.options.needs import BEAMS
-from sottovoce.options.schema import Need, Option, made, options_of
-from sottovoce.options.speakers import NEEDS_SPEAKERS, SpeakerOptions
+from sottovoce.options.schema import Option, made, options_of
+from sottovoce.options.speakers import SpeakerOptions
 
 if TYPE_CHECKING:
     from sottovoce.api import Model
@@ -42,23 +41,16 @@ MODEL = (
         short="-m",
         metavar="NAME|PATH",
         unset="default: base; on CUDA large-v3-turbo",
-        elsewhere={"cpp": "-m --model", "openai": "model name", "faster": "model_size_or_path"},
     ),
     Option(
         "auto, cpu, cuda, cuda:N or mps.",
         key="device",
         default="auto",
-        elsewhere={
-            "cpp": "-ng --no-gpu use_gpu -dev --device gpu_device",
-            "openai": "device",
-            "faster": "device device_index",
-        },
     ),
     Option(
         "auto, float32, bfloat16, float16 or int8; int8_float32 and the like tell the activations.",
         key="dtype",
         default="auto",
-        elsewhere={"openai": "fp16", "faster": "compute_type"},
     ),
     Option(
         "torch, native (an int8 decoder for CPUs; package sottovoce-kernels), or auto: the faster one here, "
@@ -72,26 +64,22 @@ MODEL = (
         kind="integer",
         least=1,
         unset="default: all cores",
-        elsewhere={"cpp": "-t --threads n_threads", "openai": "threads", "faster": "cpu_threads"},
     ),
     Option(
         "Where fetched models live.",
         key="model_dir",
         metavar="DIR",
         unset="default: the usual caches",
-        elsewhere={"openai": "model_dir download_root", "faster": "download_root"},
     ),
     Option(
         "Branch, tag or commit of the model on the hub.",
         key="revision",
         metavar="REV",
-        elsewhere={"faster": "revision"},
     ),
     Option(
         "Fetch nothing: the model is on this machine.",
         key="local_only",
         kind="flag",
-        elsewhere={"faster": "local_files_only"},
     ),
 )
 LANGUAGE = (
@@ -111,38 +99,29 @@ FUSION = (
         "above several), is boosted in the beam search; text is put before the prompt.",
         key="hotwords",
         metavar="FILE|TEXT",
-        needs=(Need(BEAMS.why, lambda v: not is_file(v["hotwords"]) or BEAMS.holds(v), when="typed"),),
     ),
     Option(
         "Documents (PDF, DOCX, text) whose rare words are boosted too, as phrases of --hotwords.",
         key="vocabulary_from",
         metavar="FILE",
         many=True,
-        needs=(BEAMS,),
-        not_with=("processors",),
     ),
     Option("What each token of a phrase adds.", key="hotword_weight", kind="number", default=HOTWORD_WEIGHT),
     Option(
         "n-gram model over token ids, for the beam search.",
         key="lm",
         metavar="FILE.arpa",
-        needs=(BEAMS,),
-        not_with=("processors",),
     ),
     Option("Weight of --lm.", key="lm_weight", kind="number", default=LM_WEIGHT),
     Option(
         "The form that text has (GBNF; extra `grammar`), for the beam search.",
         key="grammar",
         metavar="FILE.gbnf",
-        needs=(BEAMS,),
-        not_with=("processors",),
-        elsewhere={"cpp": "--grammar grammar_rules n_grammar_rules i_start_rule"},
     ),
     Option(
         "The rule of the grammar that text is.",
         key="grammar_rule",
         default=ROOT,
-        elsewhere={"cpp": "--grammar-rule"},
     ),
     Option(
         "What a token costs that the grammar does not allow.",
@@ -150,7 +129,6 @@ FUSION = (
         kind="number",
         least=0.0,
         unset="it is never written",
-        elsewhere={"cpp": "--grammar-penalty grammar_penalty"},
     ),
 )
 
@@ -198,25 +176,20 @@ def second_of(given: Mapping[str, Any]) -> SecondModel | None:
     return model.as_second(made(DeferralOptions, given), fusion_of(model, given))
 
 
-def check_fusion(given: Mapping[str, Any]) -> None:
-    """Raises: OptionError for a greedy search, the weight of what is not there, and a file that is not."""
+def check_fusion(given: Mapping[str, Any], temperatures: Sequence[float] = (0.0,)) -> None:
+    """Raises: OptionError for models of a beam search where there is none, and a file that is not there."""
     has_phrases = is_file(given["hotwords"])
     if not has_phrases and means_file(given["hotwords"]):
         raise OptionError(
             f"--hotwords: expected words or a file of phrases, no such file {given['hotwords']}"
         )
     has_phrases = has_phrases or bool(given["vocabulary_from"])
-    if given["beam_size"] == 1 and (given["lm"] or given["grammar"] or has_phrases):
+    is_greedy = given["beam_size"] == 1
+    if (is_greedy or all(temperatures)) and (given["lm"] or given["grammar"] or has_phrases):
+        got = "--beam-size 1" if is_greedy else "no temperature of 0"
         raise OptionError(
-            "--lm, --grammar, --vocabulary-from and a file of --hotwords: need a beam search, "
-            "got --beam-size 1"
+            f"--lm, --grammar, --vocabulary-from and a file of --hotwords: need a beam search, got {got}"
         )
-    if given["grammar"] is None and (given["grammar_rule"] != ROOT or given["grammar_penalty"] is not None):
-        raise OptionError("--grammar-rule and --grammar-penalty: need --grammar")
-    if given["lm"] is None and given["lm_weight"] != LM_WEIGHT:
-        raise OptionError("--lm-weight: needs --lm")
-    if not has_phrases and given["hotword_weight"] != HOTWORD_WEIGHT:
-        raise OptionError("--hotword-weight: needs a file of --hotwords, or --vocabulary-from")
 
 
 def fusion_of(model: Model, given: Mapping[str, Any]) -> ShallowFusion | None:
@@ -283,7 +256,6 @@ ENROLLED_VOICES = Option(
     flag="--known-voice",
     many=True,
     metavar="NAME=FILE",
-    needs=(NEEDS_SPEAKERS,),
 )
 
 
@@ -293,24 +265,23 @@ def speakers_of(given: Mapping[str, Any]) -> SpeakerOptions | Diarizer | None:
     Raises: OptionError.
     """
     if given["speakers"] is None:
+        if given["known_voices"]:
+            raise OptionError("--known-voice: needs --speakers")
         return None
-    check_bounds(given)
+    least, most = given["min_speakers"], given["max_speakers"]
+    if least is not None and most is not None and least > most:
+        raise OptionError(f"--min-speakers: expected at most --max-speakers {most}, got {least}")
     options = parsed_speakers(given["speakers"])
+    if most is not None and options.n_speakers is not None and options.n_speakers > most:
+        raise OptionError(f"--max-speakers: expected at least --speakers {options.n_speakers}, got {most}")
     return replace(
         options,
-        least=given["min_speakers"] or options.least,
-        most=given["max_speakers"] or max(options.most, given["min_speakers"] or 0),
+        least=least or options.least,
+        most=most or max(options.most, least or 0),
         engine=given["speaker_engine"],
         voices=given["speaker_voices"],
         known=enrolled_voices(given["known_voices"]),
     )
-
-
-def check_bounds(given: Mapping[str, Any]) -> None:
-    """Raises: OptionError for a least number of speakers that is above the most."""
-    least, most = given["min_speakers"], given["max_speakers"]
-    if least is not None and most is not None and least > most:
-        raise OptionError(f"--min-speakers: expected at most --max-speakers {most}, got {least}")
 
 
 def enrolled_voices(pairs: Sequence[str]) -> dict[str, Samples]:
@@ -352,15 +323,8 @@ def live_speakers_of(given: Mapping[str, Any]) -> SpeakerOptions | None:
     Raises: OptionError.
     """
     if given["speakers"] is None:
-        require_speakers(given)
         return None
     return replace(parsed_speakers(given["speakers"]), voices=given["speaker_voices"])
-
-
-def require_speakers(given: Mapping[str, Any]) -> None:
-    """Raises: OptionError for a network of voices where nobody is told apart."""
-    if given["speaker_voices"] != "ge2e":
-        raise OptionError("--speaker-voices: needs --speakers")
 
 
 def parsed_speakers(value: str) -> SpeakerOptions:
@@ -437,7 +401,6 @@ def live_translation_of(given: Mapping[str, Any]) -> Translation | None:
     """
     target = given["translate_to"]
     if target is None:
-        check_unused(given)
         return None
     from sottovoce.text.languages import find_language
 
@@ -450,16 +413,10 @@ def live_translation_of(given: Mapping[str, Any]) -> Translation | None:
         raise OptionError(
             f"--translate-to {target}: needs --translation-url; Whisper itself translates into English alone"
         )
-    check_unused(given)
-    return Translation(code, None)
-
-
-def check_unused(given: Mapping[str, Any]) -> None:
-    """Raises: OptionError for an option of a translation that nothing would use."""
-    for name in ("translation_url", "translation_model", "glossary"):
+    for name in ("translation_model", "glossary"):
         if given[name] is not None:
-            needed = "--translate-to" if given["translate_to"] is None else "--translation-url"
-            raise OptionError(f"--{name.replace('_', '-')}: needs {needed}")
+            raise OptionError(f"{flag_of(name)}: needs --translation-url")
+    return Translation(code, None)
 
 
 def server(given: Mapping[str, Any], code: str) -> ChatTranslator:

@@ -10,10 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from sottovoce.cli.call import this_call
-from sottovoce.cli.flags import SectionedCommand, check_needs, grouped, read_values
+from sottovoce.cli.flags import SectionedCommand, check_exclusive, grouped, read_values, typed_options
 from sottovoce.cli.options import (
     DEFERRAL,
     ENROLLED_VOICES,
@@ -28,8 +27,7 @@ from sottovoce.errors import OptionError
 from sottovoce.formats.writers import FORMATS
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
-from sottovoce.options.needs import temperatures, times_words
-from sottovoce.options.schema import Need, Option, Values, made, options_of
+from sottovoce.options.schema import Option, Values, made, options_of
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import WINDOW_VAD, VadOptions
 from sottovoce.text.disfluency import check_cleanable
@@ -44,7 +42,6 @@ LANGUAGE = (
         short="-l",
         default="auto",
         metavar="auto|CODE[,CODE…]",
-        elsewhere={"cpp": "-l --language language", "python": "language"},
     ),
     *grouped("Language"),
     *TASK,
@@ -53,8 +50,6 @@ REGROUP = Option(
     "Cut and join segments, as 'split pause=0.5 after=.?!; merge letters=80' (needs --word-timestamps).",
     key="regroup",
     metavar="RULES",
-    needs=(Need("cuts between words; add --word-timestamps", times_words, when="given"),),
-    not_with=("print_special",),
 )
 WORDS = (*grouped("Words"), REGROUP)
 NO_FALLBACK = Option(
@@ -62,7 +57,6 @@ NO_FALLBACK = Option(
     key="no_fallback",
     kind="flag",
     group="Fallback",
-    elsewhere={"cpp": "-nf --no-fallback"},
 )
 SPEECH = grouped("Speech")
 SPEAKERS = (*grouped("Speakers"), ENROLLED_VOICES)
@@ -76,7 +70,6 @@ OUTPUT_FORMAT = Option(
     short="-f",
     default="txt",
     metavar="FORMAT[,FORMAT…]",
-    elsewhere={"openai": "output_format -f"},
 )
 OUTPUT_DIR = Option(
     "Where files go, made if it is not there; a name as talk.srt: the one document, in the format of its "
@@ -85,14 +78,11 @@ OUTPUT_DIR = Option(
     short="-o",
     metavar="DIR|FILE",
     unset="txt alone: the terminal; else: here",
-    elsewhere={"cpp": "-of --output-file", "openai": "output_dir -o"},
 )
 COLOUR_CONFIDENCE = Option(
     "Colour the words of the text on the terminal by how sure they are (needs --word-timestamps).",
     key="colour_confidence",
     kind="flag",
-    not_with=("print_special",),
-    elsewhere={"cpp": "-pc --print-colors --print-confidence"},
 )
 LAYOUT = (
     *grouped("Layout"),
@@ -114,14 +104,12 @@ OUTPUT = (
         key="quiet",
         short="-q",
         kind="flag",
-        elsewhere={"cpp": "-np --no-prints -pp --print-progress", "openai": "verbose"},
     ),
     COLOUR_CONFIDENCE,
     Option(
         "Write timestamps and other special tokens in txt, as the model does.",
         key="print_special",
         kind="flag",
-        elsewhere={"cpp": "-ps --print-special"},
     ),
     *LAYOUT,
 )
@@ -132,14 +120,12 @@ WORKERS = (
         kind="integer",
         default=1,
         least=1,
-        elsewhere={"cpp": "-p --processors"},
     ),
 )
 SECOND_MODEL = Option(
     "A larger model that reads again what the first is not sure of; a line says how much that was.",
     key="second_model",
     metavar="NAME|PATH",
-    not_with=("processors", "print_special", "clip_timestamps"),
 )
 SECTIONS = {
     "Model": (*MODEL, SECOND_MODEL, *DEFERRAL),
@@ -156,6 +142,16 @@ SECTIONS = {
     "Output": OUTPUT,
 }
 """What the help shows under each heading."""
+EXCLUSIVE = {
+    "processors": (
+        *("prefix", "tinydiarize", "speakers", "channels", "clip_timestamps"),
+        *("second_model", "lm", "grammar", "vocabulary_from"),
+    ),
+    "print_special": ("clean", "regroup", "colour_confidence", "second_model", "translate_to"),
+    "second_model": ("clip_timestamps",),
+    "verbatim": ("clean",),
+}
+"""Options that cannot hold together."""
 
 
 @click.command(cls=SectionedCommand, sections=SECTIONS)
@@ -168,21 +164,11 @@ def transcribe(context: click.Context, /, files: tuple[str, ...], **given: Any) 
     more of theirs: talk.mp3.srt and talk.wav.srt, or with their folders monday-talk.mp3.srt and
     friday-talk.mp3.srt. A recording given twice has one document. Documents are UTF-8, in files and in pipes.
     """
-    check_idle(context)
+    check_exclusive(context, EXCLUSIVE)
     from sottovoce.cli.documents import with_output_file
     from sottovoce.cli.transcribe_files import transcribe_files
 
     return transcribe_files(files, with_output_file(files, given, typed_options(context)), this_call(context))
-
-
-def read_call(given: Mapping[str, Any]) -> Values:
-    """Read the values of all options by key, with the mode that they imply.
-
-    Raises: OptionError.
-    """
-    values = read_values(given)
-    implies_vad = values["batch_size"] > 1 or values["channels"] == "apart" or _vad(values) is not None
-    return {**values, "mode": "vad" if implies_vad else values["mode"] or "seek"}
 
 
 def transcribe_options(given: Mapping[str, Any]) -> TranscribeOptions:
@@ -190,14 +176,20 @@ def transcribe_options(given: Mapping[str, Any]) -> TranscribeOptions:
 
     Raises: OptionError.
     """
-    values = read_call(given)
+    values = read_values(given)
+    vad = _vad(values)
+    implies_vad = values["batch_size"] > 1 or values["channels"] == "apart" or vad is not None
+    values["mode"] = "vad" if implies_vad else values["mode"] or "seek"
     _check_style(values)
+    if values["initial_prompt"] and values["max_context"] == 0 and not values["carry_initial_prompt"]:
+        raise OptionError("--initial-prompt: needs --carry-initial-prompt or tokens, got --max-context 0")
+    tried = values["temperature"]
     return made(
         TranscribeOptions,
         values,
         decoding=made(DecodingOptions, values, hotwords=hotword_text(given), task="transcribe"),
-        fallback=made(FallbackOptions, values, temperatures=temperatures(values)),
-        vad=_vad(values),
+        fallback=made(FallbackOptions, values, temperatures=tried[:1] if values["no_fallback"] else tried),
+        vad=vad,
         speakers=speakers_of(given),
     )
 
@@ -209,9 +201,7 @@ def _vad(values: Values) -> VadOptions | None:
 
 
 def _check_style(values: Values) -> None:
-    """Raises: OptionError for both styles at once, and for a language in which one was not checked."""
-    if values["verbatim"] and values["clean"]:
-        raise OptionError("--verbatim: keeps what --clean takes out; expected one of them")
+    """Raises: OptionError for a language in which a style was not checked."""
     language = LanguageChoice.parse(values["language"], language_codes()).fixed
     if language is None or values["task"] == "translate":
         return
@@ -219,20 +209,3 @@ def _check_style(values: Values) -> None:
         check_verbatim(language)
     if values["clean"]:
         check_cleanable(language)
-
-
-def typed_options(context: click.Context) -> frozenset[str]:
-    """Return the parameters whose values stand on the command line."""
-    return frozenset(
-        name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-    )
-
-
-def check_idle(context: click.Context) -> None:
-    """Look at the options of a command that were typed.
-
-    Raises: OptionError for the first one that nothing would use, or that excludes another.
-    """
-    command = context.command
-    assert isinstance(command, SectionedCommand)
-    check_needs(read_call(context.params), typed_options(context), command.declared)

@@ -11,10 +11,9 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from sottovoce.errors import OptionError
-from sottovoce.options import needs as need
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
-from sottovoce.options.schema import ApiField, Need, Option, check_options
+from sottovoce.options.schema import ApiField, Option, check_options
 from sottovoce.options.speakers import Diarizer, SpeakerOptions, check_speaker_names
 from sottovoce.options.vad import VadOptions
 from sottovoce.text.disfluency import check_cleanable
@@ -117,7 +116,6 @@ _signs = partial(
     group="Words",
     metavar="SIGNS",
     cli_default=None,
-    needs=(need.JOINS_WORDS,),
 )
 
 
@@ -144,7 +142,6 @@ class TranscribeOptions:
                 "vad", "speech is found first", kind="flag", reads=lambda on: "vad" if on else None
             )
         },
-        elsewhere={"cpp": "--vad vad", "faster": "vad_filter"},
     ).as_field("seek")
     """ "seek" moves on by the timestamps that the model writes; "vad" packs speech into windows."""
     vad: VadOptions | None = None
@@ -153,8 +150,6 @@ class TranscribeOptions:
         "Windows decoded together; above 1 implies --vad, as do all options that begin so.",
         group="Speech",
         least=1,
-        needs=(need.VAD_MODE,),
-        elsewhere={"faster": "batch_size"},
     ).as_field(1)
     """Above 1, windows cannot be conditioned on each other."""
     follow_languages: FollowLanguages = Option(
@@ -164,7 +159,6 @@ class TranscribeOptions:
         group="Language",
         kind="flag",
         switch=True,
-        elsewhere={"faster": "multilingual"},
     ).as_field(None)
     """Among those allowed. "auto" begins to where another language than that of the beginning is surely
     spoken; None: True where several are listed as allowed, else "auto". False: the language is found once
@@ -180,7 +174,6 @@ class TranscribeOptions:
         "Most windows of 30 s with speech over which the language is found; fewer where they agree.",
         flag=None,
         least=1,
-        elsewhere={"faster": "language_detection_segments"},
     ).as_field(LANGUAGE_WINDOWS)
     language_prior: Mapping[str, float] = field(default_factory=lambda: dict(LANGUAGE_PRIOR), hash=False)
     """What is common, see `combine_detections`; where the language is found once, among all."""
@@ -188,27 +181,22 @@ class TranscribeOptions:
         "What was said before the recording: names, spelling, style.",
         group="Context",
         metavar="TEXT",
-        needs=(need.ROOM_FOR_PROMPT,),
         apis={
             "openai": ApiField("prompt", "what was said before"),
             "whisper_cpp": ApiField("prompt", "what was said before"),
         },
-        elsewhere={"cpp": "--prompt initial_prompt", "python": "initial_prompt"},
     ).as_field(None)
     """Of the first window; with carry_initial_prompt of every window."""
     carry_initial_prompt: bool = Option(
         "Give the initial prompt to every window.",
         group="Context",
-        needs=(Need("needs an initial_prompt", lambda v: v["initial_prompt"] is not None),),
         apis={"whisper_cpp": ApiField("carry_initial_prompt")},
-        elsewhere={"cpp": "--carry-initial-prompt carry_initial_prompt", "openai": "carry_initial_prompt"},
     ).as_field(False)
     condition_on_previous_text: bool = Option(
         "Decode each window without the text of the one before.",
         group="Context",
         flag="--no-condition-on-previous-text",
         negated=True,
-        elsewhere={"cpp": "no_context", "python": "condition_on_previous_text"},
     ).as_field(True)
     """Give what was said before as a prompt."""
     max_context: int | None = Option(
@@ -217,29 +205,22 @@ class TranscribeOptions:
         group="Context",
         metavar="TOKENS",
         least=0,
-        needs=(need.EARLIER_TEXT_OR_PROMPT,),
         apis={
             "whisper_cpp": ApiField(
                 "max_context", "tokens of earlier text, all for -1", least=-1, most=100_000, none_upto=-1
             )
         },
-        elsewhere={"cpp": "-mc --max-context n_max_text_ctx"},
     ).as_field(None)
     prompt_reset_on_temperature: float = Option(
         "Text that needed a temperature above this is not given to the next window.",
         group="Context",
         least=0.0,
-        needs=(need.EARLIER_TEXT, need.WARMER),
-        elsewhere={"faster": "prompt_reset_on_temperature"},
     ).as_field(0.5)
     clip_timestamps: tuple[float, ...] = Option(
         "Only these parts; times as for --offset, the last end may be left out.",
         group="Times",
         kind="times",
         metavar="START,END,…",
-        needs=(need.SEEKS, need.ALONE),
-        not_with=("processors",),
-        elsewhere={"python": "clip_timestamps"},
     ).as_field(())
     """Start, end, start, … in seconds, ascending; without a last end up to the end."""
     audio_ctx: int | None = Option(
@@ -258,7 +239,6 @@ class TranscribeOptions:
                 none_upto=0,
             )
         },
-        elsewhere={"cpp": "-ac --audio-ctx audio_ctx"},
     ).as_field(None)
     """None: as many as the model was trained on (1500). Fewer take less time, and lose words and times:
     other lengths were never seen in training. The last 0.2 s of such a window are silence, and its tokens
@@ -282,7 +262,6 @@ class TranscribeOptions:
                 kind="number",
             )
         },
-        elsewhere={"cpp": "-ot --offset-t offset_ms"},
     ).as_field(0.0)
     duration_s: float | None = Option(
         "Stop after so much of it.",
@@ -304,7 +283,6 @@ class TranscribeOptions:
                 kind="number",
             )
         },
-        elsewhere={"cpp": "-d --duration duration_ms"},
     ).as_field(None)
     """The one part of the recording to transcribe is read as if it were all there is (so it costs what a
     part costs, and its loudest moment sets the log-mel's floor); times stay those of the recording. Parts
@@ -313,10 +291,6 @@ class TranscribeOptions:
         "Times and probabilities of words.",
         group="Words",
         short="-w",
-        elsewhere={
-            "cpp": "-sow --split-on-word -dtw --dtw token_timestamps dtw_token_timestamps",
-            "python": "word_timestamps",
-        },
     ).as_field(False)
     word_threshold: float = Option(
         "Words less probable than this take their times from the words around them.",
@@ -324,25 +298,17 @@ class TranscribeOptions:
         metavar="P",
         least=0.0,
         most=1.0,
-        needs=(need.WORDS,),
         apis={"whisper_cpp": ApiField("word_thold", "of a word, where whisper.cpp asks that of a timestamp")},
-        elsewhere={"cpp": "-wt --word-thold thold_pt"},
     ).as_field(0.0)
     """See `interpolate_improbable`; 0 leaves each where it was heard."""
-    prepend_punctuations: str = _signs(
-        "Signs that belong to the word after them.", elsewhere={"python": "prepend_punctuations"}
-    ).as_field(PREPENDED)
-    append_punctuations: str = _signs(
-        "Signs that belong to the word before them.", elsewhere={"python": "append_punctuations"}
-    ).as_field(APPENDED)
+    prepend_punctuations: str = _signs("Signs that belong to the word after them.").as_field(PREPENDED)
+    append_punctuations: str = _signs("Signs that belong to the word before them.").as_field(APPENDED)
     hallucination_silence_threshold: float | None = Option(
         "Skip silences longer than this around words that look invented (needs --word-timestamps).",
         group="Times",
         metavar="SECONDS",
         above=0.0,
         expected="more than 0 s",
-        needs=(need.WORDS_OF_SEEKING,),
-        elsewhere={"python": "hallucination_silence_threshold"},
     ).as_field(None)
     """None keeps them."""
     audio_filter: str | None = Option(
@@ -371,7 +337,6 @@ class TranscribeOptions:
     clean: bool = Option(
         "Take fillers, repetitions and broken-off words out (en, de, es, fr, it, nl, pl, pt, ru).",
         group="Style",
-        not_with=("print_special",),
     ).as_field(False)
     """By the rules of `text.disfluency_rules`; words that stay keep their times, and segments that have no
     others are dropped."""
@@ -380,7 +345,6 @@ class TranscribeOptions:
         group="Speakers",
         metavar="auto|N",
         kind="text",
-        not_with=("processors",),
     ).as_field(None)
     """Or what does it. None: they are not told apart."""
     speaker_names: tuple[str, ...] = Option(
@@ -388,7 +352,6 @@ class TranscribeOptions:
         group="Speakers",
         metavar="NAME[,NAME…]",
         kind="texts",
-        needs=(need.SPEAKERS_OR_CHANNELS,),
     ).as_field(())
     """For A, B and so on. Who is known by `SpeakerOptions.known` has no place in that order."""
     channels: Channels = Option(
@@ -396,7 +359,6 @@ class TranscribeOptions:
         "together, and whoever is loudest speaks.",
         group="Speakers",
         choices=("mixed", "apart", "energy"),
-        not_with=("processors",),
         apis={
             "whisper_cpp": ApiField(
                 "diarize",
@@ -405,13 +367,18 @@ class TranscribeOptions:
                 reads=lambda on: "energy" if on else None,
             )
         },
-        elsewhere={"cpp": "-di --diarize"},
     ).as_field("mixed")
     """"apart" needs mode "vad"; with "energy" words are timed."""
 
     def __post_init__(self) -> None:
         check_vad(self.vad, self.mode)
         check_options(self)
+        if self.batch_size > 1 and self.mode != "vad":
+            raise OptionError(f"batch_size {self.batch_size}: needs mode 'vad', got '{self.mode}'")
+        if self.hallucination_silence_threshold is not None and not (
+            self.needs_words and self.mode == "seek"
+        ):
+            raise OptionError("hallucination_silence_threshold: needs word_timestamps and mode 'seek'")
         prior = {find_language(language): value for language, value in self.language_prior.items()}
         object.__setattr__(self, "language_prior", prior)
         check_decoding(self.decoding, follows=self.follow_languages is True, clean=self.clean)
