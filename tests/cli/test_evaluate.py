@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sottovoce.cli.evaluate import latencies, mixed_with
 from sottovoce.cli.main import run
 from sottovoce.evaluation.latency import LiveRun
 from sottovoce.evaluation.manifest import LabelledSpan, ManifestEntry
+from sottovoce.evaluation.measures import latencies, mixed_with
 from sottovoce.types import Word
 
 MANIFEST = str(Path(__file__).parents[2] / "examples" / "clips" / "manifest.jsonl")

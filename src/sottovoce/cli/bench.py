@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -16,9 +15,10 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from sottovoce.cli.flags import Finite, SectionedCommand
+from sottovoce.cli.flags import SectionedCommand
 from sottovoce.cli.options import LANGUAGE, MODEL, beam_size, open_model
 from sottovoce.errors import OptionError
+from sottovoce.options.schema import Option
 
 if TYPE_CHECKING:
     from sottovoce.api import Model
@@ -31,16 +31,16 @@ CHOSEN = ("model", "dtype", "backend")
 MEASURE = (
     *LANGUAGE,
     *beam_size(5),
-    click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Of each measure."),
-    click.option(
-        "--seconds",
-        type=Finite(LEAST_S),
+    Option("Of each measure.", key="repeats", kind="integer", default=3, least=1),
+    Option(
+        "Of the recording, from its start; 0.1 at least.",
+        key="seconds",
+        kind="number",
         default=60.0,
-        show_default=True,
-        help="Of the recording, from its start; 0.1 at least.",
+        least=LEAST_S,
     ),
-    click.option("--no-live", is_flag=True, help="Leave the live session out."),
-    click.option("--json", "as_json", is_flag=True, help="One JSON document a model instead of a table."),
+    Option("Leave the live session out.", key="no_live", kind="flag"),
+    Option("One JSON document a model instead of a table.", key="json", kind="flag"),
 )
 UPDATE_S = 0.5
 MEMORY = "peak memory"
@@ -78,7 +78,7 @@ def bench(file: str | None, **given: Any) -> None:
             for measured in measures({**given, **chosen}, samples):
                 found.setdefault(_label(chosen), []).append(measured)
                 bar.update(1)
-    if given["as_json"]:
+    if given["json"]:
         for choice, (runtime, *rows) in zip(choices, found.values(), strict=True):
             numbers = {row.name: row.numbers for row in rows}
             named = dict(zip(CHOSEN, choice, strict=True))
@@ -158,15 +158,14 @@ def _live(model: Model, samples: Samples, given: Mapping[str, Any]) -> Measured:
     from sottovoce.evaluation.latency import run_live
 
     languages = None if given["language"] == "auto" else given["language"]
-    updates = _Updates()
-    run = run_live(model.session(languages), samples, chunk_s=UPDATE_S, on_piece=updates.done)
+    run = run_live(model.session(languages), samples, chunk_s=UPDATE_S)
     load = run.cpu_s / run.duration_s
     numbers = {
         "processor_s_a_second": round(load, 4),
-        "late_updates": round(updates.late, 4),
+        "late_updates": round(run.late_updates, 4),
         "n_words": float(len(run.words)),
     }
-    shown = f"{load:.2f} processor s/s, {updates.late:.0%} of updates late"
+    shown = f"{load:.2f} processor s/s, {run.late_updates:.0%} of updates late"
     if run.words:
         late = statistics.median(
             elapsed - word.end for word, elapsed in zip(run.words, run.elapsed_s, strict=True)
@@ -174,26 +173,6 @@ def _live(model: Model, samples: Samples, given: Mapping[str, Any]) -> Measured:
         numbers["word_delay_s"] = round(late, 3)
         shown += f", words {late:.2f} s late"
     return Measured(f"live, updates of {UPDATE_S:g} s", shown, numbers)
-
-
-class _Updates:
-    """How many updates were not done when the audio of the next one was there, had it come in real time."""
-
-    def __init__(self) -> None:
-        self._clock_s, self._begun = 0.0, time.perf_counter()
-        self._n_late = self._n_all = 0
-
-    def done(self, given_s: float, _: object) -> None:
-        """Count one. given_s: seconds of audio that it was the end of."""
-        now = time.perf_counter()
-        self._clock_s = max(self._clock_s, given_s) + now - self._begun
-        self._begun = now
-        self._n_all += 1
-        self._n_late += self._clock_s > given_s + UPDATE_S
-
-    @property
-    def late(self) -> float:
-        return self._n_late / self._n_all
 
 
 def _print(found: Mapping[str, list[Measured]]) -> None:

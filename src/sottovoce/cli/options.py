@@ -6,12 +6,12 @@ Imports nothing heavy: PyTorch is imported when a model is opened, not for the h
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from sottovoce.cli.flags import LIBRARY, Flag, decorator_of, flag_of, grouped
+from sottovoce.cli.flags import LIBRARY, flag_of, grouped
 from sottovoce.errors import OptionError
 from sottovoce.lm.defaults import HOTWORD_WEIGHT
 from sottovoce.options.fallback import DeferralOptions
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 LM_WEIGHT, ROOT = 0.3, "root"
 PATH_BEGINNINGS = ("/", "./", "../", "~")
 TEXT_ENDINGS = (".txt", ".tsv", ".csv")
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 MODEL = (
     Option(
@@ -233,18 +232,6 @@ def means_file(text: str | None) -> bool:
     if text is None or "\n" in text:
         return False
     return text.startswith(PATH_BEGINNINGS) or text.lower().endswith(TEXT_ENDINGS)
-
-
-def with_options(*groups: Sequence[Flag]) -> Callable[[Decorated], Decorated]:
-    """Decorate a command with all options of the groups; its help shows them in this order."""
-
-    def decorate(command: Decorated) -> Decorated:
-        for group in reversed(groups):
-            for option in reversed(group):
-                command = decorator_of(option)(command)
-        return command
-
-    return decorate
 
 
 SHORTEST_VOICE_S, LONGEST_VOICE_S = 1.0, 120.0

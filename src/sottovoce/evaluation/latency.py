@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -165,7 +165,8 @@ class LiveRun:
     delays_s: audio received when each word came. elapsed_s: the clock then, had the audio come in real
     time and the session been given each piece as soon as it was there and the one before was done.
     languages: first language, and the switches after it. compute_s: clock time inside the session. cpu_s:
-    processor time of this process in it, which a busy machine does not change much.
+    processor time of this process in it, which a busy machine does not change much. late_updates: share of
+    the updates that were not done when the audio of the next one was there.
     """
 
     words: tuple[Word, ...]
@@ -176,6 +177,7 @@ class LiveRun:
     duration_s: float
     compute_s: float
     cpu_s: float
+    late_updates: float = 0.0
 
     @property
     def text(self) -> str:
@@ -187,21 +189,19 @@ def run_live(
     audio: Samples,
     *,
     chunk_s: float,
-    on_piece: Callable[[float, Sequence[Event]], None] | None = None,
 ) -> LiveRun:
     """Push a recording, samples (n,) float32 at 16 kHz, into a new session in pieces of chunk_s, and close
     it.
 
     The clock is simulated: a piece is given when its last sample is there or the piece before is done,
     whichever is later; only time inside the session is measured.
-
-    on_piece: called after each piece with the seconds given so far and the events that it brought.
     """
     step = max(1, round(chunk_s * SAMPLE_RATE))
     words: list[tuple[Word, float, float]] = []
     first: str | None = None
     switches: list[FoundSwitch] = []
     clock = compute = cpu = 0.0
+    late: list[bool] = []
     for start in range(0, len(audio) + step, step):
         piece = audio[start : start + step]
         clock = max(clock, min(start + step, len(audio)) / SAMPLE_RATE)
@@ -209,8 +209,7 @@ def run_live(
         events = session.push(piece) if start < len(audio) else session.close()
         spent = time.perf_counter() - began
         clock, compute, cpu = clock + spent, compute + spent, cpu + time.process_time() - began_cpu
-        if on_piece is not None:
-            on_piece(min(start + step, len(audio)) / SAMPLE_RATE, events)
+        late.append(clock > min(start + step, len(audio)) / SAMPLE_RATE + chunk_s)
         for event in events:
             if isinstance(event, Partial):
                 words += [(word, event.emission_time, clock) for word in event.words]
@@ -227,4 +226,5 @@ def run_live(
         duration_s=len(audio) / SAMPLE_RATE,
         compute_s=compute,
         cpu_s=cpu,
+        late_updates=sum(late) / len(late),
     )
