@@ -5,9 +5,11 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from sottovoce.cli.main import run
+from tests.audio.media import wav_bytes
 
 CLIP = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"
 CALLS = """
@@ -15,6 +17,20 @@ transcribe | missing argument
 transcribe missing.wav | missing.wav
 transcribe {clip} --nonsense | nonsense
 transcribe {clip} --language klingon | klingon
+transcribe {clip} --model nanoo | nano
+transcribe {clip} --model nothing --clean -l ja | clean: expected a language whose rules were checked
+transcribe {clip} --model nothing --verbatim -l Polish | verbatim: expected a language that was measured
+transcribe {clip} --device tpu | tpu
+transcribe {clip} --dtype float8 | float8
+transcribe {tmp}/silent.wav | silent.wav
+transcribe {clip} --verbatim --no-repeat-ngram-size 3 | verbatim: keeps repetitions
+transcribe {clip} --suppress-tokens a | --suppress-tokens
+transcribe {clip} --clip-timestamps 0,1 --batch-size 2 | clip_timestamps
+transcribe {clip} --reading-speed 17 | --word-timestamps
+transcribe {clip} --colour-confidence | --word-timestamps
+transcribe {clip} --offset-n 3 -f vtt,json | offset_n numbers the subtitles of srt
+transcribe {clip} --offset-n -1 -f srt | --offset-n
+transcribe {clip} --vocabulary-from {tmp}/file --beam-size 1 | --vocabulary-from
 transcribe {clip} --offset 100 | got 100.0 s
 transcribe {clip} --offset 100 --vad | got 100.0 s
 transcribe {clip} --offset -1 | '-1'
@@ -84,6 +100,10 @@ transcribe {clip} --translate-to de | --translation-url
 transcribe {clip} --translate-to en --task translate | --task translate
 stream | FILE
 stream {clip} --mic | FILE
+stream {clip} --realtime --unaware | --realtime: cannot be combined with --unaware
+stream {clip} --languages klingon | klingon
+stream {clip} --encoder exact --tail 5 | tail
+stream nowhere.wav --model nothing | nowhere.wav
 stream {clip} --speakers many | 'many'
 stream {clip} --speakers 0 | got 0
 stream {clip} --chunk-ms 0 | 0
@@ -131,6 +151,7 @@ WITHOUT_MODEL = ("models", "ctc", "eval")
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "file").write_text("no folder")
     (tmp_path / "empty.gbnf").write_text("")
+    (tmp_path / "silent.wav").write_bytes(wav_bytes(np.zeros(0, np.float32)))
     (tmp_path / "unknown.gbnf").write_text('root ::= "a" | missing')
     (tmp_path / "endless.gbnf").write_text('root ::= root "a"')
     return tmp_path
@@ -149,7 +170,7 @@ def test_one_line_says_what_is_wrong(
         "long": "n" * 247,
     }
     words = [word.format(**places) for word in shlex.split(line)]
-    model = [] if words[0] in WITHOUT_MODEL else ["--model", "nano"]
+    model = [] if words[0] in WITHOUT_MODEL or "--model" in words else ["--model", "nano"]
     assert run([*words, *model]) == 2
     lines = capsys.readouterr().err.strip().splitlines()
     assert len(lines) == 1

@@ -82,8 +82,5 @@ def align_file(recording: str, text: str, given: Mapping[str, Any], call: Call) 
 
 
 def read_text(name: str) -> str | Transcript:
-    """Read a text, or a transcript, from a file or from a pipe (`-`).
-
-    Raises: OptionError naming the file.
-    """
+    """Read a text, or a transcript, from a file or from a pipe (`-`)."""
     return parse_text(sys.stdin.buffer.read(), "standard input") if name == "-" else load_text(name)

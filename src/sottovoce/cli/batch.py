@@ -121,7 +121,6 @@ def run_batch(source: str, output: str, given: dict[str, Any], call: Call) -> in
 def rows_of(
     items: Sequence[Item], given: dict[str, Any], batch: BatchOptions, actors: Actors | None
 ) -> Iterator[Row]:
-    """Yield the rows of recordings, as they come."""
     from sottovoce.archive.listing import transcribe_items
     from sottovoce.serving.ray.cluster import connect
     from sottovoce.serving.ray.jobs import transcribe_on_ray
@@ -133,10 +132,6 @@ def rows_of(
 
 
 def actors_of(given: Mapping[str, Any]) -> Actors:
-    """Make the processes that the options ask for.
-
-    Raises: OptionError.
-    """
     from sottovoce.serving.ray.cluster import counts
     from sottovoce.serving.ray.jobs import Actors
 

@@ -43,7 +43,6 @@ MEASURE = (
     Option("One JSON document a model instead of a table.", key="json", kind="flag"),
 )
 UPDATE_S = 0.5
-MEMORY = "peak memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,33 +94,26 @@ def measures(given: Mapping[str, Any], samples: Samples | None) -> Iterator[Meas
     forget_peak()
     model = open_model(given)
     yield Measured("runtime", model.backend.runtime, {})
-    yield _loaded(loading)
+    numbers = {"s": loading.median_s, "lowest_s": loading.lowest_s, "highest_s": loading.highest_s}
+    shown = f"{loading.median_s:.2f} s ({loading.lowest_s:.2f}-{loading.highest_s:.2f})"
+    yield Measured("loading", shown, {name: round(seconds, 4) for name, seconds in numbers.items()})
     for name, timing in model_parts(model.backend, given["beam_size"], given["repeats"]):
         yield _of_timing(name, timing)
     if samples is not None:
         yield _transcribed(model, samples, given)
         if not given["no_live"]:
             yield _live(model, samples, given)
-    yield _memory(peak_bytes())
+    peak = peak_bytes()  # the most that the process held since the model was opened
+    if peak is None:
+        yield Measured("peak memory", "unknown here", {})
+    else:
+        yield Measured("peak memory", f"{peak / 1e6:.0f} MB", {"mb": round(peak / 1e6, 1)})
 
 
 def _label(chosen: Mapping[str, str | None]) -> str:
     """Return the head of a column; a runtime that was chosen by name stands in it."""
     runtime = "" if chosen["backend"] == "auto" else f" {chosen['backend']}"
     return f"{chosen['model'] or 'default'} {chosen['dtype']}{runtime}"
-
-
-def _loaded(timing: Timing) -> Measured:
-    numbers = {"s": round(timing.median_s, 4), "lowest_s": round(timing.lowest_s, 4)}
-    shown = f"{timing.median_s:.2f} s ({timing.lowest_s:.2f}-{timing.highest_s:.2f})"
-    return Measured("loading", shown, {**numbers, "highest_s": round(timing.highest_s, 4)})
-
-
-def _memory(peak: int | None) -> Measured:
-    """The most that the process held since the model was opened."""
-    if peak is None:
-        return Measured(MEMORY, "unknown here", {})
-    return Measured(MEMORY, f"{peak / 1e6:.0f} MB", {"mb": round(peak / 1e6, 1)})
 
 
 def _of_timing(name: str, timing: Timing) -> Measured:
@@ -185,7 +177,6 @@ def _print(found: Mapping[str, list[Measured]]) -> None:
 
 
 def _beginning(file: str, seconds: float) -> Samples:
-    """The first seconds of a recording, or all of a shorter one."""
     from sottovoce.audio.io import load_audio
     from sottovoce.types import SAMPLE_RATE
 
@@ -196,10 +187,7 @@ def _beginning(file: str, seconds: float) -> Samples:
 
 
 def _check(choices: Iterable[tuple[str | None, ...]], given: Mapping[str, Any]) -> None:
-    """Look for all models, number formats and runtimes before any of them is measured.
-
-    Raises: ModelNotFoundError, OptionError.
-    """
+    """Look for all models, number formats and runtimes before any of them is measured."""
     from sottovoce.backends.choice import AUTO, check_runtime
     from sottovoce.backends.registry import choose_device, choose_number_format
     from sottovoce.models.sources.base import Sources
@@ -228,7 +216,6 @@ def _several(text: str | None) -> list[str | None]:
 
 
 def _n_measures(has_file: bool, given: Mapping[str, Any]) -> int:
-    """Rows of `measures`, for the bar."""
     of_file = 1 + (not given["no_live"]) if has_file else 0
     return 7 + int(given["beam_size"] > 1) + of_file
 

@@ -77,7 +77,6 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def take(self) -> None:
-        """Count the interrupt as dealt with."""
         self._pending = None
 
     @property
@@ -173,7 +172,6 @@ class Call:
 
 
 def this_call(context: click.Context) -> Call:
-    """Return the call that a subcommand runs in."""
     call = context.find_object(Call)
     assert call is not None, "the command line is run by sottovoce.cli.main.run"
     return call
@@ -220,7 +218,6 @@ def one_line(message: str) -> str:
 
 
 def say_error(message: str) -> None:
-    """Write one line on standard error."""
     click.echo(f"error: {one_line(message)}", err=True)
 
 

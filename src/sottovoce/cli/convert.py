@@ -76,10 +76,7 @@ class Conversion:
     wants_all: bool
 
     def write(self, name: str) -> None:
-        """Write the documents of one transcript.
-
-        Raises: OptionError naming the input.
-        """
+        """Write the documents of one transcript."""
         transcript = load_transcript(name) if name != STANDARD_INPUT else read_standard_input()
         if self.needs_words and any(segment.words is None for segment in transcript.segments):
             raise OptionError(
@@ -149,8 +146,5 @@ def recording_of(files: Sequence[str], given: Mapping[str, Any], documents: Docu
 
 
 def read_standard_input() -> Transcript:
-    """Read a transcript from a pipe.
-
-    Raises: OptionError.
-    """
+    """Read a transcript from a pipe."""
     return parse_transcript(sys.stdin.buffer.read(), "standard input")

@@ -129,10 +129,7 @@ class Utterances:
 
     @classmethod
     def opened(cls, options: DecoderOptions) -> Utterances:
-        """Load the model, and the labels: those of its CTC head, or of `--labels`.
-
-        Raises: OptionError, ModelNotFoundError, CheckpointError.
-        """
+        """Load the model, and the labels: those of its CTC head, or of `--labels`."""
         choose_device(options.device)
         if options.threads is not None:
             torch.set_num_threads(options.threads)
@@ -145,10 +142,7 @@ class Utterances:
         return cls(options, model, read_labels(options.labels))
 
     def of(self, path: Path) -> Iterator[EmissionSource]:
-        """Yield the utterances of a file, as log-probabilities.
-
-        Raises: InputError.
-        """
+        """Yield the utterances of a file, as log-probabilities."""
         if self.model is not None:
             found: Iterator[EmissionSource] = iter([recorded_emissions(path, self.model)])
         else:

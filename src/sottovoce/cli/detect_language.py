@@ -50,7 +50,6 @@ def detect_language(context: click.Context, /, files: tuple[str, ...], **given: 
 
 
 def detection(model: Model, name: str, languages: str | None) -> dict[str, object]:
-    """Make the document of one file."""
     found = model.detect_language(sys.stdin.buffer if name == "-" else name, languages=languages)
     likely = sorted(found.probabilities.items(), key=lambda item: -item[1])[:5]
     return {
@@ -64,7 +63,6 @@ def detection(model: Model, name: str, languages: str | None) -> dict[str, objec
 
 
 def timeline(model: Model, name: str, languages: str | None) -> dict[str, object]:
-    """Make the document of one file with the times of each language."""
     spans = list(model.language_spans(sys.stdin.buffer if name == "-" else name, languages=languages))
     seconds: dict[str, float] = {}
     for span in spans:

@@ -107,10 +107,7 @@ class Documents:
 
 
 def documents_of(files: Sequence[str], given: Mapping[str, Any]) -> Documents:
-    """Make the documents that the options ask for, and their folder.
-
-    Raises: OptionError.
-    """
+    """Make the documents that the options ask for, and their folder."""
     formats = given["output_format"]
     check_rttm(given, formats)
     writers = writers_for(
@@ -205,7 +202,6 @@ def check_rttm(given: Mapping[str, Any], formats: str) -> None:
 
 
 def tells_speakers(given: Mapping[str, Any]) -> bool:
-    """Tell whether speakers are told apart, in whatever way; a command without these options does not."""
     speakers = given.get("speakers") or given.get("tinydiarize")
     return bool(speakers) or given.get("channels", "mixed") != "mixed"
 
@@ -230,7 +226,6 @@ CONFIDENCE = ((0.5, "red"), (0.7, "dark_orange"), (0.85, "yellow"), (0.95, "gree
 
 
 def coloured(word: Word) -> str:
-    """Markup of a word in the colour of its probability."""
     colour = next((name for limit, name in CONFIDENCE if word.probability < limit), "green")
     return f"[{colour}]{escape(word.word)}[/{colour}]"
 

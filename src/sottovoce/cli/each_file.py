@@ -108,7 +108,6 @@ class Progress:
         self._bar.stop()
 
     def begin(self, name: str) -> None:
-        """Show that a file begins."""
         self._n_begun += 1
         count = f" ({self._n_begun} of {self._n_files})" if self._n_files > 1 else ""
         heading = escape(one_line(name) + count)
@@ -123,7 +122,6 @@ class Progress:
             self._bar.update(self._task, completed=done, total=duration_s, at=clock(done))
 
     def end(self) -> None:
-        """Show that the file is done."""
         if self._task is not None:
             self._bar.remove_task(self._task)
             self._task = None
@@ -141,7 +139,6 @@ class Progress:
 
 
 def clock(seconds: float) -> str:
-    """h:mm:ss or m:ss."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

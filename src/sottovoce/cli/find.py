@@ -90,6 +90,5 @@ def find(context: click.Context, /, recording: str, phrase: str, **given: Any) -
 
 
 def time(seconds: float) -> str:
-    """h:mm:ss.cc or m:ss.cc."""
     hundredths = round(seconds * 100)
     return f"{clock(hundredths // 100)}.{hundredths % 100:02}"

@@ -88,26 +88,17 @@ def seconds_of(text: str) -> float:
 
 
 def numbers(option: str, text: str) -> tuple[float, ...]:
-    """Numbers separated by commas, all finite.
-
-    Raises: OptionError naming the option.
-    """
+    """Numbers separated by commas, all finite."""
     return _listed(option, text, _finite, "numbers")
 
 
 def whole_numbers(option: str, text: str) -> tuple[int, ...]:
-    """Whole numbers separated by commas.
-
-    Raises: OptionError naming the option.
-    """
+    """Whole numbers separated by commas."""
     return _listed(option, text, int, "whole numbers")
 
 
 def times(option: str, text: str) -> tuple[float, ...]:
-    """Times separated by commas, in seconds; each as `Clock` reads it.
-
-    Raises: OptionError naming the option.
-    """
+    """Times separated by commas, in seconds; each as `Clock` reads it."""
     return _listed(option, text, seconds_of, "seconds or h:mm:ss")
 
 
@@ -179,7 +170,6 @@ def _names(option: Option, long: str) -> list[str]:
 
 
 def _type(option: Option) -> Any:
-    """How click reads one value."""
     least = None if option.least is None else int(option.least)
     match option.kind:
         case "integer" if option.is_ranged:
@@ -199,7 +189,6 @@ def _type(option: Option) -> Any:
 
 
 def default_of(option: Option) -> Any:
-    """Return the default on the command line."""
     default = option.default if option.cli_default is SAME else option.cli_default
     if isinstance(default, tuple):
         return ",".join(f"{one:g}" for one in default) or None
@@ -220,7 +209,6 @@ def read_values(given: Mapping[str, Any], options: Iterable[Option] = LIBRARY) -
 
 
 def _read(option: Option, raw: Any) -> Any:
-    """One value as its field takes it; None where nothing was given."""
     if raw is None:
         return None
     if option.kind in LISTS:
@@ -232,7 +220,6 @@ def _read(option: Option, raw: Any) -> Any:
 
 
 def typed_options(context: click.Context) -> frozenset[str]:
-    """Return the parameters whose values stand on the command line."""
     return frozenset(
         name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
     )
@@ -253,7 +240,6 @@ def check_exclusive(context: click.Context, table: Mapping[str, Sequence[str]]) 
 
 
 def flag_of(name: str) -> str:
-    """Return the flag of a parameter."""
     return f"--{name.replace('_', '-')}"
 
 
@@ -262,7 +248,6 @@ Flag: TypeAlias = Option | Callable[[Any], Any]
 
 
 def decorator_of(option: Flag) -> Callable[[Any], Any]:
-    """Make the decorator that adds an option to a command."""
     return flag(option) if isinstance(option, Option) else option
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, TextIO
+from typing import Any, BinaryIO
 
 import click
 import numpy as np
@@ -108,7 +108,6 @@ def check(source: str | None, given: dict[str, Any]) -> None:
 
 
 def open_session(model: Model, given: dict[str, Any]) -> Session:
-    """Open the session that the options ask for."""
     vad = made(VadStreamOptions, given, post_roll_ms=min(100.0, given["hangover_ms"]))
     return model.session(
         given["languages"],
@@ -122,10 +121,7 @@ def open_session(model: Model, given: dict[str, Any]) -> Session:
 
 
 def stream_options(model: Model, given: dict[str, Any]) -> StreamOptions:
-    """Read how to decode; hotwords given as text stay before the prompt.
-
-    Raises: LanguageModelError, OptionError.
-    """
+    """Read how to decode; hotwords given as text stay before the prompt."""
     terms = [given["static_prompt"], hotword_text(given) or ""]
     return made(
         StreamOptions,
@@ -253,20 +249,15 @@ def n_joined(
 def sink(
     given: dict[str, Any], stack: ExitStack, translator: LiveTranslator | None
 ) -> Callable[[Sequence[Event]], None]:
-    """Make what shows events: JSON lines, or text on the terminal."""
     if translator is not None:
-        if given["jsonl"]:
-            return TranslatedView(translator, out=sys.stdout)
-        return TranslatedView(translator, show=stack.enter_context(LiveView()).show)
-    if given["jsonl"]:
-        return lambda events: write_lines(events, sys.stdout)
-    return stack.enter_context(LiveView()).show
+        return TranslatedView(translator, None if given["jsonl"] else stack.enter_context(LiveView()).show)
+    return write_lines if given["jsonl"] else stack.enter_context(LiveView()).show
 
 
-def write_lines(events: Sequence[Event], out: TextIO) -> None:
+def write_lines(events: Sequence[Event]) -> None:
     for event in events:
-        out.write(event_line(event))
-    out.flush()
+        sys.stdout.write(event_line(event))
+    sys.stdout.flush()
 
 
 class EmittedWords:
@@ -480,58 +471,41 @@ def live_translator(
     return LiveTranslator(own, N_NEW_WORDS), own.tee(pieces)
 
 
-def translation_line(translation: LiveTranslation, seq: int) -> str:
-    """Write one translation as a line of JSON, numbered as all events are."""
-    return json_text({**translation.document, "seq": seq}) + "\n"
-
-
 @dataclass(slots=True)
 class TranslatedView:
-    """Shows events as soon as they come, and after them what they say in another language.
+    """Shows events as soon as they come, and after them their translations.
 
-    show: what shows the events, for a person. out: where JSON lines go instead. A translation that fails is
-    one line on standard error, and the session goes on.
+    show: shows the events, for a person; None writes lines of JSON, events and translations numbered in the
+    order in which they are shown. A translation that fails is one line on standard error, and the session
+    goes on.
     """
 
     translator: LiveTranslator
-    show: Show | None = None
-    out: TextIO | None = None
+    show: Show | None
     _seq: int = field(default=0, init=False)
 
     def __call__(self, events: Sequence[Event]) -> None:
         for event in events:
-            self._event(event)
-        self._flush()
+            if self.show is None:
+                sys.stdout.write(event_line(replace(event, seq=self._next())))
+            else:
+                self.show([event])
+        sys.stdout.flush()
         for event, is_newest in mark_newest(events):
-            for translation in self._translations(event, is_newest=is_newest):
-                self._translation(translation, event)
-                self._flush()
+            try:
+                for translation in self.translator.take(event, is_newest=is_newest):
+                    self._write(translation, event)
+                    sys.stdout.flush()
+            except TranslationError as error:
+                click.echo(f"error: {error}", err=True)
 
-    def _flush(self) -> None:
-        if self.out is not None:
-            self.out.flush()
-
-    def _translations(self, event: Event, *, is_newest: bool) -> Iterator[LiveTranslation]:
-        try:
-            yield from self.translator.take(event, is_newest=is_newest)
-        except TranslationError as error:
-            click.echo(f"error: {error}", err=True)
-
-    def _event(self, event: Event) -> None:
-        if self.out is not None:
-            self.out.write(event_line(replace(event, seq=self._next())))
-        elif self.show is not None:
-            self.show([event])
-
-    def _translation(self, translation: LiveTranslation, event: Event) -> None:
-        if self.out is not None:
-            self.out.write(translation_line(translation, self._next()))
-        elif (
-            isinstance(event, Final) and translation.text != event.text.strip()
-        ):  # else it was said in that language
-            click.echo(
-                f"[{translation.language} {translation.start:7.2f}-{translation.end:7.2f}] {translation.text}"
-            )
+    def _write(self, translation: LiveTranslation, event: Event) -> None:
+        if self.show is None:
+            sys.stdout.write(json_text({**translation.document, "seq": self._next()}) + "\n")
+        elif isinstance(event, Final) and translation.text != event.text.strip():
+            # Else it was said in that language.
+            times = f"[{translation.language} {translation.start:7.2f}-{translation.end:7.2f}]"
+            click.echo(f"{times} {translation.text}")
 
     def _next(self) -> int:
         self._seq += 1

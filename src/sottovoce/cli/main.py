@@ -233,7 +233,6 @@ class StandardError(io.TextIOWrapper):
 
 
 def discard(stream: TextIO) -> None:
-    """Send the rest of a stream nowhere."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, stream.fileno())
     os.close(null)

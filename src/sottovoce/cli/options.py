@@ -143,10 +143,7 @@ def beam_size(default: int) -> tuple[Option]:
 
 
 def open_model(given: Mapping[str, Any]) -> Model:
-    """Load the model that the options of `MODEL` name.
-
-    Raises: ModelNotFoundError, CheckpointError, OptionError.
-    """
+    """Load the model that the options of `MODEL` name."""
     import torch
 
     from sottovoce.api import load_model
@@ -165,10 +162,7 @@ def open_model(given: Mapping[str, Any]) -> Model:
 
 
 def second_of(given: Mapping[str, Any]) -> SecondModel | None:
-    """Load the model that reads what the first is not sure of, where one is named.
-
-    Raises: as `open_model` and `fusion_of`.
-    """
+    """Load the model that reads what the first is not sure of, where one is named."""
     if given["second_model"] is None:
         return None
     model = open_model({**given, "model": given["second_model"]})
@@ -192,10 +186,7 @@ def check_fusion(given: Mapping[str, Any], temperatures: Sequence[float] = (0.0,
 
 
 def fusion_of(model: Model, given: Mapping[str, Any]) -> ShallowFusion | None:
-    """Language models beside the beam search, where the options of `FUSION` ask for any.
-
-    Raises: LanguageModelError, OptionError.
-    """
+    """Language models beside the beam search, where the options of `FUSION` ask for any."""
     listed = given["hotwords"] if is_file(given["hotwords"]) else None
     documents = given["vocabulary_from"]
     if given["lm"] is None and listed is None and not documents and given["grammar"] is None:
@@ -247,10 +238,7 @@ ENROLLED_VOICES = Option(
 
 
 def speakers_of(given: Mapping[str, Any]) -> SpeakerOptions | Diarizer | None:
-    """Read how speakers are told apart.
-
-    Raises: OptionError.
-    """
+    """Read how speakers are told apart."""
     if given["speakers"] is None:
         if given["known_voices"]:
             raise OptionError("--known-voice: needs --speakers")
@@ -305,20 +293,14 @@ def voice_of(path: str) -> Samples:
 
 
 def live_speakers_of(given: Mapping[str, Any]) -> SpeakerOptions | None:
-    """Read how the speakers of a live session are told apart.
-
-    Raises: OptionError.
-    """
+    """Read how the speakers of a live session are told apart."""
     if given["speakers"] is None:
         return None
     return replace(parsed_speakers(given["speakers"]), voices=given["speaker_voices"])
 
 
 def parsed_speakers(value: str) -> SpeakerOptions:
-    """Parse the value of `--speakers`.
-
-    Raises: OptionError.
-    """
+    """Parse the value of `--speakers`."""
     from sottovoce.speakers.choose import parse_speakers
 
     options = parse_speakers(value.strip())
@@ -357,10 +339,7 @@ class Translation:
     def of(
         self, segments: Iterable[Segment], model: Model, source: Any, options: TranscribeOptions
     ) -> Iterator[Segment]:
-        """Yield the sentences with their translations; the model's own come when all has been read.
-
-        Raises: TranslationError, AudioError, OptionError.
-        """
+        """Yield the sentences with their translations; the model's own come when all has been read."""
         if self.translator is not None:
             return self.translator.segments(segments)
         from sottovoce.translation.whisper_translate import with_english
@@ -414,10 +393,7 @@ def server(given: Mapping[str, Any], code: str) -> ChatTranslator:
 
 
 def chat_server(given: Mapping[str, Any]) -> tuple[ChatServer, Glossary]:
-    """Make the server of --translation-url, and read terms for it.
-
-    Raises: OptionError.
-    """
+    """Make the server of --translation-url, and read terms for it."""
     from sottovoce.translation.chat import ChatServer
     from sottovoce.translation.chat_translator import Glossary
 

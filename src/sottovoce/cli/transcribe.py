@@ -172,10 +172,7 @@ def transcribe(context: click.Context, /, files: tuple[str, ...], **given: Any) 
 
 
 def transcribe_options(given: Mapping[str, Any]) -> TranscribeOptions:
-    """Make the options of the library from those of the command line.
-
-    Raises: OptionError.
-    """
+    """Make the options of the library from those of the command line."""
     values = read_values(given)
     vad = _vad(values)
     implies_vad = values["batch_size"] > 1 or values["channels"] == "apart" or vad is not None

@@ -151,10 +151,7 @@ def resuming(name: str, run: TranscribeRun) -> Iterator[FileStart]:
 def begin(
     name: str, run: TranscribeRun, resume: ResumePoint | None
 ) -> FileTranscription | MultiprocessTranscription:
-    """Begin the transcription of one recording, or of what follows a resume point.
-
-    Raises: AudioError, OptionError.
-    """
+    """Begin the transcription of one recording, or of what follows a resume point."""
     n_processes = run.given["processors"]
     if n_processes > 1:
         load = partial(open_model, {name: run.given[name] for name in LOADED})

@@ -241,7 +241,6 @@ def latencies(
 
 
 def _segments(entry: ManifestEntry) -> list[ReferenceSegment]:
-    """The sentences of a recording, where they are known."""
     code = entry.language
     return [
         ReferenceSegment(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from importlib import import_module
@@ -31,79 +31,6 @@ cost more than they gave (docs/log.md)."""
 VERBATIM_LOOPS = 5
 """A text with hesitations in its prompt is likelier to end in a loop, which the compression ratio does not
 see where it is short: a text that ends with the same words more often than this is tried again."""
-
-
-_FILTERS = "sottovoce.audio.ffmpeg_filters"
-"""Imported where a filter is asked for: it needs FFmpeg, which options are quick without."""
-
-
-def check_decoding(decoding: DecodingOptions, *, follows: bool, clean: bool) -> None:
-    """Check how windows of a recording are decoded. follows: changes of language. clean: without fillers.
-
-    Raises: OptionError.
-    """
-    if decoding.prompt is not None:
-        raise OptionError("prompt: use initial_prompt for a recording")
-    if follows and decoding.language is not None:
-        raise OptionError(f"follow_languages: expected no language, got '{decoding.language}'")
-    if clean and decoding.language is not None and decoding.task == "transcribe":
-        check_cleanable(decoding.language)
-
-
-def check_vad(vad: object, mode: str) -> None:
-    """Check how speech is found, before any range. Raises: OptionError."""
-    if vad is not None and not isinstance(vad, VadOptions):
-        names = ", ".join(one.name for one in fields(VadOptions))
-        raise OptionError(f"vad: expected VadOptions, whose fields are {names}, got {vad!r}")
-    if vad is not None and mode == "seek":
-        raise OptionError("vad options: need mode 'vad', got 'seek'")
-
-
-def check_clips(times: Sequence[float], mode: str, *, is_part: bool) -> None:
-    """Check the seconds between which to read. is_part: of a part of the recording. Raises: OptionError."""
-    if not all(0 <= time < math.inf for time in times) or list(times) != sorted(times):
-        raise OptionError(f"clip_timestamps: expected ascending seconds, got {times}")
-    if times and mode == "vad":
-        raise OptionError("clip_timestamps: need mode 'seek', got 'vad'")
-    if times and is_part:
-        raise OptionError("clip_timestamps: cannot be combined with offset_s or duration_s")
-
-
-def check_speakers(
-    channels: str,
-    mode: str,
-    *,
-    speakers: SpeakerOptions | Diarizer | None,
-    names: Sequence[str],
-    marks_turns: bool,
-) -> None:
-    """Check who is told apart, and by what. names: of speakers. marks_turns: the model marks their turns.
-
-    Raises: OptionError.
-    """
-    if names:
-        check_speaker_names(names, speakers)
-        if speakers is None and channels == "mixed":
-            raise OptionError("speaker_names: need speakers or channels")
-    if channels != "mixed" and speakers is not None:
-        raise OptionError(f"channels '{channels}': say who speaks; expected no speakers beside")
-    if marks_turns and (channels != "mixed" or speakers is not None):
-        raise OptionError("speaker_turns: expected neither speakers nor channels beside")
-    if channels == "apart" and mode == "seek":
-        raise OptionError("channels 'apart': need mode 'vad', since each is silent half of the time")
-
-
-def check_input_format(input_format: str | None) -> None:
-    """Check the format of samples without a header. Raises: OptionError."""
-    if input_format is not None:
-        import_module("sottovoce.audio.input_format").read_input_format(input_format)
-
-
-def check_filter(audio_filter: str | None) -> None:
-    """Check a chain of FFmpeg's filters. Raises: OptionError."""
-    if audio_filter is not None:
-        import_module(_FILTERS).AudioFilter(audio_filter)
-
 
 Mode: TypeAlias = Literal["seek", "vad"]
 FollowLanguages: TypeAlias = bool | Literal["auto"] | None
@@ -371,27 +298,61 @@ class TranscribeOptions:
     """"apart" needs mode "vad"; with "energy" words are timed."""
 
     def __post_init__(self) -> None:
-        check_vad(self.vad, self.mode)
+        self._check_mode()
         check_options(self)
-        if self.batch_size > 1 and self.mode != "vad":
-            raise OptionError(f"batch_size {self.batch_size}: needs mode 'vad', got '{self.mode}'")
-        if self.hallucination_silence_threshold is not None and not (
-            self.needs_words and self.mode == "seek"
-        ):
-            raise OptionError("hallucination_silence_threshold: needs word_timestamps and mode 'seek'")
         prior = {find_language(language): value for language, value in self.language_prior.items()}
         object.__setattr__(self, "language_prior", prior)
-        check_decoding(self.decoding, follows=self.follow_languages is True, clean=self.clean)
-        check_clips(self.clip_timestamps, self.mode, is_part=self.is_part)
-        check_speakers(
-            self.channels,
-            self.mode,
-            speakers=self.speakers,
-            names=self.speaker_names,
-            marks_turns=self.decoding.speaker_turns,
-        )
-        check_filter(self.audio_filter)
-        check_input_format(self.input_format)
+        self._check_decoding()
+        self._check_clips()
+        self._check_speakers()
+        # Imported where they are asked for: they need FFmpeg, which options are quick without.
+        if self.audio_filter is not None:
+            import_module("sottovoce.audio.ffmpeg_filters").AudioFilter(self.audio_filter)
+        if self.input_format is not None:
+            import_module("sottovoce.audio.input_format").read_input_format(self.input_format)
+
+    def _check_mode(self) -> None:
+        if self.vad is not None and not isinstance(self.vad, VadOptions):
+            names = ", ".join(one.name for one in fields(VadOptions))
+            raise OptionError(f"vad: expected VadOptions, whose fields are {names}, got {self.vad!r}")
+        if self.vad is not None and self.mode == "seek":
+            raise OptionError("vad options: need mode 'vad', got 'seek'")
+
+    def _check_decoding(self) -> None:
+        decoding = self.decoding
+        if self.batch_size > 1 and self.mode != "vad":
+            raise OptionError(f"batch_size {self.batch_size}: needs mode 'vad', got '{self.mode}'")
+        is_seeking_words = self.needs_words and self.mode == "seek"
+        if self.hallucination_silence_threshold is not None and not is_seeking_words:
+            raise OptionError("hallucination_silence_threshold: needs word_timestamps and mode 'seek'")
+        if decoding.prompt is not None:
+            raise OptionError("prompt: use initial_prompt for a recording")
+        if self.follow_languages is True and decoding.language is not None:
+            raise OptionError(f"follow_languages: expected no language, got '{decoding.language}'")
+        if self.clean and decoding.language is not None and decoding.task == "transcribe":
+            check_cleanable(decoding.language)
+
+    def _check_clips(self) -> None:
+        times = self.clip_timestamps
+        if not all(0 <= time < math.inf for time in times) or list(times) != sorted(times):
+            raise OptionError(f"clip_timestamps: expected ascending seconds, got {times}")
+        if times and self.mode == "vad":
+            raise OptionError("clip_timestamps: need mode 'seek', got 'vad'")
+        if times and self.is_part:
+            raise OptionError("clip_timestamps: cannot be combined with offset_s or duration_s")
+
+    def _check_speakers(self) -> None:
+        is_diarized, has_channels = self.speakers is not None, self.channels != "mixed"
+        if self.speaker_names:
+            check_speaker_names(self.speaker_names, self.speakers)
+            if not is_diarized and not has_channels:
+                raise OptionError("speaker_names: need speakers or channels")
+        if has_channels and is_diarized:
+            raise OptionError(f"channels '{self.channels}': say who speaks; expected no speakers beside")
+        if self.decoding.speaker_turns and (has_channels or is_diarized):
+            raise OptionError("speaker_turns: expected neither speakers nor channels beside")
+        if self.channels == "apart" and self.mode == "seek":
+            raise OptionError("channels 'apart': need mode 'vad', since each is silent half of the time")
 
     @property
     def is_resumable(self) -> bool:

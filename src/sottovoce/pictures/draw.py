@@ -268,7 +268,6 @@ def _figure(data: FigureData, panels: Sequence[Panel]) -> Figure:
 
 
 def _width(data: FigureData) -> float:
-    """Return the width of the picture in inches."""
     return min(22.0, max(9.0, INCHES_A_SECOND * data.duration_s + 1.5))
 
 
