@@ -28,34 +28,22 @@ _BEGINNING = b'{"id": '
 
 
 class ResultTable(Protocol):
-    """A table being written."""
+    """A table being written. Methods raise OptionError for a file of something else and for a full disk."""
 
     def rows(self) -> Iterator[Row]:
-        """Yield the rows of the table.
-
-        Raises: OptionError for a file of something else.
-        """
+        """Yield the rows of the table."""
         ...
 
     def replace(self, rows: Sequence[Row]) -> None:
-        """Write the table anew with these rows alone.
-
-        Raises: OptionError when it cannot be written.
-        """
+        """Write the table anew with these rows alone."""
         ...
 
     def append(self, row: Row) -> None:
-        """Add a row.
-
-        Raises: OptionError when it cannot be written.
-        """
+        """Add a row."""
         ...
 
     def flush(self) -> None:
-        """Write added rows to disk.
-
-        Raises: OptionError when it cannot be written.
-        """
+        """Write added rows to disk."""
         ...
 
 

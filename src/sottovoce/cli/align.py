@@ -11,10 +11,10 @@ import click
 
 from sottovoce.cli.call import Call, this_call
 from sottovoce.cli.documents import documents_of, with_output_file
-from sottovoce.cli.each_file import Progress, each_file
-from sottovoce.cli.flags import SectionedCommand, grouped
+from sottovoce.cli.each_file import each_file
+from sottovoce.cli.flags import SectionedCommand, grouped, typed_options
 from sottovoce.cli.options import MODEL, open_model
-from sottovoce.cli.transcribe import LAYOUT, OUTPUT_DIR, OUTPUT_FORMAT, typed_options
+from sottovoce.cli.transcribe import LAYOUT, OUTPUT_DIR, OUTPUT_FORMAT
 from sottovoce.errors import OptionError
 from sottovoce.formats.base import info_of
 from sottovoce.formats.files import load_text, parse_text
@@ -66,7 +66,6 @@ def align_file(recording: str, text: str, given: Mapping[str, Any], call: Call) 
     shown = {**given, "word_timestamps": True, "colour_confidence": False}
     documents = documents_of([recording], shown)
     script = read_text(text)
-    progress = Progress(1, quiet=False)
     model = open_model(given)
 
     def work(name: str) -> None:
@@ -78,7 +77,7 @@ def align_file(recording: str, text: str, given: Mapping[str, Any], call: Call) 
         info = replace(info_of(aligned, begun.source), audio=begun.audio, spectrogram=begun.spectrogram)
         documents.write(name, aligned, info)
 
-    return each_file([recording], work, progress=progress, call=call, advice="a smaller --model")
+    return each_file([recording], work, call=call)
 
 
 def read_text(name: str) -> str | Transcript:

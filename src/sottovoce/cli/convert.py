@@ -13,14 +13,13 @@ import click
 from sottovoce.cli.call import Call, this_call
 from sottovoce.cli.documents import Documents, documents_of, with_output_file, writer_options
 from sottovoce.cli.each_file import Progress, each_file
-from sottovoce.cli.flags import SectionedCommand
+from sottovoce.cli.flags import SectionedCommand, typed_options
 from sottovoce.cli.transcribe import (
     COLOUR_CONFIDENCE,
     LAYOUT,
     OUTPUT_DIR,
     OUTPUT_FORMAT,
     REGROUP,
-    typed_options,
 )
 from sottovoce.errors import OptionError
 from sottovoce.formats.base import info_of

@@ -43,9 +43,8 @@ def detect_language(context: click.Context, /, files: tuple[str, ...], **given: 
     return each_file(
         files,
         lambda name: click.echo(json.dumps(look(model, name, given["languages"]), ensure_ascii=False)),
-        progress=Progress(len(files), quiet=sys.stdout.isatty()),
         call=this_call(context),
-        advice="a smaller --model",
+        progress=Progress(len(files), quiet=sys.stdout.isatty()),
     )
 
 

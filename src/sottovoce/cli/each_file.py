@@ -20,9 +20,9 @@ def each_file(
     files: Sequence[str],
     work: Callable[[str], None],
     *,
-    progress: Progress,
     call: Call,
-    advice: str,
+    progress: Progress | None = None,
+    advice: str = "a smaller --model",
     n_refused: int = 0,
     n_skipped: int = 0,
 ) -> int:
@@ -33,7 +33,7 @@ def each_file(
     Raises: OutputError: where nothing can be written, the other files cannot succeed either.
     """
     n_failed = 0
-    with progress:
+    with progress or Progress(len(files)) as progress:
         for name in files:
             progress.begin(name)
             try:

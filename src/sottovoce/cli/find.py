@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from sottovoce.cli.call import this_call
-from sottovoce.cli.each_file import Progress, clock, each_file
+from sottovoce.cli.each_file import clock, each_file
 from sottovoce.cli.flags import SectionedCommand
 from sottovoce.cli.options import LANGUAGE, MODEL
 from sottovoce.options.schema import Option
@@ -79,13 +79,7 @@ def find(context: click.Context, /, recording: str, phrase: str, **given: Any) -
         }
         return json.dumps(entry, ensure_ascii=False)
 
-    code = each_file(
-        [recording],
-        work,
-        progress=Progress(1),
-        call=this_call(context),
-        advice="a smaller --model",
-    )
+    code = each_file([recording], work, call=this_call(context))
     return code or (0 if found else NOT_FOUND)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from sottovoce.cli.call import this_call
-from sottovoce.cli.each_file import Progress, each_file
+from sottovoce.cli.each_file import each_file
 from sottovoce.cli.flags import SectionedCommand
 from sottovoce.cli.options import LANGUAGE, MODEL
 
@@ -59,4 +59,4 @@ def karaoke(context: click.Context, /, recording: str, **given: Any) -> int:
         call.interrupts.check()
         write_karaoke(transcript, Path(name), path, size=given["size"], background=given["background"])
 
-    return each_file([recording], work, progress=Progress(1), call=call, advice="a smaller --model")
+    return each_file([recording], work, call=call)

@@ -36,8 +36,8 @@ from sottovoce.cli.options import (
     fusion_of,
     hotword_text,
     live_speakers_of,
-    live_translation_of,
     open_model,
+    translation_of,
 )
 from sottovoce.errors import OptionError, TranslationError, cause_of
 from sottovoce.evaluation.latency import LogLine
@@ -63,7 +63,7 @@ def transcribe_live(source: str | None, given: dict[str, Any], interrupts: Inter
     Raises: SottovoceError.
     """
     check(source, given)
-    translation = live_translation_of(given)
+    translation = translation_of(given)
     live_speakers_of(given)
     chunk_samples = round(given["chunk_ms"] * SAMPLE_RATE / 1000)
     with ExitStack() as stack:

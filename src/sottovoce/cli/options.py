@@ -347,34 +347,20 @@ class Translation:
         return iter(with_english(model, source, list(segments), options))
 
 
-def translation_of(given: Mapping[str, Any], files: Iterable[str]) -> Translation | None:
-    """Read what the options ask for; None without a language.
-
-    Raises: OptionError for options that nothing would use, that exclude each other, or that cannot be done.
-    """
-    translation = live_translation_of(given)
-    if translation is not None and translation.translator is None and "-" in files:
-        raise OptionError(
-            "--translate-to en: reads a recording twice, which standard input is not; give a file"
-        )
-    return translation
-
-
-def live_translation_of(given: Mapping[str, Any]) -> Translation | None:
-    """Read what the options ask for where speech is live; None without a language.
-
-    Raises: OptionError as `translation_of`.
-    """
+def translation_of(given: Mapping[str, Any], files: Iterable[str] = ()) -> Translation | None:
+    """Read what the options of translation ask for; None without a language. files: read, not live."""
     target = given["translate_to"]
     if target is None:
         return None
     from sottovoce.text.languages import find_language
+    from sottovoce.translation.chat_translator import ChatTranslator
 
     code = find_language(target)
     if given["task"] == "translate":
         raise OptionError("--translate-to: cannot be combined with --task translate")
     if given["translation_url"] is not None:
-        return Translation(code, server(given, code))
+        chat, glossary = chat_server(given)
+        return Translation(code, ChatTranslator(chat, code, glossary))
     if code != "en":
         raise OptionError(
             f"--translate-to {target}: needs --translation-url; Whisper itself translates into English alone"
@@ -382,14 +368,11 @@ def live_translation_of(given: Mapping[str, Any]) -> Translation | None:
     for name in ("translation_model", "glossary"):
         if given[name] is not None:
             raise OptionError(f"{flag_of(name)}: needs --translation-url")
+    if "-" in files:
+        raise OptionError(
+            "--translate-to en: reads a recording twice, which standard input is not; give a file"
+        )
     return Translation(code, None)
-
-
-def server(given: Mapping[str, Any], code: str) -> ChatTranslator:
-    from sottovoce.translation.chat_translator import ChatTranslator
-
-    chat, glossary = chat_server(given)
-    return ChatTranslator(chat, code, glossary)
 
 
 def chat_server(given: Mapping[str, Any]) -> tuple[ChatServer, Glossary]:

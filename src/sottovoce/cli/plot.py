@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from sottovoce.cli.call import this_call
-from sottovoce.cli.each_file import Progress, each_file
+from sottovoce.cli.each_file import each_file
 from sottovoce.cli.flags import Clock, SectionedCommand
 from sottovoce.cli.options import LANGUAGE, MODEL
 from sottovoce.formats.output_names import label_of
@@ -70,10 +70,4 @@ def plot(context: click.Context, /, recording: str, **given: Any) -> int:
         shown = "standard input" if name == "-" else Path(name).name
         draw(collect(model, samples, transcript, name=label_of(shown), start_s=start_s), path, panels)
 
-    return each_file(
-        [recording],
-        work,
-        progress=Progress(1),
-        call=this_call(context),
-        advice="a smaller --model",
-    )
+    return each_file([recording], work, call=this_call(context))

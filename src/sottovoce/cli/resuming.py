@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -130,14 +130,7 @@ class PartHeader:
 
     def to_json(self) -> dict[str, Any]:
         """Write the first line of the file."""
-        return {
-            "format": FORMAT,
-            "version": self.version,
-            "model": self.model,
-            "options": self.options,
-            "size_bytes": self.size_bytes,
-            "changed_ns": self.changed_ns,
-        }
+        return {"format": FORMAT, **asdict(self)}
 
 
 @dataclass(frozen=True, slots=True)
