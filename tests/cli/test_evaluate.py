@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from sottovoce.cli.main import run
+from sottovoce.cli.measures import latencies, mixed_with
 from sottovoce.evaluation.latency import LiveRun
 from sottovoce.evaluation.manifest import LabelledSpan, ManifestEntry
-from sottovoce.evaluation.measures import latencies, mixed_with
 from sottovoce.types import Word
 
 MANIFEST = str(Path(__file__).parents[2] / "examples" / "clips" / "manifest.jsonl")

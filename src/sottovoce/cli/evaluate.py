@@ -97,7 +97,7 @@ def say(document: dict[str, Any]) -> None:
 @with_options(MODEL, SET)
 def wer(manifest: str, **given: Any) -> None:
     """Word, character and mixed error rate of offline transcripts."""
-    from sottovoce.evaluation.measures import chosen_entries, error_rates
+    from sottovoce.cli.measures import chosen_entries, error_rates
 
     model, languages = set_up(given)
     entries = chosen_entries(manifest, given["limit"], languages, spoken=True)
@@ -109,7 +109,7 @@ def wer(manifest: str, **given: Any) -> None:
 def language(manifest: str, **given: Any) -> None:
     """Language accuracy of the probe for each window width, over single-language recordings."""
     from sottovoce.audio.io import load_audio
-    from sottovoce.evaluation.measures import chosen_entries, language_accuracy
+    from sottovoce.cli.measures import chosen_entries, language_accuracy
 
     model, languages = set_up(given)
     entries = chosen_entries(manifest, given["limit"], languages, single=True)
@@ -130,7 +130,7 @@ def language(manifest: str, **given: Any) -> None:
 @with_options(MODEL, SET, LIVE, SWITCHING)
 def switching(manifest: str, **given: Any) -> None:
     """Change points, delays, false switches and mixed error rate of live sessions."""
-    from sottovoce.evaluation.measures import chosen_entries, switch_scores
+    from sottovoce.cli.measures import chosen_entries, switch_scores
     from sottovoce.pictures.language_plot import require_plots
 
     if given["plots"]:
@@ -146,7 +146,7 @@ def switching(manifest: str, **given: Any) -> None:
 @with_options(MODEL, SET, LIVE, THRESHOLDS)
 def latency(manifest: str, **given: Any) -> None:
     """Errors against latency for each frame threshold, beside the offline transcript; language given."""
-    from sottovoce.evaluation.measures import chosen_entries, latency_by_threshold
+    from sottovoce.cli.measures import chosen_entries, latency_by_threshold
 
     model, languages = set_up(given)
     entries = chosen_entries(manifest, given["limit"], languages, spoken=True, single=True)

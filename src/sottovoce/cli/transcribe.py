@@ -168,7 +168,8 @@ def transcribe(context: click.Context, /, files: tuple[str, ...], **given: Any) 
     from sottovoce.cli.documents import with_output_file
     from sottovoce.cli.transcribe_files import transcribe_files
 
-    return transcribe_files(files, with_output_file(files, given, typed_options(context)), this_call(context))
+    named = with_output_file(files, given, typed_options(context))
+    return transcribe_files(files, named, transcribe_options(given), this_call(context))
 
 
 def transcribe_options(given: Mapping[str, Any]) -> TranscribeOptions:

@@ -28,7 +28,6 @@ from sottovoce.cli.options import (
     translation_of,
 )
 from sottovoce.cli.resuming import FileStart, file_start_of, header_of, interrupted_note, recorded
-from sottovoce.cli.transcribe import transcribe_options
 from sottovoce.errors import AudioError, OptionError
 from sottovoce.formats.output_names import STANDARD_INPUT
 from sottovoce.lm.fusion import ShallowFusion
@@ -68,13 +67,14 @@ class TranscribeRun:
     given: Mapping[str, Any] = field(default_factory=dict)
 
 
-def transcribe_files(files: Sequence[str], given: Mapping[str, Any], call: Call) -> int:
+def transcribe_files(
+    files: Sequence[str], given: Mapping[str, Any], options: TranscribeOptions, call: Call
+) -> int:
     """Transcribe every file, whatever happens to the others; return the exit code.
 
     What can be wrong with the call is found out before the model is loaded.
     Raises: SottovoceError.
     """
-    options = transcribe_options(given)
     check_fusion(given, options.fallback.temperatures)
     if given["processors"] > 1 and "-" in files:
         raise OptionError(
