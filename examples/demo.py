@@ -22,8 +22,7 @@ from rich.markup import escape
 
 import sottovoce
 from sottovoce.audio.io import load_audio
-from sottovoce.evaluation.latency import word_latencies
-from sottovoce.evaluation.live_run import LiveRun, run_live
+from sottovoce.evaluation.latency import LiveRun, run_live, word_latencies
 from sottovoce.evaluation.wer import ScoredUtterance, count_errors
 from sottovoce.formats.base import Writer, write_transcript
 from sottovoce.formats.output import open_output

@@ -37,7 +37,7 @@ from benchmarks.ctc.steps import errors_of, interval, letters_of, shown
 from benchmarks.harness.arguments import benchmark_parser
 from benchmarks.harness.tables import show_json, show_row
 from sottovoce.api import Model, load_model
-from sottovoce.cli.ctc_inputs import recorded_emissions
+from sottovoce.cli.ctc_decode import recorded_emissions
 from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.lm.kenlm import KenlmModel
 from sottovoce.lm.ngram import NgramModel

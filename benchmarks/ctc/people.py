@@ -33,7 +33,7 @@ from benchmarks.harness.arguments import benchmark_parser
 from benchmarks.harness.tables import show_json, show_row
 from recipes.ctc_head.human import human_clips_of, is_spelt
 from sottovoce.api import Model, load_model
-from sottovoce.cli.ctc_inputs import recorded_emissions
+from sottovoce.cli.ctc_decode import recorded_emissions
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.evaluation.wer import count_edits
 from sottovoce.lm.base import WordHistory

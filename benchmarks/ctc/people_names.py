@@ -29,7 +29,7 @@ from benchmarks.harness.tables import show_heads, show_json, show_row
 from benchmarks.text.names import frequent_words, names_of
 from recipes.ctc_head.human import human_clips_of
 from sottovoce.api import Model, load_model
-from sottovoce.cli.ctc_inputs import recorded_emissions
+from sottovoce.cli.ctc_decode import recorded_emissions
 from sottovoce.ctc import CtcDecoder
 from sottovoce.evaluation.wer import count_edits
 

@@ -31,7 +31,7 @@ from benchmarks.ctc.texts import VOICES, Clip, Corpus, corpus, frequencies, writ
 from benchmarks.harness.arguments import benchmark_parser
 from benchmarks.harness.tables import show_json, show_row
 from sottovoce.api import Model, load_model
-from sottovoce.cli.ctc_inputs import recorded_emissions
+from sottovoce.cli.ctc_decode import recorded_emissions
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.evaluation.wer import count_edits
 from sottovoce.lm.base import WordHistory

@@ -25,7 +25,7 @@ from benchmarks.harness.tables import show_heads, show_json, show_row
 from sottovoce import DecodingOptions, TranscribeOptions
 from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
-from sottovoce.cli.evaluate import mixed_with
+from sottovoce.cli.measures import mixed_with
 from sottovoce.evaluation.wer import ScoredUtterance, score
 from sottovoce.types import Samples
 

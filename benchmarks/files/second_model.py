@@ -25,7 +25,7 @@ from benchmarks.harness.tables import apart, percent, show_heads, show_json, sho
 from sottovoce.api import Model, load_model
 from sottovoce.evaluation.wer import ScoredUtterance, compare, score
 from sottovoce.offline.transcriber import SecondModel
-from sottovoce.options.deferral import DeferralOptions
+from sottovoce.options.fallback import DeferralOptions
 
 JOINED = 12
 

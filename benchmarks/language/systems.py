@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.harness.programs import faster_model
 from benchmarks.language.mixed_recordings import MixedRecording
 from sottovoce.api import Model, load_model
-from sottovoce.evaluation.live_run import run_live
+from sottovoce.evaluation.latency import run_live
 from sottovoce.models.checkpoint.convert import write_checkpoint
 from sottovoce.models.load import load_checkpoint
 from sottovoce.options.live import Switching

@@ -16,7 +16,7 @@ from benchmarks.live.runs import Bench, Item, Setting, counted
 from benchmarks.live.settings import add_clips, chosen, settings, show_live_json
 from benchmarks.live.translate import chrf, interval
 from sottovoce.errors import OptionError
-from sottovoce.evaluation.live_run import run_live
+from sottovoce.evaluation.latency import run_live
 from sottovoce.streaming.session import Session
 from sottovoce.translation.live_translator import LiveTranslator, mark_newest
 from sottovoce.translation.whisper_translate import N_NEW_WORDS, WhisperTranslator

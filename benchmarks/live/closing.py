@@ -25,7 +25,7 @@ from sottovoce.api import Model
 from sottovoce.backends.base import EXACT, EncoderMode, IncrementalWindow
 from sottovoce.decoding.fallback import decode_with_fallback
 from sottovoce.decoding.stepwise import finish
-from sottovoce.evaluation.live_run import run_live
+from sottovoce.evaluation.latency import run_live
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.streaming.beams import AlignAttRequest

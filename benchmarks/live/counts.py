@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.live.runs import Item, Live, Whole
-from sottovoce.evaluation.live_run import LiveRun
+from sottovoce.evaluation.latency import LiveRun
 from sottovoce.evaluation.wer import (
     Comparison,
     ErrorCounts,

@@ -21,7 +21,7 @@ from benchmarks.live.counts import errors, is_long, is_loop
 from benchmarks.live.plots import plot_hour
 from benchmarks.live.runs import AUTO, Bench, Item
 from benchmarks.live.settings import add_clips, chosen, settings, show_live_json
-from sottovoce.evaluation.live_run import LiveRun, run_live
+from sottovoce.evaluation.latency import LiveRun, run_live
 from sottovoce.evaluation.wer import ErrorCounts
 from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Samples, Word
 

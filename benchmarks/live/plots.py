@@ -12,7 +12,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
 from benchmarks.live.counts import Summary
-from sottovoce.evaluation.live_run import LiveRun
+from sottovoce.evaluation.latency import LiveRun
 
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#aa3377", "#66ccee", "#ccbb44")
 LANGUAGE_COLOURS = dict(

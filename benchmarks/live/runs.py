@@ -26,7 +26,7 @@ from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.backends.base import IncrementalResult, IncrementalWindow
 from sottovoce.evaluation.language_scores import FoundSwitch
-from sottovoce.evaluation.live_run import LiveRun, run_live
+from sottovoce.evaluation.latency import LiveRun, run_live
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions
 from sottovoce.types import SAMPLE_RATE, Features, Samples, Word

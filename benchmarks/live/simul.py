@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from benchmarks.live.runs import Item, Live, Log, run_from
-from sottovoce.evaluation.live_run import LiveRun
+from sottovoce.evaluation.latency import LiveRun
 from sottovoce.models.checkpoint.openai import save_openai
 from sottovoce.models.load import load_checkpoint
 from sottovoce.types import SAMPLE_RATE, Samples, Word

@@ -15,7 +15,7 @@ from benchmarks.live.command import run_command
 from benchmarks.live.counts import pairs, timed_units
 from benchmarks.live.runs import Bench, Item, Setting, Whole, counted
 from benchmarks.live.settings import add_clips, chosen, settings, show_live_json
-from sottovoce.evaluation.live_run import LiveRun, run_live
+from sottovoce.evaluation.latency import LiveRun, run_live
 from sottovoce.streaming.audio_window import AudioWindow
 from sottovoce.streaming.commit_policy import Agreement
 from sottovoce.streaming.options import CommitOptions

@@ -1,6 +1,7 @@
 """The public model: transcribes files, opens live sessions, detects languages, aligns texts.
 
-Concrete runtimes are chosen here, and handed to rooms that depend on their seams alone.
+A method imports the packages of its task, so that a program that transcribes files does not load live
+sessions, language models, alignment and speakers. Concrete runtimes are chosen here.
 """
 
 from __future__ import annotations
@@ -9,48 +10,47 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from sottovoce.alignment.aligners import CtcAligner
-from sottovoce.alignment.forced import TextAligner
-from sottovoce.alignment.given_text import lines_of
-from sottovoce.alignment.phrases import LEAST_SCORE, Match, find_phrase
-from sottovoce.audio.io import AudioSource
-from sottovoce.audio.recording import Recording
-from sottovoce.audio.vad_stream import VadStream
-from sottovoce.backends.base import Backend
 from sottovoce.backends.choice import AUTO, check_runtime, choose_runtime
 from sottovoce.backends.registry import BACKENDS, choose_device, choose_number_format
-from sottovoce.decoding.detect import LanguageDetection
-from sottovoce.engine.executor import CallExecutor
 from sottovoce.errors import AudioError, OptionError
 from sottovoce.lm.defaults import HOTWORD_WEIGHT
-from sottovoce.lm.fusion import ShallowFusion
-from sottovoce.lm.grammar import Grammar
-from sottovoce.lm.text_fusion import text_fusion
-from sottovoce.models.checkpoint.base import Checkpoint
-from sottovoce.models.ctc_head import CtcHead
 from sottovoce.models.load import load_checkpoint
 from sottovoce.models.sources.base import Source, Sources
 from sottovoce.models.sources.names import default_model
 from sottovoce.offline.arguments import with_arguments
-from sottovoce.offline.batch import transcribe_batch
 from sottovoce.offline.longform import open_recording, transcriber_for, transcription_of
-from sottovoce.offline.resume import ResumePoint
-from sottovoce.offline.timeline import LanguageSpan, language_spans, recording_language
-from sottovoce.offline.transcriber import SecondModel, Transcriber
-from sottovoce.offline.transcription import FileTranscription, RunControl
-from sottovoce.options.align import AlignOptions
-from sottovoce.options.deferral import DeferralOptions
+from sottovoce.offline.transcriber import SecondModel
+from sottovoce.offline.transcription import RunControl
+from sottovoce.options.fallback import DeferralOptions
 from sottovoce.options.transcribe import TranscribeOptions
-from sottovoce.options.vad import VadStreamOptions
-from sottovoce.speakers.choose import Speakers, make_live_speakers, parse_speakers
-from sottovoce.speakers.live_speakers import LiveSpeakers
-from sottovoce.streaming.options import StreamOptions
-from sottovoce.streaming.session import Session, SessionOptions, Switching
-from sottovoce.streaming.words import EndOfWord
 from sottovoce.text.languages import LanguageChoice
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import SAMPLE_RATE, Task, Transcript
+
+if TYPE_CHECKING:
+    from sottovoce.alignment.phrases import Match
+    from sottovoce.audio.io import AudioSource
+    from sottovoce.audio.recording import Recording
+    from sottovoce.backends.base import Backend
+    from sottovoce.decoding.detect import LanguageDetection
+    from sottovoce.engine.executor import CallExecutor
+    from sottovoce.lm.fusion import ShallowFusion
+    from sottovoce.lm.grammar import Grammar
+    from sottovoce.models.checkpoint.base import Checkpoint
+    from sottovoce.models.ctc_head import CtcHead
+    from sottovoce.offline.resume import ResumePoint
+    from sottovoce.offline.timeline import LanguageSpan
+    from sottovoce.offline.transcriber import Transcriber
+    from sottovoce.offline.transcription import FileTranscription
+    from sottovoce.options.align import AlignOptions
+    from sottovoce.options.live import Switching
+    from sottovoce.options.vad import VadStreamOptions
+    from sottovoce.speakers.choose import Speakers
+    from sottovoce.speakers.live_speakers import LiveSpeakers
+    from sottovoce.streaming.options import StreamOptions
+    from sottovoce.streaming.session import Session, SessionOptions
 
 logger = logging.getLogger(__name__)
 
@@ -69,10 +69,12 @@ class Model:
             tuple(trained_languages) if self.tokenizer.is_multilingual else ("en",)
         )
         """Codes of the languages that the model was trained on."""
-        self.ctc_head = (
-            CtcHead(checkpoint.ctc_head, backend.encode, backend.device) if checkpoint.ctc_head else None
-        )
+        self.ctc_head: CtcHead | None = None
         """The CTC head that came with the checkpoint (nano and base have one), or None."""
+        if checkpoint.ctc_head:
+            from sottovoce.models.ctc_head import CtcHead
+
+            self.ctc_head = CtcHead(checkpoint.ctc_head, backend.encode, backend.device)
 
     def transcribe(
         self,
@@ -109,6 +111,8 @@ class Model:
         """
         chosen = self.options(language, task, word_timestamps, beam_size, options or TranscribeOptions())
         if speakers is not None:
+            from sottovoce.speakers.choose import parse_speakers
+
             chosen = replace(chosen, speakers=parse_speakers(speakers))
         transcriber = transcriber_for(self.backend, self.tokenizer, chosen, fusion, second)
         recording = open_recording(source, sample_rate, chosen)
@@ -146,6 +150,8 @@ class Model:
         log-mel (30 MB). The rest as in `transcribe`.
         Raises: OptionError for options that are wrong for all of them.
         """
+        from sottovoce.offline.batch import transcribe_batch
+
         if batch_size < 1:
             raise OptionError(f"batch_size: expected at least 1, got {batch_size}")
         chosen = self.options(language, task, word_timestamps, beam_size, options or TranscribeOptions())
@@ -189,6 +195,8 @@ class Model:
         grammar_penalty: what a token costs that it does not allow (nats), None: it is never emitted.
         Raises: LanguageModelError; OptionError when there is neither.
         """
+        from sottovoce.lm.text_fusion import text_fusion
+
         return text_fusion(
             self.tokenizer,
             lm=lm,
@@ -216,6 +224,12 @@ class Model:
         are refined. language: of the text; None takes that of the transcript, or detects it.
         Raises: AudioError; OptionError for a text that is not said there.
         """
+        from sottovoce.alignment.aligners import CtcAligner
+        from sottovoce.alignment.forced import TextAligner
+        from sottovoce.alignment.given_text import lines_of
+        from sottovoce.audio.recording import Recording
+        from sottovoce.options.align import AlignOptions
+
         options = options or AlignOptions()
         lines = lines_of(text)
         if options.method == "ctc" and self.ctc_head is None:
@@ -238,7 +252,7 @@ class Model:
         source: AudioSource | Transcript,
         phrase: str,
         *,
-        least_score: float = LEAST_SCORE,
+        least_score: float = 0.7,
         language: str | Sequence[str] | None = None,
         options: TranscribeOptions | None = None,
         sample_rate: int = SAMPLE_RATE,
@@ -249,6 +263,8 @@ class Model:
         `transcribe`.
         Raises: AudioError, OptionError.
         """
+        from sottovoce.alignment.phrases import find_phrase
+
         find_phrase(Transcript((), "", 0.0, ""), phrase, least_score=least_score)  # before the work
         if not isinstance(source, Transcript):
             source = self.transcribe(
@@ -278,6 +294,9 @@ class Model:
         languages: to choose among, as in `transcribe`; all of the model when None.
         Raises: AudioError, for a recording without audio too; OptionError, for an English-only model too.
         """
+        from sottovoce.audio.recording import Recording
+        from sottovoce.offline.timeline import recording_language
+
         if not self.tokenizer.is_multilingual:
             raise OptionError(f"{self.name}: an English-only model has no languages to tell apart")
         transcriber = self._language_transcriber(languages)
@@ -300,6 +319,9 @@ class Model:
         languages: to follow among, as in `transcribe`; None: those that are surely spoken.
         Raises: AudioError; OptionError, for an English-only model too.
         """
+        from sottovoce.audio.recording import Recording
+        from sottovoce.offline.timeline import language_spans
+
         if not self.tokenizer.is_multilingual:
             raise OptionError(f"{self.name}: an English-only model cannot tell languages apart")
         transcriber = self._language_transcriber(languages)
@@ -334,6 +356,12 @@ class Model:
         speakers: say who says each word: "auto", how many there are at most, or those of an earlier session.
         Raises: OptionError, CheckpointError, ModelNotFoundError.
         """
+        from sottovoce.audio.vad_stream import VadStream
+        from sottovoce.speakers.choose import make_live_speakers
+        from sottovoce.streaming.options import StreamOptions
+        from sottovoce.streaming.session import Session, SessionOptions
+        from sottovoce.streaming.words import EndOfWord
+
         options = replace(
             following or SessionOptions(),
             languages=self._allowed(languages),

@@ -1,4 +1,4 @@
-"""What flows between the rooms: audio, features, hypotheses, words, segments, events.
+"""Data that the packages exchange: audio, features, hypotheses, words, segments, events.
 
 Times are seconds in the recording or stream (float) unless a name says otherwise;
 audio is mono float32 in [-1, 1] at 16 kHz. This module knows no model and no file format.
@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-if TYPE_CHECKING:  # neither is needed to name what flows, and `--help` need not wait for them
+if TYPE_CHECKING:  # only annotations need them, and `--help` need not wait
     import numpy as np
     import numpy.typing as npt
     from torch import Tensor

@@ -21,7 +21,6 @@ from sottovoce.audio.io import load_audio
 from sottovoce.audio.vad import SpeechSegment
 from sottovoce.cli.main import run
 from sottovoce.errors import OptionError
-from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.types import SAMPLE_RATE, Segment, Word
 
@@ -132,20 +131,6 @@ def test_the_command_and_its_language(recording: Path, capsys: pytest.CaptureFix
     assert output.err == ""
 
 
-@pytest.mark.parametrize(
-    ("wish", "told"),
-    [
-        (TranscribeOptions(clip_timestamps=(0.0, 1.0)), "clip_timestamps"),
-        (TranscribeOptions(channels="energy"), "speakers or channels"),
-        (TranscribeOptions(decoding=DecodingOptions(speaker_turns=True)), "speaker_turns"),
-    ],
-    ids=["clips", "channels", "turns"],
-)
-def test_what_is_of_the_whole_recording_is_refused(wish: TranscribeOptions, told: str) -> None:
-    with pytest.raises(OptionError, match=f"processors: cannot be combined with {told}"):
-        transcribe_parts(LOAD(), broken, "nowhere.wav", wish, 2)
-
-
 def broken() -> Model:
     raise OptionError("model: expected a model, got a fault")
 
@@ -166,14 +151,6 @@ def test_what_a_process_says_is_said_here_and_none_is_left(recording: Path) -> N
     ("words", "told"),
     [
         (["-", "--processors", "2"], "give a file"),
-        (
-            ["x.wav", "--processors", "2", "--clip-timestamps", "0,1"],
-            "cannot be combined with --clip-timestamps",
-        ),
-        (["x.wav", "--processors", "2", "--prefix", "a"], "cannot be combined with --prefix"),
-        (["x.wav", "--processors", "2", "--speakers", "2"], "cannot be combined with --speakers"),
-        (["x.wav", "--processors", "2", "--channels", "apart"], "cannot be combined with --channels"),
-        (["x.wav", "--processors", "2", "--tinydiarize"], "cannot be combined with --tinydiarize"),
         (["x.wav", "--processors", "0"], "--processors"),
         (["x.wav", "--audio-ctx", "10"], "--audio-ctx"),
         ([str(CLIP), "--audio-ctx", "1501", "-m", "nano"], "audio_ctx: expected at most 1500"),

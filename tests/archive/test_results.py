@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.archive.listing import Item
+from sottovoce.archive.listing import Item, Row, failed_row, row_of
 from sottovoce.archive.results import JsonLinesTable, left_to_do, open_results, write_rows
-from sottovoce.archive.table_rows import Row, failed_row, row_of
 from sottovoce.errors import OptionError
 from sottovoce.types import Segment, Transcript, Turn, Word
 

@@ -23,10 +23,9 @@ def film(tmp_path: Path) -> Path:
     return write_tracks(tmp_path / "film.mka", tracks, "pcm_s16le")
 
 
-@pytest.mark.parametrize("mode", [[], ["--vad"], ["--channels", "mixed", "--offset", "0:00.1"]])
-@pytest.mark.parametrize("track", ["2", "de", "ger"])
+@pytest.mark.parametrize(("track", "mode"), [("2", []), ("de", ["--vad"]), ("ger", ["--offset", "0:00.1"])])
 def test_the_track_is_read_and_told(
-    mode: list[str], track: str, film: Path, capsys: pytest.CaptureFixture[str]
+    track: str, mode: list[str], film: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["transcribe", str(film), *FAST, "--audio-track", track, *mode]) == 0
     output = capsys.readouterr()

@@ -9,7 +9,6 @@ import torch
 
 from sottovoce.cli.call import Call
 from sottovoce.cli.each_file import each_file, is_out_of_memory
-from sottovoce.cli.progress_bar import Progress
 from sottovoce.errors import AudioError, OutputError
 
 LACKS = [
@@ -30,9 +29,7 @@ def failing(error: Exception, done: list[str]) -> Callable[[str], None]:
 
 
 def code_of(error: Exception, files: list[str], done: list[str]) -> int:
-    return each_file(
-        files, failing(error, done), progress=Progress(len(files)), call=Call(), advice="--dtype int8"
-    )
+    return each_file(files, failing(error, done), call=Call(), advice="--dtype int8")
 
 
 @pytest.mark.parametrize("error", [*LACKS, AudioError("bad: no sound")], ids=lambda error: str(error)[:30])

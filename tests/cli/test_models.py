@@ -99,13 +99,13 @@ def test_info_tells_the_dimensions(capsys: pytest.CaptureFixture[str]) -> None:
     assert facts["runtime"].startswith("torch (")
 
 
-@pytest.mark.parametrize(("name", "tolerance"), [("nano.pt", 1e-3), ("nano-hf", 1e-3), ("nano.bin", 1e-3)])
-def test_converted_models_load_with_the_same_weights(name: str, tolerance: float, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["nano.pt", "nano-hf", "nano.bin"])
+def test_converted_models_load_with_the_same_weights(name: str, tmp_path: Path) -> None:
     assert run(["models", "convert", "nano", str(tmp_path / name)]) == 0
     ours, theirs = load_checkpoint("nano").tensors, load_checkpoint(tmp_path / name).tensors
     assert ours.keys() == theirs.keys()
     for key in ours:
-        torch.testing.assert_close(ours[key].float(), theirs[key].float(), atol=tolerance, rtol=1e-3)
+        torch.testing.assert_close(ours[key].float(), theirs[key].float(), atol=1e-3, rtol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -126,15 +126,6 @@ def test_info_tells_the_format_and_its_numbers(
     assert run(["models", "info", output, "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert (facts["format"], facts["stored_as"]) == (called, stored)
-
-
-def test_quantized_weights_stay_close(tmp_path: Path) -> None:
-    assert run(["models", "quantize", "nano", str(tmp_path / "nano.bin"), "q8_0"]) == 0
-    name = "encoder.blocks.0.mlp.0.weight"
-    ours = load_checkpoint("nano").tensors[name].float()
-    theirs = load_checkpoint(tmp_path / "nano.bin").tensors[name].float()
-    assert not torch.equal(ours, theirs)
-    assert (ours - theirs).abs().max() <= ours.abs().max() / 127
 
 
 def test_quantizing_tells_what_it_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from sottovoce.cli.parameters import Clock, Finite, numbers, times, whole_numbers
+from sottovoce.cli.flags import Clock, Finite, numbers, times, whole_numbers
 from sottovoce.errors import OptionError
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from sottovoce.cli.main import run
-from sottovoce.cli.part_file import PartHeader, PartWriter, read_part
+from sottovoce.cli.resuming import PartHeader, PartWriter, read_part
 from sottovoce.offline.resume import ResumePoint, SeekPlace, StateSnapshot
 from sottovoce.types import Segment
 from tests.offline.test_resume import joined
@@ -101,8 +101,6 @@ def test_other_options_begin_anew_and_other_files_are_left_alone(
     assert run([*words, "-o", str(tmp_path)]) == 0
     assert "another program's" in capsys.readouterr().err
     assert part.read_text() == "half a download"
-    assert run([*words[:-2], "--fresh"]) == 2
-    assert "--fresh" in capsys.readouterr().err
 
 
 def segment(number: int) -> Segment:

@@ -114,8 +114,8 @@ def test_channels_are_named_in_their_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("--speaker-names Ann", "--speaker-names: needs --speakers or --channels"),
-        ("--tinydiarize --speaker-names Ann", "--speaker-names: needs --speakers or --channels"),
+        ("--speaker-names Ann", "speaker_names: need speakers or channels"),
+        ("--tinydiarize --speaker-names Ann", "speaker_names: need speakers or channels"),
         ("--speakers 1 --speaker-names Ann,Bob", "expected at most 1, as there are speakers, got 2"),
         ("--speakers auto --max-speakers 1 --speaker-names Ann,Bob", "expected at most 1"),
         ("--speakers 2 --speaker-names Ann,Ann", "'Ann' twice"),
@@ -130,8 +130,8 @@ def test_channels_are_named_in_their_order(tmp_path: Path) -> None:
         ("--speakers 2 --known-voice Ann={short}", "expected 1 to 120 seconds of speech"),
         ("--speakers 2 --known-voice Ann={long}", "got more"),
         ("--speakers 2 --known-voice Ann={voice} --speaker-engine pyannote", "engine 'own'"),
-        ("--speakers 2 --min-speakers 2", "--min-speakers: needs --speakers auto"),
-        ("--max-speakers 2", "--max-speakers: needs --speakers auto"),
+        ("--speakers 2 --min-speakers 3", "speakers: expected at least 3, the least, got 2"),
+        ("--speakers 3 --max-speakers 2", "--max-speakers: expected at least --speakers 3, got 2"),
         ("--speakers auto --min-speakers 3 --max-speakers 2", "expected at most --max-speakers 2, got 3"),
         ("--speakers auto --min-speakers 0", "--min-speakers"),
     ],

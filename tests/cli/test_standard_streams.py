@@ -12,7 +12,7 @@ import pytest
 CLIP = Path(__file__).parents[2] / "examples" / "clips" / "zh.flac"
 SAY = """
 import sys
-from sottovoce.cli.standard_streams import prepare_standard_streams
+from sottovoce.cli.main import prepare_standard_streams
 prepare_standard_streams()
 sys.stdout.write("Żółć 你好 \\U0001f600 \\udcff\\n")
 sys.stdout.flush()
@@ -28,7 +28,7 @@ def shell(command: str, *arguments: str, **more: str) -> subprocess.CompletedPro
     )
 
 
-@pytest.mark.parametrize("encoding", ["latin-1", "ascii", "cp1252", "utf-8"])
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
 def test_a_pipe_gets_utf8_whatever_the_locale_says(encoding: str) -> None:
     result = shell('"$@"', sys.executable, "-c", SAY, PYTHONIOENCODING=encoding)
     assert result.stdout.decode("utf-8") == "Żółć 你好 \U0001f600 \\udcff\n", result.stderr
@@ -70,18 +70,7 @@ def test_documents_in_files_need_no_standard_output(tmp_path: Path) -> None:
 def test_a_full_output_ends_a_batch(tmp_path: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full on this system")
-    command = [
-        sys.executable,
-        "-m",
-        "sottovoce",
-        "transcribe",
-        str(CLIP),
-        str(CLIP),
-        "-m",
-        "nano",
-        "-l",
-        "zh",
-    ]
-    result = shell('"$@" >/dev/full', *command)
+    words = ["transcribe", str(CLIP), str(CLIP), "-m", "nano", "-l", "zh"]
+    result = shell('"$@" >/dev/full', sys.executable, "-m", "sottovoce", *words)
     assert result.returncode == 2
     assert len(result.stderr.splitlines()) == 1, result.stderr

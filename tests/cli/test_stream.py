@@ -21,8 +21,7 @@ from rich.console import Console
 
 from sottovoce.audio.io import load_audio
 from sottovoce.cli import live
-from sottovoce.cli.live import EmittedWords, append_log, caught_up, file_pieces, n_joined
-from sottovoce.cli.live_view import LiveView
+from sottovoce.cli.live import EmittedWords, LiveView, append_log, caught_up, file_pieces, n_joined
 from sottovoce.cli.main import run
 from sottovoce.errors import OptionError
 from sottovoce.types import SAMPLE_RATE, Final, LanguageChanged, Partial, Samples, Unstable, Word
@@ -80,9 +79,8 @@ def test_standard_input_is_the_same_as_the_file(capsys: pytest.CaptureFixture[st
     assert probabilities(given) == pytest.approx(probabilities(read), abs=1e-4)
 
 
-@pytest.mark.parametrize("is_fifo", [False, True])
 @pytest.mark.parametrize(
-    ("kind", "codec"), [("wav", "pcm_s16le"), ("mp3", "libmp3lame"), ("webm", "libopus")]
+    ("kind", "codec", "is_fifo"), [("wav", "pcm_s16le", True), ("webm", "libopus", False)]
 )
 def test_a_pipe_of_a_sound_file_is_decoded(
     kind: str,
@@ -248,8 +246,6 @@ def test_boosted_phrases_come_out(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "quorl" not in said("--beam-size", "3")
     assert "quorl" in said("--beam-size", "3", *boost)
     assert "quorl" not in said("--hotwords", "Gertrude")
-    assert run([*command, *boost]) == 2
-    assert "beam" in capsys.readouterr().err
     assert run([*command, *boost, "--beam-size", "3", "--switching", "parallel"]) == 2
     assert "parallel" in capsys.readouterr().err
 
@@ -268,27 +264,8 @@ def test_an_ngram_model_takes_part(tmp_path: Path, capsys: pytest.CaptureFixture
     assert texts[0] != texts[1]
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        ["stream", *QUICK],
-        ["stream", str(CLIP), "--mic", *QUICK],
-        ["stream", str(CLIP), "--realtime", "--unaware", *QUICK],
-        ["stream", str(CLIP), "--languages", "klingon", *QUICK],
-        ["stream", str(CLIP), "--encoder", "exact", "--tail", "5", *QUICK],
-        ["stream", "missing.wav", *QUICK],
-        ["stream", str(CLIP), "--speakers", "many", *QUICK],
-    ],
-)
-def test_wrong_usage_is_one_line_and_exit_code_2(
-    wrong: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(wrong) == 2
-    assert len(capsys.readouterr().err.strip().splitlines()) <= 4
-
-
 def test_words_have_speakers(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sottovoce.api.make_live_speakers", one_speaker)
+    monkeypatch.setattr("sottovoce.speakers.choose.make_live_speakers", one_speaker)
     assert run(["stream", str(CLIP), *QUICK, "--languages", "en", "--speakers", "auto", "--jsonl"]) == 0
     finals = [event for event in lines(capsys) if event["type"] == "final"]
     assert {word["speaker"] for final in finals for word in final["words"]} == {"A"}
@@ -390,19 +367,3 @@ def test_what_cannot_be_written_is_said_before_the_model_is_loaded(
     assert run(["stream", str(CLIP), "--model", "nothing", option, str(missing)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert str(missing) in line
-
-
-def test_a_missing_recording_is_said_before_the_model_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["stream", "nowhere.wav", "--model", "nothing"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "nowhere.wav" in line
-
-
-def test_a_pipe_is_opened_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pipe = tmp_path / "pipe.flac"
-    os.mkfifo(pipe)
-    writer = threading.Thread(target=lambda: pipe.write_bytes(CLIP.read_bytes()), daemon=True)
-    writer.start()
-    assert run(["stream", str(pipe), *QUICK, "-l", "en", "--jsonl"]) == 0
-    assert any(json.loads(event)["type"] == "final" for event in capsys.readouterr().out.splitlines())
-    writer.join(20)

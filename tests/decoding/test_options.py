@@ -18,7 +18,6 @@ from sottovoce.options.decoding import DecodingOptions, shared_options
         ({"sample_len": 0}, "sample_len"),
         ({"beam_size": 0}, "beam_size"),
         ({"beam_size": 2, "temperature": 0.5}, "beam search needs temperature 0"),
-        ({"patience": 1.0}, "needs a beam_size"),
         ({"beam_size": 2, "patience": 0.1}, "at least 1"),
         ({"length_penalty": 1.5}, "length_penalty"),
         ({"max_initial_timestamp": 31.0}, "max_initial_timestamp"),

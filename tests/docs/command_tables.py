@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
@@ -14,13 +15,13 @@ from typing import cast
 import click
 
 from sottovoce.api import Model, load_model
+from sottovoce.cli.flags import SectionedCommand
 from sottovoce.cli.main import cli
-from sottovoce.cli.sections import SectionedCommand
 from sottovoce.cli.transcribe import SECTIONS
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.live import LiveDecodingOptions
-from sottovoce.options.schema import Api, Option, Program, options_of
+from sottovoce.options.schema import Api, Option, options_of
 from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import VadOptions
@@ -53,11 +54,17 @@ OWNERS = {
         LiveDecodingOptions,
     )
 }
-PROGRAMS: dict[str, tuple[Program, ...]] = {
+PROGRAMS = {
     "whisper.cpp": ("cpp",),
     "openai-whisper": ("openai", "python"),
     "faster-whisper": ("faster", "python"),
 }
+ELSEWHERE: dict[str, dict[str, str]] = json.loads(
+    Path(__file__).with_name("other_programs.json").read_text(encoding="utf-8")
+)
+"""What other programs call an option, by its key: names on the command line and in code, apart by spaces;
+those of openai-whisper without the `--` that all of them have there. python: of openai-whisper and
+faster-whisper alike; cpp: of whisper.cpp."""
 COMING = tuple(DOCS / f"from-{name.replace('.', '-')}.md" for name in PROGRAMS)
 NAMES = re.compile(r"(<!-- options of (?P<of>[a-z.-]+) -->\n)(?P<rows>.*?)(<!-- end -->)", re.DOTALL)
 ARGUMENTS = {"model": "load_model(name)"}
@@ -129,9 +136,10 @@ def class_table(name: str) -> str:
 
 
 def all_options() -> list[Option]:
-    """Of the command that transcribes, in the order of its help, and those of the library without a flag."""
+    """Of the command that transcribes, in the order of its help, and those of recordings without a flag."""
     typed = [option for options in SECTIONS.values() for option in options]
-    fields = [option for owner in OWNERS.values() for option in options_of(owner)]
+    owners = [owner for owner in OWNERS.values() if owner is not LiveDecodingOptions]
+    fields = [option for owner in owners for option in options_of(owner)]
     return [*typed, *(option for option in fields if option.flags is None)]
 
 
@@ -149,6 +157,12 @@ def in_python(option: Option) -> str:
     return f"`{name}`" if (name := ARGUMENTS.get(option.key, usual)) else ""
 
 
+def names_elsewhere(option: Option, program: str) -> list[str]:
+    """What another program calls an option."""
+    named = ELSEWHERE.get(option.key or option.field, {})
+    return " ".join(named.get(one, "") for one in PROGRAMS[program]).split()
+
+
 def names_table(program: str, notes: Mapping[str, str]) -> str:
     """A table of the options that another program has, in Markdown.
 
@@ -156,7 +170,7 @@ def names_table(program: str, notes: Mapping[str, str]) -> str:
     """
     rows = [f"| {program} | sottovoce | in Python | |", "|---|---|---|---|"]
     for option in all_options():
-        names = " ".join(option.elsewhere.get(one, "") for one in PROGRAMS[program]).split()
+        names = names_elsewhere(option, program)
         theirs = ", ".join(f"`{name}`" for name in names)
         ours = f"`{option.flags}`" if option.flags else ""
         if names:

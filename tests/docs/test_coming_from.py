@@ -21,7 +21,7 @@ from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import VadOptions
 from sottovoce.options.writer import WriterOptions
 from sottovoce.types import Word
-from tests.docs.command_tables import COMING, PROGRAMS, all_options, names_table, with_names
+from tests.docs.command_tables import COMING, PROGRAMS, all_options, names_elsewhere, names_table, with_names
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ("from-whisper-cpp.md", "from-openai-whisper.md", "from-faster-whisper.md")
@@ -131,9 +131,7 @@ def test_tables_are_those_of_the_options(page: Path) -> None:
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_name_elsewhere_is_one_option(program: str) -> None:
     every = {id(option): option for option in all_options()}.values()
-    names = [
-        name for one in every for key in PROGRAMS[program] for name in one.elsewhere.get(key, "").split()
-    ]
+    names = [name for one in every for name in names_elsewhere(one, program)]
     assert len(names) > 40
     assert len(names) == len(set(names))
 

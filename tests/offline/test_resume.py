@@ -19,7 +19,7 @@ from sottovoce.engine.executor import LocalExecutor
 from sottovoce.errors import OptionError
 from sottovoce.offline.resume import DraftState, ResumePoint, segment_of_json, segment_to_json
 from sottovoce.offline.transcriber import SecondModel
-from sottovoce.options.deferral import DeferralOptions
+from sottovoce.options.fallback import DeferralOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.types import Samples, Segment
 

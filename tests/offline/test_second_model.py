@@ -16,7 +16,7 @@ from sottovoce.offline.longform import transcriber_for, transcription_of
 from sottovoce.offline.resume import ResumePoint, SeekPlace, StateSnapshot
 from sottovoce.offline.transcriber import SecondModel
 from sottovoce.offline.transcription import FileTranscription
-from sottovoce.options.deferral import DeferralOptions
+from sottovoce.options.fallback import DeferralOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Samples, Segment

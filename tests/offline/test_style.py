@@ -18,8 +18,7 @@ from sottovoce.offline.style import clean_segment, in_style
 from sottovoce.offline.transcriber import TranscriptionState
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
-from sottovoce.options.recording_defaults import VERBATIM_LOOPS
-from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.options.transcribe import VERBATIM_LOOPS, TranscribeOptions
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.text.verbatim import VERBATIM_PROMPTS
 from sottovoce.types import Segment, Word

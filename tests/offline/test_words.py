@@ -16,7 +16,7 @@ from sottovoce.offline.words import (
     place_words,
     usual_duration,
 )
-from sottovoce.options.recording_defaults import APPENDED, PREPENDED
+from sottovoce.options.transcribe import APPENDED, PREPENDED
 from sottovoce.types import Segment
 from tests.decoding import rig
 

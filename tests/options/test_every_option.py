@@ -9,10 +9,9 @@ import click
 import pytest
 
 from sottovoce.cli.call import Call
+from sottovoce.cli.documents import writer_options
 from sottovoce.cli.flags import LIBRARY, flag, read_values
-from sottovoce.cli.line_breaks import writer_options
-from sottovoce.cli.transcribe import transcribe
-from sottovoce.cli.transcribe_request import transcribe_options
+from sottovoce.cli.transcribe import transcribe, transcribe_options
 from sottovoce.errors import OptionError
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
@@ -28,8 +27,6 @@ from sottovoce.serving.parsing.forms import FORM, Fields, fields_of, read_form, 
 CONTEXT: dict[str, Any] = {"obj": Call(), "help_option_names": ["-h", "--help"]}
 """As the whole command line has it: click keeps the names of the help option once they were looked at."""
 BESIDE = {
-    "carry_initial_prompt": ["--initial-prompt", "Anna"],
-    "word_threshold": ["-w"],
     "hallucination_silence_threshold": ["-w"],
     "max_line_count": ["-w", "--max-line-width", "40"],
     "max_line_width": ["-w"],

@@ -18,8 +18,7 @@ from sottovoce.types import Transcript
 
 pytest.importorskip("matplotlib")
 
-from sottovoce.pictures.draw import PANELS, draw, panels_of
-from sottovoce.pictures.figure_data import FigureData, collect, likeliest
+from sottovoce.pictures.draw import FigureData, collect, draw, likeliest
 
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"
 
@@ -87,13 +86,6 @@ def test_any_letters_can_be_drawn(seen: FigureData, tmp_path: Path) -> None:
 def test_too_much_is_told(nano: Model) -> None:
     with pytest.raises(OptionError, match=r"expected 0\.1 to 30 s, got 31\.00 s"):
         collect(nano, np.zeros(31 * 16_000, np.float32), Transcript((), "en", 31.0, "nano"))
-
-
-def test_panels_have_names() -> None:
-    assert panels_of("all") == PANELS
-    assert panels_of("attention, mel") == ("mel", "attention")
-    with pytest.raises(OptionError, match="expected some of"):
-        panels_of("wave")
 
 
 def test_the_command_draws(tmp_path: Path) -> None:

@@ -12,8 +12,7 @@ import pytest
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel
-from sottovoce.evaluation.latency import word_latencies
-from sottovoce.evaluation.live_run import run_live
+from sottovoce.evaluation.latency import run_live, word_latencies
 from sottovoce.evaluation.wer import ScoredUtterance, score
 from sottovoce.language.probe import LanguageProbe
 from sottovoce.models.checkpoint.base import Checkpoint

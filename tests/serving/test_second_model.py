@@ -23,7 +23,7 @@ from sottovoce.engine.calls import CallGenerator, CallRelay, HostCall, OtherMode
 from sottovoce.engine.executor import LocalExecutor
 from sottovoce.errors import OptionError
 from sottovoce.models.checkpoint.base import Checkpoint
-from sottovoce.options.deferral import DeferralOptions
+from sottovoce.options.fallback import DeferralOptions
 from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.settings import JobSettings, ModelSettings, Work
 from sottovoce.types import EncoderOutput, Features

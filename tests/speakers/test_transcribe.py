@@ -128,7 +128,6 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     [
         (["--speakers", "many"], "speakers: expected 'auto' or how many there are, got 'many'"),
         (["--speakers", "0"], "speakers: expected 'auto' or at least 1, got 0"),
-        (["--speaker-engine", "pyannote"], "--speaker-engine: needs --speakers"),
     ],
 )
 def test_one_line_for_what_cannot_be(wish: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:

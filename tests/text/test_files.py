@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from sottovoce.archive.listing import list_recordings
-from sottovoce.cli.align_files import read_text as text_to_align
-from sottovoce.cli.ctc_inputs import read_emissions, read_priors
+from sottovoce.cli.align import read_text as text_to_align
+from sottovoce.cli.ctc_decode import read_emissions, read_priors
 from sottovoce.cli.main import run
 from sottovoce.cli.serve import read_toml
 from sottovoce.cli.serve_app import api_keys

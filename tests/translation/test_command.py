@@ -157,7 +157,6 @@ def test_an_english_only_model_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--translate-to", "en", "--task", "translate"], "cannot be combined with --task translate"),
         (["--translate-to", "fr", "--translation-url", "http://x"], "needs --translation-model"),
         (["--translate-to", "fr", "--translation-url", "x", "--translation-model", "m"], "expected http://"),
-        (["--translation-model", "m"], "--translation-model: needs --translate-to"),
         (["--translate-to", "en", "--glossary", "x"], "--glossary: needs --translation-url"),
         (
             [*SERVER, "--glossary", "nowhere.txt"],

@@ -126,7 +126,6 @@ def test_a_server_that_fails_does_not_end_the_session(capsys: pytest.CaptureFixt
         (["--translate-to", "fr"], "needs --translation-url; Whisper itself translates into English alone"),
         (["--translate-to", "en", "--glossary", "x"], "--glossary: needs --translation-url"),
         (["--translate-to", "en", "--task", "translate"], "cannot be combined with --task translate"),
-        (["--glossary", "x"], "--glossary: needs --translate-to"),
     ],
 )
 def test_bad_input_is_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,8 +32,7 @@ from sottovoce.offline.words import cut_at_sentence_ends, merge_punctuation, usu
 from sottovoce.options.align import AlignOptions
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
-from sottovoce.options.recording_defaults import APPENDED, PREPENDED
-from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.options.transcribe import APPENDED, PREPENDED, TranscribeOptions
 from sottovoce.options.vad import VadOptions
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.text.word_edits import equal_words

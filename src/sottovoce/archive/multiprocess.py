@@ -105,7 +105,6 @@ class MultiprocessTranscription(Iterator[Segment]):
         return segment
 
     def _note(self, result: _ReadPart) -> None:
-        """Add up what a part reports beside its segments."""
         if result.unread is not None:
             self.unread = (*(self.unread or ()), *result.unread)
         for code, seconds in result.outside_languages.items():
@@ -132,17 +131,9 @@ def transcribe_parts(
 
     model: of this process; detects the language where it is not given. load: loads a model in each of the
     others (it is pickled and sent there). options: with all keywords of `Model.transcribe` put in.
-    Raises: OptionError for clip_timestamps, speakers, channels and speaker_turns, which need the whole
-        recording; AudioError. While iterating: what a process raises.
+    options must have no clip_timestamps, speakers, channels or speaker_turns: these need the whole recording.
+    Raises: AudioError. While iterating: what a process raises.
     """
-    if options.clip_timestamps:
-        raise OptionError("processors: cannot be combined with clip_timestamps")
-    if options.speakers is not None or options.channels != "mixed":
-        raise OptionError("processors: cannot be combined with speakers or channels")
-    if options.decoding.speaker_turns:
-        raise OptionError(
-            "processors: cannot be combined with speaker_turns, which are counted from the start"
-        )
     speech, start_s, end_s, duration_s = _find_speech(source, options)
     if end_s - start_s < 2 * SHORTEST_PART_S:
         n_workers = 1
@@ -257,7 +248,6 @@ class _PartWorker:
         return result
 
     def end(self) -> None:
-        """End the process, whatever it is doing."""
         self.pipe.close()
         if self.process.is_alive():
             self.process.terminate()

@@ -16,8 +16,7 @@ from typing import Any, BinaryIO, Protocol
 
 from filelock import FileLock, Timeout
 
-from sottovoce.archive.listing import Item
-from sottovoce.archive.table_rows import Row
+from sottovoce.archive.listing import Item, Row
 from sottovoce.errors import MissingExtraError, OptionError, cause_of
 from sottovoce.formats.document import json_text
 from sottovoce.formats.output import writable_folder
@@ -29,34 +28,22 @@ _BEGINNING = b'{"id": '
 
 
 class ResultTable(Protocol):
-    """A table being written."""
+    """A table being written. Methods raise OptionError for a file of something else and for a full disk."""
 
     def rows(self) -> Iterator[Row]:
-        """Yield the rows of the table.
-
-        Raises: OptionError for a file of something else.
-        """
+        """Yield the rows of the table."""
         ...
 
     def replace(self, rows: Sequence[Row]) -> None:
-        """Write the table anew with these rows alone.
-
-        Raises: OptionError when it cannot be written.
-        """
+        """Write the table anew with these rows alone."""
         ...
 
     def append(self, row: Row) -> None:
-        """Add a row.
-
-        Raises: OptionError when it cannot be written.
-        """
+        """Add a row."""
         ...
 
     def flush(self) -> None:
-        """Write added rows to disk.
-
-        Raises: OptionError when it cannot be written.
-        """
+        """Write added rows to disk."""
         ...
 
 

@@ -1,21 +1,27 @@
-"""`sottovoce align`: its options; the work is in `align_files`."""
+"""`sottovoce align`: a recording and its text in, documents with times out."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import click
 
-from sottovoce.cli.call import this_call
-from sottovoce.cli.flags import grouped
-from sottovoce.cli.options import MODEL
-from sottovoce.cli.sections import SectionedCommand
+from sottovoce.cli.call import Call, this_call
+from sottovoce.cli.documents import documents_of, with_output_file
+from sottovoce.cli.each_file import each_file
+from sottovoce.cli.flags import SectionedCommand, grouped, typed_options
+from sottovoce.cli.options import MODEL, open_model
 from sottovoce.cli.transcribe import LAYOUT, OUTPUT_DIR, OUTPUT_FORMAT
-from sottovoce.cli.transcribe_request import typed_options
+from sottovoce.errors import OptionError
+from sottovoce.formats.base import info_of
+from sottovoce.formats.files import load_text, parse_text
 from sottovoce.formats.output import STANDARD_OUTPUT
 from sottovoce.options.align import AlignOptions
-from sottovoce.options.schema import Option, options_of
+from sottovoce.options.schema import Option, made, options_of
+from sottovoce.types import Transcript
 
 ALIGNMENT = (
     Option(
@@ -45,8 +51,35 @@ def align(context: click.Context, /, recording: str, text: str, **given: Any) ->
     TEXT is a file: a text, whose lines and sentences become segments, or a transcript (json, srt, vtt) whose
     times are to be refined; `-` reads either from standard input. Every segment has its words with times.
     """
-    from sottovoce.cli.align_files import align_file
-    from sottovoce.cli.documents import with_output_file
-
     named = with_output_file([recording], given, typed_options(context))
     return align_file(recording, text, named, this_call(context))
+
+
+def align_file(recording: str, text: str, given: Mapping[str, Any], call: Call) -> int:
+    """Align a recording with its text; return the exit code.
+
+    Raises: SottovoceError for a text that cannot be read, or wrong options.
+    """
+    options = made(AlignOptions, given)
+    if recording == text == "-":
+        raise OptionError("standard input: expected the recording or the text there, got '-' for both")
+    shown = {**given, "word_timestamps": True, "colour_confidence": False}
+    documents = documents_of([recording], shown)
+    script = read_text(text)
+    model = open_model(given)
+
+    def work(name: str) -> None:
+        aligned = model.align(
+            sys.stdin.buffer if name == "-" else name, script, language=given["language"], options=options
+        )
+        call.interrupts.check()
+        begun = documents.info(name, aligned.model)
+        info = replace(info_of(aligned, begun.source), audio=begun.audio, spectrogram=begun.spectrogram)
+        documents.write(name, aligned, info)
+
+    return each_file([recording], work, call=call)
+
+
+def read_text(name: str) -> str | Transcript:
+    """Read a text, or a transcript, from a file or from a pipe (`-`)."""
+    return parse_text(sys.stdin.buffer.read(), "standard input") if name == "-" else load_text(name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -16,10 +15,10 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from sottovoce.cli.flags import SectionedCommand
 from sottovoce.cli.options import LANGUAGE, MODEL, beam_size, open_model
-from sottovoce.cli.parameters import Finite
-from sottovoce.cli.sections import SectionedCommand
 from sottovoce.errors import OptionError
+from sottovoce.options.schema import Option
 
 if TYPE_CHECKING:
     from sottovoce.api import Model
@@ -32,19 +31,18 @@ CHOSEN = ("model", "dtype", "backend")
 MEASURE = (
     *LANGUAGE,
     *beam_size(5),
-    click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Of each measure."),
-    click.option(
-        "--seconds",
-        type=Finite(LEAST_S),
+    Option("Of each measure.", key="repeats", kind="integer", default=3, least=1),
+    Option(
+        "Of the recording, from its start; 0.1 at least.",
+        key="seconds",
+        kind="number",
         default=60.0,
-        show_default=True,
-        help="Of the recording, from its start; 0.1 at least.",
+        least=LEAST_S,
     ),
-    click.option("--no-live", is_flag=True, help="Leave the live session out."),
-    click.option("--json", "as_json", is_flag=True, help="One JSON document a model instead of a table."),
+    Option("Leave the live session out.", key="no_live", kind="flag"),
+    Option("One JSON document a model instead of a table.", key="json", kind="flag"),
 )
 UPDATE_S = 0.5
-MEMORY = "peak memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +77,7 @@ def bench(file: str | None, **given: Any) -> None:
             for measured in measures({**given, **chosen}, samples):
                 found.setdefault(_label(chosen), []).append(measured)
                 bar.update(1)
-    if given["as_json"]:
+    if given["json"]:
         for choice, (runtime, *rows) in zip(choices, found.values(), strict=True):
             numbers = {row.name: row.numbers for row in rows}
             named = dict(zip(CHOSEN, choice, strict=True))
@@ -96,33 +94,26 @@ def measures(given: Mapping[str, Any], samples: Samples | None) -> Iterator[Meas
     forget_peak()
     model = open_model(given)
     yield Measured("runtime", model.backend.runtime, {})
-    yield _loaded(loading)
+    numbers = {"s": loading.median_s, "lowest_s": loading.lowest_s, "highest_s": loading.highest_s}
+    shown = f"{loading.median_s:.2f} s ({loading.lowest_s:.2f}-{loading.highest_s:.2f})"
+    yield Measured("loading", shown, {name: round(seconds, 4) for name, seconds in numbers.items()})
     for name, timing in model_parts(model.backend, given["beam_size"], given["repeats"]):
         yield _of_timing(name, timing)
     if samples is not None:
         yield _transcribed(model, samples, given)
         if not given["no_live"]:
             yield _live(model, samples, given)
-    yield _memory(peak_bytes())
+    peak = peak_bytes()  # the most that the process held since the model was opened
+    if peak is None:
+        yield Measured("peak memory", "unknown here", {})
+    else:
+        yield Measured("peak memory", f"{peak / 1e6:.0f} MB", {"mb": round(peak / 1e6, 1)})
 
 
 def _label(chosen: Mapping[str, str | None]) -> str:
     """Return the head of a column; a runtime that was chosen by name stands in it."""
     runtime = "" if chosen["backend"] == "auto" else f" {chosen['backend']}"
     return f"{chosen['model'] or 'default'} {chosen['dtype']}{runtime}"
-
-
-def _loaded(timing: Timing) -> Measured:
-    numbers = {"s": round(timing.median_s, 4), "lowest_s": round(timing.lowest_s, 4)}
-    shown = f"{timing.median_s:.2f} s ({timing.lowest_s:.2f}-{timing.highest_s:.2f})"
-    return Measured("loading", shown, {**numbers, "highest_s": round(timing.highest_s, 4)})
-
-
-def _memory(peak: int | None) -> Measured:
-    """The most that the process held since the model was opened."""
-    if peak is None:
-        return Measured(MEMORY, "unknown here", {})
-    return Measured(MEMORY, f"{peak / 1e6:.0f} MB", {"mb": round(peak / 1e6, 1)})
 
 
 def _of_timing(name: str, timing: Timing) -> Measured:
@@ -156,18 +147,17 @@ def _live(model: Model, samples: Samples, given: Mapping[str, Any]) -> Measured:
     """A live session once: its state is warm after the first words."""
     import statistics
 
-    from sottovoce.evaluation.live_run import run_live
+    from sottovoce.evaluation.latency import run_live
 
     languages = None if given["language"] == "auto" else given["language"]
-    updates = _Updates()
-    run = run_live(model.session(languages), samples, chunk_s=UPDATE_S, on_piece=updates.done)
+    run = run_live(model.session(languages), samples, chunk_s=UPDATE_S)
     load = run.cpu_s / run.duration_s
     numbers = {
         "processor_s_a_second": round(load, 4),
-        "late_updates": round(updates.late, 4),
+        "late_updates": round(run.late_updates, 4),
         "n_words": float(len(run.words)),
     }
-    shown = f"{load:.2f} processor s/s, {updates.late:.0%} of updates late"
+    shown = f"{load:.2f} processor s/s, {run.late_updates:.0%} of updates late"
     if run.words:
         late = statistics.median(
             elapsed - word.end for word, elapsed in zip(run.words, run.elapsed_s, strict=True)
@@ -175,26 +165,6 @@ def _live(model: Model, samples: Samples, given: Mapping[str, Any]) -> Measured:
         numbers["word_delay_s"] = round(late, 3)
         shown += f", words {late:.2f} s late"
     return Measured(f"live, updates of {UPDATE_S:g} s", shown, numbers)
-
-
-class _Updates:
-    """How many updates were not done when the audio of the next one was there, had it come in real time."""
-
-    def __init__(self) -> None:
-        self._clock_s, self._begun = 0.0, time.perf_counter()
-        self._n_late = self._n_all = 0
-
-    def done(self, given_s: float, _: object) -> None:
-        """Count one. given_s: seconds of audio that it was the end of."""
-        now = time.perf_counter()
-        self._clock_s = max(self._clock_s, given_s) + now - self._begun
-        self._begun = now
-        self._n_all += 1
-        self._n_late += self._clock_s > given_s + UPDATE_S
-
-    @property
-    def late(self) -> float:
-        return self._n_late / self._n_all
 
 
 def _print(found: Mapping[str, list[Measured]]) -> None:
@@ -207,7 +177,6 @@ def _print(found: Mapping[str, list[Measured]]) -> None:
 
 
 def _beginning(file: str, seconds: float) -> Samples:
-    """The first seconds of a recording, or all of a shorter one."""
     from sottovoce.audio.io import load_audio
     from sottovoce.types import SAMPLE_RATE
 
@@ -218,10 +187,7 @@ def _beginning(file: str, seconds: float) -> Samples:
 
 
 def _check(choices: Iterable[tuple[str | None, ...]], given: Mapping[str, Any]) -> None:
-    """Look for all models, number formats and runtimes before any of them is measured.
-
-    Raises: ModelNotFoundError, OptionError.
-    """
+    """Look for all models, number formats and runtimes before any of them is measured."""
     from sottovoce.backends.choice import AUTO, check_runtime
     from sottovoce.backends.registry import choose_device, choose_number_format
     from sottovoce.models.sources.base import Sources
@@ -250,7 +216,6 @@ def _several(text: str | None) -> list[str | None]:
 
 
 def _n_measures(has_file: bool, given: Mapping[str, Any]) -> int:
-    """Rows of `measures`, for the bar."""
     of_file = 1 + (not given["no_live"]) if has_file else 0
     return 7 + int(given["beam_size"] > 1) + of_file
 

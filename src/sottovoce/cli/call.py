@@ -1,18 +1,147 @@
-"""What holds for a whole call of the command, whichever the subcommand: how much to say, and interrupts."""
+"""State of one call of the command line: how much to say, errors as one line, and interrupts.
+
+Ctrl-C, SIGTERM and SIGHUP all raise KeyboardInterrupt, so that the same code tidies up after each.
+
+Python raises KeyboardInterrupt wherever it happens to be. In two places the exception is dropped: inside
+a destructor, and inside a callback from C that drops exceptions. libav reads files through such a
+callback: an interrupt there looked like a damaged file, so that a recording ended early and the exit code
+was 0. Here an interrupt that falls into one of them is raised a moment later.
+"""
 
 from __future__ import annotations
 
+import _thread
 import logging
+import signal
 import sys
+import threading
 import traceback
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import FrameType
 
 import click
 
-from sottovoce.cli.interrupt import Interrupts
+RETRY_S = 0.01
+SWALLOWED_S = 3.0
+"""An interrupt that nothing came of by then is raised again; tidying up takes less."""
+FILES = "sottovoce.audio.sources"
+"""The module whose `CheckedFile` libav calls; not imported here, where only help may be wanted."""
+CALLBACKS = frozenset({"read", "seek", "tell", "seekable", "readable"})
+WORDS = {"SIGINT": "interrupted", "SIGTERM": "terminated", "SIGHUP": "hung up"}
+"""The signals that are handled, where the system has them, and what is said of each."""
+
+
+class Interrupts:
+    """Handles the signals, and remembers one in case that its exception is swallowed somewhere after all.
+
+    Each becomes a KeyboardInterrupt, so that whatever tidies up after Ctrl-C does so after all of them.
+    """
+
+    def __init__(self) -> None:
+        self._pending: signal.Signals | None = None
+        self._last = signal.SIGINT
+        self._is_deferring = False
+
+    @contextmanager
+    def handled(self) -> Iterator[None]:
+        """Handle the signals in here, each unless it is ignored or handled by others, or this is a thread."""
+        before = {number: signal.getsignal(number) for number in _signals() if _is_free(number)}
+        try:
+            for number in before:
+                signal.signal(number, self._handle)
+            yield
+        finally:
+            self.take()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    @contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Let what is done in here come to its end first; a second interrupt does not wait.
+
+        Raises: KeyboardInterrupt at the end when one came.
+        """
+        self._is_deferring = True
+        try:
+            yield
+        finally:
+            self._is_deferring = False
+        self.check()
+
+    def check(self) -> None:
+        """Raises: KeyboardInterrupt when one came and was not taken."""
+        if self._pending is not None:
+            raise KeyboardInterrupt
+
+    def take(self) -> None:
+        self._pending = None
+
+    @property
+    def word(self) -> str:
+        """What became of the call: interrupted, terminated."""
+        return WORDS[self._last.name]
+
+    @property
+    def exit_code(self) -> int:
+        """Of a call that an interrupt ended, as shells count: 128 and the number of the last signal."""
+        return 128 + self._last
+
+    @property
+    def is_polite_end(self) -> bool:
+        """Whether the last interrupt asked the process to end, rather than a person this recording."""
+        return self._last is not signal.SIGINT
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        is_waiting = self._is_deferring and self._pending is None
+        self._pending = self._last = signal.Signals(number)
+        if is_waiting:
+            return
+        is_dropped = drops_exceptions(frame)
+        again = threading.Timer(RETRY_S if is_dropped else SWALLOWED_S, self._again)
+        again.daemon = True
+        again.start()
+        if not is_dropped:
+            raise KeyboardInterrupt
+
+    def _again(self) -> None:
+        """Raise it once more in the main thread, waking a call that waits there, unless it was dealt with."""
+        if self._pending is None:
+            return
+        if sys.platform == "win32":
+            _thread.interrupt_main(self._pending)
+        else:
+            signal.pthread_kill(threading.main_thread().ident or 0, self._pending)
+
+
+def drops_exceptions(frame: FrameType | None) -> bool:
+    """Tell whether an exception raised in a frame would be dropped on its way up."""
+    while frame is not None:
+        name, module = frame.f_code.co_name, frame.f_globals.get("__name__")
+        if name == "__del__" or (module == FILES and name in CALLBACKS):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _signals() -> list[signal.Signals]:
+    """Those of `WORDS` that this system has, where they can be handled: in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        return []
+    return [number for number in signal.Signals if number.name in WORDS]
+
+
+def _is_free(number: signal.Signals) -> bool:
+    """Whether nobody handles a signal: Python's own way with Ctrl-C, or the system's with the others."""
+    default = signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL
+    return signal.getsignal(number) is default
+
 
 LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
+OUT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
+"""How torch's allocators say it, in RuntimeErrors without a kind of their own."""
 
 
 @dataclass(slots=True)
@@ -43,7 +172,6 @@ class Call:
 
 
 def this_call(context: click.Context) -> Call:
-    """Return the call that a subcommand runs in."""
     call = context.find_object(Call)
     assert call is not None, "the command line is run by sottovoce.cli.main.run"
     return call
@@ -90,5 +218,11 @@ def one_line(message: str) -> str:
 
 
 def say_error(message: str) -> None:
-    """Write one line on standard error."""
     click.echo(f"error: {one_line(message)}", err=True)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether memory ran out, on the processor or a device."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in OUT_OF_MEMORY)

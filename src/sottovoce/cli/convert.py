@@ -1,17 +1,34 @@
-"""`sottovoce convert`: its options; the work is in `convert_files`."""
+"""`sottovoce convert`: transcripts in, documents out, without a model and without PyTorch."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import click
 
-from sottovoce.cli.call import this_call
-from sottovoce.cli.sections import SectionedCommand
-from sottovoce.cli.transcribe import COLOUR_CONFIDENCE, LAYOUT, OUTPUT_DIR, OUTPUT_FORMAT, REGROUP
-from sottovoce.cli.transcribe_request import typed_options
+from sottovoce.cli.call import Call, this_call
+from sottovoce.cli.documents import Documents, documents_of, with_output_file, writer_options
+from sottovoce.cli.each_file import Progress, each_file
+from sottovoce.cli.flags import SectionedCommand, typed_options
+from sottovoce.cli.transcribe import (
+    COLOUR_CONFIDENCE,
+    LAYOUT,
+    OUTPUT_DIR,
+    OUTPUT_FORMAT,
+    REGROUP,
+)
+from sottovoce.errors import OptionError
+from sottovoce.formats.base import info_of
+from sottovoce.formats.files import load_transcript, parse_transcript
+from sottovoce.formats.output_names import STANDARD_INPUT, label_of
+from sottovoce.formats.plain import RttmWriter
+from sottovoce.offline.regroup import Rule, parse_rules, regrouped
 from sottovoce.options.schema import Option
+from sottovoce.types import Transcript
 
 CONVERTED = (
     OUTPUT_FORMAT,
@@ -41,7 +58,92 @@ def convert(context: click.Context, /, files: tuple[str, ...], **given: Any) -> 
     Options that place single words need a transcript with words. Documents are called as those of
     `transcribe`: talk.srt of talk.json.
     """
-    from sottovoce.cli.convert_files import convert_files
-    from sottovoce.cli.documents import with_output_file
-
     return convert_files(files, with_output_file(files, given, typed_options(context)), this_call(context))
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """What to do with every transcript of a call.
+
+    needs_words: for whatever option. recording: what a page plays, if any. wants_all: formats were not named.
+    """
+
+    documents: Documents
+    rules: Sequence[Rule]
+    needs_words: bool
+    recording: Path | None
+    wants_all: bool
+
+    def write(self, name: str) -> None:
+        """Write the documents of one transcript."""
+        transcript = load_transcript(name) if name != STANDARD_INPUT else read_standard_input()
+        if self.needs_words and any(segment.words is None for segment in transcript.segments):
+            raise OptionError(
+                f"transcript '{name}': expected words with times, got none; an option places words "
+                "(transcribe with --word-timestamps)"
+            )
+        if self.rules:
+            transcript = replace(transcript, segments=tuple(regrouped(transcript.segments, self.rules)))
+        info = info_of(transcript, None if name == STANDARD_INPUT else label_of(Path(name).name))
+        if self.recording is not None:
+            info = self.documents.with_recording(
+                replace(info, source=label_of(self.recording.name)), self.recording
+            )
+        self._documents_for(name, transcript).write(name, transcript, info)
+
+    def _documents_for(self, name: str, transcript: Transcript) -> Documents:
+        """Without a document of speakers where nobody told them apart and nobody asked for it by name."""
+        has_speakers = transcript.turns or any(segment.speaker for segment in transcript.segments)
+        others = [writer for writer in self.documents.writers if not isinstance(writer, RttmWriter)]
+        if has_speakers or len(others) == len(self.documents.writers):
+            return self.documents
+        if not self.wants_all:
+            raise OptionError(f"transcript '{name}': expected speakers for output format 'rttm', got none")
+        return replace(self.documents, writers=others)
+
+
+def convert_files(files: Sequence[str], given: Mapping[str, Any], call: Call) -> int:
+    """Write the documents of every transcript, whatever happens to the others; return the exit code.
+
+    Raises: OptionError for what is wrong with the call.
+    """
+    transcribed = {**given, "word_timestamps": True, "speakers": "auto"}  # whether it was, each file tells
+    rules = () if given["regroup"] is None else parse_rules(given["regroup"])
+    documents = documents_of(files, transcribed)
+    conversion = Conversion(
+        documents=documents,
+        rules=rules,
+        needs_words=bool(rules) or writer_options(transcribed).need_words,
+        recording=recording_of(files, given, documents),
+        wants_all=given["output_format"] == "all",
+    )
+
+    def work(name: str) -> None:
+        call.interrupts.check()
+        conversion.write(name)
+
+    inputs = documents.inputs(files)
+    progress = Progress(len(inputs), quiet=documents.is_text_on_terminal)
+    return each_file(inputs, work, progress=progress, call=call, advice="fewer inputs at once")
+
+
+def recording_of(files: Sequence[str], given: Mapping[str, Any], documents: Documents) -> Path | None:
+    """Find the recording that a page plays.
+
+    Raises: OptionError for several transcripts, and where it is to be put into a page and is not given.
+    """
+    name = given["recording"]
+    if documents.folder is None:
+        return None
+    if name is None and given["embed_audio"]:
+        raise OptionError("--embed-audio: needs --recording")
+    if name is None:
+        return None
+    if len(set(files)) > 1:
+        raise OptionError(f"--recording: is of one transcript, got {len(set(files))}")
+    return Path(name)
+
+
+def read_standard_input() -> Transcript:
+    """Read a transcript from a pipe."""
+    return parse_transcript(sys.stdin.buffer.read(), "standard input")

@@ -1,7 +1,11 @@
-"""`sottovoce ctc`: decode the emissions of any CTC model with language models, and tune their weights."""
+"""`sottovoce ctc`: decode the emissions of any CTC model with language models, and tune their weights.
+
+The options; the work is in `ctc_decode`. Imports nothing heavy: `--help` answers at once.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -9,14 +13,31 @@ from typing import Any
 
 import click
 
-from sottovoce.cli.ctc_batch import BatchedDecoding, Decoded
-from sottovoce.cli.ctc_checks import check_companions, check_greedy, check_tried, check_words
-from sottovoce.cli.ctc_request import DECODER, FILE, DecoderRequest
-from sottovoce.cli.ctc_tune import DevelopmentSet, combinations, tried
-from sottovoce.cli.parameters import numbers
-from sottovoce.cli.sections import SectionedCommand
-from sottovoce.ctc import load_ngram
+from sottovoce.cli.ctc_options import DecoderOptions
+from sottovoce.cli.flags import SectionedCommand, check_exclusive, grouped, read_values
+from sottovoce.options.schema import Option, made, options_of
 from sottovoce.types import Hypothesis
+
+DECODER = options_of(DecoderOptions)
+SECTIONS = {
+    heading: grouped(heading, of=DECODER) for heading in ("Emissions", "Search", "Language models", "Words")
+}
+OUTPUT = (
+    Option("Hypotheses per utterance.", key="nbest", kind="integer", default=1, least=1),
+    Option("The likeliest path instead of a search.", key="greedy", kind="flag"),
+    Option("Utterances decoded at once.", key="batch_size", kind="integer", default=8, least=1),
+)
+TRIED = (
+    Option("For --lm-weight.", key="lm_weights", kind="numbers", default="0.2,0.4,0.6,0.8,1.0"),
+    Option("For --word-score.", key="word_scores", kind="numbers", default="-1,0,1,2"),
+    Option("For --neural-weight.", key="neural_weights", kind="numbers", unset="that one alone"),
+    Option("For --hotword-weight.", key="hotword_weights", kind="numbers", unset="that one alone"),
+)
+EXCLUSIVE = {
+    "model": ("labels", "blank", "frame_ms", "logits"),
+    "greedy": ("lm", "label_lm", "lexicon", "hotwords", "vocabulary_from", "neural_lm", "nbest"),
+}
+"""Options that cannot hold together: a model brings its own labels, and a greedy path has no search."""
 
 
 class _DecodeByDefault(click.Group):
@@ -39,50 +60,23 @@ def ctc() -> None:
     """
 
 
-@ctc.command(
-    "decode",
-    cls=SectionedCommand,
-    sections={
-        **DECODER,
-        "Output": (
-            click.option(
-                "--nbest",
-                type=click.IntRange(1),
-                default=1,
-                show_default=True,
-                help="Hypotheses per utterance.",
-            ),
-            click.option("--greedy", is_flag=True, help="The likeliest path instead of a search."),
-            click.option(
-                "--batch-size",
-                type=click.IntRange(1),
-                default=8,
-                show_default=True,
-                help="Utterances decoded at once.",
-            ),
-        ),
-    },
-)
-@click.argument("files", nargs=-1, required=True, type=FILE)
-def decode(files: tuple[Path, ...], nbest: int, greedy: bool, batch_size: int, **options: Any) -> int:
+@ctc.command("decode", cls=SectionedCommand, sections={**SECTIONS, "Output": OUTPUT})
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.pass_context
+def decode(context: click.Context, /, files: tuple[Path, ...], **given: Any) -> int:
     """Decode FILES into one JSON line per hypothesis, best first.
 
     FILES: .npy, .npz or .csv; - is an .npy from standard input; recordings with --model.
     """
-    context = click.get_current_context()
-    check_companions(context)
-    if greedy:
-        check_greedy(context)
-    request = DecoderRequest(**options)
-    request.use_threads()
-    model = request.loaded_model()
-    decoder = request.decoder(request.label_list(model), nbest, request.fusion(), load_ngram(request.lm))
-    check_words(context, decoder)
+    check_exclusive(context, EXCLUSIVE)
+    from sottovoce.cli.ctc_decode import Utterances, decoded
+
+    utterances = Utterances.opened(made(DecoderOptions, read_values(given, DECODER)))
     n_failed = 0
-    for outcome in BatchedDecoding(request, model, decoder, batch_size, greedy).outcomes(files):
-        if isinstance(outcome, Decoded):
-            for rank, hypothesis in enumerate(outcome.found):
-                click.echo(json.dumps(_line(outcome.name, rank, hypothesis), ensure_ascii=False))
+    for name, outcome in decoded(utterances, files, given["nbest"], given["batch_size"], given["greedy"]):
+        if isinstance(outcome, list):
+            for rank, hypothesis in enumerate(outcome):
+                click.echo(json.dumps(_line(name, rank, hypothesis), ensure_ascii=False))
             continue
         if len(files) == 1:
             raise outcome
@@ -115,55 +109,24 @@ def _line(name: str, rank: int, hypothesis: Hypothesis) -> dict[str, object]:
     }
 
 
-@ctc.command(
-    "tune",
-    cls=SectionedCommand,
-    sections={
-        "Values to try": (
-            click.option(
-                "--lm-weights", default="0.2,0.4,0.6,0.8,1.0", show_default=True, help="For --lm-weight."
-            ),
-            click.option("--word-scores", default="-1,0,1,2", show_default=True, help="For --word-score."),
-            click.option("--neural-weights", help="For --neural-weight. [that one alone]"),
-            click.option("--hotword-weights", help="For --hotword-weight. [that one alone]"),
-        ),
-        **DECODER,
-    },
-)
-@click.argument("manifest", type=FILE)
-def tune(
-    manifest: Path,
-    lm_weights: str,
-    word_scores: str,
-    neural_weights: str | None,
-    hotword_weights: str | None,
-    **options: Any,
-) -> None:
+@ctc.command("tune", cls=SectionedCommand, sections={"Values to try": TRIED, **SECTIONS})
+@click.argument("manifest", type=click.Path(path_type=Path))
+@click.pass_context
+def tune(context: click.Context, /, manifest: Path, **given: Any) -> None:
     """Try weights over a development set and print the word error rate of each, best last.
 
     MANIFEST: JSON lines with "emissions" (or "file", with --model) and "text".
     """
-    context = click.get_current_context()
-    check_companions(context)
-    check_tried(context)
-    request = DecoderRequest(**options)
-    request.use_threads()
-    given = {
-        "lm_weight": lm_weights if request.lm else None,
-        "word_score": word_scores,
-        "neural_weight": neural_weights,
-        "hotword_weight": hotword_weights,
-    }
-    choices = combinations(
-        {
-            name: numbers(f"--{name.replace('_', '-')}s", text)
-            for name, text in given.items()
-            if text is not None
-        }
-    )
-    model = request.loaded_model()
-    dev = DevelopmentSet.read(manifest, request, model)
-    results = tried(request, request.label_list(model), dev, choices)
+    check_exclusive(context, EXCLUSIVE)
+    from sottovoce.cli.ctc_decode import Utterances, word_error_rates
+
+    options = made(DecoderOptions, read_values(given, DECODER))
+    lists = read_values(given, TRIED)
+    tried = {one.key.removesuffix("s"): lists[one.key] for one in TRIED if lists[one.key] is not None}
+    if options.lm is None:
+        del tried["lm_weight"]
+    choices = [dict(zip(tried, chosen, strict=True)) for chosen in itertools.product(*tried.values())]
+    results = word_error_rates(Utterances.opened(options), manifest, choices)
     with click.progressbar(
         results, length=len(choices), label="weights", file=sys.stderr, hidden=not sys.stderr.isatty()
     ) as rows:

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sottovoce.cli.call import this_call
-from sottovoce.cli.each_file import each_file
+from sottovoce.cli.each_file import Progress, each_file
+from sottovoce.cli.flags import SectionedCommand
 from sottovoce.cli.options import MODEL, open_model
-from sottovoce.cli.progress_bar import Progress
-from sottovoce.cli.sections import SectionedCommand
 from sottovoce.options.schema import Option
 
 if TYPE_CHECKING:
@@ -44,14 +43,12 @@ def detect_language(context: click.Context, /, files: tuple[str, ...], **given: 
     return each_file(
         files,
         lambda name: click.echo(json.dumps(look(model, name, given["languages"]), ensure_ascii=False)),
-        progress=Progress(len(files), quiet=sys.stdout.isatty()),
         call=this_call(context),
-        advice="a smaller --model",
+        progress=Progress(len(files), quiet=sys.stdout.isatty()),
     )
 
 
 def detection(model: Model, name: str, languages: str | None) -> dict[str, object]:
-    """Make the document of one file."""
     found = model.detect_language(sys.stdin.buffer if name == "-" else name, languages=languages)
     likely = sorted(found.probabilities.items(), key=lambda item: -item[1])[:5]
     return {
@@ -65,7 +62,6 @@ def detection(model: Model, name: str, languages: str | None) -> dict[str, objec
 
 
 def timeline(model: Model, name: str, languages: str | None) -> dict[str, object]:
-    """Make the document of one file with the times of each language."""
     spans = list(model.language_spans(sys.stdin.buffer if name == "-" else name, languages=languages))
     seconds: dict[str, float] = {}
     for span in spans:

@@ -1,4 +1,4 @@
-"""The documents of a call: which there are, where they go, and what a person sees of them meanwhile."""
+"""The documents of a call: which there are, where they go, and how the terminal shows the text meanwhile."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 
-from sottovoce.cli.line_breaks import writer_options
-from sottovoce.cli.screen import ScreenWriter
+from sottovoce.cli.each_file import clock
 from sottovoce.errors import OptionError
 from sottovoce.formats.base import TranscriptInfo, Writer, pieces_of
 from sottovoce.formats.output import STANDARD_OUTPUT, Output, open_output, open_outputs, writable_folder
@@ -22,7 +22,9 @@ from sottovoce.formats.output_names import format_named, label_of, named_documen
 from sottovoce.formats.page.html import HtmlWriter
 from sottovoce.formats.page.page_audio import audio_link, embedded_audio
 from sottovoce.formats.writers import BINARY, FORMATS, extension_of, writer_for, writers_for
-from sottovoce.types import Transcript
+from sottovoce.options.schema import made
+from sottovoce.options.writer import WriterOptions
+from sottovoce.types import Segment, Transcript, Word
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +107,7 @@ class Documents:
 
 
 def documents_of(files: Sequence[str], given: Mapping[str, Any]) -> Documents:
-    """Make the documents that the options ask for, and their folder.
-
-    Raises: OptionError.
-    """
+    """Make the documents that the options ask for, and their folder."""
     formats = given["output_format"]
     check_rttm(given, formats)
     writers = writers_for(
@@ -118,15 +117,17 @@ def documents_of(files: Sequence[str], given: Mapping[str, Any]) -> Documents:
         has_files=given["output_dir"] != STANDARD_OUTPUT,
     )
     shown = given["output_dir"] is None and formats == "txt"
-    check_colours(given, shown)
-    if shown and (sys.stdout.isatty() or given["colour_confidence"]):
-        writers = [screen_writer(given["colour_confidence"])]
+    by_confidence = given["colour_confidence"]
+    if by_confidence and not times_words(given):
+        raise OptionError("--colour-confidence: needs --word-timestamps")
+    if shown and (sys.stdout.isatty() or by_confidence):
+        writers = [screen_writer(by_confidence)]
     folder = given["output_dir"] or (STANDARD_OUTPUT if formats == "txt" else ".")
     if given.get("output_file") is not None:
         folder = str(given["output_file"].parent)
-    page = page_folder(writers, folder, given["embed_audio"])
+    has_page = any(isinstance(writer, HtmlWriter) for writer in writers)
+    page = Path("." if folder == STANDARD_OUTPUT else folder) if has_page else None
     if folder == STANDARD_OUTPUT:
-        check_files(given)
         check_binary(files, writers)
         return Documents(writers, None, shown, page, given["embed_audio"])
     if given.get("output_file") is not None:
@@ -134,7 +135,7 @@ def documents_of(files: Sequence[str], given: Mapping[str, Any]) -> Documents:
     else:
         paths = output_paths(files, Path(folder), [writer.extension for writer in writers])
     writable_folder(Path(folder))
-    screen = screen_writer(False) if sys.stdout.isatty() and not given.get("quiet", True) else None
+    screen = screen_writer(by_confidence) if sys.stdout.isatty() and not given.get("quiet", True) else None
     return Documents(writers, paths, shown, page, given["embed_audio"], screen)
 
 
@@ -182,16 +183,6 @@ def check_extension(output: str, formats: str) -> None:
         )
 
 
-def check_files(given: Mapping[str, Any]) -> None:
-    """Raises: OptionError for what is about documents in files, where they go to standard output."""
-    if given.get("skip_existing"):
-        raise OptionError("--skip-existing: looks for files, and there are none; add --output-dir")
-    if given.get("fresh"):
-        raise OptionError("--fresh: looks for files, and there are none; add --output-dir")
-    if given.get("quiet"):
-        raise OptionError("--quiet: there is nothing but the text, on standard output; add --output-dir")
-
-
 def check_binary(files: Sequence[str], writers: Sequence[Writer]) -> None:
     """Raises: OptionError for what is no text, where a terminal or another document is on standard output."""
     extensions = [writer.extension for writer in writers]
@@ -211,9 +202,14 @@ def check_rttm(given: Mapping[str, Any], formats: str) -> None:
 
 
 def tells_speakers(given: Mapping[str, Any]) -> bool:
-    """Tell whether speakers are told apart, in whatever way; a command without these options does not."""
     speakers = given.get("speakers") or given.get("tinydiarize")
     return bool(speakers) or given.get("channels", "mixed") != "mixed"
+
+
+def times_words(given: Mapping[str, Any]) -> bool:
+    """Tell whether words are timed: as asked for, or to tell their speakers."""
+    tells_speakers = given.get("speakers") is not None or given.get("channels") == "energy"
+    return bool(given.get("word_timestamps") or tells_speakers or given.get("tinydiarize"))
 
 
 def screen_writer(by_confidence: bool) -> ScreenWriter:
@@ -222,23 +218,58 @@ def screen_writer(by_confidence: bool) -> ScreenWriter:
     return ScreenWriter(console, by_confidence=by_confidence)
 
 
-def check_colours(given: Mapping[str, Any], shown: bool) -> None:
-    """Raises: OptionError when words are to be coloured that are not shown, or not known."""
-    if given["colour_confidence"] and not shown:
-        raise OptionError("--colour-confidence: is for text on the terminal, without --output-dir")
-    if given["colour_confidence"] and not (
-        given["word_timestamps"] or given["speakers"] or given["channels"] == "energy"
-    ):
-        raise OptionError("--colour-confidence: needs --word-timestamps")
+COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 
 
-def page_folder(writers: Sequence[Writer], folder: str, embeds: bool) -> Path | None:
-    """Find where a page will lie, if there is one among the documents.
+CONFIDENCE = ((0.5, "red"), (0.7, "dark_orange"), (0.85, "yellow"), (0.95, "green_yellow"))
+"""Probabilities below which a word has the colour; from the last one up it is green."""
 
-    Raises: OptionError when a page is to hold its recording and there is none.
+
+def coloured(word: Word) -> str:
+    colour = next((name for limit, name in CONFIDENCE if word.probability < limit), "green")
+    return f"[{colour}]{escape(word.word)}[/{colour}]"
+
+
+class ScreenWriter:
+    """A writer for people: one segment a line. Pipes get the txt format instead.
+
+    by_confidence: words have the colour of their probability, where the words are known.
     """
-    if any(isinstance(writer, HtmlWriter) for writer in writers):
-        return Path("." if folder == STANDARD_OUTPUT else folder)
-    if embeds:
-        raise OptionError("--embed-audio: is for html; add it to --output-format")
-    return None
+
+    extension = "txt"
+
+    def __init__(self, console: Console, *, by_confidence: bool = False) -> None:
+        self._console = console
+        self._by_confidence = by_confidence
+        self._languages: list[str] = []
+
+    def begin(self, info: TranscriptInfo) -> str:
+        return ""
+
+    def segment(self, segment: Segment) -> str:
+        if segment.language not in self._languages:
+            self._languages.append(segment.language)
+        colour = COLOURS[self._languages.index(segment.language) % len(COLOURS)]
+        times = f"[dim]{clock(segment.start):>7}-{clock(segment.end):<7}[/dim]"
+        text = escape(segment.text.strip())
+        if self._by_confidence and segment.words:
+            text = "".join(map(coloured, segment.words)).strip()
+        if segment.speaker:
+            text = f"[bold]{escape(segment.speaker)}:[/bold] {text}"
+        with self._console.capture() as capture:
+            self._console.print(f"{times} [{colour}]{segment.language}[/{colour}]  {text}", soft_wrap=True)
+        return capture.get()
+
+    def end(self, info: TranscriptInfo) -> str:
+        return ""
+
+
+def writer_options(given: Mapping[str, Any]) -> WriterOptions:
+    """Read how subtitles are broken into lines.
+
+    Raises: OptionError when that needs word times which are not asked for.
+    """
+    options = made(WriterOptions, given)
+    if options.need_words and not times_words(given):
+        raise OptionError("line breaking and highlighting place single words: add --word-timestamps")
+    return options

@@ -1,25 +1,28 @@
-"""Several files in one call: whatever happens to one, the others are done."""
+"""Several files in one call: whatever happens to one, the others are done; progress on standard error."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from types import TracebackType
 
-from sottovoce.cli.call import Call
-from sottovoce.cli.progress_bar import Progress
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as RichProgress
+
+from sottovoce.cli.call import Call, is_out_of_memory, one_line
 from sottovoce.errors import OutputError, SottovoceError
-
-OUT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
-"""How torch's allocators say it, in RuntimeErrors without a kind of their own."""
+from sottovoce.types import Segment
 
 
 def each_file(
     files: Sequence[str],
     work: Callable[[str], None],
     *,
-    progress: Progress,
     call: Call,
-    advice: str,
+    progress: Progress | None = None,
+    advice: str = "a smaller --model",
     n_refused: int = 0,
     n_skipped: int = 0,
 ) -> int:
@@ -30,7 +33,7 @@ def each_file(
     Raises: OutputError: where nothing can be written, the other files cannot succeed either.
     """
     n_failed = 0
-    with progress:
+    with progress or Progress(len(files)) as progress:
         for name in files:
             progress.begin(name)
             try:
@@ -64,15 +67,78 @@ def failure_line(error: Exception, name: str, advice: str) -> str:
     raise error
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether memory ran out, on the processor or a device."""
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return True
-    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in OUT_OF_MEMORY)
-
-
 def free_memory() -> None:
     """Give back what a device keeps of a file that failed, for the next one."""
     torch = sys.modules.get("torch")  # not imported yet means that nothing was allocated
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.empty_cache()
+
+
+class Progress:
+    """Progress over the files of a call; a context manager.
+
+    quiet: the transcript itself is shown on the terminal, so no bar is drawn over it; of several files, a
+    line tells which one begins.
+    """
+
+    def __init__(self, n_files: int, *, quiet: bool = False) -> None:
+        self._console = Console(stderr=True, highlight=False)
+        is_terminal = sys.stderr.isatty()  # FORCE_COLOR makes rich take a pipe for one
+        self._bar = RichProgress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[at]}"),
+            TimeRemainingColumn(),
+            console=self._console,
+            disable=quiet or not is_terminal,
+            transient=True,
+        )
+        self._has_headings = quiet and is_terminal and n_files > 1
+        self._n_files = n_files
+        self._n_begun = 0
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Progress:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def begin(self, name: str) -> None:
+        self._n_begun += 1
+        count = f" ({self._n_begun} of {self._n_files})" if self._n_files > 1 else ""
+        heading = escape(one_line(name) + count)
+        if self._has_headings:
+            self._console.print(f"[bold]{heading}[/bold]", soft_wrap=True)
+        self._task = self._bar.add_task(heading, total=None, at="0:00")
+
+    def segment(self, segment: Segment, position_s: float, duration_s: float | None) -> None:
+        """Show that a segment came; all before position_s is done, of duration_s if that is known."""
+        if self._task is not None:
+            done = max(segment.end, position_s)
+            self._bar.update(self._task, completed=done, total=duration_s, at=clock(done))
+
+    def end(self) -> None:
+        if self._task is not None:
+            self._bar.remove_task(self._task)
+            self._task = None
+
+    def failed(self, message: str, trace: str | None) -> None:
+        """Show that a file failed, for this reason; the next one begins."""
+        self.end()
+        if trace is not None:
+            self._console.print(trace, markup=False, soft_wrap=True)
+        self._console.print(f"[red]error:[/red] {escape(one_line(message))}", soft_wrap=True)
+
+    def note(self, message: str) -> None:
+        """Something about the file at hand that a person should know."""
+        self._console.print(f"[yellow]note:[/yellow] {escape(one_line(message))}", soft_wrap=True)
+
+
+def clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

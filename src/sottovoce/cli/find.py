@@ -10,10 +10,9 @@ from typing import Any
 import click
 
 from sottovoce.cli.call import this_call
-from sottovoce.cli.each_file import each_file
+from sottovoce.cli.each_file import clock, each_file
+from sottovoce.cli.flags import SectionedCommand
 from sottovoce.cli.options import LANGUAGE, MODEL
-from sottovoce.cli.progress_bar import Progress, clock
-from sottovoce.cli.sections import SectionedCommand
 from sottovoce.options.schema import Option
 
 NOT_FOUND = 1
@@ -80,17 +79,10 @@ def find(context: click.Context, /, recording: str, phrase: str, **given: Any) -
         }
         return json.dumps(entry, ensure_ascii=False)
 
-    code = each_file(
-        [recording],
-        work,
-        progress=Progress(1),
-        call=this_call(context),
-        advice="a smaller --model",
-    )
+    code = each_file([recording], work, call=this_call(context))
     return code or (0 if found else NOT_FOUND)
 
 
 def time(seconds: float) -> str:
-    """h:mm:ss.cc or m:ss.cc."""
     hundredths = round(seconds * 100)
     return f"{clock(hundredths // 100)}.{hundredths % 100:02}"

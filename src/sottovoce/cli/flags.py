@@ -2,20 +2,119 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
 
 import click
+from click.core import ParameterSource
 
-from sottovoce.cli.parameters import Clock, Finite, numbers, times, whole_numbers
 from sottovoce.errors import OptionError
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
-from sottovoce.options.schema import SAME, Option, Values, options_of
+from sottovoce.options.schema import SAME, Option, options_of
 from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import VadOptions
 from sottovoce.options.writer import WriterOptions
+
+T = TypeVar("T")
+
+
+class Finite(click.ParamType):  # type: ignore[type-arg]  # not generic in click 8.1
+    """A number: not nan, which passes every comparison of a range, and not infinite.
+
+    least, most: the range, both included. above: exclusive instead of least.
+    """
+
+    name = "number"
+
+    def __init__(
+        self, least: float | None = None, most: float | None = None, *, above: float | None = None
+    ) -> None:
+        self._least, self._most, self._above = least, most, above
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if not self._holds(number):
+            self.fail(f"expected {self._wanted()}, got '{value}'", param, ctx)
+        return number
+
+    def _holds(self, number: float) -> bool:
+        return (
+            math.isfinite(number)
+            and (self._least is None or number >= self._least)
+            and (self._most is None or number <= self._most)
+            and (self._above is None or number > self._above)
+        )
+
+    def _wanted(self) -> str:
+        bounds = (("from", self._least), ("above", self._above), ("to", self._most))
+        words = [f"{word} {bound:g}" for word, bound in bounds if bound is not None]
+        return " ".join(["a number", *words])
+
+
+class Clock(click.ParamType):  # type: ignore[type-arg]
+    """A time in a recording: seconds, m:ss or h:mm:ss, the last with decimals where wanted."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        try:
+            return seconds_of(str(value))
+        except ValueError:
+            self.fail(f"expected seconds or h:mm:ss, got '{value}'", param, ctx)
+
+
+def seconds_of(text: str) -> float:
+    """Seconds of "90", "1:30" or "0:01:30.5".
+
+    Raises: ValueError for anything else; what is negative or not finite is no time.
+    """
+    *higher, last = text.strip().split(":")
+    parts = [*map(float, map(int, higher)), float(last)]
+    if len(parts) > 3 or not all(0 <= part < math.inf for part in parts) or max(parts[1:], default=0) >= 60:
+        raise ValueError(text)
+    seconds = 0.0
+    for part in parts:
+        seconds = seconds * 60 + part
+    return seconds
+
+
+def numbers(option: str, text: str) -> tuple[float, ...]:
+    """Numbers separated by commas, all finite."""
+    return _listed(option, text, _finite, "numbers")
+
+
+def whole_numbers(option: str, text: str) -> tuple[int, ...]:
+    """Whole numbers separated by commas."""
+    return _listed(option, text, int, "whole numbers")
+
+
+def times(option: str, text: str) -> tuple[float, ...]:
+    """Times separated by commas, in seconds; each as `Clock` reads it."""
+    return _listed(option, text, seconds_of, "seconds or h:mm:ss")
+
+
+def _listed(option: str, text: str, read: Callable[[str], T], expected: str) -> tuple[T, ...]:
+    try:
+        return tuple(read(word) for word in text.split(",") if word.strip())
+    except ValueError:
+        raise OptionError(f"{option}: expected {expected} separated by commas, got '{text}'") from None
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(text)
+    return number
+
 
 LIBRARY = tuple(
     option
@@ -58,7 +157,7 @@ def flag(option: Option) -> Callable[[Any], Any]:
         both = f"{long}/--no-{long.removeprefix('--')}"
         return click.option(both, option.param, default=default, show_default=default is not None, **about)
     if option.many:
-        return click.option(*_names(option, long), multiple=True, **about)
+        return click.option(*_names(option, long), type=_type(option), multiple=True, **about)
     shown = default not in (None, "")
     return click.option(
         *_names(option, long), type=_type(option), default=default, show_default=shown, **about
@@ -71,7 +170,6 @@ def _names(option: Option, long: str) -> list[str]:
 
 
 def _type(option: Option) -> Any:
-    """How click reads one value."""
     least = None if option.least is None else int(option.least)
     match option.kind:
         case "integer" if option.is_ranged:
@@ -84,12 +182,13 @@ def _type(option: Option) -> Any:
             return click.Choice(list(option.choices))
         case "time":
             return Clock()
+        case "file":
+            return click.Path(path_type=Path)
         case _:
             return click.STRING
 
 
 def default_of(option: Option) -> Any:
-    """Return the default on the command line."""
     default = option.default if option.cli_default is SAME else option.cli_default
     if isinstance(default, tuple):
         return ",".join(f"{one:g}" for one in default) or None
@@ -110,7 +209,6 @@ def read_values(given: Mapping[str, Any], options: Iterable[Option] = LIBRARY) -
 
 
 def _read(option: Option, raw: Any) -> Any:
-    """One value as its field takes it; None where nothing was given."""
     if raw is None:
         return None
     if option.kind in LISTS:
@@ -121,25 +219,59 @@ def _read(option: Option, raw: Any) -> Any:
     return option.reads(value) if option.reads is not None else value
 
 
-def check_needs(values: Values, typed: Collection[str], options: Iterable[Option]) -> None:
-    """Look at what the command line alone is held to; the rest is when options are made.
+def typed_options(context: click.Context) -> frozenset[str]:
+    return frozenset(
+        name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    )
 
-    values: by key. typed: the parameters that stand on the command line.
-    Raises: OptionError for the first option that nothing would use, or that excludes another one.
+
+def check_exclusive(context: click.Context, table: Mapping[str, Sequence[str]]) -> None:
+    """Refuse options that cannot hold together; one typed with its default value is not set.
+
+    table: names of parameters, each with those that it excludes.
+    Raises: OptionError.
     """
-    options = [option for option in options if option.param in typed]
-    for option in options:
-        is_given = values[option.key] not in (None, option.default, default_of(option))
-        for need in option.needs:
-            is_due = need.when == "typed" or (need.when == "given" and is_given)
-            if is_due and not need.holds(values):
-                raise OptionError(need.line(str(option.flags), values[option.key], values))
-        for other in option.not_with:
-            if is_given and _is_set(values.get(other)):
-                flag_of_other = f"--{other.replace('_', '-')}"
-                raise OptionError(f"{flag_of_other}: cannot be combined with {option.flags}")
+    defaults = {param.name: param.default for param in context.command.params}
+    are_set = {name for name in typed_options(context) if context.params[name] != defaults[name]}
+    for name, others in table.items():
+        for other in others:
+            if name in are_set and other in are_set:
+                raise OptionError(f"{flag_of(name)}: cannot be combined with {flag_of(other)}")
 
 
-def _is_set(value: object) -> bool:
-    """Whether a value is none of those that switch an option off; one process is no several."""
-    return value is True or value not in (None, False, 1, "")
+def flag_of(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+Flag: TypeAlias = Option | Callable[[Any], Any]
+"""An option, or what `click.option` makes: a decorator."""
+
+
+def decorator_of(option: Flag) -> Callable[[Any], Any]:
+    return flag(option) if isinstance(option, Option) else option
+
+
+class SectionedCommand(click.Command):
+    """Takes its options by heading, in the order in which the help shows them."""
+
+    def __init__(self, *args: Any, sections: Mapping[str, Sequence[Flag]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.sections: dict[str, list[click.Parameter]] = {}
+        for heading, options in sections.items():
+            first = len(self.params)
+            for option in options:
+                decorator_of(option)(self)
+            self.sections[heading] = self.params[first:]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write every section, and last what stands in none: what every command has."""
+        sectioned = [param for params in self.sections.values() for param in params]
+        options: list[click.Parameter] = [
+            param for param in self.get_params(ctx) if isinstance(param, click.Option)
+        ]
+        rest = [option for option in options if option not in sectioned]
+        for heading, params in [*self.sections.items(), ("Other", rest)]:
+            records = [record for param in params if (record := param.get_help_record(ctx))]
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)

@@ -8,9 +8,8 @@ import click
 
 from sottovoce.cli.call import this_call
 from sottovoce.cli.each_file import each_file
+from sottovoce.cli.flags import SectionedCommand
 from sottovoce.cli.options import LANGUAGE, MODEL
-from sottovoce.cli.progress_bar import Progress
-from sottovoce.cli.sections import SectionedCommand
 
 VIDEO = (
     click.option("-o", "--output", required=True, metavar="FILE", help="The video: .mp4, .mkv or .mov."),
@@ -38,7 +37,7 @@ def karaoke(context: click.Context, /, recording: str, **given: Any) -> int:
     """
     from pathlib import Path
 
-    from sottovoce.cli.align_files import read_text
+    from sottovoce.cli.align import read_text
     from sottovoce.cli.options import open_model
     from sottovoce.errors import OptionError
     from sottovoce.formats.video import check_video, write_karaoke
@@ -60,4 +59,4 @@ def karaoke(context: click.Context, /, recording: str, **given: Any) -> int:
         call.interrupts.check()
         write_karaoke(transcript, Path(name), path, size=given["size"], background=given["background"])
 
-    return each_file([recording], work, progress=Progress(1), call=call, advice="a smaller --model")
+    return each_file([recording], work, call=call)

@@ -7,38 +7,50 @@ import queue
 import sys
 import threading
 import time
+import wave
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
-from typing import Any, TextIO
+from types import TracebackType
+from typing import Any, BinaryIO
 
 import click
 import numpy as np
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
 
 from sottovoce.api import Model
 from sottovoce.audio.input_format import read_input_format
 from sottovoce.audio.io import load_audio, open_audio, read_live
 from sottovoce.audio.microphone import Microphone
 from sottovoce.backends.base import EXACT, EncoderMode
+from sottovoce.cli.call import Interrupts
 from sottovoce.cli.flags import read_values
-from sottovoce.cli.interrupt import Interrupts
-from sottovoce.cli.live_translation import TranslatedView, live_translator
-from sottovoce.cli.live_view import LiveView
-from sottovoce.cli.options import check_fusion, fusion_of, hotword_text, open_model
-from sottovoce.cli.recorder import WaveRecorder
-from sottovoce.cli.speakers import live_speakers_of
-from sottovoce.cli.translation import live_translation_of
-from sottovoce.errors import OptionError, cause_of
+from sottovoce.cli.options import (
+    Translation,
+    check_fusion,
+    fusion_of,
+    hotword_text,
+    live_speakers_of,
+    open_model,
+    translation_of,
+)
+from sottovoce.errors import OptionError, TranslationError, cause_of
 from sottovoce.evaluation.latency import LogLine
+from sottovoce.formats.document import json_text
 from sottovoce.formats.event_lines import event_line
 from sottovoce.formats.output_names import label_of
 from sottovoce.options.schema import made, options_of
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session
-from sottovoce.translation.live_translator import LiveTranslator
-from sottovoce.types import SAMPLE_RATE, Event, Partial, Samples, Word
+from sottovoce.translation.live_translator import LiveTranslation, LiveTranslator, mark_newest
+from sottovoce.translation.whisper_translate import N_NEW_WORDS, WhisperTranslator
+from sottovoce.types import SAMPLE_RATE, Event, Final, LanguageChanged, Partial, Samples, Unstable, Word
 
 MOST_WAITING = 2048
 """Pieces that wait in a queue: a long recording through a pipe is not kept in memory as a whole."""
@@ -51,7 +63,7 @@ def transcribe_live(source: str | None, given: dict[str, Any], interrupts: Inter
     Raises: SottovoceError.
     """
     check(source, given)
-    translation = live_translation_of(given)
+    translation = translation_of(given)
     live_speakers_of(given)
     chunk_samples = round(given["chunk_ms"] * SAMPLE_RATE / 1000)
     with ExitStack() as stack:
@@ -79,8 +91,6 @@ def check(source: str | None, given: dict[str, Any]) -> None:
     for a recording that cannot be opened. A pipe is opened once, later."""
     if bool(source) == given["mic"]:
         raise OptionError("stream: expected one of FILE, - and --mic")
-    if given["realtime"] and given["unaware"]:
-        raise OptionError("stream: expected one of --realtime and --unaware, got both")
     check_fusion(given)
     copy = given["save_audio"]
     if copy and source and os.path.realpath(copy) == os.path.realpath(source):
@@ -98,7 +108,6 @@ def check(source: str | None, given: dict[str, Any]) -> None:
 
 
 def open_session(model: Model, given: dict[str, Any]) -> Session:
-    """Open the session that the options ask for."""
     vad = made(VadStreamOptions, given, post_roll_ms=min(100.0, given["hangover_ms"]))
     return model.session(
         given["languages"],
@@ -112,10 +121,7 @@ def open_session(model: Model, given: dict[str, Any]) -> Session:
 
 
 def stream_options(model: Model, given: dict[str, Any]) -> StreamOptions:
-    """Read how to decode; hotwords given as text stay before the prompt.
-
-    Raises: LanguageModelError, OptionError.
-    """
+    """Read how to decode; hotwords given as text stay before the prompt."""
     terms = [given["static_prompt"], hotword_text(given) or ""]
     return made(
         StreamOptions,
@@ -243,20 +249,15 @@ def n_joined(
 def sink(
     given: dict[str, Any], stack: ExitStack, translator: LiveTranslator | None
 ) -> Callable[[Sequence[Event]], None]:
-    """Make what shows events: JSON lines, or text on the terminal."""
     if translator is not None:
-        if given["jsonl"]:
-            return TranslatedView(translator, out=sys.stdout)
-        return TranslatedView(translator, show=stack.enter_context(LiveView()).show)
-    if given["jsonl"]:
-        return lambda events: write_lines(events, sys.stdout)
-    return stack.enter_context(LiveView()).show
+        return TranslatedView(translator, None if given["jsonl"] else stack.enter_context(LiveView()).show)
+    return write_lines if given["jsonl"] else stack.enter_context(LiveView()).show
 
 
-def write_lines(events: Sequence[Event], out: TextIO) -> None:
+def write_lines(events: Sequence[Event]) -> None:
     for event in events:
-        out.write(event_line(event))
-    out.flush()
+        sys.stdout.write(event_line(event))
+    sys.stdout.flush()
 
 
 class EmittedWords:
@@ -322,3 +323,190 @@ def append_log(path: Path, emitted: EmittedWords, source: str) -> None:
             file.write(line.to_json() + "\n")
     except OSError as error:
         raise OptionError(f"--log '{path}': cannot be written ({cause_of(error)})") from error
+
+
+class WaveRecorder:
+    """Writes 16-bit mono audio; a context manager. An interrupted recording is a whole file too.
+
+    What was in the file stays until the first piece comes. On a full disk the pieces go on without it.
+    Raises: OptionError for a path that cannot be written; where it could not be later, at the end.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: wave.Wave_write | None = None
+        self._raw: BinaryIO | None = None
+        self._fault: OptionError | None = None
+        was_there = path.exists()
+        with self._named():
+            path.open("ab").close()
+            if not was_there:
+                path.unlink()
+
+    def __enter__(self) -> WaveRecorder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._fault_deferred(), ExitStack() as stack:
+            if self._raw is not None:
+                stack.callback(self._raw.close)
+            if self._file is not None:
+                self._file.close()
+        if kind is None and self._fault is not None:
+            raise self._fault
+
+    def through(self, pieces: Iterator[Samples]) -> Iterator[Samples]:
+        """Pass pieces on, and write them."""
+        for piece in pieces:
+            if self._fault is None:
+                with self._fault_deferred():
+                    self._file = self._file or self._begun()
+                    self._file.writeframes((np.clip(piece, -1.0, 1.0) * 32767).astype("<i2").tobytes())
+            yield piece
+
+    def _begun(self) -> wave.Wave_write:
+        self._raw = self._path.open("wb")
+        file = wave.open(self._raw, "wb")  # noqa: SIM115
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(SAMPLE_RATE)
+        return file
+
+    @contextmanager
+    def _fault_deferred(self) -> Iterator[None]:
+        try:
+            with self._named():
+                yield
+        except OptionError as error:
+            self._fault = self._fault or error
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise OptionError(f"recording '{self._path}': cannot be written ({cause_of(error)})") from error
+
+
+COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "red")
+
+
+class LiveView:
+    """Shows events as they come; a context manager. In a pipe, finished utterances are lines of text."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        # FORCE_COLOR makes rich take a pipe for a terminal, and draw over lines there
+        self._console = console or Console(force_terminal=sys.stdout.isatty())
+        self._live = Live(console=self._console, transient=True, auto_refresh=False)
+        self._line = Text()
+        self._unstable = Text()
+        self._colours: dict[str, str] = {}
+
+    def __enter__(self) -> LiveView:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._console.is_terminal:
+            self._live.stop()
+
+    def show(self, events: Sequence[Event]) -> None:
+        for event in events:
+            self._take(event)
+        if self._console.is_terminal:
+            self._live.update(self._line + self._unstable, refresh=True)
+
+    def _take(self, event: Event) -> None:
+        if isinstance(event, Partial):
+            self._line.append(event.text, style=self._colour(event.language))
+            self._unstable = Text()
+        elif isinstance(event, Unstable):
+            self._unstable = Text(event.text, style=f"dim {self._colour(event.language)}")
+        elif isinstance(event, Final):
+            tag = f"[{event.language} {event.start:7.2f}-{event.end:7.2f}] "
+            self._line, self._unstable = Text(), Text()
+            if self._console.is_terminal:
+                self._live.update(self._line)
+            self._console.print(Text.assemble((tag, "dim"), self._spoken(event)), soft_wrap=True)
+        elif isinstance(event, LanguageChanged) and event.source is not None:
+            self._unstable = Text()
+
+    def _spoken(self, event: Final) -> Text:
+        """The text, with the name of a speaker before what is theirs, where they are known."""
+        style = self._colour(event.language)
+        if not any(word.speaker for word in event.words):
+            return Text(event.text, style)
+        parts = [
+            f"{speaker or '?'}: {''.join(word.word for word in words).strip()}"
+            for speaker, words in groupby(event.words, key=lambda word: word.speaker)
+        ]
+        return Text("  ".join(parts), style)
+
+    def _colour(self, language: str) -> str:
+        if language not in self._colours:
+            self._colours[language] = COLOURS[len(self._colours) % len(COLOURS)]
+        return self._colours[language]
+
+
+Show = Callable[[Sequence[Event]], None]
+
+
+def live_translator(
+    translation: Translation | None, model: Model, pieces: Iterator[Samples]
+) -> tuple[LiveTranslator | None, Iterator[Samples]]:
+    """Make what translates a session, and give its audio in pieces, which the model may need again.
+
+    Raises: OptionError for a model that cannot translate where no server is asked.
+    """
+    if translation is None:
+        return None, pieces
+    if translation.translator is not None:
+        return LiveTranslator(translation.translator), pieces
+    own = WhisperTranslator(model)
+    return LiveTranslator(own, N_NEW_WORDS), own.tee(pieces)
+
+
+@dataclass(slots=True)
+class TranslatedView:
+    """Shows events as soon as they come, and after them their translations.
+
+    show: shows the events, for a person; None writes lines of JSON, events and translations numbered in the
+    order in which they are shown. A translation that fails is one line on standard error, and the session
+    goes on.
+    """
+
+    translator: LiveTranslator
+    show: Show | None
+    _seq: int = field(default=0, init=False)
+
+    def __call__(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if self.show is None:
+                sys.stdout.write(event_line(replace(event, seq=self._next())))
+            else:
+                self.show([event])
+        sys.stdout.flush()
+        for event, is_newest in mark_newest(events):
+            try:
+                for translation in self.translator.take(event, is_newest=is_newest):
+                    self._write(translation, event)
+                    sys.stdout.flush()
+            except TranslationError as error:
+                click.echo(f"error: {error}", err=True)
+
+    def _write(self, translation: LiveTranslation, event: Event) -> None:
+        if self.show is None:
+            sys.stdout.write(json_text({**translation.document, "seq": self._next()}) + "\n")
+        elif isinstance(event, Final) and translation.text != event.text.strip():
+            # Else it was said in that language.
+            times = f"[{translation.language} {translation.start:7.2f}-{translation.end:7.2f}]"
+            click.echo(f"{times} {translation.text}")
+
+    def _next(self) -> int:
+        self._seq += 1
+        return self._seq - 1

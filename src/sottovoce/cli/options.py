@@ -1,29 +1,37 @@
-"""Options that several subcommands share; PyTorch is imported when a model is opened, not for their help."""
+"""Options that several commands share, and the objects that they describe: models, speakers, translation.
+
+Imports nothing heavy: PyTorch is imported when a model is opened, not for the help.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from sottovoce.cli.flags import LIBRARY, grouped
-from sottovoce.cli.sections import Flag, decorator_of
+from sottovoce.cli.flags import LIBRARY, flag_of, grouped
 from sottovoce.errors import OptionError
 from sottovoce.lm.defaults import HOTWORD_WEIGHT
-from sottovoce.options.deferral import DeferralOptions
-from sottovoce.options.needs import BEAMS
-from sottovoce.options.schema import Need, Option, made, options_of
+from sottovoce.options.fallback import DeferralOptions
+from sottovoce.options.schema import Option, made, options_of
+from sottovoce.options.speakers import SpeakerOptions
 
 if TYPE_CHECKING:
     from sottovoce.api import Model
     from sottovoce.lm.fusion import ShallowFusion
     from sottovoce.offline.transcriber import SecondModel
+    from sottovoce.options.speakers import Diarizer, SpeakerOptions
+    from sottovoce.options.transcribe import TranscribeOptions
+    from sottovoce.translation.chat import ChatServer
+    from sottovoce.translation.chat_translator import ChatTranslator, Glossary
+    from sottovoce.types import Samples, Segment
+
 
 LM_WEIGHT, ROOT = 0.3, "root"
 PATH_BEGINNINGS = ("/", "./", "../", "~")
 TEXT_ENDINGS = (".txt", ".tsv", ".csv")
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 MODEL = (
     Option(
@@ -32,23 +40,16 @@ MODEL = (
         short="-m",
         metavar="NAME|PATH",
         unset="default: base; on CUDA large-v3-turbo",
-        elsewhere={"cpp": "-m --model", "openai": "model name", "faster": "model_size_or_path"},
     ),
     Option(
         "auto, cpu, cuda, cuda:N or mps.",
         key="device",
         default="auto",
-        elsewhere={
-            "cpp": "-ng --no-gpu use_gpu -dev --device gpu_device",
-            "openai": "device",
-            "faster": "device device_index",
-        },
     ),
     Option(
         "auto, float32, bfloat16, float16 or int8; int8_float32 and the like tell the activations.",
         key="dtype",
         default="auto",
-        elsewhere={"openai": "fp16", "faster": "compute_type"},
     ),
     Option(
         "torch, native (an int8 decoder for CPUs; package sottovoce-kernels), or auto: the faster one here, "
@@ -62,26 +63,22 @@ MODEL = (
         kind="integer",
         least=1,
         unset="default: all cores",
-        elsewhere={"cpp": "-t --threads n_threads", "openai": "threads", "faster": "cpu_threads"},
     ),
     Option(
         "Where fetched models live.",
         key="model_dir",
         metavar="DIR",
         unset="default: the usual caches",
-        elsewhere={"openai": "model_dir download_root", "faster": "download_root"},
     ),
     Option(
         "Branch, tag or commit of the model on the hub.",
         key="revision",
         metavar="REV",
-        elsewhere={"faster": "revision"},
     ),
     Option(
         "Fetch nothing: the model is on this machine.",
         key="local_only",
         kind="flag",
-        elsewhere={"faster": "local_files_only"},
     ),
 )
 LANGUAGE = (
@@ -101,38 +98,29 @@ FUSION = (
         "above several), is boosted in the beam search; text is put before the prompt.",
         key="hotwords",
         metavar="FILE|TEXT",
-        needs=(Need(BEAMS.why, lambda v: not is_file(v["hotwords"]) or BEAMS.holds(v), when="typed"),),
     ),
     Option(
         "Documents (PDF, DOCX, text) whose rare words are boosted too, as phrases of --hotwords.",
         key="vocabulary_from",
         metavar="FILE",
         many=True,
-        needs=(BEAMS,),
-        not_with=("processors",),
     ),
     Option("What each token of a phrase adds.", key="hotword_weight", kind="number", default=HOTWORD_WEIGHT),
     Option(
         "n-gram model over token ids, for the beam search.",
         key="lm",
         metavar="FILE.arpa",
-        needs=(BEAMS,),
-        not_with=("processors",),
     ),
     Option("Weight of --lm.", key="lm_weight", kind="number", default=LM_WEIGHT),
     Option(
         "The form that text has (GBNF; extra `grammar`), for the beam search.",
         key="grammar",
         metavar="FILE.gbnf",
-        needs=(BEAMS,),
-        not_with=("processors",),
-        elsewhere={"cpp": "--grammar grammar_rules n_grammar_rules i_start_rule"},
     ),
     Option(
         "The rule of the grammar that text is.",
         key="grammar_rule",
         default=ROOT,
-        elsewhere={"cpp": "--grammar-rule"},
     ),
     Option(
         "What a token costs that the grammar does not allow.",
@@ -140,7 +128,6 @@ FUSION = (
         kind="number",
         least=0.0,
         unset="it is never written",
-        elsewhere={"cpp": "--grammar-penalty grammar_penalty"},
     ),
 )
 
@@ -156,10 +143,7 @@ def beam_size(default: int) -> tuple[Option]:
 
 
 def open_model(given: Mapping[str, Any]) -> Model:
-    """Load the model that the options of `MODEL` name.
-
-    Raises: ModelNotFoundError, CheckpointError, OptionError.
-    """
+    """Load the model that the options of `MODEL` name."""
     import torch
 
     from sottovoce.api import load_model
@@ -178,42 +162,31 @@ def open_model(given: Mapping[str, Any]) -> Model:
 
 
 def second_of(given: Mapping[str, Any]) -> SecondModel | None:
-    """Load the model that reads what the first is not sure of, where one is named.
-
-    Raises: as `open_model` and `fusion_of`.
-    """
+    """Load the model that reads what the first is not sure of, where one is named."""
     if given["second_model"] is None:
         return None
     model = open_model({**given, "model": given["second_model"]})
     return model.as_second(made(DeferralOptions, given), fusion_of(model, given))
 
 
-def check_fusion(given: Mapping[str, Any]) -> None:
-    """Raises: OptionError for a greedy search, the weight of what is not there, and a file that is not."""
+def check_fusion(given: Mapping[str, Any], temperatures: Sequence[float] = (0.0,)) -> None:
+    """Raises: OptionError for models of a beam search where there is none, and a file that is not there."""
     has_phrases = is_file(given["hotwords"])
     if not has_phrases and means_file(given["hotwords"]):
         raise OptionError(
             f"--hotwords: expected words or a file of phrases, no such file {given['hotwords']}"
         )
     has_phrases = has_phrases or bool(given["vocabulary_from"])
-    if given["beam_size"] == 1 and (given["lm"] or given["grammar"] or has_phrases):
+    is_greedy = given["beam_size"] == 1
+    if (is_greedy or all(temperatures)) and (given["lm"] or given["grammar"] or has_phrases):
+        got = "--beam-size 1" if is_greedy else "no temperature of 0"
         raise OptionError(
-            "--lm, --grammar, --vocabulary-from and a file of --hotwords: need a beam search, "
-            "got --beam-size 1"
+            f"--lm, --grammar, --vocabulary-from and a file of --hotwords: need a beam search, got {got}"
         )
-    if given["grammar"] is None and (given["grammar_rule"] != ROOT or given["grammar_penalty"] is not None):
-        raise OptionError("--grammar-rule and --grammar-penalty: need --grammar")
-    if given["lm"] is None and given["lm_weight"] != LM_WEIGHT:
-        raise OptionError("--lm-weight: needs --lm")
-    if not has_phrases and given["hotword_weight"] != HOTWORD_WEIGHT:
-        raise OptionError("--hotword-weight: needs a file of --hotwords, or --vocabulary-from")
 
 
 def fusion_of(model: Model, given: Mapping[str, Any]) -> ShallowFusion | None:
-    """Language models beside the beam search, where the options of `FUSION` ask for any.
-
-    Raises: LanguageModelError, OptionError.
-    """
+    """Language models beside the beam search, where the options of `FUSION` ask for any."""
     listed = given["hotwords"] if is_file(given["hotwords"]) else None
     documents = given["vocabulary_from"]
     if given["lm"] is None and listed is None and not documents and given["grammar"] is None:
@@ -252,13 +225,162 @@ def means_file(text: str | None) -> bool:
     return text.startswith(PATH_BEGINNINGS) or text.lower().endswith(TEXT_ENDINGS)
 
 
-def with_options(*groups: Sequence[Flag]) -> Callable[[Decorated], Decorated]:
-    """Decorate a command with all options of the groups; its help shows them in this order."""
+SHORTEST_VOICE_S, LONGEST_VOICE_S = 1.0, 120.0
+"""Of a known voice; a minute says all there is to know of it."""
+VOICES = grouped("Speakers", of=[one for one in LIBRARY if one.key == "speaker_voices"])
+ENROLLED_VOICES = Option(
+    "A recording of somebody alone, a few seconds, who has this name then. May be repeated.",
+    key="known_voices",
+    flag="--known-voice",
+    many=True,
+    metavar="NAME=FILE",
+)
 
-    def decorate(command: Decorated) -> Decorated:
-        for group in reversed(groups):
-            for option in reversed(group):
-                command = decorator_of(option)(command)
-        return command
 
-    return decorate
+def speakers_of(given: Mapping[str, Any]) -> SpeakerOptions | Diarizer | None:
+    """Read how speakers are told apart."""
+    if given["speakers"] is None:
+        if given["known_voices"]:
+            raise OptionError("--known-voice: needs --speakers")
+        return None
+    least, most = given["min_speakers"], given["max_speakers"]
+    if least is not None and most is not None and least > most:
+        raise OptionError(f"--min-speakers: expected at most --max-speakers {most}, got {least}")
+    options = parsed_speakers(given["speakers"])
+    if most is not None and options.n_speakers is not None and options.n_speakers > most:
+        raise OptionError(f"--max-speakers: expected at least --speakers {options.n_speakers}, got {most}")
+    return replace(
+        options,
+        least=least or options.least,
+        most=most or max(options.most, least or 0),
+        engine=given["speaker_engine"],
+        voices=given["speaker_voices"],
+        known=enrolled_voices(given["known_voices"]),
+    )
+
+
+def enrolled_voices(pairs: Sequence[str]) -> dict[str, Samples]:
+    """Read the speech of `--known-voice` by name, (n,) at 16 kHz. pairs: "NAME=FILE" each.
+
+    Raises: OptionError; AudioError for a file that cannot be read.
+    """
+    voices: dict[str, Samples] = {}
+    for pair in pairs:
+        name, _, path = (part.strip() for part in pair.partition("="))
+        if not name or not path:
+            raise OptionError(f"--known-voice: expected NAME=FILE, got '{pair}'")
+        if name in voices:
+            raise OptionError(f"--known-voice: expected one file for each name, got two of '{name}'")
+        voices[name] = voice_of(path)
+    return voices
+
+
+def voice_of(path: str) -> Samples:
+    """Read the speech of somebody, (n,) at 16 kHz.
+
+    Raises: OptionError where it is too short or too long; AudioError.
+    """
+    from sottovoce.audio.io import load_audio
+    from sottovoce.types import SAMPLE_RATE
+
+    samples = load_audio(path, duration_s=2 * LONGEST_VOICE_S)
+    seconds = len(samples) / SAMPLE_RATE
+    if not SHORTEST_VOICE_S <= seconds <= LONGEST_VOICE_S:
+        wanted = f"{SHORTEST_VOICE_S:.0f} to {LONGEST_VOICE_S:.0f} seconds of speech"
+        got = "more" if seconds > LONGEST_VOICE_S else f"{seconds:.1f}"
+        raise OptionError(f"--known-voice: expected {wanted} in {path}, got {got}")
+    return samples
+
+
+def live_speakers_of(given: Mapping[str, Any]) -> SpeakerOptions | None:
+    """Read how the speakers of a live session are told apart."""
+    if given["speakers"] is None:
+        return None
+    return replace(parsed_speakers(given["speakers"]), voices=given["speaker_voices"])
+
+
+def parsed_speakers(value: str) -> SpeakerOptions:
+    """Parse the value of `--speakers`."""
+    from sottovoce.speakers.choose import parse_speakers
+
+    options = parse_speakers(value.strip())
+    assert isinstance(options, SpeakerOptions)
+    return options
+
+
+KEY = "SOTTOVOCE_TRANSLATION_KEY"
+SERVER = (
+    Option(
+        f"A server with OpenAI's chat API, as http://127.0.0.1:8080/v1; its key, if it wants one, in {KEY}.",
+        key="translation_url",
+        metavar="URL",
+    ),
+    Option("The model to ask there for.", key="translation_model", metavar="NAME"),
+    Option("Terms for the server, one a line: term = translation.", key="glossary", metavar="FILE"),
+)
+TRANSLATION = (
+    Option(
+        "Write a translation beside what was said, sentence by sentence; into English by Whisper, into "
+        "others by --translation-url.",
+        key="translate_to",
+        metavar="CODE",
+    ),
+    *SERVER,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """Into which language, and by whom: a server, or the model itself (None)."""
+
+    target: str
+    translator: ChatTranslator | None
+
+    def of(
+        self, segments: Iterable[Segment], model: Model, source: Any, options: TranscribeOptions
+    ) -> Iterator[Segment]:
+        """Yield the sentences with their translations; the model's own come when all has been read."""
+        if self.translator is not None:
+            return self.translator.segments(segments)
+        from sottovoce.translation.whisper_translate import with_english
+
+        return iter(with_english(model, source, list(segments), options))
+
+
+def translation_of(given: Mapping[str, Any], files: Iterable[str] = ()) -> Translation | None:
+    """Read what the options of translation ask for; None without a language. files: read, not live."""
+    target = given["translate_to"]
+    if target is None:
+        return None
+    from sottovoce.text.languages import find_language
+    from sottovoce.translation.chat_translator import ChatTranslator
+
+    code = find_language(target)
+    if given["task"] == "translate":
+        raise OptionError("--translate-to: cannot be combined with --task translate")
+    if given["translation_url"] is not None:
+        chat, glossary = chat_server(given)
+        return Translation(code, ChatTranslator(chat, code, glossary))
+    if code != "en":
+        raise OptionError(
+            f"--translate-to {target}: needs --translation-url; Whisper itself translates into English alone"
+        )
+    for name in ("translation_model", "glossary"):
+        if given[name] is not None:
+            raise OptionError(f"{flag_of(name)}: needs --translation-url")
+    if "-" in files:
+        raise OptionError(
+            "--translate-to en: reads a recording twice, which standard input is not; give a file"
+        )
+    return Translation(code, None)
+
+
+def chat_server(given: Mapping[str, Any]) -> tuple[ChatServer, Glossary]:
+    """Make the server of --translation-url, and read terms for it."""
+    from sottovoce.translation.chat import ChatServer
+    from sottovoce.translation.chat_translator import Glossary
+
+    if given["translation_model"] is None:
+        raise OptionError("--translation-url: needs --translation-model, the name of the model there")
+    chat = ChatServer(given["translation_url"], given["translation_model"], os.environ.get(KEY) or None)
+    return chat, Glossary() if given["glossary"] is None else Glossary.read(given["glossary"])

@@ -9,10 +9,8 @@ import click
 
 from sottovoce.cli.call import this_call
 from sottovoce.cli.each_file import each_file
+from sottovoce.cli.flags import Clock, SectionedCommand
 from sottovoce.cli.options import LANGUAGE, MODEL
-from sottovoce.cli.parameters import Clock
-from sottovoce.cli.progress_bar import Progress
-from sottovoce.cli.sections import SectionedCommand
 from sottovoce.formats.output_names import label_of
 
 PICTURE = (
@@ -46,11 +44,10 @@ def plot(context: click.Context, /, recording: str, **given: Any) -> int:
     from pathlib import Path
 
     from sottovoce.audio.io import load_audio
-    from sottovoce.cli.align_files import read_text
+    from sottovoce.cli.align import read_text
     from sottovoce.cli.options import open_model
     from sottovoce.errors import OptionError
-    from sottovoce.pictures.draw import check_picture, draw, panels_of
-    from sottovoce.pictures.figure_data import LONGEST_S, collect
+    from sottovoce.pictures.draw import LONGEST_S, check_picture, collect, draw, panels_of
 
     panels = panels_of(given["panels"])
     path = Path(given["output"])
@@ -73,10 +70,4 @@ def plot(context: click.Context, /, recording: str, **given: Any) -> int:
         shown = "standard input" if name == "-" else Path(name).name
         draw(collect(model, samples, transcript, name=label_of(shown), start_s=start_s), path, panels)
 
-    return each_file(
-        [recording],
-        work,
-        progress=Progress(1),
-        call=this_call(context),
-        advice="a smaller --model",
-    )
+    return each_file([recording], work, call=this_call(context))

@@ -15,9 +15,8 @@ from typing import Any
 import click
 
 from sottovoce.cli.call import this_call
-from sottovoce.cli.options import MODEL, beam_size
-from sottovoce.cli.sections import SectionedCommand
-from sottovoce.cli.translation import SERVER
+from sottovoce.cli.flags import SectionedCommand
+from sottovoce.cli.options import MODEL, SERVER, beam_size
 from sottovoce.errors import MissingExtraError, OptionError, cause_of
 from sottovoce.options.schema import Option, options_of
 from sottovoce.serving.settings import (

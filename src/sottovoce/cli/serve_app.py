@@ -20,8 +20,7 @@ from sottovoce.api import Model
 from sottovoce.backends.registry import choose_device
 from sottovoce.cli.call import Call
 from sottovoce.cli.flags import read_values
-from sottovoce.cli.options import open_model
-from sottovoce.cli.translation import chat_server
+from sottovoce.cli.options import chat_server, open_model
 from sottovoce.errors import MissingExtraError, OptionError
 from sottovoce.models.sources.names import default_model
 from sottovoce.options.schema import made, options_of

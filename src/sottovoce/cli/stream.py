@@ -10,11 +10,8 @@ from typing import Any
 import click
 
 from sottovoce.cli.call import this_call
-from sottovoce.cli.flags import grouped
-from sottovoce.cli.options import FUSION, MODEL, TASK, beam_size
-from sottovoce.cli.sections import SectionedCommand
-from sottovoce.cli.speakers import VOICES
-from sottovoce.cli.translation import TRANSLATION
+from sottovoce.cli.flags import SectionedCommand, check_exclusive, grouped
+from sottovoce.cli.options import FUSION, MODEL, TASK, TRANSLATION, VOICES, beam_size
 from sottovoce.options.live import LiveDecodingOptions, LiveOptions
 from sottovoce.options.schema import Option, options_of
 from sottovoce.options.vad import VadStreamOptions
@@ -91,6 +88,7 @@ def stream(context: click.Context, /, source: str | None, **given: Any) -> int:
     Ctrl-C ends the recording, and what was heard by then is still said; so do SIGTERM and SIGHUP, with the
     exit codes 143 and 129.
     """
+    check_exclusive(context, {"realtime": ("unaware",)})
     from sottovoce.cli.live import transcribe_live
 
     return transcribe_live(source, given, this_call(context).interrupts)

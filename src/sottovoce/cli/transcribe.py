@@ -1,24 +1,38 @@
-"""`sottovoce transcribe`: its options; the work is in `transcribe_files`.
+"""`sottovoce transcribe`: its options, and how they are read; the work is in `transcribe_files`.
 
 Imports nothing heavy: `--help` answers at once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import click
 
 from sottovoce.cli.call import this_call
-from sottovoce.cli.flags import grouped
-from sottovoce.cli.options import DEFERRAL, FUSION, MODEL, TASK
-from sottovoce.cli.sections import SectionedCommand
-from sottovoce.cli.speakers import ENROLLED_VOICES
-from sottovoce.cli.transcribe_request import check_idle, typed_options
-from sottovoce.cli.translation import TRANSLATION
+from sottovoce.cli.flags import SectionedCommand, check_exclusive, grouped, read_values, typed_options
+from sottovoce.cli.options import (
+    DEFERRAL,
+    ENROLLED_VOICES,
+    FUSION,
+    MODEL,
+    TASK,
+    TRANSLATION,
+    hotword_text,
+    speakers_of,
+)
+from sottovoce.errors import OptionError
 from sottovoce.formats.writers import FORMATS
-from sottovoce.options.needs import times_words
-from sottovoce.options.schema import Need, Option
+from sottovoce.options.decoding import DecodingOptions
+from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.schema import Option, Values, made, options_of
+from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.options.vad import WINDOW_VAD, VadOptions
+from sottovoce.text.disfluency import check_cleanable
+from sottovoce.text.languages import LanguageChoice, language_codes
+from sottovoce.text.verbatim import check_verbatim
 
 LANGUAGE = (
     Option(
@@ -28,7 +42,6 @@ LANGUAGE = (
         short="-l",
         default="auto",
         metavar="auto|CODE[,CODE…]",
-        elsewhere={"cpp": "-l --language language", "python": "language"},
     ),
     *grouped("Language"),
     *TASK,
@@ -37,8 +50,6 @@ REGROUP = Option(
     "Cut and join segments, as 'split pause=0.5 after=.?!; merge letters=80' (needs --word-timestamps).",
     key="regroup",
     metavar="RULES",
-    needs=(Need("cuts between words; add --word-timestamps", times_words, when="given"),),
-    not_with=("print_special",),
 )
 WORDS = (*grouped("Words"), REGROUP)
 NO_FALLBACK = Option(
@@ -46,7 +57,6 @@ NO_FALLBACK = Option(
     key="no_fallback",
     kind="flag",
     group="Fallback",
-    elsewhere={"cpp": "-nf --no-fallback"},
 )
 SPEECH = grouped("Speech")
 SPEAKERS = (*grouped("Speakers"), ENROLLED_VOICES)
@@ -60,7 +70,6 @@ OUTPUT_FORMAT = Option(
     short="-f",
     default="txt",
     metavar="FORMAT[,FORMAT…]",
-    elsewhere={"openai": "output_format -f"},
 )
 OUTPUT_DIR = Option(
     "Where files go, made if it is not there; a name as talk.srt: the one document, in the format of its "
@@ -69,14 +78,11 @@ OUTPUT_DIR = Option(
     short="-o",
     metavar="DIR|FILE",
     unset="txt alone: the terminal; else: here",
-    elsewhere={"cpp": "-of --output-file", "openai": "output_dir -o"},
 )
 COLOUR_CONFIDENCE = Option(
     "Colour the words of the text on the terminal by how sure they are (needs --word-timestamps).",
     key="colour_confidence",
     kind="flag",
-    not_with=("print_special",),
-    elsewhere={"cpp": "-pc --print-colors --print-confidence"},
 )
 LAYOUT = (
     *grouped("Layout"),
@@ -98,14 +104,12 @@ OUTPUT = (
         key="quiet",
         short="-q",
         kind="flag",
-        elsewhere={"cpp": "-np --no-prints -pp --print-progress", "openai": "verbose"},
     ),
     COLOUR_CONFIDENCE,
     Option(
         "Write timestamps and other special tokens in txt, as the model does.",
         key="print_special",
         kind="flag",
-        elsewhere={"cpp": "-ps --print-special"},
     ),
     *LAYOUT,
 )
@@ -116,14 +120,12 @@ WORKERS = (
         kind="integer",
         default=1,
         least=1,
-        elsewhere={"cpp": "-p --processors"},
     ),
 )
 SECOND_MODEL = Option(
     "A larger model that reads again what the first is not sure of; a line says how much that was.",
     key="second_model",
     metavar="NAME|PATH",
-    not_with=("processors", "print_special", "clip_timestamps"),
 )
 SECTIONS = {
     "Model": (*MODEL, SECOND_MODEL, *DEFERRAL),
@@ -140,6 +142,16 @@ SECTIONS = {
     "Output": OUTPUT,
 }
 """What the help shows under each heading."""
+EXCLUSIVE = {
+    "processors": (
+        *("prefix", "tinydiarize", "speakers", "channels", "clip_timestamps"),
+        *("second_model", "lm", "grammar", "vocabulary_from"),
+    ),
+    "print_special": ("clean", "regroup", "colour_confidence", "second_model", "translate_to"),
+    "second_model": ("clip_timestamps",),
+    "verbatim": ("clean",),
+}
+"""Options that cannot hold together."""
 
 
 @click.command(cls=SectionedCommand, sections=SECTIONS)
@@ -152,8 +164,46 @@ def transcribe(context: click.Context, /, files: tuple[str, ...], **given: Any) 
     more of theirs: talk.mp3.srt and talk.wav.srt, or with their folders monday-talk.mp3.srt and
     friday-talk.mp3.srt. A recording given twice has one document. Documents are UTF-8, in files and in pipes.
     """
-    check_idle(context)
+    check_exclusive(context, EXCLUSIVE)
     from sottovoce.cli.documents import with_output_file
     from sottovoce.cli.transcribe_files import transcribe_files
 
-    return transcribe_files(files, with_output_file(files, given, typed_options(context)), this_call(context))
+    named = with_output_file(files, given, typed_options(context))
+    return transcribe_files(files, named, transcribe_options(given), this_call(context))
+
+
+def transcribe_options(given: Mapping[str, Any]) -> TranscribeOptions:
+    """Make the options of the library from those of the command line."""
+    values = read_values(given)
+    vad = _vad(values)
+    implies_vad = values["batch_size"] > 1 or values["channels"] == "apart" or vad is not None
+    values["mode"] = "vad" if implies_vad else values["mode"] or "seek"
+    _check_style(values)
+    if values["initial_prompt"] and values["max_context"] == 0 and not values["carry_initial_prompt"]:
+        raise OptionError("--initial-prompt: needs --carry-initial-prompt or tokens, got --max-context 0")
+    tried = values["temperature"]
+    return made(
+        TranscribeOptions,
+        values,
+        decoding=made(DecodingOptions, values, hotwords=hotword_text(given), task="transcribe"),
+        fallback=made(FallbackOptions, values, temperatures=tried[:1] if values["no_fallback"] else tried),
+        vad=vad,
+        speakers=speakers_of(given),
+    )
+
+
+def _vad(values: Values) -> VadOptions | None:
+    """How to find speech; None where no option says anything about it."""
+    given = {one.field: values[one.key] for one in options_of(VadOptions) if values.get(one.key) is not None}
+    return replace(WINDOW_VAD, **given) if given else None
+
+
+def _check_style(values: Values) -> None:
+    """Raises: OptionError for a language in which a style was not checked."""
+    language = LanguageChoice.parse(values["language"], language_codes()).fixed
+    if language is None or values["task"] == "translate":
+        return
+    if values["verbatim"]:
+        check_verbatim(language)
+    if values["clean"]:
+        check_cleanable(language)

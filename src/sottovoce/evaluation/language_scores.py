@@ -20,11 +20,9 @@ class LanguageScores:
     pairs: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def add(self, true: str, predicted: str) -> None:
-        """Count one window."""
         self.pairs[true, predicted] += 1
 
     def update(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Add (true, predicted) pairs."""
         self.pairs.update(pairs)
 
     @property

@@ -1,19 +1,23 @@
-"""Latency of live transcripts: LAAL, StreamLAAL, word latency, and SimulEval's log lines.
+"""Latency of live transcripts: runs of a session, LAAL, StreamLAAL, word latency, SimulEval's log lines.
 
 Delays are seconds of audio received when a word was emitted (computation-unaware) or seconds on the clock
-since the audio began (computation-aware); the caller gives one or the other. Words are compared as they are:
-normalise them first.
+since the audio began (computation-aware); the caller gives one or the other. Words are compared as they
+are: normalise them first.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from sottovoce.errors import InputError
+from sottovoce.evaluation.language_scores import FoundSwitch
 from sottovoce.text.word_edits import align_words
+from sottovoce.types import SAMPLE_RATE, Event, LanguageChanged, Partial, Samples, Word
 
 
 def laal(delays_s: Sequence[float], source_s: float, n_reference: int) -> float:
@@ -140,3 +144,87 @@ class LogLine:
             "source_length": round(1000.0 * self.source_s, 3),
         }
         return json.dumps(document, ensure_ascii=False)
+
+
+class LiveSession(Protocol):
+    """A session as `run_live` needs it."""
+
+    def push(self, pcm: Samples) -> Sequence[Event]:
+        """Take samples (n,) float32, mono, 16 kHz; return the events that they bring."""
+        ...
+
+    def close(self) -> Sequence[Event]:
+        """End the audio; return the last events."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRun:
+    """What a session made of one recording.
+
+    delays_s: audio received when each word came. elapsed_s: the clock then, had the audio come in real
+    time and the session been given each piece as soon as it was there and the one before was done.
+    languages: first language, and the switches after it. compute_s: clock time inside the session. cpu_s:
+    processor time of this process in it, which a busy machine does not change much. late_updates: share of
+    the updates that were not done when the audio of the next one was there.
+    """
+
+    words: tuple[Word, ...]
+    delays_s: tuple[float, ...]
+    elapsed_s: tuple[float, ...]
+    first_language: str | None
+    switches: tuple[FoundSwitch, ...]
+    duration_s: float
+    compute_s: float
+    cpu_s: float
+    late_updates: float = 0.0
+
+    @property
+    def text(self) -> str:
+        return "".join(word.word for word in self.words).strip()
+
+
+def run_live(
+    session: LiveSession,
+    audio: Samples,
+    *,
+    chunk_s: float,
+) -> LiveRun:
+    """Push a recording, samples (n,) float32 at 16 kHz, into a new session in pieces of chunk_s, and close
+    it.
+
+    The clock is simulated: a piece is given when its last sample is there or the piece before is done,
+    whichever is later; only time inside the session is measured.
+    """
+    step = max(1, round(chunk_s * SAMPLE_RATE))
+    words: list[tuple[Word, float, float]] = []
+    first: str | None = None
+    switches: list[FoundSwitch] = []
+    clock = compute = cpu = 0.0
+    late: list[bool] = []
+    for start in range(0, len(audio) + step, step):
+        piece = audio[start : start + step]
+        clock = max(clock, min(start + step, len(audio)) / SAMPLE_RATE)
+        began, began_cpu = time.perf_counter(), time.process_time()
+        events = session.push(piece) if start < len(audio) else session.close()
+        spent = time.perf_counter() - began
+        clock, compute, cpu = clock + spent, compute + spent, cpu + time.process_time() - began_cpu
+        late.append(clock > min(start + step, len(audio)) / SAMPLE_RATE + chunk_s)
+        for event in events:
+            if isinstance(event, Partial):
+                words += [(word, event.emission_time, clock) for word in event.words]
+            elif isinstance(event, LanguageChanged) and event.source is None:
+                first = event.target
+            elif isinstance(event, LanguageChanged):
+                switches.append(FoundSwitch(event.at, event.confirmed_at, event.source or "", event.target))
+    return LiveRun(
+        words=tuple(word for word, _, _ in words),
+        delays_s=tuple(delay for _, delay, _ in words),
+        elapsed_s=tuple(elapsed for _, _, elapsed in words),
+        first_language=first,
+        switches=tuple(switches),
+        duration_s=len(audio) / SAMPLE_RATE,
+        compute_s=compute,
+        cpu_s=cpu,
+        late_updates=sum(late) / len(late),
+    )

@@ -148,7 +148,6 @@ class ScoreReport:
     options: ScoreOptions = field(default_factory=ScoreOptions)
 
     def to_dict(self) -> dict[str, object]:
-        """Return plain values for JSON."""
         return {
             "overall": self.overall.to_dict(),
             "by_language": {label: rates.to_dict() for label, rates in self.by_language.items()},

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from sottovoce.audio.vad import SpeechFinder
 from sottovoce.offline.cut import MEL_FRAMES_PER_SECOND, WindowCut
-from sottovoce.options.recording_defaults import APPENDED, PREPENDED
+from sottovoce.options.transcribe import APPENDED, PREPENDED
 from sottovoce.options.vad import VadOptions
 from sottovoce.types import SAMPLE_RATE, Segment, Word
 

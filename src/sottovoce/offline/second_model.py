@@ -1,7 +1,7 @@
 """One recording, two models: the first drafts, the second reads what the first is not sure of.
 
 What is in doubt lies between segments that are not, and is read as a recording of its own, so that the two
-models need no tokens, windows or languages in common. Not known here: when that is (`options.deferral`).
+models need no tokens, windows or languages in common. Not known here: when that is (`options.fallback`).
 """
 
 from __future__ import annotations

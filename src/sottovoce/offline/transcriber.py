@@ -21,7 +21,7 @@ from sottovoce.engine.calls import CallGenerator, DecodeCall, DetectLanguageCall
 from sottovoce.offline.cut import WindowCut
 from sottovoce.offline.resume import ResumePoint, StateSnapshot
 from sottovoce.offline.words import WordRules
-from sottovoce.options.deferral import DeferralOptions
+from sottovoce.options.fallback import DeferralOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, EncoderOutput, Segment, Turn

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sottovoce.errors import OptionError
-from sottovoce.options.needs import BEAMS, DRAWS, SEVERAL_HYPOTHESES
-from sottovoce.options.schema import ApiField, Need, Option, check_options
+from sottovoce.options.schema import ApiField, Option, check_options
 from sottovoce.text.languages import find_language
 from sottovoce.text.verbatim import check_verbatim
 from sottovoce.types import Task
@@ -43,7 +42,6 @@ class DecodingOptions:
                 "translate", "into English", kind="flag", reads=lambda on: "translate" if on else "transcribe"
             )
         },
-        elsewhere={"cpp": "-tr --translate translate", "python": "task"},
     ).as_field("transcribe")
     temperature: float = Option(
         "0 takes the best token, above 0 draws tokens.",
@@ -58,7 +56,6 @@ class DecodingOptions:
         unset="half of the model's text context (224)",
         flag=None,
         least=1,
-        elsewhere={"cpp": "max_tokens", "openai": "sample_len", "faster": "max_new_tokens"},
     ).as_field(None)
     best_of: int | None = Option(
         "Independent draws of which the most probable is taken, at temperatures above 0.",
@@ -72,10 +69,6 @@ class DecodingOptions:
         least=1,
         cli_default=5,
         reads=lambda size: size if size > 1 else None,
-        needs=(
-            Need("beam search needs temperature 0", lambda v: not v["window_temperature"], with_value=True),
-            Need(BEAMS.why, lambda v: v["beam_size"] is None or BEAMS.holds(v), when="typed"),
-        ),
         apis={
             "whisper_cpp": ApiField(
                 "beam_size",
@@ -85,15 +78,12 @@ class DecodingOptions:
                 none_upto=0,
             )
         },
-        elsewhere={"cpp": "-bs --beam-size strategy greedy beam_search", "python": "beam_size"},
     ).as_field(None)
     """None is greedy search."""
     patience: float | None = Option(
         "Finished hypotheses to wait for, times the beam size.",
         group="Search",
         above=0.0,
-        needs=(Need("needs a beam_size", lambda v: v["beam_size"] is not None, with_value=True), BEAMS),
-        elsewhere={"cpp": "beam_search.patience", "python": "patience"},
     ).as_field(None)
     """Beam search ends at round(beam_size * patience) finished hypotheses; None is 1.
     Source: Kasai et al. 2022, https://arxiv.org/abs/2204.05424."""
@@ -103,22 +93,17 @@ class DecodingOptions:
         group="Search",
         least=0.0,
         most=1.0,
-        needs=(SEVERAL_HYPOTHESES,),
-        elsewhere={"cpp": "length_penalty", "python": "length_penalty"},
     ).as_field(None)
     """Alpha of ((5 + n) / 6) ** alpha; None divides by the length n.
     Source: Wu et al. 2016, https://arxiv.org/abs/1609.08144."""
     prompt: str | tuple[int, ...] | None = Option(
         "Text or tokens of what was said before.",
         flag=None,
-        elsewhere={"cpp": "prompt_tokens prompt_n_tokens", "openai": "prompt"},
     ).as_field(None)
     prefix: str | tuple[int, ...] | None = Option(
         "What the text begins with.",
         group="Context",
         metavar="TEXT",
-        not_with=("processors",),
-        elsewhere={"python": "prefix"},
     ).as_field(None)
     """Text or tokens; `decode` gives what follows them. Of a recording it is the beginning of the first
     window only, as in faster-whisper, and of the text of its first segment; openai-whisper puts it before
@@ -127,7 +112,6 @@ class DecodingOptions:
         "Words likely to be said, put before the prompt.",
         key="hotword_text",
         flag=None,
-        elsewhere={"faster": "hotwords"},
     ).as_field(None)
     suppress_tokens: tuple[int, ...] = Option(
         "Tokens never written; -1 stands for signs that are not speech, '' suppresses nothing.",
@@ -142,56 +126,38 @@ class DecodingOptions:
                 reads=lambda on: None if on else SPECIALS_ALONE,
             )
         },
-        elsewhere={
-            "cpp": "-sns --suppress-nst suppress_nst suppress_non_speech_tokens",
-            "python": "suppress_tokens",
-        },
     ).as_field((NON_SPEECH,))
     """Empty: nothing, not even special tokens, is suppressed."""
     suppress_regex: str | None = Option(
         "Tokens never written: those whose whole text it matches, the space before a word included.",
         group="Search",
         metavar="REGEX",
-        elsewhere={"cpp": "--suppress-regex suppress_regex"},
     ).as_field(None)
     verbatim: bool = Option(
         "Keep fillers, repetitions and broken-off words as far as the model can (en, de, es, fr).",
         group="Style",
-        needs=(
-            Need(
-                lambda v: f"needs task 'transcribe', got '{v['task']}'", lambda v: v["task"] == "transcribe"
-            ),
-            Need(
-                "keeps repetitions; expected no repetition_penalty or no_repeat_ngram_size",
-                lambda v: not v["no_repeat_ngram_size"] and v["repetition_penalty"] == 1.0,
-            ),
-        ),
     ).as_field(False)
     """By a prompt in the language that is spoken (`text.verbatim`), before every other."""
     speaker_turns: bool = Option(
         "Cut where a checkpoint of tinydiarize writes that somebody else speaks; turns are counted.",
         group="Speakers",
         key="tinydiarize",
-        not_with=("processors",),
         apis={
             "whisper_cpp": ApiField(
                 "tinydiarize",
                 "with a checkpoint of tinydiarize: ` [SPEAKER_TURN]` where somebody else speaks next",
             )
         },
-        elsewhere={"cpp": "-tdrz --tinydiarize tdrz_enable"},
     ).as_field(False)
     """Let the model write its token for "somebody else speaks" (`<|startoflm|>`), which tinydiarize's
     checkpoints have learnt. Others write it nowhere, or anywhere."""
     suppress_blank: bool = Option(
         "Do not begin with a space or the end of text.",
         flag=None,
-        elsewhere={"cpp": "suppress_blank", "python": "suppress_blank"},
     ).as_field(True)
     without_timestamps: bool = Option(
         "Do not predict the times of segments.",
         group="Times",
-        elsewhere={"cpp": "-nt --no-timestamps no_timestamps single_segment", "python": "without_timestamps"},
     ).as_field(False)
     max_initial_timestamp: float | None = Option(
         "Latest first timestamp, in seconds; None or 0 sets no limit.",
@@ -199,25 +165,21 @@ class DecodingOptions:
         least=0.0,
         most=30.0,
         expected="0 to 30 seconds",
-        elsewhere={"cpp": "max_initial_ts", "python": "max_initial_timestamp"},
     ).as_field(1.0)
     repetition_penalty: float = Option(
         "Above 1: text tokens that were written become less likely.",
         group="Search",
         above=0.0,
-        elsewhere={"faster": "repetition_penalty"},
     ).as_field(1.0)
     no_repeat_ngram_size: int = Option(
         "No sequence of so many tokens twice; 0 allows all.",
         group="Search",
         least=0,
-        elsewhere={"faster": "no_repeat_ngram_size"},
     ).as_field(0)
     allowed_languages: tuple[str, ...] = ()
     seed: int = Option(
         "Of the draws at temperatures above 0.",
         group="Fallback",
-        needs=(DRAWS,),
         apis={
             "openai": ApiField(
                 "seed",
@@ -233,6 +195,14 @@ class DecodingOptions:
         code = None if self.language is None else find_language(self.language)
         object.__setattr__(self, "language", code)
         object.__setattr__(self, "allowed_languages", tuple(map(find_language, self.allowed_languages)))
+        if self.beam_size is not None and self.temperature > 0.0:
+            raise OptionError(f"beam_size {self.beam_size}: beam search needs temperature 0")
+        if self.verbatim and self.task != "transcribe":
+            raise OptionError(f"verbatim: needs task 'transcribe', got '{self.task}'")
+        if self.verbatim and (self.no_repeat_ngram_size or self.repetition_penalty != 1.0):
+            raise OptionError(
+                "verbatim: keeps repetitions; expected no repetition_penalty or no_repeat_ngram_size"
+            )
         if self.suppress_regex is not None:
             _check_regex(self.suppress_regex)
         if self.patience is not None and self.beam_size is not None:

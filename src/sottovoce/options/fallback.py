@@ -1,6 +1,8 @@
-"""When a window's text looks wrong, so that it is decoded again, and how.
+"""When a window's text looks wrong, so that it is decoded again, and how: by other temperatures or
+another model.
 
-Source: openai-whisper 20250625 `decode_with_fallback`.
+Source: openai-whisper 20250625 `decode_with_fallback`. The deferral rule of a cascade of two models:
+Narasimhan et al. 2022, "Post-hoc estimators for learning to defer to an expert".
 """
 
 from __future__ import annotations
@@ -13,8 +15,8 @@ from typing import Protocol
 
 from sottovoce.errors import OptionError
 from sottovoce.options.decoding import HOTTEST, MOST_BEAM, DecodingOptions
-from sottovoce.options.needs import DRAWS
 from sottovoce.options.schema import ApiField, Option, check_options
+from sottovoce.types import Segment
 
 ENTROPY_TOKENS = 32
 """Over which the entropy of a text is taken."""
@@ -56,17 +58,11 @@ class FallbackOptions:
                 reads=lambda first: (first,) if first else None,
             )
         },
-        elsewhere={
-            "cpp": "-tp --temperature temperature -tpi --temperature-inc temperature_inc",
-            "openai": "temperature --temperature_increment_on_fallback",
-            "faster": "temperature",
-        },
     ).as_field((0.0, 0.2, 0.4, 0.6, 0.8, 1.0))
     """Tried in this order until one is good enough."""
     compression_ratio_threshold: float | None = Option(
         "Text that compresses better than this repeats itself: try the next temperature.",
         group="Fallback",
-        elsewhere={"python": "compression_ratio_threshold"},
     ).as_field(2.4)
     """None: no limit."""
     logprob_threshold: float | None = Option(
@@ -80,11 +76,6 @@ class FallbackOptions:
                 most=1.0,
             )
         },
-        elsewhere={
-            "cpp": "-lpt --logprob-thold logprob_thold",
-            "openai": "logprob_threshold",
-            "faster": "log_prob_threshold",
-        },
     ).as_field(-1.0)
     """None: no limit."""
     no_speech_threshold: float | None = Option(
@@ -97,7 +88,6 @@ class FallbackOptions:
                 "no_speech_thold", "when it is silence: a probability above this, and a text that looks wrong"
             )
         },
-        elsewhere={"cpp": "-nth --no-speech-thold no_speech_thold", "python": "no_speech_threshold"},
     ).as_field(0.6)
     """A guess, or a text that repeats itself, with a no_speech_prob above this is silence, and not tried
     again; None: nothing is."""
@@ -120,7 +110,6 @@ class FallbackOptions:
                 most=1e3,
             )
         },
-        elsewhere={"cpp": "-et --entropy-thold entropy_thold"},
     ).as_field(None)
     """In nats, of a text of more than 32 tokens. whisper.cpp has it instead of the compression ratio."""
     best_of: int | None = Option(
@@ -128,13 +117,11 @@ class FallbackOptions:
         group="Search",
         cli_default=5,
         least=1,
-        needs=(DRAWS,),
         apis={
             "whisper_cpp": ApiField(
                 "best_of", "draws at temperatures above 0, up to 16", least=-1, most=MOST_BEAM, none_upto=0
             )
         },
-        elsewhere={"cpp": "-bo --best-of greedy.best_of", "python": "best_of"},
     ).as_field(None)
     """None leaves it to the decoding options."""
 
@@ -195,3 +182,38 @@ def token_entropy(tokens: Sequence[int]) -> float:
     """
     shares = [count / len(tokens) for count in Counter(tokens).values()]
     return -sum(share * math.log(share) for share in shares)
+
+
+@dataclass(frozen=True, slots=True)
+class DeferralOptions:
+    """Limits beyond which a segment is in doubt; speech without words always is.
+
+    Raises: OptionError for values out of range.
+    """
+
+    logprob: float = Option(
+        "Mean log-probability of a window below which its text is in doubt.",
+        group="Second model",
+        key="defer_logprob",
+        most=0.0,
+    ).as_field(-0.6)
+    compression_ratio: float = Option("Text that compresses better is in doubt.", flag=None).as_field(2.0)
+    word: float = Option(
+        "Probability of a word below which its segment is in doubt; words are timed for it, but for 0.",
+        group="Second model",
+        key="defer_word",
+        least=0.0,
+        most=1.0,
+    ).as_field(0.5)
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def defers(self, segment: Segment) -> bool:
+        """Return whether a segment, with its words timed, is left to the second model; a drawn one is."""
+        return (
+            segment.avg_logprob < self.logprob
+            or segment.compression_ratio > self.compression_ratio
+            or segment.temperature > 0.0
+            or any(word.probability < self.word for word in segment.words or ())
+        )

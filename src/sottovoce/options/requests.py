@@ -1,4 +1,4 @@
-"""Options of a request to the server alone: what it names, and what its answer looks like."""
+"""Options of a request to the server alone: what it names, its audio, and what its answer looks like."""
 
 from __future__ import annotations
 
@@ -141,4 +141,30 @@ REQUEST = (
     ),
     _whisper_cpp("split_on_word", "flag", "lines are cut between words in any case"),
     *(_whisper_cpp(name, "any", "without effect") for name in WITHOUT_EFFECT),
+)
+
+
+MODEL = requested(
+    "model", "text", {"sottovoce": ApiField("model", "one of `/v1/models`; without it the server's")}
+)
+LIVE_REQUEST = (
+    requested(
+        "translate_to",
+        "language",
+        {
+            "sottovoce": ApiField(
+                "translate_to",
+                "also send a translation into this language: a code, tag or name, one of `translates_to` of "
+                "the model in `/v1/models` ([translation](translation.md#in-the-server-and-on-the-page))",
+            )
+        },
+    ),
+    requested(
+        "encoding",
+        "text",
+        {"sottovoce": ApiField("encoding", "`s16le`, the default, `f32le`, `mulaw` or `alaw`, one channel")},
+    ),
+    requested(
+        "sample_rate", "integer", {"sottovoce": ApiField("sample_rate", "8000 to 96000 Hz; 16000 without it")}
+    ),
 )

@@ -38,8 +38,6 @@ Kind: TypeAlias = Literal[
 commas."""
 Api: TypeAlias = Literal["openai", "whisper_cpp", "sottovoce"]
 """Of recordings: openai, whisper_cpp; of live speech: sottovoce (the server's own)."""
-Program: TypeAlias = Literal["cpp", "openai", "faster", "python"]
-"""whisper.cpp, openai-whisper and faster-whisper; python: the last two alike."""
 Values: TypeAlias = Mapping[str, Any]
 """Values of options by their keys."""
 
@@ -78,26 +76,6 @@ class ApiField:
         return self.names.split()[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
-    """What must hold for an option to be of use.
-
-    why: the rest of the error line. holds: given the values of all options by key. with_value: the error
-    line names the value too. when: it is looked at: "set", wherever the value is not the default; "asked",
-    the same on the command line alone; "typed", there, where the flag was typed, whatever its value.
-    """
-
-    why: str | Callable[[Values], str]
-    holds: Callable[[Values], bool]
-    when: Literal["set", "given", "typed"] = "set"
-    with_value: bool = False
-
-    def line(self, name: str, value: object, values: Values) -> str:
-        """Write the error line of an option of this name."""
-        why = self.why if isinstance(self.why, str) else self.why(values)
-        return f"{name} {value}: {why}" if self.with_value else f"{name}: {why}"
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Option:
     """One option.
@@ -109,11 +87,8 @@ class Option:
     command line's default is not the field's. many: the flag may be repeated. reads: the command line's
     value to that of the field. least, most, above: range of finite numbers, `above` without its end;
     may_be_infinite: in Python. expected, called: words of the error line, where they are not made from the
-    range and the field. choices: the values that text may have. needs: see `Need`. not_with: keys of
-    options that it cannot be combined with on the command line. apis: names in requests of the server.
-    elsewhere: what other programs call it, on the command line and in code, apart by spaces; openai-whisper's
-    without the `--` that all of them have on its command line. field, owner, default: filled in for the
-    field of a dataclass.
+    range and the field. choices: the values that text may have. apis: names in requests of the
+    server. field, owner, default: filled in for the field of a dataclass.
     """
 
     help: str
@@ -136,10 +111,7 @@ class Option:
     choices: tuple[str, ...] = ()
     expected: str = ""
     called: str = ""
-    needs: tuple[Need, ...] = ()
-    not_with: tuple[str, ...] = ()
     apis: Mapping[Api, ApiField] = dataclasses.field(default_factory=dict)
-    elsewhere: Mapping[Program, str] = dataclasses.field(default_factory=dict)
     field: str = ""
     owner: str = ""
     default: Any = None
@@ -222,41 +194,11 @@ def _completed(option: Option, declared: dataclasses.Field[Any], owner: type) ->
     return replace(option, kind=kind, key=key, field=declared.name, owner=owner.__name__, default=default)
 
 
-@cache
-def _checked(owner: type) -> tuple[tuple[Option, ...], tuple[Option, ...]]:
-    """Return the options of a dataclass that have a range, and those that need something."""
-    options = options_of(owner)
-    needing = tuple(one for one in options if any(need.when == "set" for need in one.needs))
-    return tuple(one for one in options if one.is_ranged), needing
-
-
 def check_options(chosen: Any) -> None:
-    """Check ranges and needs of all fields. Raises: OptionError."""
-    ranged, needing = _checked(type(chosen))  # type: ignore[arg-type]  # mypy takes a class for unhashable
-    for one in ranged:
-        one.check(getattr(chosen, one.field))
-    chosen_apart = [one for one in needing if getattr(chosen, one.field) not in (None, one.default)]
-    if not chosen_apart:
-        return
-    values = values_of(chosen)
-    for one in chosen_apart:
-        for need in one.needs:
-            if need.when == "set" and not need.holds(values):
-                value = getattr(chosen, one.field)
-                raise OptionError(need.line(one.called or one.field, value, values))
-
-
-def values_of(chosen: Any) -> Values:
-    """Return the values of a dataclass's options by key, with those of dataclasses among its fields."""
-    values: dict[str, Any] = {}
-    declared = {one.field: one.key for one in options_of(type(chosen))}
-    for each in dataclasses.fields(chosen):
-        value = getattr(chosen, each.name)
-        if each.name in declared:
-            values[declared[each.name]] = value
-        elif dataclasses.is_dataclass(value):
-            values.update(values_of(value))
-    return values
+    """Check the ranges of all fields. Raises: OptionError."""
+    for one in options_of(type(chosen)):
+        if one.is_ranged:
+            one.check(getattr(chosen, one.field))
 
 
 def made(owner: type[T], values: Values, **others: Any) -> T:

@@ -8,14 +8,12 @@ from functools import partial
 from typing import Any, Literal, Protocol, TypeAlias
 
 from sottovoce.errors import OptionError
-from sottovoce.options.schema import Need, Option, check_options
+from sottovoce.options.schema import Option, check_options
 from sottovoce.types import Samples, Turn
 
 Engine: TypeAlias = Literal["own", "pyannote"]
 VoiceName: TypeAlias = Literal["ge2e", "campplus"]
-NEEDS_SPEAKERS = Need("needs --speakers", lambda v: v["speakers"] is not None, when="given")
-NEEDS_AUTO = Need("needs --speakers auto", lambda v: v["speakers"] == "auto", when="given")
-_bound = partial(Option, group="Speakers", cli_default=None, metavar="N", least=1, needs=(NEEDS_AUTO,))
+_bound = partial(Option, group="Speakers", cli_default=None, metavar="N", least=1)
 
 
 class Diarizer(Protocol):
@@ -58,7 +56,6 @@ class SpeakerOptions:
         choices=("own", "pyannote"),
         called="speakers",
         expected="the engine 'own' or 'pyannote'",
-        needs=(NEEDS_SPEAKERS,),
     ).as_field("own")
     """ "own" has weights of the package index; the pipeline's other settings stay as they come."""
     voices: VoiceName = Option(
@@ -66,7 +63,6 @@ class SpeakerOptions:
         group="Speakers",
         key="speaker_voices",
         choices=("ge2e", "campplus"),
-        needs=(NEEDS_SPEAKERS,),
     ).as_field("ge2e")
     """With the engine "own" (docs/speakers.md)."""
     distance: float | None = Option(

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from importlib import import_module
+from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from sottovoce.options import needs as need
+from sottovoce.errors import OptionError
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
-from sottovoce.options.recording_checks import (
-    check_clips,
-    check_decoding,
-    check_filter,
-    check_input_format,
-    check_speakers,
-    check_vad,
-)
-from sottovoce.options.recording_defaults import (
-    APPENDED,
-    LANGUAGE_PRIOR,
-    LANGUAGE_WINDOWS,
-    PREPENDED,
-    VERBATIM_LOOPS,
-)
-from sottovoce.options.schema import ApiField, Need, Option, check_options
-from sottovoce.options.speakers import Diarizer, SpeakerOptions
+from sottovoce.options.schema import ApiField, Option, check_options
+from sottovoce.options.speakers import Diarizer, SpeakerOptions, check_speaker_names
 from sottovoce.options.vad import VadOptions
+from sottovoce.text.disfluency import check_cleanable
 from sottovoce.text.languages import find_language
+
+PREPENDED = "\"'“¿([{-"
+APPENDED = "\"'.。,，!！?？:：”)]}、"
+LANGUAGE_WINDOWS = 4
+LANGUAGE_PRIOR: Mapping[str, float] = MappingProxyType(
+    dict.fromkeys(("br", "cy", "fo", "haw", "la", "mi", "nn", "oc", "sa"), math.log(0.2))
+)
+"""Natural log-probabilities of languages before anything was heard: Whisper hears languages that few people
+record (Latin, Nynorsk, Welsh) in the speech of their neighbours. Training hours as a prior were tried, and
+cost more than they gave (docs/log.md)."""
+VERBATIM_LOOPS = 5
+"""A text with hesitations in its prompt is likelier to end in a loop, which the compression ratio does not
+see where it is short: a text that ends with the same words more often than this is tried again."""
 
 Mode: TypeAlias = Literal["seek", "vad"]
 FollowLanguages: TypeAlias = bool | Literal["auto"] | None
@@ -41,7 +43,6 @@ _signs = partial(
     group="Words",
     metavar="SIGNS",
     cli_default=None,
-    needs=(need.JOINS_WORDS,),
 )
 
 
@@ -68,7 +69,6 @@ class TranscribeOptions:
                 "vad", "speech is found first", kind="flag", reads=lambda on: "vad" if on else None
             )
         },
-        elsewhere={"cpp": "--vad vad", "faster": "vad_filter"},
     ).as_field("seek")
     """ "seek" moves on by the timestamps that the model writes; "vad" packs speech into windows."""
     vad: VadOptions | None = None
@@ -77,8 +77,6 @@ class TranscribeOptions:
         "Windows decoded together; above 1 implies --vad, as do all options that begin so.",
         group="Speech",
         least=1,
-        needs=(need.VAD_MODE,),
-        elsewhere={"faster": "batch_size"},
     ).as_field(1)
     """Above 1, windows cannot be conditioned on each other."""
     follow_languages: FollowLanguages = Option(
@@ -88,7 +86,6 @@ class TranscribeOptions:
         group="Language",
         kind="flag",
         switch=True,
-        elsewhere={"faster": "multilingual"},
     ).as_field(None)
     """Among those allowed. "auto" begins to where another language than that of the beginning is surely
     spoken; None: True where several are listed as allowed, else "auto". False: the language is found once
@@ -104,7 +101,6 @@ class TranscribeOptions:
         "Most windows of 30 s with speech over which the language is found; fewer where they agree.",
         flag=None,
         least=1,
-        elsewhere={"faster": "language_detection_segments"},
     ).as_field(LANGUAGE_WINDOWS)
     language_prior: Mapping[str, float] = field(default_factory=lambda: dict(LANGUAGE_PRIOR), hash=False)
     """What is common, see `combine_detections`; where the language is found once, among all."""
@@ -112,27 +108,22 @@ class TranscribeOptions:
         "What was said before the recording: names, spelling, style.",
         group="Context",
         metavar="TEXT",
-        needs=(need.ROOM_FOR_PROMPT,),
         apis={
             "openai": ApiField("prompt", "what was said before"),
             "whisper_cpp": ApiField("prompt", "what was said before"),
         },
-        elsewhere={"cpp": "--prompt initial_prompt", "python": "initial_prompt"},
     ).as_field(None)
     """Of the first window; with carry_initial_prompt of every window."""
     carry_initial_prompt: bool = Option(
         "Give the initial prompt to every window.",
         group="Context",
-        needs=(Need("needs an initial_prompt", lambda v: v["initial_prompt"] is not None),),
         apis={"whisper_cpp": ApiField("carry_initial_prompt")},
-        elsewhere={"cpp": "--carry-initial-prompt carry_initial_prompt", "openai": "carry_initial_prompt"},
     ).as_field(False)
     condition_on_previous_text: bool = Option(
         "Decode each window without the text of the one before.",
         group="Context",
         flag="--no-condition-on-previous-text",
         negated=True,
-        elsewhere={"cpp": "no_context", "python": "condition_on_previous_text"},
     ).as_field(True)
     """Give what was said before as a prompt."""
     max_context: int | None = Option(
@@ -141,29 +132,22 @@ class TranscribeOptions:
         group="Context",
         metavar="TOKENS",
         least=0,
-        needs=(need.EARLIER_TEXT_OR_PROMPT,),
         apis={
             "whisper_cpp": ApiField(
                 "max_context", "tokens of earlier text, all for -1", least=-1, most=100_000, none_upto=-1
             )
         },
-        elsewhere={"cpp": "-mc --max-context n_max_text_ctx"},
     ).as_field(None)
     prompt_reset_on_temperature: float = Option(
         "Text that needed a temperature above this is not given to the next window.",
         group="Context",
         least=0.0,
-        needs=(need.EARLIER_TEXT, need.WARMER),
-        elsewhere={"faster": "prompt_reset_on_temperature"},
     ).as_field(0.5)
     clip_timestamps: tuple[float, ...] = Option(
         "Only these parts; times as for --offset, the last end may be left out.",
         group="Times",
         kind="times",
         metavar="START,END,…",
-        needs=(need.SEEKS, need.ALONE),
-        not_with=("processors",),
-        elsewhere={"python": "clip_timestamps"},
     ).as_field(())
     """Start, end, start, … in seconds, ascending; without a last end up to the end."""
     audio_ctx: int | None = Option(
@@ -182,7 +166,6 @@ class TranscribeOptions:
                 none_upto=0,
             )
         },
-        elsewhere={"cpp": "-ac --audio-ctx audio_ctx"},
     ).as_field(None)
     """None: as many as the model was trained on (1500). Fewer take less time, and lose words and times:
     other lengths were never seen in training. The last 0.2 s of such a window are silence, and its tokens
@@ -206,7 +189,6 @@ class TranscribeOptions:
                 kind="number",
             )
         },
-        elsewhere={"cpp": "-ot --offset-t offset_ms"},
     ).as_field(0.0)
     duration_s: float | None = Option(
         "Stop after so much of it.",
@@ -228,7 +210,6 @@ class TranscribeOptions:
                 kind="number",
             )
         },
-        elsewhere={"cpp": "-d --duration duration_ms"},
     ).as_field(None)
     """The one part of the recording to transcribe is read as if it were all there is (so it costs what a
     part costs, and its loudest moment sets the log-mel's floor); times stay those of the recording. Parts
@@ -237,10 +218,6 @@ class TranscribeOptions:
         "Times and probabilities of words.",
         group="Words",
         short="-w",
-        elsewhere={
-            "cpp": "-sow --split-on-word -dtw --dtw token_timestamps dtw_token_timestamps",
-            "python": "word_timestamps",
-        },
     ).as_field(False)
     word_threshold: float = Option(
         "Words less probable than this take their times from the words around them.",
@@ -248,25 +225,17 @@ class TranscribeOptions:
         metavar="P",
         least=0.0,
         most=1.0,
-        needs=(need.WORDS,),
         apis={"whisper_cpp": ApiField("word_thold", "of a word, where whisper.cpp asks that of a timestamp")},
-        elsewhere={"cpp": "-wt --word-thold thold_pt"},
     ).as_field(0.0)
     """See `interpolate_improbable`; 0 leaves each where it was heard."""
-    prepend_punctuations: str = _signs(
-        "Signs that belong to the word after them.", elsewhere={"python": "prepend_punctuations"}
-    ).as_field(PREPENDED)
-    append_punctuations: str = _signs(
-        "Signs that belong to the word before them.", elsewhere={"python": "append_punctuations"}
-    ).as_field(APPENDED)
+    prepend_punctuations: str = _signs("Signs that belong to the word after them.").as_field(PREPENDED)
+    append_punctuations: str = _signs("Signs that belong to the word before them.").as_field(APPENDED)
     hallucination_silence_threshold: float | None = Option(
         "Skip silences longer than this around words that look invented (needs --word-timestamps).",
         group="Times",
         metavar="SECONDS",
         above=0.0,
         expected="more than 0 s",
-        needs=(need.WORDS_OF_SEEKING,),
-        elsewhere={"python": "hallucination_silence_threshold"},
     ).as_field(None)
     """None keeps them."""
     audio_filter: str | None = Option(
@@ -295,7 +264,6 @@ class TranscribeOptions:
     clean: bool = Option(
         "Take fillers, repetitions and broken-off words out (en, de, es, fr, it, nl, pl, pt, ru).",
         group="Style",
-        not_with=("print_special",),
     ).as_field(False)
     """By the rules of `text.disfluency_rules`; words that stay keep their times, and segments that have no
     others are dropped."""
@@ -304,7 +272,6 @@ class TranscribeOptions:
         group="Speakers",
         metavar="auto|N",
         kind="text",
-        not_with=("processors",),
     ).as_field(None)
     """Or what does it. None: they are not told apart."""
     speaker_names: tuple[str, ...] = Option(
@@ -312,7 +279,6 @@ class TranscribeOptions:
         group="Speakers",
         metavar="NAME[,NAME…]",
         kind="texts",
-        needs=(need.SPEAKERS_OR_CHANNELS,),
     ).as_field(())
     """For A, B and so on. Who is known by `SpeakerOptions.known` has no place in that order."""
     channels: Channels = Option(
@@ -320,7 +286,6 @@ class TranscribeOptions:
         "together, and whoever is loudest speaks.",
         group="Speakers",
         choices=("mixed", "apart", "energy"),
-        not_with=("processors",),
         apis={
             "whisper_cpp": ApiField(
                 "diarize",
@@ -329,26 +294,65 @@ class TranscribeOptions:
                 reads=lambda on: "energy" if on else None,
             )
         },
-        elsewhere={"cpp": "-di --diarize"},
     ).as_field("mixed")
     """"apart" needs mode "vad"; with "energy" words are timed."""
 
     def __post_init__(self) -> None:
-        check_vad(self.vad, self.mode)
+        self._check_mode()
         check_options(self)
         prior = {find_language(language): value for language, value in self.language_prior.items()}
         object.__setattr__(self, "language_prior", prior)
-        check_decoding(self.decoding, follows=self.follow_languages is True, clean=self.clean)
-        check_clips(self.clip_timestamps, self.mode, is_part=self.is_part)
-        check_speakers(
-            self.channels,
-            self.mode,
-            speakers=self.speakers,
-            names=self.speaker_names,
-            marks_turns=self.decoding.speaker_turns,
-        )
-        check_filter(self.audio_filter)
-        check_input_format(self.input_format)
+        self._check_decoding()
+        self._check_clips()
+        self._check_speakers()
+        # Imported where they are asked for: they need FFmpeg, which options are quick without.
+        if self.audio_filter is not None:
+            import_module("sottovoce.audio.ffmpeg_filters").AudioFilter(self.audio_filter)
+        if self.input_format is not None:
+            import_module("sottovoce.audio.input_format").read_input_format(self.input_format)
+
+    def _check_mode(self) -> None:
+        if self.vad is not None and not isinstance(self.vad, VadOptions):
+            names = ", ".join(one.name for one in fields(VadOptions))
+            raise OptionError(f"vad: expected VadOptions, whose fields are {names}, got {self.vad!r}")
+        if self.vad is not None and self.mode == "seek":
+            raise OptionError("vad options: need mode 'vad', got 'seek'")
+
+    def _check_decoding(self) -> None:
+        decoding = self.decoding
+        if self.batch_size > 1 and self.mode != "vad":
+            raise OptionError(f"batch_size {self.batch_size}: needs mode 'vad', got '{self.mode}'")
+        is_seeking_words = self.needs_words and self.mode == "seek"
+        if self.hallucination_silence_threshold is not None and not is_seeking_words:
+            raise OptionError("hallucination_silence_threshold: needs word_timestamps and mode 'seek'")
+        if decoding.prompt is not None:
+            raise OptionError("prompt: use initial_prompt for a recording")
+        if self.follow_languages is True and decoding.language is not None:
+            raise OptionError(f"follow_languages: expected no language, got '{decoding.language}'")
+        if self.clean and decoding.language is not None and decoding.task == "transcribe":
+            check_cleanable(decoding.language)
+
+    def _check_clips(self) -> None:
+        times = self.clip_timestamps
+        if not all(0 <= time < math.inf for time in times) or list(times) != sorted(times):
+            raise OptionError(f"clip_timestamps: expected ascending seconds, got {times}")
+        if times and self.mode == "vad":
+            raise OptionError("clip_timestamps: need mode 'seek', got 'vad'")
+        if times and self.is_part:
+            raise OptionError("clip_timestamps: cannot be combined with offset_s or duration_s")
+
+    def _check_speakers(self) -> None:
+        is_diarized, has_channels = self.speakers is not None, self.channels != "mixed"
+        if self.speaker_names:
+            check_speaker_names(self.speaker_names, self.speakers)
+            if not is_diarized and not has_channels:
+                raise OptionError("speaker_names: need speakers or channels")
+        if has_channels and is_diarized:
+            raise OptionError(f"channels '{self.channels}': say who speaks; expected no speakers beside")
+        if self.decoding.speaker_turns and (has_channels or is_diarized):
+            raise OptionError("speaker_turns: expected neither speakers nor channels beside")
+        if self.channels == "apart" and self.mode == "seek":
+            raise OptionError("channels 'apart': need mode 'vad', since each is silent half of the time")
 
     @property
     def is_resumable(self) -> bool:

@@ -49,7 +49,6 @@ class VadOptions:
         least=0.0,
         most=1.0,
         apis={"whisper_cpp": ApiField("vad_threshold", least=0.0, most=1.0)},
-        elsewhere={"cpp": "-vt --vad-threshold threshold", "faster": "threshold"},
     ).as_field(0.5)
     neg_threshold: float | None = _of_recording(
         "Probability below which it ends.",
@@ -57,7 +56,6 @@ class VadOptions:
         key="vad_neg_threshold",
         least=0.0,
         most=1.0,
-        elsewhere={"faster": "neg_threshold"},
     ).as_field(None)
     """At least 0.01 where it is None."""
     min_speech_ms: float = _of_recording(
@@ -66,10 +64,6 @@ class VadOptions:
         key="vad_min_speech_ms",
         least=0.0,
         apis={"whisper_cpp": ApiField("vad_min_speech_duration_ms", least=0.0, most=60_000.0)},
-        elsewhere={
-            "cpp": "-vspd --vad-min-speech-duration-ms min_speech_duration_ms",
-            "faster": "min_speech_duration_ms",
-        },
     ).as_field(0.0)
     min_silence_ms: float = _of_recording(
         "Shorter pauses do not end speech.",
@@ -77,10 +71,6 @@ class VadOptions:
         key="vad_min_silence_ms",
         least=0.0,
         apis={"whisper_cpp": ApiField("vad_min_silence_duration_ms", least=0.0, most=60_000.0)},
-        elsewhere={
-            "cpp": "-vsd --vad-min-silence-duration-ms min_silence_duration_ms",
-            "faster": "min_silence_duration_ms",
-        },
     ).as_field(2000.0)
     max_speech_s: float = _of_recording(
         "Longer speech is cut, at a pause.",
@@ -97,10 +87,6 @@ class VadOptions:
                 reads=lambda seconds: min(seconds, 30.0),
             )
         },
-        elsewhere={
-            "cpp": "-vmsd --vad-max-speech-duration-s max_speech_duration_s",
-            "faster": "max_speech_duration_s",
-        },
     ).as_field(math.inf)
     """At its longest pause of `min_silence_at_max_speech_ms` or more, else where it stands."""
     min_silence_at_max_speech_ms: float = _of_recording(
@@ -115,7 +101,6 @@ class VadOptions:
         key="vad_speech_pad_ms",
         least=0.0,
         apis={"whisper_cpp": ApiField("vad_speech_pad_ms", least=0.0, most=5_000.0)},
-        elsewhere={"cpp": "-vp --vad-speech-pad-ms speech_pad_ms", "faster": "speech_pad_ms"},
     ).as_field(400.0)
     """At most up to the middle of a pause."""
     overlap_s: float = _of_recording(
@@ -124,7 +109,6 @@ class VadOptions:
         key="vad_overlap_s",
         least=0.0,
         apis={"whisper_cpp": ApiField("vad_samples_overlap", least=0.0, most=5.0)},
-        elsewhere={"cpp": "-vo --vad-samples-overlap samples_overlap"},
     ).as_field(0.0)
     """At each end after the padding; whisper.cpp has 0.1."""
 

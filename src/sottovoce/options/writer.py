@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sottovoce.options.schema import ApiField, Need, Option, check_options
+from sottovoce.errors import OptionError
+from sottovoce.options.schema import ApiField, Option, check_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,28 +19,17 @@ class WriterOptions:
         "Characters a subtitle line (needs --word-timestamps).",
         group="Layout",
         least=1,
-        elsewhere={"cpp": "-ml --max-len max_len split_on_word", "openai": "max_line_width"},
     ).as_field(None)
     max_line_count: int | None = Option(
         "Lines a subtitle (needs a line width or a reading speed).",
         group="Layout",
         least=1,
-        needs=(
-            Need(
-                "needs max_line_width too",
-                lambda v: v["max_line_width"] is not None or v["reading_speed"] is not None,
-                with_value=True,
-            ),
-        ),
-        elsewhere={"openai": "max_line_count"},
     ).as_field(None)
     """Subtitles may then run across segments."""
     max_words_per_line: int | None = Option(
         "Words a subtitle.",
         group="Layout",
         least=1,
-        needs=(Need("cannot be combined with max_line_count", lambda v: v["max_line_count"] is None),),
-        elsewhere={"openai": "max_words_per_line"},
     ).as_field(None)
     """Where subtitles end with their segments."""
     reading_speed: float | None = Option(
@@ -49,18 +39,11 @@ class WriterOptions:
         metavar="CHARACTERS",
         least=1.0,
         expected="at least 1 a second",
-        needs=(
-            Need(
-                "cannot be combined with highlight_words or max_words_per_line",
-                lambda v: not v["highlight_words"] and v["max_words_per_line"] is None,
-            ),
-        ),
     ).as_field(None)
     """Lines as in `layout`; 2 of 42 where nothing else is said."""
     highlight_words: bool = Option(
         "Underline each word of a subtitle as it is spoken.",
         group="Layout",
-        elsewhere={"openai": "highlight_words"},
     ).as_field(False)
     offset_n: int = Option(
         "srt: added to the number of every subtitle; the first is N + 1.",
@@ -72,11 +55,16 @@ class WriterOptions:
                 "offset_n", "added to the numbers of `srt`; other formats have none", most=100_000
             )
         },
-        elsewhere={"cpp": "-on --offset-n"},
     ).as_field(0)
 
     def __post_init__(self) -> None:
         check_options(self)
+        if self.max_line_count is not None and self.max_line_width is None and self.reading_speed is None:
+            raise OptionError(f"max_line_count {self.max_line_count}: needs max_line_width too")
+        if self.max_words_per_line is not None and self.max_line_count is not None:
+            raise OptionError("max_words_per_line: cannot be combined with max_line_count")
+        if self.reading_speed is not None and (self.highlight_words or self.max_words_per_line is not None):
+            raise OptionError("reading_speed: cannot be combined with highlight_words or max_words_per_line")
 
     @property
     def need_words(self) -> bool:

@@ -11,7 +11,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 
 from sottovoce.engine.update_interval import INTERVALS_S
 from sottovoce.errors import OptionError
-from sottovoce.options.deferral import DeferralOptions
+from sottovoce.options.fallback import DeferralOptions
 from sottovoce.options.schema import Option, check_options
 from sottovoce.text.files import read_text
 from sottovoce.translation.chat import ChatServer

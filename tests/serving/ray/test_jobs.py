@@ -12,9 +12,8 @@ from typing import cast
 import pytest
 
 from sottovoce.api import Model, load_model
-from sottovoce.archive.listing import Item, list_recordings
+from sottovoce.archive.listing import BatchOptions, Item, Row, list_recordings
 from sottovoce.archive.results import open_results, write_rows
-from sottovoce.archive.table_rows import BatchOptions, Row
 from sottovoce.cli.main import run
 from sottovoce.errors import AudioError, OptionError
 from sottovoce.types import Segment, Transcript

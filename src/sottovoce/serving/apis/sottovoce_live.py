@@ -22,7 +22,7 @@ from sottovoce.errors import OptionError, TranslationError
 from sottovoce.formats.document import Json
 from sottovoce.formats.event_lines import event_document
 from sottovoce.options.live import LiveOptions
-from sottovoce.options.live_requests import LIVE_REQUEST, MODEL
+from sottovoce.options.requests import LIVE_REQUEST, MODEL
 from sottovoce.options.schema import changed
 from sottovoce.serving.access.gate import SUBPROTOCOL
 from sottovoce.serving.live.connection import WebSocketConnection, require_finite
@@ -38,7 +38,7 @@ from sottovoce.serving.parsing.values import (
     shown,
     unknown_fields,
 )
-from sottovoce.serving.scheduling.session_handle import QueuedTranslator
+from sottovoce.serving.scheduling.session_handle import QueuedTranslator, SessionHandle
 from sottovoce.serving.services import Services, key_of, services_of
 from sottovoce.serving.settings import TranslationSettings
 from sottovoce.speakers.base import Floats

@@ -15,8 +15,7 @@ from sottovoce.formats.document import Json
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.live import LiveDecodingOptions, LiveOptions
-from sottovoce.options.live_requests import LIVE_REQUEST, MODEL
-from sottovoce.options.requests import REQUEST
+from sottovoce.options.requests import LIVE_REQUEST, MODEL, REQUEST
 from sottovoce.options.schema import Api, ApiField, Kind, Option, options_of
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import VadOptions, VadStreamOptions

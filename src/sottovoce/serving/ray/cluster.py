@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sottovoce.api import Model
-from sottovoce.archive.listing import Item
-from sottovoce.archive.table_rows import BatchOptions, Row, failed_row, transcribe_items
+from sottovoce.archive.listing import BatchOptions, Item, Row, failed_row, transcribe_items
 from sottovoce.errors import MissingExtraError, OptionError, SottovoceError
 from sottovoce.formats.document import json_text
 

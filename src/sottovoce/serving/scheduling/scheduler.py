@@ -27,7 +27,7 @@ from sottovoce.engine.update_interval import INTERVALS_S, UpdateIntervalControll
 from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.offline.transcriber import SecondModel
 from sottovoce.offline.transcription import FileTranscription
-from sottovoce.options.deferral import DeferralOptions
+from sottovoce.options.fallback import DeferralOptions
 from sottovoce.options.live import LiveOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.serving.scheduling.load_forecast import LoadForecast
