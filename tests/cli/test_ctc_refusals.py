@@ -32,7 +32,6 @@ def files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["--lm-weight", "0.9"], "--lm-weight: needs --lm"),
         (["--token-offset", "100"], "--token-offset: needs --lm or --label-lm"),
-        (["--readings", "3"], "--readings: needs --neural-lm"),
         (["--greedy", "--lm", "lm.arpa"], "--greedy: takes the likeliest path without a search, got --lm"),
         (["--greedy", "--nbest", "3"], "--greedy: takes the likeliest path without a search, got --nbest"),
         (["--greedy", "--beam-size", "16"], f"{GREEDY} --beam-size"),

@@ -25,7 +25,6 @@ COMPANIONS = {
     "neural_weight": ("neural_lm",),
     "neural_weights": ("neural_lm",),
     "lm_kept": ("neural_lm",),
-    "readings": ("neural_lm",),
     "prior_scale": ("label_priors",),
 }
 """Options that say something of another one, one of which must be there."""

@@ -112,13 +112,6 @@ DECODER: Mapping[str, tuple[Flag, ...]] = {
             show_default=True,
             help="Share of the n-gram's weight that stays beside the neural model.",
         ),
-        click.option(
-            "--readings",
-            type=click.IntRange(1),
-            default=1,
-            show_default=True,
-            help="Readings of the same labels (homophones) that the neural model chooses among at the end.",
-        ),
     ),
     "Words": (
         click.option(
@@ -189,7 +182,6 @@ class DecoderRequest:
     neural_lm: str | None
     neural_weight: float
     lm_kept: float
-    readings: int
     beam_threshold: float | None
     top_tokens: int | None
     blank_skip: float | None
@@ -249,7 +241,6 @@ class DecoderRequest:
             unknown_words=self.unknown_words,
             fusion=fusion,
             options=CtcOptions(
-                n_readings=self.readings,
                 beam_threshold=self.beam_threshold,
                 top_tokens=self.top_tokens,
                 blank_skip=self.blank_skip,

@@ -50,22 +50,15 @@ class HistoryAdjuster:
         """
         alive = (scores > NEVER).nonzero().tolist()
         symbols = histories_of(state, [(b, int(beams[i])) for b, i in alive])
-        ended = [(b, row, int(marks[b, i])) for row, (b, i) in zip(symbols, alive, strict=True)]
-        values = self.final_values(state, ended)
+        histories = [
+            self._history(state, b, self._speller.words(self._open(state, b, row), int(marks[b, i])))
+            for row, (b, i) in zip(symbols, alive, strict=True)
+        ]
+        values = self._scorer.adjustments(histories, final=True)
         scores = scores - state.adjustment.gather(1, beams.expand(len(scores), -1))
         for (b, i), value in zip(alive, values, strict=True):
             scores[b, i] += value
         return scores
-
-    def final_values(
-        self, state: PrefixState, ended: Sequence[tuple[int, Sequence[int], int]]
-    ) -> list[float]:
-        """Score whole sentences: utterance, symbols since the committed ones, and the mark of the end."""
-        histories = [
-            self._history(state, row, self._speller.words(self._open(state, row, symbols), mark))
-            for row, symbols, mark in ended
-        ]
-        return self._scorer.adjustments(histories, final=True)
 
     def _open(self, state: PrefixState, row: int, symbols: Sequence[int]) -> list[int]:
         """Symbols from the beginning of the first word that is not committed."""

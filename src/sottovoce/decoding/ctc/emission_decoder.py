@@ -171,8 +171,6 @@ class EmissionDecoder:
         symbols = histories_of(state, [(ending.utterance, ending.beam) for ending in found])
         if self._adjuster is None:
             found, symbols = self._with_pruned(state, found, symbols)
-        elif self.options.n_readings > 1:
-            found, symbols = self._with_homophones(self._adjuster, state, found, symbols)
         spans = self._align(state, found, symbols) if self.options.times and state.emissions else None
         acoustic = state.acoustic.tolist()
         hypotheses: list[list[Hypothesis]] = [[] for _ in range(len(state.length))]
@@ -282,32 +280,7 @@ class EmissionDecoder:
         each = _READINGS_JOINED if self._scorer.word_separator is None else _READINGS_APART
         most = each * self.options.n_best
         more = rescore_homophones(self._search, state, listed, most=most)
-        counted = {(one.utterance, one.symbols) for one in more}
-        return merge_rescored(list(zip(found, symbols, strict=True)), more, counted, self.options.n_best)
-
-    def _with_homophones(
-        self,
-        adjuster: HistoryAdjuster,
-        state: PrefixState,
-        found: list[FinalHypothesis],
-        symbols: list[list[int]],
-    ) -> tuple[list[FinalHypothesis], list[list[int]]]:
-        """Merge in all other word sequences of the beams' labels; return hypotheses and symbols.
-
-        Utterances with a committed part are left as they are: emitted words stay.
-        """
-        if self._scorer is None or self._scorer.n_arcs == 1:
-            return found, symbols
-        places = [(b, k) for b, k in state.is_alive.nonzero().tolist() if not state.committed[b].symbols]
-        beams = [(b, k, row) for (b, k), row in zip(places, histories_of(state, places), strict=True)]
-        more = rescore_homophones(self._search, state, beams, most=self.options.n_readings)
-        values = adjuster.final_values(state, [(one.utterance, one.symbols, one.mark) for one in more])
-        return merge_rescored(
-            list(zip(found, symbols, strict=True)),
-            [one._replace(score=one.score + value) for one, value in zip(more, values, strict=True)],
-            {(b, tuple(row)) for b, _, row in beams},
-            self.options.n_best,
-        )
+        return merge_rescored(list(zip(found, symbols, strict=True)), more, self.options.n_best)
 
     def _align(
         self, state: PrefixState, found: Sequence[FinalHypothesis], symbols: Sequence[Sequence[int]]

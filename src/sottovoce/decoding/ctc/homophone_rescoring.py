@@ -1,21 +1,19 @@
 """Rescoring homophones at the end of a search, those included that were pruned on the way.
 
 Word sequences of the same labels have the same paths, so they differ in language model scores alone, and can
-be recovered without emissions. The `PrefixScorer` ranks them here; a `HistoryScorer` then chooses among more
-than the beam had room for.
+be recovered without emissions: the `PrefixScorer` ranks them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from sottovoce.decoding.ctc.state import PrefixState
-from sottovoce.decoding.ctc.text import UNFINISHED
 from sottovoce.lm.base import PrefixScorer
 
 NEVER = float("-inf")
@@ -96,33 +94,28 @@ def rescore_homophones(
 
 
 def merge_rescored(
-    found: Sequence[tuple[FinalHypothesis, list[int]]],
-    more: Sequence[RescoredHypothesis],
-    in_beam: Collection[tuple[int, tuple[int, ...]]],
-    n_best: int,
+    found: Sequence[tuple[FinalHypothesis, list[int]]], more: Sequence[RescoredHypothesis], n_best: int
 ) -> tuple[list[FinalHypothesis], list[list[int]]]:
     """Merge the hypotheses of the search with rescored ones; return the n_best of every utterance and their
     symbols.
 
-    in_beam: utterance and symbols of what counts in the posteriors already: every beam, and what was pruned.
-    An unfinished hypothesis is dropped where there is any complete one.
+    more: of utterances in `found`, whose posteriors count them already.
     """
     endings: list[FinalHypothesis] = []
     histories: list[list[int]] = []
-    for row in sorted({ending.utterance for ending, _ in found} | {one.utterance for one in more}):
-        others = [one for one in more if one.utterance == row]
+    for row in sorted({ending.utterance for ending, _ in found}):
         own = [pair for pair in found if pair[0].utterance == row]
-        own = [pair for pair in own if not others or pair[0].mark != UNFINISHED]
         pool = {(tuple(symbols), ending.mark): ending for ending, symbols in own}
-        mass = [own[0][0].score - math.log(own[0][0].posterior)] if own else []
-        mass += [one.score for one in others if (row, one.symbols) not in in_beam]
-        for one in others:
+        for one in more:
+            if one.utterance != row:
+                continue
             pooled = pool.get((one.symbols, one.mark))
             if pooled is None or pooled.score < one.score:
                 pool[one.symbols, one.mark] = FinalHypothesis(row, one.score, 0.0, one.beam, one.mark)
         ranked = sorted(pool.items(), key=lambda item: -item[1].score)[:n_best]
         # A reading that the beam had lost, and not pruned, is in no mass: shares still sum up to 1 at most.
-        total = max(_log_sum(mass), _log_sum([ending.score for _, ending in ranked]))
+        best = own[0][0]
+        total = max(best.score - math.log(best.posterior), _log_sum([ending.score for _, ending in ranked]))
         endings += [ending._replace(posterior=math.exp(ending.score - total)) for _, ending in ranked]
         histories += [list(symbols) for (symbols, _), _ in ranked]
     return endings, histories

@@ -27,9 +27,6 @@ class CtcOptions:
     is_normalised: emissions are log-probabilities, and checked to be; False where they are other scores, such
         as log-probabilities with something subtracted already.
     adjust_every_frames: how often a `HistoryScorer` replaces the scores of the words so far.
-    n_readings: at the end a `HistoryScorer` chooses among this many word sequences of the labels of every
-        hypothesis, homophones that were pruned on the way included; 1: among those of the final beam. Streams
-        with a committed part are not rescored in this way.
     times: align the returned hypotheses for token frames, word times and confidences.
     frame_s: seconds per frame.
     commit_frames: once a stream has this many uncommitted frames, hypotheses that differ from the best in the
@@ -53,14 +50,13 @@ class CtcOptions:
     prior_scale: float = 1.0
     is_normalised: bool = True
     adjust_every_frames: int = 10
-    n_readings: int = 1
     times: bool = True
     frame_s: float = 0.02
     engine: SearchEngine = "auto"
     commit_frames: int | None = 500
 
     def __post_init__(self) -> None:
-        for name in ("beam_size", "n_best", "adjust_every_frames", "n_readings"):
+        for name in ("beam_size", "n_best", "adjust_every_frames"):
             _at_least(name, getattr(self, name), 1)
         if self.commit_frames is not None:
             _at_least("commit_frames", self.commit_frames, 1)
