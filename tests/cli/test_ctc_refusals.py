@@ -57,7 +57,6 @@ def files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             ["--lm", "letters.arpa", "--no-look-ahead"],
             "--no-look-ahead: needs a model over words, got one over labels",
         ),
-        (["--engine", "graphs"], "--engine graphs: needs a CUDA device, got --device cpu"),
     ],
 )
 def test_an_option_that_would_do_nothing_is_refused(
@@ -102,7 +101,6 @@ def test_what_a_model_knows_by_itself_is_not_asked_for(
             "--hotword-weight: tune tries the values of --hotword-weights",
         ),
         (["--unknown-score", "-3"], "--unknown-score: needs --lexicon or --lm"),
-        (["--engine", "graphs"], "--engine graphs: needs a CUDA device, got --device cpu"),
     ],
 )
 def test_tuning_refuses_what_would_do_nothing(

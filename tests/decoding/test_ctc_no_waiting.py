@@ -23,7 +23,7 @@ from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.lm.lexicon import Lexicon
 from sottovoce.lm.word_fusion import WordFusion, WordModel
 from tests.decoding.enumeration import RandomBigram
-from tests.decoding.test_ctc_engines import LABELS, random_arpa, spellings
+from tests.decoding.test_ctc_engines import LABELS, random_arpa, spellings, uncertain
 
 META = torch.device("meta")
 FUSIONS = {
@@ -167,3 +167,23 @@ def test_of_very_many_labels_the_likeliest_are_looked_at() -> None:
     assert PrefixSearch(1500, 0, 100, scorer=fusion).n_tokens == 128
     assert PrefixSearch(1500, 0, 100, scorer=fusion, top_tokens=1499).n_tokens == 1499
     assert PrefixSearch(1024, 0, 100, scorer=ShallowFusion([RandomBigram(1024, 1)], [0.5])).n_tokens == 1023
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", FUSIONS)
+def test_cuda_equals_cpu(name: str, tmp_path: Path) -> None:
+    given = dict(FUSIONS[name])
+    if given.get("lm"):
+        given["lm"] = tmp_path / "words.arpa"
+        given["lm"].write_text(random_arpa())
+    log_probs = torch.stack([uncertain(70, row) for row in range(5)])
+    lengths = torch.tensor([70, 31, 0, 12, 70])
+    options = CtcOptions(beam_size=12, n_best=3, engine="tensors")
+    on_cpu, on_cuda = (
+        CtcDecoder(LABELS, 0, options=options, device=device, **given).decode(log_probs, lengths)
+        for device in ("cpu", "cuda")
+    )
+    for ours, theirs in zip(on_cuda, on_cpu, strict=True):
+        assert [h.tokens for h in ours] == [h.tokens for h in theirs]
+        assert [h.score for h in ours] == pytest.approx([h.score for h in theirs], rel=1e-4)

@@ -100,7 +100,5 @@ def _given(context: click.Context) -> Iterator[str]:
 
 def _check_engine(engine: str, device: str) -> None:
     kind = choose_device(device).type
-    if engine == "graphs" and kind != "cuda":
-        raise OptionError(f"--engine graphs: needs a CUDA device, got --device {device}")
     if engine == "compiled" and kind != "cpu":
         raise OptionError(f"--engine compiled: runs on the CPU, got --device {device}")

@@ -247,23 +247,6 @@ class ContextFreeModel(Protocol):
         ...
 
 
-@runtime_checkable
-class DeviceModel(Protocol):
-    """A model that can say whether it stays on the device.
-
-    It does if it scores by tensor operations of the device alone, whose shapes follow from those of the
-    arguments: then a CUDA graph can record them. Models without this property are taken to leave the device.
-    """
-
-    @property
-    def stays_on_device(self) -> bool: ...
-
-
-def stays_on_device(model: object) -> bool:
-    """Tell whether a model stays on the device; see `DeviceModel`."""
-    return isinstance(model, DeviceModel) and model.stays_on_device
-
-
 MODEL = np.dtype(
     [
         ("base", np.int64),

@@ -69,10 +69,6 @@ class PhraseBooster:
     def n_nodes(self) -> int:
         return len(self._potential)
 
-    @property
-    def stays_on_device(self) -> bool:
-        return True
-
     def to(self, device: torch.device) -> PhraseBooster:
         moved = object.__new__(PhraseBooster)
         moved._boundary, moved._start = self._boundary, self._start

@@ -19,7 +19,6 @@ from sottovoce.lm.base import (
     FlatModels,
     FlatScorer,
     LanguageModel,
-    stays_on_device,
 )
 from sottovoce.lm.flat import flat_models, token_scorer
 
@@ -61,10 +60,6 @@ class Relabelled:
     def select(self, states: Tensor, rows: Tensor) -> Tensor:
         return states[rows]
 
-    @property
-    def stays_on_device(self) -> bool:
-        return stays_on_device(self._model)
-
     def automaton(self) -> Automaton | None:
         """Return the model inside as arrays under these ids; None where it has no such form."""
         inside = self._model.automaton() if isinstance(self._model, AutomatonModel) else None
@@ -105,10 +100,6 @@ class ShallowFusion:
     @property
     def word_separator(self) -> int | None:
         return None
-
-    @property
-    def stays_on_device(self) -> bool:
-        return all(map(stays_on_device, self._models))
 
     def start(self, n: int, device: torch.device | None = None) -> Tensor:
         return torch.stack([model.start(n).to(device) for model in self._models], dim=1)

@@ -83,10 +83,6 @@ class NgramModel:
         return self._table.n_tokens
 
     @property
-    def stays_on_device(self) -> bool:
-        return True
-
-    @property
     def n_bytes(self) -> int:
         """Memory of its tensors."""
         return self._table.n_bytes

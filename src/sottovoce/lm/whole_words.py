@@ -73,10 +73,6 @@ class WholeWordBooster:
         moved._boundary, moved._inside = self._boundary, self._inside.to(device)
         return moved
 
-    @property
-    def stays_on_device(self) -> bool:
-        return True
-
     def automaton(self) -> Automaton | None:
         """Return the model as arrays, for compiled searches; None where tokens end words by themselves."""
         if bool(self._edges.after.any()):

@@ -28,10 +28,6 @@ class WordCounter:
     def n_tokens(self) -> int:
         return len(self._after)
 
-    @property
-    def stays_on_device(self) -> bool:
-        return True
-
     def start(self, n: int) -> Tensor:
         return torch.full((n,), _BETWEEN, device=self._after.device)
 

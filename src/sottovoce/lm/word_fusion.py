@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sottovoce.errors import OptionError
-from sottovoce.lm.base import Arcs, ContextFreeModel, Endings, FlatScorer, stays_on_device
+from sottovoce.lm.base import Arcs, ContextFreeModel, Endings, FlatScorer
 from sottovoce.lm.flat import flat_models, word_scorer
 from sottovoce.lm.fusion import NEVER, Relabelled, ShallowFusion, TensorModel, weighted_scores
 from sottovoce.lm.lexicon import Lexicon
@@ -88,11 +88,6 @@ class WordFusion:
     @property
     def word_separator(self) -> int | None:
         return self._lexicon.separator
-
-    @property
-    def stays_on_device(self) -> bool:
-        models = [word.model for word in self._models]
-        return all(map(stays_on_device, models if self._tokens is None else [*models, self._tokens]))
 
     @property
     def words(self) -> tuple[str | None, ...]:

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from sottovoce.decoding.ctc.common_prefix import MARGIN, Cut
-from sottovoce.decoding.ctc.graphs import GraphSearch
 from sottovoce.decoding.ctc.history import TokenSpans
 from sottovoce.decoding.ctc.homophone_rescoring import Homophone, padded
 from sottovoce.decoding.ctc.prefix_search import PrefixSearch
@@ -256,8 +255,6 @@ def choose_engine(search: PrefixSearch, engine: SearchEngine) -> PrefixSearch | 
 
     Raises: MissingExtraError for "compiled" without numba.
     """
-    if engine == "graphs":
-        return GraphSearch(search)
     if engine == "tensors" or (engine == "auto" and not has_compiler()):
         return search
     if not has_compiler():

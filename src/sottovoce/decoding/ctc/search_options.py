@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from sottovoce.errors import OptionError
 
-SearchEngine = Literal["auto", "compiled", "tensors", "graphs"]
+SearchEngine = Literal["auto", "compiled", "tensors"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,7 @@ class CtcOptions:
         older half of them are dropped, so that time and memory stay level; None: never. Results equal those
         of the whole for streams up to this; beyond, an n-best list differs in newer words alone.
     engine: "compiled" is the frame loop as machine code on the CPU (extra `fast`), "tensors" the one in
-        tensors on any device, "graphs" the same with chunks of frames as CUDA graphs where there is CUDA;
-        "auto" takes the first where it can, else the second. Results are the same.
+        tensors on any device; "auto" takes the first where it can, else the second. Results are the same.
 
     Raises: OptionError for values out of range.
     """

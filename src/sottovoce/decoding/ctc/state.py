@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -14,11 +14,6 @@ NEVER = float("-inf")
 NOTHING = -1
 """A position of a history without a symbol."""
 _FIRST_CAPACITY = 32
-_BEAMS = (
-    *("blank", "token", "lm", "adjustment", "merged", "length", "last", "arc", "symbols"),
-    *("is_prefix", "is_label_prefix", "scores"),
-)
-"""The tensors of a state that a frame changes."""
 
 
 @dataclass(slots=True, eq=False)
@@ -127,25 +122,6 @@ class PrefixState:
         self.blank, self.token, self.lm = self.blank - acoustic, self.token - acoustic, self.lm - lm
         self.acoustic_offset = self.acoustic_offset + acoustic[:, 0]
         self.lm_offset = self.lm_offset + lm[:, 0]
-
-    def copied_beams(self) -> PrefixState:
-        """Return a state over copies of the beams, without emissions."""
-        copies = {name: getattr(self, name).clone() for name in _BEAMS}
-        return replace(self, n_steps=0, emissions=[], **copies)
-
-    def shared_beams(self) -> PrefixState:
-        """Return a state over the same memory, without emissions; advancing it does not change this one."""
-        return replace(self, n_steps=0, emissions=[])
-
-    def write_beams(self, beams: PrefixState) -> None:
-        """Copy beams of the same shapes into this state's memory."""
-        for name in _BEAMS:
-            getattr(self, name).copy_(getattr(beams, name))
-
-    def read_beams(self, beams: PrefixState) -> None:
-        """Replace the beams by copies of others."""
-        for name in _BEAMS:
-            setattr(self, name, getattr(beams, name).clone())
 
 
 def first_state(n_batch: int, beam_size: int, initial_symbol: int, scores: Tensor) -> PrefixState:
