@@ -1,4 +1,4 @@
-"""Any Hugging Face causal language model in a search: over words, or over the search's own tokens.
+"""Any Hugging Face causal language model in a search, over words.
 
 Needs the extra `neural-lm`. Word histories form a tree (`lm.causal_tree`), so that every piece of text is run
 once for all beams and utterances; a word of one piece is then a look-up.
@@ -12,7 +12,6 @@ from threading import Lock
 from typing import Protocol
 
 import torch
-from torch import Tensor
 
 from sottovoce.errors import LanguageModelError, MissingExtraError
 from sottovoce.lm.base import BLOCK_WORDS
@@ -131,59 +130,6 @@ class CausalWordModel:
             longer = (*history, word)
             self._nodes[longer] = extended.node
             self._scores[history, word] = first + extended.inner
-
-
-class CausalTokenModel:
-    """A causal model whose ids are the search's own, such as one trained on Whisper's tokens.
-
-    A `LanguageModel` with (N,) int64 states: indices in a list of sequences, each of which is run once.
-    n_tokens: ids that are scored. bos, eos: tokens that begin and end a text. device: None: the CPU.
-    """
-
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        n_tokens: int,
-        *,
-        bos: int,
-        eos: int,
-        device: torch.device | None = None,
-    ) -> None:
-        self._tree = CausalTree(model, device or torch.device("cpu"))
-        self.n_tokens = n_tokens
-        self._eos = eos
-        self._nodes = [self._tree.extend([NodeExtension(None, (bos,))])[0].node]
-        self._places: dict[tuple[int, int], int] = {}
-
-    def start(self, n: int) -> Tensor:
-        return torch.zeros(n, dtype=torch.int64)
-
-    def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        rows = self._log_probs(states)
-        if tokens is None:
-            return rows[:, : self.n_tokens].to(states.device), states
-        pairs = list(zip(states.tolist(), tokens.tolist(), strict=True))
-        new = [pair for pair in dict.fromkeys(pairs) if pair not in self._places]
-        extended = self._tree.extend([NodeExtension(self._nodes[state], (token,)) for state, token in new])
-        for pair, each in zip(new, extended, strict=True):
-            self._places[pair] = len(self._nodes)
-            self._nodes.append(each.node)
-        scores = rows.to(states.device).gather(1, tokens[:, None])[:, 0]
-        return scores, torch.tensor([self._places[pair] for pair in pairs], device=states.device)
-
-    def finish(self, states: Tensor) -> Tensor:
-        return self._log_probs(states)[:, self._eos].to(states.device)
-
-    def select(self, states: Tensor, rows: Tensor) -> Tensor:
-        return states[rows]
-
-    def forget(self) -> None:
-        """Drop all sequences but the empty one; states from before are void."""
-        del self._nodes[1:]
-        self._places.clear()
-
-    def _log_probs(self, states: Tensor) -> Tensor:
-        return torch.stack([self._nodes[state].log_probs for state in states.tolist()])
 
 
 def _gguf(name: str) -> tuple[str, str | None]:

@@ -41,7 +41,7 @@ def text_fusion(
         as it is written, with a capital as at the beginning of a sentence, and, where it is all in small
         letters, with one for every word.
         hotword_weight: what each token of a phrase adds (nats).
-    neural_lm: a model over the same ids, see `lm.causal.CausalTokenModel`.
+    neural_lm: a model over the same ids, see `lm.base.LanguageModel`.
     grammar: a GBNF file, or one that was read: the text of a window has its form. grammar_penalty: what a
         token costs that it does not allow (nats); None: it is never said.
     Raises OptionError: nothing to fuse. LanguageModelError.
