@@ -23,9 +23,9 @@ from sottovoce.backends.registry import BACKENDS, choose_device, choose_number_f
 from sottovoce.decoding.detect import LanguageDetection
 from sottovoce.engine.executor import CallExecutor
 from sottovoce.errors import AudioError, OptionError
-from sottovoce.lm.defaults import HOTWORD_WEIGHT
 from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.lm.grammar import Grammar
+from sottovoce.lm.phrase_lists import HOTWORD_WEIGHT
 from sottovoce.lm.text_fusion import text_fusion
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.ctc_head import CtcHead

@@ -7,9 +7,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from sottovoce.decoding.beam import BLOCK, BeamSearch, best_tokens
-from sottovoce.decoding.sampling import Sampling
-from sottovoce.decoding.search import Candidate, Search, ranked_candidates
+from sottovoce.decoding.search import (
+    BLOCK,
+    BeamSearch,
+    Candidate,
+    Sampling,
+    Search,
+    best_tokens,
+    ranked_candidates,
+)
 
 EOT, N_VOCAB = 4, 5
 CPU = torch.device("cpu")

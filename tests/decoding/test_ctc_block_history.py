@@ -7,8 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from sottovoce.decoding.ctc.block_history import BLOCK_FRAMES, BlockHistory
-from sottovoce.decoding.ctc.prefix_search import PrefixSearch
+from sottovoce.decoding.ctc.prefix_search import BLOCK_FRAMES, BlockHistory, PrefixSearch
 from sottovoce.decoding.ctc.state import NOTHING, PrefixState, first_state
 
 META = torch.device("meta")

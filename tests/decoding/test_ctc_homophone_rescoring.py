@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from sottovoce.decoding.ctc.compiled import CompiledSearch
-from sottovoce.decoding.ctc.homophone_rescoring import expand_homophones
+from sottovoce.decoding.ctc.homophones import expand_homophones
+from sottovoce.decoding.ctc.labels import Labels
 from sottovoce.decoding.ctc.prefix_search import PrefixSearch
-from sottovoce.decoding.ctc.text import Labels
+from sottovoce.lm.fusion import WordFusion, WordModel
 from sottovoce.lm.lexicon import Lexicon
-from sottovoce.lm.word_fusion import WordFusion, WordModel
 from tests.decoding.engines import engine  # noqa: F401  # every test runs on both
 from tests.decoding.enumeration import RandomBigram, separated_readings
 from tests.decoding.enumeration import readings as all_readings

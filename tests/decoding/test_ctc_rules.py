@@ -19,9 +19,9 @@ import torch
 from sottovoce.decoding.ctc.align import align
 from sottovoce.decoding.ctc.emission_decoder import EmissionDecoder
 from sottovoce.decoding.ctc.emissions import checked
+from sottovoce.decoding.ctc.labels import Labels
 from sottovoce.decoding.ctc.prefix_search import PrefixSearch
 from sottovoce.decoding.ctc.search_options import CtcOptions
-from sottovoce.decoding.ctc.text import Labels
 from sottovoce.errors import InputError
 from tests.decoding import model_rules
 from tests.decoding.enumeration import emissions
@@ -54,7 +54,7 @@ def plausible() -> None:
 
 
 def ranked() -> None:
-    from sottovoce.decoding.ctc.kernel.tokens import likeliest, new_tokens
+    from sottovoce.decoding.ctc.kernel.candidates import likeliest, new_tokens
 
     frames = emissions(20, 30, 1)
     plain = PrefixSearch(30, 7, 4)
@@ -67,8 +67,8 @@ def ranked() -> None:
 
 
 def others() -> None:
-    from sottovoce.decoding.ctc.kernel.tokens import N_FIRST, likeliest, new_tokens
-    from sottovoce.decoding.ctc.kernel.tokens import others as rest
+    from sottovoce.decoding.ctc.kernel.candidates import N_FIRST, likeliest, new_tokens
+    from sottovoce.decoding.ctc.kernel.candidates import others as rest
 
     frames = emissions(20, 60, 2)
     for top_tokens in (None, 40):
@@ -96,7 +96,7 @@ def sums() -> None:
 
 
 def best() -> None:
-    from sottovoce.decoding.ctc.kernel.best import candidate_of, clear, new_candidates, offer, sort
+    from sottovoce.decoding.ctc.kernel.candidates import candidate_of, clear, new_candidates, offer, sort
 
     generator = torch.Generator().manual_seed(1)
     for beam_size, threshold in ((1, None), (7, None), (7, 1.5), (40, 4.0), (200, None)):
@@ -119,7 +119,7 @@ def best() -> None:
 
 
 def arcs() -> None:
-    from sottovoce.decoding.ctc.kernel.arcs import arc_of, child_of, score_arc
+    from sottovoce.decoding.ctc.kernel.scorer import arc_of, child_of, score_arc
 
     for separator, unknown in ((SEPARATOR, False), (SEPARATOR, True), (None, False), (None, True)):
         scorer = fusion(separator, unknown=unknown)

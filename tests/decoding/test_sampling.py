@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sottovoce.decoding.sampling import Sampling, draw_uniforms
-from sottovoce.decoding.search import Candidate, ranked_candidates
+from sottovoce.decoding.search import Candidate, Sampling, draw_uniforms, ranked_candidates
 from tests.decoding.test_beam import N_VOCAB, Bigram
 
 EOT = N_VOCAB - 1

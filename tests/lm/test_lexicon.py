@@ -11,11 +11,10 @@ import pytest
 import torch
 
 from sottovoce.errors import LanguageModelError, OptionError
-from sottovoce.lm.fusion import NEVER, ShallowFusion
+from sottovoce.lm.fusion import NEVER, UNKNOWN_SHARE, ShallowFusion, WordFusion, WordModel
 from sottovoce.lm.kenlm import KenlmModel
 from sottovoce.lm.lexicon import Lexicon, read_lexicon
 from sottovoce.lm.ngram import NgramModel
-from sottovoce.lm.word_fusion import UNKNOWN_SHARE, WordFusion, WordModel
 from tests.decoding.enumeration import RandomBigram
 
 LABELS = ["-", "a", "b", "|"]

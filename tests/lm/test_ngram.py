@@ -16,9 +16,9 @@ from sottovoce.ctc.decoder import CtcDecoder
 from sottovoce.ctc.options import CtcFusionOptions
 from sottovoce.decoding.ctc.search_options import CtcOptions, SearchEngine
 from sottovoce.errors import LanguageModelError
+from sottovoce.lm.automata import KeyTable
 from sottovoce.lm.kenlm import KenlmModel, is_kenlm_binary
 from sottovoce.lm.ngram import NgramModel
-from sottovoce.lm.table import KeyTable
 
 BINARIES = Path(__file__).parent / "binaries"
 """KenLM's build_binary made them of small.arpa: see make.sh there."""

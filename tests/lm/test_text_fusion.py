@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sottovoce.decoding.beam import BeamSearch
+from sottovoce.decoding.search import BeamSearch
 from sottovoce.errors import LanguageModelError, OptionError
 from sottovoce.lm.text_fusion import text_fusion, token_text
 from sottovoce.text.tokenizer import Tokenizer

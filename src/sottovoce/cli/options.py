@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sottovoce.cli.flags import LIBRARY, grouped
 from sottovoce.cli.sections import Flag, decorator_of
 from sottovoce.errors import OptionError
-from sottovoce.lm.defaults import HOTWORD_WEIGHT
+from sottovoce.lm.phrase_lists import HOTWORD_WEIGHT
 from sottovoce.options.deferral import DeferralOptions
 from sottovoce.options.needs import BEAMS
 from sottovoce.options.schema import Need, Option, made, options_of

@@ -14,12 +14,11 @@ from torch import Tensor
 from sottovoce.backends.registry import choose_device
 from sottovoce.ctc.models import DecoderParts, Spellings, WordOrTokenModel, load_ngram
 from sottovoce.ctc.options import CtcFusionOptions
-from sottovoce.decoding.ctc.emission_decoder import EmissionDecoder
+from sottovoce.decoding.ctc.emission_decoder import EmissionDecoder, greedy_decode
 from sottovoce.decoding.ctc.emissions import EmissionScaling
-from sottovoce.decoding.ctc.greedy import greedy_decode
+from sottovoce.decoding.ctc.labels import Labels
 from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.decoding.ctc.state import PrefixState
-from sottovoce.decoding.ctc.text import Labels
 from sottovoce.errors import InputError
 from sottovoce.lm.lexicon import Lexicon
 from sottovoce.lm.neural import WordLanguageModel

@@ -10,20 +10,17 @@ import torch
 
 from sottovoce.ctc.options import CtcFusionOptions
 from sottovoce.ctc.spelling import PhraseSpeller
-from sottovoce.decoding.ctc.text import PIECE_START, Labels
+from sottovoce.decoding.ctc.labels import PIECE_START, Labels
 from sottovoce.errors import LanguageModelError, OptionError
 from sottovoce.lm.base import PrefixScorer
-from sottovoce.lm.boosting import Phrase, PhraseBooster
+from sottovoce.lm.boosting import Edges, Phrase, PhraseBooster, WholeWordBooster, WordCounter
 from sottovoce.lm.causal import CausalWordModel
-from sottovoce.lm.fusion import Relabelled, ShallowFusion, TensorModel
+from sottovoce.lm.fusion import Relabelled, ShallowFusion, TensorModel, WordFusion, WordModel
 from sottovoce.lm.kenlm import KenlmModel, is_kenlm_binary
 from sottovoce.lm.lexicon import Lexicon, read_lexicon
 from sottovoce.lm.neural import NeuralRescorer, ReplacedModel, WordLanguageModel
 from sottovoce.lm.ngram import NgramModel
 from sottovoce.lm.phrase_lists import Hotwords, ListedPhrase, listed_phrases, without_faults
-from sottovoce.lm.whole_words import Edges, WholeWordBooster
-from sottovoce.lm.word_count import WordCounter
-from sottovoce.lm.word_fusion import WordFusion, WordModel
 from sottovoce.text.unicode_forms import composed, ids_by_form, is_composed, letter_spellings
 
 Spellings = Sequence[tuple[str, Sequence[int]]]

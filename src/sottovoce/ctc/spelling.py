@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sottovoce.ctc.options import Case
-from sottovoce.decoding.ctc.text import PIECE_START, Labels
+from sottovoce.decoding.ctc.labels import PIECE_START, Labels
 from sottovoce.errors import LanguageModelError
 from sottovoce.lm.boosting import Phrase
 from sottovoce.lm.phrase_lists import ListedPhrase, without_faults

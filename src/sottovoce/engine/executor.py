@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from sottovoce.backends.base import Backend
-from sottovoce.decoding.stepwise import finish
+from sottovoce.decoding.decode import finish
 from sottovoce.engine.batches import run_batch
 from sottovoce.engine.calls import CallGenerator, ModelCall, Result
 from sottovoce.threads import all_torch_threads, one_torch_thread

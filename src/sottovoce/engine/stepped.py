@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sottovoce.backends.base import Backend
-from sottovoce.decoding.stepwise import Stepwise
+from sottovoce.decoding.decode import Stepwise
 from sottovoce.engine.batches import run_batch
 from sottovoce.engine.tasks import Task
 

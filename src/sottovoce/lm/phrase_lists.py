@@ -24,6 +24,11 @@ from sottovoce.errors import LanguageModelError
 from sottovoce.text.files import read_lines
 from sottovoce.text.unicode_forms import composed
 
+HOTWORD_WEIGHT = 2.0
+"""What each token of a hotword adds where nothing else is said (nats); at 3 base begins to repeat itself
+(docs/lm-fusion.md)."""
+
+
 logger = logging.getLogger(__name__)
 
 _HEADING = re.compile(r"\[(?P<name>[^\[\]]+)\][ \t]*(?P<weight>\S*)")

@@ -10,13 +10,11 @@ import tiktoken
 import torch
 
 from sottovoce.errors import LanguageModelError, OptionError
-from sottovoce.lm.boosting import Phrase
-from sottovoce.lm.defaults import HOTWORD_WEIGHT
+from sottovoce.lm.boosting import Edges, Phrase, WholeWordBooster
 from sottovoce.lm.fusion import Relabelled, ShallowFusion, TensorModel
 from sottovoce.lm.grammar import Grammar, GrammarModel
 from sottovoce.lm.ngram import NgramModel
-from sottovoce.lm.phrase_lists import ListedPhrase, listed_phrases, without_faults
-from sottovoce.lm.whole_words import Edges, WholeWordBooster
+from sottovoce.lm.phrase_lists import HOTWORD_WEIGHT, ListedPhrase, listed_phrases, without_faults
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.text.unicode_forms import forms_of
 
@@ -34,7 +32,7 @@ def text_fusion(
     grammar_penalty: float | None = None,
     device: torch.device | None = None,
 ) -> ShallowFusion:
-    """Fusion for `decoding.beam.BeamSearch`: hand it to `decode` as `fusion`.
+    """Fusion for `decoding.search.BeamSearch`: hand it to `decode` as `fusion`.
 
     lm: an ARPA file whose words are token ids in decimal ("50 1002"), as `token_text` writes them.
     hotwords: a file (`read_phrases`), phrases, or phrases with weights; each is looked for as whole words,

@@ -13,7 +13,7 @@ from sottovoce.api import Model
 from sottovoce.audio.mel import MEL_FRAMES_PER_SECOND, log_mel, normalize, window_features
 from sottovoce.audio.silero import SpeechWindows, load_silero
 from sottovoce.audio.vad import SpeechFinder
-from sottovoce.decoding.word_alignment import WindowText, attention_of
+from sottovoce.decoding.alignment import WindowText, attention_of
 from sottovoce.errors import OptionError
 from sottovoce.language.probe import LanguageProbe
 from sottovoce.offline.pieces import PIECE_VAD, pieces_between

@@ -9,8 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sottovoce.decoding.ctc.history import TokenSpans
-from sottovoce.decoding.ctc.state import NEVER
+from sottovoce.decoding.ctc.state import NEVER, TokenSpans
 
 
 @torch.no_grad()

@@ -17,17 +17,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sottovoce.decoding.ctc.common_prefix import MARGIN, Cut
-from sottovoce.decoding.ctc.history import TokenSpans
-from sottovoce.decoding.ctc.homophone_rescoring import Homophone, padded
+from sottovoce.decoding.ctc.commit import CUT_MARGIN, Cut
+from sottovoce.decoding.ctc.homophones import Homophone, padded
 from sottovoce.decoding.ctc.prefix_search import PrefixSearch
 from sottovoce.decoding.ctc.search_options import SearchEngine
-from sottovoce.decoding.ctc.state import NEVER, PrefixState, first_state
+from sottovoce.decoding.ctc.state import NEVER, PrefixState, TokenSpans, first_state
 from sottovoce.errors import MissingExtraError
 from sottovoce.lm.base import Endings, FlatPrefixScorer, FlatScorer, Floats, Ints, PrefixScorer, silent_scorer
 
 if TYPE_CHECKING:
-    from sottovoce.decoding.ctc.kernel.slots import Beams
+    from sottovoce.decoding.ctc.kernel.beams import Beams
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +90,7 @@ class CompiledSearch:
         """Check emissions (B, T, V) in one fast pass; see `PrefixSearch.trusts`."""
         if log_probs.device.type != "cpu":
             return False
-        from sottovoce.decoding.ctc.kernel.check import are_plausible
+        from sottovoce.decoding.ctc.kernel.paths import are_plausible
 
         return are_plausible(log_probs.contiguous().numpy(), lengths.numpy())
 
@@ -100,7 +99,7 @@ class CompiledSearch:
         scorer = self._flat if states.device.type == "cpu" else None
         if scorer is None or self._plain.scorer is None:
             return self._plain.endings(states)
-        from sottovoce.decoding.ctc.kernel.arcs import end_rows
+        from sottovoce.decoding.ctc.kernel.scorer import end_rows
 
         return Endings(*map(torch.from_numpy, end_rows(states.numpy(), scorer)))
 
@@ -115,7 +114,7 @@ class CompiledSearch:
         scorer = self._flat if device.type == "cpu" else None
         if scorer is None:
             return self._plain.readings(sequences, most, device)
-        from sottovoce.decoding.ctc.kernel.readings import expand_rows
+        from sottovoce.decoding.ctc.kernel.scorer import expand_rows
 
         tokens, lengths = (part.numpy() for part in padded(sequences))
         first, n_labels = self._first[0].contiguous().numpy(), self.n_labels
@@ -172,7 +171,7 @@ class CompiledSearch:
         is_late: bool,
         blank: int | Tensor,
     ) -> Cut:
-        """Find the cut of tokens (N, L) of all beams; see `common_prefix.common_cut`."""
+        """Find the cut of tokens (N, L) of all beams; see `commit.common_cut`."""
         if log_probs.device.type != "cpu":
             return self._plain.common_cut(log_probs, tokens, n_tokens, n_shared, is_late=is_late, blank=blank)
         from sottovoce.decoding.ctc.kernel.paths import common_cut_frames
@@ -183,7 +182,7 @@ class CompiledSearch:
             n_tokens.numpy(),
         )
         blanks = _blanks(tokens, blank)
-        return Cut(*common_cut_frames(frames, labels, n_labels, n_shared, blanks, MARGIN, is_late))
+        return Cut(*common_cut_frames(frames, labels, n_labels, n_shared, blanks, CUT_MARGIN, is_late))
 
     @cached_property
     def _first(self) -> Tensor:
@@ -271,7 +270,7 @@ def flat_scorer(scorer: PrefixScorer | None, n_labels: int) -> FlatScorer | None
 
 def _beams(state: PrefixState, n_frames: int) -> Beams:
     """View the state's tensors as arrays over the same memory, and allocate histories."""
-    from sottovoce.decoding.ctc.kernel.slots import Beams
+    from sottovoce.decoding.ctc.kernel.beams import Beams
 
     n_symbols = int(state.length.max()) + n_frames + 2
     histories = state.symbols.new_empty((*state.length.shape, n_symbols))

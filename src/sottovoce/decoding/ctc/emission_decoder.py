@@ -3,27 +3,151 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sottovoce.decoding.ctc.adjusting import HistoryAdjuster, histories_of
-from sottovoce.decoding.ctc.commit import Committer, newly_committed
+from sottovoce.decoding.ctc.commit import Committer, IdleSeparators, newly_committed
 from sottovoce.decoding.ctc.compiled import choose_engine
 from sottovoce.decoding.ctc.emissions import EmissionScaling, checked, joined, without_blank_runs
-from sottovoce.decoding.ctc.history import CommittedHistory, TokenTimes, token_times
-from sottovoce.decoding.ctc.homophone_rescoring import FinalHypothesis, merge_rescored, rescore_homophones
-from sottovoce.decoding.ctc.idle_separators import IdleSeparators
+from sottovoce.decoding.ctc.homophones import FinalHypothesis, merge_rescored, rescore_homophones
+from sottovoce.decoding.ctc.labels import UNFINISHED, Labels, SpelledWord, Speller
 from sottovoce.decoding.ctc.prefix_search import PrefixSearch
 from sottovoce.decoding.ctc.search_options import CtcOptions
-from sottovoce.decoding.ctc.state import NEVER, PrefixState
-from sottovoce.decoding.ctc.text import UNFINISHED, Labels, SpelledWord, Speller
+from sottovoce.decoding.ctc.state import NEVER, CommittedHistory, PrefixState, TokenTimes, token_times
 from sottovoce.errors import OptionError
-from sottovoce.lm.base import Floats, HistoryScorer, PrefixScorer
+from sottovoce.lm.base import Floats, HistoryScorer, HistoryWord, PrefixScorer, WordHistory
 from sottovoce.types import Hypothesis, Partial, Word
+
+
+@torch.no_grad()
+def greedy_decode(
+    labels: Labels,
+    log_probs: Tensor,
+    lengths: Tensor | None = None,
+    *,
+    frame_s: float = 0.02,
+    scaling: EmissionScaling | None = None,
+) -> list[Hypothesis]:
+    """Decode log-probabilities (B, T, V) or (T, V), all utterances at once; one hypothesis each.
+
+    lengths: (B,) frames of each utterance; None: all. frame_s: seconds per frame. scaling: None: emissions as
+    they are. The score is that of the single path.
+
+    Raises: InputError unless these are log-probabilities of these labels.
+    """
+    scaling = scaling or EmissionScaling()
+    emissions, lengths = checked(log_probs, lengths, len(labels), is_normalised=scaling.is_normalised)
+    log_probs = scaling.probabilities(emissions)
+    if not log_probs.shape[1]:
+        return [Hypothesis(text="", tokens=(), score=0.0) for _ in range(len(log_probs))]
+    best, path = scaling.scores(emissions).max(dim=2)  # (B, T)
+    acoustic = log_probs.gather(2, path[:, :, None])[:, :, 0]
+    valid = torch.arange(path.shape[1], device=path.device) < lengths[:, None]
+    path = path.masked_fill(~valid, labels.blank)
+    changes = torch.ones_like(valid)
+    changes[:, 1:] = path[:, 1:] != path[:, :-1]
+    starts = changes & (path != labels.blank)
+    scores = best.masked_fill(~valid, 0.0).sum(dim=1).tolist()
+    rows = zip(path.cpu(), starts.cpu(), changes.cpu(), acoustic.cpu(), scores, strict=True)
+    return [_hypothesis(labels, *row, frame_s=frame_s) for row in rows]
+
+
+def _hypothesis(
+    labels: Labels,
+    path: Tensor,
+    starts: Tensor,
+    changes: Tensor,
+    acoustic: Tensor,
+    score: float,
+    *,
+    frame_s: float,
+) -> Hypothesis:
+    frames = starts.nonzero()[:, 0]
+    turns = changes.nonzero()[:, 0].tolist()
+    tokens = path[frames].tolist()
+    ends = dict(zip(turns, (*turns[1:], len(path)), strict=True))
+    first = frames.tolist()
+    words = [
+        Word(
+            word=word.text,
+            start=first[word.first] * frame_s,
+            end=ends[first[word.end - 1]] * frame_s,
+            probability=float(acoustic[frames[word.first : word.end]].mean().exp()),
+        )
+        for word in labels.words(tokens)
+    ]
+    return Hypothesis(
+        text=labels.spell(tokens),
+        tokens=tuple(tokens),
+        score=score,
+        acoustic_score=score,
+        words=tuple(words),
+        token_frames=tuple(first),
+    )
+
+
+class HistoryAdjuster:
+    """Lets a scorer of whole histories replace what states hold of it."""
+
+    def __init__(self, scorer: HistoryScorer, speller: Speller) -> None:
+        self._scorer = scorer
+        self._speller = speller
+
+    def adjust(self, state: PrefixState, rows: Tensor) -> None:
+        """Replace the scores of the words of all beams of rows (B,) bool."""
+        places = ((state.acoustic > NEVER) & rows[:, None]).nonzero().tolist()
+        if not places:
+            return
+        histories = [
+            self._history(state, row, self._speller.finished_words(self._open(state, row, symbols)))
+            for (row, _), symbols in zip(places, histories_of(state, places), strict=True)
+        ]
+        values = self._scorer.adjustments(histories, final=False)
+        new = state.adjustment.clone()
+        new[tuple(torch.tensor(places).t())] = torch.tensor(values, device=new.device)
+        state.lm = state.lm - state.adjustment + new
+        state.adjustment = new
+        living: dict[int, list[WordHistory]] = {}
+        for (row, _), history in zip(places, histories, strict=True):
+            living.setdefault(row, []).append(history)
+        for row, of_row in living.items():
+            state.committed[row].mark_scored(of_row)
+
+    def final_scores(self, state: PrefixState, scores: Tensor, beams: Tensor, marks: Tensor) -> Tensor:
+        """Return final scores (B, E) of endings with what whole sentences are scored.
+
+        beams: (E,) of the endings. marks: (B, E) of the words that they complete.
+        """
+        alive = (scores > NEVER).nonzero().tolist()
+        symbols = histories_of(state, [(b, int(beams[i])) for b, i in alive])
+        histories = [
+            self._history(state, b, self._speller.words(self._open(state, b, row), int(marks[b, i])))
+            for row, (b, i) in zip(symbols, alive, strict=True)
+        ]
+        values = self._scorer.adjustments(histories, final=True)
+        scores = scores - state.adjustment.gather(1, beams.expand(len(scores), -1))
+        for (b, i), value in zip(alive, values, strict=True):
+            scores[b, i] += value
+        return scores
+
+    def _open(self, state: PrefixState, row: int, symbols: Sequence[int]) -> list[int]:
+        """Symbols from the beginning of the first word that is not committed."""
+        return [*state.committed[row].open_symbols(), *symbols]
+
+    def _history(self, state: PrefixState, row: int, newer: Iterable[SpelledWord]) -> WordHistory:
+        words = (HistoryWord(word.text, word.in_lexicon) for word in newer)
+        return state.committed[row].history().after(words)
+
+
+def histories_of(state: PrefixState, places: Iterable[Sequence[int]]) -> list[list[int]]:
+    """Read the symbols of beams, given as (utterance, beam)."""
+    symbols, lengths = state.symbols.cpu().numpy(), state.length.tolist()
+    return [symbols[b, k, 1 : lengths[b][k] + 1].tolist() for b, k in places]
+
 
 _READINGS_APART, _READINGS_JOINED = 4, 16
 """Times n_best: readings of a label sequence that are followed to list its homophones, where a separator ends

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sottovoce.decoding.ctc.labels import Labels
 from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.decoding.ctc.state import NEVER, PrefixState
-from sottovoce.decoding.ctc.text import Labels
 from sottovoce.errors import InputError, OptionError
 
 _SUM_TOLERANCE = 0.6

@@ -11,12 +11,33 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sottovoce.decoding.ctc.kernel.arcs import arc_bounds, arc_of, child_of, most_of_arc, score_arc
-from sottovoce.decoding.ctc.kernel.best import Candidates, candidate_of, clear, new_candidates, offer, sort
+from sottovoce.decoding.ctc.kernel.beams import (
+    NEVER,
+    SLOT,
+    Beams,
+    Slots,
+    Tree,
+    Trees,
+    add_child,
+    load,
+    new_tree,
+    store,
+)
+from sottovoce.decoding.ctc.kernel.candidates import (
+    N_FIRST,
+    Candidates,
+    Tokens,
+    candidate_of,
+    clear,
+    likeliest,
+    new_candidates,
+    new_tokens,
+    offer,
+    others,
+    sort,
+)
 from sottovoce.decoding.ctc.kernel.numeric import log_add
-from sottovoce.decoding.ctc.kernel.slots import NEVER, SLOT, Beams, Slots, Trees, load, store
-from sottovoce.decoding.ctc.kernel.tokens import N_FIRST, Tokens, likeliest, new_tokens, others
-from sottovoce.decoding.ctc.kernel.tree import Tree, add_child, new_tree
+from sottovoce.decoding.ctc.kernel.scorer import arc_bounds, arc_of, child_of, most_of_arc, score_arc
 from sottovoce.jit import compiled, inner
 from sottovoce.lm.base import FlatScorer, Floats, Ints, Record
 
