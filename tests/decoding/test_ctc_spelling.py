@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sottovoce.ctc import CtcDecoder
-from sottovoce.ctc.spelling import PhraseSpeller
+from sottovoce.ctc.models import PhraseSpeller
 from sottovoce.decoding.ctc.labels import Labels
 from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.errors import LanguageModelError

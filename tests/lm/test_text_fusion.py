@@ -130,9 +130,6 @@ class TokenCosts:
     def finish(self, states: torch.Tensor) -> torch.Tensor:
         return -10.0 * states
 
-    def select(self, states: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        return states[rows]
-
 
 def test_models_over_the_same_tokens(tokenizer: Tokenizer) -> None:
     fusion = text_fusion(tokenizer, neural_lm=TokenCosts(tokenizer.eot), neural_weight=0.5)

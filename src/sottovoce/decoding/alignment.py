@@ -227,7 +227,7 @@ class TimedWord:
 
 @dataclass(frozen=True, slots=True)
 class WindowText:
-    """What is said in a window: text tokens without timestamps, and log-mel frames of audio in it.
+    """The text of a window: its tokens without timestamps, and the log-mel frames of audio in the window.
 
     tokenizer: with the language and task that the text was decoded with.
     """
@@ -272,9 +272,9 @@ def align_stepwise(
 
 @torch.inference_mode()
 def attention_of(backend: Backend, encoded: EncoderOutput, text: WindowText) -> Tensor:
-    """Return what the words of one window are timed by: (n_text_tokens + 1, n_frames), higher where they fit.
+    """Return the alignment matrix of one window: (n_text_tokens + 1, n_frames), higher where they fit.
 
-    Row i tells when token i begins; the last one, when the text ends.
+    Row i shows when token i begins; the last one, when the text ends.
     """
     reading = finish(_read(backend, encoded, [text]))
     matrix = alignment_matrix(reading.attention[0].float(), text.n_frames // 2)
@@ -290,7 +290,6 @@ class _Reading:
 
 
 def _read(backend: Backend, encoded: EncoderOutput, texts: Sequence[WindowText]) -> Stepwise[_Reading]:
-    """Feed every text after its start of transcript, without timestamps."""
     starts = [text.tokenizer.sot_sequence_including_notimestamps for text in texts]
     eot = texts[0].tokenizer.eot
     rows = [[*start, *text.tokens, eot] for start, text in zip(starts, texts, strict=True)]
@@ -321,7 +320,7 @@ def _read(backend: Backend, encoded: EncoderOutput, texts: Sequence[WindowText])
 
 
 def _onsets(reading: _Reading, texts: Sequence[WindowText]) -> list[list[float]]:
-    """Seconds at which each text token of each row begins, and after them the end of the last."""
+    """Return the seconds at which each text token of each row begins, and the end of the last one."""
     n_start = len(texts[0].tokenizer.sot_sequence)
     matrices = []
     for attention, text in zip(reading.attention, texts, strict=True):

@@ -135,12 +135,12 @@ def decode_stepwise(
     search: Search = _make_search(options, tokenizer.eot, n_ctx, fusion, backend.device)
     filters = build_filters(shared, tokenizer, backend.device, is_fused=fusion is not None)
     rules = RulesOfChoice.of(filters, search.n_best, backend.dims.n_vocab) if search.n_best else None
-    found = yield from _Decoding(backend, encoded, prompts, search, filters, rules).run(
+    candidates, no_speech_probs = yield from _Decoding(backend, encoded, prompts, search, filters, rules).run(
         tokenizer.no_speech, shared.sample_len or n_ctx // 2
     )
     return [
         _result(*each, shared)
-        for each in zip(tokenizers, found.candidates, found.no_speech_probs, detections, strict=True)
+        for each in zip(tokenizers, candidates, no_speech_probs, detections, strict=True)
     ]
 
 
@@ -164,12 +164,6 @@ def select_windows(encoded: EncoderOutput, windows: Sequence[int]) -> EncoderOut
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    candidates: list[list[Candidate]]
-    no_speech_probs: list[float]
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Decoding:
     """One run of a search over a batch of windows. rules: the filters, where a backend can follow them."""
@@ -181,8 +175,11 @@ class _Decoding:
     filters: tuple[LogitFilter, ...]
     rules: RulesOfChoice | None
 
-    def run(self, no_speech: int, sample_len: int) -> Stepwise[_Found]:
-        """Search until every window is done or has no room left."""
+    def run(self, no_speech: int, sample_len: int) -> Stepwise[tuple[list[list[Candidate]], list[float]]]:
+        """Search until every window is done or has no room left.
+
+        Returns the candidates of each window, and its probability of <|nospeech|>.
+        """
         yield
         logits_at_sot, logits, decoder = self._run_prompts()
         no_speech_probs = logits_at_sot.softmax(dim=1)[:, no_speech].tolist()
@@ -206,7 +203,7 @@ class _Decoding:
                 decoder.reorder(rows)
             yield
             output = self._read(decoder, state)
-        return _Found(state.candidates, no_speech_probs)
+        return state.candidates, no_speech_probs
 
     def _read(self, decoder: DecoderState, state: SearchState) -> BestTokens | Tensor:
         """Read the newest token of every row: the best tokens that may follow, or logits (R, n_vocab)."""
@@ -234,7 +231,6 @@ class _Decoding:
 def _detections(
     backend: Backend, tokenizer: Tokenizer, encoded: EncoderOutput, options: Sequence[DecodingOptions]
 ) -> Stepwise[list[LanguageDetection | None]]:
-    """Detect the language of every window for which none is given."""
     detections: list[LanguageDetection | None] = [None] * len(options)
     unknown = [window for window, one in enumerate(options) if one.language is None]
     if unknown and tokenizer.is_multilingual:

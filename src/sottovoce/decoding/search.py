@@ -395,7 +395,7 @@ class BeamSearch(Generic[State]):
         return self._ranked(best, logprobs.gather(1, tokens), tokens, state)
 
     def _ranked(self, best: Tensor, logprobs: Tensor, tokens: Tensor, state: SearchState) -> _Expansion:
-        """Rank the best tokens of all rows of a window, (R, n_best) each: scores, and what the model says."""
+        """Rank the best tokens (R, n_best) of all rows of a window. logprobs: under the model alone."""
         n_best = best.shape[1]
         scores = (state.scores[:, None] + best).reshape(-1, self._beam_size * n_best)  # (A, K * n_best)
         scores, order = scores.sort(dim=1, descending=True, stable=True)

@@ -148,7 +148,7 @@ class BackoffTable:
         return nodes.device.type == "cpu" and not bool(nodes.any())
 
     def _arcs_of(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
-        """All arcs of nodes (N,): index of the node, and of the arc, (n,) each."""
+        """Return the arcs of nodes (N,): index of the node, and of the arc, (n,) each."""
         counts = self.first[nodes + 1] - self.first[nodes]
         row = torch.arange(len(nodes), device=nodes.device).repeat_interleave(counts)
         before = counts.cumsum(0) - counts
@@ -203,7 +203,7 @@ def backoff_table(
     )
 
 
-Weighted = tuple[LanguageModel[Tensor], float]
+Weighted = tuple[LanguageModel, float]
 
 
 def automaton_of(table: BackoffTable, ends: Tensor) -> Automaton:
@@ -292,7 +292,6 @@ def _root(automaton: Automaton) -> Records:
 
 
 def _begins(automaton: Automaton) -> Bools:
-    """bool (n_tokens,): tokens before which the word boundary is scored implicitly."""
     return np.zeros(len(automaton.ids), np.bool_) if automaton.begins is None else automaton.begins
 
 

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from sottovoce.errors import LanguageModelError
 from sottovoce.lm.automata import BackoffTable, automaton_of, backoff_table
-from sottovoce.lm.base import Automaton, Ints
+from sottovoce.lm.base import Automaton, Bools, Ints
 
 Doubles = npt.NDArray[np.float64]
 
@@ -63,7 +63,6 @@ class PhraseBooster:
         self._at_boundary = None if boundary is None else self._followed(boundary)
 
     def _followed(self, token: int) -> tuple[Tensor, Tensor]:
-        """Return scores and next nodes (n_nodes,) of a token after every node."""
         nodes = torch.arange(self.n_nodes, device=self._potential.device)
         return self._table.follow(nodes, torch.full_like(nodes, token))
 
@@ -105,9 +104,6 @@ class PhraseBooster:
         assert self._at_boundary is not None, "of phrases that count as whole words"
         gained, targets = self._at_boundary
         return gained[states], targets[states]
-
-    def select(self, states: Tensor, rows: Tensor) -> Tensor:
-        return states[rows]
 
     def automaton(self) -> Automaton:
         """Return the tree as arrays, for compiled searches."""
@@ -203,7 +199,7 @@ class _PhraseTree:
             self._total[nodes] += self._total[suffix[nodes]]
         return suffix
 
-    def _find(self, nodes: Ints, tokens: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    def _find(self, nodes: Ints, tokens: Ints) -> tuple[Ints, Bools]:
         wanted = nodes * self._n_tokens + tokens
         place = np.searchsorted(self._keys, wanted).clip(max=len(self._keys) - 1)
         return place + 1, self._keys[place] == wanted
@@ -306,11 +302,7 @@ class WholeWordBooster:
         ended, nodes = self._after_word(states)
         return ended + self._inside.finish(nodes)
 
-    def select(self, states: Tensor, rows: Tensor) -> Tensor:
-        return states[rows]
-
     def _after_word(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Score the word boundary where the last token ended with it."""
         n_nodes = self._inside.n_nodes
         return self._between(states % n_nodes, states >= n_nodes)
 
@@ -360,9 +352,6 @@ class WordCounter:
 
     def finish(self, states: Tensor) -> Tensor:
         return torch.zeros(states.shape, device=states.device)
-
-    def select(self, states: Tensor, rows: Tensor) -> Tensor:
-        return states[rows]
 
     def automaton(self) -> Automaton:
         """Return the model as arrays: the root is inside words; the other node, between them, has every

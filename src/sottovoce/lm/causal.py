@@ -214,8 +214,16 @@ class CausalWordModel:
             self._scores.clear()
 
     def score_words(self, pairs: Sequence[tuple[History, str]]) -> Mapping[tuple[History, str], float]:
+        cut = {pair: (_context(pair[0]), pair[1]) for pair in pairs}
         with self._lock:
-            return self._score_words(pairs)
+            wanted = [pair for pair in dict.fromkeys(cut.values()) if pair not in self._scores]
+            self._require([history for history, _ in wanted])
+            for history, word in wanted:
+                pieces = self._split(word)
+                if len(pieces) == 1:
+                    self._scores[history, word] = float(self._nodes[history].log_probs[pieces[0]])
+            self._extend([pair for pair in wanted if pair not in self._scores])
+            return {pair: self._scores[key] for pair, key in cut.items()}
 
     def score_ends(self, histories: Sequence[History]) -> Mapping[History, float]:
         cut = {history: _context(history) for history in histories}
@@ -223,24 +231,12 @@ class CausalWordModel:
             self._require(list(cut.values()))
             return {history: float(self._nodes[key].log_probs[self._eos]) for history, key in cut.items()}
 
-    def _score_words(self, pairs: Sequence[tuple[History, str]]) -> Mapping[tuple[History, str], float]:
-        cut = {pair: (_context(pair[0]), pair[1]) for pair in pairs}
-        wanted = [pair for pair in dict.fromkeys(cut.values()) if pair not in self._scores]
-        self._require([history for history, _ in wanted])
-        for history, word in wanted:
-            pieces = self._split(word)
-            if len(pieces) == 1:
-                self._scores[history, word] = float(self._nodes[history].log_probs[pieces[0]])
-        self._extend([pair for pair in wanted if pair not in self._scores])
-        return {pair: self._scores[key] for pair, key in cut.items()}
-
     def _split(self, word: str) -> tuple[int, ...]:
         if word not in self._pieces:
             self._pieces[word] = tuple(self._tokenizer.encode(" " + word, add_special_tokens=False))
         return self._pieces[word]
 
     def _require(self, histories: Sequence[History]) -> None:
-        """Make the nodes of histories and of all their prefixes, shorter ones first."""
         if () not in self._nodes and histories:
             self._nodes[()] = self._tree.extend([NodeExtension(None, (self._bos,))])[0].node
         missing = {h[:n] for h in set(histories) for n in range(1, len(h) + 1)} - self._nodes.keys()
@@ -248,7 +244,6 @@ class CausalWordModel:
             self._extend([(h[:-1], h[-1]) for h in missing if len(h) == length])
 
     def _extend(self, pairs: Sequence[tuple[History, str]]) -> None:
-        """Make the nodes of histories plus one word, from the nodes of the histories."""
         parents = [self._nodes[history] for history, _ in pairs]
         continuations = [
             NodeExtension(parent, self._split(word)) for parent, (_, word) in zip(parents, pairs, strict=True)
@@ -264,7 +259,7 @@ class CausalWordModel:
 
 
 def _gguf(name: str) -> tuple[str, str | None]:
-    """Where a model lies, and its file there if it is one of llama.cpp's. Raises OSError: it is not there."""
+    """Return a model's folder, and its file if it is llama.cpp's. Raises: OSError for a missing file."""
     path = Path(name)
     if path.suffix != ".gguf":
         return name, None
@@ -274,6 +269,6 @@ def _gguf(name: str) -> tuple[str, str | None]:
 
 
 def _context(history: History) -> History:
-    """The part of a history that is used: whole blocks are dropped, so that nodes can be reused."""
+    """Drop whole blocks of long histories, so that nodes can be reused."""
     n_blocks = len(history) // BLOCK_WORDS
     return history if n_blocks < 2 else history[(n_blocks - 1) * BLOCK_WORDS :]

@@ -31,8 +31,6 @@ from sottovoce.lm.base import (
 from sottovoce.lm.lexicon import ROOT, Lexicon
 
 NEVER = float("-inf")
-TensorModel = LanguageModel[Tensor]
-"""A language model whose states are (N,) int64."""
 
 
 class Relabelled:
@@ -42,7 +40,7 @@ class Relabelled:
     Raises: LanguageModelError for ids that the model does not have.
     """
 
-    def __init__(self, model: TensorModel, ids: Tensor) -> None:
+    def __init__(self, model: LanguageModel, ids: Tensor) -> None:
         if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < model.n_tokens:
             raise LanguageModelError(
                 f"language model: expected ids below {model.n_tokens}, got up to {int(ids.max())}"
@@ -65,9 +63,6 @@ class Relabelled:
     def finish(self, states: Tensor) -> Tensor:
         return self._model.finish(states)
 
-    def select(self, states: Tensor, rows: Tensor) -> Tensor:
-        return states[rows]
-
     def automaton(self) -> Automaton | None:
         """Return the model inside as arrays under these ids; None where it has no such form."""
         inside = self._model.automaton() if isinstance(self._model, AutomatonModel) else None
@@ -86,7 +81,7 @@ class ShallowFusion:
     Raises: OptionError unless there is one weight a model, and models have the same number of tokens.
     """
 
-    def __init__(self, models: Sequence[TensorModel], weights: Sequence[float]) -> None:
+    def __init__(self, models: Sequence[LanguageModel], weights: Sequence[float]) -> None:
         if len(models) != len(weights) or not models:
             raise OptionError(
                 f"fusion: expected a weight per model, got {len(models)} models and {len(weights)} weights"
@@ -186,7 +181,7 @@ class WordModel:
     ids: (n_words,) int64, the model's id of every word of the lexicon (None, the unknown word, included).
     """
 
-    model: TensorModel
+    model: LanguageModel
     ids: Tensor
     weight: float
 
@@ -310,11 +305,9 @@ class WordFusion:
 
     @staticmethod
     def _may_wait(device: torch.device) -> bool:
-        """Whether values may be read on the way: on the CPU."""
         return device.type == "cpu"
 
     def _score_sparse(self, states: Tensor, marks: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
-        """Score the words that end alone."""
         rows = ends.reshape(-1).nonzero()[:, 0]
         scores = torch.zeros(marks.numel())
         flat = states.reshape(marks.numel(), len(self._models))

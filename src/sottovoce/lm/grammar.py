@@ -161,20 +161,11 @@ class Grammar:
         return f'root ::= " "? {rule}\n{body}\n'
 
 
-@dataclass(slots=True)
-class _Prefix:
-    """A prefix: another prefix and one more token."""
-
-    parent: int
-    token: int
-
-
 class GrammarModel:
     """A grammar over the text tokens of a tokenizer, as a language model; states are (N,) int64.
 
     token_bytes: of every token. encode: text into tokens, for text that the grammar forces. penalty: what a
-    token costs that the grammar does not allow (nats); None: it is forbidden. An utterance may be empty:
-    whether there is speech, others decide.
+    token costs that the grammar does not allow (nats); None: it is forbidden. An utterance may be empty.
 
     Raises: MissingExtraError without llguidance; LanguageModelError for a grammar that it cannot read or that
         nothing could satisfy; OptionError for a penalty below 0.
@@ -195,7 +186,8 @@ class GrammarModel:
         self._refused = -float("inf") if penalty is None else -penalty
         self._device = device or torch.device("cpu")
         self._first = _matcher(grammar, token_bytes, encode)
-        self._prefixes: list[_Prefix] = [_Prefix(BROKEN, BROKEN)]
+        self._prefixes: list[tuple[int, int]] = [(BROKEN, BROKEN)]
+        """Of each prefix the number of the one before, and its last token."""
         self._numbers: dict[tuple[int, int], int] = {}
         self._places: OrderedDict[int, Any] = OrderedDict()
         self._scores: OrderedDict[int, Tensor] = OrderedDict()
@@ -234,9 +226,6 @@ class GrammarModel:
         ]
         return torch.tensor(ends, device=states.device)
 
-    def select(self, states: Tensor, rows: Tensor) -> Tensor:
-        return states[rows]
-
     def _allows_something(self, token_bytes: Sequence[bytes]) -> bool:
         """Whether an utterance has a beginning, the space before it aside."""
         firsts = (self._row(START) == 0).nonzero()[:, 0].tolist()
@@ -245,7 +234,6 @@ class GrammarModel:
         return bool(firsts)
 
     def _row(self, state: int) -> Tensor:
-        """Scores (n_tokens,) of every next token."""
         if state in self._scores:
             self._scores.move_to_end(state)
             return self._scores[state]
@@ -262,19 +250,19 @@ class GrammarModel:
         number = self._numbers.get((state, token))
         if number is None:
             number = self._numbers[state, token] = len(self._prefixes)
-            self._prefixes.append(_Prefix(state, token))
+            self._prefixes.append((state, token))
         return number
 
     def _place(self, state: int) -> Any:
-        """The place in the grammar after a prefix; nobody may move it."""
+        """Return the matcher after a prefix, which must not be moved."""
         if state == START:
             return self._first
         if state in self._places:
             self._places.move_to_end(state)
             return self._places[state]
-        prefix = self._prefixes[state]
-        place = self._place(prefix.parent).deep_copy()
-        place.consume_token(prefix.token)
+        before, token = self._prefixes[state]
+        place = self._place(before).deep_copy()
+        place.consume_token(token)
         _keep(self._places, state, place, most=CACHE_SIZE)
         return place
 
@@ -286,7 +274,7 @@ def _keep(cache: OrderedDict[int, Any], key: int, value: Any, *, most: int) -> N
 
 
 class _Tokens:
-    """A tokenizer as llguidance asks for one."""
+    """A tokenizer in the form that llguidance expects."""
 
     bos_token_id = None
 
@@ -301,7 +289,6 @@ class _Tokens:
 
 
 def _matcher(grammar: Grammar, token_bytes: Sequence[bytes], encode: Callable[[str], list[int]]) -> Any:
-    """The engine before the first token."""
     try:
         from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
         from llguidance.gbnf_to_lark import gbnf_to_lark

@@ -63,7 +63,6 @@ def _last_words(content: mmap.mmap) -> tuple[str, ...]:
 
 
 def _words(tail: bytes) -> tuple[str, ...] | None:
-    """Split null-terminated words; None where it is something else."""
     if not tail.endswith(b"\0") or b"\0\0" in tail:
         return None
     try:
@@ -160,7 +159,6 @@ class KenlmModel:
             return {}
 
     def _own_form(self, word: str) -> str:
-        """The Unicode form of a word that the model has; the word itself where it has none."""
         if word.isascii() or word in self._model:
             return word
         normal = composed(word)
@@ -196,9 +194,6 @@ class KenlmModel:
             score = self._model.BaseScore(self._states[state], "</s>", self._state())
             scores.append(score * _LN10)
         return torch.tensor(scores, device=states.device)
-
-    def select(self, states: Tensor, rows: Tensor) -> Tensor:
-        return states[rows]
 
     def automaton(self) -> Automaton:
         """Return the model as a `CallbackLm` of compiled code; no word scores above 0."""
@@ -246,7 +241,6 @@ class KenlmModel:
             cells[2 * place] = key
 
     def _follow(self, state: int, word: int) -> tuple[float, int]:
-        """Score a word after a state; return the next state too. Each pair is computed once."""
         key = (state, word)
         if key not in self._after:
             with self._lock:
@@ -259,7 +253,6 @@ class KenlmModel:
         return score, self._index_of(after)
 
     def _index_of(self, state: kenlm.State) -> int:
-        """Index of one of KenLM's states, which is stored if it is new."""
         n_states = len(self._states)
         index = self._indices.setdefault(state, n_states)
         if index == n_states:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import logging
 import unicodedata
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -110,14 +110,10 @@ class TokenTree:
         """
         best = np.full(self.n_nodes, -np.inf, np.float32)
         np.maximum.at(best, self._ends, word_scores.numpy()[self._words])
-        for begin, end in self._levels():
+        for begin, end in reversed([*itertools.pairwise(self._first_of_level)]):  # the deepest level first
             np.maximum.at(best, self._parents[begin - 2 : end - 2], best[begin:end])
         best[[ROOT, UNKNOWN_NODE]] = 0.0
         return torch.from_numpy(best)
-
-    def _levels(self) -> Iterator[tuple[int, int]]:
-        """Nodes of each level, the deepest first."""
-        yield from reversed([*itertools.pairwise(self._first_of_level)])
 
 
 def _refuse(name: str, tokens: list[int], n_tokens: int) -> NoReturn:
@@ -239,7 +235,7 @@ class Lexicon:
     def look_ahead(self, word_scores: Tensor) -> Tensor:
         """Compute for every node the best score (n_nodes,) of the words below it; 0 at the root.
 
-        Inside an unknown word that is the unknown word's score, so that nobody stays there for free.
+        Inside an unknown word it is the unknown word's score, so that staying there has its price.
 
         word_scores: (n_words,) float32.
         """
@@ -331,7 +327,6 @@ class Lexicon:
 
 
 def _unknown_tokens(n_tokens: int, word_starts: Sequence[bool] | None) -> tuple[Tensor, Tensor]:
-    """Tokens (n_tokens,) that an unknown word may begin with, and may go on with."""
     if word_starts is None:
         return torch.ones(n_tokens, dtype=torch.bool), torch.ones(n_tokens, dtype=torch.bool)
     if len(word_starts) != n_tokens:

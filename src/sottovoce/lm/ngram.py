@@ -22,7 +22,6 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -31,7 +30,7 @@ from torch import Tensor
 from sottovoce.errors import LanguageModelError
 from sottovoce.lm.arpa import ArpaFile, ArpaNgrams, read_arpa
 from sottovoce.lm.automata import BackoffTable, KeyTable, automaton_of, backoff_table
-from sottovoce.lm.base import Automaton
+from sottovoce.lm.base import Automaton, Bools, Floats, Ints
 from sottovoce.models.checkpoint.writing import as_os_error, whole_file
 from sottovoce.models.sources.cache import cache_root
 from sottovoce.text.unicode_forms import composed, indexed_by_form
@@ -94,7 +93,7 @@ def _entry(path: Path) -> Path:
 
 
 def _source(path: Path) -> dict[str, str]:
-    """What tells a file, and that it is as it was. Raises: OSError."""
+    """Return the facts that identify a file and its version. Raises: OSError."""
     status = path.stat()
     return {
         "format": _FORMAT,
@@ -127,9 +126,6 @@ def _remove_orphans() -> None:
 _LN10 = math.log(10)
 MISSING_UNKNOWN_LOG10 = -100.0
 """log10 probability of unknown words where a file has no <unk>: KenLM's default."""
-
-Ids = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float32]
 
 
 class NgramModel:
@@ -199,7 +195,6 @@ class NgramModel:
         return indexed_by_form(self.vocabulary)
 
     def _id(self, word: str) -> int | None:
-        """Return the id of a word, or of its other Unicode form; None if the model holds neither."""
         found = self.vocabulary.get(word)
         if found is None and not word.isascii():
             normal = composed(word)
@@ -228,9 +223,6 @@ class NgramModel:
             return torch.zeros(states.shape, device=states.device)
         return self._table.follow(states, torch.full_like(states, self._end))[0]
 
-    def select(self, states: Tensor, rows: Tensor) -> Tensor:
-        return states[rows]
-
     def automaton(self) -> Automaton:
         """Return the model as arrays, for compiled searches."""
         parent = self._table.parent
@@ -247,7 +239,7 @@ def _with_oov_word(vocabulary: dict[str, int]) -> dict[str, int]:
 
 
 class _MissingContextError(Exception):
-    """The context of an n-gram is no n-gram itself."""
+    """An n-gram whose context is no n-gram."""
 
 
 def _with_contexts(file: ArpaFile) -> ArpaFile:
@@ -281,14 +273,14 @@ class _Builder:
         self._root_weights = np.full(n_tokens, MISSING_UNKNOWN_LOG10, dtype=np.float32)
         self._root_weights[first.words[:, 0]] = first.log10
         has_nodes = len(file.orders) > 1
-        self._root_targets: Ids = np.zeros(n_tokens, dtype=np.int64)
+        self._root_targets: Ints = np.zeros(n_tokens, dtype=np.int64)
         if has_nodes:
             self._root_targets[first.words[:, 0]] = first.words[:, 0] + 1
         self._backoff: Floats = np.concatenate((np.zeros(1, np.float32), first.backoff))
-        self._parent: Ids = np.zeros(n_words + 1, dtype=np.int64)
-        self._keys: Ids = np.zeros(0, dtype=np.int64)
+        self._parent: Ints = np.zeros(n_words + 1, dtype=np.int64)
+        self._keys: Ints = np.zeros(0, dtype=np.int64)
         self._weights: Floats = np.zeros(0, dtype=np.float32)
-        self._targets: Ids = np.zeros(0, dtype=np.int64)
+        self._targets: Ints = np.zeros(0, dtype=np.int64)
         for order, ngrams in enumerate(file.orders[1:], start=2):
             self._add(ngrams.words, ngrams.log10, ngrams.backoff, is_last=order == len(file.orders))
 
@@ -302,7 +294,7 @@ class _Builder:
             parent=torch.from_numpy(self._parent),
         )
 
-    def _add(self, words: Ids, log10: Floats, backoff: Floats, *, is_last: bool) -> None:
+    def _add(self, words: Ints, log10: Floats, backoff: Floats, *, is_last: bool) -> None:
         context, last = self._contexts(words[:, :-1]), words[:, -1]
         keys = context * self._n_tokens + last
         if len(np.unique(keys)) < len(keys):
@@ -319,22 +311,21 @@ class _Builder:
             self._backoff = np.concatenate((self._backoff, backoff))
         self._insert(keys, log10, targets)
 
-    def _insert(self, keys: Ids, weights: Floats, targets: Ids) -> None:
+    def _insert(self, keys: Ints, weights: Floats, targets: Ints) -> None:
         joined = np.concatenate((self._keys, keys))
         order = np.argsort(joined, kind="stable")
         self._keys = joined[order]
         self._weights = np.concatenate((self._weights, weights))[order]
         self._targets = np.concatenate((self._targets, targets))[order]
 
-    def _find(self, nodes: Ids, words: Ids) -> tuple[Ids, npt.NDArray[np.bool_]]:
+    def _find(self, nodes: Ints, words: Ints) -> tuple[Ints, Bools]:
         wanted = nodes * self._n_tokens + words
         place = np.searchsorted(self._keys, wanted).clip(max=max(len(self._keys) - 1, 0))
         if not len(self._keys):
             return np.zeros_like(wanted), np.zeros(len(wanted), dtype=np.bool_)
         return place, self._keys[place] == wanted
 
-    def _contexts(self, words: Ids) -> Ids:
-        """Nodes of contexts (n, k)."""
+    def _contexts(self, words: Ints) -> Ints:
         nodes = words[:, 0] + 1
         for i in range(1, words.shape[1]):
             place, found = self._find(nodes, words[:, i])
@@ -343,8 +334,7 @@ class _Builder:
             nodes = self._targets[place]
         return nodes
 
-    def _backed_off(self, nodes: Ids, words: Ids) -> Floats:
-        """log10 of words after nodes that have no arc for them."""
+    def _backed_off(self, nodes: Ints, words: Ints) -> Floats:
         total = self._backoff[nodes]
         nodes, open_ = self._parent[nodes], np.ones(len(words), dtype=np.bool_)
         while open_.any():
@@ -360,8 +350,8 @@ class _Builder:
             nodes = np.where(open_, self._parent[nodes], nodes)
         return total.astype(np.float32)
 
-    def _follow(self, nodes: Ids, words: Ids) -> Ids:
-        """Nodes of the longest known suffixes of the contexts plus a word each."""
+    def _follow(self, nodes: Ints, words: Ints) -> Ints:
+        """Return the nodes of the longest known suffixes of the contexts plus a word each."""
         result = self._root_targets[words]
         open_ = nodes > 0
         while open_.any():

@@ -2,9 +2,8 @@
 
 Time and memory of a chunk depend on the uncommitted part alone.
 
-Beams only grow at their ends, so their common prefix is final. Its times are final where the likeliest
-paths to all states that can still win have met: paths are followed back from the newest frame until all
-are in one state. It must be a blank, so that the rest can be aligned by itself.
+Beams only grow at their ends, so their common prefix is final. Its times are final up to the cut of
+`align.common_cut`.
 """
 
 from __future__ import annotations
@@ -12,40 +11,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from sottovoce.decoding.ctc.align import best_paths
+from sottovoce.decoding.ctc.align import NO_CUT, Cut
 from sottovoce.decoding.ctc.emissions import joined
 from sottovoce.decoding.ctc.labels import Speller
-from sottovoce.decoding.ctc.state import (
-    NEVER,
-    CommittedHistory,
-    PrefixState,
-    TokenSpans,
-    TokenTimes,
-    token_times,
-)
-from sottovoce.lm.base import Ints
+from sottovoce.decoding.ctc.prefix_search import PrefixSearch
+from sottovoce.decoding.ctc.state import CommittedHistory, PrefixState, TokenTimes, token_times
 from sottovoce.types import Partial, Word
 
 LEAST_SHARED = 8
 """Symbols that all beams must share before they are aligned."""
-CUT_MARGIN = 40.0
-"""Nats by which a state may be behind the best and still win."""
-
-
-class Cut(NamedTuple):
-    """Where paths meet: the number of frames before it, and of tokens in them."""
-
-    n_frames: int
-    n_tokens: int
-
-
-NO_CUT = Cut(0, 0)
+_SEPARATOR_MARGIN = 1e-3
+"""Nats by which a separator that the hypothesis contains is preferred."""
 
 
 def shared_symbols(state: PrefixState, row: int) -> int:
@@ -58,48 +38,6 @@ def shared_symbols(state: PrefixState, row: int) -> int:
     return int(differs[0, 0]) if len(differs) else symbols.shape[1]
 
 
-def common_cut(
-    log_probs: Tensor,
-    tokens: Tensor,
-    n_tokens: Tensor,
-    *,
-    n_shared: int,
-    blank: int | Tensor,
-    is_late: bool = False,
-) -> Cut:
-    """Find the latest blank that all paths pass after at most n_shared tokens; `NO_CUT` without one.
-
-    log_probs: (T, V). tokens: (N, L) int64 of all beams, of which n_tokens (N,) count. blank: see
-    `align.align`. is_late: only paths that have passed all of their tokens count.
-    """
-    n_rows, n_frames = len(tokens), len(log_probs)
-    rows = torch.zeros(n_rows, dtype=torch.int64, device=tokens.device)
-    steps, score = best_paths(log_probs[None], rows + n_frames, tokens, rows=rows, blank=blank)
-    states = torch.arange(score.shape[1], device=score.device)
-    score = score.masked_fill(states > 2 * n_tokens[:, None], NEVER)
-    if is_late:
-        score = score.masked_fill(states < 2 * n_tokens[:, None] - 1, NEVER)
-    plausible = (score > score.amax(dim=1, keepdim=True) - CUT_MARGIN).cpu().numpy()
-    row, place = np.nonzero(plausible)
-    return _met(steps.cpu().numpy(), row, place, n_shared)
-
-
-def _met(steps: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], row: Ints, place: Ints, most: int) -> Cut:
-    """Follow paths back from their states until they meet in a blank after at most `most` tokens."""
-    if not len(place):
-        return NO_CUT
-    for t in range(len(steps), 0, -1):
-        at = int(place[0])
-        if at % 2 == 0 and at // 2 <= most and bool((place == at).all()):
-            return Cut(t, at // 2)
-        place = place - steps[t - 1, row, place]
-    return NO_CUT
-
-
-_SEPARATOR_MARGIN = 1e-3
-"""Nats by which a separator that the hypothesis contains is preferred."""
-
-
 @dataclass(frozen=True, slots=True)
 class IdleSeparators:
     """The blanks of an alignment. separator: the scorer's, which repeated appends nothing; None: none."""
@@ -108,7 +46,7 @@ class IdleSeparators:
     separator: int | None
 
     def emissions(self, log_probs: Tensor) -> Tensor:
-        """Append a label to emissions (B, T, V) that is a blank or a separator that says nothing."""
+        """Append a label to emissions (B, T, V) that is a blank or an idle separator."""
         if self.separator is None:
             return log_probs
         idle = torch.maximum(log_probs[:, :, self.blank], log_probs[:, :, self.separator] - _SEPARATOR_MARGIN)
@@ -131,32 +69,6 @@ _LEAST_SCORE = -1000.0
 """Score of the best beam, in nats, below which scores are renormalised: float32 has seven digits."""
 
 
-class Aligning(Protocol):
-    """The part of a search that is used here; shapes are those of `PrefixSearch`, such as tokens (N, L)."""
-
-    def common_cut(
-        self,
-        log_probs: Tensor,
-        tokens: Tensor,
-        n_tokens: Tensor,
-        n_shared: int,
-        *,
-        is_late: bool,
-        blank: int | Tensor,
-    ) -> Cut: ...
-
-    def align(
-        self,
-        log_probs: Tensor,
-        lengths: Tensor,
-        tokens: Tensor,
-        n_tokens: Tensor,
-        *,
-        rows: Tensor,
-        blank: int | Tensor,
-    ) -> TokenSpans: ...
-
-
 class Committer:
     """Moves the common prefix of all beams out of states.
 
@@ -167,7 +79,7 @@ class Committer:
 
     def __init__(
         self,
-        search: Aligning,
+        search: PrefixSearch,
         speller: Speller,
         idle: IdleSeparators,
         *,
@@ -205,7 +117,6 @@ class Committer:
             state.renormalize()
 
     def _n_held(self, state: PrefixState, row: int) -> int:
-        """Count uncommitted frames."""
         return int(state.n_frames[row]) - state.committed[row].n_frames
 
     def _is_late(self, state: PrefixState, row: int) -> bool:
@@ -231,7 +142,6 @@ class Committer:
     def _count_early(
         self, state: PrefixState, row: int, beams: Tensor, symbols: Tensor, n_tokens: Tensor
     ) -> Tensor:
-        """Count the tokens of each beam in the older half of the uncommitted frames."""
         if not self._has_times or not symbols.shape[1]:
             return n_tokens // 2
         emissions, lengths = joined(state)
@@ -276,7 +186,9 @@ class Committer:
         n_tokens = state.length[row, alive]
         tokens = state.symbols[row, alive, 1 : int(n_tokens.max()) + 1] % len(self._speller.labels)
         is_late, blank = self._is_late(state, row), self._blanks(state, row, alive, tokens)
-        return self._search.common_cut(frames, tokens, n_tokens, n_shared, is_late=is_late, blank=blank)
+        return self._search.common_cut(
+            frames, tokens, n_tokens, n_shared=n_shared, is_late=is_late, blank=blank
+        )
 
     def _times(self, state: PrefixState, row: int, frames: Tensor, cut: Cut) -> TokenTimes:
         tokens = self._symbols(state, row, cut)[None] % len(self._speller.labels)

@@ -91,7 +91,7 @@ def _hypothesis(
 
 
 class HistoryAdjuster:
-    """Lets a scorer of whole histories replace what states hold of it."""
+    """Replaces the scores of word histories in states by those of a `HistoryScorer`."""
 
     def __init__(self, scorer: HistoryScorer, speller: Speller) -> None:
         self._scorer = scorer
@@ -135,7 +135,6 @@ class HistoryAdjuster:
         return scores
 
     def _open(self, state: PrefixState, row: int, symbols: Sequence[int]) -> list[int]:
-        """Symbols from the beginning of the first word that is not committed."""
         return [*state.committed[row].open_symbols(), *symbols]
 
     def _history(self, state: PrefixState, row: int, newer: Iterable[SpelledWord]) -> WordHistory:
@@ -264,24 +263,8 @@ class EmissionDecoder:
                 by_text[text] = first._replace(posterior=first.posterior + one.posterior)
             found += list(by_text.values())[: self.options.n_best]
             texts += list(by_text)[: self.options.n_best]
-        return self._partial_hypotheses(state, found, texts)
-
-    def _partial_hypotheses(
-        self, state: PrefixState, found: Sequence[FinalHypothesis], texts: Sequence[str]
-    ) -> list[list[Hypothesis]]:
         symbols = histories_of(state, [(one.utterance, one.beam) for one in found])
-        spans = self._align(state, found, symbols) if self.options.times and state.emissions else None
-        acoustic = state.acoustic.tolist()
-        hypotheses: list[list[Hypothesis]] = [[] for _ in range(len(state.length))]
-        for i, (one, later, text) in enumerate(zip(found, symbols, texts, strict=True)):
-            history = state.committed[one.utterance]
-            times = None if spans is None else history.times(spans[i], history.n_closed)
-            hypothesis = self._hypothesis(
-                [*history.open_symbols(), *later], one, acoustic[one.utterance][one.beam], times
-            )
-            whole = replace(hypothesis, text=text)
-            hypotheses[one.utterance].append(_with_offsets(whole, state, one.utterance))
-        return hypotheses
+        return self._hypotheses(state, found, symbols, texts)
 
     def finish(self, state: PrefixState) -> list[list[Hypothesis]]:
         """Return the hypotheses of a state after its last frame; the state is unchanged.
@@ -295,17 +278,34 @@ class EmissionDecoder:
         symbols = histories_of(state, [(ending.utterance, ending.beam) for ending in found])
         if self._adjuster is None:
             found, symbols = self._with_pruned(state, found, symbols)
+        return self._hypotheses(state, found, symbols)
+
+    def _hypotheses(
+        self,
+        state: PrefixState,
+        found: Sequence[FinalHypothesis],
+        symbols: Sequence[Sequence[int]],
+        texts: Sequence[str] | None = None,
+    ) -> list[list[Hypothesis]]:
+        """Make the hypotheses of each utterance from their symbols since the committed ones.
+
+        texts: of hypotheses that go on: their tokens and words begin after the committed words. None: they
+        have ended, and begin with the utterance.
+        """
         spans = self._align(state, found, symbols) if self.options.times and state.emissions else None
         acoustic = state.acoustic.tolist()
         hypotheses: list[list[Hypothesis]] = [[] for _ in range(len(state.length))]
         for i, (ending, later) in enumerate(zip(found, symbols, strict=True)):
             history = state.committed[ending.utterance]
+            begin = 0 if texts is None else history.n_closed
             hypothesis = self._hypothesis(
-                [*history.symbols, *later],
+                [*history.symbols[begin:], *later],
                 ending,
                 acoustic[ending.utterance][ending.beam],
-                None if spans is None else history.times(spans[i]),
+                None if spans is None else history.times(spans[i], begin),
             )
+            if texts is not None:
+                hypothesis = replace(hypothesis, text=texts[i])
             hypotheses[ending.utterance].append(_with_offsets(hypothesis, state, ending.utterance))
         return hypotheses
 
@@ -403,7 +403,7 @@ class EmissionDecoder:
         ]
         each = _READINGS_JOINED if self._scorer.word_separator is None else _READINGS_APART
         most = each * self.options.n_best
-        more = rescore_homophones(self._search, state, listed, most=most)
+        more = rescore_homophones(self._search.readings, state, listed, most=most, n_labels=len(self.labels))
         return merge_rescored(list(zip(found, symbols, strict=True)), more, self.options.n_best)
 
     def _align(

@@ -108,7 +108,6 @@ def _checked_lengths(lengths: Tensor | None, log_probs: Tensor) -> Tensor:
 
 
 def _check_values(frames: Tensor) -> None:
-    """Check frames (n, V) float32."""
     if not len(frames):
         return
     if bool(frames.isnan().any()):
@@ -131,7 +130,6 @@ def _check_values(frames: Tensor) -> None:
 
 
 def _check_scores(frames: Tensor) -> None:
-    """Check frames (n, V) float32."""
     if not bool(frames.logsumexp(dim=1).isfinite().all()):
         raise InputError("emissions: expected scores, got NaN, infinity or a frame where nothing is possible")
 

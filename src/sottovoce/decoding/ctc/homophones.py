@@ -11,13 +11,13 @@ recovered without emissions: the `PrefixScorer` ranks them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from sottovoce.decoding.ctc.state import PrefixState
+from sottovoce.decoding.ctc.state import NEVER, PrefixState
 from sottovoce.lm.base import PrefixScorer
 
 
@@ -94,9 +94,6 @@ def _same_labels(
     return same | reaches | reaches.transpose(1, 2)
 
 
-NEVER = float("-inf")
-
-
 class Homophone(NamedTuple):
     """A word sequence of given labels.
 
@@ -132,21 +129,17 @@ class RescoredHypothesis(NamedTuple):
     score: float
 
 
-class Reading(Protocol):
-    """The part of a search that is used here."""
-
-    @property
-    def n_labels(self) -> int: ...
-
-    def readings(
-        self, sequences: Sequence[Sequence[int]], most: int, device: torch.device
-    ) -> list[list[Homophone]]:
-        """Find the best word sequences of label sequences; see `expand_homophones`."""
-        ...
+FindHomophones = Callable[[Sequence[Sequence[int]], int, torch.device], list[list[Homophone]]]
+"""Finds the best word sequences of label sequences, at most so many of each, best first."""
 
 
 def rescore_homophones(
-    search: Reading, state: PrefixState, beams: Sequence[tuple[int, int, Sequence[int]]], *, most: int
+    find: FindHomophones,
+    state: PrefixState,
+    beams: Sequence[tuple[int, int, Sequence[int]]],
+    *,
+    most: int,
+    n_labels: int,
 ) -> list[RescoredHypothesis]:
     """Expand every label sequence that beams hold to its word sequences, at most `most` of each.
 
@@ -156,12 +149,12 @@ def rescore_homophones(
     acoustic, lm_offset = state.acoustic.tolist(), state.lm_offset.tolist()
     best: dict[tuple[int, tuple[int, ...]], int] = {}
     for row, beam, symbols in beams:
-        key = (row, tuple(symbol % search.n_labels for symbol in symbols))
+        key = (row, tuple(symbol % n_labels for symbol in symbols))
         if key not in best or acoustic[row][beam] > acoustic[row][best[key]]:
             best[key] = beam
     if not best:
         return []
-    found = search.readings([labels for _, labels in best], most, state.length.device)
+    found = find([labels for _, labels in best], most, state.length.device)
     return [
         RescoredHypothesis(
             row, beam, reading.symbols, reading.mark, acoustic[row][beam] + reading.score - lm_offset[row]
@@ -254,7 +247,6 @@ def _first(scorer: PrefixScorer, n: int, most: int, longest: int, device: torch.
 
 
 def _append(scorer: PrefixScorer, rows: _Rows, tokens: Tensor, place: int) -> _Rows:
-    """Append the next label (S,) of every sequence, by all of its arcs."""
     n, most = rows.score.shape
     arcs = scorer.arcs(rows.states.view(n * most, -1), tokens.repeat_interleave(most)[:, None])
     n_arcs = arcs.scores.shape[2]

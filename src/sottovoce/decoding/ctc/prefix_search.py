@@ -16,10 +16,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sottovoce.decoding.ctc.align import align
-from sottovoce.decoding.ctc.commit import Cut, common_cut
+from sottovoce.decoding.ctc.align import align as align_tokens
+from sottovoce.decoding.ctc.align import common_cut as find_common_cut
 from sottovoce.decoding.ctc.homophones import Homophone, RankedCandidates, expand_homophones, prune_homophones
-from sottovoce.decoding.ctc.state import NEVER, NOTHING, PrefixState, TokenSpans, first_state
+from sottovoce.decoding.ctc.state import NEVER, NOTHING, PrefixState, first_state
 from sottovoce.lm.base import Arcs, Endings, PrefixScorer
 
 BLOCK_FRAMES = 16
@@ -76,7 +76,7 @@ class BlockHistory:
         whole = before.index_select(0, self._root // n_places)
         since = self._recent[:, 1:-1]
         places = torch.arange(1, since.shape[1] + 1, device=since.device) + self._held[:, None]
-        # CommittedHistory the end of a history there is nothing to write.
+        # Behind the end of a history there is nothing to write.
         return whole.scatter_(1, places.clamp_(max=n_places - 1), since).view(self._shape)
 
 
@@ -133,6 +133,9 @@ class PrefixSearch:
         suffice in any case: every other extension has at least beam_size better ones of the same prefix.
     """
 
+    align = staticmethod(align_tokens)
+    common_cut = staticmethod(find_common_cut)
+
     def __init__(
         self,
         n_labels: int,
@@ -183,32 +186,6 @@ class PrefixSearch:
         """Find the best word sequences of label sequences; see `homophones.expand_homophones`."""
         assert self.scorer is not None
         return expand_homophones(self.scorer, sequences, most=most, device=device)
-
-    def align(
-        self,
-        log_probs: Tensor,
-        lengths: Tensor,
-        tokens: Tensor,
-        n_tokens: Tensor,
-        *,
-        rows: Tensor,
-        blank: int | Tensor,
-    ) -> TokenSpans:
-        """Align tokens (N, L); see `align.align`."""
-        return align(log_probs, lengths, tokens, n_tokens, rows=rows, blank=blank)
-
-    def common_cut(
-        self,
-        log_probs: Tensor,
-        tokens: Tensor,
-        n_tokens: Tensor,
-        n_shared: int,
-        *,
-        is_late: bool,
-        blank: int | Tensor,
-    ) -> Cut:
-        """Find the cut of tokens (N, L) of all beams; see `commit.common_cut`."""
-        return common_cut(log_probs, tokens, n_tokens, n_shared=n_shared, blank=blank, is_late=is_late)
 
     @torch.no_grad()
     def run(self, state: PrefixState, log_probs: Tensor, lengths: Tensor, n_full: int) -> None:

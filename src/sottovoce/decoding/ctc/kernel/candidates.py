@@ -32,7 +32,6 @@ class Tokens(NamedTuple):
 
 @compiled
 def new_tokens(n_labels: int) -> Tokens:
-    """Allocate room for all labels."""
     return Tokens(np.empty(n_labels, np.int64), np.empty(n_labels, np.float32))
 
 
@@ -157,7 +156,6 @@ class Candidates(NamedTuple):
 
 @compiled
 def new_candidates(size: int) -> Candidates:
-    """Allocate room for `size` candidates."""
     return Candidates(
         np.empty(size, CANDIDATE),
         np.empty(size, np.int64),
@@ -267,7 +265,6 @@ def _pile(heap: Ints, keys: Ints) -> None:
 
 @inner
 def _sink(heap: Ints, key: int, at: int, count: int) -> None:
-    """Sift a key down from a place of the heap."""
     while True:
         child = 2 * at + 1
         if child >= count:

@@ -142,7 +142,6 @@ def _trace(
     last: Ints,
     peak: Floats,
 ) -> None:
-    """Follow the steps back from a state after the last frame."""
     newest = -1
     for t in range(len(frames) - 1, -1, -1):
         if place & 1:
@@ -159,9 +158,9 @@ def _trace(
 def common_cut_frames(
     frames: Floats, tokens: Ints, n_tokens: Ints, n_shared: int, blanks: Ints, margin: float, is_late: bool
 ) -> tuple[int, int]:
-    """Find the cut of `commit.common_cut`: the number of frames and of tokens before it.
+    """Find the cut of `align.common_cut`: the number of frames and of tokens before it.
 
-    frames: (T, V). tokens: (N, L). n_tokens: (N,). blanks: (N, L + 1). margin: see `commit.CUT_MARGIN`.
+    frames: (T, V). tokens: (N, L). n_tokens: (N,). blanks: (N, L + 1). margin: see `align.CUT_MARGIN`.
     """
     n_rows, n_frames, n_states = len(tokens), len(frames), 2 * tokens.shape[1] + 1
     steps = np.empty((n_rows, n_frames, n_states), np.uint8)
