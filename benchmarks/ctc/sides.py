@@ -98,9 +98,6 @@ def sides(task: Task, options: argparse.Namespace) -> Iterator[tuple[str, Side]]
     if on_cpu:
         yield "ours", ours(task, replace(plain, engine="compiled"))
         yield "ours, pruned", ours(task, replace(plain, engine="compiled", **PRUNED))
-    else:
-        yield "ours, graphs", ours(task, replace(plain, engine="graphs"))
-        yield "ours, graphs, pruned", ours(task, replace(plain, engine="graphs", **PRUNED))
     if not on_cpu or (options.tensors and len(task.known.labels) * (1 + task.closed) <= 64):
         yield "ours, tensors", ours(task, replace(plain, engine="tensors"))
     if "nemo" in given and task.lm is None:

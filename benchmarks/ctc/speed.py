@@ -10,7 +10,7 @@ Tasks: no language model; an n-gram over labels (NeMo's way); a word n-gram with
 Sides: "ours" prunes nothing; "ours, pruned" and "flashlight, pruned" keep beams within 10 nats of the best
 and extend by 8 tokens a frame; "flashlight" keeps everything within 1e4 and extends by all tokens;
 "pyctcdecode" has its defaults, beams within 10 nats and tokens above -5; "nemo" has its own, beams within
-20 nats; "ours, tensors" is the search that runs on GPUs, "ours, graphs" the same as CUDA graphs. Emissions:
+20 nats; "ours, tensors" is the search that runs on GPUs. Emissions:
 see `ctc.emissions`.
 
 Prints a table of utterances per second (median of the repeats) with the share of utterances whose text

@@ -23,8 +23,7 @@ from benchmarks.live.runs import Bench, Item, Setting, counted
 from benchmarks.live.settings import add_clips, chosen, settings
 from sottovoce.api import Model
 from sottovoce.backends.base import EXACT, EncoderMode, IncrementalWindow
-from sottovoce.decoding.fallback import decode_with_fallback
-from sottovoce.decoding.stepwise import finish
+from sottovoce.decoding.decode import decode_with_fallback, finish
 from sottovoce.evaluation.latency import run_live
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions

@@ -20,10 +20,9 @@ from recipes.nano.alignment import UNKNOWN, align
 from recipes.nano.texts import UNSPACED, plain, spelled
 from sottovoce.api import Model
 from sottovoce.audio.mel import WINDOW_FRAMES, log_mel, window_features
-from sottovoce.decoding.alignment import cut_frames
+from sottovoce.decoding.alignment import WindowText, align_windows, cut_frames
 from sottovoce.decoding.decode import DecodingResult, decode
 from sottovoce.decoding.detect import detect_language
-from sottovoce.decoding.word_alignment import WindowText, align_windows
 from sottovoce.models.dims import AlignmentHeads
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, EncoderOutput, Features, Samples

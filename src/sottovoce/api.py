@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING
 from sottovoce.backends.choice import AUTO, check_runtime, choose_runtime
 from sottovoce.backends.registry import BACKENDS, choose_device, choose_number_format
 from sottovoce.errors import AudioError, OptionError
-from sottovoce.lm.defaults import HOTWORD_WEIGHT
+from sottovoce.lm.fusion import ShallowFusion
+from sottovoce.lm.grammar import Grammar
+from sottovoce.lm.phrase_lists import HOTWORD_WEIGHT
+from sottovoce.lm.text_fusion import text_fusion
+from sottovoce.models.checkpoint.base import Checkpoint
+from sottovoce.models.ctc_head import CtcHead
 from sottovoce.models.load import load_checkpoint
 from sottovoce.models.sources.base import Source, Sources
 from sottovoce.models.sources.names import default_model
@@ -195,7 +200,6 @@ class Model:
         grammar_penalty: what a token costs that it does not allow (nats), None: it is never emitted.
         Raises: LanguageModelError; OptionError when there is neither.
         """
-        from sottovoce.lm.text_fusion import text_fusion
 
         return text_fusion(
             self.tokenizer,

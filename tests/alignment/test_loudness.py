@@ -8,7 +8,7 @@ import pytest
 from sottovoce.alignment.aligners import in_order, move_to_speech
 from sottovoce.alignment.forced import NO_LEVELS, LevelMeter, at_loud_bounds, at_quiet_bounds
 from sottovoce.audio.vad import SpeechSegment
-from sottovoce.decoding.word_alignment import TimedWord
+from sottovoce.decoding.alignment import TimedWord
 from sottovoce.types import SAMPLE_RATE, AudioChunk, Samples
 
 

@@ -122,9 +122,6 @@ class RandomBigram:
     def finish(self, states: Tensor) -> Tensor:
         return self.table[states, self.n_tokens]
 
-    def select(self, states: Tensor, rows: Tensor) -> Tensor:
-        return states[rows]
-
     def automaton(self) -> Automaton:
         """Node 0, after token 0, is the root; every other node has every token."""
         n = self.n_tokens

@@ -9,14 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from sottovoce.lm.automata import BackoffTable, flat_models
 from sottovoce.lm.base import END, FlatModels
-from sottovoce.lm.boosting import Phrase, PhraseBooster
-from sottovoce.lm.flat import flat_models
+from sottovoce.lm.boosting import Edges, Phrase, PhraseBooster, WholeWordBooster
 from sottovoce.lm.fusion import ShallowFusion, weighted_scores
 from sottovoce.lm.kenlm import KenlmModel
 from sottovoce.lm.ngram import NgramModel
-from sottovoce.lm.table import BackoffTable
-from sottovoce.lm.whole_words import Edges, WholeWordBooster
 from tests.decoding.enumeration import RandomBigram
 from tests.decoding.rule_parts import SEPARATOR, V, fusion, reached
 from tests.decoding.test_ctc_engines import WORDS, random_arpa
@@ -40,7 +38,7 @@ def pairs(n_nodes: int, n_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def found_arcs() -> None:
-    from sottovoce.decoding.ctc.kernel.arcs import find
+    from sottovoce.decoding.ctc.kernel.scorer import find
 
     table, flat = ngram(1.0)
     nodes, tokens = pairs(len(table.parent), table.n_tokens)
@@ -55,7 +53,7 @@ def found_arcs() -> None:
 
 
 def backed_off() -> None:
-    from sottovoce.decoding.ctc.kernel.arcs import follow_arc
+    from sottovoce.decoding.ctc.kernel.scorer import follow_arc
 
     table, flat = ngram(0.7)
     nodes, tokens = pairs(len(table.parent), table.n_tokens)
@@ -68,7 +66,7 @@ def backed_off() -> None:
 
 
 def silently() -> None:
-    from sottovoce.decoding.ctc.kernel.arcs import follow
+    from sottovoce.decoding.ctc.kernel.scorer import follow
 
     before = torch.tensor([False, True, False, True, False, False])
     phrases = [Phrase((1, 2, 3, 4), 2.0), Phrase((1, 2), 0.5), Phrase((3, 3), 1.5)]
@@ -84,7 +82,7 @@ def silently() -> None:
 
 
 def weights() -> None:
-    from sottovoce.decoding.ctc.kernel.arcs import weighted
+    from sottovoce.decoding.ctc.kernel.scorer import weighted
 
     scores = torch.randn(20, generator=torch.Generator().manual_seed(1))
     scores[::4] = -torch.inf
@@ -94,7 +92,7 @@ def weights() -> None:
 
 
 def label_models() -> None:
-    from sottovoce.decoding.ctc.kernel.arcs import score_tokens
+    from sottovoce.decoding.ctc.kernel.scorer import score_tokens
 
     booster = PhraseBooster([Phrase((1, 2, 3), 2.0), Phrase((2, 2), 1.0)], V)
     models = ShallowFusion([RandomBigram(V, 3), booster], [0.4, 1.0])
@@ -112,7 +110,7 @@ def label_models() -> None:
 
 
 def ended_words() -> None:
-    from sottovoce.decoding.ctc.kernel.arcs import score_word
+    from sottovoce.decoding.ctc.kernel.scorer import score_word
 
     scorer = fusion(SEPARATOR, unknown=True)
     flat, states = scorer.flat(), reached(scorer)
@@ -132,7 +130,7 @@ def ended_words() -> None:
 
 def answers() -> None:
     pytest.importorskip("kenlm", reason="KenLM's package is not installed")
-    from sottovoce.decoding.ctc.kernel.arcs import callback_score
+    from sottovoce.decoding.ctc.kernel.scorer import callback_score
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "words.arpa"
@@ -155,7 +153,7 @@ def answers() -> None:
 
 
 def lexicon_arcs() -> None:
-    from sottovoce.decoding.ctc.kernel.arcs import arc_of, child_of
+    from sottovoce.decoding.ctc.kernel.scorer import arc_of, child_of
 
     for separator, unknown in ((SEPARATOR, False), (SEPARATOR, True), (None, False), (None, True)):
         scorer = fusion(separator, unknown=unknown)

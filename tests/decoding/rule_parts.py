@@ -6,9 +6,8 @@ import torch
 
 from sottovoce.decoding.ctc.compiled import CompiledSearch
 from sottovoce.decoding.ctc.prefix_search import PrefixSearch
-from sottovoce.lm.fusion import ShallowFusion
+from sottovoce.lm.fusion import ShallowFusion, WordFusion, WordModel
 from sottovoce.lm.lexicon import Lexicon
-from sottovoce.lm.word_fusion import WordFusion, WordModel
 from tests.decoding.enumeration import RandomBigram, emissions
 
 V, BLANK, SEPARATOR = 5, 0, 4

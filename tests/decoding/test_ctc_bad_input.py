@@ -1,7 +1,4 @@
-"""What cannot be decoded is refused in words that say what was expected and what came.
-
-What is empty has a defined result.
-"""
+"""Input that cannot be decoded is an error that names what was expected and what came."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ import pytest
 import torch
 
 from sottovoce.ctc import CtcDecoder
-from sottovoce.errors import InputError, LanguageModelError, OptionError, SottovoceError
+from sottovoce.errors import InputError, LanguageModelError, OptionError
 from tests.decoding.engines import engine  # noqa: F401  # every test runs on both
 
 LABELS = ["-", "a", "b", " "]
@@ -40,9 +37,10 @@ def one_nan() -> torch.Tensor:
         (frames(1, 0, 2) + 6, r"at most 0\), got 5.97: these look like logits, apply log_softmax"),
         (frames(1, 0, 2) - 3, "probabilities sum to 1, got sums from 0.0498 to 0.0498: apply log_softmax"),
         (frames(1, 0, 2)[:, :3], "expected 4 labels in the last place, got 3"),
-        (frames(1, 0, 2).exp().long(), "expected floats"),
+        (frames(1, 0, 2).exp().long(), "expected floats .*, got torch.int64"),
+        (frames(1, 0, 2)[0], "expected floats .* of shape"),
     ],
-    ids=["NaN", "logits", "logits below 0", "labels", "integers"],
+    ids=["NaN", "logits", "logits below 0", "labels", "integers", "shape"],
 )
 def test_emissions(log_probs: torch.Tensor, message: str) -> None:
     decoder = CtcDecoder(LABELS)
@@ -73,25 +71,6 @@ def test_labels(labels: list[str], blank: int, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("ngram 1=5", "ngram 1=4", "line 10: expected 4 1-grams, got more"),
-        ("ngram 2=2", "ngram 2=3", "expected 3 2-grams, got 2 and then"),
-        ("\\end\\\n", "", "got the end of the file"),
-        ("-0.7\tab b", "-0.7\tab c", "expected words of the unigrams, got 'c'"),
-        ("-0.7\tab b", "much\tab b", "expected a log10 number, got 'much'"),
-    ],
-    ids=["too many", "too few", "cut", "no unigram", "no number"],
-)
-def test_arpa_files(tmp_path: Path, old: str, new: str, message: str) -> None:
-    assert old in ARPA
-    path = tmp_path / "words.arpa"
-    path.write_text(ARPA.replace(old, new))
-    with pytest.raises(LanguageModelError, match=f"words.arpa, {message}" if "line" in message else message):
-        CtcDecoder(LABELS, lm=path)
-
-
-@pytest.mark.parametrize(
     "text", [ARPA.replace("\n", "\r\n"), ARPA.replace("-0.8\tb\t0", "-0.8\tb")], ids=["CRLF", "no back-off"]
 )
 def test_arpa_files_that_differ_in_form_alone(tmp_path: Path, text: str) -> None:
@@ -105,36 +84,6 @@ def test_arpa_files_that_differ_in_form_alone(tmp_path: Path, text: str) -> None
     assert [(h.text, h.score) for h in found] == [(h.text, h.score) for h in again]
 
 
-def test_a_truncated_kenlm_binary(tmp_path: Path) -> None:
-    pytest.importorskip("kenlm", reason="KenLM's package is not installed")
-    whole = (Path(__file__).parents[1] / "lm" / "binaries" / "trie.bin").read_bytes()
-    path = tmp_path / "cut.bin"
-    path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(LanguageModelError, match=r"cut\.bin: expected a KenLM model, got"):
-        CtcDecoder(LABELS, lm=path, lexicon=[("ab", [1, 2])])
-
-
-@pytest.mark.parametrize(
-    ("lexicon", "message"),
-    [
-        ("ac a c\n", "expected words that the labels can spell, got none: 'ac' .line 1, no label 'c'."),
-        ("", "expected at least one word, got none"),
-    ],
-    ids=["no label", "no words"],
-)
-def test_lexicon_files(tmp_path: Path, lexicon: str, message: str) -> None:
-    path = tmp_path / "words.txt"
-    path.write_text(lexicon)
-    with pytest.raises(LanguageModelError, match=message):
-        CtcDecoder(LABELS, lexicon=path)
-
-
-@pytest.mark.parametrize("spelling", [[], [1, 4], [1, 3, 2]], ids=["empty", "no label", "separator inside"])
-def test_spellings(spelling: list[int]) -> None:
-    with pytest.raises(LanguageModelError, match="lexicon: expected"):
-        CtcDecoder(LABELS, lexicon=[("ab", spelling)])
-
-
 @pytest.mark.parametrize(
     ("hotwords", "message"),
     [
@@ -146,16 +95,6 @@ def test_spellings(spelling: list[int]) -> None:
 def test_hotwords(hotwords: list[str], message: str) -> None:
     with pytest.raises(LanguageModelError, match=message):
         CtcDecoder(LABELS, hotwords=hotwords)
-
-
-def test_a_hotword_file_without_phrases(tmp_path: Path) -> None:
-    path = tmp_path / "names.txt"
-    path.write_text("\n \n\n")
-    with pytest.raises(LanguageModelError, match=r"names\.txt: expected at least one phrase, got none"):
-        CtcDecoder(LABELS, hotwords=path)
-    path.write_text("ab\tmuch\n")
-    with pytest.raises(LanguageModelError, match=r"names\.txt, line 1: expected a weight, got 'much'"):
-        CtcDecoder(LABELS, hotwords=path)
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -172,9 +111,3 @@ def test_nothing_to_decode(fused: bool, tmp_path: Path) -> None:
     decoder.decode_chunk(state, torch.zeros(2, 0, 4))
     assert [found[0].text for found in decoder.finish(state)] == ["", ""]
     assert decoder.finish(decoder.start(0)) == []
-
-
-def test_all_of_them_are_errors_of_this_package() -> None:
-    assert issubclass(InputError, SottovoceError)
-    assert issubclass(OptionError, SottovoceError)
-    assert issubclass(LanguageModelError, SottovoceError)

@@ -1,4 +1,4 @@
-"""Batches, chunks, pruning, times, and emissions that cannot be used."""
+"""Batches, chunks, pruning and times."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import torch
 from sottovoce.ctc import CtcDecoder
 from sottovoce.decoding.ctc.align import align
 from sottovoce.decoding.ctc.emission_decoder import EmissionDecoder
+from sottovoce.decoding.ctc.labels import Labels
 from sottovoce.decoding.ctc.search_options import CtcOptions
-from sottovoce.decoding.ctc.text import Labels
 from sottovoce.errors import InputError, OptionError
 from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.types import Hypothesis
@@ -149,43 +149,12 @@ def test_alignment_needs_a_blank_between_equal_tokens() -> None:
     assert float(spans.score[0]) == pytest.approx(float(expected))
 
 
-def test_empty_batches_and_empty_utterances() -> None:
-    searcher = decoder(fused=True)
-    assert searcher.decode(torch.zeros(0, 4, 5)) == []
-    assert [[h.text for h in found] for found in searcher.decode(torch.zeros(2, 0, 5))] == [[""], [""]]
-
-
-@pytest.mark.parametrize(
-    ("log_probs", "message"),
-    [
-        (torch.randn(4, 5) * 5, "look like logits"),
-        (-torch.rand(4, 5) * 3 - 2, "sum to 1"),
-        (torch.full((4, 5), float("nan")), "NaN"),
-        (torch.zeros(4, 6), "expected 5 labels"),
-        (torch.zeros(5), "shape"),
-        (torch.zeros(4, 5, dtype=torch.int64), "int64"),
-    ],
-)
-def test_emissions_that_cannot_be_used_are_refused(log_probs: torch.Tensor, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        decoder(fused=False).decode(log_probs)
-
-
 def test_lengths_that_do_not_fit_are_refused() -> None:
     rows, _ = batch()
     with pytest.raises(InputError, match="0 to 30"):
         decoder(fused=False).decode(rows, torch.tensor([31, 0, 0, 0, 0]))
     with pytest.raises(InputError, match="shape"):
         decoder(fused=False).decode(rows, torch.tensor([3]))
-
-
-@pytest.mark.parametrize(
-    ("names", "blank", "message"),
-    [(["a", "b", "a"], 1, "each once"), (["a"], 0, "at least one more"), (["a", "b"], 2, "blank")],
-)
-def test_labels_that_cannot_be_used_are_refused(names: list[str], blank: int, message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        Labels.of(names, blank)
 
 
 def test_options_are_checked() -> None:
@@ -200,25 +169,6 @@ def test_keywords_stand_in_for_options_only_where_they_are_given() -> None:
     chosen = CtcDecoder(["-", "a"], beam_size=5, n_best=2, options=options).options
     assert chosen == CtcOptions(beam_size=5, n_best=2, blank_skip=0.9)
     assert CtcDecoder(["-", "a"]).options == CtcOptions()
-
-
-@pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_cuda_equals_cpu() -> None:
-    rows, lengths = batch()
-    searcher = decoder(fused=False)
-    for ours, theirs in zip(
-        searcher.decode(rows.cuda(), lengths), searcher.decode(rows, lengths), strict=True
-    ):
-        assert differences(ours, theirs) == []
-
-
-def test_numpy_arrays_are_taken_as_tensors_are() -> None:
-    decoder = CtcDecoder(["-", "a", "b", " "], blank=0)
-    log_probs = emissions(6, 4, seed=3)
-    assert decoder.decode(log_probs.numpy()) == decoder.decode(log_probs)
-    with pytest.raises(InputError):
-        decoder.decode(log_probs.numpy()[:, :3])
 
 
 def test_every_door_takes_tensors_arrays_and_lists() -> None:

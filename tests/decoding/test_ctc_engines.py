@@ -12,9 +12,9 @@ import torch
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.decoding.ctc import compiled
 from sottovoce.decoding.ctc.emission_decoder import EmissionDecoder
+from sottovoce.decoding.ctc.labels import Labels
 from sottovoce.decoding.ctc.prefix_search import PrefixSearch
 from sottovoce.decoding.ctc.search_options import CtcOptions
-from sottovoce.decoding.ctc.text import Labels
 from sottovoce.errors import MissingExtraError, OptionError
 from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.types import Hypothesis
@@ -219,25 +219,3 @@ def test_the_lone_mark_of_a_words_beginning_is_a_piece_like_others(engine: str) 
         best = decoder.decode(log_probs.log_softmax(dim=1))[0][0]
         assert best.text == "ab c ab"
         assert [word.word for word in best.words] == ["ab", "c", "ab"]
-
-
-@pytest.mark.parametrize("n_best", [1, 2])
-@pytest.mark.parametrize("separator", ["|", "f"], ids=["separator", "no separator"])
-def test_the_same_readings_are_left_out(separator: str, n_best: int, arpa: Path) -> None:
-    """Homophones in a beam that they would fill, in chunks, so that what is kept of them is carried on."""
-    found = []
-    for engine in ("compiled", "tensors"):
-        decoder = CtcDecoder(
-            [*LABELS[:-1], separator],
-            0,
-            lm=arpa,
-            lexicon=spellings(homophones=True),
-            options=CtcOptions(beam_size=7, n_best=n_best, engine=engine),
-        )
-        state = decoder.start(6)
-        for part in rows()[0].split(17, dim=1):
-            decoder.decode_chunk(state, part)
-        found.append(decoder.finish(state))
-    assert not differences(*found)
-    for ours, theirs in zip(*found, strict=True):
-        assert [h.posterior for h in ours] == pytest.approx([h.posterior for h in theirs], rel=1e-3)

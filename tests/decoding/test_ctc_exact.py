@@ -10,14 +10,15 @@ import pytest
 import torch
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
+from sottovoce.decoding.ctc.compiled import CompiledSearch
 from sottovoce.decoding.ctc.emission_decoder import EmissionDecoder
+from sottovoce.decoding.ctc.labels import Labels
+from sottovoce.decoding.ctc.prefix_search import PrefixSearch
 from sottovoce.decoding.ctc.search_options import CtcOptions
-from sottovoce.decoding.ctc.text import Labels
 from sottovoce.lm.base import PrefixScorer
 from sottovoce.lm.boosting import Phrase, PhraseBooster
-from sottovoce.lm.fusion import ShallowFusion
+from sottovoce.lm.fusion import ShallowFusion, WordFusion, WordModel
 from sottovoce.lm.lexicon import Lexicon
-from sottovoce.lm.word_fusion import WordFusion, WordModel
 from sottovoce.types import Hypothesis
 from tests.decoding.engines import engine  # noqa: F401  # every test runs on both
 from tests.decoding.enumeration import (
@@ -321,6 +322,31 @@ def test_lexicon_equals_enumeration(separator: int | None, unknown: bool, look_a
         if not unknown:
             spelled = [" ".join(WORDS[word] for word in words) for _, _, words in best]
             assert [h.text for h in found] == spelled
+
+
+@pytest.mark.parametrize("separator", [None, 3])
+@pytest.mark.parametrize("seed", range(5))
+def test_word_sequences_equal_enumeration(
+    seed: int,
+    separator: int | None,
+    engine: str,  # noqa: F811
+) -> None:
+    sequences = [(1, 2, 2, 1, 2), (2, 1), (), (1, 1), (2,)]
+    if separator is not None:
+        sequences = [(1, 2, 3, 2, 3, 1, 2), (2, 3), (), (1, 3), (2,)]
+    lexicon = Lexicon([(WORDS[word], spelling) for word, spelling in SPELLINGS], 4, separator=separator)
+    model = RandomBigram(len(WORDS), seed)
+    words = WordModel(model, torch.arange(len(WORDS)), 0.8)
+    plain = PrefixSearch(4, 0, 4, scorer=WordFusion(lexicon, [words], word_score=0.3, look_ahead=True))
+    searcher = plain if engine == "tensors" else CompiledSearch(plain)
+    found = searcher.readings(sequences, 40, torch.device("cpu"))
+    for said, several in zip(sequences, found, strict=True):
+        each = readings(said, SPELLINGS)
+        if separator is not None:
+            each = separated_readings(said, SPELLINGS, separator)
+        truth = sorted((0.8 * model.sentence(read) + 0.3 * len(read) for read in each), reverse=True)
+        assert [one.score for one in several] == pytest.approx(truth[:40], abs=1e-4)
+        assert all(tuple(symbol % 4 for symbol in one.symbols) == said for one in several)
 
 
 @pytest.mark.parametrize("n_best", [1, 3])

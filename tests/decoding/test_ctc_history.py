@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from sottovoce.decoding.ctc.emission_decoder import EmissionDecoder
+from sottovoce.decoding.ctc.labels import Labels
 from sottovoce.decoding.ctc.search_options import CtcOptions
-from sottovoce.decoding.ctc.text import Labels
 from sottovoce.lm.base import WordHistory
 from sottovoce.lm.neural import History, NeuralRescorer
 from tests.decoding.engines import engine  # noqa: F401  # every test runs on both

@@ -14,8 +14,7 @@ from sottovoce.decoding.ctc.prefix_search import PrefixSearch
 from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.errors import LanguageModelError, OptionError
 from sottovoce.lm import kenlm as kenlm_module
-from sottovoce.lm.kenlm import KenlmModel
-from sottovoce.lm.kenlm_words import words_of_binary
+from sottovoce.lm.kenlm import KenlmModel, words_of_binary
 from tests.decoding.enumeration import emissions
 from tests.decoding.test_ctc_engines import LABELS, random_arpa
 from tests.decoding.test_ctc_engines import WORDS as WORDS_OF_ARPA

@@ -21,7 +21,7 @@ numba = pytest.importorskip("numba", reason="the extra fast is not installed")
 @pytest.mark.parametrize("n_labels", [3, 40, 200])
 @pytest.mark.parametrize("least", [-np.inf, -4.0, 10.0])
 def test_likeliest_tokens_and_the_others_are_those_above_a_bar(n_labels: int, least: float) -> None:
-    from sottovoce.decoding.ctc.kernel.tokens import likeliest, new_tokens, others
+    from sottovoce.decoding.ctc.kernel.candidates import likeliest, new_tokens, others
 
     # Few different values, so that many are equal.
     frame = np.random.default_rng(0).integers(-9, 0, n_labels).astype(np.float32)

@@ -17,15 +17,15 @@ from torch.utils._pytree import tree_leaves
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.decoding.ctc.align import align
-from sottovoce.decoding.ctc.prefix_search import PrefixSearch
+from sottovoce.decoding.ctc.prefix_search import BLOCK_FRAMES, PrefixSearch
 from sottovoce.decoding.ctc.search_options import CtcOptions
-from sottovoce.lm.fusion import ShallowFusion
+from sottovoce.lm.fusion import ShallowFusion, WordFusion, WordModel
 from sottovoce.lm.lexicon import Lexicon
-from sottovoce.lm.word_fusion import WordFusion, WordModel
 from tests.decoding.enumeration import RandomBigram
-from tests.decoding.test_ctc_engines import LABELS, random_arpa, spellings
+from tests.decoding.test_ctc_engines import LABELS, random_arpa, spellings, uncertain
 
 META = torch.device("meta")
+N_BATCH, N_BEAMS, N_FRAMES = 4, 16, 2 * BLOCK_FRAMES
 FUSIONS = {
     "no language model": {},
     "hotwords": {"hotwords": {"bad": 3.0, "ab bad": 4.0}},
@@ -167,3 +167,56 @@ def test_of_very_many_labels_the_likeliest_are_looked_at() -> None:
     assert PrefixSearch(1500, 0, 100, scorer=fusion).n_tokens == 128
     assert PrefixSearch(1500, 0, 100, scorer=fusion, top_tokens=1499).n_tokens == 1499
     assert PrefixSearch(1024, 0, 100, scorer=ShallowFusion([RandomBigram(1024, 1)], [0.5])).n_tokens == 1023
+
+
+class Written(TorchDispatchMode):
+    """Counts the bytes of what operations make or write, views aside."""
+
+    n_bytes = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        made = func(*args, **(kwargs or {}))
+        returned = func._schema.returns
+        is_view = any(each.alias_info is not None and not each.alias_info.is_write for each in returned)
+        parts = [] if is_view else [part for part in tree_leaves(made) if isinstance(part, torch.Tensor)]
+        self.n_bytes += sum(part.numel() * part.element_size() for part in parts)
+        return made
+
+
+def n_written(n_places: int) -> int:
+    """Bytes that the search writes in two blocks of frames, with histories of so many places."""
+    search = PrefixSearch(32, 0, N_BEAMS)
+    state = search.start(N_BATCH, META)
+    state.reserve(n_places - 1)
+    emissions = torch.empty((N_BATCH, N_FRAMES, 32), device=META)
+    lengths = torch.empty(N_BATCH, dtype=torch.int64, device=META)
+    with Written() as written:
+        search.run(state, emissions, lengths, N_FRAMES)
+    return written.n_bytes
+
+
+def test_long_histories_are_copied_once_a_block() -> None:
+    more = n_written(2048) - n_written(1024)
+    n_bytes = N_BATCH * N_BEAMS * 1024 * 8  # of that much more history
+    per_block = more / (N_FRAMES // BLOCK_FRAMES) / n_bytes
+    assert per_block < 5, "a few copies of each history a block, not one or more a frame"
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", FUSIONS)
+def test_cuda_equals_cpu(name: str, tmp_path: Path) -> None:
+    given = dict(FUSIONS[name])
+    if given.get("lm"):
+        given["lm"] = tmp_path / "words.arpa"
+        given["lm"].write_text(random_arpa())
+    log_probs = torch.stack([uncertain(70, row) for row in range(5)])
+    lengths = torch.tensor([70, 31, 0, 12, 70])
+    options = CtcOptions(beam_size=12, n_best=3, engine="tensors")
+    on_cpu, on_cuda = (
+        CtcDecoder(LABELS, 0, options=options, device=device, **given).decode(log_probs, lengths)
+        for device in ("cpu", "cuda")
+    )
+    for ours, theirs in zip(on_cuda, on_cpu, strict=True):
+        assert [h.tokens for h in ours] == [h.tokens for h in theirs]
+        assert [h.score for h in ours] == pytest.approx([h.score for h in theirs], rel=1e-4)

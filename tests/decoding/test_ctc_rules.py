@@ -19,9 +19,9 @@ import torch
 from sottovoce.decoding.ctc.align import align
 from sottovoce.decoding.ctc.emission_decoder import EmissionDecoder
 from sottovoce.decoding.ctc.emissions import checked
+from sottovoce.decoding.ctc.labels import Labels
 from sottovoce.decoding.ctc.prefix_search import PrefixSearch
 from sottovoce.decoding.ctc.search_options import CtcOptions
-from sottovoce.decoding.ctc.text import Labels
 from sottovoce.errors import InputError
 from tests.decoding import model_rules
 from tests.decoding.enumeration import emissions
@@ -54,7 +54,7 @@ def plausible() -> None:
 
 
 def ranked() -> None:
-    from sottovoce.decoding.ctc.kernel.tokens import likeliest, new_tokens
+    from sottovoce.decoding.ctc.kernel.candidates import likeliest, new_tokens
 
     frames = emissions(20, 30, 1)
     plain = PrefixSearch(30, 7, 4)
@@ -67,8 +67,8 @@ def ranked() -> None:
 
 
 def others() -> None:
-    from sottovoce.decoding.ctc.kernel.tokens import N_FIRST, likeliest, new_tokens
-    from sottovoce.decoding.ctc.kernel.tokens import others as rest
+    from sottovoce.decoding.ctc.kernel.candidates import N_FIRST, likeliest, new_tokens
+    from sottovoce.decoding.ctc.kernel.candidates import others as rest
 
     frames = emissions(20, 60, 2)
     for top_tokens in (None, 40):
@@ -96,7 +96,7 @@ def sums() -> None:
 
 
 def best() -> None:
-    from sottovoce.decoding.ctc.kernel.best import candidate_of, clear, new_candidates, offer, sort
+    from sottovoce.decoding.ctc.kernel.candidates import candidate_of, clear, new_candidates, offer, sort
 
     generator = torch.Generator().manual_seed(1)
     for beam_size, threshold in ((1, None), (7, None), (7, 1.5), (40, 4.0), (200, None)):
@@ -119,7 +119,7 @@ def best() -> None:
 
 
 def arcs() -> None:
-    from sottovoce.decoding.ctc.kernel.arcs import arc_of, child_of, score_arc
+    from sottovoce.decoding.ctc.kernel.scorer import arc_of, child_of, score_arc
 
     for separator, unknown in ((SEPARATOR, False), (SEPARATOR, True), (None, False), (None, True)):
         scorer = fusion(separator, unknown=unknown)
@@ -192,16 +192,22 @@ def histories() -> None:
 
 
 def left_out() -> None:
+    """Of whole utterances, and in chunks, so that what is kept of homophones is carried on."""
     scorer = fusion(SEPARATOR)
     named = Labels(tuple("-abc|"), BLANK, SEPARATOR)
     rows = torch.stack([emissions(12, V, seed) for seed in range(4)])
-    for n_best in (1, 2):
+    for n_best, chunk in itertools.product((1, 2), (12, 5)):
         lists = []
         for engine in ("compiled", "tensors"):
             options = CtcOptions(beam_size=6, n_best=n_best, engine=engine)  # type: ignore[arg-type]
-            words = scorer.words
-            lists.append(EmissionDecoder(named, options, scorer=scorer, lexicon=words).decode(rows))
+            decoder = EmissionDecoder(named, options, scorer=scorer, lexicon=scorer.words)
+            state = decoder.start(4)
+            for part in rows.split(chunk, dim=1):
+                decoder.decode_chunk(state, part)
+            lists.append(decoder.finish(state))
         assert not differences(*lists)
+        for ours, theirs in zip(*lists, strict=True):
+            assert [h.posterior for h in ours] == pytest.approx([h.posterior for h in theirs], rel=1e-3)
 
 
 def said() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -263,13 +269,15 @@ def cuts() -> None:
         frames = (sharpness * rows[0]).log_softmax(dim=1)
         for n_shared, around in itertools.product(range(5), blanks()):
             for is_late in (False, True):
-                ours = compiled.common_cut(frames, labels, counts, n_shared, is_late=is_late, blank=around)
+                ours = compiled.common_cut(
+                    frames, labels, counts, n_shared=n_shared, is_late=is_late, blank=around
+                )
                 assert ours == plain.common_cut(
-                    frames, labels, counts, n_shared, is_late=is_late, blank=around
+                    frames, labels, counts, n_shared=n_shared, is_late=is_late, blank=around
                 )
     said_by_none = labels[:1], torch.tensor([4])
     for search in (plain, compiled):
-        assert search.common_cut(frames[:2], *said_by_none, 0, is_late=True, blank=BLANK) == (0, 0)
+        assert search.common_cut(frames[:2], *said_by_none, n_shared=0, is_late=True, blank=BLANK) == (0, 0)
 
 
 def words_of_labels() -> None:

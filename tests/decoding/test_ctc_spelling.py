@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from sottovoce.ctc import CtcDecoder
-from sottovoce.ctc.spelling import PhraseSpeller
+from sottovoce.ctc.models import PhraseSpeller
+from sottovoce.decoding.ctc.labels import Labels
 from sottovoce.decoding.ctc.search_options import CtcOptions
-from sottovoce.decoding.ctc.text import Labels
 from sottovoce.errors import LanguageModelError
 from tests.decoding.enumeration import Reading, Tokens, all_texts, best_of, emissions
 from tests.decoding.test_ctc_exact import one_reading

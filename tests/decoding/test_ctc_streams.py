@@ -9,8 +9,6 @@ import torch
 from torch import Tensor
 
 from sottovoce.ctc import CtcDecoder
-from sottovoce.decoding.ctc.compiled import CompiledSearch
-from sottovoce.decoding.ctc.prefix_search import PrefixSearch
 from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.types import Partial
 from tests.decoding.engines import engine  # noqa: F401  # every test runs on both
@@ -196,25 +194,3 @@ def test_scores_of_a_long_stream_count_from_its_beginning() -> None:
     ours, theirs = searcher.finish(state)[0][0], searcher.decode(torch.cat(parts))[0][0]
     assert ours.score == pytest.approx(theirs.score, rel=1e-2)
     assert ours.acoustic_score + ours.lm_score == pytest.approx(ours.score)
-
-
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("is_late", [False, True])
-def test_both_engines_cut_at_the_same_place(seed: int, is_late: bool, engine: str) -> None:  # noqa: F811
-    if engine == "tensors":
-        pytest.skip("compares both already")
-    """Of beams that differ in their last tokens."""
-    frames = speech(8, seed, doubt=1.5)
-    best = frames.argmax(dim=1).unique_consecutive()  # type: ignore[no-untyped-call]
-    best = best[best > 0]
-    n_tokens = len(best) - torch.tensor([0, 1, 1, 2, 3])
-    tokens = best.repeat(5, 1)
-    tokens[2, -2:] = tokens[2, -2:] % 5 + 1
-    plain = PrefixSearch(len(LABELS), 0, 5)
-    for n_shared in (3, len(best) - 3):
-        found = [
-            search.common_cut(frames, tokens, n_tokens, n_shared, is_late=is_late, blank=0)
-            for search in (plain, CompiledSearch(plain))
-        ]
-        assert found[0] == found[1]
-    assert found[0].n_frames > 0

@@ -50,14 +50,6 @@ def test_all_readings_of_a_beam_search_are_told_the_best_first() -> None:
     assert len({one.tokens for one in found.candidates}) == 4
 
 
-def test_beam_one_is_greedy() -> None:
-    model, tokenizer = rig.backend(seed=3), rig.tokenizer()
-    encoded = rig.encode(model, rig.mel(3))
-    greedy = decode(model, tokenizer, encoded, [DecodingOptions(language="en", sample_len=12)] * 3)
-    beam = decode(model, tokenizer, encoded, [DecodingOptions(language="en", beam_size=1, sample_len=12)] * 3)
-    assert [one.tokens for one in greedy] == [one.tokens for one in beam]
-
-
 def test_a_seed_repeats_its_draws() -> None:
     model, tokenizer = rig.backend(), rig.tokenizer()
     encoded = rig.encode(model, rig.mel(1))

@@ -5,9 +5,7 @@ import math
 import pytest
 import torch
 
-from sottovoce.decoding.decode import DecodingResult, decode
-from sottovoce.decoding.fallback import decode_with_fallback, mix_seed
-from sottovoce.decoding.stepwise import finish
+from sottovoce.decoding.decode import DecodingResult, decode, decode_with_fallback, finish, mix_seed
 from sottovoce.errors import OptionError
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions, count_loops, token_entropy
@@ -85,7 +83,7 @@ def test_a_loop_that_will_be_read_in_parts_is_not_tried_again() -> None:
 
 
 def test_among_failures_one_that_does_not_repeat_is_kept() -> None:
-    from sottovoce.decoding.fallback import _choose
+    from sottovoce.decoding.decode import _choose
 
     loop, guess, worse = result(ratio=9.0, logprob=-0.1), result(logprob=-1.2), result(logprob=-3.0)
     assert _choose([loop, guess, worse], FallbackOptions()) is guess

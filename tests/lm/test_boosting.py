@@ -76,17 +76,6 @@ def test_whole_words_only_where_there_is_a_boundary() -> None:
     assert total(booster, [3, 1, 2]) == pytest.approx(0.0)
 
 
-def test_thousands_of_phrases_all_tokens_at_once() -> None:
-    phrases = random_phrases(5000, 500, 1)
-    booster = PhraseBooster(phrases, 500)
-    states = booster.start(4)
-    for step in range(6):
-        rows, _ = booster.score(states)
-        tokens = torch.tensor([phrases[i].tokens[min(step, len(phrases[i].tokens) - 1)] for i in range(4)])
-        gains, states = booster.score(states, tokens)
-        assert torch.allclose(rows[torch.arange(4), tokens], gains)
-
-
 @pytest.mark.parametrize("boundary", [None, 0])
 def test_phrases_that_repeat_themselves_are_no_long_chains(boundary: int | None) -> None:
     """A search goes from node to node that is backed off to, at every step and for all tokens."""

@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from sottovoce.errors import LanguageModelError
-from sottovoce.lm.gbnf import endless_rules, left_open
-from sottovoce.lm.grammar import Grammar
+from sottovoce.lm.grammar import Grammar, endless_rules, left_open
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def test_rows_are_independent_and_old_prefixes_are_found_again(monkeypatch: pyte
     states = model.start(2)
     for tokens in ((1, 2), (2, 1), (1, 1)):
         _, states = model.score(states, torch.tensor(tokens))
-    swapped = model.select(states, torch.tensor([1, 0]))
+    swapped = states.flip(0)
     assert torch.equal(model.score(swapped)[0], model.score(states)[0].flip(0))
     assert model.finish(states).tolist() == [-torch.inf, -torch.inf]
     assert model.finish(model.score(states, torch.tensor([3, 3]))[1]).tolist() == [0.0, 0.0]

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from sottovoce.ctc import CtcDecoder
 from sottovoce.errors import LanguageModelError, OptionError
-from sottovoce.lm.fusion import NEVER, ShallowFusion
+from sottovoce.lm.fusion import NEVER, UNKNOWN_SHARE, ShallowFusion, WordFusion, WordModel
 from sottovoce.lm.kenlm import KenlmModel
 from sottovoce.lm.lexicon import Lexicon, read_lexicon
 from sottovoce.lm.ngram import NgramModel
-from sottovoce.lm.word_fusion import UNKNOWN_SHARE, WordFusion, WordModel
 from tests.decoding.enumeration import RandomBigram
 
 LABELS = ["-", "a", "b", "|"]
@@ -43,14 +43,6 @@ def test_there_is_nothing_to_end_between_words() -> None:
     assert not lexicon.arcs(torch.zeros(1, dtype=torch.int64), torch.tensor([[3]])).exists.any()
 
 
-def test_look_ahead_is_the_best_word_below() -> None:
-    lexicon = Lexicon([("ab", [1, 2]), ("a", [1]), ("b", [2])], 4, separator=3)
-    ahead = lexicon.look_ahead(torch.tensor([-1.0, -2.0, -0.5]))
-    assert float(ahead[walk(lexicon, [1])]) == -1.0
-    assert float(ahead[walk(lexicon, [2])]) == -0.5
-    assert float(ahead[0]) == 0.0
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_a_tree_says_of_every_beginning_which_words_go_on_from_it(seed: int) -> None:
     chooser = random.Random(seed)
@@ -61,6 +53,7 @@ def test_a_tree_says_of_every_beginning_which_words_go_on_from_it(seed: int) -> 
     assert lexicon.words == tuple(dict.fromkeys(word for word, _ in spellings))
     scores = torch.rand(len(lexicon.words)) - 3.0
     ahead = lexicon.look_ahead(scores)
+    assert float(ahead[0]) == 0.0
     for said in {tuple(tokens[:n]) for _, tokens in spellings for n in range(1, len(tokens) + 1)}:
         node = walk(lexicon, list(said))
         marks, exists = lexicon.endings(node)
@@ -99,6 +92,9 @@ def test_files(tmp_path: Path) -> None:
     path.write_text("ab a c\n")
     with pytest.raises(LanguageModelError, match=r"got none: 'ab' \(line 1, no label 'c'\)"):
         read_lexicon(path, LABELS)
+    path.write_text("")
+    with pytest.raises(LanguageModelError, match="expected at least one word, got none"):
+        CtcDecoder(LABELS, lexicon=path)
     with pytest.raises(LanguageModelError, match="none"):
         read_lexicon(tmp_path / "none", LABELS)
 
@@ -145,9 +141,6 @@ def test_tokens_beyond_the_models_keep_the_state() -> None:
 
 
 def test_unknown_words_are_paid_for_where_they_begin_and_where_they_end() -> None:
-    """Else a narrow beam fills with one unknown word that never ends and pays nothing; but who pays all at
-    once makes room for words that are worse.
-    """
     lexicon = Lexicon([("ab", [1, 2]), ("a", [1])], 4, separator=3, allow_unknown=True)
     model = WordModel(RandomBigram(3, 5), torch.tensor([0, 1, 2]), 0.5)
     fusion = WordFusion(lexicon, [model], word_score=0.25, unknown_score=-7.0, look_ahead=True)

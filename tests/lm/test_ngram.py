@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import gzip
-import os
 import random
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 import torch
 
 from sottovoce.ctc.decoder import CtcDecoder
-from sottovoce.ctc.options import CtcFusionOptions
+from sottovoce.ctc.models import CtcFusionOptions
 from sottovoce.decoding.ctc.search_options import CtcOptions, SearchEngine
 from sottovoce.errors import LanguageModelError
+from sottovoce.lm.automata import KeyTable
 from sottovoce.lm.kenlm import KenlmModel, is_kenlm_binary
 from sottovoce.lm.ngram import NgramModel
-from sottovoce.lm.table import KeyTable
 
 BINARIES = Path(__file__).parent / "binaries"
 """KenLM's build_binary made them of small.arpa: see make.sh there."""
@@ -332,48 +329,6 @@ def test_real_binaries_score_as_their_arpa_file(small: Path, kind: str, tmp_path
         cut.write_bytes(binary[:n_bytes])
         with pytest.raises(LanguageModelError, match=r"cut\.bin"):
             KenlmModel(cut)
-
-
-@pytest.mark.reference
-@pytest.mark.shared
-@pytest.mark.parametrize("kind", ["probing", "trie"])
-def test_binaries_score_as_the_file_they_are_made_of(shared_dir: Path, tmp_path: Path, kind: str) -> None:
-    """Needs KenLM's build_binary, which its package does not bring: in PATH, or named by BUILD_BINARY."""
-    pytest.importorskip("kenlm", reason="KenLM's package is not installed")
-    program = os.environ.get("BUILD_BINARY") or shutil.which("build_binary")
-    if program is None:
-        pytest.skip("KenLM's build_binary is not installed")
-    arpa, binary = shared_dir / "ctc" / "kenlm-test.arpa", tmp_path / f"{kind}.bin"
-    subprocess.run([program, kind, str(arpa), str(binary)], check=True, capture_output=True)
-    assert is_kenlm_binary(binary)
-    ours, theirs = NgramModel.from_arpa(arpa), KenlmModel(binary)
-    text = random_sentences(arpa, 500, 9)
-    assert torch.allclose(sentences(ours, text), stepped(theirs, text), atol=1e-4)
-    for n_bytes in (100, binary.stat().st_size // 2):
-        cut = tmp_path / "cut.bin"
-        cut.write_bytes(binary.read_bytes()[:n_bytes])
-        with pytest.raises(LanguageModelError, match=r"cut\.bin"):
-            KenlmModel(cut)
-
-
-@pytest.mark.reference
-def test_a_truncated_binary_is_refused(tmp_path: Path) -> None:
-    pytest.importorskip("kenlm", reason="KenLM's package is not installed")
-    path = tmp_path / "cut.bin"
-    path.write_bytes(b"mmap lm http://kheafield.com/code format version 5\n\0" + bytes(20))
-    assert is_kenlm_binary(path)
-    with pytest.raises(LanguageModelError, match=r"cut\.bin"):
-        KenlmModel(path)
-
-
-@pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_cuda_equals_cpu(small: Path) -> None:
-    model = NgramModel.from_arpa(small)
-    moved = model.to(torch.device("cuda"))
-    tokens = torch.tensor(model.ids(["a"]))
-    ours, _ = moved.score(moved.start(1), tokens.cuda())
-    assert torch.allclose(ours.cpu(), model.score(model.start(1), tokens)[0])
 
 
 def of_words(a: str, b: str) -> str:

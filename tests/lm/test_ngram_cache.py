@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from sottovoce.errors import LanguageModelError
-from sottovoce.lm import ngram, ngram_cache
-from sottovoce.lm.ngram import NgramModel
+from sottovoce.lm import ngram
+from sottovoce.lm.ngram import LEAST_BYTES, NgramModel
 from tests.lm.test_ngram import SMALL
 
 WITHOUT_UNKNOWN = (
@@ -104,7 +104,7 @@ def test_an_entry_appears_whole_or_not_at_all(
         path.write_bytes(b"half")
         raise RuntimeError("no space left")
 
-    monkeypatch.setattr(ngram_cache, "save_file", interrupted)
+    monkeypatch.setattr(ngram, "save_file", interrupted)
     NgramModel.from_arpa(arpa)
     assert list(cache.iterdir()) == []
 
@@ -126,6 +126,6 @@ def test_a_file_that_is_gone_is_missed(arpa: Path) -> None:
 
 
 def test_small_files_make_no_entry(arpa: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ngram, "LEAST_BYTES", ngram_cache.LEAST_BYTES)
+    monkeypatch.setattr(ngram, "LEAST_BYTES", LEAST_BYTES)
     NgramModel.from_arpa(arpa)
     assert not cache.exists()

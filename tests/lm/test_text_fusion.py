@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from sottovoce.decoding.beam import BeamSearch
+from sottovoce.decoding.search import BeamSearch
 from sottovoce.errors import LanguageModelError, OptionError
-from sottovoce.lm.causal import CausalTokenModel
 from sottovoce.lm.text_fusion import text_fusion, token_text
 from sottovoce.text.tokenizer import Tokenizer
 
@@ -112,22 +111,32 @@ def test_the_beam_search_takes_the_fusion(tokenizer: Tokenizer) -> None:
     assert state.tokens[best].tolist() == pieces
 
 
-def test_neural_models_over_the_same_tokens(tokenizer: Tokenizer) -> None:
-    transformers = pytest.importorskip("transformers", reason="the extra neural-lm is not installed")
-    config = transformers.GPT2Config(
-        vocab_size=tokenizer.eot + 1, n_positions=64, n_embd=8, n_layer=2, n_head=2
-    )
-    network = transformers.GPT2LMHeadModel(config).eval()
-    model = CausalTokenModel(network, tokenizer.eot, bos=tokenizer.eot, eos=tokenizer.eot)
-    fusion = text_fusion(tokenizer, neural_lm=model, neural_weight=0.5)
-    tokens = tokenizer.encode(" hello there")
-    ids = torch.tensor([[tokenizer.eot, *tokens, tokenizer.eot]])
-    with torch.no_grad():
-        log_probs = network(ids).logits[0].log_softmax(dim=1)
-    expected = sum(float(log_probs[i, token]) for i, token in enumerate(ids[0, 1:].tolist()))
-    assert sequence_bonus(fusion, tokens) == pytest.approx(0.5 * expected, abs=1e-3)
-    model.forget()
-    assert sequence_bonus(fusion, tokens) == pytest.approx(0.5 * expected, abs=1e-3)
+class TokenCosts:
+    """A model over the same tokens, of which each costs the number of those before it."""
+
+    def __init__(self, n_tokens: int) -> None:
+        self.n_tokens = n_tokens
+
+    def start(self, n: int) -> torch.Tensor:
+        return torch.zeros(n, dtype=torch.int64)
+
+    def score(
+        self, states: torch.Tensor, tokens: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if tokens is None:
+            return -states[:, None].float().expand(-1, self.n_tokens), states
+        return -states.float(), states + 1
+
+    def finish(self, states: torch.Tensor) -> torch.Tensor:
+        return -10.0 * states
+
+
+def test_models_over_the_same_tokens(tokenizer: Tokenizer) -> None:
+    fusion = text_fusion(tokenizer, neural_lm=TokenCosts(tokenizer.eot), neural_weight=0.5)
+    tokens = tokenizer.encode(" hello there you")
+    n = len(tokens)
+    assert n > 2
+    assert sequence_bonus(fusion, tokens) == pytest.approx(-0.5 * (n * (n - 1) / 2 + 10 * n))
 
 
 def test_nothing_to_fuse_is_refused(tokenizer: Tokenizer) -> None:

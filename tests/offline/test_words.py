@@ -7,7 +7,7 @@ from itertools import accumulate
 import pytest
 import torch
 
-from sottovoce.decoding.word_alignment import TimedWord, WindowText, align_windows
+from sottovoce.decoding.alignment import TimedWord, WindowText, align_windows
 from sottovoce.offline.words import (
     WordRules,
     cut_at_sentence_ends,

@@ -7,7 +7,7 @@ from torch import Tensor
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.silero import SpeechModel
 from sottovoce.backends.base import Backend
-from sottovoce.decoding.beam import Fusion
+from sottovoce.decoding.search import Fusion
 from sottovoce.offline.longform import transcriber_for, transcription_of
 from sottovoce.offline.resume import ResumePoint
 from sottovoce.offline.transcription import FileTranscription, RunControl

@@ -12,10 +12,10 @@ import torch
 from sottovoce.alignment.given_text import Unit
 from sottovoce.audio.vad import SpeechSegment
 from sottovoce.backends.base import Backend
+from sottovoce.decoding.alignment import TimedWord, WindowText, align_windows
 from sottovoce.decoding.ctc.align import align
-from sottovoce.decoding.ctc.history import token_times
-from sottovoce.decoding.ctc.text import SEPARATORS
-from sottovoce.decoding.word_alignment import TimedWord, WindowText, align_windows
+from sottovoce.decoding.ctc.labels import SEPARATORS
+from sottovoce.decoding.ctc.state import token_times
 from sottovoce.errors import OptionError
 from sottovoce.models.ctc_head import CtcHead
 from sottovoce.text.tokenizer import Tokenizer

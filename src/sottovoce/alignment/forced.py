@@ -25,7 +25,7 @@ from sottovoce.audio.mel import MEL_FRAMES_PER_SECOND
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SpeechSegment, speech_segments
 from sottovoce.backends.base import Backend
-from sottovoce.decoding.word_alignment import TimedWord
+from sottovoce.decoding.alignment import TimedWord
 from sottovoce.errors import OptionError
 from sottovoce.offline.longform import transcriber_for, transcription_of
 from sottovoce.offline.words import cut_at_sentence_ends, merge_punctuation, usual_duration

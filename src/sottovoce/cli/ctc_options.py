@@ -11,7 +11,7 @@ from sottovoce.decoding.ctc.search_options import SearchEngine
 from sottovoce.options.schema import Option
 
 if TYPE_CHECKING:
-    from sottovoce.ctc.options import Case, Level
+    from sottovoce.ctc.models import Case, Level
 
 _emissions = partial(Option, group="Emissions")
 _search = partial(Option, group="Search")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sottovoce.cli.flags import LIBRARY, flag_of, grouped
 from sottovoce.errors import OptionError
-from sottovoce.lm.defaults import HOTWORD_WEIGHT
+from sottovoce.lm.phrase_lists import HOTWORD_WEIGHT
 from sottovoce.options.fallback import DeferralOptions
 from sottovoce.options.schema import Option, made, options_of
 from sottovoce.options.speakers import SpeakerOptions

@@ -12,18 +12,16 @@ import torch
 from torch import Tensor
 
 from sottovoce.backends.registry import choose_device
-from sottovoce.ctc.models import DecoderParts, Spellings, WordOrTokenModel, load_ngram
-from sottovoce.ctc.options import CtcFusionOptions
-from sottovoce.decoding.ctc.emission_decoder import EmissionDecoder
+from sottovoce.ctc.models import CtcFusionOptions, DecoderParts, Spellings, WordOrTokenModel, load_ngram
+from sottovoce.decoding.ctc.emission_decoder import EmissionDecoder, greedy_decode
 from sottovoce.decoding.ctc.emissions import EmissionScaling
-from sottovoce.decoding.ctc.greedy import greedy_decode
+from sottovoce.decoding.ctc.labels import Labels
 from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.decoding.ctc.state import PrefixState
-from sottovoce.decoding.ctc.text import Labels
 from sottovoce.errors import InputError
 from sottovoce.lm.lexicon import Lexicon
 from sottovoce.lm.neural import WordLanguageModel
-from sottovoce.lm.phrase_lists import Hotwords
+from sottovoce.lm.phrase_lists import Hotwords, listed_phrases
 from sottovoce.types import Hypothesis, Partial
 
 Emitted = (
@@ -79,7 +77,7 @@ class CtcDecoder:
         )
         parts = DecoderParts(self.labels, fusion or CtcFusionOptions(), self._device)
         model = load_ngram(lm)
-        phrases = parts.phrases(hotwords)
+        phrases = listed_phrases(hotwords, default_weight=parts.options.hotword_weight)
         beside = load_ngram(label_lm)
         scorer, self.lexicon = parts.scorer(model, lexicon, phrases, unknown_words, beside)
         """The words' tree, made or given; None where words are free."""
@@ -143,7 +141,7 @@ class CtcDecoder:
     def partials(self, state: PrefixState) -> list[list[Hypothesis]]:
         """Return the n_best texts so far of each stream, best first; the state is unchanged.
 
-        The first is what `decode_chunk` returned; tokens and words are those that `committed` has not told.
+        The first is what `decode_chunk` returned; tokens and words follow those already committed.
         """
         return self._decoder.partials(state)
 
@@ -152,7 +150,6 @@ class CtcDecoder:
         return self._decoder.finish(state)
 
     def _tensors(self, emissions: Emitted, lengths: Lengths | None) -> tuple[Tensor, Tensor | None]:
-        """Convert to tensors on the decoder's device. Raises: InputError for unequal lists, or no numbers."""
         try:
             values = torch.as_tensor(emissions, device=self._device)
             return values, None if lengths is None else torch.as_tensor(lengths)

@@ -1,30 +1,248 @@
-"""Language models of a CTC decoder: loading them, spelling their words in labels, and fusing them."""
+"""Language models of a CTC decoder: their weights, loading them, spelling words and phrases in labels,
+and fusing them.
+
+A phrase is spelled as it is written where the labels have its letters, else in small or in capital ones,
+then with plain signs: hyphens become spaces or nothing, signs that are no letters go, accents go last.
+Numbers stay digits: where labels have none, they have to be written out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+import itertools
+import unicodedata
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import torch
 
-from sottovoce.ctc.options import CtcFusionOptions
-from sottovoce.ctc.spelling import PhraseSpeller
-from sottovoce.decoding.ctc.text import PIECE_START, Labels
+from sottovoce.decoding.ctc.labels import PIECE_START, Labels
 from sottovoce.errors import LanguageModelError, OptionError
-from sottovoce.lm.base import PrefixScorer
-from sottovoce.lm.boosting import Phrase, PhraseBooster
+from sottovoce.lm.base import LanguageModel, PrefixScorer
+from sottovoce.lm.boosting import Edges, Phrase, PhraseBooster, WholeWordBooster, WordCounter
 from sottovoce.lm.causal import CausalWordModel
-from sottovoce.lm.fusion import Relabelled, ShallowFusion, TensorModel
+from sottovoce.lm.fusion import Relabelled, ShallowFusion, WordFusion, WordModel
 from sottovoce.lm.kenlm import KenlmModel, is_kenlm_binary
 from sottovoce.lm.lexicon import Lexicon, read_lexicon
 from sottovoce.lm.neural import NeuralRescorer, ReplacedModel, WordLanguageModel
 from sottovoce.lm.ngram import NgramModel
-from sottovoce.lm.phrase_lists import Hotwords, ListedPhrase, listed_phrases, without_faults
-from sottovoce.lm.whole_words import Edges, WholeWordBooster
-from sottovoce.lm.word_count import WordCounter
-from sottovoce.lm.word_fusion import WordFusion, WordModel
-from sottovoce.text.unicode_forms import composed, ids_by_form, is_composed, letter_spellings
+from sottovoce.lm.phrase_lists import ListedPhrase, without_faults
+from sottovoce.text.unicode_forms import composed, forms_of, ids_by_form, is_composed, letter_spellings
+
+Level = Literal["auto", "token", "word"]
+Case = Literal["keep", "lower", "upper"]
+
+
+@dataclass(frozen=True, slots=True)
+class CtcFusionOptions:
+    """Weights of the parts of a `CtcDecoder`; scores are natural logs.
+
+    lm_weight: times the n-gram model's log-probability. label_lm_weight: that of the model over labels beside
+    it. word_score: added for every word.
+    unknown_score: added for every word that the lexicon does not have.
+    neural_weight: times the neural model's log-probability, which replaces the n-gram's over words.
+    lm_kept: the share of lm_weight that stays beside the neural model.
+    hotword_weight: what each label of a hotword adds where its list gives no weight.
+    look_ahead: use the n-gram's unigrams inside words.
+    level: whether the n-gram model is over labels or over words; "auto" looks at its vocabulary.
+    token_offset: the words of the n-gram model over labels are `chr(label + token_offset)`, as NeMo writes
+    them with 100.
+    case: how words of the n-gram model and of word lists are changed before they are spelled in labels.
+    Raises: OptionError for an lm_kept that is no share, and a token_offset that is negative or of a model
+        over words.
+    """
+
+    lm_weight: float = 0.5
+    label_lm_weight: float = 0.3
+    word_score: float = 0.0
+    unknown_score: float = -10.0
+    neural_weight: float = 0.5
+    lm_kept: float = 0.0
+    hotword_weight: float = 2.0
+    look_ahead: bool = True
+    level: Level = "auto"
+    token_offset: int | None = None
+    case: Case = "keep"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.lm_kept <= 1:
+            raise OptionError(f"lm_kept: expected a share from 0 to 1, got {self.lm_kept}")
+        if self.token_offset is not None and self.level == "word":
+            raise OptionError("token_offset: expected an n-gram model over labels, got level 'word'")
+        if self.token_offset is not None and self.token_offset < 0:
+            raise OptionError(f"token_offset: expected at least 0, got {self.token_offset}")
+
+
+MOST_SPELLINGS = 8
+"""Label sequences of a phrase at most, those of fewest labels; the first is that of the longest labels."""
+_SIGNS = str.maketrans({"’": "'", "ʼ": "'", "‐": "-", "‑": "-", "–": "-", "—": "-", "“": '"', "”": '"'})
+
+_CASES: Mapping[Case, Callable[[str], str]] = {"keep": str, "lower": str.lower, "upper": str.upper}
+
+Pronunciations = Mapping[str, Sequence[tuple[int, ...]]]
+"""Label sequences of words."""
+
+
+@dataclass(frozen=True, slots=True)
+class PhraseSpeller:
+    """Spells phrases in labels. pronunciations: of words of a lexicon; others are spelled in letters."""
+
+    labels: Labels
+    case: Case = "keep"
+    pronunciations: Pronunciations = field(default_factory=dict)
+    _ids: Mapping[str, int] = field(init=False, repr=False)
+    _characters: frozenset[str] = field(init=False, repr=False)
+    _longest: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        blank = self.labels.blank
+        ids = {name: i for name, i in ids_by_form(self.labels.names).items() if name and i != blank}
+        object.__setattr__(self, "_ids", ids)
+        object.__setattr__(self, "_characters", frozenset("".join(ids)))
+        object.__setattr__(self, "_longest", max(map(len, ids), default=1))
+
+    def boosted(self, phrases: Sequence[ListedPhrase]) -> list[Phrase]:
+        """Spell phrases in every way; all ways of one add as much as its first. Faulty ones are warnings.
+
+        Raises: LanguageModelError where none can be spelled.
+        """
+        spelled: list[Phrase] = []
+
+        def tried(phrase: ListedPhrase) -> LanguageModelError | None:
+            try:
+                ways = self.spellings(phrase.text)
+                weights = [phrase.weight * len(ways[0]) / max(len(way), 1) for way in ways]
+                spelled.extend(map(Phrase, ways, weights))
+            except LanguageModelError as error:
+                return error
+            return None
+
+        without_faults((phrase, tried(phrase)) for phrase in phrases)
+        return spelled
+
+    def spellings(self, text: str) -> list[tuple[int, ...]]:
+        """Return the label sequences that spell a phrase, at most `MOST_SPELLINGS`.
+
+        Raises: LanguageModelError for a text that labels cannot spell.
+        """
+        if not self.labels.has_words and (" " in text or self.cased(text) in self._ids):
+            return [self._symbols(text)]
+        if self.labels.separator is not None and self.pronunciations:
+            return self._pronounced(text)
+        return self._lettered(text)
+
+    def cased(self, text: str) -> str:
+        """Change the case of a text by the option `case`."""
+        return composed(_CASES[self.case](text))
+
+    def form_among(self, word: str, words: Collection[str | None]) -> str | None:
+        """Return the form of a word that is among words, in its own or another case; None without one."""
+        return next((form for form in self.folded(word) if form in words), None)
+
+    def folded(self, text: str) -> tuple[str, str, str, str]:
+        """Return a text in its own case, in that of the option, and in small and capital letters."""
+        cased = self.cased(text)
+        return text, cased, composed(cased.lower()), composed(cased.upper())
+
+    def _pronounced(self, text: str) -> list[tuple[int, ...]]:
+        ways: list[list[tuple[int, ...]]] = []
+        for word in text.split():
+            form = self.form_among(word, self.pronunciations)
+            ways.append(self._lettered(word) if form is None else list(self.pronunciations[form]))
+        assert self.labels.separator is not None
+        found = [
+            _between(parts, self.labels.separator)
+            for parts in itertools.islice(itertools.product(*ways), MOST_SPELLINGS)
+        ]
+        return list(dict.fromkeys(found))
+
+    def _lettered(self, text: str) -> list[tuple[int, ...]]:
+        for written in _forms(text):
+            for cased in zip(*(self.folded(each)[1:] for each in written), strict=True):
+                forms = [form for each in cased for form in forms_of(each, self._characters)]
+                found = [way for form in forms for way in self._segmentations(form)]
+                if found:
+                    return list(dict.fromkeys(found))[:MOST_SPELLINGS]
+        place = self._first_without_label(self.cased(text))
+        space = PIECE_START if self.labels.has_pieces else " "
+        hint = "write numbers in words" if place.isdigit() else f"space is {space!r}"
+        raise LanguageModelError(
+            f"hotwords: expected text that the labels can spell, got {text!r} at {place!r} ({hint})"
+        )
+
+    def _marked(self, text: str) -> str:
+        if self.labels.has_pieces:
+            return PIECE_START + text.replace(" ", PIECE_START)
+        if self.labels.separator is not None:
+            return text.replace(" ", self.labels.names[self.labels.separator])
+        return text
+
+    def _segmentations(self, text: str) -> list[tuple[int, ...]]:
+        """List the label sequences that spell exactly this text, that of the longest labels first."""
+        marked = self._marked(text)
+        if self._longest == 1:
+            ids = tuple(self._ids.get(letter, -1) for letter in marked)
+            return [] if -1 in ids else [ids]
+        greedy = self._longest_labels(marked)
+        ways: list[list[tuple[int, ...]]] = [[()]]
+        for end in range(1, len(marked) + 1):
+            here = [
+                (*way, self._ids[marked[start:end]])
+                for start in range(max(0, end - self._longest), end)
+                if marked[start:end] in self._ids
+                for way in ways[start]
+            ]
+            ways.append(sorted(here, key=len)[:MOST_SPELLINGS])
+        return list(dict.fromkeys([*([] if greedy is None else [greedy]), *ways[-1]]))
+
+    def _longest_labels(self, text: str) -> tuple[int, ...] | None:
+        """Spell by the longest label that fits, from left to right; None where that leads nowhere."""
+        tokens: list[int] = []
+        place = 0
+        while place < len(text):
+            sizes = range(min(self._longest, len(text) - place), 0, -1)
+            size = next((n for n in sizes if text[place : place + n] in self._ids), 0)
+            if not size:
+                return None
+            tokens.append(self._ids[text[place : place + size]])
+            place += size
+        return tuple(tokens)
+
+    def _first_without_label(self, text: str) -> str:
+        marked = self._marked(text)
+        return next((each for each in marked if not self._characters & set(self.folded(each))), marked[:1])
+
+    def _symbols(self, text: str) -> tuple[int, ...]:
+        unknown = [symbol for symbol in text.split() if symbol not in self._ids]
+        if unknown:
+            raise LanguageModelError(f"hotwords: expected labels separated by spaces, got {unknown[0]!r}")
+        return tuple(self._ids[symbol] for symbol in text.split())
+
+
+def _between(parts: Sequence[tuple[int, ...]], separator: int) -> tuple[int, ...]:
+    joined: list[int] = []
+    for part in parts:
+        joined += [*([separator] if joined else []), *part]
+    return tuple(joined)
+
+
+def _forms(text: str) -> Iterator[tuple[str, ...]]:
+    """Yield the ways to write a text, from its own to the plainest; those of one step sound alike."""
+    yield (text,)
+    straight = text.translate(_SIGNS)
+    yield (straight,)
+    apart = tuple(" ".join(straight.replace("-", sign).split()) for sign in (" ", ""))
+    yield apart
+    yield _each(apart, lambda letter: letter.isalnum() or letter.isspace())
+    bare = tuple(unicodedata.normalize("NFKD", form) for form in apart)
+    yield _each(bare, lambda letter: letter.isalnum() or letter.isspace())
+
+
+def _each(texts: Sequence[str], may_stay: Callable[[str], bool]) -> tuple[str, ...]:
+    stripped = ("".join(filter(may_stay, text)).strip() for text in texts)
+    return tuple(text for text in stripped if text)
+
 
 Spellings = Sequence[tuple[str, Sequence[int]]]
 WordOrTokenModel = NgramModel | KenlmModel
@@ -34,7 +252,7 @@ _SPECIAL = {"<s>", "</s>", "<unk>", "<UNK>"}
 
 
 def load_ngram(lm: str | Path | WordOrTokenModel | None) -> WordOrTokenModel | None:
-    """Load an n-gram model: ARPA, gzipped ARPA or KenLM binary; a model or None is returned as it is.
+    """Load an n-gram model: ARPA, gzipped ARPA or KenLM binary; a model or None is returned unchanged.
 
     Raises: LanguageModelError for a file that cannot be read, MissingExtraError for a KenLM binary without
     `kenlm`.
@@ -51,10 +269,6 @@ class DecoderParts:
     labels: Labels
     options: CtcFusionOptions
     device: torch.device
-
-    def phrases(self, hotwords: Hotwords | None) -> list[ListedPhrase]:
-        """List hotwords with their weights per label."""
-        return listed_phrases(hotwords, default_weight=self.options.hotword_weight)
 
     def scorer(
         self,
@@ -155,7 +369,7 @@ class DecoderParts:
         word_score: bool = True,
         lexicon: Lexicon | None = None,
     ) -> ShallowFusion | None:
-        models: list[TensorModel] = []
+        models: list[LanguageModel] = []
         weights: list[float] = []
         for model, weight in weighted:
             ids = model.ids([self._label_name(i, model) for i in range(len(self.labels))])
@@ -165,13 +379,15 @@ class DecoderParts:
             models.append(self._booster(self._speller(phrases, lexicon).boosted(phrases)))
             weights.append(1.0)
         if word_score and self.options.word_score:
-            models.append(self._word_counter())
+            labels = (self.labels.separators, self.labels.word_starts)
+            separators, starts = (torch.tensor(each, device=self.device) for each in labels)
+            models.append(WordCounter(self.options.word_score, separators=separators, starts=starts))
             weights.append(1.0)
         if not models:
             return None
         return ShallowFusion(models, weights)
 
-    def _booster(self, phrases: Sequence[Phrase]) -> TensorModel:
+    def _booster(self, phrases: Sequence[Phrase]) -> LanguageModel:
         """Make a booster, of whole words where labels mark them."""
         labels = self.labels
         if not labels.has_pieces:
@@ -179,13 +395,6 @@ class DecoderParts:
         ends = torch.tensor([i == labels.separator for i in range(len(labels))])
         edges = Edges(before=torch.tensor(labels.word_starts) | ends, after=ends)
         return WholeWordBooster(phrases, edges).to(self.device)
-
-    def _word_counter(self) -> WordCounter:
-        separators, starts = (
-            torch.tensor(each, device=self.device)
-            for each in (self.labels.separators, self.labels.word_starts)
-        )
-        return WordCounter(self.options.word_score, separators=separators, starts=starts)
 
     def _speller(self, phrases: Sequence[ListedPhrase], lexicon: Lexicon | None) -> PhraseSpeller:
         if lexicon is None:
@@ -284,7 +493,6 @@ class DecoderParts:
 
 
 def _ways(speller: PhraseSpeller, word: str) -> list[tuple[int, ...]] | None:
-    """How a word is spelled in letters; None where it cannot be."""
     try:
         return speller.spellings(word)
     except LanguageModelError:

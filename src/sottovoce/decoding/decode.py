@@ -1,28 +1,58 @@
-"""Decoding a batch of encoded windows of at most 30 s, each with its own prompt."""
+"""Decoding a batch of encoded windows of at most 30 s, each with its own prompt, and again at higher
+temperatures where a text looks wrong.
+
+Source of the fallback: openai-whisper 20250625 `decode_with_fallback`; of windows where every temperature
+fails, faster-whisper 1.2.1 keeps the likeliest text that does not repeat itself rather than the last one.
+"""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
 from sottovoce.backends.base import Backend, BestTokens, ChoosingBackend, DecoderState
-from sottovoce.decoding.beam import BeamSearch, Fusion
 from sottovoce.decoding.detect import LanguageDetection, detect_language
 from sottovoce.decoding.filters import LogitFilter, RulesOfChoice, build_filters
 from sottovoce.decoding.prompt import PromptBatch, batch_prompts, context_tokens, start_tokens
-from sottovoce.decoding.sampling import Sampling, draw_uniforms
-from sottovoce.decoding.search import Candidate, Search, SearchState, ranked_candidates
-from sottovoce.decoding.stepwise import Stepwise, finish
+from sottovoce.decoding.search import (
+    BeamSearch,
+    Candidate,
+    Fusion,
+    Sampling,
+    Search,
+    SearchState,
+    draw_uniforms,
+    ranked_candidates,
+)
 from sottovoce.errors import OptionError
 from sottovoce.options.decoding import DecodingOptions, shared_options
+from sottovoce.options.fallback import FallbackOptions
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import EncoderOutput
+
+Result = TypeVar("Result")
+Stepwise: TypeAlias = Generator[None, None, Result]
+"""Yields before each pass of the decoder, and returns its result."""
+
+
+def finish(steps: Stepwise[Result]) -> Result:
+    """Go through all the steps at once; return their result.
+
+    Raises: what the steps raise.
+    """
+    try:
+        while True:
+            next(steps)
+    except StopIteration as end:
+        result: Result = end.value
+        return result
+
 
 State = TypeVar("State")
 
@@ -105,12 +135,12 @@ def decode_stepwise(
     search: Search = _make_search(options, tokenizer.eot, n_ctx, fusion, backend.device)
     filters = build_filters(shared, tokenizer, backend.device, is_fused=fusion is not None)
     rules = RulesOfChoice.of(filters, search.n_best, backend.dims.n_vocab) if search.n_best else None
-    found = yield from _Decoding(backend, encoded, prompts, search, filters, rules).run(
+    candidates, no_speech_probs = yield from _Decoding(backend, encoded, prompts, search, filters, rules).run(
         tokenizer.no_speech, shared.sample_len or n_ctx // 2
     )
     return [
         _result(*each, shared)
-        for each in zip(tokenizers, found.candidates, found.no_speech_probs, detections, strict=True)
+        for each in zip(tokenizers, candidates, no_speech_probs, detections, strict=True)
     ]
 
 
@@ -134,12 +164,6 @@ def select_windows(encoded: EncoderOutput, windows: Sequence[int]) -> EncoderOut
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    candidates: list[list[Candidate]]
-    no_speech_probs: list[float]
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Decoding:
     """One run of a search over a batch of windows. rules: the filters, where a backend can follow them."""
@@ -151,8 +175,11 @@ class _Decoding:
     filters: tuple[LogitFilter, ...]
     rules: RulesOfChoice | None
 
-    def run(self, no_speech: int, sample_len: int) -> Stepwise[_Found]:
-        """Search until every window is done or has no room left."""
+    def run(self, no_speech: int, sample_len: int) -> Stepwise[tuple[list[list[Candidate]], list[float]]]:
+        """Search until every window is done or has no room left.
+
+        Returns the candidates of each window, and its probability of <|nospeech|>.
+        """
         yield
         logits_at_sot, logits, decoder = self._run_prompts()
         no_speech_probs = logits_at_sot.softmax(dim=1)[:, no_speech].tolist()
@@ -176,7 +203,7 @@ class _Decoding:
                 decoder.reorder(rows)
             yield
             output = self._read(decoder, state)
-        return _Found(state.candidates, no_speech_probs)
+        return state.candidates, no_speech_probs
 
     def _read(self, decoder: DecoderState, state: SearchState) -> BestTokens | Tensor:
         """Read the newest token of every row: the best tokens that may follow, or logits (R, n_vocab)."""
@@ -204,7 +231,6 @@ class _Decoding:
 def _detections(
     backend: Backend, tokenizer: Tokenizer, encoded: EncoderOutput, options: Sequence[DecodingOptions]
 ) -> Stepwise[list[LanguageDetection | None]]:
-    """Detect the language of every window for which none is given."""
     detections: list[LanguageDetection | None] = [None] * len(options)
     unknown = [window for window, one in enumerate(options) if one.language is None]
     if unknown and tokenizer.is_multilingual:
@@ -267,3 +293,73 @@ def _result(
         detection=detection,
         candidates=tuple(ranked),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """The result chosen for a window, and the last temperature that was tried."""
+
+    result: DecodingResult
+    last_temperature: float
+
+
+def decode_with_fallback(
+    backend: Backend,
+    tokenizer: Tokenizer,
+    encoded: EncoderOutput,
+    options: Sequence[DecodingOptions],
+    fallback: FallbackOptions,
+    *,
+    divisible: Sequence[bool] | None = None,
+    fusion: Fusion[State] | None = None,
+) -> Stepwise[list[Attempt]]:
+    """Decode every window; decode those that fail again at the next temperature. Pauses before each pass.
+
+    options: as for `decode`; their temperature is ignored, beam_size and patience apply at temperature 0
+    only, best_of above 0 only. divisible: for each window, whether it will be split if its first text repeats
+    itself, so that it is not decoded again as a whole; None: none will. fusion: language models, at every
+    temperature; None: none.
+
+    Raises: OptionError as `decode`.
+    """
+    tried: list[list[DecodingResult]] = [[] for _ in options]
+    last = [0.0] * len(options)
+    open_windows = list(range(len(options)))
+    for index, temperature in enumerate(fallback.temperatures):
+        chosen = [
+            fallback.at_temperature(options[window], temperature, mix_seed(options[window].seed, index))
+            for window in open_windows
+        ]
+        windows = select_windows(encoded, open_windows)
+        results = yield from decode_stepwise(backend, tokenizer, windows, chosen, fusion=fusion)
+        for window, result in zip(open_windows, results, strict=True):
+            tried[window].append(result)
+            last[window] = temperature
+        open_windows = [
+            window
+            for window in open_windows
+            if fallback.fails(tried[window][-1])
+            and not (index == 0 and divisible and divisible[window] and fallback.repeats(tried[window][0]))
+        ]
+        if not open_windows:
+            break
+    return [
+        Attempt(_choose(results, fallback), temperature)
+        for results, temperature in zip(tried, last, strict=True)
+    ]
+
+
+def mix_seed(*parts: int) -> int:
+    """Mix several numbers to one seed; different numbers nearly always give different seeds."""
+    seed = 0
+    for part in parts:
+        seed = (seed * 6364136223846793005 + part + 1442695040888963407) % 2**63
+    return seed
+
+
+def _choose(tried: Sequence[DecodingResult], fallback: FallbackOptions) -> DecodingResult:
+    """Choose the last result if it is good, else the likeliest of those that do not repeat themselves."""
+    if not fallback.fails(tried[-1]):
+        return tried[-1]
+    fresh = [result for result in tried if not fallback.repeats(result)]
+    return max(fresh or tried, key=lambda result: result.avg_logprob)

@@ -263,7 +263,7 @@ def matching_tokens(pattern: str, n_vocab: int) -> tuple[int, ...]:
 
 
 def _non_transcript_tokens(options: DecodingOptions, tokenizer: Tokenizer) -> list[int]:
-    """Ids that are neither text nor its end, nor timestamps or speaker turns where these are wanted."""
+    """List the ids that are no text, no end of text, and no wanted timestamps or speaker turns."""
     end = tokenizer.n_vocab if options.without_timestamps else tokenizer.timestamp_begin
     turns = {tokenizer.sot_lm} if options.speaker_turns else set()
     return [token for token in range(tokenizer.eot + 1, end) if token not in turns]

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sottovoce.backends.base import Backend, IncrementalWindow
-from sottovoce.decoding.stepwise import Stepwise
+from sottovoce.decoding.decode import Stepwise
 from sottovoce.engine.calls import (
     AlignAttCall,
     CallGenerator,

@@ -15,8 +15,8 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 from torch import Tensor
 
 from sottovoce.backends.base import IncrementalWindow
-from sottovoce.decoding.beam import Fusion
-from sottovoce.decoding.word_alignment import WindowText
+from sottovoce.decoding.alignment import WindowText
+from sottovoce.decoding.search import Fusion
 from sottovoce.language.probe import LanguageProbe
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions

@@ -14,10 +14,9 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from sottovoce.backends.base import Backend
+from sottovoce.decoding.alignment import TimedWord, align_stepwise
+from sottovoce.decoding.decode import Attempt, Stepwise, decode_with_fallback, finish
 from sottovoce.decoding.detect import detect_language
-from sottovoce.decoding.fallback import Attempt, decode_with_fallback
-from sottovoce.decoding.stepwise import Stepwise, finish
-from sottovoce.decoding.word_alignment import TimedWord, align_stepwise
 from sottovoce.engine.calls import (
     AlignAttCall,
     CallGenerator,

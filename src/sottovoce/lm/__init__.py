@@ -1,1 +1,1 @@
-"""Language models behind one seam: see base."""
+"""Language models; their interface is in `base`."""

@@ -70,8 +70,6 @@ def read_arpa(path: Path) -> ArpaFile:
 
 
 class _ArpaReader:
-    """Reads the sections in turn and knows the line for messages."""
-
     def __init__(self, path: Path, lines: Iterable[str]) -> None:
         self._path = path
         self._number = 0
@@ -95,7 +93,6 @@ class _ArpaReader:
         return ArpaFile(self._vocabulary, tuple(orders))
 
     def _counted(self, lines: Iterable[str]) -> Iterator[str]:
-        """Lines that are not blank, without white space around."""
         for number, line in enumerate(lines, start=1):
             self._number = number
             if stripped := line.strip(BLANKS):
@@ -157,7 +154,6 @@ class _ArpaReader:
             raise self._error(f"expected words of the unigrams, got {error.args[0]!r}") from error
 
     def _log10(self, text: str) -> float:
-        """Read a probability, which may be 0: -inf."""
         try:
             number = float(text)
         except ValueError:

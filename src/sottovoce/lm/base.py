@@ -1,14 +1,14 @@
-"""The seam between searches and language models: batched start, score, finish.
+"""The interface between searches and language models: batched start, score, finish.
 
-N-gram and neural models, phrase boosting and grammars implement it. States are opaque to the search, which
-only selects rows of them. Log-probabilities are natural logs. N are rows (hypotheses).
+N-gram and neural models, phrase boosting and grammars implement it. Log-probabilities are natural logs. N are
+rows (hypotheses).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -16,7 +16,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-State = TypeVar("State")
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -27,17 +26,21 @@ Records = npt.NDArray[Any]
 """Arrays of named fields; their types stand beside them."""
 
 
-class LanguageModel(Protocol, Generic[State]):
-    """A batched language model over a token set of n_tokens ids."""
+class LanguageModel(Protocol):
+    """A batched language model over a token set of n_tokens ids; the states of N hypotheses are (N,) int64.
+
+    Searches select and reorder rows of states; anything else (a KV cache) stays with the model, and the state
+    is an index.
+    """
 
     @property
     def n_tokens(self) -> int: ...
 
-    def start(self, n: int) -> State:
-        """Make the states of n hypotheses without tokens."""
+    def start(self, n: int) -> Tensor:
+        """Make the states (n,) of hypotheses without tokens."""
         ...
 
-    def score(self, states: State, tokens: Tensor | None = None) -> tuple[Tensor, State]:
+    def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Score the next token of every hypothesis.
 
         tokens None: log_probs (N, n_tokens) of every possible next token, and `states` unchanged.
@@ -45,12 +48,8 @@ class LanguageModel(Protocol, Generic[State]):
         """
         ...
 
-    def finish(self, states: State) -> Tensor:
+    def finish(self, states: Tensor) -> Tensor:
         """Return the log-probability (N,) of ending here."""
-        ...
-
-    def select(self, states: State, rows: Tensor) -> State:
-        """Return the states of `rows` (N',) int64: beams that survive, in their new order."""
         ...
 
 
@@ -130,10 +129,10 @@ class HistoryWord(NamedTuple):
 
 
 class WordHistory:
-    """The words of a hypothesis so far, as a node of a tree: its last word and what was said before it.
+    """The words of a hypothesis so far, as a node of a tree: its last word and the node before it.
 
-    Whoever holds a node holds its past; what nobody holds is gone, so that a tree grows with its living
-    hypotheses alone. n_words: words since the beginning, those included that were forgotten.
+    A node keeps the nodes before it alive and no others, so that a tree grows with its living hypotheses
+    alone. n_words: words since the beginning, forgotten ones included.
     """
 
     __slots__ = ("__weakref__", "_later", "before", "n_words", "word")
@@ -245,23 +244,6 @@ class ContextFreeModel(Protocol):
     def null_context(self, n: int) -> Tensor:
         """Make states (n,) that know no words before, the sentence's beginning neither."""
         ...
-
-
-@runtime_checkable
-class DeviceModel(Protocol):
-    """A model that can say whether it stays on the device.
-
-    It does if it scores by tensor operations of the device alone, whose shapes follow from those of the
-    arguments: then a CUDA graph can record them. Models without this property are taken to leave the device.
-    """
-
-    @property
-    def stays_on_device(self) -> bool: ...
-
-
-def stays_on_device(model: object) -> bool:
-    """Tell whether a model stays on the device; see `DeviceModel`."""
-    return isinstance(model, DeviceModel) and model.stays_on_device
 
 
 MODEL = np.dtype(

@@ -1,16 +1,23 @@
-"""Phrase boosting: hotwords as an Aho-Corasick tree over tokens, behind `lm.base.LanguageModel`.
+"""Phrase boosting: hotwords as an Aho-Corasick tree over tokens, as whole words or anywhere, and a score
+for every word; behind `lm.base.LanguageModel`.
 
-A weight is added for every token of a phrase as it is being spelled, so that short and long phrases get the
-same boost at every step of a search, and all of it is subtracted again when the phrase is not completed. An
-occurrence of a phrase thus adds its weight times its tokens, once. (Aho and Corasick 1975 for the tree; k2's
-and WeNet's context graphs and NeMo's phrase boosting count by tokens too.)
+A weight is added for every token of a phrase as it is being spelled, so that short and long phrases get
+the same boost at every step of a search, and all of it is subtracted again when the phrase is not
+completed. An occurrence of a phrase thus adds its weight times its tokens, once. (Aho and Corasick 1975
+for the tree; k2's and WeNet's context graphs and NeMo's phrase boosting count by tokens too.)
+
+A token of Whisper begins a word by its leading space, or ends one by a full stop; a word piece of a CTC
+model begins one by its mark. So the boundary between words is no token; for phrases of whole words it is
+scored implicitly before and after such tokens.
 """
 
 from __future__ import annotations
 
 import itertools
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +25,8 @@ import torch
 from torch import Tensor
 
 from sottovoce.errors import LanguageModelError
-from sottovoce.lm.base import Automaton, Ints
-from sottovoce.lm.flat import automaton_of
-from sottovoce.lm.table import BackoffTable, backoff_table
+from sottovoce.lm.automata import BackoffTable, automaton_of, backoff_table
+from sottovoce.lm.base import Automaton, Bools, Ints
 
 Doubles = npt.NDArray[np.float64]
 
@@ -57,7 +63,6 @@ class PhraseBooster:
         self._at_boundary = None if boundary is None else self._followed(boundary)
 
     def _followed(self, token: int) -> tuple[Tensor, Tensor]:
-        """Return scores and next nodes (n_nodes,) of a token after every node."""
         nodes = torch.arange(self.n_nodes, device=self._potential.device)
         return self._table.follow(nodes, torch.full_like(nodes, token))
 
@@ -68,10 +73,6 @@ class PhraseBooster:
     @property
     def n_nodes(self) -> int:
         return len(self._potential)
-
-    @property
-    def stays_on_device(self) -> bool:
-        return True
 
     def to(self, device: torch.device) -> PhraseBooster:
         moved = object.__new__(PhraseBooster)
@@ -103,9 +104,6 @@ class PhraseBooster:
         assert self._at_boundary is not None, "of phrases that count as whole words"
         gained, targets = self._at_boundary
         return gained[states], targets[states]
-
-    def select(self, states: Tensor, rows: Tensor) -> Tensor:
-        return states[rows]
 
     def automaton(self) -> Automaton:
         """Return the tree as arrays, for compiled searches."""
@@ -201,7 +199,7 @@ class _PhraseTree:
             self._total[nodes] += self._total[suffix[nodes]]
         return suffix
 
-    def _find(self, nodes: Ints, tokens: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    def _find(self, nodes: Ints, tokens: Ints) -> tuple[Ints, Bools]:
         wanted = nodes * self._n_tokens + tokens
         place = np.searchsorted(self._keys, wanted).clip(max=len(self._keys) - 1)
         return place + 1, self._keys[place] == wanted
@@ -220,3 +218,156 @@ def _padded(phrases: Sequence[Phrase], n_tokens: int, boundary: int | None) -> t
             raise LanguageModelError(f"phrase: expected tokens from 0 to {n_tokens - 1}, got {phrase.tokens}")
         row[: len(spelled)] = spelled
     return tokens, np.array([len(row) for row in rows], np.int64)
+
+
+_UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN", "IDEOGRAPHIC")
+"""Scripts that write no spaces, by the beginnings of their characters' names: each character stands alone."""
+
+
+class Edges(NamedTuple):
+    """Which tokens (n_tokens,) bool begin with, and which end with, a character outside words."""
+
+    before: Tensor
+    after: Tensor
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> Edges:
+        """Make the edges of all tokens from their texts; pieces of characters ("\\ufffd") count as
+        letters.
+        """
+        before = [not text or not _is_inside(text[0]) for text in texts]
+        after = [not text or not _is_inside(text[-1]) for text in texts]
+        return cls(torch.tensor(before), torch.tensor(after))
+
+
+def _is_inside(character: str) -> bool:
+    if character == "\ufffd":
+        return True
+    is_letter = character.isalnum() or unicodedata.category(character).startswith("M")
+    return is_letter and not unicodedata.name(character, "").startswith(_UNSPACED)
+
+
+class WholeWordBooster:
+    """A `PhraseBooster` of whole words; states are (N,) int64: its node, and beyond them those after a word.
+
+    phrases: over tokens below len(edges.before).
+    Raises: LanguageModelError as `PhraseBooster`.
+    """
+
+    def __init__(self, phrases: Iterable[Phrase], edges: Edges) -> None:
+        self._edges = edges
+        self._boundary = len(edges.before)
+        ends, begins = edges.after.tolist(), edges.before.tolist()
+        apart = [
+            Phrase(_with_boundaries(phrase.tokens, ends, begins, self._boundary), phrase.weight)
+            for phrase in phrases
+        ]
+        self._inside = PhraseBooster(apart, self._boundary + 1, boundary=self._boundary)
+
+    @property
+    def n_tokens(self) -> int:
+        return self._boundary
+
+    def to(self, device: torch.device) -> WholeWordBooster:
+        moved = object.__new__(WholeWordBooster)
+        moved._edges = Edges(self._edges.before.to(device), self._edges.after.to(device))
+        moved._boundary, moved._inside = self._boundary, self._inside.to(device)
+        return moved
+
+    def automaton(self) -> Automaton | None:
+        """Return the model as arrays, for compiled searches; None where tokens end words by themselves."""
+        if bool(self._edges.after.any()):
+            return None
+        begins = self._edges.before.cpu().numpy()
+        ids = np.arange(self.n_tokens)
+        return self._inside.automaton()._replace(ids=ids, silent=self._boundary, begins=begins)
+
+    def start(self, n: int) -> Tensor:
+        return self._inside.start(n)
+
+    def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        ended, nodes = self._after_word(states)
+        gained, next_nodes = self._between(nodes, states < self._inside.n_nodes)
+        if tokens is None:
+            plain = self._inside.score(nodes)[0][:, :-1]
+            apart = self._inside.score(next_nodes)[0][:, :-1] + gained[:, None]
+            return torch.where(self._edges.before, apart, plain) + ended[:, None], states
+        is_apart = self._edges.before[tokens]
+        score, nodes = self._inside.score(torch.where(is_apart, next_nodes, nodes), tokens)
+        total = score + ended + gained.masked_fill(~is_apart, 0.0)
+        return total, nodes + self._inside.n_nodes * self._edges.after[tokens]
+
+    def finish(self, states: Tensor) -> Tensor:
+        """Return the score (N,) that takes back the boost of unfinished phrases."""
+        ended, nodes = self._after_word(states)
+        return ended + self._inside.finish(nodes)
+
+    def _after_word(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        n_nodes = self._inside.n_nodes
+        return self._between(states % n_nodes, states >= n_nodes)
+
+    def _between(self, nodes: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:
+        """Score the word boundary at rows `where` (N,) bool: (N,), and the nodes after it."""
+        gained, moved = self._inside.end_word(nodes)
+        return gained.masked_fill(~where, 0.0), torch.where(where, moved, nodes)
+
+
+def _with_boundaries(
+    tokens: Sequence[int], ends: Sequence[bool], begins: Sequence[bool], boundary: int
+) -> tuple[int, ...]:
+    """Tokens of a phrase with one boundary between words. ends, begins: of every token, edges of words."""
+    found = list(tokens[:1])
+    for last, token in itertools.pairwise(tokens):
+        found += [boundary, token] if ends[last] or begins[token] else [token]
+    return tuple(found)
+
+
+_INSIDE, _BETWEEN = 0, 1
+
+
+class WordCounter:
+    """Adds a score for every word among tokens; states are (N,) int64: inside a word, or between words.
+
+    separators: (n_tokens,) bool, tokens between words that spell nothing. starts: (n_tokens,) bool, those
+    that begin a word by themselves. Any other token begins one only between words, so that
+    neither repeated separators nor those at the ends count.
+    """
+
+    def __init__(self, score: float, *, separators: Tensor, starts: Tensor) -> None:
+        begins = torch.stack((starts, torch.ones_like(starts))) & ~separators
+        self._scores = begins.float() * score  # (2, V)
+        self._after = torch.where(separators, _BETWEEN, _INSIDE)
+
+    @property
+    def n_tokens(self) -> int:
+        return len(self._after)
+
+    def start(self, n: int) -> Tensor:
+        return torch.full((n,), _BETWEEN, device=self._after.device)
+
+    def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        if tokens is None:
+            return self._scores[states], states
+        return self._scores[states, tokens], self._after[tokens]
+
+    def finish(self, states: Tensor) -> Tensor:
+        return torch.zeros(states.shape, device=states.device)
+
+    def automaton(self) -> Automaton:
+        """Return the model as arrays: the root is inside words; the other node, between them, has every
+        arc.
+        """
+        n = self.n_tokens
+        scores, after = self._scores.cpu().numpy(), self._after.cpu().numpy()
+        return Automaton(
+            first=np.array([0, 0, n]),
+            tokens=np.arange(n, dtype=np.int32),
+            weights=scores[_BETWEEN],
+            targets=after,
+            backoff=np.zeros(2, np.float32),
+            parent=np.zeros(2, np.int64),
+            root_weights=scores[_INSIDE],
+            root_targets=after,
+            ids=np.arange(n),
+            ends=np.zeros(2, np.float32),
+        )

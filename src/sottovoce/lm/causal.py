@@ -1,23 +1,153 @@
-"""Any Hugging Face causal language model in a search: over words, or over the search's own tokens.
+"""Any Hugging Face causal language model in a search, over words.
 
-Needs the extra `neural-lm`. Word histories form a tree (`lm.causal_tree`), so that every piece of text is run
-once for all beams and utterances; a word of one piece is then a look-up.
+Needs the extra `neural-lm`. Word histories form a tree: every piece of text is run once for all beams and
+utterances, in padded batches, and a word of one piece is then a look-up. Each node stores the keys and
+values of its own tokens alone; those of its prefix are collected from its ancestors when it is continued.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from sottovoce.errors import LanguageModelError, MissingExtraError
 from sottovoce.lm.base import BLOCK_WORDS
-from sottovoce.lm.causal_tree import CausalTree, Node, NodeExtension
 from sottovoce.lm.neural import History
+from sottovoce.threads import all_torch_threads
+
+if TYPE_CHECKING:
+    from transformers.cache_utils import DynamicLayer
+
+
+_BATCH = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """A sequence: kv (n_layers, 2, n_heads, n_own, d) of its own last tokens, log_probs (V,) float32 of
+    the next token, and the number of its tokens."""
+
+    parent: Node | None
+    kv: Tensor
+    log_probs: Tensor
+    n_tokens: int
+
+    def path_kv(self) -> Tensor:
+        """Collect keys and values of all tokens (n_layers, 2, n_heads, n_tokens, d)."""
+        parts = [self.kv]
+        node = self.parent
+        while node is not None:
+            parts.append(node.kv)
+            node = node.parent
+        return torch.cat(parts[::-1], dim=3)
+
+
+class NodeExtension(NamedTuple):
+    """A node to continue (None: the empty sequence) and the tokens that follow."""
+
+    parent: Node | None
+    tokens: tuple[int, ...]
+
+
+class ContinuedNode(NamedTuple):
+    """The new node, and the log-probability of its tokens after the first, given those before."""
+
+    node: Node
+    inner: float
+
+
+class CausalTree:
+    """Runs a causal language model of transformers over continued sequences."""
+
+    def __init__(self, network: torch.nn.Module, device: torch.device) -> None:
+        self._network = network.eval().to(device)
+        self._device = device
+        taken = inspect.signature(network.forward).parameters
+        self._cache_argument = "cache" if "cache" in taken else "past_key_values"  # renamed in transformers 5
+        self.n_run = 0
+        """Tokens run through the network so far, padding aside."""
+
+    def extend(self, continuations: Sequence[NodeExtension]) -> list[ContinuedNode]:
+        """Continue nodes in batches; return the new ones in the order given."""
+        order = sorted(range(len(continuations)), key=lambda i: _length(continuations[i]))  # little padding
+        extended: dict[int, ContinuedNode] = {}
+        for begin in range(0, len(order), _BATCH):
+            places = order[begin : begin + _BATCH]
+            extended.update(zip(places, self._run([continuations[i] for i in places]), strict=True))
+        return [extended[i] for i in range(len(continuations))]
+
+    @torch.no_grad()
+    @all_torch_threads()
+    def _run(self, rows: Sequence[NodeExtension]) -> list[ContinuedNode]:
+        """Run one batch: padding stands left of the past and right of the new tokens."""
+        n_past = torch.tensor([0 if row.parent is None else row.parent.n_tokens for row in rows])
+        n_new = torch.tensor([len(row.tokens) for row in rows])
+        past, new = int(n_past.max()), int(n_new.max())
+        ids = torch.zeros((len(rows), new), dtype=torch.int64)
+        for place, row in enumerate(rows):
+            ids[place, : len(row.tokens)] = torch.tensor(row.tokens)
+        columns = torch.arange(past + new)
+        mask = (columns >= past - n_past[:, None]) & (columns < past + n_new[:, None])
+        positions = (n_past[:, None] + torch.arange(new)).clamp_max(int((n_past + n_new).max()) - 1)
+        logits, kv = self._forward(ids, mask, positions, _padded_past(rows, past))
+        self.n_run += int(n_new.sum())
+        return [
+            _continued(row, logits[place], kv[:, :, place, :, past : past + len(row.tokens)])
+            for place, row in enumerate(rows)
+        ]
+
+    def _forward(
+        self, ids: Tensor, mask: Tensor, positions: Tensor, past: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Logits (R, n_new, V), and keys and values (n_layers, 2, R, n_heads, n_past + n_new, d)."""
+        from transformers.cache_utils import DynamicCache, DynamicLayer
+
+        cache = DynamicCache()
+        for layer in range(0 if past is None else len(past)):
+            assert past is not None
+            cache.update(past[layer, 0], past[layer, 1], layer)
+        output = self._network(
+            input_ids=ids.to(self._device),
+            attention_mask=mask.to(self._device, torch.int64),
+            position_ids=positions.to(self._device),
+            use_cache=True,
+            **{self._cache_argument: cache},
+        )
+        layers = [_stacked(layer) for layer in cache.layers if isinstance(layer, DynamicLayer)]
+        return output.logits, torch.stack(layers)
+
+
+def _length(continuation: NodeExtension) -> int:
+    return len(continuation.tokens) + (0 if continuation.parent is None else continuation.parent.n_tokens)
+
+
+def _padded_past(rows: Sequence[NodeExtension], width: int) -> Tensor | None:
+    """Keys and values (n_layers, 2, R, n_heads, width, d), padded at the left."""
+    if not width:
+        return None
+    paths = [row.parent.path_kv() for row in rows if row.parent is not None]
+    padded = [torch.nn.functional.pad(kv, (0, 0, width - kv.shape[3], 0)) for kv in paths]
+    return torch.stack(padded, dim=2)
+
+
+def _continued(row: NodeExtension, logits: Tensor, kv: Tensor) -> ContinuedNode:
+    log_probs = logits[: len(row.tokens)].float().log_softmax(dim=1)
+    inner = sum(float(log_probs[i, token]) for i, token in enumerate(row.tokens[1:]))
+    n_tokens = _length(row)
+    return ContinuedNode(Node(row.parent, kv.clone(), log_probs[-1].clone(), n_tokens), inner)
+
+
+def _stacked(layer: DynamicLayer) -> Tensor:
+    assert layer.keys is not None
+    assert layer.values is not None
+    return torch.stack((layer.keys, layer.values))
 
 
 class PieceTokenizer(Protocol):
@@ -84,8 +214,16 @@ class CausalWordModel:
             self._scores.clear()
 
     def score_words(self, pairs: Sequence[tuple[History, str]]) -> Mapping[tuple[History, str], float]:
+        cut = {pair: (_context(pair[0]), pair[1]) for pair in pairs}
         with self._lock:
-            return self._score_words(pairs)
+            wanted = [pair for pair in dict.fromkeys(cut.values()) if pair not in self._scores]
+            self._require([history for history, _ in wanted])
+            for history, word in wanted:
+                pieces = self._split(word)
+                if len(pieces) == 1:
+                    self._scores[history, word] = float(self._nodes[history].log_probs[pieces[0]])
+            self._extend([pair for pair in wanted if pair not in self._scores])
+            return {pair: self._scores[key] for pair, key in cut.items()}
 
     def score_ends(self, histories: Sequence[History]) -> Mapping[History, float]:
         cut = {history: _context(history) for history in histories}
@@ -93,24 +231,12 @@ class CausalWordModel:
             self._require(list(cut.values()))
             return {history: float(self._nodes[key].log_probs[self._eos]) for history, key in cut.items()}
 
-    def _score_words(self, pairs: Sequence[tuple[History, str]]) -> Mapping[tuple[History, str], float]:
-        cut = {pair: (_context(pair[0]), pair[1]) for pair in pairs}
-        wanted = [pair for pair in dict.fromkeys(cut.values()) if pair not in self._scores]
-        self._require([history for history, _ in wanted])
-        for history, word in wanted:
-            pieces = self._split(word)
-            if len(pieces) == 1:
-                self._scores[history, word] = float(self._nodes[history].log_probs[pieces[0]])
-        self._extend([pair for pair in wanted if pair not in self._scores])
-        return {pair: self._scores[key] for pair, key in cut.items()}
-
     def _split(self, word: str) -> tuple[int, ...]:
         if word not in self._pieces:
             self._pieces[word] = tuple(self._tokenizer.encode(" " + word, add_special_tokens=False))
         return self._pieces[word]
 
     def _require(self, histories: Sequence[History]) -> None:
-        """Make the nodes of histories and of all their prefixes, shorter ones first."""
         if () not in self._nodes and histories:
             self._nodes[()] = self._tree.extend([NodeExtension(None, (self._bos,))])[0].node
         missing = {h[:n] for h in set(histories) for n in range(1, len(h) + 1)} - self._nodes.keys()
@@ -118,7 +244,6 @@ class CausalWordModel:
             self._extend([(h[:-1], h[-1]) for h in missing if len(h) == length])
 
     def _extend(self, pairs: Sequence[tuple[History, str]]) -> None:
-        """Make the nodes of histories plus one word, from the nodes of the histories."""
         parents = [self._nodes[history] for history, _ in pairs]
         continuations = [
             NodeExtension(parent, self._split(word)) for parent, (_, word) in zip(parents, pairs, strict=True)
@@ -133,61 +258,8 @@ class CausalWordModel:
             self._scores[history, word] = first + extended.inner
 
 
-class CausalTokenModel:
-    """A causal model whose ids are the search's own, such as one trained on Whisper's tokens.
-
-    A `LanguageModel` with (N,) int64 states: indices in a list of sequences, each of which is run once.
-    n_tokens: ids that are scored. bos, eos: tokens that begin and end a text. device: None: the CPU.
-    """
-
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        n_tokens: int,
-        *,
-        bos: int,
-        eos: int,
-        device: torch.device | None = None,
-    ) -> None:
-        self._tree = CausalTree(model, device or torch.device("cpu"))
-        self.n_tokens = n_tokens
-        self._eos = eos
-        self._nodes = [self._tree.extend([NodeExtension(None, (bos,))])[0].node]
-        self._places: dict[tuple[int, int], int] = {}
-
-    def start(self, n: int) -> Tensor:
-        return torch.zeros(n, dtype=torch.int64)
-
-    def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        rows = self._log_probs(states)
-        if tokens is None:
-            return rows[:, : self.n_tokens].to(states.device), states
-        pairs = list(zip(states.tolist(), tokens.tolist(), strict=True))
-        new = [pair for pair in dict.fromkeys(pairs) if pair not in self._places]
-        extended = self._tree.extend([NodeExtension(self._nodes[state], (token,)) for state, token in new])
-        for pair, each in zip(new, extended, strict=True):
-            self._places[pair] = len(self._nodes)
-            self._nodes.append(each.node)
-        scores = rows.to(states.device).gather(1, tokens[:, None])[:, 0]
-        return scores, torch.tensor([self._places[pair] for pair in pairs], device=states.device)
-
-    def finish(self, states: Tensor) -> Tensor:
-        return self._log_probs(states)[:, self._eos].to(states.device)
-
-    def select(self, states: Tensor, rows: Tensor) -> Tensor:
-        return states[rows]
-
-    def forget(self) -> None:
-        """Drop all sequences but the empty one; states from before are void."""
-        del self._nodes[1:]
-        self._places.clear()
-
-    def _log_probs(self, states: Tensor) -> Tensor:
-        return torch.stack([self._nodes[state].log_probs for state in states.tolist()])
-
-
 def _gguf(name: str) -> tuple[str, str | None]:
-    """Where a model lies, and its file there if it is one of llama.cpp's. Raises OSError: it is not there."""
+    """Return a model's folder, and its file if it is llama.cpp's. Raises: OSError for a missing file."""
     path = Path(name)
     if path.suffix != ".gguf":
         return name, None
@@ -197,6 +269,6 @@ def _gguf(name: str) -> tuple[str, str | None]:
 
 
 def _context(history: History) -> History:
-    """The part of a history that is used: whole blocks are dropped, so that nodes can be reused."""
+    """Drop whole blocks of long histories, so that nodes can be reused."""
     n_blocks = len(history) // BLOCK_WORDS
     return history if n_blocks < 2 else history[(n_blocks - 1) * BLOCK_WORDS :]

@@ -1,31 +1,36 @@
-"""Shallow fusion: any number of language models over the tokens of a search, weighted, as one object.
+"""Shallow fusion: any number of weighted language models as one object, over tokens, or over the words of
+a lexicon.
 
-For Whisper's beam search `ShallowFusion` is a `LanguageModel`, for the CTC prefix search a `PrefixScorer`.
+For Whisper's beam search `ShallowFusion` is a `LanguageModel`, for the CTC prefix search a
+`PrefixScorer`. `WordFusion` is a `PrefixScorer` over the labels of a CTC model under a lexicon: word
+language models are scored where words end, and token models (phrase boosting over labels, a character
+n-gram) can join in. Look-ahead (Ortmanns et al. 1997; flashlight's smearing) gives a hypothesis inside a
+word the best score of the words that are still possible, and takes it back where the word ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from sottovoce.errors import LanguageModelError, OptionError
+from sottovoce.lm.automata import flat_models, token_scorer, word_scorer
 from sottovoce.lm.base import (
     Arcs,
     Automaton,
     AutomatonModel,
+    ContextFreeModel,
     Endings,
     FlatModels,
     FlatScorer,
     LanguageModel,
-    stays_on_device,
 )
-from sottovoce.lm.flat import flat_models, token_scorer
+from sottovoce.lm.lexicon import ROOT, Lexicon
 
 NEVER = float("-inf")
-TensorModel = LanguageModel[Tensor]
-"""A language model whose states are (N,) int64."""
 
 
 class Relabelled:
@@ -35,7 +40,7 @@ class Relabelled:
     Raises: LanguageModelError for ids that the model does not have.
     """
 
-    def __init__(self, model: TensorModel, ids: Tensor) -> None:
+    def __init__(self, model: LanguageModel, ids: Tensor) -> None:
         if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < model.n_tokens:
             raise LanguageModelError(
                 f"language model: expected ids below {model.n_tokens}, got up to {int(ids.max())}"
@@ -58,13 +63,6 @@ class Relabelled:
     def finish(self, states: Tensor) -> Tensor:
         return self._model.finish(states)
 
-    def select(self, states: Tensor, rows: Tensor) -> Tensor:
-        return states[rows]
-
-    @property
-    def stays_on_device(self) -> bool:
-        return stays_on_device(self._model)
-
     def automaton(self) -> Automaton | None:
         """Return the model inside as arrays under these ids; None where it has no such form."""
         inside = self._model.automaton() if isinstance(self._model, AutomatonModel) else None
@@ -83,7 +81,7 @@ class ShallowFusion:
     Raises: OptionError unless there is one weight a model, and models have the same number of tokens.
     """
 
-    def __init__(self, models: Sequence[TensorModel], weights: Sequence[float]) -> None:
+    def __init__(self, models: Sequence[LanguageModel], weights: Sequence[float]) -> None:
         if len(models) != len(weights) or not models:
             raise OptionError(
                 f"fusion: expected a weight per model, got {len(models)} models and {len(weights)} weights"
@@ -105,10 +103,6 @@ class ShallowFusion:
     @property
     def word_separator(self) -> int | None:
         return None
-
-    @property
-    def stays_on_device(self) -> bool:
-        return all(map(stays_on_device, self._models))
 
     def start(self, n: int, device: torch.device | None = None) -> Tensor:
         return torch.stack([model.start(n).to(device) for model in self._models], dim=1)
@@ -172,3 +166,202 @@ def weighted_scores(scores: Tensor, weight: float) -> Tensor:
     if weight == 1.0:
         return scores
     return torch.where(scores == NEVER, scores, scores * weight)
+
+
+IMPOSSIBLE = -228.0
+"""Natural log-probability inside words that are impossible: about log10 -99, as ARPA files have it."""
+UNKNOWN_SHARE = 0.7
+"""Of an unknown word's price, what is taken where it begins; the rest is taken where it ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class WordModel:
+    """A language model over words, with a weight.
+
+    ids: (n_words,) int64, the model's id of every word of the lexicon (None, the unknown word, included).
+    """
+
+    model: LanguageModel
+    ids: Tensor
+    weight: float
+
+
+class WordFusion:
+    """A lexicon, models over its words, and models over the tokens that spell them.
+
+    word_score: added for every word. unknown_score: added for every unknown word besides.
+    look_ahead: use the first word model's unigrams inside words; changes what a narrow beam keeps, not
+    the score of a finished hypothesis.
+    States are (N, 1 + n_word_models + n_token_models) int64: the lexicon's node first.
+    Raises: OptionError for ids that do not cover the lexicon, token models of another number of tokens, and
+        look_ahead without a word model.
+    """
+
+    def __init__(
+        self,
+        lexicon: Lexicon,
+        models: Sequence[WordModel] = (),
+        *,
+        word_score: float = 0.0,
+        unknown_score: float = 0.0,
+        look_ahead: bool = False,
+        tokens: ShallowFusion | None = None,
+    ) -> None:
+        for model in models:
+            if len(model.ids) != len(lexicon.words):
+                raise OptionError(
+                    f"word models: expected {len(lexicon.words)} word ids, got {len(model.ids)}"
+                )
+        if tokens is not None and tokens.n_tokens != lexicon.n_tokens:
+            raise OptionError(f"token models: expected {lexicon.n_tokens} tokens, got {tokens.n_tokens}")
+        if look_ahead and not models:
+            raise OptionError("look_ahead: expected a word model to look ahead with, got none")
+        self._lexicon = lexicon
+        self._n_words = len(lexicon.words)
+        self._models = tuple(models)
+        self._tokens = tokens
+        self._word_scores = torch.full((len(lexicon.words),), float(word_score), device=lexicon.device)
+        if lexicon.unknown is not None:
+            self._word_scores[lexicon.unknown] += unknown_score
+        self._ahead = self._unigrams() if look_ahead else None
+
+    @property
+    def n_tokens(self) -> int:
+        return self._lexicon.n_tokens
+
+    @property
+    def n_arcs(self) -> int:
+        return self._lexicon.n_arcs
+
+    @property
+    def word_separator(self) -> int | None:
+        return self._lexicon.separator
+
+    @property
+    def words(self) -> tuple[str | None, ...]:
+        """The words of marks 1, 2, …; None is the unknown word."""
+        return self._lexicon.words
+
+    def start(self, n: int, device: torch.device | None = None) -> Tensor:
+        columns = [torch.full((n, 1), ROOT, device=device)]
+        columns += [word.model.start(n)[:, None].to(device) for word in self._models]
+        columns += [] if self._tokens is None else [self._tokens.start(n, device)]
+        return torch.cat(columns, dim=1)
+
+    def arcs(self, states: Tensor, tokens: Tensor) -> Arcs:
+        found = self._lexicon.arcs(states[:, 0], tokens)  # (N, M, A)
+        scores, after = self._score_ended_words(states, found.marks, found.exists, tokens)
+        if self._ahead is not None:
+            scores = scores + self._ahead[found.nodes] - self._ahead[states[:, 0]][:, None, None]
+        columns = [found.nodes[..., None], after]
+        if self._tokens is not None:
+            token_arcs = self._tokens.arcs(states[:, 1 + len(self._models) :], tokens)
+            scores = scores + token_arcs.scores
+            columns.append(token_arcs.states.expand(*scores.shape, -1))
+        scores = scores.masked_fill(~found.exists, NEVER)
+        return Arcs(scores, found.marks, torch.cat(columns, dim=-1))
+
+    def endings(self, states: Tensor) -> Endings:
+        marks, exists = self._lexicon.endings(states[:, 0])  # (N, E)
+        scores, after = self._score_ended_words(states, marks[:, None], exists[:, None])
+        scores, after = scores[:, 0], after[:, 0]
+        for i, word in enumerate(self._models):
+            ends = word.model.finish(after[..., i].reshape(-1)).view(scores.shape)
+            scores = scores + weighted_scores(ends, word.weight)
+        if self._ahead is not None:
+            scores = scores - self._ahead[states[:, 0]][:, None]
+        if self._tokens is not None:
+            scores = scores + self._tokens.finish(states[:, 1 + len(self._models) :])[:, None]
+        return Endings(scores.masked_fill(~exists, NEVER), marks)
+
+    def flat(self) -> FlatScorer | None:
+        """Return the fusion as arrays, for compiled searches; None where a model has no such form."""
+        weighted = [(Relabelled(word.model, word.ids), word.weight) for word in self._models]
+        words = flat_models(weighted, self._n_words)
+        tokens = flat_models((), self.n_tokens) if self._tokens is None else self._tokens.flat_models()
+        if words is None or tokens is None:
+            return None
+        ahead = torch.zeros(self._lexicon.n_nodes) if self._ahead is None else self._ahead
+        lexicon = self._lexicon.flat(ahead, self._word_scores)
+        return word_scorer(lexicon, words, tokens, self.n_arcs)
+
+    def _score_ended_words(
+        self, states: Tensor, marks: Tensor, exists: Tensor, tokens: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Score the words that arcs end: (N, M, A); return the word models' states after them (N, M, A, n)
+        too.
+
+        tokens: (N, M) of the arcs; None: M is 1.
+        """
+        n_models = len(self._models)
+        before = states[:, 1 : 1 + n_models]
+        ends = (marks > 0) & (marks <= self._n_words) & exists
+        after = before[:, None, None, :].expand(*marks.shape, n_models)
+        if self._may_wait(marks.device):
+            return self._score_sparse(after, marks, ends)
+        if tokens is None or self._lexicon.separator is None:
+            return self._score_dense(after, marks, ends)
+        return self._score_separator(after, marks, ends, tokens == self._lexicon.separator)
+
+    @staticmethod
+    def _may_wait(device: torch.device) -> bool:
+        return device.type == "cpu"
+
+    def _score_sparse(self, states: Tensor, marks: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
+        rows = ends.reshape(-1).nonzero()[:, 0]
+        scores = torch.zeros(marks.numel())
+        flat = states.reshape(marks.numel(), len(self._models))
+        gained, moved = self._score_words(flat[rows], marks.reshape(-1)[rows] - 1)
+        scores[rows] = gained
+        if self._models:
+            flat = flat.index_copy(0, rows, moved)
+        return scores.view(marks.shape), flat.view(states.shape)
+
+    def _score_dense(self, states: Tensor, marks: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
+        """Score every arc: to pick out the few would wait for the device."""
+        words = (marks - 1).clamp(0, self._n_words - 1).reshape(-1)
+        gained, moved = self._score_words(states.reshape(marks.numel(), len(self._models)), words)
+        scores = gained.view(marks.shape).masked_fill(~ends, 0.0)
+        return scores, torch.where(ends[..., None], moved.view(states.shape), states)
+
+    def _score_separator(
+        self, states: Tensor, marks: Tensor, ends: Tensor, is_separator: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Score the arcs of the separator alone: no others end words. is_separator: (N, M) bool, at most one
+        a row.
+        """
+        column = is_separator.to(torch.uint8).argmax(dim=1)[:, None, None]  # the first where there is none
+        place = column.expand(-1, -1, marks.shape[2])
+        places = place[..., None].expand(-1, -1, -1, states.shape[3])
+        scores, moved = self._score_dense(
+            states.gather(1, places), marks.gather(1, place), ends.gather(1, place)
+        )
+        return torch.zeros_like(scores).expand(marks.shape).scatter(1, place, scores), states.scatter(
+            1, places, moved
+        )
+
+    def _score_words(self, states: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
+        """Score words (n,) after the word models' states (n, n_models); return the states after them too."""
+        scores = self._word_scores[words]
+        after = []
+        for i, word in enumerate(self._models):
+            gained, moved = word.model.score(states[:, i], word.ids[words])
+            scores = scores + weighted_scores(gained, word.weight)
+            after.append(moved)
+        return scores, torch.stack(after, dim=1) if after else states
+
+    def _unigrams(self) -> Tensor:
+        """Look-ahead (n_nodes,): the first model's score of each word without context.
+
+        That of the unknown word is a share of its whole price, the scores of its end included.
+        """
+        word = self._models[0]
+        model, n_words = word.model, len(word.ids)
+        states = model.null_context(n_words) if isinstance(model, ContextFreeModel) else model.start(n_words)
+        scores, _ = model.score(states.to(word.ids.device), word.ids)
+        # A word that is impossible alone may be possible after others.
+        scores = scores.clamp_min(IMPOSSIBLE) * word.weight
+        if self._lexicon.unknown is not None:
+            price = scores[self._lexicon.unknown] + self._word_scores[self._lexicon.unknown]
+            scores[self._lexicon.unknown] = UNKNOWN_SHARE * price
+        return self._lexicon.look_ahead(scores)

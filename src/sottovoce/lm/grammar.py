@@ -1,8 +1,8 @@
 """Grammars beside a search: texts have the form that a GBNF file describes, or are penalised.
 
-GBNF is llama.cpp's and whisper.cpp's notation of context-free grammars: rules `name ::= …` of quoted text,
-character classes, `|`, `( )`, `?`, `*` and `+`; the text of an utterance is `root`. The grammar engine is
-`llguidance`, which tells of a prefix which tokens may come next.
+GBNF is llama.cpp's and whisper.cpp's notation of context-free grammars: rules `name ::= …` of quoted
+text, character classes, `|`, `( )`, `?`, `*` and `+`; the text of an utterance is `root`. The grammar
+engine is `llguidance`, which returns the tokens that may follow a prefix.
 
 States are numbers of prefixes, which are kept while they are few: a search goes on from the newest ones.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,96 @@ import torch
 from torch import Tensor
 
 from sottovoce.errors import LanguageModelError, MissingExtraError, OptionError
-from sottovoce.lm.gbnf import NAME, QUOTED, RULE, endless_rules, left_open
 from sottovoce.text.files import read_text
 from sottovoce.text.unicode_forms import composed
+
+RULE = re.compile(r"^\s*([A-Za-z_][\w-]*)\s*::=", re.MULTILINE)
+QUOTED = r'"(?:\\.|[^"\\\n])*"|\[(?:\\.|[^\]\\\n])*\]'
+NAME = r"[A-Za-z_][\w-]*"
+_COMMENT = re.compile(rf"({QUOTED})|#[^\n]*")
+_SYMBOL = re.compile(rf"{QUOTED}|{NAME}|\{{[^}}\n]*\}}|[()|?*+.]")
+
+
+def left_open(text: str) -> tuple[int, str] | None:
+    """Find the first line, counted from 1, that does not close a quotation mark or bracket; return which
+    too.
+    """
+    for number, line in enumerate(text.splitlines(), 1):
+        rest = _COMMENT.sub("", line)
+        if mark := re.search(r'["\[]', rest):
+            return number, mark[0]
+    return None
+
+
+def endless_rules(text: str) -> set[str]:
+    """Find the rules of a grammar that no finite text satisfies, as `loop ::= "x" loop`.
+
+    A name without a rule counts as one that can be satisfied: the grammar engine reports it.
+    """
+    bodies = dict(rules(text))
+    ends: set[str] = set()
+    while True:
+        found = {
+            name
+            for name, symbols in bodies.items()
+            if _RuleReader(symbols, ends | _undefined(symbols, bodies)).choice()
+        }
+        if found == ends:
+            return set(bodies) - ends
+        ends = found
+
+
+def rules(text: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield every rule's name and the symbols of its body."""
+    plain = _COMMENT.sub(lambda piece: piece[1] or "", text)
+    heads = list(RULE.finditer(plain))
+    for head, following in zip(heads, [*heads[1:], None], strict=True):
+        body = plain[head.end() : following.start() if following else len(plain)]
+        yield head[1], _SYMBOL.findall(body)
+
+
+def _undefined(symbols: list[str], bodies: dict[str, list[str]]) -> set[str]:
+    return {symbol for symbol in symbols if symbol not in bodies}
+
+
+class _RuleReader:
+    """Goes through the body of a rule; ends: the names in which a text can end."""
+
+    def __init__(self, symbols: list[str], ends: set[str]) -> None:
+        self._symbols = symbols
+        self._ends = ends
+        self._at = 0
+
+    def choice(self) -> bool:
+        """Whether one of the alternatives ends."""
+        can_end = self._sequence()
+        while self._next() == "|":
+            self._at += 1
+            can_end |= self._sequence()
+        return can_end
+
+    def _sequence(self) -> bool:
+        can_end = True
+        while self._next() not in ("", "|", ")"):
+            can_end &= self._item()
+        return can_end
+
+    def _item(self) -> bool:
+        symbol = self._next()
+        self._at += 1
+        if symbol == "(":
+            can_end = self.choice()
+            self._at += 1
+        else:
+            can_end = symbol[0] in '"[.' or symbol in self._ends
+        while (sign := self._next()) and (sign in "?*+" or sign[0] == "{"):
+            can_end |= sign in "?*" or sign.startswith(("{0", "{,"))
+            self._at += 1
+        return can_end
+
+    def _next(self) -> str:
+        return self._symbols[self._at] if self._at < len(self._symbols) else ""
+
 
 START, BROKEN = 0, -1
 """States: the empty prefix; a prefix outside the grammar, after which nothing is penalised."""
@@ -74,20 +161,11 @@ class Grammar:
         return f'root ::= " "? {rule}\n{body}\n'
 
 
-@dataclass(slots=True)
-class _Prefix:
-    """A prefix: another prefix and one more token."""
-
-    parent: int
-    token: int
-
-
 class GrammarModel:
     """A grammar over the text tokens of a tokenizer, as a language model; states are (N,) int64.
 
     token_bytes: of every token. encode: text into tokens, for text that the grammar forces. penalty: what a
-    token costs that the grammar does not allow (nats); None: it is forbidden. An utterance may be empty:
-    whether there is speech, others decide.
+    token costs that the grammar does not allow (nats); None: it is forbidden. An utterance may be empty.
 
     Raises: MissingExtraError without llguidance; LanguageModelError for a grammar that it cannot read or that
         nothing could satisfy; OptionError for a penalty below 0.
@@ -108,7 +186,8 @@ class GrammarModel:
         self._refused = -float("inf") if penalty is None else -penalty
         self._device = device or torch.device("cpu")
         self._first = _matcher(grammar, token_bytes, encode)
-        self._prefixes: list[_Prefix] = [_Prefix(BROKEN, BROKEN)]
+        self._prefixes: list[tuple[int, int]] = [(BROKEN, BROKEN)]
+        """Of each prefix the number of the one before, and its last token."""
         self._numbers: dict[tuple[int, int], int] = {}
         self._places: OrderedDict[int, Any] = OrderedDict()
         self._scores: OrderedDict[int, Tensor] = OrderedDict()
@@ -147,9 +226,6 @@ class GrammarModel:
         ]
         return torch.tensor(ends, device=states.device)
 
-    def select(self, states: Tensor, rows: Tensor) -> Tensor:
-        return states[rows]
-
     def _allows_something(self, token_bytes: Sequence[bytes]) -> bool:
         """Whether an utterance has a beginning, the space before it aside."""
         firsts = (self._row(START) == 0).nonzero()[:, 0].tolist()
@@ -158,7 +234,6 @@ class GrammarModel:
         return bool(firsts)
 
     def _row(self, state: int) -> Tensor:
-        """Scores (n_tokens,) of every next token."""
         if state in self._scores:
             self._scores.move_to_end(state)
             return self._scores[state]
@@ -175,19 +250,19 @@ class GrammarModel:
         number = self._numbers.get((state, token))
         if number is None:
             number = self._numbers[state, token] = len(self._prefixes)
-            self._prefixes.append(_Prefix(state, token))
+            self._prefixes.append((state, token))
         return number
 
     def _place(self, state: int) -> Any:
-        """The place in the grammar after a prefix; nobody may move it."""
+        """Return the matcher after a prefix, which must not be moved."""
         if state == START:
             return self._first
         if state in self._places:
             self._places.move_to_end(state)
             return self._places[state]
-        prefix = self._prefixes[state]
-        place = self._place(prefix.parent).deep_copy()
-        place.consume_token(prefix.token)
+        before, token = self._prefixes[state]
+        place = self._place(before).deep_copy()
+        place.consume_token(token)
         _keep(self._places, state, place, most=CACHE_SIZE)
         return place
 
@@ -199,7 +274,7 @@ def _keep(cache: OrderedDict[int, Any], key: int, value: Any, *, most: int) -> N
 
 
 class _Tokens:
-    """A tokenizer as llguidance asks for one."""
+    """A tokenizer in the form that llguidance expects."""
 
     bos_token_id = None
 
@@ -214,7 +289,6 @@ class _Tokens:
 
 
 def _matcher(grammar: Grammar, token_bytes: Sequence[bytes], encode: Callable[[str], list[int]]) -> Any:
-    """The engine before the first token."""
     try:
         from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
         from llguidance.gbnf_to_lark import gbnf_to_lark

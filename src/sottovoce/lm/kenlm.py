@@ -1,13 +1,16 @@
 """KenLM models through the `kenlm` package (an extra): binaries that only KenLM itself can read.
 
-KenLM's Python interface scores one word at a time: every pair of state and word is computed once and cached
-in a table that compiled searches read without a call. ARPA files need no call at all in `lm.ngram`.
+KenLM's Python interface scores one word at a time: every pair of state and word is computed once and
+cached in a table that compiled searches read without a call. ARPA files need no call at all in
+`lm.ngram`. It does not list its words either: in a binary they stand at the end, in the order of their
+ids, each before a null byte.
 """
 
 from __future__ import annotations
 
 import ctypes
 import math
+import mmap
 import struct
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -21,11 +24,52 @@ from torch import Tensor
 
 from sottovoce.errors import LanguageModelError, MissingExtraError, cause_of
 from sottovoce.lm.base import CACHE_ENTRY, END, Automaton, CallbackLm
-from sottovoce.lm.kenlm_words import words_of_binary
 from sottovoce.text.unicode_forms import composed, decomposed, indexed_by_form
 
 if TYPE_CHECKING:
     import kenlm
+
+
+_FIRST = b"<unk>\0"
+"""What the list begins with in every binary."""
+
+
+def words_of_binary(path: Path) -> tuple[str, ...]:
+    """Read the words of a KenLM binary, <unk> first.
+
+    Raises: LanguageModelError for a file that cannot be read, or was built without its words.
+    """
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return _last_words(content)
+    except (OSError, ValueError) as error:
+        reason = cause_of(error) if isinstance(error, OSError) else str(error)
+        raise LanguageModelError(f"{path}: expected a KenLM binary with its words, got {reason}") from error
+
+
+def _last_words(content: mmap.mmap) -> tuple[str, ...]:
+    """Find the earliest place from which on there is nothing but words. Raises: ValueError without one."""
+    found: tuple[str, ...] = ()
+    place = content.rfind(_FIRST)
+    while place >= 0:
+        words = _words(content[place:])
+        if words is None:
+            break
+        found = words
+        place = content.rfind(_FIRST, 0, place + len(_FIRST) - 1)
+    if not found:
+        raise ValueError("one without")
+    return found
+
+
+def _words(tail: bytes) -> tuple[str, ...] | None:
+    if not tail.endswith(b"\0") or b"\0\0" in tail:
+        return None
+    try:
+        return tuple(tail[:-1].decode().split("\0"))
+    except UnicodeDecodeError:
+        return None
+
 
 _LN10 = math.log(10)
 _FREE = 0
@@ -115,7 +159,6 @@ class KenlmModel:
             return {}
 
     def _own_form(self, word: str) -> str:
-        """The Unicode form of a word that the model has; the word itself where it has none."""
         if word.isascii() or word in self._model:
             return word
         normal = composed(word)
@@ -151,9 +194,6 @@ class KenlmModel:
             score = self._model.BaseScore(self._states[state], "</s>", self._state())
             scores.append(score * _LN10)
         return torch.tensor(scores, device=states.device)
-
-    def select(self, states: Tensor, rows: Tensor) -> Tensor:
-        return states[rows]
 
     def automaton(self) -> Automaton:
         """Return the model as a `CallbackLm` of compiled code; no word scores above 0."""
@@ -201,7 +241,6 @@ class KenlmModel:
             cells[2 * place] = key
 
     def _follow(self, state: int, word: int) -> tuple[float, int]:
-        """Score a word after a state; return the next state too. Each pair is computed once."""
         key = (state, word)
         if key not in self._after:
             with self._lock:
@@ -214,7 +253,6 @@ class KenlmModel:
         return score, self._index_of(after)
 
     def _index_of(self, state: kenlm.State) -> int:
-        """Index of one of KenLM's states, which is stored if it is new."""
         n_states = len(self._states)
         index = self._indices.setdefault(state, n_states)
         if index == n_states:

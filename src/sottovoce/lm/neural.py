@@ -15,17 +15,16 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from sottovoce.lm.base import HistoryWord, WordHistory
-from sottovoce.lm.fusion import TensorModel
+from sottovoce.lm.base import HistoryWord, LanguageModel, WordHistory
 
 History = tuple[str, ...]
 CACHED_HISTORIES = 2000
-"""Words that a model is asked for before it begins anew, unless more are scored at once; a large model stores
-a quarter of a megabyte for each.
+"""Words that a model scores before its caches are dropped, unless more are scored at once; a large model
+stores a quarter of a megabyte for each.
 """
 CACHE_FACTOR = 16
-"""It is asked for at least this many times the histories scored at once, so that beams of a batch do not
-evict each other.
+"""At least this many times the histories scored at once are kept, so that beams of a batch do not evict each
+other.
 """
 
 
@@ -47,7 +46,7 @@ class WordLanguageModel(Protocol):
         ...
 
 
-class VocabularyModel(TensorModel, Protocol):
+class VocabularyModel(LanguageModel, Protocol):
     """A `LanguageModel` whose tokens are words."""
 
     def ids(self, words: Sequence[str]) -> list[int]: ...
@@ -79,8 +78,8 @@ class NeuralRescorer:
 
     weight: times the neural log-probability. replaces: the model whose scores are subtracted; None: none.
     Each (history, word) is scored once however many beams and utterances share it. Scores live as long as
-    their histories. The model begins anew, and may drop its caches, at `forget` and once it was asked for so
-    many words, as in a stream without end. Threads may share it: they score one after the other.
+    their histories. The model begins anew, and may drop its caches, at `forget` and after so many words, as
+    in a stream without end. Threads may share it: they score one after the other.
     cache_size: words that are never too many.
     """
 
@@ -103,18 +102,15 @@ class NeuralRescorer:
 
     def adjustments(self, histories: Sequence[WordHistory], *, final: bool) -> list[float]:
         with self._lock:
-            return self._adjustments(histories, final=final)
-
-    def _adjustments(self, histories: Sequence[WordHistory], *, final: bool) -> list[float]:
-        self._score(histories)
-        entries = [self._scored[history] for history in histories]
-        values = [self._weight * each.neural - each.ngram for each in entries]
-        if final:
-            self._score_ends(histories)
-            values = [v + self._ends[history] for v, history in zip(values, histories, strict=True)]
-        if self._n_requested > max(self._cache_size, CACHE_FACTOR * len(histories)):
-            self._begin()
-        return values
+            self._score(histories)
+            entries = [self._scored[history] for history in histories]
+            values = [self._weight * each.neural - each.ngram for each in entries]
+            if final:
+                self._score_ends(histories)
+                values = [v + self._ends[history] for v, history in zip(values, histories, strict=True)]
+            if self._n_requested > max(self._cache_size, CACHE_FACTOR * len(histories)):
+                self._begin()
+            return values
 
     @property
     def n_cached(self) -> int:
@@ -193,7 +189,7 @@ class NeuralRescorer:
 
 
 def _pair(history: WordHistory) -> tuple[History, str]:
-    """What a model is asked for: the words before the last one, and that one."""
+    """Return the words before the last one of a history, and that one."""
     assert history.before is not None
     assert history.word is not None
     return history.before.context(), history.word.text

@@ -1,36 +1,131 @@
 """N-gram language models of any order, batched, on any device; behind `lm.base.LanguageModel`.
 
 Memory: 20 bytes per n-gram of the highest order (key, weight, next state) and 32 per lower one (the
-back-off and its node besides), plus 4 per (node, token) pair where the model is small enough for a
-spelled-out table (`lm.table.DENSE_ENTRIES`).
+back-off and its node besides), plus 4 per (node, token) pair where the model is small enough for a dense
+table (`lm.automata.DENSE_ENTRIES`).
+
+Parsed ARPA files are cached on this machine: read once, mapped into memory from then on. An entry lies in
+`ngrams`, next to the fetched models, under a name made from the file's path. It counts while the file's
+size and time of change are those that it was made of; it appears whole or not at all, and whatever is
+wrong with it, the file is parsed. Entries of files that are gone are removed when another one is written.
 """
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from sottovoce.errors import LanguageModelError
 from sottovoce.lm.arpa import ArpaFile, ArpaNgrams, read_arpa
-from sottovoce.lm.base import Automaton
-from sottovoce.lm.flat import automaton_of
-from sottovoce.lm.ngram_cache import LEAST_BYTES, CachedNgrams, read_ngrams, write_ngrams
-from sottovoce.lm.table import BackoffTable, backoff_table
+from sottovoce.lm.automata import BackoffTable, KeyTable, automaton_of, backoff_table
+from sottovoce.lm.base import Automaton, Bools, Floats, Ints
+from sottovoce.models.checkpoint.writing import as_os_error, whole_file
+from sottovoce.models.sources.cache import cache_root
 from sottovoce.text.unicode_forms import composed, indexed_by_form
+
+logger = logging.getLogger(__name__)
+
+LEAST_BYTES = 2**18
+"""Smaller files are parsed in a few hundredths of a second."""
+_FORMAT = "1"
+_TENSORS = ("weights", "targets", "first", "root_weights", "root_targets", "backoff", "parent")
+
+
+@dataclass(frozen=True, slots=True)
+class CachedNgrams:
+    """The words of an n-gram model in the order of their ids, its table, and its order."""
+
+    words: list[str]
+    table: BackoffTable
+    order: int
+
+
+def ngram_folder() -> Path:
+    """Return the folder of parsed n-gram models."""
+    return cache_root() / "ngrams"
+
+
+def read_ngrams(path: Path) -> CachedNgrams | None:
+    """Map the entry of an ARPA file; None where there is none that is of this very file."""
+    try:
+        with safe_open(_entry(path), framework="pt") as entry:
+            about = entry.metadata() or {}
+            if any(about.get(name) != value for name, value in _source(path).items()):
+                return None
+            tensors = {name: entry.get_tensor(name) for name in entry.keys()}  # noqa: SIM118  # no mapping
+        return _ngrams(tensors, about)
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        logger.debug("%s: not from the cache (%s)", path, error)
+        return None
+
+
+def write_ngrams(path: Path, ngrams: CachedNgrams) -> None:
+    """Write the entry of an ARPA file; a folder that cannot be written leaves it without one."""
+    table = ngrams.table
+    words = np.frombuffer("\n".join(ngrams.words).encode(), dtype=np.uint8)
+    tensors = {name: getattr(table, name).contiguous() for name in _TENSORS}
+    tensors |= {"keys": table.arcs.keys.contiguous(), "words": torch.from_numpy(words.copy())}
+    try:
+        about = _source(path) | {"levels": str(table.n_levels), "order": str(ngrams.order)}
+        ngram_folder().mkdir(parents=True, exist_ok=True)
+        _remove_orphans()
+        with whole_file(_entry(path)) as unfinished, as_os_error():
+            save_file(tensors, unfinished, metadata=about)
+    except OSError as error:
+        logger.debug("%s: not put into the cache (%s)", path, error)
+
+
+def _entry(path: Path) -> Path:
+    name = hashlib.sha256(str(path.resolve()).encode("utf-8", "surrogateescape")).hexdigest()
+    return ngram_folder() / f"{name[:32]}.safetensors"
+
+
+def _source(path: Path) -> dict[str, str]:
+    """Return the facts that identify a file and its version. Raises: OSError."""
+    status = path.stat()
+    return {
+        "format": _FORMAT,
+        "path": str(path.resolve()),
+        "bytes": str(status.st_size),
+        "changed_ns": str(status.st_mtime_ns),
+    }
+
+
+def _ngrams(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> CachedNgrams:
+    words = tensors["words"].numpy().tobytes().decode().split("\n")
+    n_tokens, n_nodes = len(tensors["root_weights"]), len(tensors["parent"])
+    table = BackoffTable(
+        arcs=KeyTable.of(tensors["keys"], n_nodes, n_tokens),
+        n_levels=int(about["levels"]),
+        **{name: tensors[name] for name in _TENSORS},
+    )
+    return CachedNgrams(words, table, int(about["order"]))
+
+
+def _remove_orphans() -> None:
+    for entry in ngram_folder().glob("*.safetensors"):
+        with suppress(OSError, SafetensorError):
+            with safe_open(entry, framework="pt") as opened:
+                source = (opened.metadata() or {}).get("path", "")
+            if not Path(source).exists():
+                entry.unlink()
+
 
 _LN10 = math.log(10)
 MISSING_UNKNOWN_LOG10 = -100.0
 """log10 probability of unknown words where a file has no <unk>: KenLM's default."""
-
-Ids = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float32]
 
 
 class NgramModel:
@@ -83,10 +178,6 @@ class NgramModel:
         return self._table.n_tokens
 
     @property
-    def stays_on_device(self) -> bool:
-        return True
-
-    @property
     def n_bytes(self) -> int:
         """Memory of its tensors."""
         return self._table.n_bytes
@@ -104,7 +195,6 @@ class NgramModel:
         return indexed_by_form(self.vocabulary)
 
     def _id(self, word: str) -> int | None:
-        """Return the id of a word, or of its other Unicode form; None if the model holds neither."""
         found = self.vocabulary.get(word)
         if found is None and not word.isascii():
             normal = composed(word)
@@ -133,9 +223,6 @@ class NgramModel:
             return torch.zeros(states.shape, device=states.device)
         return self._table.follow(states, torch.full_like(states, self._end))[0]
 
-    def select(self, states: Tensor, rows: Tensor) -> Tensor:
-        return states[rows]
-
     def automaton(self) -> Automaton:
         """Return the model as arrays, for compiled searches."""
         parent = self._table.parent
@@ -152,7 +239,7 @@ def _with_oov_word(vocabulary: dict[str, int]) -> dict[str, int]:
 
 
 class _MissingContextError(Exception):
-    """The context of an n-gram is no n-gram itself."""
+    """An n-gram whose context is no n-gram."""
 
 
 def _with_contexts(file: ArpaFile) -> ArpaFile:
@@ -186,14 +273,14 @@ class _Builder:
         self._root_weights = np.full(n_tokens, MISSING_UNKNOWN_LOG10, dtype=np.float32)
         self._root_weights[first.words[:, 0]] = first.log10
         has_nodes = len(file.orders) > 1
-        self._root_targets: Ids = np.zeros(n_tokens, dtype=np.int64)
+        self._root_targets: Ints = np.zeros(n_tokens, dtype=np.int64)
         if has_nodes:
             self._root_targets[first.words[:, 0]] = first.words[:, 0] + 1
         self._backoff: Floats = np.concatenate((np.zeros(1, np.float32), first.backoff))
-        self._parent: Ids = np.zeros(n_words + 1, dtype=np.int64)
-        self._keys: Ids = np.zeros(0, dtype=np.int64)
+        self._parent: Ints = np.zeros(n_words + 1, dtype=np.int64)
+        self._keys: Ints = np.zeros(0, dtype=np.int64)
         self._weights: Floats = np.zeros(0, dtype=np.float32)
-        self._targets: Ids = np.zeros(0, dtype=np.int64)
+        self._targets: Ints = np.zeros(0, dtype=np.int64)
         for order, ngrams in enumerate(file.orders[1:], start=2):
             self._add(ngrams.words, ngrams.log10, ngrams.backoff, is_last=order == len(file.orders))
 
@@ -207,7 +294,7 @@ class _Builder:
             parent=torch.from_numpy(self._parent),
         )
 
-    def _add(self, words: Ids, log10: Floats, backoff: Floats, *, is_last: bool) -> None:
+    def _add(self, words: Ints, log10: Floats, backoff: Floats, *, is_last: bool) -> None:
         context, last = self._contexts(words[:, :-1]), words[:, -1]
         keys = context * self._n_tokens + last
         if len(np.unique(keys)) < len(keys):
@@ -224,22 +311,21 @@ class _Builder:
             self._backoff = np.concatenate((self._backoff, backoff))
         self._insert(keys, log10, targets)
 
-    def _insert(self, keys: Ids, weights: Floats, targets: Ids) -> None:
+    def _insert(self, keys: Ints, weights: Floats, targets: Ints) -> None:
         joined = np.concatenate((self._keys, keys))
         order = np.argsort(joined, kind="stable")
         self._keys = joined[order]
         self._weights = np.concatenate((self._weights, weights))[order]
         self._targets = np.concatenate((self._targets, targets))[order]
 
-    def _find(self, nodes: Ids, words: Ids) -> tuple[Ids, npt.NDArray[np.bool_]]:
+    def _find(self, nodes: Ints, words: Ints) -> tuple[Ints, Bools]:
         wanted = nodes * self._n_tokens + words
         place = np.searchsorted(self._keys, wanted).clip(max=max(len(self._keys) - 1, 0))
         if not len(self._keys):
             return np.zeros_like(wanted), np.zeros(len(wanted), dtype=np.bool_)
         return place, self._keys[place] == wanted
 
-    def _contexts(self, words: Ids) -> Ids:
-        """Nodes of contexts (n, k)."""
+    def _contexts(self, words: Ints) -> Ints:
         nodes = words[:, 0] + 1
         for i in range(1, words.shape[1]):
             place, found = self._find(nodes, words[:, i])
@@ -248,8 +334,7 @@ class _Builder:
             nodes = self._targets[place]
         return nodes
 
-    def _backed_off(self, nodes: Ids, words: Ids) -> Floats:
-        """log10 of words after nodes that have no arc for them."""
+    def _backed_off(self, nodes: Ints, words: Ints) -> Floats:
         total = self._backoff[nodes]
         nodes, open_ = self._parent[nodes], np.ones(len(words), dtype=np.bool_)
         while open_.any():
@@ -265,8 +350,8 @@ class _Builder:
             nodes = np.where(open_, self._parent[nodes], nodes)
         return total.astype(np.float32)
 
-    def _follow(self, nodes: Ids, words: Ids) -> Ids:
-        """Nodes of the longest known suffixes of the contexts plus a word each."""
+    def _follow(self, nodes: Ints, words: Ints) -> Ints:
+        """Return the nodes of the longest known suffixes of the contexts plus a word each."""
         result = self._root_targets[words]
         open_ = nodes > 0
         while open_.any():

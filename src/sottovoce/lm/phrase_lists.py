@@ -24,6 +24,10 @@ from sottovoce.errors import LanguageModelError
 from sottovoce.text.files import read_lines
 from sottovoce.text.unicode_forms import composed
 
+HOTWORD_WEIGHT = 2.0
+"""Default score of each token of a hotword (nats); at 3 base begins to repeat itself (docs/lm-fusion.md)."""
+
+
 logger = logging.getLogger(__name__)
 
 _HEADING = re.compile(r"\[(?P<name>[^\[\]]+)\][ \t]*(?P<weight>\S*)")
@@ -89,7 +93,7 @@ def without_faults(phrases: Iterable[tuple[ListedPhrase, LanguageModelError | No
 
 
 def _parsed(path: Path, lines: Sequence[str], default_weight: float) -> Iterator[ListedPhrase | str]:
-    """Phrases, and what is wrong with other lines."""
+    """Yield the phrases of lines, and a message for each line that is wrong."""
     of_class = default_weight
     for number, line in enumerate(lines, start=1):
         place = f"{path}, line {number}"
@@ -110,7 +114,6 @@ def _normal(text: str) -> str:
 
 
 def _weight(written: str, default: float) -> float | None:
-    """Read a weight; None where it is no finite number."""
     if not written:
         return default
     try:

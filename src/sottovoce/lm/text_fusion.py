@@ -10,13 +10,12 @@ import tiktoken
 import torch
 
 from sottovoce.errors import LanguageModelError, OptionError
-from sottovoce.lm.boosting import Phrase
-from sottovoce.lm.defaults import HOTWORD_WEIGHT
-from sottovoce.lm.fusion import Relabelled, ShallowFusion, TensorModel
+from sottovoce.lm.base import LanguageModel
+from sottovoce.lm.boosting import Edges, Phrase, WholeWordBooster
+from sottovoce.lm.fusion import Relabelled, ShallowFusion
 from sottovoce.lm.grammar import Grammar, GrammarModel
 from sottovoce.lm.ngram import NgramModel
-from sottovoce.lm.phrase_lists import ListedPhrase, listed_phrases, without_faults
-from sottovoce.lm.whole_words import Edges, WholeWordBooster
+from sottovoce.lm.phrase_lists import HOTWORD_WEIGHT, listed_phrases, without_faults
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.text.unicode_forms import forms_of
 
@@ -28,26 +27,26 @@ def text_fusion(
     lm_weight: float = 0.3,
     hotwords: str | Path | Sequence[str] | Mapping[str, float] | None = None,
     hotword_weight: float = HOTWORD_WEIGHT,
-    neural_lm: TensorModel | None = None,
+    neural_lm: LanguageModel | None = None,
     neural_weight: float = 0.3,
     grammar: Grammar | str | Path | None = None,
     grammar_penalty: float | None = None,
     device: torch.device | None = None,
 ) -> ShallowFusion:
-    """Fusion for `decoding.beam.BeamSearch`: hand it to `decode` as `fusion`.
+    """Fusion for `decoding.search.BeamSearch`: hand it to `decode` as `fusion`.
 
     lm: an ARPA file whose words are token ids in decimal ("50 1002"), as `token_text` writes them.
     hotwords: a file (`read_phrases`), phrases, or phrases with weights; each is looked for as whole words,
         as it is written, with a capital as at the beginning of a sentence, and, where it is all in small
         letters, with one for every word.
         hotword_weight: what each token of a phrase adds (nats).
-    neural_lm: a model over the same ids, see `lm.causal.CausalTokenModel`.
+    neural_lm: a model over the same ids, see `lm.base.LanguageModel`.
     grammar: a GBNF file, or one that was read: the text of a window has its form. grammar_penalty: what a
         token costs that it does not allow (nats); None: it is never said.
     Raises OptionError: nothing to fuse. LanguageModelError.
     """
     where = device or torch.device("cpu")
-    models: list[TensorModel] = []
+    models: list[LanguageModel] = []
     weights: list[float] = []
     if lm is not None:
         ngram = lm if isinstance(lm, NgramModel) else NgramModel.from_arpa(lm)
@@ -88,7 +87,7 @@ def _edges(encoding: tiktoken.Encoding, n_tokens: int) -> Edges:
 
 
 def _token_ids(ngram: NgramModel, n_tokens: int) -> torch.Tensor:
-    """The model's id (n_tokens,) of every token. Raises LanguageModelError: it counts something else."""
+    """Return the model's id (n_tokens,) of every token. Raises: LanguageModelError for a model of words."""
     ids = ngram.ids([str(token) for token in range(n_tokens)])
     if all(each == ngram.unknown for each in ids):
         words = (word for word in ngram.vocabulary if not word.startswith("<"))
@@ -103,7 +102,8 @@ def _phrases(
     tokenizer: Tokenizer, hotwords: str | Path | Sequence[str] | Mapping[str, float], weight: float
 ) -> list[Phrase]:
     listed = listed_phrases(hotwords, default_weight=weight)
-    usable = without_faults((phrase, _fault(phrase)) for phrase in listed)
+    empty = LanguageModelError("phrase: expected at least one token, got an empty phrase")
+    usable = without_faults((phrase, None if phrase.text else empty) for phrase in listed)
     spelled: dict[tuple[int, ...], float] = {}
     for phrase in usable:
         for form in forms_of(phrase.text, set(phrase.text)):  # marks in another order
@@ -117,7 +117,7 @@ def _phrases(
 
 
 def _capitalised(text: str) -> Iterable[str]:
-    """Ways to write a phrase of small letters; none of one that begins with a capital or a digit."""
+    """Yield the ways to capitalise a phrase that begins with a small letter."""
     if not text[:1].islower():
         return ()
     words = text.split() if text.islower() else [text]
@@ -126,10 +126,3 @@ def _capitalised(text: str) -> Iterable[str]:
 
 def _with_capital(text: str) -> str:
     return text[:1].upper() + text[1:]
-
-
-def _fault(phrase: ListedPhrase) -> LanguageModelError | None:
-    """What is wrong with a phrase: a text of nothing."""
-    if phrase.text:
-        return None
-    return LanguageModelError("phrase: expected at least one token, got an empty phrase")

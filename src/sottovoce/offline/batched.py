@@ -27,8 +27,7 @@ from sottovoce.audio.features import Fill, RecordingFeatures
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.silero import SpeechModel
 from sottovoce.audio.vad import SpeechFinder, SpeechSegment
-from sottovoce.decoding.decode import DecodingResult
-from sottovoce.decoding.fallback import Attempt
+from sottovoce.decoding.decode import Attempt, DecodingResult
 from sottovoce.engine.calls import CallGenerator, EncodeCall, HostCall
 from sottovoce.offline.context import Context
 from sottovoce.offline.cut import FRAMES_PER_TIMESTAMP, MEL_FRAMES_PER_SECOND, WindowCut, cut_window

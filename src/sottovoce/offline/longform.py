@@ -17,7 +17,7 @@ from sottovoce.audio.io import AudioSource
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.silero import SpeechModel
 from sottovoce.backends.base import Backend
-from sottovoce.decoding.beam import Fusion
+from sottovoce.decoding.search import Fusion
 from sottovoce.errors import OptionError
 from sottovoce.offline.batched import transcribe_speech
 from sottovoce.offline.channels import channels_apart

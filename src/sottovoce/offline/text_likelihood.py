@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sottovoce.audio.features import RecordingFeatures
-from sottovoce.decoding.decode import select_windows
-from sottovoce.decoding.fallback import Attempt
+from sottovoce.decoding.decode import Attempt, select_windows
 from sottovoce.engine.calls import CallGenerator, DecodeCall, EncodeCall
 from sottovoce.offline.packing import Piece
 from sottovoce.offline.transcriber import Transcriber

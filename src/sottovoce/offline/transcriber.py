@@ -11,12 +11,11 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from sottovoce.backends.base import Backend
-from sottovoce.decoding.beam import Fusion
-from sottovoce.decoding.decode import DecodingResult, select_windows
+from sottovoce.decoding.alignment import TimedWord, WindowText
+from sottovoce.decoding.decode import Attempt, DecodingResult, mix_seed, select_windows
 from sottovoce.decoding.detect import NO_PRIOR, LanguageDetection, combine_detections
-from sottovoce.decoding.fallback import Attempt, mix_seed
 from sottovoce.decoding.prompt import opening_tokens
-from sottovoce.decoding.word_alignment import TimedWord, WindowText
+from sottovoce.decoding.search import Fusion
 from sottovoce.engine.calls import CallGenerator, DecodeCall, DetectLanguageCall, WordAlignCall
 from sottovoce.offline.cut import WindowCut
 from sottovoce.offline.resume import ResumePoint, StateSnapshot

@@ -1,4 +1,4 @@
-"""Where words begin and end, after they were aligned (`decoding.word_alignment`).
+"""Where words begin and end, after they were aligned (`decoding.alignment`).
 
 Punctuation joins its words, and implausibly long words are cut. Source of the rules: openai-whisper 20250625,
 timing.py.
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
-from sottovoce.decoding.word_alignment import TimedWord
+from sottovoce.decoding.alignment import TimedWord
 from sottovoce.types import Segment, Word
 
 SENTENCE_ENDS = ".。!！?？"

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from sottovoce.backends.base import Backend
-from sottovoce.decoding.beam import Fusion
+from sottovoce.decoding.search import Fusion
 from sottovoce.streaming.attention_tracker import AttentionTracker, statistics_of
 from sottovoce.streaming.beams import ActiveRequest, AlignAttRequest, DraftStep, LmRows, NextTokens
 from sottovoce.streaming.hypothesis import AlignAttHypothesis

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sottovoce.backends.base import RowPrefix
 from sottovoce.decoding.alignment import RunningStatistics
-from sottovoce.decoding.beam import FusedRowScores, Fusion
+from sottovoce.decoding.search import FusedRowScores, Fusion
 from sottovoce.streaming.hypothesis import (
     AlignAttHypothesis,
     BeamPath,

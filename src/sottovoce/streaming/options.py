@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from torch import Tensor
 
 from sottovoce.backends.base import EXACT, EncoderMode
-from sottovoce.decoding.beam import Fusion
+from sottovoce.decoding.search import Fusion
 from sottovoce.errors import OptionError
 from sottovoce.language.probe import ProbeOptions
 from sottovoce.language.smoothing import SmoothingOptions

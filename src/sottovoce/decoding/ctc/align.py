@@ -2,15 +2,35 @@
 
 The states of the path are blank, token 1, blank, token 2, … blank (Graves et al. 2006, section 4.1),
 with the maximum in place of the sum.
+
+The common prefix of all beams of a stream can be cut off where the likeliest paths to all states that can
+still win have met: paths are followed back from the newest frame until all are in one state. It must be a
+blank, so that the rest can be aligned separately.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import numpy as np
 import torch
 from torch import Tensor
 
-from sottovoce.decoding.ctc.history import TokenSpans
-from sottovoce.decoding.ctc.state import NEVER
+from sottovoce.decoding.ctc.state import NEVER, TokenSpans
+from sottovoce.lm.base import Ints
+
+CUT_MARGIN = 40.0
+"""Nats by which a state may be behind the best and still win."""
+
+
+class Cut(NamedTuple):
+    """Where paths meet: the number of frames before it, and of tokens in them."""
+
+    n_frames: int
+    n_tokens: int
+
+
+NO_CUT = Cut(0, 0)
 
 
 @torch.no_grad()
@@ -97,3 +117,41 @@ def _trace(
         peak.scatter_(1, at, torch.where(on_token, torch.maximum(so_far, now), so_far))
         place = place - steps[t].gather(1, place[:, None])[:, 0].to(place) * active
     return TokenSpans(first, last, peak.masked_fill_(peak == NEVER, 0.0), best)
+
+
+def common_cut(
+    log_probs: Tensor,
+    tokens: Tensor,
+    n_tokens: Tensor,
+    *,
+    n_shared: int,
+    blank: int | Tensor,
+    is_late: bool = False,
+) -> Cut:
+    """Find the latest blank that all paths pass after at most n_shared tokens; `NO_CUT` without one.
+
+    log_probs: (T, V). tokens: (N, L) int64 of all beams, of which n_tokens (N,) count. blank: see
+    `align`. is_late: only paths that have passed all of their tokens count.
+    """
+    n_rows, n_frames = len(tokens), len(log_probs)
+    rows = torch.zeros(n_rows, dtype=torch.int64, device=tokens.device)
+    steps, score = best_paths(log_probs[None], rows + n_frames, tokens, rows=rows, blank=blank)
+    states = torch.arange(score.shape[1], device=score.device)
+    score = score.masked_fill(states > 2 * n_tokens[:, None], NEVER)
+    if is_late:
+        score = score.masked_fill(states < 2 * n_tokens[:, None] - 1, NEVER)
+    plausible = (score > score.amax(dim=1, keepdim=True) - CUT_MARGIN).cpu().numpy()
+    row, place = np.nonzero(plausible)
+    return _met(steps.cpu().numpy(), row, place, n_shared)
+
+
+def _met(steps: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], row: Ints, place: Ints, most: int) -> Cut:
+    """Follow paths back from their states until they meet in a blank after at most `most` tokens."""
+    if not len(place):
+        return NO_CUT
+    for t in range(len(steps), 0, -1):
+        at = int(place[0])
+        if at % 2 == 0 and at // 2 <= most and bool((place == at).all()):
+            return Cut(t, at // 2)
+        place = place - steps[t - 1, row, place]
+    return NO_CUT

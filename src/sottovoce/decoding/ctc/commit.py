@@ -1,53 +1,72 @@
 """Streams without end: the common prefix of all beams leaves the state and becomes committed words.
 
 Time and memory of a chunk depend on the uncommitted part alone.
+
+Beams only grow at their ends, so their common prefix is final. Its times are final up to the cut of
+`align.common_cut`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from sottovoce.decoding.ctc.common_prefix import LEAST_SHARED, NO_CUT, Cut, shared_symbols
+from sottovoce.decoding.ctc.align import NO_CUT, Cut
 from sottovoce.decoding.ctc.emissions import joined
-from sottovoce.decoding.ctc.history import CommittedHistory, TokenSpans, TokenTimes, token_times
-from sottovoce.decoding.ctc.idle_separators import IdleSeparators
-from sottovoce.decoding.ctc.state import PrefixState
-from sottovoce.decoding.ctc.text import Speller
+from sottovoce.decoding.ctc.labels import Speller
+from sottovoce.decoding.ctc.prefix_search import PrefixSearch
+from sottovoce.decoding.ctc.state import CommittedHistory, PrefixState, TokenTimes, token_times
 from sottovoce.types import Partial, Word
+
+LEAST_SHARED = 8
+"""Symbols that all beams must share before they are aligned."""
+_SEPARATOR_MARGIN = 1e-3
+"""Nats by which a separator that the hypothesis contains is preferred."""
+
+
+def shared_symbols(state: PrefixState, row: int) -> int:
+    """Count the symbols that all living beams of an utterance begin with."""
+    alive = state.is_alive[row].nonzero()[:, 0]
+    if not len(alive):
+        return 0
+    symbols = state.symbols[row, alive, 1 : int(state.length[row, alive].min()) + 1]
+    differs = (symbols != symbols[:1]).any(dim=0).nonzero()
+    return int(differs[0, 0]) if len(differs) else symbols.shape[1]
+
+
+@dataclass(frozen=True, slots=True)
+class IdleSeparators:
+    """The blanks of an alignment. separator: the scorer's, which repeated appends nothing; None: none."""
+
+    blank: int
+    separator: int | None
+
+    def emissions(self, log_probs: Tensor) -> Tensor:
+        """Append a label to emissions (B, T, V) that is a blank or an idle separator."""
+        if self.separator is None:
+            return log_probs
+        idle = torch.maximum(log_probs[:, :, self.blank], log_probs[:, :, self.separator] - _SEPARATOR_MARGIN)
+        return torch.cat((log_probs, idle[:, :, None]), dim=2)
+
+    def blanks(self, tokens: Tensor, before: Tensor, n_labels: int) -> int | Tensor:
+        """Return the label (N, L + 1) of the blanks around tokens (N, L), or one for all.
+
+        before: (N,) tokens that stand before the first ones. n_labels: V of the model.
+        """
+        if self.separator is None:
+            return self.blank
+        after_separator = torch.cat((before[:, None], tokens), dim=1) == self.separator
+        return torch.full_like(after_separator, self.blank, dtype=torch.int64).masked_fill_(
+            after_separator, n_labels
+        )
+
 
 _LEAST_SCORE = -1000.0
 """Score of the best beam, in nats, below which scores are renormalised: float32 has seven digits."""
-
-
-class Aligning(Protocol):
-    """The part of a search that is used here; shapes are those of `PrefixSearch`, such as tokens (N, L)."""
-
-    def common_cut(
-        self,
-        log_probs: Tensor,
-        tokens: Tensor,
-        n_tokens: Tensor,
-        n_shared: int,
-        *,
-        is_late: bool,
-        blank: int | Tensor,
-    ) -> Cut: ...
-
-    def align(
-        self,
-        log_probs: Tensor,
-        lengths: Tensor,
-        tokens: Tensor,
-        n_tokens: Tensor,
-        *,
-        rows: Tensor,
-        blank: int | Tensor,
-    ) -> TokenSpans: ...
 
 
 class Committer:
@@ -60,7 +79,7 @@ class Committer:
 
     def __init__(
         self,
-        search: Aligning,
+        search: PrefixSearch,
         speller: Speller,
         idle: IdleSeparators,
         *,
@@ -98,7 +117,6 @@ class Committer:
             state.renormalize()
 
     def _n_held(self, state: PrefixState, row: int) -> int:
-        """Count uncommitted frames."""
         return int(state.n_frames[row]) - state.committed[row].n_frames
 
     def _is_late(self, state: PrefixState, row: int) -> bool:
@@ -124,7 +142,6 @@ class Committer:
     def _count_early(
         self, state: PrefixState, row: int, beams: Tensor, symbols: Tensor, n_tokens: Tensor
     ) -> Tensor:
-        """Count the tokens of each beam in the older half of the uncommitted frames."""
         if not self._has_times or not symbols.shape[1]:
             return n_tokens // 2
         emissions, lengths = joined(state)
@@ -169,7 +186,9 @@ class Committer:
         n_tokens = state.length[row, alive]
         tokens = state.symbols[row, alive, 1 : int(n_tokens.max()) + 1] % len(self._speller.labels)
         is_late, blank = self._is_late(state, row), self._blanks(state, row, alive, tokens)
-        return self._search.common_cut(frames, tokens, n_tokens, n_shared, is_late=is_late, blank=blank)
+        return self._search.common_cut(
+            frames, tokens, n_tokens, n_shared=n_shared, is_late=is_late, blank=blank
+        )
 
     def _times(self, state: PrefixState, row: int, frames: Tensor, cut: Cut) -> TokenTimes:
         tokens = self._symbols(state, row, cut)[None] % len(self._speller.labels)

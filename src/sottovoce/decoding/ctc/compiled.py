@@ -1,4 +1,4 @@
-"""The CTC prefix search as compiled code on the CPU (extra `fast`), beside the one in tensors.
+"""The CTC prefix search as compiled code on the CPU (extra `fast`).
 
 States, hypotheses and scores are the same. The search in tensors takes over where this one cannot run: on
 CUDA, with language models that have no arrays, and without numba.
@@ -17,18 +17,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sottovoce.decoding.ctc.common_prefix import MARGIN, Cut
-from sottovoce.decoding.ctc.graphs import GraphSearch
-from sottovoce.decoding.ctc.history import TokenSpans
-from sottovoce.decoding.ctc.homophone_rescoring import Homophone, padded
+from sottovoce.decoding.ctc.align import CUT_MARGIN, Cut
+from sottovoce.decoding.ctc.homophones import Homophone, padded
 from sottovoce.decoding.ctc.prefix_search import PrefixSearch
 from sottovoce.decoding.ctc.search_options import SearchEngine
-from sottovoce.decoding.ctc.state import NEVER, PrefixState, first_state
+from sottovoce.decoding.ctc.state import NEVER, PrefixState, TokenSpans, first_state
 from sottovoce.errors import MissingExtraError
 from sottovoce.lm.base import Endings, FlatPrefixScorer, FlatScorer, Floats, Ints, PrefixScorer, silent_scorer
 
 if TYPE_CHECKING:
-    from sottovoce.decoding.ctc.kernel.slots import Beams
+    from sottovoce.decoding.ctc.kernel.beams import Beams
 
 logger = logging.getLogger(__name__)
 
@@ -44,34 +42,34 @@ _WRITTEN = (
 
 @lru_cache(maxsize=1)
 def has_compiler() -> bool:
-    """Tell whether numba is installed."""
     return importlib.util.find_spec("numba") is not None
 
 
-class CompiledSearch:
-    """`PrefixSearch` with a compiled frame loop; the same methods.
-
-    Utterances run on as many threads as PyTorch has. Tensors are of the shapes that `PrefixSearch` documents.
-    """
+class CompiledSearch(PrefixSearch):
+    """`PrefixSearch` with a compiled frame loop; utterances run on as many threads as PyTorch has."""
 
     def __init__(self, plain: PrefixSearch) -> None:
-        self._plain = plain
+        super().__init__(
+            plain.n_labels,
+            plain.blank,
+            plain.beam_size,
+            scorer=plain.scorer,
+            max_homophones=plain.max_homophones,
+            beam_threshold=plain.beam_threshold,
+            top_tokens=plain.n_tokens,
+        )
         self._has_run = False
 
     def start(self, n_batch: int, device: torch.device) -> PrefixState:
-        """Make the state of n_batch utterances; see `PrefixSearch.start`."""
-        if device.type != "cpu" or self._flat is None or self._plain.scorer is None:
-            return self._plain.start(n_batch, device)
-        beam_size = self._plain.beam_size
-        return first_state(
-            n_batch, beam_size, self._plain.initial_symbol, self._first.repeat(n_batch * beam_size, 1)
-        )
+        if device.type != "cpu" or self._flat is None or self.scorer is None:
+            return super().start(n_batch, device)
+        scores = self._first.repeat(n_batch * self.beam_size, 1)
+        return first_state(n_batch, self.beam_size, self.initial_symbol, scores)
 
     def run(self, state: PrefixState, log_probs: Tensor, lengths: Tensor, n_full: int) -> None:
-        """Advance the state over log_probs (B, T, V); see `PrefixSearch.run`."""
         scorer = self._flat if log_probs.device.type == "cpu" else None
         if scorer is None:
-            self._plain.run(state, log_probs, lengths, n_full)
+            super().run(state, log_probs, lengths, n_full)
             return
         n_frames = log_probs.shape[1]
         if not n_frames or not len(lengths):
@@ -89,34 +87,27 @@ class CompiledSearch:
         state.symbols = torch.from_numpy(beams.histories)
 
     def trusts(self, log_probs: Tensor, lengths: Tensor) -> bool:
-        """Check emissions (B, T, V) in one fast pass; see `PrefixSearch.trusts`."""
         if log_probs.device.type != "cpu":
             return False
-        from sottovoce.decoding.ctc.kernel.check import are_plausible
+        from sottovoce.decoding.ctc.kernel.paths import are_plausible
 
         return are_plausible(log_probs.contiguous().numpy(), lengths.numpy())
 
     def endings(self, states: Tensor) -> Endings | None:
-        """Score the endings of states (N, s); see `PrefixSearch.endings`."""
         scorer = self._flat if states.device.type == "cpu" else None
-        if scorer is None or self._plain.scorer is None:
-            return self._plain.endings(states)
-        from sottovoce.decoding.ctc.kernel.arcs import end_rows
+        if scorer is None or self.scorer is None:
+            return super().endings(states)
+        from sottovoce.decoding.ctc.kernel.scorer import end_rows
 
         return Endings(*map(torch.from_numpy, end_rows(states.numpy(), scorer)))
-
-    @property
-    def n_labels(self) -> int:
-        return self._plain.n_labels
 
     def readings(
         self, sequences: Sequence[Sequence[int]], most: int, device: torch.device
     ) -> list[list[Homophone]]:
-        """Find the best word sequences of label sequences; see `PrefixSearch.readings`."""
         scorer = self._flat if device.type == "cpu" else None
         if scorer is None:
-            return self._plain.readings(sequences, most, device)
-        from sottovoce.decoding.ctc.kernel.readings import expand_rows
+            return super().readings(sequences, most, device)
+        from sottovoce.decoding.ctc.kernel.scorer import expand_rows
 
         tokens, lengths = (part.numpy() for part in padded(sequences))
         first, n_labels = self._first[0].contiguous().numpy(), self.n_labels
@@ -136,8 +127,8 @@ class CompiledSearch:
             for labels, rows in zip(sequences, _each_row(parts), strict=True)
         ]
 
+    @staticmethod
     def align(
-        self,
         log_probs: Tensor,
         lengths: Tensor,
         tokens: Tensor,
@@ -148,7 +139,7 @@ class CompiledSearch:
     ) -> TokenSpans:
         """Align tokens (N, L); see `align.align`."""
         if log_probs.device.type != "cpu":
-            return self._plain.align(log_probs, lengths, tokens, n_tokens, rows=rows, blank=blank)
+            return PrefixSearch.align(log_probs, lengths, tokens, n_tokens, rows=rows, blank=blank)
         from sottovoce.decoding.ctc.kernel.paths import align_rows
 
         emissions, counts = log_probs.contiguous().numpy(), lengths.numpy()
@@ -163,19 +154,21 @@ class CompiledSearch:
         )
         return TokenSpans(*(torch.from_numpy(np.concatenate(each)) for each in zip(*parts, strict=True)))
 
+    @staticmethod
     def common_cut(
-        self,
         log_probs: Tensor,
         tokens: Tensor,
         n_tokens: Tensor,
-        n_shared: int,
         *,
-        is_late: bool,
+        n_shared: int,
         blank: int | Tensor,
+        is_late: bool = False,
     ) -> Cut:
-        """Find the cut of tokens (N, L) of all beams; see `common_prefix.common_cut`."""
+        """Find the cut of tokens (N, L) of all beams; see `align.common_cut`."""
         if log_probs.device.type != "cpu":
-            return self._plain.common_cut(log_probs, tokens, n_tokens, n_shared, is_late=is_late, blank=blank)
+            return PrefixSearch.common_cut(
+                log_probs, tokens, n_tokens, n_shared=n_shared, blank=blank, is_late=is_late
+            )
         from sottovoce.decoding.ctc.kernel.paths import common_cut_frames
 
         frames, labels, n_labels = (
@@ -184,17 +177,16 @@ class CompiledSearch:
             n_tokens.numpy(),
         )
         blanks = _blanks(tokens, blank)
-        return Cut(*common_cut_frames(frames, labels, n_labels, n_shared, blanks, MARGIN, is_late))
+        return Cut(*common_cut_frames(frames, labels, n_labels, n_shared, blanks, CUT_MARGIN, is_late))
 
     @cached_property
     def _first(self) -> Tensor:
-        """The scorer's start state (1, s)."""
-        assert self._plain.scorer is not None
-        return self._plain.scorer.start(1, torch.device("cpu"))
+        assert self.scorer is not None
+        return self.scorer.start(1, torch.device("cpu"))
 
     @cached_property
     def _flat(self) -> FlatScorer | None:
-        found = flat_scorer(self._plain.scorer, self._plain.n_labels)
+        found = flat_scorer(self.scorer, self.n_labels)
         if found is None:
             logger.debug("language models without arrays: the search runs in tensors")
         return found
@@ -202,15 +194,14 @@ class CompiledSearch:
     def _run(self, beams: Beams, log_probs: Tensor, lengths: Tensor, scorer: FlatScorer) -> None:
         from sottovoce.decoding.ctc.kernel.frame_loop import SearchSettings, decode_rows
 
-        plain = self._plain
         settings = SearchSettings(
-            blank=plain.blank,
-            initial_symbol=plain.initial_symbol,
-            n_labels=plain.n_labels,
-            beam_size=plain.beam_size,
-            n_tokens=plain.n_tokens,
-            max_homophones=plain.max_homophones or 0,
-            threshold=float("inf") if plain.beam_threshold is None else float(plain.beam_threshold),
+            blank=self.blank,
+            initial_symbol=self.initial_symbol,
+            n_labels=self.n_labels,
+            beam_size=self.beam_size,
+            n_tokens=self.n_tokens,
+            max_homophones=self.max_homophones or 0,
+            threshold=float("inf") if self.beam_threshold is None else float(self.beam_threshold),
         )
         emissions, counts = log_probs.numpy(), lengths.numpy()
         run_in_threads(
@@ -245,19 +236,16 @@ def _each_row(
 
 
 def _blanks(tokens: Tensor, blank: int | Tensor) -> Ints:
-    """The labels (N, L + 1) of the blanks around tokens (N, L)."""
     if isinstance(blank, Tensor):
         return blank.contiguous().numpy()
     return np.full((tokens.shape[0], tokens.shape[1] + 1), blank)
 
 
-def choose_engine(search: PrefixSearch, engine: SearchEngine) -> PrefixSearch | CompiledSearch:
+def choose_engine(search: PrefixSearch, engine: SearchEngine) -> PrefixSearch:
     """Wrap a search by the option `engine`.
 
     Raises: MissingExtraError for "compiled" without numba.
     """
-    if engine == "graphs":
-        return GraphSearch(search)
     if engine == "tensors" or (engine == "auto" and not has_compiler()):
         return search
     if not has_compiler():
@@ -274,7 +262,7 @@ def flat_scorer(scorer: PrefixScorer | None, n_labels: int) -> FlatScorer | None
 
 def _beams(state: PrefixState, n_frames: int) -> Beams:
     """View the state's tensors as arrays over the same memory, and allocate histories."""
-    from sottovoce.decoding.ctc.kernel.slots import Beams
+    from sottovoce.decoding.ctc.kernel.beams import Beams
 
     n_symbols = int(state.length.max()) + n_frames + 2
     histories = state.symbols.new_empty((*state.length.shape, n_symbols))

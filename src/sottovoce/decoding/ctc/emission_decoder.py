@@ -3,27 +3,150 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sottovoce.decoding.ctc.adjusting import HistoryAdjuster, histories_of
-from sottovoce.decoding.ctc.commit import Committer, newly_committed
+from sottovoce.decoding.ctc.commit import Committer, IdleSeparators, newly_committed
 from sottovoce.decoding.ctc.compiled import choose_engine
 from sottovoce.decoding.ctc.emissions import EmissionScaling, checked, joined, without_blank_runs
-from sottovoce.decoding.ctc.history import CommittedHistory, TokenTimes, token_times
-from sottovoce.decoding.ctc.homophone_rescoring import FinalHypothesis, merge_rescored, rescore_homophones
-from sottovoce.decoding.ctc.idle_separators import IdleSeparators
+from sottovoce.decoding.ctc.homophones import FinalHypothesis, merge_rescored, rescore_homophones
+from sottovoce.decoding.ctc.labels import UNFINISHED, Labels, SpelledWord, Speller
 from sottovoce.decoding.ctc.prefix_search import PrefixSearch
 from sottovoce.decoding.ctc.search_options import CtcOptions
-from sottovoce.decoding.ctc.state import NEVER, PrefixState
-from sottovoce.decoding.ctc.text import UNFINISHED, Labels, SpelledWord, Speller
+from sottovoce.decoding.ctc.state import NEVER, CommittedHistory, PrefixState, TokenTimes, token_times
 from sottovoce.errors import OptionError
-from sottovoce.lm.base import Floats, HistoryScorer, PrefixScorer
+from sottovoce.lm.base import Floats, HistoryScorer, HistoryWord, PrefixScorer, WordHistory
 from sottovoce.types import Hypothesis, Partial, Word
+
+
+@torch.no_grad()
+def greedy_decode(
+    labels: Labels,
+    log_probs: Tensor,
+    lengths: Tensor | None = None,
+    *,
+    frame_s: float = 0.02,
+    scaling: EmissionScaling | None = None,
+) -> list[Hypothesis]:
+    """Decode log-probabilities (B, T, V) or (T, V), all utterances at once; one hypothesis each.
+
+    lengths: (B,) frames of each utterance; None: all. frame_s: seconds per frame. scaling: None: emissions as
+    they are. The score is that of the single path.
+
+    Raises: InputError unless these are log-probabilities of these labels.
+    """
+    scaling = scaling or EmissionScaling()
+    emissions, lengths = checked(log_probs, lengths, len(labels), is_normalised=scaling.is_normalised)
+    log_probs = scaling.probabilities(emissions)
+    if not log_probs.shape[1]:
+        return [Hypothesis(text="", tokens=(), score=0.0) for _ in range(len(log_probs))]
+    best, path = scaling.scores(emissions).max(dim=2)  # (B, T)
+    acoustic = log_probs.gather(2, path[:, :, None])[:, :, 0]
+    valid = torch.arange(path.shape[1], device=path.device) < lengths[:, None]
+    path = path.masked_fill(~valid, labels.blank)
+    changes = torch.ones_like(valid)
+    changes[:, 1:] = path[:, 1:] != path[:, :-1]
+    starts = changes & (path != labels.blank)
+    scores = best.masked_fill(~valid, 0.0).sum(dim=1).tolist()
+    rows = zip(path.cpu(), starts.cpu(), changes.cpu(), acoustic.cpu(), scores, strict=True)
+    return [_hypothesis(labels, *row, frame_s=frame_s) for row in rows]
+
+
+def _hypothesis(
+    labels: Labels,
+    path: Tensor,
+    starts: Tensor,
+    changes: Tensor,
+    acoustic: Tensor,
+    score: float,
+    *,
+    frame_s: float,
+) -> Hypothesis:
+    frames = starts.nonzero()[:, 0]
+    turns = changes.nonzero()[:, 0].tolist()
+    tokens = path[frames].tolist()
+    ends = dict(zip(turns, (*turns[1:], len(path)), strict=True))
+    first = frames.tolist()
+    words = [
+        Word(
+            word=word.text,
+            start=first[word.first] * frame_s,
+            end=ends[first[word.end - 1]] * frame_s,
+            probability=float(acoustic[frames[word.first : word.end]].mean().exp()),
+        )
+        for word in labels.words(tokens)
+    ]
+    return Hypothesis(
+        text=labels.spell(tokens),
+        tokens=tuple(tokens),
+        score=score,
+        acoustic_score=score,
+        words=tuple(words),
+        token_frames=tuple(first),
+    )
+
+
+class HistoryAdjuster:
+    """Replaces the scores of word histories in states by those of a `HistoryScorer`."""
+
+    def __init__(self, scorer: HistoryScorer, speller: Speller) -> None:
+        self._scorer = scorer
+        self._speller = speller
+
+    def adjust(self, state: PrefixState, rows: Tensor) -> None:
+        """Replace the scores of the words of all beams of rows (B,) bool."""
+        places = ((state.acoustic > NEVER) & rows[:, None]).nonzero().tolist()
+        if not places:
+            return
+        histories = [
+            self._history(state, row, self._speller.finished_words(self._open(state, row, symbols)))
+            for (row, _), symbols in zip(places, histories_of(state, places), strict=True)
+        ]
+        values = self._scorer.adjustments(histories, final=False)
+        new = state.adjustment.clone()
+        new[tuple(torch.tensor(places).t())] = torch.tensor(values, device=new.device)
+        state.lm = state.lm - state.adjustment + new
+        state.adjustment = new
+        living: dict[int, list[WordHistory]] = {}
+        for (row, _), history in zip(places, histories, strict=True):
+            living.setdefault(row, []).append(history)
+        for row, of_row in living.items():
+            state.committed[row].mark_scored(of_row)
+
+    def final_scores(self, state: PrefixState, scores: Tensor, beams: Tensor, marks: Tensor) -> Tensor:
+        """Return final scores (B, E) of endings with what whole sentences are scored.
+
+        beams: (E,) of the endings. marks: (B, E) of the words that they complete.
+        """
+        alive = (scores > NEVER).nonzero().tolist()
+        symbols = histories_of(state, [(b, int(beams[i])) for b, i in alive])
+        histories = [
+            self._history(state, b, self._speller.words(self._open(state, b, row), int(marks[b, i])))
+            for row, (b, i) in zip(symbols, alive, strict=True)
+        ]
+        values = self._scorer.adjustments(histories, final=True)
+        scores = scores - state.adjustment.gather(1, beams.expand(len(scores), -1))
+        for (b, i), value in zip(alive, values, strict=True):
+            scores[b, i] += value
+        return scores
+
+    def _open(self, state: PrefixState, row: int, symbols: Sequence[int]) -> list[int]:
+        return [*state.committed[row].open_symbols(), *symbols]
+
+    def _history(self, state: PrefixState, row: int, newer: Iterable[SpelledWord]) -> WordHistory:
+        words = (HistoryWord(word.text, word.in_lexicon) for word in newer)
+        return state.committed[row].history().after(words)
+
+
+def histories_of(state: PrefixState, places: Iterable[Sequence[int]]) -> list[list[int]]:
+    """Read the symbols of beams, given as (utterance, beam)."""
+    symbols, lengths = state.symbols.cpu().numpy(), state.length.tolist()
+    return [symbols[b, k, 1 : lengths[b][k] + 1].tolist() for b, k in places]
+
 
 _READINGS_APART, _READINGS_JOINED = 4, 16
 """Times n_best: readings of a label sequence that are followed to list its homophones, where a separator ends
@@ -140,24 +263,8 @@ class EmissionDecoder:
                 by_text[text] = first._replace(posterior=first.posterior + one.posterior)
             found += list(by_text.values())[: self.options.n_best]
             texts += list(by_text)[: self.options.n_best]
-        return self._partial_hypotheses(state, found, texts)
-
-    def _partial_hypotheses(
-        self, state: PrefixState, found: Sequence[FinalHypothesis], texts: Sequence[str]
-    ) -> list[list[Hypothesis]]:
         symbols = histories_of(state, [(one.utterance, one.beam) for one in found])
-        spans = self._align(state, found, symbols) if self.options.times and state.emissions else None
-        acoustic = state.acoustic.tolist()
-        hypotheses: list[list[Hypothesis]] = [[] for _ in range(len(state.length))]
-        for i, (one, later, text) in enumerate(zip(found, symbols, texts, strict=True)):
-            history = state.committed[one.utterance]
-            times = None if spans is None else history.times(spans[i], history.n_closed)
-            hypothesis = self._hypothesis(
-                [*history.open_symbols(), *later], one, acoustic[one.utterance][one.beam], times
-            )
-            whole = replace(hypothesis, text=text)
-            hypotheses[one.utterance].append(_with_offsets(whole, state, one.utterance))
-        return hypotheses
+        return self._hypotheses(state, found, symbols, texts)
 
     def finish(self, state: PrefixState) -> list[list[Hypothesis]]:
         """Return the hypotheses of a state after its last frame; the state is unchanged.
@@ -171,19 +278,34 @@ class EmissionDecoder:
         symbols = histories_of(state, [(ending.utterance, ending.beam) for ending in found])
         if self._adjuster is None:
             found, symbols = self._with_pruned(state, found, symbols)
-        elif self.options.n_readings > 1:
-            found, symbols = self._with_homophones(self._adjuster, state, found, symbols)
+        return self._hypotheses(state, found, symbols)
+
+    def _hypotheses(
+        self,
+        state: PrefixState,
+        found: Sequence[FinalHypothesis],
+        symbols: Sequence[Sequence[int]],
+        texts: Sequence[str] | None = None,
+    ) -> list[list[Hypothesis]]:
+        """Make the hypotheses of each utterance from their symbols since the committed ones.
+
+        texts: of hypotheses that go on: their tokens and words begin after the committed words. None: they
+        have ended, and begin with the utterance.
+        """
         spans = self._align(state, found, symbols) if self.options.times and state.emissions else None
         acoustic = state.acoustic.tolist()
         hypotheses: list[list[Hypothesis]] = [[] for _ in range(len(state.length))]
         for i, (ending, later) in enumerate(zip(found, symbols, strict=True)):
             history = state.committed[ending.utterance]
+            begin = 0 if texts is None else history.n_closed
             hypothesis = self._hypothesis(
-                [*history.symbols, *later],
+                [*history.symbols[begin:], *later],
                 ending,
                 acoustic[ending.utterance][ending.beam],
-                None if spans is None else history.times(spans[i]),
+                None if spans is None else history.times(spans[i], begin),
             )
+            if texts is not None:
+                hypothesis = replace(hypothesis, text=texts[i])
             hypotheses[ending.utterance].append(_with_offsets(hypothesis, state, ending.utterance))
         return hypotheses
 
@@ -281,33 +403,8 @@ class EmissionDecoder:
         ]
         each = _READINGS_JOINED if self._scorer.word_separator is None else _READINGS_APART
         most = each * self.options.n_best
-        more = rescore_homophones(self._search, state, listed, most=most)
-        counted = {(one.utterance, one.symbols) for one in more}
-        return merge_rescored(list(zip(found, symbols, strict=True)), more, counted, self.options.n_best)
-
-    def _with_homophones(
-        self,
-        adjuster: HistoryAdjuster,
-        state: PrefixState,
-        found: list[FinalHypothesis],
-        symbols: list[list[int]],
-    ) -> tuple[list[FinalHypothesis], list[list[int]]]:
-        """Merge in all other word sequences of the beams' labels; return hypotheses and symbols.
-
-        Utterances with a committed part are left as they are: emitted words stay.
-        """
-        if self._scorer is None or self._scorer.n_arcs == 1:
-            return found, symbols
-        places = [(b, k) for b, k in state.is_alive.nonzero().tolist() if not state.committed[b].symbols]
-        beams = [(b, k, row) for (b, k), row in zip(places, histories_of(state, places), strict=True)]
-        more = rescore_homophones(self._search, state, beams, most=self.options.n_readings)
-        values = adjuster.final_values(state, [(one.utterance, one.symbols, one.mark) for one in more])
-        return merge_rescored(
-            list(zip(found, symbols, strict=True)),
-            [one._replace(score=one.score + value) for one, value in zip(more, values, strict=True)],
-            {(b, tuple(row)) for b, _, row in beams},
-            self.options.n_best,
-        )
+        more = rescore_homophones(self._search.readings, state, listed, most=most, n_labels=len(self.labels))
+        return merge_rescored(list(zip(found, symbols, strict=True)), more, self.options.n_best)
 
     def _align(
         self, state: PrefixState, found: Sequence[FinalHypothesis], symbols: Sequence[Sequence[int]]

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sottovoce.decoding.ctc.labels import Labels
 from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.decoding.ctc.state import NEVER, PrefixState
-from sottovoce.decoding.ctc.text import Labels
 from sottovoce.errors import InputError, OptionError
 
 _SUM_TOLERANCE = 0.6
@@ -108,7 +108,6 @@ def _checked_lengths(lengths: Tensor | None, log_probs: Tensor) -> Tensor:
 
 
 def _check_values(frames: Tensor) -> None:
-    """Check frames (n, V) float32."""
     if not len(frames):
         return
     if bool(frames.isnan().any()):
@@ -131,7 +130,6 @@ def _check_values(frames: Tensor) -> None:
 
 
 def _check_scores(frames: Tensor) -> None:
-    """Check frames (n, V) float32."""
     if not bool(frames.logsumexp(dim=1).isfinite().all()):
         raise InputError("emissions: expected scores, got NaN, infinity or a frame where nothing is possible")
 

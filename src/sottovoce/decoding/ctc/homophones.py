@@ -1,17 +1,24 @@
-"""Pruning homophones: candidates of the same labels and the same state of lexicon and language models.
+"""Homophones: word sequences of the same labels. They are pruned on the way, and recovered at the end.
 
-Homophones, or words cut at other places, have the same paths now and later, and all that follows adds the
-same to each. So one that is behind stays behind by as much: only the n best of a group can be in an n-best
-list of n, and pruning the others loses nothing. Scores stay those of single texts; the probability of what
-was pruned counts in the posteriors.
+Homophones, or words cut at other places, have the same paths now and later. Where their states of lexicon
+and language models are the same too, all that follows adds the same to each, so one that is behind stays
+behind by as much: only the n best of a group can be in an n-best list of n, and pruning the others loses
+nothing. Scores stay those of single texts; the probability of what was pruned counts in the posteriors.
+At the end the word sequences of a hypothesis's labels differ in language model scores alone, and are
+recovered without emissions: the `PrefixScorer` ranks them.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from sottovoce.decoding.ctc.state import NEVER, PrefixState
+from sottovoce.lm.base import PrefixScorer
 
 
 class RankedCandidates(NamedTuple):
@@ -85,3 +92,185 @@ def _same_labels(
     )
     reaches &= stays[:, :, None] & ~stays[:, None, :]
     return same | reaches | reaches.transpose(1, 2)
+
+
+class Homophone(NamedTuple):
+    """A word sequence of given labels.
+
+    symbols: labels with their marks, see `PrefixState`. mark: of the word that the end completes. score: of
+    the scorer, the end included.
+    """
+
+    symbols: tuple[int, ...]
+    mark: int
+    score: float
+
+
+class FinalHypothesis(NamedTuple):
+    """A complete hypothesis of an utterance: its score, posterior and beam.
+
+    mark: of the word that its end completes (0: none), or `UNFINISHED`.
+    """
+
+    utterance: int
+    score: float
+    posterior: float
+    beam: int
+    mark: int
+
+
+class RescoredHypothesis(NamedTuple):
+    """A word sequence of the labels of a beam; score: acoustic and language models."""
+
+    utterance: int
+    beam: int
+    symbols: tuple[int, ...]
+    mark: int
+    score: float
+
+
+FindHomophones = Callable[[Sequence[Sequence[int]], int, torch.device], list[list[Homophone]]]
+"""Finds the best word sequences of label sequences, at most so many of each, best first."""
+
+
+def rescore_homophones(
+    find: FindHomophones,
+    state: PrefixState,
+    beams: Sequence[tuple[int, int, Sequence[int]]],
+    *,
+    most: int,
+    n_labels: int,
+) -> list[RescoredHypothesis]:
+    """Expand every label sequence that beams hold to its word sequences, at most `most` of each.
+
+    beams: utterance, beam and symbols. Beams of one label sequence have the same paths; where the search
+    summed up different parts of them, the largest sum counts.
+    """
+    acoustic, lm_offset = state.acoustic.tolist(), state.lm_offset.tolist()
+    best: dict[tuple[int, tuple[int, ...]], int] = {}
+    for row, beam, symbols in beams:
+        key = (row, tuple(symbol % n_labels for symbol in symbols))
+        if key not in best or acoustic[row][beam] > acoustic[row][best[key]]:
+            best[key] = beam
+    if not best:
+        return []
+    found = find([labels for _, labels in best], most, state.length.device)
+    return [
+        RescoredHypothesis(
+            row, beam, reading.symbols, reading.mark, acoustic[row][beam] + reading.score - lm_offset[row]
+        )
+        for ((row, _), beam), several in zip(best.items(), found, strict=True)
+        for reading in several
+    ]
+
+
+def merge_rescored(
+    found: Sequence[tuple[FinalHypothesis, list[int]]], more: Sequence[RescoredHypothesis], n_best: int
+) -> tuple[list[FinalHypothesis], list[list[int]]]:
+    """Merge the hypotheses of the search with rescored ones; return the n_best of every utterance and their
+    symbols.
+
+    more: of utterances in `found`, whose posteriors count them already.
+    """
+    endings: list[FinalHypothesis] = []
+    histories: list[list[int]] = []
+    for row in sorted({ending.utterance for ending, _ in found}):
+        own = [pair for pair in found if pair[0].utterance == row]
+        pool = {(tuple(symbols), ending.mark): ending for ending, symbols in own}
+        for one in more:
+            if one.utterance != row:
+                continue
+            pooled = pool.get((one.symbols, one.mark))
+            if pooled is None or pooled.score < one.score:
+                pool[one.symbols, one.mark] = FinalHypothesis(row, one.score, 0.0, one.beam, one.mark)
+        ranked = sorted(pool.items(), key=lambda item: -item[1].score)[:n_best]
+        # A reading that the beam had lost, and not pruned, is in no mass: shares still sum up to 1 at most.
+        best = own[0][0]
+        total = max(best.score - math.log(best.posterior), _log_sum([ending.score for _, ending in ranked]))
+        endings += [ending._replace(posterior=math.exp(ending.score - total)) for _, ending in ranked]
+        histories += [list(symbols) for (symbols, _), _ in ranked]
+    return endings, histories
+
+
+def _log_sum(scores: Sequence[float]) -> float:
+    return float(torch.tensor(scores, dtype=torch.float64).logsumexp(dim=0))
+
+
+class _Rows(NamedTuple):
+    """The W best word sequences so far of each of S label sequences.
+
+    score: (S, W). states: (S, W, s). symbols: (S, W, L).
+    """
+
+    score: Tensor
+    states: Tensor
+    symbols: Tensor
+
+    def where(self, active: Tensor, other: _Rows) -> _Rows:
+        """Take these rows where active (S,), the other ones elsewhere."""
+        return _Rows(
+            torch.where(active[:, None], self.score, other.score),
+            torch.where(active[:, None, None], self.states, other.states),
+            torch.where(active[:, None, None], self.symbols, other.symbols),
+        )
+
+
+@torch.no_grad()
+def expand_homophones(
+    scorer: PrefixScorer, sequences: Sequence[Sequence[int]], *, most: int, device: torch.device
+) -> list[list[Homophone]]:
+    """Find the best word sequences of label sequences, at most `most` of each, best first, as one batch.
+
+    The beam between labels is `most` wide too: exact for fewer homophones than that.
+    """
+    tokens, lengths = (part.to(device) for part in padded(sequences))
+    longest = tokens.shape[1]
+    rows = _first(scorer, len(sequences), most, longest, device)
+    for place in range(longest):
+        rows = _append(scorer, rows, tokens[:, place], place).where(lengths > place, rows)
+    return _ended(scorer, rows, lengths.tolist())
+
+
+def padded(sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """Put label sequences into one tensor (S, L), with their lengths (S,)."""
+    tokens = torch.zeros((len(sequences), max(map(len, sequences), default=0)), dtype=torch.int64)
+    for row, labels in enumerate(sequences):
+        tokens[row, : len(labels)] = torch.tensor(labels, dtype=torch.int64)
+    return tokens, torch.tensor([len(labels) for labels in sequences], dtype=torch.int64)
+
+
+def _first(scorer: PrefixScorer, n: int, most: int, longest: int, device: torch.device) -> _Rows:
+    score = torch.full((n, most), NEVER, device=device)
+    score[:, 0] = 0.0
+    states = scorer.start(n * most, device).view(n, most, -1)
+    return _Rows(score, states, torch.zeros((n, most, longest), dtype=torch.int64, device=device))
+
+
+def _append(scorer: PrefixScorer, rows: _Rows, tokens: Tensor, place: int) -> _Rows:
+    n, most = rows.score.shape
+    arcs = scorer.arcs(rows.states.view(n * most, -1), tokens.repeat_interleave(most)[:, None])
+    n_arcs = arcs.scores.shape[2]
+    best, index = (rows.score[:, :, None] + arcs.scores.view(n, most, n_arcs)).view(n, -1).topk(most, dim=1)
+    states = arcs.states.view(n, most * n_arcs, -1)
+    source = (index // n_arcs)[:, :, None]
+    symbols = rows.symbols.gather(1, source.expand(-1, -1, rows.symbols.shape[2]))
+    symbols[:, :, place] = tokens[:, None] + scorer.n_tokens * arcs.marks.view(n, -1).gather(1, index)
+    return _Rows(best, states.gather(1, index[:, :, None].expand(-1, -1, states.shape[2])), symbols)
+
+
+def _ended(scorer: PrefixScorer, rows: _Rows, lengths: Sequence[int]) -> list[list[Homophone]]:
+    n, most = rows.score.shape
+    endings = scorer.endings(rows.states.view(n * most, -1))
+    scores = (rows.score[:, :, None] + endings.scores.view(n, most, -1)).view(n, -1)
+    n_ways = scores.shape[1] // most
+    best, index = scores.topk(most, dim=1)
+    marks = endings.marks.view(n, -1).gather(1, index).tolist()
+    symbols, sources = rows.symbols.tolist(), (index // n_ways).tolist()
+    return [
+        [
+            Homophone(tuple(symbols[row][source][: lengths[row]]), mark, score)
+            for score, source, mark in zip(best[row].tolist(), sources[row], marks[row], strict=True)
+            if score > NEVER
+        ]
+        for row in range(n)
+    ]

@@ -1,14 +1,207 @@
-"""The labels of a CTC model, from files and from other toolkits' objects."""
+"""The labels of a CTC model: reading them from files and from other toolkits' objects, and the text that
+they spell.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol, cast
 
 from sottovoce.errors import OptionError, cause_of
 from sottovoce.text.files import read_lines, read_text
+
+PIECE_START = "▁"
+"""Marks the beginning of a word in SentencePiece's pieces."""
+SEPARATORS = (" ", "|", PIECE_START)
+"""Labels for the space between words, the first one found: plain, fairseq's and wav2vec2's,
+SentencePiece's.
+"""
+
+
+UNFINISHED = -1
+"""In place of the mark of a hypothesis' last word: it is unfinished, and spelled as far as its tokens go."""
+
+
+class SpelledWord(NamedTuple):
+    """A word and the tokens [first, end) of the hypothesis that spell it.
+
+    in_lexicon: the lexicon has it, or there is none.
+    """
+
+    text: str
+    first: int
+    end: int
+    in_lexicon: bool = True
+
+
+def _begins_word(name: str) -> bool:
+    return name.startswith(PIECE_START) and len(name) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """The labels of a CTC model.
+
+    names: one per output, the blank among them. separator: id of the label between words, None where
+    labels carry the beginning of words themselves ("▁the") or no words are known.
+    Raises: OptionError for a blank out of range, no labels beside it, or a label given twice.
+    """
+
+    names: tuple[str, ...]
+    blank: int
+    separator: int | None = None
+    word_starts: tuple[bool, ...] = field(init=False, repr=False, compare=False)
+    """Which labels begin a word by themselves."""
+    separators: tuple[bool, ...] = field(init=False, repr=False, compare=False)
+    """Which labels spell nothing and stand between words: the separator, or a lone "▁"."""
+    has_pieces: bool = field(init=False, repr=False, compare=False)
+    """Labels mark the beginning of words."""
+    glue: str = field(init=False, repr=False, compare=False)
+    """Text between labels that know no words."""
+
+    def __post_init__(self) -> None:
+        if len(self.names) < 2:
+            raise OptionError(f"labels: expected a blank and at least one more, got {len(self.names)}")
+        if not 0 <= self.blank < len(self.names):
+            raise OptionError(f"blank: expected an index from 0 to {len(self.names) - 1}, got {self.blank}")
+        if self.separator is not None and not 0 <= self.separator < len(self.names):
+            raise OptionError(f"separator: expected a label's index, got {self.separator}")
+        seen = set(self.names)
+        if len(seen) < len(self.names):
+            twice = next(name for name in self.names if self.names.count(name) > 1)
+            raise OptionError(f"labels: expected each once, got {twice!r} {self.names.count(twice)} times")
+        has_pieces = any(map(_begins_word, self.names))
+        starts = tuple(has_pieces and name.startswith(PIECE_START) for name in self.names)
+        separators = tuple(
+            i == self.separator or (has_pieces and name == PIECE_START) for i, name in enumerate(self.names)
+        )
+        is_single = all(len(name) <= 1 for i, name in enumerate(self.names) if i != self.blank)
+        for name, value in (
+            ("word_starts", starts),
+            ("separators", separators),
+            ("has_pieces", has_pieces),
+            ("glue", "" if is_single else " "),
+        ):
+            object.__setattr__(self, name, value)
+
+    @classmethod
+    def of(cls, names: Sequence[str], blank: int) -> Labels:
+        """Make labels whose separator, if any, is one of `SEPARATORS`; blank may count from the end (-1).
+
+        Beside pieces that begin words ("▁the"), "▁" is a piece that begins one too, and no separator.
+        Raises: OptionError as the class.
+        """
+        blank = blank + len(names) if blank < 0 else blank
+        separators = SEPARATORS[:-1] if any(map(_begins_word, names)) else SEPARATORS
+        places = {name: i for i, name in enumerate(names) if i != blank}
+        return cls(tuple(names), blank, next((places[name] for name in separators if name in places), None))
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def has_words(self) -> bool:
+        """Whether labels mark where words begin or end."""
+        return self.separator is not None or self.has_pieces
+
+    def spell(self, tokens: Sequence[int]) -> str:
+        """Spell tokens, without spaces at both ends."""
+        if not self.has_words:
+            return self.glue.join(self.names[token] for token in tokens)
+        parts = (" " if token == self.separator else self.names[token] for token in tokens)
+        return " ".join("".join(parts).replace(PIECE_START, " ").split())
+
+    def words(self, tokens: Sequence[int]) -> list[SpelledWord]:
+        """Split tokens into words by separators and word starts; no word is empty."""
+        starts = self.word_starts
+        words: list[SpelledWord] = []
+        first = 0
+        for place in range(len(tokens) + 1):
+            is_end = place == len(tokens) or tokens[place] == self.separator or starts[tokens[place]]
+            if not is_end:
+                continue
+            text = self.spell(tokens[first:place])
+            if text:
+                words.append(SpelledWord(text, first, place))
+            first = place + int(place < len(tokens) and tokens[place] == self.separator)
+        return words
+
+
+@dataclass(frozen=True, slots=True)
+class Speller:
+    """Reads symbols (token + V * mark, see `PrefixState`) as words.
+
+    lexicon: the words of marks 1, 2, …; None for a word that is spelled by its tokens. Empty without a
+    lexicon.
+    """
+
+    labels: Labels
+    lexicon: Sequence[str | None] = ()
+
+    def words(self, symbols: Sequence[int], last_mark: int = 0) -> list[SpelledWord]:
+        """Read the words of a hypothesis; last_mark: the word that its ending completed, or `UNFINISHED`."""
+        n_labels = len(self.labels)
+        if not self.lexicon:
+            return self.labels.words([symbol % n_labels for symbol in symbols])
+        words: list[SpelledWord] = []
+        first = 0
+        for place, symbol in enumerate(symbols):
+            if 0 < symbol // n_labels <= len(self.lexicon):
+                words.append(self._word(symbols, first, place + 1, symbol // n_labels))
+                first = place + 1
+            elif first == place and symbol % n_labels == self.labels.separator:
+                first = place + 1
+        if last_mark > 0 or (last_mark == UNFINISHED and first < len(symbols)):
+            words.append(self._word(symbols, first, len(symbols), last_mark))
+        return [word for word in words if word.text]  # a lone "▁" spells nothing
+
+    def finished_words(self, symbols: Sequence[int]) -> list[SpelledWord]:
+        """Read the words of a hypothesis that no further token can change."""
+        words = self.words(symbols)
+        if not self.lexicon and words and words[-1].end == len(symbols):
+            words.pop()
+        return words
+
+    def closed(self, symbols: Sequence[int]) -> tuple[list[SpelledWord], int]:
+        """Read the words that no further token can change; return the number of symbols up to their end too.
+
+        Labels that know no words are one word each.
+        """
+        n_labels = len(self.labels)
+        if self.lexicon:
+            ends = [i + 1 for i, symbol in enumerate(symbols) if 0 < symbol // n_labels <= len(self.lexicon)]
+            n_closed = ends[-1] if ends else 0
+            return self.words(symbols[:n_closed]), n_closed
+        if not self.labels.has_words:
+            names = self.labels.names
+            return [SpelledWord(names[s % n_labels], i, i + 1) for i, s in enumerate(symbols)], len(symbols)
+        words = self.finished_words(symbols)
+        return words, words[-1].end if words else 0
+
+    def join(self, texts: Sequence[str]) -> str:
+        """Join texts of closed words; empty ones are left out."""
+        present = [text for text in texts if text]
+        if self.lexicon or self.labels.has_words:
+            return " ".join(present)
+        return self.labels.glue.join(present)
+
+    def text(self, symbols: Sequence[int], words: Sequence[SpelledWord]) -> str:
+        """Spell a hypothesis; words: its words, from `words`."""
+        if self.lexicon:
+            return " ".join(word.text for word in words)
+        n_labels = len(self.labels)
+        return self.labels.spell([symbol % n_labels for symbol in symbols])
+
+    def _word(self, symbols: Sequence[int], first: int, end: int, mark: int) -> SpelledWord:
+        tokens = [symbol % len(self.labels) for symbol in symbols[first:end]]
+        while len(tokens) > 1 and tokens[-1] == self.labels.separator:
+            tokens.pop()
+        text = None if mark == UNFINISHED else self.lexicon[mark - 1]
+        spelled = self.labels.spell(tokens) if text is None else text
+        return SpelledWord(spelled, first, first + len(tokens), in_lexicon=text is not None)
 
 
 class LabelList(NamedTuple):

@@ -2,8 +2,8 @@
 
 Every prefix sums the probability of the paths that spell it, those that end in a blank apart from those
 that end in its last token (Hannun et al. 2014, arXiv 1408.2873; Graves 2012, section 7.5). Merging is
-exact and needs no hash: the search stores which prefix is a prefix of which, and a prefix that is extended
-into one that exists adds its probability to that one instead.
+exact and needs no hash: the search stores which prefix is a prefix of which, and a prefix that is
+extended into one that exists adds its probability to that one instead.
 
 The frame loop never waits for the device.
 """
@@ -16,14 +16,69 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sottovoce.decoding.ctc.align import align
-from sottovoce.decoding.ctc.block_history import BLOCK_FRAMES, BlockHistory
-from sottovoce.decoding.ctc.common_prefix import Cut, common_cut
-from sottovoce.decoding.ctc.history import TokenSpans
-from sottovoce.decoding.ctc.homophone_rescoring import Homophone, expand_homophones
-from sottovoce.decoding.ctc.homophones import RankedCandidates, prune_homophones
-from sottovoce.decoding.ctc.state import NEVER, PrefixState, first_state
+from sottovoce.decoding.ctc.align import align as align_tokens
+from sottovoce.decoding.ctc.align import common_cut as find_common_cut
+from sottovoce.decoding.ctc.homophones import Homophone, RankedCandidates, expand_homophones, prune_homophones
+from sottovoce.decoding.ctc.state import NEVER, NOTHING, PrefixState, first_state
 from sottovoce.lm.base import Arcs, Endings, PrefixScorer
+
+BLOCK_FRAMES = 16
+
+
+class BlockHistory:
+    """The histories of a state's beams over at most n_frames further frames.
+
+    The memory is one tensor: B * K histories of L positions from before the block; then for every beam its
+    symbols since (n_frames + 2, the first never read, the last never written); then room to read any
+    position. Pointers are (B * K,).
+    """
+
+    def __init__(self, state: PrefixState, n_frames: int) -> None:
+        n_batch, n_beams, n_places = state.symbols.shape
+        beams = torch.arange(n_batch * n_beams, device=state.length.device)
+        n_recent, n_before = n_frames + 2, len(beams) * n_places
+        since = state.symbols.new_full((len(beams) * n_recent + n_places,), NOTHING)
+        self._shape = state.symbols.shape
+        self._memory = torch.cat((state.symbols.flatten(), since))
+        self._recent = self._memory[n_before:-n_places].view(-1, n_recent)
+        self._first = beams[::n_beams, None]  # of every utterance
+        self._own = beams * n_recent + n_before  # where the recent symbols of a beam lie
+        self._root = beams * n_places  # where the history lies that it continues
+        self._held = state.length.flatten()  # symbols of that history
+
+    def advance(self, source: Tensor, length: Tensor, last: Tensor) -> None:
+        """Let new beams continue those of source (B, K) with symbols last (B, K) at positions length (B,
+        K).
+        """
+        rows = (source + self._first).flatten()
+        self._root, self._held = self._root.index_select(0, rows), self._held.index_select(0, rows)
+        recent = self._recent.index_select(0, rows)
+        place = length.flatten() - self._held
+        self._recent.copy_(recent.scatter_(1, place[:, None], last.view(-1, 1)))
+
+    def symbols_at(self, places: Tensor) -> Tensor:
+        """Look up the symbols (B, K, P) of every beam at positions (B, P).
+
+        `NOTHING` at the position after a beam's last; beyond it any value.
+        """
+        n_batch, n_beams, _ = self._shape
+        held, root, own = (
+            each.view(n_batch, n_beams, 1) for each in (self._held, self._root, self._own - self._held)
+        )
+        wanted = places[:, None, :]
+        address = torch.where(wanted <= held, root, own).add_(wanted)
+        return self._memory.index_select(0, address.flatten()).view(address.shape)
+
+    def histories(self) -> Tensor:
+        """Join the histories: all symbols (B, K, L) of every beam."""
+        n_rows, n_places = len(self._root), self._shape[2]
+        before = self._memory[: n_rows * n_places].view(n_rows, n_places)
+        whole = before.index_select(0, self._root // n_places)
+        since = self._recent[:, 1:-1]
+        places = torch.arange(1, since.shape[1] + 1, device=since.device) + self._held[:, None]
+        # Behind the end of a history there is nothing to write.
+        return whole.scatter_(1, places.clamp_(max=n_places - 1), since).view(self._shape)
+
 
 LARGE, MOST_TOKENS = 1024, 128
 """Above `LARGE` labels only the `MOST_TOKENS` likeliest of a frame extend beams: every beam with every label
@@ -78,6 +133,9 @@ class PrefixSearch:
         suffice in any case: every other extension has at least beam_size better ones of the same prefix.
     """
 
+    align = staticmethod(align_tokens)
+    common_cut = staticmethod(find_common_cut)
+
     def __init__(
         self,
         n_labels: int,
@@ -125,35 +183,9 @@ class PrefixSearch:
     def readings(
         self, sequences: Sequence[Sequence[int]], most: int, device: torch.device
     ) -> list[list[Homophone]]:
-        """Find the best word sequences of label sequences; see `homophone_rescoring.expand_homophones`."""
+        """Find the best word sequences of label sequences; see `homophones.expand_homophones`."""
         assert self.scorer is not None
         return expand_homophones(self.scorer, sequences, most=most, device=device)
-
-    def align(
-        self,
-        log_probs: Tensor,
-        lengths: Tensor,
-        tokens: Tensor,
-        n_tokens: Tensor,
-        *,
-        rows: Tensor,
-        blank: int | Tensor,
-    ) -> TokenSpans:
-        """Align tokens (N, L); see `align.align`."""
-        return align(log_probs, lengths, tokens, n_tokens, rows=rows, blank=blank)
-
-    def common_cut(
-        self,
-        log_probs: Tensor,
-        tokens: Tensor,
-        n_tokens: Tensor,
-        n_shared: int,
-        *,
-        is_late: bool,
-        blank: int | Tensor,
-    ) -> Cut:
-        """Find the cut of tokens (N, L) of all beams; see `common_prefix.common_cut`."""
-        return common_cut(log_probs, tokens, n_tokens, n_shared=n_shared, blank=blank, is_late=is_late)
 
     @torch.no_grad()
     def run(self, state: PrefixState, log_probs: Tensor, lengths: Tensor, n_full: int) -> None:

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from sottovoce.errors import OptionError
 
-SearchEngine = Literal["auto", "compiled", "tensors", "graphs"]
+SearchEngine = Literal["auto", "compiled", "tensors"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,17 +27,13 @@ class CtcOptions:
     is_normalised: emissions are log-probabilities, and checked to be; False where they are other scores, such
         as log-probabilities with something subtracted already.
     adjust_every_frames: how often a `HistoryScorer` replaces the scores of the words so far.
-    n_readings: at the end a `HistoryScorer` chooses among this many word sequences of the labels of every
-        hypothesis, homophones that were pruned on the way included; 1: among those of the final beam. Streams
-        with a committed part are not rescored in this way.
     times: align the returned hypotheses for token frames, word times and confidences.
     frame_s: seconds per frame.
     commit_frames: once a stream has this many uncommitted frames, hypotheses that differ from the best in the
         older half of them are dropped, so that time and memory stay level; None: never. Results equal those
         of the whole for streams up to this; beyond, an n-best list differs in newer words alone.
     engine: "compiled" is the frame loop as machine code on the CPU (extra `fast`), "tensors" the one in
-        tensors on any device, "graphs" the same with chunks of frames as CUDA graphs where there is CUDA;
-        "auto" takes the first where it can, else the second. Results are the same.
+        tensors on any device; "auto" takes the first where it can, else the second. Results are the same.
 
     Raises: OptionError for values out of range.
     """
@@ -53,14 +49,13 @@ class CtcOptions:
     prior_scale: float = 1.0
     is_normalised: bool = True
     adjust_every_frames: int = 10
-    n_readings: int = 1
     times: bool = True
     frame_s: float = 0.02
     engine: SearchEngine = "auto"
     commit_frames: int | None = 500
 
     def __post_init__(self) -> None:
-        for name in ("beam_size", "n_best", "adjust_every_frames", "n_readings"):
+        for name in ("beam_size", "n_best", "adjust_every_frames"):
             _at_least(name, getattr(self, name), 1)
         if self.commit_frames is not None:
             _at_least("commit_frames", self.commit_frames, 1)

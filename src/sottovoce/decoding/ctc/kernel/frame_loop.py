@@ -11,12 +11,32 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sottovoce.decoding.ctc.kernel.arcs import arc_bounds, arc_of, child_of, most_of_arc, score_arc
-from sottovoce.decoding.ctc.kernel.best import Candidates, candidate_of, clear, new_candidates, offer, sort
+from sottovoce.decoding.ctc.kernel.beams import (
+    NEVER,
+    SLOT,
+    Beams,
+    Slots,
+    Trees,
+    add_child,
+    load,
+    new_tree,
+    store,
+)
+from sottovoce.decoding.ctc.kernel.candidates import (
+    N_FIRST,
+    Candidates,
+    Tokens,
+    candidate_of,
+    clear,
+    likeliest,
+    new_candidates,
+    new_tokens,
+    offer,
+    others,
+    sort,
+)
 from sottovoce.decoding.ctc.kernel.numeric import log_add
-from sottovoce.decoding.ctc.kernel.slots import NEVER, SLOT, Beams, Slots, Trees, load, store
-from sottovoce.decoding.ctc.kernel.tokens import N_FIRST, Tokens, likeliest, new_tokens, others
-from sottovoce.decoding.ctc.kernel.tree import Tree, add_child, new_tree
+from sottovoce.decoding.ctc.kernel.scorer import arc_bounds, arc_of, child_of, most_of_arc, score_arc
 from sottovoce.jit import compiled, inner
 from sottovoce.lm.base import FlatScorer, Floats, Ints, Record
 
@@ -38,11 +58,16 @@ class SearchSettings(NamedTuple):
     threshold: float
 
 
-class Scratch(NamedTuple):
-    """Buffers. tokens: (V,) of a frame to extend by. after: (s,) states."""
+class Workspace(NamedTuple):
+    """What the loop works on. tokens: (V,) of a frame to extend by. after: (s,) states."""
 
+    slots: Slots
+    trees: Trees
+    candidates: Candidates
     tokens: Tokens
     after: Ints
+    settings: SearchSettings
+    scorer: FlatScorer
 
 
 @compiled
@@ -58,70 +83,42 @@ def decode_rows(
     """Advance utterances begin to end of B over their emissions (B, T, V), in place."""
     n_beams, n_states, n_labels = settings.beam_size, beams.scores.shape[2], settings.n_labels
     slots = Slots(np.empty((2, n_beams), SLOT), np.empty((2 * n_beams, n_states), np.int64))
-    candidates = new_candidates(n_beams)
-    scratch = Scratch(new_tokens(n_labels), np.empty(n_states, np.int64))
+    candidates, tokens, after = new_candidates(n_beams), new_tokens(n_labels), np.empty(n_states, np.int64)
+    merges = settings.max_homophones > 0
     for row in range(begin, end):
         n_frames = lengths[row]
         n_nodes = 1 + n_beams * n_frames + beams.length[row].sum()
-        trees = Trees(new_tree(n_nodes), new_tree(n_nodes if settings.max_homophones else 1))
-        count = load(beams, row, slots, trees, n_labels, settings.max_homophones > 0)
-        _initialize(slots, count, scorer)
+        trees = Trees(new_tree(n_nodes), new_tree(n_nodes if merges else 1))
+        work = Workspace(slots, trees, candidates, tokens, after, settings, scorer)
+        count = load(beams, row, slots, trees, n_labels, merges)
+        _initialize(work, count)
         for t in range(n_frames):
             side, frame = t & 1, emissions[row, t]
             clear(candidates, settings.threshold)
-            _stay(
-                slots,
-                side,
-                count,
-                frame,
-                trees.prefixes,
-                settings.blank,
-                scorer.lexicon.separator,
-                candidates,
-            )
-            _extend(slots, side, count, frame, settings, scorer, candidates, scratch)
+            _stay(work, side, count, frame)
+            _extend(work, side, count, frame)
             sort(candidates)
-            count = _apply(slots, side, count, settings, scorer, candidates, trees, scratch.after)
-        store(
-            beams,
-            row,
-            slots,
-            n_frames & 1,
-            count,
-            trees,
-            settings.initial_symbol,
-            settings.max_homophones > 0,
-        )
+            count = _apply(work, side, count)
+        store(beams, row, slots, n_frames & 1, count, trees, settings.initial_symbol, merges)
 
 
 @inner
-def _initialize(slots: Slots, count: int, scorer: FlatScorer) -> None:
-    """Compute the derived fields of beams that were loaded."""
+def _initialize(work: Workspace, count: int) -> None:
     for k in range(count):
-        slot = slots.beams[0, k]
+        slot = work.slots.beams[0, k]
         slot.total = log_add(slot.blank, slot.token)
-        slot.most_inside, slot.most = arc_bounds(scorer, slots.states, k)
+        slot.most_inside, slot.most = arc_bounds(work.scorer, work.slots.states, k)
 
 
 @inner
-def _stay(
-    slots: Slots,
-    side: int,
-    count: int,
-    frame: Floats,
-    tree: Tree,
-    blank: int,
-    word_separator: int,
-    candidates: Candidates,
-) -> None:
-    """Stay by a blank or the last token again, or be reached from the prefix one symbol shorter."""
-    beams = slots.beams[side]
+def _stay(work: Workspace, side: int, count: int, frame: Floats) -> None:
+    beams, tree, word_separator = work.slots.beams[side], work.trees.prefixes, work.scorer.lexicon.separator
     for k in range(count):
         beams[k].child = -1
     for k in range(count):
         slot = beams[k]
         log_prob = frame[slot.last_token]
-        # A word_separator that is log_prob again after a blank says nothing new.
+        # A separator that is repeated after a blank appends nothing.
         token = (slot.total if slot.last_token == word_separator else slot.token) + log_prob
         slot.parent = tree.nodes[tree.nodes[slot.node].parent].slot if slot.node else -1
         if slot.parent >= 0:
@@ -131,87 +128,59 @@ def _stay(
             # The parent's last token followed by the same token is a new one only after a blank.
             reach = parent.blank if parent.last_token == slot.last_token else parent.total
             token = log_add(token, reach + log_prob)
-        slot.stay_blank = slot.total + frame[blank]
+        slot.stay_blank = slot.total + frame[work.settings.blank]
         slot.stay_token = token
         slot.stay_total = log_add(slot.stay_blank, token)
         score = slot.stay_total + slot.lm
         if score > NEVER:
-            offer(candidates, score, k, -1, 0, score)
+            offer(work.candidates, score, k, -1, 0, score)
 
 
 @inner
-def _extend(
-    slots: Slots,
-    side: int,
-    count: int,
-    frame: Floats,
-    settings: SearchSettings,
-    scorer: FlatScorer,
-    candidates: Candidates,
-    scratch: Scratch,
-) -> None:
+def _extend(work: Workspace, side: int, count: int, frame: Floats) -> None:
     """Offer every extension that may be among the best, those of good beams and likely tokens first."""
-    best = NEVER
+    settings, best = work.settings, NEVER
     for k in range(count):
-        slot = slots.beams[side, k]
+        slot = work.slots.beams[side, k]
         best = max(best, slot.total + slot.lm + slot.most)
     n_first, n_tokens = min(N_FIRST, settings.n_tokens), 0
     for is_second in range(2):
-        limit = candidates.head[0].limit
+        limit = work.candidates.head[0].limit
         least = limit - best if limit > NEVER else NEVER
         if is_second:
             if n_tokens < n_first or n_first == settings.n_tokens:
                 return
             most = settings.n_tokens - n_first
-            n_tokens = others(frame, least, settings.blank, most, n_first, scratch.tokens)
+            n_tokens = others(frame, least, settings.blank, most, n_first, work.tokens)
         else:
-            n_tokens = likeliest(frame, least, settings.blank, n_first, scratch.tokens)
-        is_first = not is_second
-        _extend_all(slots, side, count, n_tokens, is_first, settings, scorer, candidates, scratch)
+            n_tokens = likeliest(frame, least, settings.blank, n_first, work.tokens)
+        _extend_all(work, side, count, n_tokens, not is_second)
 
 
 @inner
-def _extend_all(
-    slots: Slots,
-    side: int,
-    count: int,
-    n_tokens: int,
-    are_in_order: bool,
-    settings: SearchSettings,
-    scorer: FlatScorer,
-    candidates: Candidates,
-    scratch: Scratch,
-) -> None:
-    """Offer the extensions of every beam by the first n_tokens of the scratch, which may be sorted."""
+def _extend_all(work: Workspace, side: int, count: int, n_tokens: int, are_in_order: bool) -> None:
+    """Offer the extensions of every beam by the first n_tokens of the workspace, which may be sorted."""
+    candidates = work.candidates
     for k in range(count):
-        slot = slots.beams[side, k]
+        slot = work.slots.beams[side, k]
         before, most = slot.total + slot.lm, slot.most
         for i in range(n_tokens):
-            log_prob, limit = scratch.tokens.log_probs[i], candidates.head[0].limit
+            log_prob, limit = work.tokens.log_probs[i], candidates.head[0].limit
             score = before + log_prob
             if score + most <= limit:
                 if are_in_order:
                     break
                 continue
-            token = scratch.tokens.ids[i]
-            if token == scorer.lexicon.separator or score + slot.most_inside > limit:
-                _extend_by(slots, side, k, token, log_prob, settings, scorer, candidates, scratch.after)
+            token = work.tokens.ids[i]
+            if token == work.scorer.lexicon.separator or score + slot.most_inside > limit:
+                _extend_by(work, side, k, token, log_prob)
 
 
 @inner
-def _extend_by(
-    slots: Slots,
-    side: int,
-    beam: int,
-    token: int,
-    log_prob: np.float32,
-    settings: SearchSettings,
-    scorer: FlatScorer,
-    candidates: Candidates,
-    after: Ints,
-) -> None:
+def _extend_by(work: Workspace, side: int, beam: int, token: int, log_prob: np.float32) -> None:
     """Offer the arcs of a token after a beam, but those to prefixes that exist: they got their part."""
-    slot, row = slots.beams[side, beam], side * settings.beam_size + beam
+    slots, scorer, candidates = work.slots, work.scorer, work.candidates
+    slot, row = slots.beams[side, beam], side * work.settings.beam_size + beam
     acoustic = log_prob + (slot.blank if token == slot.last_token else slot.total)
     if acoustic == NEVER:
         return
@@ -223,17 +192,16 @@ def _extend_by(
         limit = candidates.head[0].limit
         if target < 0 or before + most_of_arc(scorer, node, target, mark) <= limit:
             continue
-        score = before + score_arc(scorer, slots.states, row, token, target, mark, after)
+        score = before + score_arc(scorer, slots.states, row, token, target, mark, work.after)
         if score <= limit:
             continue
-        symbol = token + mark * settings.n_labels
+        symbol = token + mark * work.settings.n_labels
         if not _exists(slots, side, slot.child, symbol):
             offer(candidates, score, beam, token, arc, acoustic)
 
 
 @inner
 def _exists(slots: Slots, side: int, child: int, symbol: int) -> bool:
-    """Tell whether one of the beams that are one symbol longer, from `child` on, ends in this symbol."""
     while child >= 0:
         other = slots.beams[side, child]
         if other.last == symbol:
@@ -243,18 +211,10 @@ def _exists(slots: Slots, side: int, child: int, symbol: int) -> bool:
 
 
 @inner
-def _apply(
-    slots: Slots,
-    side: int,
-    count: int,
-    settings: SearchSettings,
-    scorer: FlatScorer,
-    candidates: Candidates,
-    trees: Trees,
-    after: Ints,
-) -> int:
+def _apply(work: Workspace, side: int, count: int) -> int:
     """Make the candidates the beams of the other side; return their number."""
-    tree, n_made = trees.prefixes, 0
+    slots, settings, candidates = work.slots, work.settings, work.candidates
+    tree, n_made = work.trees.prefixes, 0
     for k in range(count):
         tree.nodes[slots.beams[side, k].node].slot = -1
     least = candidates.head[0].best - np.float32(settings.threshold)
@@ -271,10 +231,10 @@ def _apply(
             slot.blank = slot.stay_blank
             slot.token = slot.stay_token
             slot.total = slot.stay_total
-            for n in range(len(after)):
+            for n in range(len(work.after)):
                 slots.states[new, n] = slots.states[row, n]
         else:
-            _append(slot, slots.states, row, new, chosen, settings, scorer, trees, after)
+            _append(work, slot, row, new, chosen)
         if settings.max_homophones > 0 and _is_pruned(slots, 1 - side, n_made, settings):
             continue
         tree.nodes[slot.node].slot = n_made
@@ -283,21 +243,12 @@ def _apply(
 
 
 @inner
-def _append(
-    slot: Record,
-    states: Ints,
-    row: int,
-    new: int,
-    chosen: Record,
-    settings: SearchSettings,
-    scorer: FlatScorer,
-    trees: Trees,
-    after: Ints,
-) -> None:
+def _append(work: Workspace, slot: Record, row: int, new: int, chosen: Record) -> None:
     """Extend a beam with states[row] by a candidate's symbol; write its states to states[new]."""
-    lexicon, token = scorer.lexicon, chosen.token
-    node = states[row, 0] if lexicon.n_homophones > 0 else 0
-    target, mark = arc_of(lexicon, node, child_of(lexicon, node, token), token, chosen.arc)
+    states, scorer, after, token = work.slots.states, work.scorer, work.after, chosen.token
+    node = states[row, 0] if scorer.lexicon.n_homophones > 0 else 0
+    child = child_of(scorer.lexicon, node, token)
+    target, mark = arc_of(scorer.lexicon, node, child, token, chosen.arc)
     gained = score_arc(scorer, states, row, token, target, mark, after)
     for n in range(len(after)):
         states[new, n] = after[n]
@@ -307,12 +258,12 @@ def _append(
     slot.most_inside, slot.most = arc_bounds(scorer, states, new)
     slot.lm += gained
     slot.length += 1
-    slot.last = chosen.token + mark * settings.n_labels
-    slot.last_token = chosen.token
+    slot.last = token + mark * work.settings.n_labels
+    slot.last_token = token
     slot.arc = chosen.arc
-    slot.node = add_child(trees.prefixes, slot.node, slot.last)
-    if settings.max_homophones > 0:
-        slot.spelling = add_child(trees.spellings, slot.spelling, token)
+    slot.node = add_child(work.trees.prefixes, slot.node, slot.last)
+    if work.settings.max_homophones > 0:
+        slot.spelling = add_child(work.trees.spellings, slot.spelling, token)
 
 
 @inner

@@ -1,12 +1,58 @@
-"""Compiled: the likeliest path of each hypothesis; the recursion of `align.align`, one at a time."""
+"""Compiled: passes over the emissions of an utterance: whether they are log-probabilities, the likeliest
+path of given tokens, and the cut of the common prefix.
+"""
 
 from __future__ import annotations
 
+import math
+
+import numba
 import numpy as np
 
-from sottovoce.decoding.ctc.kernel.slots import NEVER
+from sottovoce.decoding.ctc.kernel.beams import NEVER
 from sottovoce.jit import compiled
 from sottovoce.lm.base import Floats, Ints
+
+_LEAST_SUM, _MOST_SUM = math.exp(-0.5), math.exp(0.5)
+_MOST = 1e-2
+
+
+@compiled
+def are_plausible(log_probs: Floats, lengths: Ints) -> bool:
+    """Tell whether every frame of log_probs (B, T, V) within lengths (B,) sums to about 1.
+
+    False also for positive values and NaN, and in doubt: `emissions.checked` then checks every value.
+    """
+    for row in range(len(lengths)):
+        for t in range(lengths[row]):
+            total = sum_of_exp(log_probs[row, t])
+            if not _LEAST_SUM < total < _MOST_SUM:
+                return False
+    return True
+
+
+@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
+def sum_of_exp(values: Floats) -> np.float32:
+    """Approximate the sum of exp(values), values (V,), as (1 + x / 256) ** 256: a few percent low.
+
+    Huge for a positive value.
+    """
+    total = np.float32(0.0)
+    for i in range(len(values)):
+        value = values[i]
+        power = np.float32(1.0) + value * np.float32(1 / 256)
+        power = np.float32(0.0) if power < np.float32(0.0) else power  # NaN stays
+        power *= power
+        power *= power
+        power *= power
+        power *= power
+        power *= power
+        power *= power
+        power *= power
+        power *= power
+        total += power + (np.float32(100.0) if value > np.float32(_MOST) else np.float32(0.0))
+    return total
+
 
 _BAND = 300.0
 """Nats behind the best at which a state is dropped; where the end is not reached so, none is."""
@@ -96,7 +142,6 @@ def _trace(
     last: Ints,
     peak: Floats,
 ) -> None:
-    """Follow the steps back from a state after the last frame."""
     newest = -1
     for t in range(len(frames) - 1, -1, -1):
         if place & 1:
@@ -113,9 +158,9 @@ def _trace(
 def common_cut_frames(
     frames: Floats, tokens: Ints, n_tokens: Ints, n_shared: int, blanks: Ints, margin: float, is_late: bool
 ) -> tuple[int, int]:
-    """Find the cut of `common_prefix.common_cut`: the number of frames and of tokens before it.
+    """Find the cut of `align.common_cut`: the number of frames and of tokens before it.
 
-    frames: (T, V). tokens: (N, L). n_tokens: (N,). blanks: (N, L + 1). margin: see `common_prefix.MARGIN`.
+    frames: (T, V). tokens: (N, L). n_tokens: (N,). blanks: (N, L + 1). margin: see `align.CUT_MARGIN`.
     """
     n_rows, n_frames, n_states = len(tokens), len(frames), 2 * tokens.shape[1] + 1
     steps = np.empty((n_rows, n_frames, n_states), np.uint8)
