@@ -16,10 +16,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from sottovoce.backends.base import Backend
+from sottovoce.decoding.alignment import median_filter
 from sottovoce.decoding.beam import Fusion
-from sottovoce.streaming.attention_tracker import AttentionTracker, statistics_of
 from sottovoce.streaming.beams import ActiveRequest, AlignAttRequest, DraftStep, LmRows, NextTokens
 from sottovoce.streaming.hypothesis import AlignAttHypothesis
 from sottovoce.streaming.vocabulary import LiveVocabulary
@@ -93,7 +94,6 @@ class AlignAttBatch:
         self._backend = backend
         self._vocabulary = vocabulary
         self._rows = backend.rows()
-        self._tracker = AttentionTracker()
         self._active: list[ActiveRequest] = []
         self._n_admitted = 0
 
@@ -141,52 +141,43 @@ class AlignAttBatch:
                 positions += [[0]] * len(one.paths)
         heads, rows = self._backend.alignment_heads, self._vocabulary.rows
         output = self._rows.step(tokens, positions, vocabulary=rows, capture=heads)
-        n_old = self._tracker.n_rows
-        if n_old:
-            self._tracker.extend(range(n_old), output.attention[:n_old])
-        attention = iter(output.attention[n_old:])
-        at = 0
+        n_newest = [1 + len(one.draft_tokens) if one.is_new else 1 for one in self._active for _ in one.paths]
+        attended = attended_frames(
+            [row[:, -n:] for row, n in zip(output.attention, n_newest, strict=True)],
+            [one.n_frames for one in self._active for _ in one.paths],
+        )
+        logits = output.logits
         for one in self._active:
-            n_logits = 1 + one.computes_sot + len(one.draft_tokens) if one.is_new else len(one.paths)
-            logits = output.logits[at : at + n_logits]
-            at += n_logits
-            if one.is_new:
-                self._begin(one, logits, next(attention))
-            else:
-                one.logits = logits
+            n_tokens = 1 + len(one.draft_tokens) if one.is_new else len(one.paths)
+            if one.is_new and one.computes_sot:
+                one.no_speech_prob = self._vocabulary.no_speech_probs(logits[:1])[0]
+                logits = logits[1:]
+            self._take(one, logits[:n_tokens], attended[:n_tokens])
+            logits, attended = logits[n_tokens:], attended[n_tokens:]
 
-    def _begin(self, one: ActiveRequest, logits: Tensor, attention: Tensor) -> None:
-        """Take what the prefix of a new request and its draft tokens gave.
+    def _take(self, one: ActiveRequest, logits: Tensor, attended: Tensor) -> None:
+        """Take what a step gave: logits (n, n_rows) after each beam, or after a prefix and its draft tokens.
 
-        logits: (n, n_rows) at <|startoftranscript|> if computed, after the prefix, and after each draft
-        token. attention: (n_heads, n_tokens, n_frames) of all tokens computed.
+        attended: (n,), the frame that each of these tokens attends to most.
         """
-        n_unread = len(one.prefix.tokens) - one.n_cached
+        if not one.is_new:
+            one.logits, one.attended = logits, attended
+            return
         one.is_new = False
-        if one.computes_sot:
-            one.no_speech_prob = self._vocabulary.no_speech_probs(logits[:1])[0]
-            logits = logits[1:]
-        one.logits = logits[:1]
-        cached = None if one.cache is None else one.cache.attention
-        self._tracker.admit(one.n_frames, attention[:, :n_unread], cached)
-        if one.n_to_cache:
-            n_new = one.n_to_cache - one.n_cached
-            one.prefix_statistics = statistics_of(attention[:, :n_new], one.n_frames, cached)
-        for i, token in enumerate(one.draft_tokens):
-            after = attention[:, n_unread + i : n_unread + i + 1]
-            one.draft_steps.append(DraftStep(token, logits[1 + i : 2 + i], after))
+        one.logits, one.attended = logits[:1], attended[:1]
+        for i, token in enumerate(one.draft_tokens, start=1):
+            one.draft_steps.append(DraftStep(token, logits[i : i + 1], attended[i : i + 1]))
 
     def _accepts_draft(self, one: ActiveRequest) -> bool:
         """Return whether the newest token was drafted, so that its logits are there; else drop the draft."""
-        one.logits = None
+        one.logits = one.attended = None
         if not one.draft_steps:
             return False
-        drafted, row = one.draft_steps.popleft(), self._first_row(one)
+        drafted = one.draft_steps.popleft()
         if drafted.token == one.paths[0].tokens[-1]:
-            self._tracker.extend([row], [drafted.attention])
-            one.logits = drafted.logits
+            one.logits, one.attended = drafted.logits, drafted.attended
             return True
-        self._rows.cut(row, len(one.draft_steps) + 1)
+        self._rows.cut(self._first_row(one), len(one.draft_steps) + 1)
         one.draft_steps.clear()
         return False
 
@@ -194,13 +185,13 @@ class AlignAttBatch:
         return sum(len(other.paths) for other in self._active[: self._active.index(one)])
 
     def _extend(self, ready: Sequence[ActiveRequest]) -> None:
-        """Extend requests whose logits are there by a token; rows and statistics follow their beams."""
+        """Extend requests whose logits are there by a token; rows follow their beams."""
         places: dict[int, range] = {}
         at = 0
         for one in self._active:
             places[one.ticket] = range(at, at + len(one.paths))
             at += len(one.paths)
-        candidates = iter(self._next_tokens(ready, [row for one in ready for row in places[one.ticket]]))
+        candidates = iter(self._next_tokens(ready))
         parents = {one.ticket: one.extend([next(candidates) for _ in one.paths]) for one in ready}
         rows: list[int] = []
         for one in self._active:
@@ -211,11 +202,11 @@ class AlignAttBatch:
         self._active = [one for one in self._active if one.paths]
         if rows != list(range(at)):
             self._rows.select(rows)
-            self._tracker.select(rows)
 
-    def _next_tokens(self, ready: Sequence[ActiveRequest], rows: Sequence[int]) -> list[NextTokens]:
+    def _next_tokens(self, ready: Sequence[ActiveRequest]) -> list[NextTokens]:
         """Return the best next tokens of all beams, read back from the device at once."""
         logits = [one.logits for one in ready if one.logits is not None]
+        attended = [one.attended for one in ready if one.attended is not None]
         paths = [path for one in ready for path in one.paths]
         first = [place for place, path in enumerate(paths) if not path.tokens]
         log_probs = self._vocabulary.log_probs(torch.cat(logits).float(), first=first)
@@ -225,9 +216,28 @@ class AlignAttBatch:
         best = (log_probs if lm_scores is None else log_probs + lm_scores).topk(n_best, dim=-1).indices
         logprobs = log_probs.gather(1, best)
         added = torch.zeros_like(logprobs) if lm_scores is None else lm_scores.gather(1, best)
-        frames, tokens = self._tracker.frontier(rows).to(logprobs), self._vocabulary.ids[best].to(logprobs)
+        frames, tokens = torch.cat(attended).to(logprobs), self._vocabulary.ids[best].to(logprobs)
         values = torch.cat([frames[:, None], entropies[:, None], tokens, logprobs, added], dim=1).tolist()
         return [NextTokens.from_values(row, n_best) for row in values]
+
+
+def attended_frames(attention: Sequence[Tensor], n_frames: Sequence[int]) -> Tensor:
+    """Return the frame (n,) int64 that each token attends to most, in the mean over heads.
+
+    attention: of each row (n_heads, n_tokens, n_frames or more), filtered by the median over the frames.
+    n_frames: of each row, those that hold audio; attention beyond is ignored.
+    """
+    longest = max(n_frames)
+    rows = [F.pad(one[..., :longest], (0, max(0, longest - one.shape[-1]))) for one in attention]
+    weights = torch.cat(rows, dim=1)
+    lengths = [n for one, n in zip(attention, n_frames, strict=True) for _ in range(one.shape[1])]
+    ends = torch.tensor(lengths, device=weights.device)[:, None]
+    frames = torch.arange(longest, device=weights.device)
+    beyond = frames >= ends  # (n, longest)
+    # The filter mirrors what it sees at the end: a shorter row at its own end.
+    mirrored = torch.where(beyond, (2 * (ends - 1) - frames).clamp(min=0), frames)
+    mean = median_filter(weights.gather(-1, mirrored.expand_as(weights))).mean(dim=0)
+    return mean.masked_fill(beyond, -torch.inf).argmax(dim=-1)
 
 
 def _lm_scores(ready: Sequence[ActiveRequest], log_probs: Tensor) -> Tensor | None:

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from sottovoce.backends.base import RowPrefix
-from sottovoce.decoding.alignment import RunningStatistics
 from sottovoce.decoding.beam import FusedRowScores, Fusion
 from sottovoce.streaming.hypothesis import (
     AlignAttHypothesis,
@@ -46,11 +45,11 @@ class AlignAttRequest:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DraftStep:
-    """What a draft token gave: its attention (n_heads, 1, n_frames), and the logits after it (1, n_rows)."""
+    """What a draft token gave: the frame (1,) attended to most, and the logits after it (1, n_rows)."""
 
     token: int
     logits: Tensor
-    attention: Tensor
+    attended: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +138,8 @@ class ActiveRequest:
         self.paths = [BeamPath()]
         self.logits: Tensor | None = None
         """(n_beams, n_rows) after each beam, once computed."""
+        self.attended: Tensor | None = None
+        """(n_beams,) int64, the frame that the newest token of each beam attends to most."""
         self.is_new = True
         cache = request.prefix_cache
         self.cache = cache if cache and cache.applies_to(self.prefix.tokens, n_frames) else None
@@ -147,8 +148,6 @@ class ActiveRequest:
         self.draft_steps: deque[DraftStep] = deque()
         """Draft tokens computed and not yet reached."""
         self.lm_rows = lm_rows
-        self.prefix_statistics: RunningStatistics | None = None
-        """Attention of the tokens to cache."""
         self._new_cache: PrefixCache | None = None
         self._n_recomputed = request.n_recomputed
         self._beam_size = beam_size
@@ -191,9 +190,9 @@ class ActiveRequest:
 
     def save_cache(self, state: RowPrefix | None) -> None:
         """Take the decoder's state of the first `n_to_cache` tokens; None: the backend has none."""
-        if state is not None and self.prefix_statistics is not None:
+        if state is not None:
             tokens = self.prefix.tokens[: self.n_to_cache]
-            self._new_cache = PrefixCache(tokens, state, self.prefix_statistics, self.no_speech_prob)
+            self._new_cache = PrefixCache(tokens, state, self.n_frames, self.no_speech_prob)
 
     def extend(self, candidates: Sequence[NextTokens]) -> list[int]:
         """Stop or extend every beam; return the parent of each new beam, none once the request is done."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from sottovoce.backends.base import RowPrefix
-from sottovoce.decoding.alignment import RunningStatistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +35,13 @@ class PrefixCache:
     """What the decoder computed of the first tokens of a prefix, for the next update.
 
     Between two updates audio is added and the newest frames change; the states of the words before them
-    hardly do. state: the decoder's, of these tokens. attention: statistics (1, n_heads, n_frames) of theirs.
-    no_speech_prob: at <|startoftranscript|>, if that is one of them.
+    hardly do. state: the decoder's, of these tokens. n_frames: of the window. no_speech_prob: at
+    <|startoftranscript|>, if that is one of them.
     """
 
     tokens: tuple[int, ...]
     state: RowPrefix
-    attention: RunningStatistics
+    n_frames: int
     no_speech_prob: float
 
     def applies_to(self, tokens: tuple[int, ...], n_frames: int) -> bool:
@@ -50,8 +49,7 @@ class PrefixCache:
         frames.
         """
         n_cached = len(self.tokens)
-        fits = self.attention.mean.shape[-1] <= n_frames
-        return fits and n_cached < len(tokens) and tokens[:n_cached] == self.tokens
+        return self.n_frames <= n_frames and n_cached < len(tokens) and tokens[:n_cached] == self.tokens
 
 
 class StopReason(Enum):
