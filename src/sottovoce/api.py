@@ -47,7 +47,6 @@ from sottovoce.speakers.choose import Speakers, make_live_speakers, parse_speake
 from sottovoce.speakers.live_speakers import LiveSpeakers
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions, Switching
-from sottovoce.streaming.words import EndOfWord
 from sottovoce.text.languages import LanguageChoice
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import SAMPLE_RATE, Task, Transcript
@@ -319,7 +318,6 @@ class Model:
         unstable: bool = False,
         stream: StreamOptions | None = None,
         following: SessionOptions | None = None,
-        end_of_word: str | Path | None = None,
         speakers: Speakers | LiveSpeakers | None = None,
         executor: CallExecutor | None = None,
     ) -> Session:
@@ -330,8 +328,8 @@ class Model:
             speech, or with these options. unstable: also send text that may still change: words that were
             read but not committed.
         stream: how speech is decoded. following: how languages are followed, its other fields aside.
-        end_of_word: file of Simul-Whisper's weights for a model of this width. executor: see `Session`.
         speakers: say who says each word: "auto", how many there are at most, or those of an earlier session.
+        executor: see `Session`.
         Raises: OptionError, CheckpointError, ModelNotFoundError.
         """
         options = replace(
@@ -341,13 +339,11 @@ class Model:
             stream=stream or StreamOptions(),
             unstable=unstable,
         )
-        width = self.backend.dims.n_audio_state
         return Session(
             self.backend,
             self.tokenizer,
             options,
             vad=VadStream.from_option(vad),
-            end_of_word=None if end_of_word is None else EndOfWord.load(end_of_word, width),
             speakers=None if speakers is None else make_live_speakers(speakers),
             executor=executor,
         )

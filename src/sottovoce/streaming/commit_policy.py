@@ -22,7 +22,7 @@ from sottovoce.streaming.hypothesis import (
     most_tokens,
 )
 from sottovoce.streaming.options import CommitOptions, StreamOptions
-from sottovoce.streaming.words import EndOfWord, HypothesisWord, WordBuilder, is_mark
+from sottovoce.streaming.words import HypothesisWord, WordBuilder, is_mark
 from sottovoce.text.detokenizer import Detokenizer, TokenWord
 from sottovoce.types import FRAMES_PER_SECOND, Word
 
@@ -46,13 +46,11 @@ class CommitPolicy:
     A word is committed if decoding came to it (`stop_rules`), the hypothesis is usable and the word complete
     (`usable_words`), and it is stable and ends where the language is certain (`decide`); without more audio,
     all usable words are. Where decoding has lost the thread for good, so are words that two hypotheses agreed
-    on (`take_agreed`). end_of_word: tells whether a word ends where the audio does; None: the next token
-    does.
+    on (`take_agreed`).
     """
 
-    def __init__(self, options: StreamOptions, end_of_word: EndOfWord | None = None) -> None:
+    def __init__(self, options: StreamOptions) -> None:
         self._options = options
-        self._end_of_word = end_of_word
         self._agreement = Agreement(options.commit, options.frame_threshold, options.confident_frames)
         self._agreed = AgreedTail()
         self.unstable: tuple[Word, ...] = ()
@@ -100,18 +98,12 @@ class CommitPolicy:
         if not self.is_usable(hypothesis):
             return []
         groups = builder.group(hypothesis.tokens)
-        if groups and not self._is_complete(groups[-1], hypothesis, window, builder, final=final):
+        if groups and not self._is_complete(groups[-1], hypothesis, builder, final=final):
             groups.pop()
         return builder.words(groups, hypothesis, window, after_s=after_s)
 
     def _is_complete(
-        self,
-        last: TokenWord,
-        hypothesis: AlignAttHypothesis,
-        window: AudioWindow,
-        builder: WordBuilder,
-        *,
-        final: bool,
+        self, last: TokenWord, hypothesis: AlignAttHypothesis, builder: WordBuilder, *, final: bool
     ) -> bool:
         """Return whether nothing more can belong to the last word."""
         detokenizer = Detokenizer(builder.tokenizer)
@@ -123,8 +115,6 @@ class CommitPolicy:
         following = hypothesis.held_back_token
         if hypothesis.stop_reason is not StopReason.FRONTIER or following is None:
             return False
-        if self._end_of_word is not None and self._end_of_word.fires(window.encoded):
-            return True
         return not builder.has_spaces or builder.tokenizer.token_bytes(following).startswith(b" ")
 
     def decide(

@@ -38,7 +38,6 @@ from sottovoce.streaming.options import SessionOptions as SessionOptions
 from sottovoce.streaming.schedule import UpdateSchedule
 from sottovoce.streaming.strategy import StrategyFactory
 from sottovoce.streaming.utterance_decoder import LOST_S, UtteranceDecoder
-from sottovoce.streaming.words import EndOfWord
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import SAMPLE_RATE, Event, LanguageChanged, Samples, Word
 
@@ -49,8 +48,7 @@ class Session:
     """Turn speech into events as it comes.
 
     tokenizer: of the backend's model. vad: finds speech; None: everything is speech until `close`.
-    end_of_word: see `CommitPolicy`. speakers: a fresh one that labels words. executor: executes the calls;
-    None: this backend does.
+    speakers: a fresh one that labels words. executor: executes the calls; None: this backend does.
 
     Raises: OptionError for languages that the model does not have.
     """
@@ -62,7 +60,6 @@ class Session:
         options: SessionOptions | None = None,
         *,
         vad: VadStream | None = None,
-        end_of_word: EndOfWord | None = None,
         speakers: LiveSpeakers | None = None,
         executor: CallExecutor | None = None,
     ) -> None:
@@ -72,7 +69,7 @@ class Session:
         self._schedule = UpdateSchedule(vad, stream.chunk_s, stream.held_over_s)
         self._follower = LiveLanguageFollower(backend, tokenizer, self._options)
         timeline = self._follower.timeline
-        self._factory = StrategyFactory(backend, tokenizer, self._options, timeline, end_of_word)
+        self._factory = StrategyFactory(backend, tokenizer, self._options, timeline)
         self._events = EventEmitter(
             stream.sentence_s, stream.longest_final_s, speakers, allowed_mass=timeline.allowed_mass
         )

@@ -21,7 +21,7 @@ from sottovoce.streaming.multilingual.multi_language import MultiLanguage
 from sottovoce.streaming.options import SessionOptions, StreamOptions
 from sottovoce.streaming.utterance import LiveUtterance
 from sottovoce.streaming.vocabulary import LiveVocabulary
-from sottovoce.streaming.words import EndOfWord, HypothesisWord, WordBuilder
+from sottovoce.streaming.words import HypothesisWord, WordBuilder
 from sottovoce.text.tokenizer import Tokenizer
 
 
@@ -127,8 +127,7 @@ class SingleLanguage:
 class StrategyFactory:
     """Make the utterances and strategies of one session; word builders are made once a language.
 
-    options: suited to the checkpoint. timeline: read by strategies of several languages. end_of_word: see
-    `CommitPolicy`.
+    options: suited to the checkpoint. timeline: read by strategies of several languages.
     """
 
     def __init__(
@@ -137,14 +136,12 @@ class StrategyFactory:
         tokenizer: Tokenizer,
         options: SessionOptions,
         timeline: LanguageTimeline,
-        end_of_word: EndOfWord | None = None,
     ) -> None:
         stream = options.stream
         self._backend = backend
         self._options = options
         self._timeline = timeline
         self._tokenizer = tokenizer.with_task(stream.task)
-        self._end_of_word = end_of_word
         self._builders: dict[str, WordBuilder] = {}
         vocabulary = LiveVocabulary.of(tokenizer, backend.dims.n_vocab, backend.device)
         self._decoder = AlignAttDecoder(backend, tokenizer.eot, vocabulary, stream.beam_size, stream.fusion)
@@ -180,7 +177,7 @@ class StrategyFactory:
         return self._builders[language]
 
     def _new_policy(self) -> CommitPolicy:
-        return CommitPolicy(self._options.stream, self._end_of_word)
+        return CommitPolicy(self._options.stream)
 
 
 def encoder_mode(options: StreamOptions, backend: Backend) -> EncoderMode:
