@@ -16,7 +16,7 @@ from sottovoce.backends.torch import TorchBackend
 from sottovoce.errors import OptionError
 from sottovoce.models.encoder_mode import BASE, DENSE
 from sottovoce.models.nano import read_compact
-from sottovoce.streaming.options import CommitOptions, StreamOptions
+from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session
 from sottovoce.streaming.strategy import encoder_mode
 from sottovoce.streaming.utterance import LiveUtterance
@@ -28,8 +28,6 @@ from tests.streaming.sessions import (
     Reading,
     held_s,
     run,
-    said_words,
-    session,
     spoken,
     text,
 )
@@ -266,16 +264,3 @@ def test_an_utterance_that_is_never_read_is_cut() -> None:
     for _ in range(20):
         utterance.append(silence(1.0))
     assert utterance.end_sample - utterance.start_sample <= 6.0 * SAMPLE_RATE
-
-
-def test_a_sure_word_may_come_near_the_end_of_the_audio() -> None:
-    """Where that is asked for: at a part of the threshold from the end, and in the first seconds."""
-    audio = say(["time", "year", "people", "way", "day", "man"] * 2)
-    soon = CommitOptions(confident_threshold_ratio=0.2, early_commit_prob=0.8)
-    n_said: dict[float, list[int]] = {1.5: [], 3.1: []}
-    for agreement in (soon, CommitOptions()):
-        for seconds, found in n_said.items():
-            live = session(["en"], vad=False, stream=StreamOptions(chunk_s=0.1, commit=agreement))
-            found.append(len(said_words(live.push(audio[: round(seconds * SAMPLE_RATE)]))))
-    assert n_said[1.5][0] > n_said[1.5][1] == 0
-    assert n_said[3.1][0] > n_said[3.1][1] > 0

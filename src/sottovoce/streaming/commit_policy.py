@@ -27,17 +27,12 @@ from sottovoce.text.detokenizer import Detokenizer, TokenWord
 from sottovoce.types import FRAMES_PER_SECOND, Word
 
 DECODE_AHEAD = 0.6
-"""Decoding goes on to this fraction of the distance that a confident word needs: what comes twice there is
-surer.
-"""
-LEAST_UNREAD = 0.5
-"""Undecoded audio of up to this fraction of the frame threshold holds no word that could be committed."""
+"""Decoding goes on to this fraction of the frame threshold: what comes twice there is surer."""
 
 
 def may_hold_words(options: StreamOptions, undecoded_s: float) -> bool:
     """Return whether audio of this length behind the committed words is enough for a word to be committed."""
-    least_frames = max(options.confident_frames, LEAST_UNREAD * options.frame_threshold)
-    return undecoded_s * FRAMES_PER_SECOND > least_frames
+    return undecoded_s * FRAMES_PER_SECOND > options.frame_threshold
 
 
 class CommitPolicy:
@@ -51,7 +46,7 @@ class CommitPolicy:
 
     def __init__(self, options: StreamOptions) -> None:
         self._options = options
-        self._agreement = Agreement(options.commit, options.frame_threshold, options.confident_frames)
+        self._agreement = Agreement(options.commit, options.frame_threshold)
         self._agreed = AgreedTail()
         self.unstable: tuple[Word, ...] = ()
         """Words of the last hypothesis that were not committed."""
@@ -59,9 +54,9 @@ class CommitPolicy:
         """Whether the last update found no way on: it fell into a loop, or jumped back."""
 
     @property
-    def confident_frames(self) -> float:
+    def frame_threshold(self) -> float:
         """Distance (frames) to the end of the audio that every word needs."""
-        return self._options.confident_frames
+        return self._options.frame_threshold
 
     def stop_rules(self, undecoded_s: float, *, final: bool, committed_until: int | None = None) -> StopRules:
         """Return when decoding stops; undecoded_s: seconds of audio behind the committed words.
@@ -70,7 +65,7 @@ class CommitPolicy:
         """
         options = self._options
         return StopRules(
-            options.final_frame_threshold if final else DECODE_AHEAD * options.confident_frames,
+            options.final_frame_threshold if final else DECODE_AHEAD * options.frame_threshold,
             options.rewind_threshold,
             options.max_repeats,
             MAX_TOKENS if final else most_tokens(undecoded_s),
@@ -197,15 +192,14 @@ class AgreedTail:
 class Agreement:
     """Count how many hypotheses in a row had each word at its place, and find the words that are stable.
 
-    near_frames: a word that is not confident must be this far from the end of the audio; confident_frames:
-    any must.
+    near_frames: every word must be this far from the end of the audio.
     """
 
-    def __init__(self, options: CommitOptions, near_frames: float, confident_frames: float) -> None:
+    def __init__(self, options: CommitOptions, near_frames: float) -> None:
         self._options = options
+        self._near_frames = near_frames
         self._agreed_frames = max(near_frames, options.agreed_frames)
         self._far_frames = max(near_frames, options.far_frames)
-        self._confident_frames = confident_frames
         self._letters: list[str] = []
         self._counts: list[int] = []
 
@@ -225,10 +219,10 @@ class Agreement:
     def count_stable(self, words: Sequence[HypothesisWord], window: AudioWindow) -> int:
         """Count a hypothesis in; return how many of its words, from the first, are stable."""
         self._count(words)
-        is_early = window.n_frames < self._options.min_audio_s * FRAMES_PER_SECOND
-        is_stable = self._is_stable_early if is_early else self._is_stable
+        if window.n_frames < self._options.min_audio_s * FRAMES_PER_SECOND:
+            return 0
         for place, (one, count) in enumerate(zip(words, self._counts, strict=True)):
-            if not is_stable(window.n_frames - one.last_frame, count, one.word.probability):
+            if not self._is_stable(window.n_frames - one.last_frame, count, one.word.probability):
                 return place
         return len(words)
 
@@ -246,19 +240,9 @@ class Agreement:
         if n_behind >= self._far_frames:
             return True
         if probability >= options.commit_prob:
-            return n_behind >= self._confident_frames
+            return n_behind >= self._near_frames
         needed = options.n_agreeing if probability >= options.low_prob else options.n_agreeing_low
         return count >= needed and n_behind >= self._agreed_frames
-
-    def _is_stable_early(self, n_behind: int, count: int, probability: float) -> bool:
-        """The same with less than `min_audio_s` of audio, where it is not known how the sentence goes on."""
-        options = self._options
-        if options.early_commit_prob is None:
-            return False
-        if probability >= max(options.commit_prob, options.early_commit_prob):
-            return n_behind >= self._confident_frames
-        is_confident = probability >= options.commit_prob and count >= options.n_agreeing_low
-        return is_confident and n_behind >= self._agreed_frames
 
 
 def count_same(words: Sequence[HypothesisWord], others: Sequence[HypothesisWord]) -> int:

@@ -241,7 +241,7 @@ class MultiLanguage:
         if hypothesis.is_stuck or hypothesis.stop_reason is StopReason.END_OF_TEXT:
             return math.inf
         if hypothesis.stop_reason is StopReason.FRONTIER:
-            last = window.n_frames - self.policy.confident_frames
+            last = window.n_frames - self.policy.frame_threshold
         else:
             last = (hypothesis.frames or (0,))[-1]
         return window.seconds(max(0, int(last)))
