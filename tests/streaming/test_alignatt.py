@@ -67,10 +67,9 @@ def read(
     *,
     frame_threshold: float = 0,
     beam_size: int = 1,
-    bias: torch.Tensor | None = None,
 ) -> AlignAttHypothesis:
     """One request alone."""
-    request = AlignAttRequest(prefix, StopRules(frame_threshold=frame_threshold), bias)
+    request = AlignAttRequest(prefix, StopRules(frame_threshold=frame_threshold))
     (reading,) = reader(beam_size).decode([states], [request])
     return reading
 
@@ -117,14 +116,6 @@ def test_it_goes_on_after_what_was_committed() -> None:
     assert reading.tokens == (TOKEN_OF["year"],)
 
 
-def test_hidden_frames_are_not_read() -> None:
-    states = encoded(["time", "year"])
-    bias = torch.zeros(states.n_frames)
-    bias[:18] = -torch.inf
-    reading = read(states, bias=bias)
-    assert reading.tokens == (TOKEN_OF["year"],)
-
-
 class Counted(FakeBackend):
     """Counts decoder passes."""
 
@@ -151,9 +142,7 @@ def test_a_guess_saves_passes_and_changes_nothing(guess: list[str], n_passes: in
     words = ["time", "year", "people", "way"]
     prefix = DecoderPrefix((*SOT, TOKEN_OF["time"]), 0, 1)
     counted = Counted(hear)
-    guessing = AlignAttRequest(
-        prefix, StopRules(frame_threshold=0), None, tuple(TOKEN_OF[word] for word in guess)
-    )
+    guessing = AlignAttRequest(prefix, StopRules(frame_threshold=0), tuple(TOKEN_OF[word] for word in guess))
     alone = read(encoded(words), prefix)
     assert alone.tokens == tuple(TOKEN_OF[word] for word in words[1:])
     assert AlignAttDecoder(counted, TOKENIZER.eot, VOCABULARY).decode([encoded(words)], [guessing]) == [alone]

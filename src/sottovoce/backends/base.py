@@ -91,16 +91,13 @@ class RunningRows(Protocol):
     @property
     def n_rows(self) -> int: ...
 
-    def admit(
-        self, encoded: EncoderOutput, bias: Tensor | None = None, prefix: RowPrefix | None = None
-    ) -> None:
+    def admit(self, encoded: EncoderOutput, prefix: RowPrefix | None = None) -> None:
         """Append a row without tokens, or with those of a prefix.
 
-        encoded: its window, of one row. bias: (n_frames,) float32, added to every cross-attention logit of
-            the row; see `Backend.step`. prefix: from `prefix_of` of a row with this audio or the beginning of
+        encoded: its window, of one row. prefix: from `prefix_of` of a row with this audio or the beginning of
             it; in the second case it approximates what those tokens would give with all of the audio.
 
-        Raises: OptionError for several windows, a bias of another length, or a prefix of another backend.
+        Raises: OptionError for several windows, or a prefix of another backend.
         """
         ...
 
@@ -266,10 +263,7 @@ class Backend(Protocol):
         ...
 
     def rows(self) -> RunningRows:
-        """Make an empty continuous batch, to which rows are admitted at any time.
-
-        `backends.by_step.RowsByStep` implements it by `start` and `step`.
-        """
+        """Make an empty continuous batch, to which rows are admitted at any time."""
         ...
 
     def first_step(

@@ -1,7 +1,4 @@
-"""`Backend.rows` and `Backend.first_step` made of `start` and `step`: for backends without faster ones.
-
-Beside them the checks of arguments that all backends share.
-"""
+"""Checks of arguments that all backends share, and `Backend.first_step` made of `start` and `step`."""
 
 from __future__ import annotations
 
@@ -10,77 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sottovoce.backends.base import AlignmentHeads, Backend, DecoderState, RowPrefix, RowsOutput
+from sottovoce.backends.base import Backend, DecoderState
 from sottovoce.errors import OptionError
 from sottovoce.types import EncoderOutput
-
-
-class RowsByStep:
-    """`RunningRows` with a `DecoderState` of its own for each row."""
-
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-        self._rows: list[tuple[DecoderState, int, Tensor | None]] = []  # state, frames, bias (1, n_frames)
-
-    @property
-    def n_rows(self) -> int:
-        return len(self._rows)
-
-    def admit(
-        self, encoded: EncoderOutput, bias: Tensor | None = None, prefix: RowPrefix | None = None
-    ) -> None:
-        """Append a row; see `RunningRows.admit`. bias: (n_frames,) float32."""
-        assert prefix is None, "a state belongs to its audio: `prefix_of` returns none"
-        check_admitted(encoded, bias)
-        added = None if bias is None else bias[None]
-        self._rows.append((self._backend.start(encoded), encoded.n_frames, added))
-
-    def select(self, rows: Sequence[int]) -> None:
-        """Replace the rows; see `RunningRows.select`."""
-        check_selected(rows, self.n_rows)
-        taken: set[int] = set()
-        chosen = []
-        for row in rows:
-            state, n_frames, bias = self._rows[row]
-            chosen.append((state.fork() if row in taken else state, n_frames, bias))
-            taken.add(row)
-        self._rows = chosen
-
-    def cut(self, row: int, n_tokens: int) -> None:
-        """Drop the newest tokens of a row."""
-        state = self._rows[row][0]
-        state.truncate(state.n_tokens - n_tokens)
-
-    def prefix_of(self, row: int, n_tokens: int) -> None:
-        """Return None; see `RunningRows.prefix_of`."""
-
-    def step(
-        self,
-        tokens: Sequence[Sequence[int]],
-        wanted: Sequence[Sequence[int]],
-        *,
-        vocabulary: Tensor | None = None,
-        capture: AlignmentHeads = (),
-    ) -> RowsOutput:
-        """Append tokens to every row; see `RunningRows.step`."""
-        check_step(tokens, wanted, self.n_rows)
-        device = self._backend.device
-        logits, attention = [], []
-        for (state, n_frames, bias), new, positions in zip(self._rows, tokens, wanted, strict=True):
-            if not new:
-                attention.append(torch.zeros(len(capture), 0, n_frames, device=device))
-                continue
-            output = self._backend.step(
-                torch.tensor([list(new)], device=device),
-                state,
-                positions=list(positions),
-                vocabulary=vocabulary,
-                capture=capture,
-                bias=bias,
-            )
-            logits.append(output.logits[0])
-            attention.append(torch.zeros(0) if output.attention is None else output.attention[0])
-        return RowsOutput(torch.cat(logits), attention)
 
 
 def check_start(encoded: EncoderOutput, n_hypotheses: int, left_padding: Tensor | None) -> int:
@@ -108,15 +37,13 @@ def check_tokens(tokens: Tensor, state: DecoderState, n_least_padding: int, back
         raise OptionError(f"step: {n_read} tokens in all, {backend.name} reads {backend.dims.n_text_ctx}")
 
 
-def check_admitted(encoded: EncoderOutput, bias: Tensor | None) -> None:
-    """Check a row's window, and its bias (n_frames,).
+def check_admitted(encoded: EncoderOutput) -> None:
+    """Check a row's window.
 
-    Raises: OptionError for several windows, or a bias of another length.
+    Raises: OptionError for several windows.
     """
     if encoded.batch_size != 1:
         raise OptionError(f"rows: expected a window of one row, got {encoded.batch_size}")
-    if bias is not None and tuple(bias.shape) != (encoded.n_frames,):
-        raise OptionError(f"rows: bias of shape {tuple(bias.shape)} given, expected ({encoded.n_frames},)")
 
 
 def check_selected(rows: Sequence[int], n_rows: int) -> None:

@@ -21,7 +21,6 @@ from sottovoce.types import EncoderOutput
 class _NativeRow:
     row: kernels.Row
     window: WindowKv
-    bias: Tensor | None
 
 
 class NativeRows:
@@ -36,29 +35,26 @@ class NativeRows:
     def n_rows(self) -> int:
         return len(self._rows)
 
-    def admit(
-        self, encoded: EncoderOutput, bias: Tensor | None = None, prefix: RowPrefix | None = None
-    ) -> None:
-        """Append a row; see `RunningRows.admit`. bias: (n_frames,) float32.
+    def admit(self, encoded: EncoderOutput, prefix: RowPrefix | None = None) -> None:
+        """Append a row; see `RunningRows.admit`.
 
-        Raises: OptionError for several windows, a bias of another length, or a prefix of another backend.
+        Raises: OptionError for several windows, or a prefix of another backend.
         """
-        check_admitted(encoded, bias)
+        check_admitted(encoded)
         if prefix is not None and not isinstance(prefix, kernels.Row):
             raise OptionError(
                 f"rows: expected the state of a row of {self._name}, got {type(prefix).__name__}"
             )
         (window,) = self._decoder.windows(encoded)
         row = kernels.Row() if prefix is None else prefix.first(prefix.n_tokens)
-        self._rows.append(_NativeRow(row, window, total_bias(bias, window)))
+        self._rows.append(_NativeRow(row, window))
 
     def select(self, rows: Sequence[int]) -> None:
         """Replace the rows; see `RunningRows.select`."""
         check_selected(rows, self.n_rows)
         branches = branched([one.row for one in self._rows], rows)
         self._rows = [
-            _NativeRow(row, self._rows[index].window, self._rows[index].bias)
-            for row, index in zip(branches, rows, strict=True)
+            _NativeRow(row, self._rows[index].window) for row, index in zip(branches, rows, strict=True)
         ]
 
     def cut(self, row: int, n_tokens: int) -> None:
@@ -84,7 +80,7 @@ class NativeRows:
         check_heads(capture, self._decoder.dims)
         self._check_room(tokens)
         batch = [
-            RowInput(one.row, one.window, new, positions, one.bias)
+            RowInput(one.row, one.window, new, positions)
             for one, new, positions in zip(self._rows, tokens, wanted, strict=True)
         ]
         logits, attention = self._decoder.step(batch, vocabulary=vocabulary, capture=capture)

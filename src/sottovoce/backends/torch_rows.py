@@ -42,14 +42,12 @@ class TorchRows:
         return len(self._rows)
 
     @torch.no_grad()
-    def admit(
-        self, encoded: EncoderOutput, bias: Tensor | None = None, prefix: RowPrefix | None = None
-    ) -> None:
-        """Append a row; see `RunningRows.admit`. bias: (n_frames,) float32.
+    def admit(self, encoded: EncoderOutput, prefix: RowPrefix | None = None) -> None:
+        """Append a row; see `RunningRows.admit`.
 
-        Raises: OptionError for several windows, a bias of another length, or a prefix of another backend.
+        Raises: OptionError for several windows, or a prefix of another backend.
         """
-        check_admitted(encoded, bias)
+        check_admitted(encoded)
         if prefix is not None and not isinstance(prefix, RowKvCache):
             raise OptionError(
                 f"rows: expected the state of a row of {self._name}, got {type(prefix).__name__}"
@@ -60,10 +58,8 @@ class TorchRows:
             cache = RowKvCache(n_layer, n_head, dims.n_text_state // n_head, states)
         else:
             cache = prefix.first(prefix.n_tokens)
-        added = None if bias is None else bias.to(states.device, torch.float32)[None]
-        if encoded.log_weights is not None:
-            added = encoded.log_weights if added is None else added + encoded.log_weights
-        folded = None if added is None else added[:, None, None]
+        weights = encoded.log_weights
+        folded = None if weights is None else weights[:, None, None]
         self._rows.append(_Row(cache, self._audio(self._keys_values(encoded), folded)))
 
     def _audio(self, keys_values: Sequence[KeysValues], bias: Tensor | None) -> RowCrossAttention:

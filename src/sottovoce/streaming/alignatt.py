@@ -106,7 +106,7 @@ class AlignAttBatch:
         """Add a request, decoded from the next step on; return the ticket of its hypothesis."""
         assert decoder.vocabulary is self._vocabulary, "one vocabulary for all requests of a batch"
         active = decoder.activate(self._n_admitted, request, encoded.n_content_frames[0])
-        self._rows.admit(encoded, request.bias, active.cached_state)
+        self._rows.admit(encoded, active.cached_state)
         self._active.append(active)
         self._n_admitted += 1
         return active.ticket

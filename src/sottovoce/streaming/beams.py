@@ -28,7 +28,6 @@ from sottovoce.streaming.vocabulary import LiveVocabulary
 class AlignAttRequest:
     """What to decode in one window.
 
-    bias: (n_frames,) float32 added to every cross-attention logit, see `Backend.step`; None: nothing.
     draft_tokens: tokens that may come next, verified in the first step (speculative decoding): they change
         the number of steps, never the result. Used with one beam.
     prefix_cache: of an earlier update, used if it applies; None: the whole prefix is computed.
@@ -37,7 +36,6 @@ class AlignAttRequest:
 
     prefix: DecoderPrefix
     rules: StopRules
-    bias: Tensor | None = None
     draft_tokens: tuple[int, ...] = ()
     prefix_cache: PrefixCache | None = None
     n_recomputed: int | None = None

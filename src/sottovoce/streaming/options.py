@@ -86,8 +86,7 @@ class ParallelOptions:
 
     max_languages: rows at most. active_share: a language is active if the timeline gives it this share of
         some frame, and it owns least_s of audio; the frames of others go to the active ones.
-    alone: a row's own audio is encoded by itself; False: one encoding under a mask, for decoders that were
-        trained with one. bias, margin_s: see `LanguageMask`.
+    margin_s: a row's audio goes this far beyond its language's frames.
     weight: of the timeline in the fused score. stable_s: a word waits until the timeline is this far past it.
     confirmed: only languages that the session has switched to are active, and words wait while a change is in
         doubt, as in restart mode.
@@ -100,9 +99,7 @@ class ParallelOptions:
     max_languages: int = 2
     active_share: float = 0.7
     least_s: float = 0.6
-    bias: float = 1.0
     margin_s: float = 0.06
-    alone: bool = True
     weight: float = 0.5
     stable_s: float = 0.25
     confirmed: bool = False
@@ -114,7 +111,7 @@ class ParallelOptions:
             raise OptionError(f"max_languages: expected at least 1, got {self.max_languages}")
         if not 0.0 <= self.active_share <= 1.0:
             raise OptionError(f"active_share: expected 0 to 1, got {self.active_share}")
-        for name in ("least_s", "bias", "margin_s", "weight", "stable_s"):
+        for name in ("least_s", "margin_s", "weight", "stable_s"):
             if not getattr(self, name) >= 0.0:
                 raise OptionError(f"{name}: expected 0 or more, got {getattr(self, name)}")
         if not 0.1 <= self.stretch_s <= 30.0:

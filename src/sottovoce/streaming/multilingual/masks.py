@@ -1,9 +1,8 @@
-"""The language timeline over a window: whose frames are whose, and as a mask on cross-attention."""
+"""The language timeline over a window: whose frames are whose."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -16,44 +15,19 @@ from sottovoce.types import FRAMES_PER_SECOND
 
 SHARE_FLOOR = 1e-3
 """Least share of a language, in logs and ratios."""
-MAX_PENALTY = 15.0
-"""Largest penalty of a masked frame (a logit): attention of e^-15 is as good as none."""
 Shares = npt.NDArray[np.float64]
 """(n_frames, L): how much of each frame of a window is each language's."""
 
 
-@dataclass(frozen=True, slots=True)
-class LanguageMask:
-    """How the timeline masks a decoder row. A frame's owner is never masked, so no softmax is empty.
-
-    strength: factor on the log of a frame's share over the largest share there; inf: all or nothing.
-    margin_s: a row may attend this far beyond its language's frames.
-    """
-
-    strength: float
-    margin_s: float
-
-    def bias(self, shares: Shares, language: int) -> npt.NDArray[np.float64]:
-        """Return what is added to the attention of a language's row: (n_frames,), from -MAX_PENALTY to 0."""
-        ratio = self._ratio(shares, language)
-        if np.isinf(self.strength):
-            return np.where(ratio >= 1.0, 0.0, -MAX_PENALTY)
-        bias: npt.NDArray[np.float64] = np.maximum(self.strength * np.log(ratio), -MAX_PENALTY)
-        return bias
-
-    def open_to(self, shares: Shares, language: int) -> npt.NDArray[np.bool_]:
-        """Return the frames (n_frames,) that a language owns, with the margin around them."""
-        owned: npt.NDArray[np.bool_] = self._ratio(shares, language) >= 1.0
-        return owned
-
-    def _ratio(self, shares: Shares, language: int) -> npt.NDArray[np.float64]:
-        """Return share over largest share (n_frames,), the best within the margin."""
-        ratio: npt.NDArray[np.float64] = ownership(shares)[:, language]
-        reach = round(self.margin_s * FRAMES_PER_SECOND)
-        if reach and len(ratio):
-            padded = np.pad(ratio, reach, mode="edge")
-            ratio = np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1).max(axis=1)
-        return ratio
+def open_frames(shares: Shares, language: int, margin_s: float) -> npt.NDArray[np.bool_]:
+    """Return the frames (n_frames,) that a language owns, with the margin around them."""
+    ratio: npt.NDArray[np.float64] = ownership(shares)[:, language]
+    reach = round(margin_s * FRAMES_PER_SECOND)
+    if reach and len(ratio):
+        padded = np.pad(ratio, reach, mode="edge")
+        ratio = np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1).max(axis=1)
+    owned: npt.NDArray[np.bool_] = ratio >= 1.0
+    return owned
 
 
 def ownership(shares: Shares) -> Shares:

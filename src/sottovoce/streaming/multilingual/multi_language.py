@@ -20,7 +20,7 @@ from sottovoce.streaming.alignatt import AlignAttDecoder
 from sottovoce.streaming.audio_window import SNAP_S, AudioWindow
 from sottovoce.streaming.beams import AlignAttRequest
 from sottovoce.streaming.commit_policy import CommitPolicy
-from sottovoce.streaming.hypothesis import AlignAttHypothesis, DecoderPrefix, StopReason
+from sottovoce.streaming.hypothesis import AlignAttHypothesis, StopReason
 from sottovoce.streaming.multilingual.masks import (
     SHARE_FLOOR,
     Shares,
@@ -34,7 +34,7 @@ from sottovoce.streaming.multilingual.row_inputs import (
     FrameIndex,
     LanguageRow,
     RowInputs,
-    row_input_strategy,
+    encode_rows,
 )
 from sottovoce.streaming.options import ParallelOptions
 from sottovoce.streaming.utterance import LiveUtterance
@@ -76,7 +76,7 @@ class MultiLanguage:
         self.policy = policy
         self._options = options
         self._timeline = timeline
-        self._row_inputs = row_input_strategy(options, mode)
+        self._mode = mode
 
     @property
     def language(self) -> str:
@@ -98,7 +98,9 @@ class MultiLanguage:
         if threshold >= window.n_frames or not rows:
             return []
         update = _Update(utterance, window, shares, rows)
-        inputs = yield from self._row_inputs.inputs(window, shares, rows)
+        inputs = yield from encode_rows(
+            window, shares, rows, margin_s=self._options.margin_s, mode=self._mode
+        )
         requests = self._requests(update, inputs, final=final)
         found: list[AlignAttHypothesis] = yield AlignAttCall(self._decoder, inputs.encoded, requests)
         hypotheses = _in_window(found, inputs)
@@ -113,9 +115,7 @@ class MultiLanguage:
 
     def _requests(self, update: _Update, inputs: RowInputs, *, final: bool) -> list[AlignAttRequest]:
         requests = []
-        for row, frames, bias, ends in zip(
-            update.rows, inputs.frames, inputs.biases, inputs.reaches_end, strict=True
-        ):
+        for row, frames, ends in zip(update.rows, inputs.frames, inputs.reaches_end, strict=True):
             rules = self.policy.stop_rules(
                 len(frames) / FRAMES_PER_SECOND,
                 final=final,
@@ -123,19 +123,14 @@ class MultiLanguage:
             )
             if not ends:
                 rules = replace(rules, frame_threshold=0)
-            requests.append(AlignAttRequest(self._prefix(update.utterance, row.language), rules, bias))
+            code = self._timeline.languages[row.language]
+            requests.append(AlignAttRequest(update.utterance.prefix_since_change(code), rules))
         return requests
-
-    def _prefix(self, utterance: LiveUtterance, language: int) -> DecoderPrefix:
-        code = self._timeline.languages[language]
-        if self._row_inputs.encodes_separately:
-            return utterance.prefix_since_change(code)
-        return utterance.prefix(code)
 
     def _committed_until(self, update: _Update, language: int, frames: FrameIndex) -> int | None:
         """Return the index in a row's frames where its committed prefix ends; None: nothing is committed."""
         code, committed = self._timeline.languages[language], update.utterance.committed
-        since_s = committed.run_of(code)[0] if self._row_inputs.encodes_separately else None
+        since_s = committed.run_of(code)[0]
         ends_s = [
             one.word.end
             for one in committed
@@ -148,11 +143,10 @@ class MultiLanguage:
     def _row_words(
         self, update: _Update, inputs: RowInputs, row: int, hypothesis: AlignAttHypothesis, *, final: bool
     ) -> list[RowWord]:
-        """Return the usable words of a row; with audio of its own they come after all that it committed."""
+        """Return the usable words of a row, which come after all that it committed."""
         language, window = update.rows[row].language, update.window
-        code, separate = self._timeline.languages[language], self._row_inputs.encodes_separately
-        committed = update.utterance.committed
-        own_s = [one.word.end for one in committed if separate and one.word.language == code]
+        code = self._timeline.languages[language]
+        own_s = [one.word.end for one in update.utterance.committed if one.word.language == code]
         after_s = max(own_s, default=window.start_s)
         words = self.policy.usable_words(
             hypothesis, window, self._builder_of(code), after_s=after_s, final=final
@@ -219,8 +213,6 @@ class MultiLanguage:
         self, utterance: LiveUtterance, window: AudioWindow, shares: Shares, active: Sequence[int]
     ) -> list[LanguageRow]:
         """Return a row for each active language that owns audio after the last word of another one."""
-        if not self._row_inputs.encodes_separately:
-            return [LanguageRow(language) for language in active]
         rows, lengths = [], []
         for language in active:
             since_s = utterance.committed.run_of(self._timeline.languages[language])[0]

@@ -1,21 +1,18 @@
-"""The audio of each language's row: one encoding under a mask, or its own stretches encoded by themselves."""
+"""The audio of each language's row: its own stretches, encoded by themselves."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from sottovoce.backends.base import EncoderMode, IncrementalResult, IncrementalWindow
 from sottovoce.engine.calls import CallGenerator, IncrementalEncodeCall
 from sottovoce.streaming.audio_window import AudioWindow
-from sottovoce.streaming.multilingual.masks import LanguageMask, Shares, owning_languages
-from sottovoce.streaming.options import ParallelOptions
+from sottovoce.streaming.multilingual.masks import Shares, open_frames, owning_languages
 from sottovoce.types import EncoderOutput
 
 FrameIndex = npt.NDArray[np.int64]
@@ -27,21 +24,19 @@ class LanguageRow:
     """A decoder row: index of its language, and the frame of the window that its audio begins at."""
 
     language: int
-    first_frame: int = 0
+    first_frame: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowInputs:
     """The audio of each row.
 
-    encoded: one window (batch of 1) a row. biases: (n_frames,) each, see `Backend.step`; None: no mask.
-    frames: for each row, the frame of the utterance's window behind each frame of its own. reaches_end:
-    whether a row has the end of the utterance's window; one that does not has nothing to wait for. stretches:
-    for each row, the spans [start, end) of frames that its words lie in; empty: anywhere.
+    encoded: one window (batch of 1) a row. frames: for each row, the frame of the utterance's window behind
+    each frame of its own. reaches_end: whether a row has the end of the utterance's window; one that does not
+    has nothing to wait for. stretches: for each row, the spans [start, end) of frames that its words lie in.
     """
 
     encoded: tuple[EncoderOutput, ...]
-    biases: tuple[Tensor | None, ...]
     frames: tuple[FrameIndex, ...]
     reaches_end: tuple[bool, ...]
     stretches: tuple[Spans, ...]
@@ -51,8 +46,6 @@ class RowInputs:
 
         It begins at the stretch's last frame at the latest: the frame after it is another row's.
         """
-        if not self.stretches[row]:
-            return span
         start, end = max(self.stretches[row], key=lambda stretch: _overlap(stretch, span))
         return max(start, min(span[0], end - 1)), max(start, min(span[1], end))
 
@@ -62,76 +55,27 @@ def _overlap(one: tuple[float, float], other: tuple[float, float]) -> float:
     return min(one[1], other[1]) - max(one[0], other[0])
 
 
-class RowInputStrategy(Protocol):
-    """A way to give rows their audio."""
+def encode_rows(
+    window: AudioWindow,
+    shares: Shares,
+    rows: Sequence[LanguageRow],
+    *,
+    margin_s: float,
+    mode: EncoderMode,
+) -> CallGenerator[RowInputs]:
+    """Return the audio of each row: its language's stretches, joined and encoded in this mode.
 
-    @property
-    def encodes_separately(self) -> bool:
-        """Whether a row's audio begins after the last committed word of another language."""
-        ...
-
-    def inputs(
-        self, window: AudioWindow, shares: Shares, rows: Sequence[LanguageRow]
-    ) -> CallGenerator[RowInputs]:
-        """Return the audio of each row; window: the utterance's, encoded last. shares: (n_frames, L)."""
-        ...
-
-
-def row_input_strategy(options: ParallelOptions, mode: EncoderMode) -> RowInputStrategy:
-    """Return the strategy that the options ask for; mode: how stretches are encoded by themselves."""
-    mask = LanguageMask(options.bias, options.margin_s)
-    return SeparateEncoding(mask, mode) if options.alone else MaskedEncoding(mask)
-
-
-@dataclass(frozen=True, slots=True)
-class MaskedEncoding:
-    """All rows share the window's states, each under its own mask."""
-
-    mask: LanguageMask
-
-    @property
-    def encodes_separately(self) -> bool:
-        return False
-
-    def inputs(
-        self, window: AudioWindow, shares: Shares, rows: Sequence[LanguageRow]
-    ) -> CallGenerator[RowInputs]:
-        yield from ()
-        biases = []
-        for row in rows:
-            bias = torch.zeros(window.encoded.n_frames)
-            bias[: window.n_frames] = torch.from_numpy(self.mask.bias(shares, row.language)).to(bias)
-            biases.append(bias.to(window.encoded.states.device))
-        n, frames = len(rows), np.arange(window.n_frames)
-        return RowInputs((window.encoded,) * n, tuple(biases), (frames,) * n, (True,) * n, ((),) * n)
-
-
-@dataclass(frozen=True, slots=True)
-class SeparateEncoding:
-    """Each row has its language's stretches joined and encoded by themselves.
-
-    For decoders that were not trained on masked audio: a row gets ordinary speech of one language. Costs a
-    second encoder pass, of about as many frames in all as the first.
+    A row gets ordinary speech of one language. Costs a second encoder pass, of about as many frames in all as
+    the first. window: the utterance's, encoded last. shares: (n_frames, L). margin_s: see `ParallelOptions`.
     """
-
-    mask: LanguageMask
-    mode: EncoderMode
-
-    @property
-    def encodes_separately(self) -> bool:
-        return True
-
-    def inputs(
-        self, window: AudioWindow, shares: Shares, rows: Sequence[LanguageRow]
-    ) -> CallGenerator[RowInputs]:
-        frames = tuple(_since(row, self.mask.open_to(shares, row.language)).nonzero()[0] for row in rows)
-        results: list[IncrementalResult] = yield IncrementalEncodeCall(
-            [IncrementalWindow(window.part(own), self.mode.whole()) for own in frames]
-        )
-        ends = tuple(bool(len(own)) and int(own[-1]) == window.n_frames - 1 for own in frames)
-        owned = owning_languages(shares)
-        stretches = tuple(_runs(_since(row, owned[:, row.language])) for row in rows)
-        return RowInputs(tuple(one.encoded for one in results), (None,) * len(rows), frames, ends, stretches)
+    frames = tuple(_since(row, open_frames(shares, row.language, margin_s)).nonzero()[0] for row in rows)
+    results: list[IncrementalResult] = yield IncrementalEncodeCall(
+        [IncrementalWindow(window.part(own), mode.whole()) for own in frames]
+    )
+    ends = tuple(bool(len(own)) and int(own[-1]) == window.n_frames - 1 for own in frames)
+    owned = owning_languages(shares)
+    stretches = tuple(_runs(_since(row, owned[:, row.language])) for row in rows)
+    return RowInputs(tuple(one.encoded for one in results), frames, ends, stretches)
 
 
 def _since(row: LanguageRow, mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
