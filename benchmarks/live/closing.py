@@ -28,9 +28,8 @@ from sottovoce.decoding.stepwise import finish
 from sottovoce.evaluation.live_run import run_live
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
-from sottovoce.streaming.beams import AlignAttRequest
-from sottovoce.streaming.strategy import SingleLanguage
-from sottovoce.streaming.utterance_decoder import UtteranceDecoder
+from sottovoce.streaming.alignatt import AlignAttRequest
+from sottovoce.streaming.utterance_decoder import SingleLanguage, UtteranceDecoder
 from sottovoce.text.word_edits import align_words
 from sottovoce.types import EncoderOutput, Word
 

@@ -18,8 +18,14 @@ from sottovoce.audio.io import AudioSource
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad_stream import VadStream
 from sottovoce.backends.base import Backend
-from sottovoce.backends.choice import AUTO, check_runtime, choose_runtime
-from sottovoce.backends.registry import BACKENDS, choose_device, choose_number_format
+from sottovoce.backends.registry import (
+    AUTO,
+    BACKENDS,
+    check_runtime,
+    choose_device,
+    choose_number_format,
+    choose_runtime,
+)
 from sottovoce.decoding.detect import LanguageDetection
 from sottovoce.engine.executor import CallExecutor
 from sottovoce.errors import AudioError, OptionError

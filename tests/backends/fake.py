@@ -29,8 +29,6 @@ from sottovoce.backends.base import (
     ModelDims,
     RowPrefix,
     RowsOutput,
-)
-from sottovoce.backends.by_step import (
     check_admitted,
     check_selected,
     check_start,

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import sottovoce
-from sottovoce.backends.choice import LEAST_TEXT_STATE, RUNTIMES, RuntimeChoice, choose_runtime
+from sottovoce.backends.registry import LEAST_TEXT_STATE, RUNTIMES, RuntimeChoice, choose_runtime
 from sottovoce.errors import OptionError
 from tests.models import tiny
 

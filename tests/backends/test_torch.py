@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sottovoce.backends.base import EncoderMode, IncrementalWindow
-from sottovoce.backends.by_step import first_step_by_bias
+from sottovoce.backends.base import EncoderMode, IncrementalWindow, first_step_by_bias
 from sottovoce.backends.torch import TorchBackend, TorchState
 from sottovoce.errors import OptionError
 from sottovoce.models.whisper import stays_float32

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sottovoce.backends.base import Backend, DecoderState
-from sottovoce.backends.by_step import first_step_by_bias
+from sottovoce.backends.base import Backend, DecoderState, first_step_by_bias
 from sottovoce.errors import OptionError
 from sottovoce.types import EncoderOutput, Features
 from tests.backends.fake import FakeBackend, Script, ScriptedToken, SpokenLanguage, by_row

@@ -12,7 +12,7 @@ from torch import Tensor
 from tests.kernels.arrays import HERE, kernels, using
 from tests.models import tiny
 
-native = pytest.importorskip("sottovoce.backends.native_windows", reason="sottovoce-kernels has no encoder")
+native = pytest.importorskip("sottovoce.backends.native_encoder", reason="sottovoce-kernels has no encoder")
 
 from sottovoce.backends import native as backends  # noqa: E402
 from sottovoce.backends.base import (  # noqa: E402

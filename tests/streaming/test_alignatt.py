@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from sottovoce.audio.mel import log_mel, window_features
-from sottovoce.streaming.alignatt import AlignAttDecoder, attended_frames
-from sottovoce.streaming.beams import AlignAttRequest
+from sottovoce.streaming.alignatt import AlignAttDecoder, AlignAttRequest, LiveVocabulary, attended_frames
 from sottovoce.streaming.hypothesis import (
     AlignAttHypothesis,
     BeamPath,
@@ -20,7 +19,6 @@ from sottovoce.streaming.hypothesis import (
     count_looped,
     most_tokens,
 )
-from sottovoce.streaming.vocabulary import LiveVocabulary
 from sottovoce.types import EncoderOutput, StepOutput
 from tests.backends.fake import FakeBackend, Script, ScriptedToken
 from tests.streaming.speech import TOKEN_OF, TOKENIZER, backend, hear, say

@@ -17,20 +17,24 @@ from sottovoce.language.switching import SwitchOptions
 from sottovoce.language.timeline import LanguageTimeline
 from sottovoce.models.encoder_mode import default_encoder_mode
 from sottovoce.models.nano import ENCODER_MODE
-from sottovoce.streaming.alignatt import AlignAttDecoder
+from sottovoce.streaming.alignatt import AlignAttDecoder, AlignAttRequest, LiveVocabulary
 from sottovoce.streaming.audio_window import AudioWindow
-from sottovoce.streaming.beams import AlignAttRequest
 from sottovoce.streaming.hypothesis import AlignAttHypothesis as Read
 from sottovoce.streaming.hypothesis import DecoderPrefix, StopRules
-from sottovoce.streaming.multilingual.masks import open_frames, pin_committed, snap_borders
-from sottovoce.streaming.multilingual.merge import RowWord, merge_rows
-from sottovoce.streaming.multilingual.multi_language import MultiLanguage, in_sequence
-from sottovoce.streaming.multilingual.row_inputs import RowInputs
 from sottovoce.streaming.options import ParallelOptions, StreamOptions
+from sottovoce.streaming.parallel import (
+    MultiLanguage,
+    RowInputs,
+    RowWord,
+    in_sequence,
+    merge_rows,
+    open_frames,
+    pin_committed,
+    snap_borders,
+)
 from sottovoce.streaming.session import SessionOptions
-from sottovoce.streaming.strategy import StrategyFactory
 from sottovoce.streaming.utterance import CommittedWords, LiveUtterance, PromptContext
-from sottovoce.streaming.vocabulary import LiveVocabulary
+from sottovoce.streaming.utterance_decoder import StrategyFactory
 from sottovoce.streaming.words import HypothesisWord
 from sottovoce.types import EncoderOutput, Event, LanguageChanged, Partial, Samples, Word
 from tests.backends.fake import FAKE_DIMS

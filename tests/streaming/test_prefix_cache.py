@@ -13,12 +13,10 @@ from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel, window_features
 from sottovoce.engine.calls import AlignAttCall
 from sottovoce.errors import OptionError
-from sottovoce.streaming.alignatt import AlignAttDecoder
-from sottovoce.streaming.beams import AlignAttRequest
+from sottovoce.streaming.alignatt import AlignAttDecoder, AlignAttRequest, LiveVocabulary
 from sottovoce.streaming.hypothesis import AlignAttHypothesis, DecoderPrefix, PrefixCache, StopRules
 from sottovoce.streaming.options import StreamOptions
-from sottovoce.streaming.strategy import SingleLanguage
-from sottovoce.streaming.vocabulary import LiveVocabulary
+from sottovoce.streaming.utterance_decoder import SingleLanguage
 from sottovoce.types import EncoderOutput, Samples
 from tests.streaming import sessions
 

@@ -18,8 +18,8 @@ from sottovoce.models.encoder_mode import BASE, DENSE
 from sottovoce.models.nano import read_compact
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session
-from sottovoce.streaming.strategy import encoder_mode
 from sottovoce.streaming.utterance import LiveUtterance
+from sottovoce.streaming.utterance_decoder import encoder_mode
 from sottovoce.types import SAMPLE_RATE
 from tests.models import tiny
 from tests.streaming.sessions import (

@@ -222,8 +222,7 @@ def _check(choices: Iterable[tuple[str | None, ...]], given: Mapping[str, Any]) 
 
     Raises: ModelNotFoundError, OptionError.
     """
-    from sottovoce.backends.choice import AUTO, check_runtime
-    from sottovoce.backends.registry import choose_device, choose_number_format
+    from sottovoce.backends.registry import AUTO, check_runtime, choose_device, choose_number_format
     from sottovoce.models.sources.base import Sources
     from sottovoce.models.sources.find import resolve
 

@@ -82,7 +82,7 @@ class StreamOptions(LiveDecodingOptions):
 
 @dataclass(frozen=True, slots=True)
 class ParallelOptions:
-    """How several languages are decoded at once, see `multilingual`.
+    """How several languages are decoded at once, see `parallel`.
 
     max_languages: rows at most. active_share: a language is active if the timeline gives it this share of
         some frame, and it owns least_s of audio; the frames of others go to the active ones.

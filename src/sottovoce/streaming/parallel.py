@@ -1,8 +1,9 @@
-"""Decode several languages at once: a decoder row for each active language, merged by the language timeline.
+"""Decode several languages at once: a decoder row for each active language, merged by the language
+timeline.
 
-Every row has its own start-of-transcript sequence, prompt and committed text, and gets the frames that the
-timeline gives its language (`row_inputs`). Where words of two rows lie on the same audio, the better one wins
-(`merge`).
+Every row has its own start-of-transcript sequence, prompt and committed text, and gets the frames that
+the timeline gives its language, encoded by themselves. Where words of two rows lie on the same audio, the
+better one wins (`merge_rows`).
 """
 
 from __future__ import annotations
@@ -10,36 +11,260 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from sottovoce.backends.base import EncoderMode
-from sottovoce.engine.calls import AlignAttCall, CallGenerator
-from sottovoce.language.timeline import LanguageTimeline
-from sottovoce.streaming.alignatt import AlignAttDecoder
-from sottovoce.streaming.audio_window import SNAP_S, AudioWindow
-from sottovoce.streaming.beams import AlignAttRequest
+from sottovoce.backends.base import EncoderMode, IncrementalResult, IncrementalWindow
+from sottovoce.engine.calls import AlignAttCall, CallGenerator, IncrementalEncodeCall
+from sottovoce.language.smoothing import SmoothingOptions, smoothed
+from sottovoce.language.timeline import LanguageTimeline, TimelineFrame
+from sottovoce.streaming.alignatt import AlignAttDecoder, AlignAttRequest
+from sottovoce.streaming.audio_window import SNAP_S, AudioWindow, quietest_border
 from sottovoce.streaming.commit_policy import CommitPolicy
 from sottovoce.streaming.hypothesis import AlignAttHypothesis, StopReason
-from sottovoce.streaming.multilingual.masks import (
-    SHARE_FLOOR,
-    Shares,
-    interpolated_shares,
-    owning_languages,
-    pin_committed,
-    snap_borders,
-)
-from sottovoce.streaming.multilingual.merge import RowWord, is_same_word, merge_rows
-from sottovoce.streaming.multilingual.row_inputs import (
-    FrameIndex,
-    LanguageRow,
-    RowInputs,
-    encode_rows,
-)
 from sottovoce.streaming.options import ParallelOptions
 from sottovoce.streaming.utterance import LiveUtterance
-from sottovoce.streaming.words import LEAD_S, HypothesisWord, WordBuilder
-from sottovoce.types import FRAMES_PER_SECOND, Word
+from sottovoce.streaming.words import LEAD_S, HypothesisWord, WordBuilder, letters_of
+from sottovoce.types import FRAMES_PER_SECOND, EncoderOutput, Word
+
+SHARE_FLOOR = 1e-3
+"""Least share of a language, in logs and ratios."""
+Shares = npt.NDArray[np.float64]
+"""(n_frames, L): how much of each frame of a window is each language's."""
+
+
+def open_frames(shares: Shares, language: int, margin_s: float) -> npt.NDArray[np.bool_]:
+    """Return the frames (n_frames,) that a language owns, with the margin around them."""
+    ratio: npt.NDArray[np.float64] = ownership(shares)[:, language]
+    reach = round(margin_s * FRAMES_PER_SECOND)
+    if reach and len(ratio):
+        padded = np.pad(ratio, reach, mode="edge")
+        ratio = np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1).max(axis=1)
+    owned: npt.NDArray[np.bool_] = ratio >= 1.0
+    return owned
+
+
+def ownership(shares: Shares) -> Shares:
+    """Return each share over the largest share of its frame (n_frames, L): 1 for the owner."""
+    floored = np.maximum(shares, SHARE_FLOOR)
+    owned: Shares = floored / floored.max(axis=1, keepdims=True)
+    return owned
+
+
+def owning_languages(shares: Shares) -> npt.NDArray[np.bool_]:
+    """Return which languages own each frame: (n_frames, L)."""
+    owning: npt.NDArray[np.bool_] = ownership(shares) >= 1.0
+    return owning
+
+
+def snap_borders(shares: Shares, loud: npt.NDArray[np.float64], reach: int) -> Shares:
+    """Move borders between owners to where it is quietest, at most `reach` frames away; they keep their
+    order.
+
+    The probe finds a border to some tenths of a second, and words end where it is quiet more often than not.
+    loud: (n_frames,), see `audio_window.loudness`.
+    """
+    owner = shares.argmax(axis=1)
+    borders = (np.flatnonzero(owner[1:] != owner[:-1]) + 1).tolist()
+    moved, first = shares.copy(), 1
+    for border, after in pairwise([*borders, len(shares)]):
+        best = quietest_border(loud[:after], border, reach, least=first)
+        moved[best:border] = shares[border]
+        moved[border:best] = shares[border - 1]
+        first = best + 1
+    return moved
+
+
+def pin_committed(shares: Shares, window: AudioWindow, words: Sequence[tuple[int, float, float]]) -> Shares:
+    """Give the audio up to the end of the last committed word to the languages of the words.
+
+    words: (language, start_s, end_s) each. A word's attention is shorter than the word, so the pause between
+    two is shared by halves, and what lies before the first is its language's.
+    """
+    pinned = shares.copy()
+    first = 0
+    for i, (language, _, end_s) in enumerate(words):
+        until_s = (end_s + max(end_s, words[i + 1][1])) / 2 if i + 1 < len(words) else end_s
+        last = max(first, window.frame(until_s))
+        pinned[first:last] = 0.0
+        pinned[first:last, language] = 1.0
+        first = last
+    return pinned
+
+
+def interpolated_shares(
+    frames: Sequence[TimelineFrame],
+    window: AudioWindow,
+    belief: Sequence[float],
+    smoothing: SmoothingOptions,
+) -> Shares:
+    """Return the timeline at every frame of a window, linear between the middles of probed stretches.
+
+    belief: (L,), used if no stretch of the window was probed. smoothing: of the stretches, in both
+    directions.
+    """
+    within = [frame for frame in frames if frame.end_s > window.start_s]
+    if not within:
+        return np.tile(np.asarray(belief, dtype=np.float64), (window.n_frames, 1))
+    centres = np.array([frame.centre_s for frame in within])
+    table = smoothed(np.stack([frame.posterior for frame in within]), smoothing)
+    at = window.start_s + (np.arange(window.n_frames) + 0.5) / FRAMES_PER_SECOND
+    return np.stack([np.interp(at, centres, table[:, i]) for i in range(len(belief))], axis=1)
+
+
+FrameIndex = npt.NDArray[np.int64]
+Spans: TypeAlias = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageRow:
+    """A decoder row: index of its language, and the frame of the window that its audio begins at."""
+
+    language: int
+    first_frame: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowInputs:
+    """The audio of each row.
+
+    encoded: one window (batch of 1) a row. frames: for each row, the frame of the utterance's window behind
+    each frame of its own. reaches_end: whether a row has the end of the utterance's window; one that does not
+    has nothing to wait for. stretches: for each row, the spans [start, end) of frames that its words lie in.
+    """
+
+    encoded: tuple[EncoderOutput, ...]
+    frames: tuple[FrameIndex, ...]
+    reaches_end: tuple[bool, ...]
+    stretches: tuple[Spans, ...]
+
+    def clip(self, row: int, span: tuple[float, float]) -> tuple[float, float]:
+        """Clip the span of a row's word (frames) to the stretch that it overlaps most, or lies nearest to.
+
+        It begins at the stretch's last frame at the latest: the frame after it is another row's.
+        """
+        start, end = max(self.stretches[row], key=lambda stretch: _overlap(stretch, span))
+        return max(start, min(span[0], end - 1)), max(start, min(span[1], end))
+
+
+def _overlap(one: tuple[float, float], other: tuple[float, float]) -> float:
+    """Return the common length of two spans; if they have none, minus the gap between them."""
+    return min(one[1], other[1]) - max(one[0], other[0])
+
+
+def encode_rows(
+    window: AudioWindow,
+    shares: Shares,
+    rows: Sequence[LanguageRow],
+    *,
+    margin_s: float,
+    mode: EncoderMode,
+) -> CallGenerator[RowInputs]:
+    """Return the audio of each row: its language's stretches, joined and encoded in this mode.
+
+    A row gets ordinary speech of one language. Costs a second encoder pass, of about as many frames in all as
+    the first. window: the utterance's, encoded last. shares: (n_frames, L). margin_s: see `ParallelOptions`.
+    """
+    frames = tuple(_since(row, open_frames(shares, row.language, margin_s)).nonzero()[0] for row in rows)
+    results: list[IncrementalResult] = yield IncrementalEncodeCall(
+        [IncrementalWindow(window.part(own), mode.whole()) for own in frames]
+    )
+    ends = tuple(bool(len(own)) and int(own[-1]) == window.n_frames - 1 for own in frames)
+    owned = owning_languages(shares)
+    stretches = tuple(_runs(_since(row, owned[:, row.language])) for row in rows)
+    return RowInputs(tuple(one.encoded for one in results), frames, ends, stretches)
+
+
+def _since(row: LanguageRow, mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Return a mask (n_frames,) from a row's first frame on."""
+    since: npt.NDArray[np.bool_] = mask & (np.arange(len(mask)) >= row.first_frame)
+    return since
+
+
+def _runs(mask: npt.NDArray[np.bool_]) -> Spans:
+    """Return the spans [start, end) of a mask (n,) in which it is True."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], mask, [False])).astype(np.int8))).tolist()
+    return tuple(zip(edges[::2], edges[1::2], strict=True))
+
+
+SAME_WORD_S = 0.5
+"""The same word of two rows with middles this near to each other was spoken once."""
+LEAST_OWNERSHIP = 0.5
+"""A word is dropped if its language has less of its frames than this part of the largest share: half is where
+the next language is twice as likely."""
+_TIE = 0.01
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowWord:
+    """A word of one row, with what it competes by.
+
+    score: log p + weight * log q (p: of the decoder, q: of the timeline). ownership: its language's part of
+    the largest share on its frames. margin_s: from its end to the end of the audio.
+    """
+
+    word: HypothesisWord
+    score: float
+    ownership: float
+    margin_s: float
+
+    @classmethod
+    def of(
+        cls, word: HypothesisWord, window: AudioWindow, shares: Shares, language: int, *, weight: float
+    ) -> RowWord:
+        """Score a word of a language's row by the timeline over the window."""
+        first = min(window.frame(word.word.start), len(shares) - 1)
+        last = max(first + 1, window.frame(word.word.end))
+        share = shares[first:last]
+        q = float(np.log(np.maximum(share[:, language], SHARE_FLOOR)).mean())
+        score = math.log(max(word.word.probability, 1e-9)) + weight * q
+        owned = float(ownership(share)[:, language].mean())
+        return cls(word, score, owned, window.end_s - word.word.end)
+
+    def beats(self, other: RowWord) -> bool:
+        """Return whether it has the higher score; within 0.01 the lower entropy, then the larger margin."""
+        if abs(self.score - other.score) > _TIE:
+            return self.score > other.score
+        if abs(self.word.entropy - other.word.entropy) > _TIE:
+            return self.word.entropy < other.word.entropy
+        return self.margin_s >= other.margin_s
+
+    def overlaps(self, other: RowWord) -> bool:
+        ours, theirs = self.word.word, other.word.word
+        common = ours.start < theirs.end - 1e-6 and theirs.start < ours.end - 1e-6
+        return common or is_same_word(ours, theirs)
+
+
+def is_same_word(a: Word, b: Word) -> bool:
+    """Return whether words of two rows are one: each row decodes a part of a word across a language border,
+    attending to different frames."""
+    near = abs((a.start + a.end) - (b.start + b.end)) / 2 < SAME_WORD_S
+    return near and letters_of(a) == letters_of(b) != ""
+
+
+def merge_rows(rows: Sequence[Sequence[RowWord]]) -> list[HypothesisWord]:
+    """Return the words that win their audio, in order of time.
+
+    A word stands if its language owns enough of its frames, and no such word of another row that overlaps it,
+    or is the same, beats it.
+    """
+    able = [[word for word in row if word.ownership >= LEAST_OWNERSHIP] for row in rows]
+    winners = [
+        word
+        for i, row in enumerate(able)
+        for word in row
+        if all(
+            not word.overlaps(other) or word.beats(other)
+            for j, others in enumerate(able)
+            if j != i
+            for other in others
+        )
+    ]
+    return sorted((one.word for one in winners), key=lambda word: (word.word.start, word.word.end))
+
 
 JITTER_S = 0.2
 """Words of a row may be attended to this much out of order."""
