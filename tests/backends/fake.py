@@ -35,7 +35,7 @@ from sottovoce.backends.base import (
     check_step,
     first_step_by_bias,
 )
-from sottovoce.backends.encoder_updates import EncoderCacheInfo, check_windows, plan_update
+from sottovoce.backends.encoder_updates import EncoderCacheInfo, check_windows, plan_update, state_of
 from sottovoce.errors import OptionError
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import EncoderOutput, Features, StepOutput
@@ -279,11 +279,7 @@ class FakeBackend:
         return first_step_by_bias(self, encoded, spans, token=token, vocabulary=vocabulary)
 
     def _grown(self, window: IncrementalWindow, row: int) -> IncrementalResult:
-        state = window.state
-        if state is not None and not isinstance(state, FakeEncoderState):
-            raise OptionError(
-                f"encode_incremental: a state of {type(state).__name__} given, expected its own"
-            )
+        state = state_of(window, FakeEncoderState)
         plan = plan_update(window, None if state is None else state.cache, self._dims.n_audio_ctx)
         n_frames = plan.cache.n_content + plan.cache.padding.n_frames
         self.n_encoded += 1

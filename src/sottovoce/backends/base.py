@@ -361,28 +361,16 @@ def check_tokens(tokens: Tensor, state: DecoderState, n_least_padding: int, back
 
 
 def check_admitted(encoded: EncoderOutput) -> None:
-    """Check a row's window.
-
-    Raises: OptionError for several windows.
-    """
     if encoded.batch_size != 1:
         raise OptionError(f"rows: expected a window of one row, got {encoded.batch_size}")
 
 
 def check_selected(rows: Sequence[int], n_rows: int) -> None:
-    """Check indices of rows.
-
-    Raises: OptionError for a row that does not exist.
-    """
     if any(not 0 <= row < n_rows for row in rows):
         raise OptionError(f"rows: {list(rows)} given, expected indices below {n_rows}")
 
 
 def check_step(tokens: Sequence[Sequence[int]], wanted: Sequence[Sequence[int]], n_rows: int) -> None:
-    """Check the tokens and wanted positions of a step.
-
-    Raises: OptionError unless both have an entry for each row, and some row has tokens.
-    """
     if len(tokens) != n_rows or len(wanted) != n_rows:
         raise OptionError(f"rows: tokens for {len(tokens)} and positions for {len(wanted)} of {n_rows} rows")
     if not any(tokens):
@@ -412,10 +400,6 @@ def first_step_by_bias(
 
 
 def check_spans(encoded: EncoderOutput, spans: Sequence[tuple[int, int]]) -> None:
-    """Check spans [start, end) of encoder frames of one window.
-
-    Raises: OptionError for no span, one that is empty or outside the window, or several windows.
-    """
     if encoded.batch_size != 1:
         raise OptionError(f"first step: expected one window, got {encoded.batch_size}")
     if not spans:

@@ -63,10 +63,6 @@ class NativeRows:
         return len(self._rows)
 
     def admit(self, encoded: EncoderOutput, prefix: RowPrefix | None = None) -> None:
-        """Append a row; see `RunningRows.admit`.
-
-        Raises: OptionError for several windows, or a prefix of another backend.
-        """
         check_admitted(encoded)
         if prefix is not None and not isinstance(prefix, kernels.Row):
             raise OptionError(
@@ -77,7 +73,6 @@ class NativeRows:
         self._rows.append(_NativeRow(row, window))
 
     def select(self, rows: Sequence[int]) -> None:
-        """Replace the rows; see `RunningRows.select`."""
         check_selected(rows, self.n_rows)
         branches = branched([one.row for one in self._rows], rows)
         self._rows = [
@@ -85,12 +80,10 @@ class NativeRows:
         ]
 
     def cut(self, row: int, n_tokens: int) -> None:
-        """Drop the newest tokens of a row."""
         state = self._rows[row].row
         state.truncate(state.n_tokens - n_tokens)
 
     def prefix_of(self, row: int, n_tokens: int) -> RowPrefix:
-        """Return the cache of a row's first tokens; see `RunningRows.prefix_of`."""
         prefix: RowPrefix = self._rows[row].row.first(n_tokens)
         return prefix
 
@@ -102,7 +95,6 @@ class NativeRows:
         vocabulary: Tensor | None = None,
         capture: AlignmentHeads = (),
     ) -> RowsOutput:
-        """Append tokens to every row; see `RunningRows.step`."""
         check_step(tokens, wanted, self.n_rows)
         check_heads(capture, self._decoder.dims)
         self._check_room(tokens)
@@ -159,10 +151,6 @@ class NativeState:
         return len(self.rows)
 
     def reorder(self, rows: Tensor) -> None:
-        """Replace the rows by `rows` (R',) int64; no keys or values are copied.
-
-        Raises: OptionError for no row, or one that does not exist.
-        """
         chosen: list[int] = rows.tolist()
         if not chosen or min(chosen) < 0 or max(chosen) >= self.n_rows:
             raise OptionError(f"reorder: rows {chosen} given, expected indices below {self.n_rows}")
@@ -171,13 +159,11 @@ class NativeState:
         self.padding = [self.padding[row] for row in chosen]
 
     def truncate(self, n_tokens: int) -> None:
-        """Drop every position from `n_tokens` on."""
         self.n_tokens = min(self.n_tokens, n_tokens)
         for row, padding in zip(self.rows, self.padding, strict=True):
             row.truncate(max(0, self.n_tokens - padding))
 
     def fork(self) -> NativeState:
-        """Return an independent copy over the same windows."""
         copy = NativeState(self.windows, self.padding)
         copy.rows = [row.first(row.n_tokens) for row in self.rows]
         copy.n_tokens = self.n_tokens
@@ -195,7 +181,7 @@ class NativeState:
 
 
 class NativeBackend:
-    """A Whisper network on a CPU: the decoder in the kernels, the encoder there or on PyTorch."""
+    """A network on a CPU: the decoder in the kernels, the encoder there or on PyTorch; see `Backend`."""
 
     def __init__(self, encoder: TorchBackend | NativeEncoder, decoder: NativeDecoder) -> None:
         self._encoder = encoder
@@ -280,12 +266,10 @@ class NativeBackend:
         return self._encoder.alignment_heads
 
     def encode(self, features: Features) -> EncoderOutput:
-        """Encode log-mel windows (B, n_mels, n_frames); see `Backend.encode`."""
         with self._encoder_threads():
             return self._encoder.encode(features)
 
     def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
-        """Encode windows incrementally; see `Backend.encode_incremental`."""
         with self._encoder_threads():
             results = self._encoder.encode_incremental(windows)
         return [replace(one, encoded=replace(one.encoded, cross_kv=None)) for one in results]
@@ -293,10 +277,6 @@ class NativeBackend:
     def start(
         self, encoded: EncoderOutput, n_hypotheses: int = 1, *, left_padding: Tensor | None = None
     ) -> NativeState:
-        """Make an empty state of B * n_hypotheses rows; see `Backend.start`.
-
-        Raises: OptionError for no hypothesis, or a left_padding of another shape than (B * n_hypotheses,).
-        """
         n_rows = check_start(encoded, n_hypotheses, left_padding)
         windows = [one for one in self._decoder.windows(encoded) for _ in range(n_hypotheses)]
         return NativeState(windows, [0] * n_rows if left_padding is None else left_padding.tolist())
@@ -311,11 +291,6 @@ class NativeBackend:
         capture: AlignmentHeads = (),
         bias: Tensor | None = None,
     ) -> StepOutput:
-        """Append tokens (R, n_new) to the state and return logits; see `Backend.step`.
-
-        Raises: OptionError for a state of another backend, tokens or a bias of another shape, more tokens
-        than the text context, and heads or tokens that the model does not have.
-        """
         state = self._checked(tokens, state)
         check_heads(capture, self.dims)
         n_rows, n_new = tokens.shape
@@ -343,10 +318,6 @@ class NativeBackend:
         return StepOutput(filled, rows.transpose(1, 2))
 
     def step_best(self, tokens: Tensor, state: DecoderState, choice: TokenChoice) -> BestTokens | Tensor:
-        """Append a token to each row; see `ChoosingBackend.step_best`.
-
-        Raises: OptionError as `step`, and for rows that have not read their left padding.
-        """
         state = self._checked(tokens, state)
         if tokens.shape[1] != 1 or max(state.padding) > state.n_tokens:
             raise OptionError("step: expected one token a row, and rows that have read their left padding")
@@ -363,13 +334,11 @@ class NativeBackend:
         return state
 
     def rows(self) -> NativeRows:
-        """Make an empty batch of rows; see `Backend.rows`."""
         return NativeRows(self._decoder, self.name)
 
     def first_step(
         self, encoded: EncoderOutput, spans: Sequence[tuple[int, int]], *, token: int, vocabulary: Tensor
     ) -> Tensor:
-        """Return logits (n_spans, n_rows) after `token` alone, one row a span; see `Backend.first_step`."""
         check_spans(encoded, spans)
         (window,) = self._decoder.windows(encoded)
         batch = [RowInput(kernels.Row(), window, [token], [0], None, span) for span in spans]

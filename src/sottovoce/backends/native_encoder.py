@@ -22,10 +22,10 @@ from sottovoce.backends.encoder_updates import (
     check_windows,
     content_frames,
     plan_update,
+    state_of,
     update_of,
 )
 from sottovoce.backends.kernels import WIDEST_HEAD
-from sottovoce.errors import OptionError
 from sottovoce.models.attention import KeysValues
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.dims import ModelDims, upper_half_heads
@@ -40,6 +40,31 @@ PREFIX = "encoder."
 INT8_PROJECTIONS = ("query", "key")
 """Of attention. In `base`, relative errors of the states with one kind of layer in int8: query 1.1 %, key
 0.8 %, value 5.5 %, out 4.5 %, the perceptron's two 2.6 % and 2.1 %; bfloat16 everywhere gives 2.5 %."""
+LAYERS = (
+    (("attn.query", "attn.key"), "query_key"),
+    (("attn.value",), "value"),
+    (("attn.out",), "out"),
+    (("mlp.0",), "up"),
+    (("mlp.2",), "down"),
+)
+"""Linear layers of a block that share a table, in the order of the kernels, and the table's name."""
+IN_BYTES = ("down",)
+"""Tables in eight bits where these are faster; the others are in words of 16 bits. States are no farther from
+float32's than those of PyTorch's bfloat16 (1.6 and 1.8 %, docs/benchmarks.md); in words alone 0.2 %."""
+WORDS_ALONE = ("portable", "avx2")
+"""Instruction sets whose products of bytes are those of words, so that eight bits would be as slow."""
+INSTEAD_OF_PYTORCH = MappingProxyType(
+    {
+        "portable": False,  # plain C++, a number at a time
+        "avx2": True,  # 0.68 times PyTorch's float32
+        "avx2-vnni": False,  # never measured
+        "avx512": True,  # 0.43 times PyTorch's float32
+        "avx512-bf16": True,  # 0.47 times PyTorch's float32
+        "neon": False,  # never timed
+        "amx": False,  # never measured: PyTorch has tiles of bfloat16, these kernels have those of bytes
+    }
+)
+"""Whether an instruction set encodes faster here than on PyTorch: a window of `base`, one thread, Zen 4."""
 
 
 class NativeLinear(nn.Module):
@@ -55,7 +80,6 @@ class NativeLinear(nn.Module):
         self._epilogue = kernels.GELU if gelu else kernels.STORE
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., n_in) -> (..., n_out), in the dtype of x."""
         rows = x.detach().float().contiguous()
         out = torch.empty(*x.shape[:-1], self._n_out)
         n_rows = rows.numel() // self._n_in
@@ -98,7 +122,6 @@ class _NoDecoder(TextDecoder):
 
 
 def _with_native_linears(encoder: AudioEncoder) -> None:
-    """Replace the linear layers of an encoder that bear int8 by native ones."""
     for block in encoder.layers:
         for name in INT8_PROJECTIONS:
             setattr(block.attn, name, NativeLinear(_linear(getattr(block.attn, name))))
@@ -109,34 +132,6 @@ def _with_native_linears(encoder: AudioEncoder) -> None:
 def _linear(layer: nn.Module) -> nn.Linear:
     assert isinstance(layer, nn.Linear)
     return layer
-
-
-LAYERS = (
-    (("attn.query", "attn.key"), "query_key"),
-    (("attn.value",), "value"),
-    (("attn.out",), "out"),
-    (("mlp.0",), "up"),
-    (("mlp.2",), "down"),
-)
-"""Linear layers of a block that share a table, in the order of the kernels, and the table's name."""
-IN_BYTES = ("down",)
-"""Tables in eight bits where these are faster; the others are in words of 16 bits. States are no farther from
-float32's than those of PyTorch's bfloat16 (1.6 and 1.8 %, docs/benchmarks.md); in words alone 0.2 %."""
-WORDS_ALONE = ("portable", "avx2")
-"""Instruction sets whose products of bytes are those of words, so that eight bits would be as slow."""
-
-INSTEAD_OF_PYTORCH = MappingProxyType(
-    {
-        "portable": False,  # plain C++, a number at a time
-        "avx2": True,  # 0.68 times PyTorch's float32
-        "avx2-vnni": False,  # never measured
-        "avx512": True,  # 0.43 times PyTorch's float32
-        "avx512-bf16": True,  # 0.47 times PyTorch's float32
-        "neon": False,  # never timed
-        "amx": False,  # never measured: PyTorch has tiles of bfloat16, these kernels have those of bytes
-    }
-)
-"""Whether an instruction set encodes faster here than on PyTorch: a window of `base`, one thread, Zen 4."""
 
 
 def tables_in_bytes() -> tuple[str, ...]:
@@ -195,7 +190,6 @@ class NativeWindows:
 
     @staticmethod
     def _bias(tensors: Mapping[str, Tensor], name: str, n_out: int) -> Tensor:
-        """Bias (n_out,) of a layer; the key's has none."""
         bias = tensors.get(f"{name}.bias")
         return torch.zeros(n_out) if bias is None else _floats(bias)
 
@@ -246,12 +240,10 @@ class WindowFrames:
         return len(self.states)
 
     def part(self, start: int, end: int) -> WindowFrames:
-        """Return frames [start, end), contiguous."""
         return WindowFrames(self.states[start:end], self.keys_values[:, :, start:end].contiguous())
 
 
 def _joined(update: EncoderUpdate[WindowFrames], own: WindowFrames) -> WindowFrames:
-    """Return all frames of a window, given the computed ones."""
     parts = [part for part in (update.before, own, update.after) if part is not None]
     if len(parts) == 1:
         return own
@@ -304,15 +296,10 @@ class NativeEncoder:
         self._windows = NativeWindows(self.dims, checkpoint.tensors)
 
     def encode(self, features: Features) -> EncoderOutput:
-        """Encode log-mel windows (B, n_mels, n_frames); see `Backend.encode`.
-
-        Raises: OptionError for other mel bands, and for a number of frames that is odd or too large.
-        """
         check_features(features, self.dims, self.name)
         return EncoderOutput(self._windows(features.mel).to(self.dtype), content_frames(features))
 
     def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
-        """Encode windows incrementally, in one call; see `Backend.encode_incremental`."""
         check_windows(windows, self.dims, self.name)
         return encode_windows(self._windows, windows, self.dtype)
 
@@ -330,7 +317,7 @@ def encode_windows(
 
     Raises: OptionError for a state of another backend.
     """
-    states = [_state_of(window) for window in windows]
+    states = [state_of(window, NativeEncoderState) for window in windows]
     plans = [
         plan_update(window, None if state is None else state.cache, encoder.dims.n_audio_ctx)
         for window, state in zip(windows, states, strict=True)
@@ -339,13 +326,6 @@ def encode_windows(
     updates = [update_of(*each, cpu) for each in zip(windows, states, plans, strict=True)]
     made = zip(plans, updates, encoder.update(updates), strict=True)
     return [_result(plan, update, frames, dtype) for plan, update, frames in made]
-
-
-def _state_of(window: IncrementalWindow) -> NativeEncoderState | None:
-    state = window.state
-    if state is not None and not isinstance(state, NativeEncoderState):
-        raise OptionError(f"encode_incremental: a state of {type(state).__name__} given, expected its own")
-    return state
 
 
 def _result(

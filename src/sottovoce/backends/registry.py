@@ -19,6 +19,26 @@ from sottovoce.errors import OptionError
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.dims import ModelDims
 
+DTYPES = MappingProxyType({"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16})
+NUMBER_FORMATS: MappingProxyType[str, tuple[str, bool]] = MappingProxyType(
+    {name: (name, False) for name in ("auto", *DTYPES)}
+    | {"int8": ("auto", True), "default": ("auto", False)}
+    | {f"int8_{name}": (name, True) for name in DTYPES}
+)
+"""Names to the dtype of the activations, and whether tables are in eight bits."""
+KERNELS = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
+"""Number of kernels, one for each shape, that oneDNN and PyTorch cache; 1024 each by default. Windows of
+growing audio have shapes that never come again: with 16 of both a live session of base in bfloat16 stays at
+0.7 GB, where it grew by 30 MB a minute beyond 1.7 GB, at the same speed.
+"""
+AUTO = "auto"
+OPEN_DTYPES = ("auto", "default")
+"""Number formats that leave the choice to us; who names one gets it from PyTorch."""
+SLOW_SETS = ("portable",)
+"""Instruction sets of the kernels with which PyTorch is faster."""
+LEAST_TEXT_STATE = 384
+"""Width of Whisper's narrowest decoder, `tiny`; of narrower ones no error in eight bits was measured."""
+
 
 @dataclass(frozen=True, slots=True)
 class NumberFormat:
@@ -33,21 +53,6 @@ class NumberFormat:
 
 
 BackendFactory: TypeAlias = Callable[[Checkpoint, torch.device, NumberFormat], Backend]
-
-DTYPES = MappingProxyType({"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16})
-NUMBER_FORMATS: MappingProxyType[str, tuple[str, bool]] = MappingProxyType(
-    {name: (name, False) for name in ("auto", *DTYPES)}
-    | {"int8": ("auto", True), "default": ("auto", False)}
-    | {f"int8_{name}": (name, True) for name in DTYPES}
-)
-"""Names to the dtype of the activations, and whether tables are in eight bits."""
-
-
-KERNELS = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
-"""Number of kernels, one for each shape, that oneDNN and PyTorch cache; 1024 each by default. Windows of
-growing audio have shapes that never come again: with 16 of both a live session of base in bfloat16 stays at
-0.7 GB, where it grew by 30 MB a minute beyond 1.7 GB, at the same speed.
-"""
 
 
 def _keep_few_kernels(device: torch.device) -> None:
@@ -150,14 +155,7 @@ def cpu_has_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
     return "avx512_bf16" in flags or "amx_bf16" in flags
 
 
-AUTO = "auto"
 RUNTIMES = (AUTO, *BACKENDS)
-OPEN_DTYPES = ("auto", "default")
-"""Number formats that leave the choice to us; who names one gets it from PyTorch."""
-SLOW_SETS = ("portable",)
-"""Instruction sets of the kernels with which PyTorch is faster."""
-LEAST_TEXT_STATE = 384
-"""Width of Whisper's narrowest decoder, `tiny`; of narrower ones no error in eight bits was measured."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from sottovoce.backends.encoder_updates import (
     content_frames,
     group_by_kind,
     plan_update,
+    state_of,
     update_of,
 )
 from sottovoce.errors import OptionError
@@ -70,7 +71,7 @@ def encode_windows(model: Whisper, windows: Sequence[IncrementalWindow]) -> list
     Raises: OptionError for a state of another backend.
     """
     n_full, device = model.dims.n_audio_ctx, model.encoder.positional_embedding.device
-    states = [_state_of(window) for window in windows]
+    states = [state_of(window, TorchEncoderState) for window in windows]
     plans = [
         plan_update(window, None if state is None else state.cache, n_full)
         for window, state in zip(windows, states, strict=True)
@@ -82,13 +83,6 @@ def encode_windows(model: Whisper, windows: Sequence[IncrementalWindow]) -> list
         for at, update, computed in zip(places, updates, frames, strict=True):
             results[at] = _result(plans[at], update, computed)
     return [results[at] for at in range(len(windows))]
-
-
-def _state_of(window: IncrementalWindow) -> TorchEncoderState | None:
-    state = window.state
-    if state is not None and not isinstance(state, TorchEncoderState):
-        raise OptionError(f"encode_incremental: a state of {type(state).__name__} given, expected its own")
-    return state
 
 
 def _result(plan: UpdatePlan, update: WindowUpdate, frames: EncoderKvCache) -> IncrementalResult:
@@ -123,10 +117,6 @@ class TorchRows:
 
     @torch.no_grad()
     def admit(self, encoded: EncoderOutput, prefix: RowPrefix | None = None) -> None:
-        """Append a row; see `RunningRows.admit`.
-
-        Raises: OptionError for several windows, or a prefix of another backend.
-        """
         check_admitted(encoded)
         if prefix is not None and not isinstance(prefix, RowKvCache):
             raise OptionError(
@@ -150,7 +140,6 @@ class TorchRows:
         return RowCrossAttention(keys_values, bias)
 
     def select(self, rows: Sequence[int]) -> None:
-        """Replace the rows; see `RunningRows.select`. Only caches of rows that branch are copied."""
         check_selected(rows, self.n_rows)
         taken: set[int] = set()
         chosen = []
@@ -161,11 +150,9 @@ class TorchRows:
         self._rows = chosen
 
     def cut(self, row: int, n_tokens: int) -> None:
-        """Drop the newest tokens of a row."""
         self._rows[row].cache.cut(n_tokens)
 
     def prefix_of(self, row: int, n_tokens: int) -> RowKvCache:
-        """Return the cache of a row's first tokens; see `RunningRows.prefix_of`."""
         return self._rows[row].cache.first(n_tokens)
 
     @torch.no_grad()
@@ -177,7 +164,6 @@ class TorchRows:
         vocabulary: Tensor | None = None,
         capture: AlignmentHeads = (),
     ) -> RowsOutput:
-        """Append tokens to every row; see `RunningRows.step`."""
         check_step(tokens, wanted, self.n_rows)
         check_heads(capture, self._model.dims)
         decoder = self._model.decoder
@@ -209,10 +195,6 @@ class TorchRows:
 
 
 def check_heads(heads: AlignmentHeads, dims: ModelDims) -> None:
-    """Check (layer, head) pairs.
-
-    Raises: OptionError for a head that the model does not have.
-    """
     n_layer, n_head = dims.n_text_layer, dims.n_text_head
     for layer, head in heads:
         if not (0 <= layer < n_layer and 0 <= head < n_head):
@@ -247,11 +229,6 @@ class TorchState:
         return self.cache.n_tokens
 
     def reorder(self, rows: Tensor) -> None:
-        """Replace the rows by `rows` (R',) int64; they may repeat, be left out, or change the order of
-        audios.
-
-        Raises: OptionError for no row, or one that does not exist.
-        """
         chosen: list[int] = rows.tolist()
         if not chosen or min(chosen) < 0 or max(chosen) >= self.n_rows:
             raise OptionError(f"reorder: rows {chosen} given, expected indices below {self.n_rows}")
@@ -264,11 +241,9 @@ class TorchState:
         self.groups = RowGroups.of(audio, self._n_audio, self.encoded.states.device)
 
     def truncate(self, n_tokens: int) -> None:
-        """Drop every position from `n_tokens` on."""
         self.cache.truncate(n_tokens)
 
     def fork(self) -> TorchState:
-        """Return an independent copy over the same keys and values of the audio."""
         copy = object.__new__(TorchState)
         copy.cache = self.cache.fork()
         copy.encoded = self.encoded
@@ -291,7 +266,7 @@ class TorchState:
 
 
 class TorchBackend:
-    """A Whisper network on one device, in one dtype."""
+    """A Whisper network on one device, in one dtype; see `Backend`."""
 
     def __init__(
         self,
@@ -376,16 +351,11 @@ class TorchBackend:
 
     @torch.no_grad()
     def encode(self, features: Features) -> EncoderOutput:
-        """Encode log-mel windows (B, n_mels, n_frames); see `Backend.encode`.
-
-        Raises: OptionError for other mel bands, and for a number of frames that is odd or too large.
-        """
         check_features(features, self.dims, self._name)
         states = self._model.encoder(features.mel.to(self._device, self._dtype))
         return EncoderOutput(states, content_frames(features))
 
     def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
-        """Encode windows incrementally; see `Backend.encode_incremental`."""
         check_windows(windows, self.dims, self._name)
         return encode_windows(self._model, windows)
 
@@ -393,10 +363,6 @@ class TorchBackend:
     def start(
         self, encoded: EncoderOutput, n_hypotheses: int = 1, *, left_padding: Tensor | None = None
     ) -> TorchState:
-        """Make an empty state of B * n_hypotheses rows; see `Backend.start`.
-
-        Raises: OptionError for no hypothesis, or a left_padding of another shape than (B * n_hypotheses,).
-        """
         n_rows = check_start(encoded, n_hypotheses, left_padding)
         padded = left_padding is not None and bool(left_padding.any())
         cache = DecoderCache(
@@ -423,11 +389,6 @@ class TorchBackend:
         capture: AlignmentHeads = (),
         bias: Tensor | None = None,
     ) -> StepOutput:
-        """Append tokens (R, n_new) to the state and return logits; see `Backend.step`.
-
-        Raises: OptionError for a state of another backend, tokens or a bias of another shape, more tokens
-        than the text context, and heads that the model does not have.
-        """
         if not isinstance(state, TorchState):
             raise OptionError(f"step: a state of {type(state).__name__} given, expected one from start()")
         check_tokens(tokens, state, state.cache.least_padding, self)
@@ -441,14 +402,12 @@ class TorchBackend:
         return StepOutput(self._model.decoder.logits(hidden, rows), attention)
 
     def rows(self) -> TorchRows:
-        """Make an empty batch of rows; see `Backend.rows`."""
         return TorchRows(self._model, self.keys_values, self._name)
 
     @torch.no_grad()
     def first_step(
         self, encoded: EncoderOutput, spans: Sequence[tuple[int, int]], *, token: int, vocabulary: Tensor
     ) -> Tensor:
-        """Return logits (n_spans, n_rows) after `token` alone, one row a span; see `Backend.first_step`."""
         # On an accelerator a kernel launch for each span costs more than masked frames.
         if self._device.type != "cpu" or _reaches_padding(encoded, spans):
             return first_step_by_bias(self, encoded, spans, token=token, vocabulary=vocabulary)

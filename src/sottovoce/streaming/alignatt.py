@@ -38,6 +38,8 @@ from sottovoce.types import EncoderOutput
 
 FEW = 0.25
 """Up to this fraction of the vocabulary, selecting its rows costs less than computing all."""
+LEAST_LOG_PROB = -1e4
+"""Floor in sums of p log p: what is forbidden adds nothing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +154,6 @@ class NextTokens:
         return cls(int(frame), entropy, tuple(map(int, tokens)), tuple(logprobs), tuple(lm_scores))
 
     def extend(self, path: BeamPath, n_best: int) -> list[BeamPath]:
-        """Return the path with each of the n_best next tokens."""
         best = list(zip(self.tokens, self.logprobs, self.lm_scores, strict=True))[:n_best]
         return [
             path.extended(token, self.frame, logprob, self.entropy, lm_score)
@@ -242,7 +243,6 @@ class ActiveRequest:
 
     @property
     def n_cached(self) -> int:
-        """Number of tokens of the prefix that are in the cache."""
         return 0 if self.cache is None else len(self.cache.tokens)
 
     @property
@@ -321,10 +321,6 @@ class ActiveRequest:
         return [] if self._is_done else best
 
 
-LEAST_LOG_PROB = -1e4
-"""Floor in sums of p log p: what is forbidden adds nothing."""
-
-
 @dataclass(frozen=True, slots=True)
 class AlignAttDecoder:
     """Decode windows by beam search under AlignAtt; beam_size 1 is greedy.
@@ -345,7 +341,6 @@ class AlignAttDecoder:
         return self.vocabulary
 
     def new_batch(self) -> AlignAttBatch:
-        """Make a batch without requests."""
         return AlignAttBatch(self.backend, self.vocabulary)
 
     def decode(
@@ -422,7 +417,6 @@ class AlignAttBatch:
         return finished
 
     def _compute(self) -> None:
-        """Run the decoder once: the logits after every beam."""
         tokens: list[Sequence[int]] = []
         positions: list[Sequence[int]] = []
         for one in self._active:

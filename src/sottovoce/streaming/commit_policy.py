@@ -146,7 +146,6 @@ class CommitPolicy:
         self.unstable = ()
 
     def take_agreed(self, after_s: float, until_s: float) -> list[HypothesisWord]:
-        """Return agreed words to commit of audio that is not decoded again, see `AgreedTail.take`."""
         return self._agreed.take(after_s, until_s)
 
 
@@ -204,11 +203,9 @@ class Agreement:
         self._counts: list[int] = []
 
     def reset(self) -> None:
-        """Forget all counts."""
         self._letters, self._counts = [], []
 
     def drop_committed(self, n_words: int) -> None:
-        """Drop the first words of the last hypothesis, which the next one begins after."""
         self._letters, self._counts = self._letters[n_words:], self._counts[n_words:]
 
     @property
@@ -246,6 +243,5 @@ class Agreement:
 
 
 def count_same(words: Sequence[HypothesisWord], others: Sequence[HypothesisWord]) -> int:
-    """Count the words at the beginning that have the same letters."""
     pairs = zip(words, others, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0].letters == pair[1].letters, pairs))

@@ -52,7 +52,6 @@ class EventEmitter:
         self._unstable = ""
 
     def take(self) -> list[Event]:
-        """Return the events since the last call."""
         events, self._events = self._events, []
         return events
 

@@ -13,6 +13,14 @@ from enum import Enum
 
 from sottovoce.backends.base import RowPrefix
 
+MAX_TOKENS = 224
+"""Half of Whisper's text context: the most that offline decoding samples for a window."""
+TOKENS_PER_SECOND = 20.0
+"""Nobody speaks faster (Chinese in bytes takes 15); a beam that does has lost the audio."""
+BABBLE_TOKENS, BABBLE_DISTINCT = 32, 8
+"""This many tokens with at most this many different ones are babble. Texts of five languages have 14 or more,
+where they are spelt in bytes 12."""
+
 
 @dataclass(frozen=True, slots=True)
 class DecoderPrefix:
@@ -53,8 +61,6 @@ class PrefixCache:
 
 
 class StopReason(Enum):
-    """Why a decode stopped."""
-
     END_OF_TEXT = "end of text"
     FRONTIER = "attended too near to the end of the audio"
     REWOUND = "attention jumped back"
@@ -114,7 +120,6 @@ class BeamPath:
 
     @property
     def total_score(self) -> float:
-        """What beams are sorted by."""
         return self.score + self.lm_score
 
     def extended(
@@ -189,20 +194,9 @@ class StopRules:
         return path.stopped(StopReason.REPEATED, n_tokens=max(0, len(path.tokens) - n_looped))
 
 
-MAX_TOKENS = 224
-"""Half of Whisper's text context: the most that offline decoding samples for a window."""
-TOKENS_PER_SECOND = 20.0
-"""Nobody speaks faster (Chinese in bytes takes 15); a beam that does has lost the audio."""
-
-
 def most_tokens(seconds: float) -> int:
     """Return the most tokens that this much undecoded audio can hold, with some to spare."""
     return max(1, min(MAX_TOKENS, 10 + math.ceil(TOKENS_PER_SECOND * max(0.0, seconds))))
-
-
-BABBLE_TOKENS, BABBLE_DISTINCT = 32, 8
-"""This many tokens with at most this many different ones are babble. Texts of five languages have 14 or more,
-where they are spelt in bytes 12."""
 
 
 def count_looped(tokens: Sequence[int], max_repeats: int) -> int:

@@ -34,6 +34,17 @@ SHARE_FLOOR = 1e-3
 """Least share of a language, in logs and ratios."""
 Shares = npt.NDArray[np.float64]
 """(n_frames, L): how much of each frame of a window is each language's."""
+FrameIndex = npt.NDArray[np.int64]
+Spans: TypeAlias = tuple[tuple[int, int], ...]
+SAME_WORD_S = 0.5
+"""The same word of two rows with middles this near to each other was spoken once."""
+LEAST_OWNERSHIP = 0.5
+"""A word is dropped if its language has less of its frames than this part of the largest share: half is where
+the next language is twice as likely."""
+_TIE = 0.01
+JITTER_S = 0.2
+"""Words of a row may be attended to this much out of order."""
+SNAP_FRAMES = round(SNAP_S * FRAMES_PER_SECOND)
 
 
 def open_frames(shares: Shares, language: int, margin_s: float) -> npt.NDArray[np.bool_]:
@@ -55,7 +66,6 @@ def ownership(shares: Shares) -> Shares:
 
 
 def owning_languages(shares: Shares) -> npt.NDArray[np.bool_]:
-    """Return which languages own each frame: (n_frames, L)."""
     owning: npt.NDArray[np.bool_] = ownership(shares) >= 1.0
     return owning
 
@@ -113,10 +123,6 @@ def interpolated_shares(
     table = smoothed(np.stack([frame.posterior for frame in within]), smoothing)
     at = window.start_s + (np.arange(window.n_frames) + 0.5) / FRAMES_PER_SECOND
     return np.stack([np.interp(at, centres, table[:, i]) for i in range(len(belief))], axis=1)
-
-
-FrameIndex = npt.NDArray[np.int64]
-Spans: TypeAlias = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,14 +196,6 @@ def _runs(mask: npt.NDArray[np.bool_]) -> Spans:
     return tuple(zip(edges[::2], edges[1::2], strict=True))
 
 
-SAME_WORD_S = 0.5
-"""The same word of two rows with middles this near to each other was spoken once."""
-LEAST_OWNERSHIP = 0.5
-"""A word is dropped if its language has less of its frames than this part of the largest share: half is where
-the next language is twice as likely."""
-_TIE = 0.01
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class RowWord:
     """A word of one row, with what it competes by.
@@ -266,11 +264,6 @@ def merge_rows(rows: Sequence[Sequence[RowWord]]) -> list[HypothesisWord]:
     return sorted((one.word for one in winners), key=lambda word: (word.word.start, word.word.end))
 
 
-JITTER_S = 0.2
-"""Words of a row may be attended to this much out of order."""
-SNAP_FRAMES = round(SNAP_S * FRAMES_PER_SECOND)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Update:
     """The utterance, its window, the timeline over it (n_frames, L), and the rows."""
@@ -282,7 +275,7 @@ class _Update:
 
 
 class MultiLanguage:
-    """A `DecodingStrategy` of several languages.
+    """Decode all of the audio in several languages, with the methods of `SingleLanguage`.
 
     builder_of: of a language code. timeline: read, not changed. mode: how a row's own audio is encoded.
     """

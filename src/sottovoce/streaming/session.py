@@ -44,6 +44,7 @@ from sottovoce.types import SAMPLE_RATE, Event, LanguageChanged, Samples, Word
 
 IDLE_S, ONSET_S = 5.0, 2.0
 """Seconds of audio kept in a pause: the next utterance begins in it; a resumed one needs all of it too."""
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +83,13 @@ class UpdateSchedule:
 
     @property
     def start(self) -> int:
-        """First sample in the buffer."""
         return self._buffer.start
 
     @property
     def end(self) -> int:
-        """Number of samples received."""
         return self._buffer.end
 
     def view(self, start: int, end: int) -> Samples:
-        """Return samples [start, end) of the buffer without a copy."""
         return self._buffer.view(start, end)
 
     def append(self, pcm: Samples) -> None:
@@ -145,9 +143,6 @@ class UpdateSchedule:
         idle = max(round(IDLE_S * SAMPLE_RATE), self._held_over + round(ONSET_S * SAMPLE_RATE))
         first = taken if is_open else max(taken, self.end - idle)
         self._buffer.drop_before(min(first, self.end))
-
-
-log = logging.getLogger(__name__)
 
 
 class Session:
@@ -256,7 +251,6 @@ class Session:
         return self._events.take()
 
     def _advance(self, *, newest_only: bool = False) -> CallGenerator[None]:
-        """Go through the points of the schedule up to the last sample received."""
         for point in self._schedule.points(newest_only=newest_only):
             self._diarize()
             if point.kind == "start":
@@ -318,7 +312,6 @@ class Session:
         self._events.speech_ended(sample / SAMPLE_RATE, self._schedule.now_s)
 
     def _update(self, decoder: UtteranceDecoder) -> CallGenerator[None]:
-        """One update: follow the language, switch if that is due, commit words."""
         if not decoder.is_long_enough or not (
             self._follower.is_following or decoder.may_commit(self._follower.certain_until_s)
         ):
@@ -385,7 +378,6 @@ class Session:
         self._events.emit_final(decoder.strategy.language, self._schedule.now_s, goes_on=goes_on)
 
     def _emit_unstable(self, decoder: UtteranceDecoder, window: AudioWindow | None) -> None:
-        """Emit text that may still change, if that is asked for."""
         if not self._options.unstable or window is None:
             return
         language = decoder.strategy.language if self.timeline.current else self.timeline.likeliest

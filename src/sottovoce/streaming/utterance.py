@@ -79,12 +79,10 @@ class LiveUtterance:
 
     @property
     def start_sample(self) -> int:
-        """First sample in the buffer."""
         return self._mels.start_sample
 
     @property
     def end_sample(self) -> int:
-        """Sample after the last one appended."""
         return self._mels.end_sample
 
     @property
@@ -102,7 +100,6 @@ class LiveUtterance:
         self._trim()
 
     def log_mel(self, *, final: bool = False, until_sample: int | None = None) -> Tensor:
-        """Return the un-normalised frames (n_mels, n) of the buffer, see `MelBuffer.frames`."""
         return self._mels.frames(final=final, until_sample=until_sample)
 
     def border_s(self, around_s: float, reach_s: float) -> float:
@@ -227,7 +224,6 @@ class CommittedWords:
         self.until_s = max(self.until_s, word.word.end)
 
     def tokens(self, language: str | None = None) -> tuple[int, ...]:
-        """Return the tokens of the words of a language; None: of all."""
         return _tokens([word for word in self._words if language in (None, word.word.language)])
 
     def run_of(self, language: str) -> tuple[float | None, tuple[int, ...], tuple[int, ...]]:
@@ -301,11 +297,9 @@ class PromptContext:
         self._history = self._encode(options.init_prompt) if history is None else tuple(history)
 
     def add(self, tokens: Sequence[int]) -> None:
-        """Append text whose audio was dropped."""
         self._history = (*self._history, *tokens)[-223:]
 
     def clear(self) -> None:
-        """Forget the text; `static_prompt` stays."""
         self._history = ()
 
     def followed_by(self, committed: Sequence[int]) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import TypeAlias
 
 from sottovoce.backends.base import EXACT, Backend, EncoderMode, IncrementalWindow
 from sottovoce.engine.calls import AlignAttCall, CallGenerator, IncrementalEncodeCall
@@ -28,34 +28,14 @@ from sottovoce.streaming.words import HypothesisWord, WordBuilder
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import SAMPLE_RATE, Word
 
-
-class DecodingStrategy(Protocol):
-    """A way to decode an utterance from update to update."""
-
-    @property
-    def language(self) -> str:
-        """The language that is spoken now; words carry their own."""
-        ...
-
-    @property
-    def policy(self) -> CommitPolicy:
-        """What decides which words are committed; it knows those that are not."""
-        ...
-
-    def decode(
-        self,
-        utterance: LiveUtterance,
-        window: AudioWindow,
-        *,
-        certain_until_s: float = math.inf,
-        final: bool = False,
-    ) -> CallGenerator[list[HypothesisWord]]:
-        """Return the words to commit after those that are.
-
-        window: the last one encoded of the utterance. certain_until_s: see `CommitPolicy.decide`. final: no
-        more audio comes.
-        """
-        ...
+LOST_S = 0.8
+"""Seconds of audio without words behind the last word that are decoded again, where voice activity finds
+speech.
+"""
+NEWEST_S = 2.0
+"""Seconds of audio kept where nothing in it gives words."""
+REST_OF_WORD_S = 0.3
+"""A word ends within this many seconds after its last attended frame."""
 
 
 class SingleLanguage:
@@ -85,6 +65,11 @@ class SingleLanguage:
         certain_until_s: float = math.inf,
         final: bool = False,
     ) -> CallGenerator[list[HypothesisWord]]:
+        """Return the words to commit after those that are.
+
+        window: the last one encoded of the utterance. certain_until_s: see `CommitPolicy.decide`. final: no
+        more audio comes.
+        """
         after_s = utterance.committed.until_s
         rules = self.policy.stop_rules(
             window.end_s - after_s,
@@ -128,6 +113,9 @@ class SingleLanguage:
         return words[:n_committed]
 
 
+DecodingStrategy: TypeAlias = SingleLanguage | MultiLanguage
+
+
 class StrategyFactory:
     """Make the utterances and strategies of one session; word builders are made once a language.
 
@@ -152,7 +140,6 @@ class StrategyFactory:
         self.encoder_mode = encoder_mode(stream, backend)
 
     def utterance(self, start_sample: int, history: Mapping[str, tuple[int, ...]] | None) -> LiveUtterance:
-        """Make an utterance that begins at a sample; history: see `LiveUtterance`."""
         return LiveUtterance(
             lambda language: self.builder(language).tokenizer,
             self._options.stream,
@@ -163,11 +150,9 @@ class StrategyFactory:
         )
 
     def single(self, language: str) -> SingleLanguage:
-        """Make a strategy of one language."""
         return SingleLanguage(self._decoder, self.builder(language), self._options.stream, self._new_policy())
 
     def multi(self) -> MultiLanguage:
-        """Make a strategy of several languages at once."""
         parallel = self._options.suited_to(self._backend.encoder_mode).parallel
         assert parallel is not None, "suited_to fills it"
         return MultiLanguage(
@@ -175,7 +160,6 @@ class StrategyFactory:
         )
 
     def builder(self, language: str) -> WordBuilder:
-        """Return the builder of a language's words."""
         if language not in self._builders:
             self._builders[language] = WordBuilder(self._tokenizer.with_language(language))
         return self._builders[language]
@@ -194,16 +178,6 @@ def encoder_mode(options: StreamOptions, backend: Backend) -> EncoderMode:
         return mode
     dense = replace(mode, stride=1, anchors=()) if mode.has_sparse_padding else mode
     return replace(dense, tail_s=options.tail_s)
-
-
-LOST_S = 0.8
-"""Seconds of audio without words behind the last word that are decoded again, where voice activity finds
-speech.
-"""
-NEWEST_S = 2.0
-"""Seconds of audio kept where nothing in it gives words."""
-REST_OF_WORD_S = 0.3
-"""A word ends within this many seconds after its last attended frame."""
 
 
 class UtteranceDecoder:
@@ -238,7 +212,6 @@ class UtteranceDecoder:
         """First sample of the buffer and end (s) of the last window that was encoded as a whole."""
 
     def resume(self, from_s: float) -> None:
-        """Go on with the utterance after a pause; from_s: where speech begins again."""
         self.is_open, self._from_s = True, from_s
 
     def undecoded_s(self, end_s: float) -> float:
@@ -301,7 +274,6 @@ class UtteranceDecoder:
 
     @property
     def unstable_text(self) -> UnstableText:
-        """The decoded words that are not committed."""
         words = self.strategy.policy.unstable
         if not words:
             committed_s = self.utterance.committed.until_s

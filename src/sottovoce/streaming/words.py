@@ -41,12 +41,10 @@ class HypothesisWord:
         return letters_of(self.word)
 
     def not_before(self, start_s: float) -> HypothesisWord:
-        """Return the word with a start of at least start_s."""
         start_s = max(self.word.start, start_s)
         return replace(self, word=replace(self.word, start=start_s, end=max(self.word.end, start_s)))
 
     def at(self, start_s: float, end_s: float) -> HypothesisWord:
-        """Return the word with other times."""
         return replace(self, word=replace(self.word, start=start_s, end=end_s))
 
 
@@ -62,7 +60,6 @@ class WordBuilder:
 
     @property
     def has_spaces(self) -> bool:
-        """Whether words are separated by spaces."""
         return self.tokenizer.splits_on_spaces and self.language not in SPACELESS
 
     def words(
