@@ -7,7 +7,6 @@ import torch
 
 from sottovoce.errors import OptionError
 from sottovoce.types import EncoderOutput
-from tests.backends.fake import RowsByStep
 from tests.contracts.test_backend import (
     NAMES,
     SUBJECTS,
@@ -117,20 +116,6 @@ def test_a_vocabulary_is_all_that_is_computed(subject: Subject) -> None:
     rows.admit(encoded)
     found = rows.step([list(subject.prompt)], [[len(subject.prompt) - 1]], vocabulary=some)
     assert difference(found.logits[0], alone(subject, encoded, list(subject.prompt))[0][some]) <= TOLERANCE
-
-
-def test_ragged_passes_equal_one_row_at_a_time() -> None:
-    """The short way of a runtime and the general one."""
-    subject = random_torch()
-    encoded, prompt = heard(subject), list(subject.prompt)
-    ours, theirs = subject.backend.rows(), RowsByStep(subject.backend)
-    for rows in (ours, theirs):
-        for one in encoded:
-            rows.admit(one)
-    for tokens in ([prompt, prompt[:1], prompt[1:]], [[3], [4], []], [[5], [], [6]]):
-        wanted = [[len(new) - 1] if new else [] for new in tokens]
-        found, expected = (rows.step(tokens, wanted) for rows in (ours, theirs))
-        assert difference(found.logits, expected.logits) <= TOLERANCE
 
 
 def test_what_cannot_be_is_said_in_one_line(subject: Subject) -> None:

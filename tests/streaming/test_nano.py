@@ -92,20 +92,6 @@ def test_the_probe_leaves_the_transcript_as_it_is_bit_by_bit(model: Model) -> No
     assert words(probing=True) == words(probing=False)
 
 
-def test_a_masked_window_is_heard_as_if_it_were_alone(model: Model) -> None:
-    """Hiding frames equals handing the decoder the keys and values of the others only."""
-    encoded = model.backend.encode(window_features([log_mel(clip("de", 4.0))], 400))
-    model.backend.start(encoded)
-    assert encoded.cross_kv is not None
-    alone = type(encoded)(
-        encoded.states[:, 50:120], (70,), [(k[:, :, 50:120], v[:, :, 50:120]) for k, v in encoded.cross_kv]
-    )
-    probe = LanguageProbe(model.backend, model.tokenizer, model.languages)
-    (hidden,), (cut,) = probe.detect_spans(encoded, [(50, 120)]), probe.detect_spans(alone, [(0, 70)])
-    assert hidden.probabilities == pytest.approx(cut.probabilities, abs=1e-5)
-    assert hidden.no_speech == pytest.approx(cut.no_speech, abs=1e-5)
-
-
 def test_a_mixed_recording_is_followed(model: Model) -> None:
     """The founders' first test: every language of the demo's mixture, in order, and nothing else."""
     session = Session(model.backend, model.tokenizer, SessionOptions(model.languages), vad=VadStream())

@@ -178,15 +178,6 @@ EVERY_SEARCH = pytest.mark.parametrize("beam_size", [1, 3])
 
 
 @EVERY_SEARCH
-def test_a_row_reads_as_it_would_alone(beam_size: int) -> None:
-    """The other rows change nothing."""
-    encoded = encoded_words(["time", "year", "people", "way"])
-    reader = AlignAttDecoder(backend(), TOKENIZER.eot, VOCABULARY, beam_size)
-    alone = [reading for request in requests() for reading in reader.decode([encoded], [request])]
-    assert_same(reader.decode([encoded] * 2, requests()), alone)
-
-
-@EVERY_SEARCH
 @pytest.mark.parametrize("started", [False, True])
 def test_windows_of_different_length_are_read_as_alone(beam_size: int, started: bool) -> None:
     """What is behind a shorter window is hidden. started: keys and values are there already, or are not."""

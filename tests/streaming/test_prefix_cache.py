@@ -12,7 +12,6 @@ from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel, window_features
 from sottovoce.engine.calls import AlignAttCall
-from sottovoce.errors import OptionError
 from sottovoce.streaming.alignatt import AlignAttDecoder, AlignAttRequest, LiveVocabulary
 from sottovoce.streaming.hypothesis import AlignAttHypothesis, DecoderPrefix, PrefixCache, StopRules
 from sottovoce.streaming.options import StreamOptions
@@ -139,8 +138,3 @@ def test_without_it_everything_is_read_anew(model: Model, audio: Samples) -> Non
     for at in range(0, 6 * 8000, 8000):
         spied.update(audio[at : at + 8000])
     assert spied.n_known == [0] * 6
-
-
-def test_a_number_of_tokens_is_expected() -> None:
-    with pytest.raises(OptionError, match="reread_tokens: expected a whole number of at least 1 or None"):
-        StreamOptions(reread_tokens=0)
