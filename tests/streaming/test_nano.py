@@ -46,7 +46,7 @@ def text_of(events: list[Event]) -> str:
     return "".join(event.text for event in events if isinstance(event, Partial)).strip()
 
 
-@pytest.mark.parametrize("language", ["en", "de", "es", "fr", "zh"])
+@pytest.mark.parametrize("language", ["en", "zh"])
 def test_with_an_infinite_threshold_a_stream_is_the_offline_transcript(model: Model, language: str) -> None:
     audio = clip(language)
     features = window_features([log_mel(audio, padding_samples=480_000)[:, : len(audio) // 160]])
@@ -59,9 +59,8 @@ def test_with_an_infinite_threshold_a_stream_is_the_offline_transcript(model: Mo
     assert text_of(listen(session, audio, [4000])) == offline.text
 
 
-@pytest.mark.parametrize("sizes", [[160], [80_000], [7, 160, 12_345, 0, 48_000]])
-def test_any_cutting_gives_the_same_words(model: Model, sizes: list[int]) -> None:
-    audio = clip("mixed", 8.0)
+def test_any_cutting_gives_the_same_words(model: Model) -> None:
+    audio, sizes = clip("mixed", 8.0), [7, 160, 12_345, 0, 48_000]
     options = SessionOptions(("en", "de", "es", "fr"))
 
     def session() -> Session:

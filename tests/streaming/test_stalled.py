@@ -149,9 +149,9 @@ def noise(seconds: float) -> Samples:
 @pytest.mark.parametrize("heard", [nothing, babble])
 @pytest.mark.parametrize("vad", [True, False])
 def test_audio_without_words_is_let_go(heard: Hear, vad: bool) -> None:
-    """A minute of noise that is taken for speech: no more is held than `wordless_s` and an update."""
+    """Noise that is taken for speech: no more is held than `wordless_s` and an update."""
     live = session(["en"], model=FakeBackend(heard), vad=vad)
-    _, most_s = listen(live, noise(60.0))
+    _, most_s = listen(live, noise(3 * StreamOptions().wordless_s))
     assert most_s <= StreamOptions().wordless_s + 1.0
 
 
