@@ -20,7 +20,7 @@ MELS_PER_FRAME = 2
 
 @dataclass(frozen=True, slots=True)
 class EncoderCacheInfo:
-    """What a window's cache holds after its last update, in encoder frames (20 ms).
+    """The content of a window's cache after its last update, in encoder frames (20 ms).
 
     n_content: frames of audio. padding: the padding behind them, computed when there were `padded_at` frames
     of audio, in `mode`. level: the loudest log-mel value when everything was last computed.
@@ -35,7 +35,7 @@ class EncoderCacheInfo:
 
 @dataclass(frozen=True, slots=True)
 class UpdatePlan:
-    """What an update computes: frames of audio from `start` on, and the padding behind them if `pads`.
+    """The frames that an update computes: of audio from `start` on, and the padding behind them if `pads`.
 
     cache: what the cache holds after it.
     """

@@ -227,7 +227,7 @@ class NativeWindows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowFrames:
-    """What is kept of a window's frames.
+    """The cached frames of a window.
 
     states: (n, d) float32. keys_values: (n_layer, 2, n, d) bfloat16, of the encoder's layers.
     """

@@ -44,7 +44,7 @@ LEAST_TEXT_STATE = 384
 class NumberFormat:
     """How weights are stored. dtype: of activations and weights. int8: the large tables are in eight bits.
 
-    is_open: nobody named the dtype, so that a runtime may compute in another where that is faster.
+    is_open: the dtype was not named, so that a runtime may compute in another where that is faster.
     """
 
     dtype: torch.dtype
@@ -115,8 +115,8 @@ def choose_device(device: str) -> torch.device:
 def choose_number_format(dtype: str, device: torch.device) -> NumberFormat:
     """Choose a number format by name: those of `choose_dtype`, or "int8" for weights in eight bits.
 
-    CTranslate2's names work too: "default" is "auto" here, and "int8_float32" and the like name the dtype
-    beside the eight bits.
+    CTranslate2's names work too: "default" is "auto" here, and "int8_float32" and the like name the
+    dtype of the activations.
 
     Raises: OptionError for another name, or a dtype that the device lacks.
     """

@@ -109,7 +109,7 @@ class LiveVocabulary:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AlignAttRequest:
-    """What to decode in one window.
+    """A decode of one window.
 
     draft_tokens: tokens that may come next, verified in the first step (speculative decoding): they change
         the number of steps, never the result. Used with one beam.
@@ -126,7 +126,7 @@ class AlignAttRequest:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DraftStep:
-    """What a draft token gave: the frame (1,) attended to most, and the logits after it (1, n_rows)."""
+    """A computed draft token: the frame (1,) attended to most, and the logits after it (1, n_rows)."""
 
     token: int
     logits: Tensor
@@ -445,9 +445,10 @@ class AlignAttBatch:
             logits, attended = logits[n_tokens:], attended[n_tokens:]
 
     def _take(self, one: ActiveRequest, logits: Tensor, attended: Tensor) -> None:
-        """Take what a step gave: logits (n, n_rows) after each beam, or after a prefix and its draft tokens.
+        """Take the results of a step.
 
-        attended: (n,), the frame that each of these tokens attends to most.
+        logits: (n, n_rows), after each beam, or after a prefix and each of its draft tokens. attended: (n,),
+        the frame that each of these tokens attends to most.
         """
         if not one.is_new:
             one.logits, one.attended = logits, attended

@@ -114,7 +114,7 @@ def quietest_frame(loud: npt.NDArray[np.float64]) -> int:
 
 
 def quiet_frames(loud: npt.NDArray[np.float64], near: int, n_most: int) -> list[int]:
-    """List the frames around which it is quieter than beside them, quietest first.
+    """List the frames around which it is quieter than around them, quietest first.
 
     loud: (n_frames,), see `loudness`. near: of equals those nearest to this frame come first.
     """

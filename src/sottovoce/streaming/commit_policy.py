@@ -77,7 +77,7 @@ class CommitPolicy:
         return silent and hypothesis.avg_logprob < self._options.logprob_threshold
 
     def is_usable(self, hypothesis: AlignAttHypothesis) -> bool:
-        """Return whether a hypothesis has words at all: not if it jumped back or hears no speech."""
+        """Return whether a hypothesis has words at all: not if it jumped back or finds no speech."""
         return hypothesis.stop_reason is not StopReason.REWOUND and not self.is_no_speech(hypothesis)
 
     def usable_words(

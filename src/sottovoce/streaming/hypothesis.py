@@ -40,7 +40,7 @@ class DecoderPrefix:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrefixCache:
-    """What the decoder computed of the first tokens of a prefix, for the next update.
+    """The decoder's state of the first tokens of a prefix, for the next update.
 
     Between two updates audio is added and the newest frames change; the states of the words before them
     hardly do. state: the decoder's, of these tokens. n_frames: of the window. no_speech_prob: at

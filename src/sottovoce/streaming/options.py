@@ -59,8 +59,8 @@ class StreamOptions(LiveDecodingOptions):
     """How live speech is decoded, with what takes more than a word or a number to say.
 
     commit: which of the words that do not wait are committed. encoder: how growing audio is encoded; None:
-        the checkpoint's default. fusion: language models beside the decoder; None: none; not in parallel
-        switching.
+        the checkpoint's default. fusion: language models that rank with the decoder; None: none; not
+        in parallel switching.
 
     Raises: OptionError for values out of range.
     """

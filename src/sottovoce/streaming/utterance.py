@@ -1,8 +1,7 @@
-"""What is being said: the audio in the buffer, the words committed of it, and the text before it as a prompt.
+"""An utterance: the audio in the buffer, its committed words, and the text before it as a prompt.
 
-An utterance goes on over short pauses: what was said before one is what the model hears and reads before the
-next words. When the audio grows past its limit it is cut at a pause between committed words, whose text moves
-into the prompt.
+An utterance goes on over short pauses: the audio and text before one are the context of the next words. When
+the audio grows past its limit it is cut at a pause between committed words, whose text moves into the prompt.
 """
 
 from __future__ import annotations
@@ -119,7 +118,7 @@ class LiveUtterance:
         return start + SAMPLES_PER_FRAME * quietest_frame(loud)
 
     def quiet_samples(self, near: int, reach: range, n_most: int) -> list[int]:
-        """List samples of a part of the buffer around which it is quieter than beside them, quietest first.
+        """List samples of a part of the buffer around which it is quieter than around them, quietest first.
 
         near: of equals those nearest to this sample come first. reach: the samples of the part.
         """

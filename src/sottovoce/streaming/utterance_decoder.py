@@ -181,7 +181,7 @@ def encoder_mode(options: StreamOptions, backend: Backend) -> EncoderMode:
 
 
 class UtteranceDecoder:
-    """Decode an utterance while somebody speaks, and keep it through a pause.
+    """Decode an utterance during speech, and keep it through a pause.
 
     mode: how growing audio is encoded. on_words: called at once with committed words and the language.
     lost_s: see `LOST_S`; inf where the audio may hold silence.
@@ -200,7 +200,7 @@ class UtteranceDecoder:
         self.utterance = utterance
         self.strategy = strategy
         self.is_open = True
-        """Whether somebody speaks; False in a pause."""
+        """Whether speech goes on; False in a pause."""
         self._mode = mode
         self._on_words = on_words
         self._options = options
@@ -244,9 +244,9 @@ class UtteranceDecoder:
     def flush(self, until_sample: int, *, is_last: bool = False) -> CallGenerator[None]:
         """Commit all words of the audio up to a sample, behind which no more is decoded.
 
-        Where a good part of it gave no word, it is decoded once more: behind the last word, without a prompt,
-        in the window that the model was trained with. Where that is lost too, agreed words are committed.
-        is_last: the session has no more audio.
+        Where a good part of the audio gave no word, it is decoded once more: behind the last word, without a
+        prompt, in the window that the model was trained with. Where that is lost too, agreed words are
+        committed. is_last: the session has no more audio.
         """
         for is_retry, mode in ((False, self._flush_mode(until_sample)), (True, EXACT)):
             window = yield from self._encode(mode, until_sample=until_sample, is_last=is_last)
