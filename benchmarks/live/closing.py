@@ -27,9 +27,8 @@ from sottovoce.decoding.decode import decode_with_fallback, finish
 from sottovoce.evaluation.latency import run_live
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
-from sottovoce.streaming.beams import AlignAttRequest
-from sottovoce.streaming.strategy import SingleLanguage
-from sottovoce.streaming.utterance_decoder import UtteranceDecoder
+from sottovoce.streaming.alignatt import AlignAttRequest
+from sottovoce.streaming.utterance_decoder import SingleLanguage, UtteranceDecoder
 from sottovoce.text.word_edits import align_words
 from sottovoce.types import EncoderOutput, Word
 

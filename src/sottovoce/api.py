@@ -12,8 +12,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sottovoce.backends.choice import AUTO, check_runtime, choose_runtime
-from sottovoce.backends.registry import BACKENDS, choose_device, choose_number_format
+from sottovoce.alignment.aligners import CtcAligner
+from sottovoce.alignment.forced import TextAligner
+from sottovoce.alignment.given_text import lines_of
+from sottovoce.alignment.phrases import Match, find_phrase
+from sottovoce.audio.io import AudioSource
+from sottovoce.audio.recording import Recording
+from sottovoce.audio.vad_stream import VadStream
+from sottovoce.backends.base import Backend
+from sottovoce.backends.registry import (
+    AUTO,
+    BACKENDS,
+    check_runtime,
+    choose_device,
+    choose_number_format,
+    choose_runtime,
+)
+from sottovoce.decoding.detect import LanguageDetection
+from sottovoce.engine.executor import CallExecutor
 from sottovoce.errors import AudioError, OptionError
 from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.lm.grammar import Grammar
@@ -30,6 +46,11 @@ from sottovoce.offline.transcriber import SecondModel
 from sottovoce.offline.transcription import RunControl
 from sottovoce.options.fallback import DeferralOptions
 from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.options.vad import VadStreamOptions
+from sottovoce.speakers.choose import Speakers, make_live_speakers
+from sottovoce.speakers.live_speakers import LiveSpeakers
+from sottovoce.streaming.options import StreamOptions
+from sottovoce.streaming.session import Session, SessionOptions, Switching
 from sottovoce.text.languages import LanguageChoice
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import SAMPLE_RATE, Task, Transcript
@@ -228,9 +249,6 @@ class Model:
         are refined. language: of the text; None takes that of the transcript, or detects it.
         Raises: AudioError; OptionError for a text that is not said there.
         """
-        from sottovoce.alignment.aligners import CtcAligner
-        from sottovoce.alignment.forced import TextAligner
-        from sottovoce.alignment.given_text import lines_of
         from sottovoce.audio.recording import Recording
         from sottovoce.options.align import AlignOptions
 
@@ -267,7 +285,6 @@ class Model:
         `transcribe`.
         Raises: AudioError, OptionError.
         """
-        from sottovoce.alignment.phrases import find_phrase
 
         find_phrase(Transcript((), "", 0.0, ""), phrase, least_score=least_score)  # before the work
         if not isinstance(source, Transcript):
@@ -345,7 +362,6 @@ class Model:
         unstable: bool = False,
         stream: StreamOptions | None = None,
         following: SessionOptions | None = None,
-        end_of_word: str | Path | None = None,
         speakers: Speakers | LiveSpeakers | None = None,
         executor: CallExecutor | None = None,
     ) -> Session:
@@ -356,15 +372,12 @@ class Model:
             speech, or with these options. unstable: also send text that may still change: words that were
             read but not committed.
         stream: how speech is decoded. following: how languages are followed, its other fields aside.
-        end_of_word: file of Simul-Whisper's weights for a model of this width. executor: see `Session`.
         speakers: say who says each word: "auto", how many there are at most, or those of an earlier session.
+        executor: see `Session`.
         Raises: OptionError, CheckpointError, ModelNotFoundError.
         """
-        from sottovoce.audio.vad_stream import VadStream
-        from sottovoce.speakers.choose import make_live_speakers
         from sottovoce.streaming.options import StreamOptions
         from sottovoce.streaming.session import Session, SessionOptions
-        from sottovoce.streaming.words import EndOfWord
 
         options = replace(
             following or SessionOptions(),
@@ -373,13 +386,11 @@ class Model:
             stream=stream or StreamOptions(),
             unstable=unstable,
         )
-        width = self.backend.dims.n_audio_state
         return Session(
             self.backend,
             self.tokenizer,
             options,
             vad=VadStream.from_option(vad),
-            end_of_word=None if end_of_word is None else EndOfWord.load(end_of_word, width),
             speakers=None if speakers is None else make_live_speakers(speakers),
             executor=executor,
         )

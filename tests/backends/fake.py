@@ -20,15 +20,22 @@ from sottovoce.audio.mel import normalize
 from sottovoce.backends.base import (
     EXACT,
     AlignmentHeads,
+    Backend,
     Capabilities,
     DecoderState,
     EncoderMode,
     IncrementalResult,
     IncrementalWindow,
     ModelDims,
+    RowPrefix,
+    RowsOutput,
+    check_admitted,
+    check_selected,
+    check_start,
+    check_step,
+    first_step_by_bias,
 )
-from sottovoce.backends.by_step import RowsByStep, check_start, first_step_by_bias
-from sottovoce.backends.encoder_updates import EncoderCacheInfo, check_windows, plan_update
+from sottovoce.backends.encoder_updates import EncoderCacheInfo, check_windows, plan_update, state_of
 from sottovoce.errors import OptionError
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import EncoderOutput, Features, StepOutput
@@ -272,11 +279,7 @@ class FakeBackend:
         return first_step_by_bias(self, encoded, spans, token=token, vocabulary=vocabulary)
 
     def _grown(self, window: IncrementalWindow, row: int) -> IncrementalResult:
-        state = window.state
-        if state is not None and not isinstance(state, FakeEncoderState):
-            raise OptionError(
-                f"encode_incremental: a state of {type(state).__name__} given, expected its own"
-            )
+        state = state_of(window, FakeEncoderState)
         plan = plan_update(window, None if state is None else state.cache, self._dims.n_audio_ctx)
         n_frames = plan.cache.n_content + plan.cache.padding.n_frames
         self.n_encoded += 1
@@ -364,3 +367,63 @@ class FakeBackend:
         bias = torch.stack([row.bias for row in heard])[:, None]
         weights: Tensor = (peaks + bias).softmax(dim=-1)  # (R, n_new, n_frames)
         return weights[:, None].expand(-1, n_heads, -1, -1).contiguous()
+
+
+class RowsByStep:
+    """`RunningRows` with a `DecoderState` of its own for each row."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._rows: list[tuple[DecoderState, int]] = []  # state, frames
+
+    @property
+    def n_rows(self) -> int:
+        return len(self._rows)
+
+    def admit(self, encoded: EncoderOutput, prefix: RowPrefix | None = None) -> None:
+        assert prefix is None, "a state belongs to its audio: `prefix_of` returns none"
+        check_admitted(encoded)
+        self._rows.append((self._backend.start(encoded), encoded.n_frames))
+
+    def select(self, rows: Sequence[int]) -> None:
+        check_selected(rows, self.n_rows)
+        taken: set[int] = set()
+        chosen = []
+        for row in rows:
+            state, n_frames = self._rows[row]
+            chosen.append((state.fork() if row in taken else state, n_frames))
+            taken.add(row)
+        self._rows = chosen
+
+    def cut(self, row: int, n_tokens: int) -> None:
+        state = self._rows[row][0]
+        state.truncate(state.n_tokens - n_tokens)
+
+    def prefix_of(self, row: int, n_tokens: int) -> None:
+        """Return None; see `RunningRows.prefix_of`."""
+
+    def step(
+        self,
+        tokens: Sequence[Sequence[int]],
+        wanted: Sequence[Sequence[int]],
+        *,
+        vocabulary: Tensor | None = None,
+        capture: AlignmentHeads = (),
+    ) -> RowsOutput:
+        check_step(tokens, wanted, self.n_rows)
+        device = self._backend.device
+        logits, attention = [], []
+        for (state, n_frames), new, positions in zip(self._rows, tokens, wanted, strict=True):
+            if not new:
+                attention.append(torch.zeros(len(capture), 0, n_frames, device=device))
+                continue
+            output = self._backend.step(
+                torch.tensor([list(new)], device=device),
+                state,
+                positions=list(positions),
+                vocabulary=vocabulary,
+                capture=capture,
+            )
+            logits.append(output.logits[0])
+            attention.append(torch.zeros(0) if output.attention is None else output.attention[0])
+        return RowsOutput(torch.cat(logits), attention)

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import sottovoce
-from sottovoce.backends.choice import LEAST_TEXT_STATE, RUNTIMES, RuntimeChoice, choose_runtime
+from sottovoce.backends.base import ModelDims
+from sottovoce.backends.registry import LEAST_TEXT_STATE, RUNTIMES, choose_runtime
 from sottovoce.errors import OptionError
 from tests.models import tiny
 
@@ -25,53 +26,39 @@ def with_kernels(monkeypatch: pytest.MonkeyPatch, instruction_set: str | None) -
     monkeypatch.setitem(sys.modules, "sottovoce_kernels.encoder", made)
 
 
-@pytest.mark.parametrize("dtype", ["auto", "default"])
-@pytest.mark.parametrize("instruction_set", ["avx2", "avx512-bf16", "amx"])
-def test_auto_takes_the_native_decoder_where_it_is_fast(
-    instruction_set: str, dtype: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with_kernels(monkeypatch, instruction_set)
-    choice = choose_runtime("auto", dtype, CPU, WIDE)
-    assert choice.name == "native"
-    assert instruction_set in choice.reason
-
-
 @pytest.mark.parametrize(
-    ("dtype", "device", "width", "reason"),
+    ("instruction_set", "dtype", "device", "dims", "expected", "reason"),
     [
-        ("float32", "cpu", LEAST_TEXT_STATE, "dtype float32"),
-        ("bfloat16", "cpu", LEAST_TEXT_STATE, "dtype bfloat16"),
-        ("int8", "cpu", LEAST_TEXT_STATE, "dtype int8"),
-        ("auto", "cuda", LEAST_TEXT_STATE, "device cuda"),
-        ("auto", "cpu", LEAST_TEXT_STATE - 1, "small model"),
+        ("avx2", "auto", "cpu", WIDE, "native", "avx2"),
+        ("avx512-bf16", "auto", "cpu", WIDE, "native", "avx512-bf16"),
+        ("amx", "default", "cpu", WIDE, "native", "amx"),
+        ("amx", "float32", "cpu", WIDE, "torch", "dtype float32"),
+        ("amx", "bfloat16", "cpu", WIDE, "torch", "dtype bfloat16"),
+        ("amx", "int8", "cpu", WIDE, "torch", "dtype int8"),
+        ("amx", "auto", "cuda", WIDE, "torch", "device cuda"),
+        ("amx", "auto", "cpu", tiny.dims(n_text_state=LEAST_TEXT_STATE - 1), "torch", "small model"),
+        ("amx", "auto", "cpu", tiny.dims(n_text_state=512, n_text_head=2), "native", "amx"),
+        (
+            *("amx", "auto", "cpu", tiny.dims(n_text_state=514, n_text_head=2), "torch"),
+            "decoder heads of 257, native kernels take up to 256",
+        ),
+        ("portable", "auto", "cpu", WIDE, "torch", "portable"),
+        (None, "auto", "cpu", WIDE, "torch", "not installed"),
     ],
 )
-def test_auto_takes_torch_for_all_else(
-    dtype: str, device: str, width: int, reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with_kernels(monkeypatch, "amx")
-    choice = choose_runtime("auto", dtype, torch.device(device), tiny.dims(n_text_state=width))
-    assert choice.name == "torch"
-    assert reason in choice.reason
-
-
-@pytest.mark.parametrize(("instruction_set", "reason"), [(None, "not installed"), ("portable", "portable")])
-def test_auto_does_without_kernels_that_are_not_there_or_slow(
-    instruction_set: str | None, reason: str, monkeypatch: pytest.MonkeyPatch
+def test_auto_takes_the_native_decoder_where_it_is_fast_and_fits(
+    instruction_set: str | None,
+    dtype: str,
+    device: str,
+    dims: ModelDims,
+    expected: str,
+    reason: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with_kernels(monkeypatch, instruction_set)
-    choice = choose_runtime("auto", "auto", CPU, WIDE)
-    assert choice.name == "torch"
+    choice = choose_runtime("auto", dtype, torch.device(device), dims)
+    assert choice.name == expected
     assert reason in choice.reason
-
-
-def test_auto_takes_torch_for_heads_wider_than_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    with_kernels(monkeypatch, "amx")
-    fitting, wider = (tiny.dims(n_text_state=2 * width, n_text_head=2) for width in (256, 257))
-    assert choose_runtime("auto", "auto", CPU, fitting).name == "native"
-    assert choose_runtime("auto", "auto", CPU, wider) == RuntimeChoice(
-        "torch", "decoder heads of 257, native kernels take up to 256"
-    )
 
 
 def test_auto_does_without_kernels_that_have_no_encoder(monkeypatch: pytest.MonkeyPatch) -> None:

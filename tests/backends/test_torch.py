@@ -7,10 +7,9 @@ import math
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from sottovoce.backends.base import EncoderMode, IncrementalWindow
-from sottovoce.backends.by_step import first_step_by_bias
+from sottovoce.backends.base import EncoderMode, IncrementalWindow, first_step_by_bias
 from sottovoce.backends.torch import TorchBackend, TorchState
 from sottovoce.errors import OptionError
 from sottovoce.models.whisper import stays_float32
@@ -77,32 +76,6 @@ def test_heads_that_are_not_there_are_refused(head: tuple[int, int]) -> None:
         backend.step(TOKENS, backend.start(encoded), capture=(head,))
 
 
-class Counter:
-    """Counts the calls of a module."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self.n_calls = 0
-        module.register_forward_hook(self._count)
-
-    def _count(self, *_: object) -> None:
-        self.n_calls += 1
-
-
-def test_each_layer_projects_the_audio_once_for_all_decoders_and_probes() -> None:
-    backend = tiny.backend()
-    blocks = [backend._model.get_submodule(f"decoder.blocks.{i}.cross_attn") for i in range(3)]
-    counters = [Counter(block.get_submodule(part)) for block in blocks for part in ("key", "value")]
-    encoded = backend.encode(Features(torch.randn(2, 80, 40), (40, 40)))
-    for n_hypotheses in (1, 5):
-        state = backend.start(encoded, n_hypotheses)
-        tokens = TOKENS.expand(2 * n_hypotheses, -1)
-        backend.step(tokens, state)
-        backend.step(tokens[:, :1], state.fork())
-        state.reorder(torch.arange(2 * n_hypotheses - 1))
-        backend.step(tokens[1:, :1], state)
-    assert [counter.n_calls for counter in counters] == [1] * 6
-
-
 def test_keys_and_values_are_never_repeated_and_shrink_with_the_audio() -> None:
     backend = tiny.backend()
     encoded = backend.encode(Features(torch.randn(4, 80, 40), (40,) * 4))
@@ -133,17 +106,6 @@ def test_logits_may_be_written_to() -> None:
     said.logits[0, 0, :10] = -torch.inf
     assert said.attention is not None
     said.attention[..., 0] = 0
-
-
-def test_states_can_be_sliced_by_hand() -> None:
-    backend = tiny.backend()
-    encoded = backend.encode(Features(torch.randn(3, 80, 40), (40, 30, 21)))
-    assert encoded.n_content_frames == (20, 15, 11)
-    part = EncoderOutput(encoded.states[1:], encoded.n_content_frames[1:])
-    whole = backend.step(TOKENS.expand(3, -1), backend.start(encoded)).logits
-    torch.testing.assert_close(
-        backend.step(TOKENS.expand(2, -1), backend.start(part)).logits, whole[1:], atol=2e-5, rtol=0
-    )
 
 
 @pytest.mark.cuda

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from sottovoce.backends.choice import RuntimeChoice
+from sottovoce.backends.registry import RuntimeChoice
 from sottovoce.cli.main import run
 from sottovoce.lm.lexicon import Lexicon
 

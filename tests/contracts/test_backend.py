@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sottovoce.backends.base import Backend, DecoderState
-from sottovoce.backends.by_step import first_step_by_bias
+from sottovoce.backends.base import Backend, DecoderState, first_step_by_bias
 from sottovoce.errors import OptionError
 from sottovoce.types import EncoderOutput, Features
 from tests.backends.fake import FakeBackend, Script, ScriptedToken, SpokenLanguage, by_row
@@ -104,16 +103,6 @@ def test_token_by_token_equals_all_at_once(subject: Subject) -> None:
         )
         <= TOLERANCE
     )
-
-
-def test_chunks_of_a_prompt_equal_all_at_once(subject: Subject) -> None:
-    backend = subject.backend
-    encoded = backend.encode(windows(backend))
-    tokens = prompt_rows(subject, 2)
-    whole = backend.step(tokens, backend.start(encoded), positions=None)
-    state = backend.start(encoded)
-    halves = [backend.step(part, state, positions=None).logits for part in torch.split(tokens, 3, dim=1)]
-    assert difference(torch.cat(halves, 1), whole.logits) <= TOLERANCE
 
 
 def test_a_long_cache_outgrows_its_first_buffer(subject: Subject) -> None:

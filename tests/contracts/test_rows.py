@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sottovoce.backends.by_step import RowsByStep
 from sottovoce.errors import OptionError
 from sottovoce.types import EncoderOutput
 from tests.contracts.test_backend import (
@@ -32,16 +31,13 @@ def heard(subject: Subject) -> list[EncoderOutput]:
     return [one_row(backend.encode(windows(backend, 2, n)), row) for n, row in ((60, 0), (40, 1), (60, 1))]
 
 
-def alone(
-    subject: Subject, encoded: EncoderOutput, tokens: list[int], bias: torch.Tensor | None = None
-) -> tuple[torch.Tensor, torch.Tensor]:
+def alone(subject: Subject, encoded: EncoderOutput, tokens: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits and attention after the last token, read in one go."""
     backend = subject.backend
     output = backend.step(
         torch.tensor([tokens]),
         backend.start(encoded),
         capture=backend.alignment_heads,
-        bias=None if bias is None else bias[None],
     )
     assert output.attention is not None
     return output.logits[0, -1], output.attention[0, :, -1:]
@@ -50,19 +46,17 @@ def alone(
 def test_rows_of_any_age_audio_and_length_read_as_alone(subject: Subject) -> None:
     backend, prompt = subject.backend, list(subject.prompt)
     first, second, third = heard(subject)
-    hidden = torch.zeros(second.n_frames)
-    hidden[:7] = -torch.inf
     rows, heads = backend.rows(), backend.alignment_heads
     rows.admit(first)
     rows.step([prompt[:3]], [[2]], capture=heads)
-    rows.admit(second, hidden)
+    rows.admit(second)
     output = rows.step([prompt[3:], prompt], [[len(prompt) - 4], [0, len(prompt) - 1]], capture=heads)
     rows.admit(third)
     rows.admit(third)
     last = rows.step([[9], [], prompt[:2], prompt[:4]], [[0], [], [1], [3]], capture=heads)
     for logits, attention, expected in (
         (output.logits[0], output.attention[0][:, -1:], alone(subject, first, prompt)),
-        (output.logits[2], output.attention[1][:, -1:], alone(subject, second, prompt, hidden)),
+        (output.logits[2], output.attention[1][:, -1:], alone(subject, second, prompt)),
         (last.logits[0], last.attention[0], alone(subject, first, [*prompt, 9])),
         (last.logits[1], last.attention[2][:, -1:], alone(subject, third, prompt[:2])),
         (last.logits[2], last.attention[3][:, -1:], alone(subject, third, prompt[:4])),
@@ -124,28 +118,12 @@ def test_a_vocabulary_is_all_that_is_computed(subject: Subject) -> None:
     assert difference(found.logits[0], alone(subject, encoded, list(subject.prompt))[0][some]) <= TOLERANCE
 
 
-def test_ragged_passes_equal_one_row_at_a_time() -> None:
-    """The short way of a runtime and the general one."""
-    subject = random_torch()
-    encoded, prompt = heard(subject), list(subject.prompt)
-    ours, theirs = subject.backend.rows(), RowsByStep(subject.backend)
-    for rows in (ours, theirs):
-        for one in encoded:
-            rows.admit(one)
-    for tokens in ([prompt, prompt[:1], prompt[1:]], [[3], [4], []], [[5], [], [6]]):
-        wanted = [[len(new) - 1] if new else [] for new in tokens]
-        found, expected = (rows.step(tokens, wanted) for rows in (ours, theirs))
-        assert difference(found.logits, expected.logits) <= TOLERANCE
-
-
 def test_what_cannot_be_is_said_in_one_line(subject: Subject) -> None:
     backend = subject.backend
     rows = backend.rows()
     with pytest.raises(OptionError, match="one row"):
         rows.admit(backend.encode(windows(backend)))
     encoded = heard(subject)[0]
-    with pytest.raises(OptionError, match="bias"):
-        rows.admit(encoded, torch.zeros(3))
     rows.admit(encoded)
     for tokens, wanted in (([], []), ([[1], [2]], [[0], [0]]), ([[]], [[]])):
         with pytest.raises(OptionError, match="tokens"):
@@ -172,7 +150,7 @@ def test_what_a_row_kept_is_gone_on_from_as_if_it_were_read_anew(subject: Subjec
     for newest in (9, 10):
         again = backend.rows()
         again.admit(encoded)
-        again.admit(encoded, None, kept)
+        again.admit(encoded, kept)
         output = again.step([prompt[:1], [prompt[-1], newest]], [[0], [1]], capture=heads)
         logits, attention = alone(subject, encoded, [*prompt, newest])
         assert difference(output.logits[1], logits) <= TOLERANCE
@@ -184,4 +162,4 @@ def test_what_a_row_kept_is_gone_on_from_as_if_it_were_read_anew(subject: Subjec
 def test_a_state_of_another_kind_is_refused() -> None:
     subject = random_torch()
     with pytest.raises(OptionError, match="state of a row"):
-        subject.backend.rows().admit(heard(subject)[0], None, subject.backend.start(heard(subject)[0]))
+        subject.backend.rows().admit(heard(subject)[0], subject.backend.start(heard(subject)[0]))

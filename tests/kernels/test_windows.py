@@ -12,7 +12,7 @@ from torch import Tensor
 from tests.kernels.arrays import HERE, kernels, using
 from tests.models import tiny
 
-native = pytest.importorskip("sottovoce.backends.native_windows", reason="sottovoce-kernels has no encoder")
+native = pytest.importorskip("sottovoce.backends.native_encoder", reason="sottovoce-kernels has no encoder")
 
 from sottovoce.backends import native as backends  # noqa: E402
 from sottovoce.backends.base import (  # noqa: E402
@@ -23,7 +23,6 @@ from sottovoce.backends.base import (  # noqa: E402
     ModelDims,
 )
 from sottovoce.backends.registry import BACKENDS, choose_number_format  # noqa: E402
-from sottovoce.errors import OptionError  # noqa: E402
 from sottovoce.types import Features  # noqa: E402
 
 DIMS = tiny.dims(n_audio_state=128, n_audio_head=4, n_audio_ctx=320, n_text_state=128)
@@ -190,19 +189,6 @@ def test_growing_windows_are_the_same_in_a_batch_bit_by_bit(name: str) -> None:
             together = ours.encode_incremental(windows)
     for at, one in enumerate(together):
         assert torch.equal(one.encoded.states, alone[at][1 + at % 3].encoded.states)
-
-
-@pytest.mark.parametrize(
-    ("mel", "message"),
-    [
-        (torch.zeros(1, 79, 20), "79 mel bands given"),
-        (torch.zeros(1, 80, 21), "21 frames given, expected an even number"),
-        (torch.zeros(1, 80, LONGEST + 2), f"expected an even number from 2 to {LONGEST}"),
-    ],
-)
-def test_a_window_of_another_shape_is_refused(mel: Tensor, message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        backend().encode(Features(mel, (1,)))
 
 
 def test_an_odd_width_is_encoded_on_pytorch() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sottovoce.backends.by_step import first_step_by_bias
+from sottovoce.backends.base import first_step_by_bias
 from sottovoce.backends.torch import TorchBackend
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.types import EncoderOutput, Features

@@ -11,8 +11,7 @@ import torch
 from benchmarks.harness.clips import Clip, clips, shown, spread
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
-from sottovoce.backends.choice import choose_runtime
-from sottovoce.backends.registry import BACKENDS, choose_number_format
+from sottovoce.backends.registry import BACKENDS, choose_number_format, choose_runtime
 from sottovoce.errors import SottovoceError
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.load import load_checkpoint

@@ -14,7 +14,8 @@ from sottovoce.language.timeline import LanguageTimeline
 from sottovoce.streaming.audio_window import AudioWindow
 from sottovoce.streaming.options import CommitOptions, StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions
-from sottovoce.streaming.strategy import StrategyFactory
+from sottovoce.streaming.utterance import LiveUtterance
+from sottovoce.streaming.utterance_decoder import StrategyFactory
 from sottovoce.streaming.words import HypothesisWord
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import SAMPLE_RATE, Event, Final, LanguageChanged, Partial, Samples, Word
@@ -90,10 +91,14 @@ def spoken(language: str, n: int, seed: int = 0) -> list[str]:
     return words
 
 
+def utterance_of(live: Session) -> LiveUtterance:
+    assert live._decoder is not None
+    return live._decoder.utterance
+
+
 def held_s(live: Session) -> float:
     """Seconds of audio that the utterance of a session holds."""
-    assert live._decoder is not None
-    utterance = live._decoder.utterance
+    utterance = utterance_of(live)
     return (utterance.end_sample - utterance.start_sample) / SAMPLE_RATE
 
 

@@ -17,7 +17,7 @@ from sottovoce.streaming.options import CommitOptions
 from sottovoce.streaming.words import HypothesisWord
 from sottovoce.types import EncoderOutput, Word
 
-SURE, NEAR, AGREED, FAR = 5, 20, 40, 60
+NEAR, AGREED, FAR = 20, 40, 60
 OPTIONS = CommitOptions(
     commit_prob=0.8,
     low_prob=0.5,
@@ -26,7 +26,6 @@ OPTIONS = CommitOptions(
     n_agreeing=2,
     n_agreeing_low=3,
     min_audio_s=2.0,
-    early_commit_prob=0.9,
 )
 N_FRAMES = 300
 
@@ -63,10 +62,10 @@ def n_stable(agreement: Agreement, *words: Decoded, n_frames: int = N_FRAMES) ->
 @pytest.mark.parametrize(
     ("probability", "n_behind", "after"),
     [
-        (1.0, SURE - 1, None),
-        (1.0, SURE, 1),
-        (0.8, SURE, 1),
-        (0.79, SURE, None),
+        (1.0, NEAR - 1, None),
+        (1.0, NEAR, 1),
+        (0.8, NEAR, 1),
+        (0.79, NEAR, None),
         (0.79, AGREED - 1, None),
         (0.79, AGREED, 2),
         (0.5, AGREED, 2),
@@ -78,7 +77,7 @@ def n_stable(agreement: Agreement, *words: Decoded, n_frames: int = N_FRAMES) ->
 def test_a_word_is_safe_by_its_distance_its_probability_and_its_readings(
     probability: float, n_behind: int, after: int | None
 ) -> None:
-    agreement = Agreement(OPTIONS, NEAR, SURE)
+    agreement = Agreement(OPTIONS, NEAR)
     word = Decoded(" time", probability, n_behind)
     for n_seen in range(1, 5):
         assert n_stable(agreement, word) == (after is not None and n_seen >= after)
@@ -86,7 +85,7 @@ def test_a_word_is_safe_by_its_distance_its_probability_and_its_readings(
 
 def test_unsure_words_at_the_beginning_wait_for_a_second_reading() -> None:
     """The first reading comes when much audio is in: by their distance alone its words would all be safe."""
-    agreement = Agreement(CommitOptions(), 25, 5)
+    agreement = Agreement(CommitOptions(), 25)
     words = [Decoded(" Er", 0.6, 90), Decoded(" zeichnet", 0.65, 60)]
     assert n_stable(agreement, *words, n_frames=100) == 0
     mended = [Decoded(" Erzeichnet", 0.9, 85)]
@@ -94,39 +93,19 @@ def test_unsure_words_at_the_beginning_wait_for_a_second_reading() -> None:
 
 
 def test_a_word_that_waits_holds_back_those_behind_it() -> None:
-    agreement = Agreement(OPTIONS, NEAR, SURE)
+    agreement = Agreement(OPTIONS, NEAR)
     assert n_stable(agreement, Decoded(" a", 1.0, 80), Decoded(" b", 0.1, 50), Decoded(" c", 1.0, 30)) == 1
 
 
-@pytest.mark.parametrize(
-    ("probability", "n_behind", "after"),
-    [
-        (0.9, SURE - 1, None),
-        (0.9, SURE, 1),
-        (0.89, AGREED - 1, None),
-        (0.89, AGREED, 3),
-        (0.8, AGREED, 3),
-        (0.79, FAR + 30, None),
-    ],
-)
-def test_while_little_audio_is_in_a_word_takes_more(
-    probability: float, n_behind: int, after: int | None
-) -> None:
-    agreement = Agreement(OPTIONS, NEAR, SURE)
-    word = Decoded(" time", probability, n_behind)
-    for n_seen in range(1, 5):
-        assert n_stable(agreement, word, n_frames=99) == (after is not None and n_seen >= after)
-
-
 def test_nothing_is_said_before_there_is_enough_audio() -> None:
-    agreement = Agreement(replace(OPTIONS, early_commit_prob=None), NEAR, SURE)
+    agreement = Agreement(OPTIONS, NEAR)
     assert n_stable(agreement, Decoded(" time", 1.0, 70), n_frames=99) == 0
     assert n_stable(agreement, Decoded(" time", 1.0, 70), n_frames=100) == 1
 
 
 def test_an_unsure_word_is_no_nearer_than_the_threshold() -> None:
     """Whatever distance is asked of it besides."""
-    agreement = Agreement(OPTIONS, FAR + 20, SURE)
+    agreement = Agreement(OPTIONS, FAR + 20)
     for n_behind, expected in ((FAR + 19, 0), (FAR + 20, 1)):
         word = Decoded(" time", 0.6, n_behind)
         assert [n_stable(agreement, word) for _ in range(3)][-1] == expected
@@ -134,20 +113,20 @@ def test_an_unsure_word_is_no_nearer_than_the_threshold() -> None:
 
 
 def test_what_was_read_while_there_was_too_little_audio_counts() -> None:
-    agreement = Agreement(OPTIONS, NEAR, SURE)
+    agreement = Agreement(OPTIONS, NEAR)
     assert n_stable(agreement, Decoded(" time", 0.6, 50), n_frames=80) == 0
     assert n_stable(agreement, Decoded(" time", 0.6, 50), n_frames=105) == 1
 
 
 def test_spelling_is_not_looked_at_but_letters_are() -> None:
     for second, is_same in ((" Time,", True), (" time", True), (" times", False), (" thyme", False)):
-        agreement = Agreement(OPTIONS, NEAR, SURE)
+        agreement = Agreement(OPTIONS, NEAR)
         n_stable(agreement, Decoded(" time", 0.6, 45))
         assert n_stable(agreement, Decoded(second, 0.6, 45)) == is_same
 
 
 def test_a_word_counts_only_where_all_before_it_stayed() -> None:
-    agreement = Agreement(OPTIONS, NEAR, SURE)
+    agreement = Agreement(OPTIONS, NEAR)
     first = [Decoded(" the", 0.6, 58), Decoded(" candidate", 0.6, 50), Decoded(" jays", 0.6, 45)]
     n_stable(agreement, *first)
     changed = [first[0], Decoded(" Canada", 0.6, 50), first[2]]
@@ -156,7 +135,7 @@ def test_a_word_counts_only_where_all_before_it_stayed() -> None:
 
 
 def test_what_was_committed_is_counted_no_more_and_the_rest_goes_on() -> None:
-    agreement = Agreement(OPTIONS, NEAR, SURE)
+    agreement = Agreement(OPTIONS, NEAR)
     words = [Decoded(" a", 1.0, 58), Decoded(" b", 0.6, 45)]
     assert n_stable(agreement, *words) == 1
     agreement.drop_committed(1)
@@ -164,7 +143,7 @@ def test_what_was_committed_is_counted_no_more_and_the_rest_goes_on() -> None:
 
 
 def test_a_lost_reading_is_forgotten() -> None:
-    agreement = Agreement(OPTIONS, NEAR, SURE)
+    agreement = Agreement(OPTIONS, NEAR)
     n_stable(agreement, Decoded(" a", 0.6, 45))
     agreement.reset()
     assert n_stable(agreement, Decoded(" a", 0.6, 45)) == 0
@@ -184,34 +163,31 @@ CHOSEN = st.builds(
     n_agreeing=st.integers(1, 4),
     n_agreeing_low=st.integers(1, 4),
     min_audio_s=st.floats(0.0, 8.0),
-    early_commit_prob=st.none() | st.floats(0.0, 1.0),
 )
-NEARNESS = st.tuples(st.integers(0, 60), st.integers(0, 60)).map(lambda both: (max(both), min(both)))
-"""How near an unsure word may be, and a sure one."""
+NEARNESS = st.integers(0, 60)
+"""How near to the end of the audio a word may be."""
 
 
 @given(READINGS, CHOSEN, NEARNESS)
 def test_no_word_near_the_end_is_ever_safe_and_far_ones_always_are(
-    readings: list[list[Decoded]], options: CommitOptions, nearness: tuple[int, int]
+    readings: list[list[Decoded]], options: CommitOptions, near: int
 ) -> None:
-    near, sure = nearness
-    agreement = Agreement(options, near, sure)
+    agreement = Agreement(options, near)
     for words in readings:
         n = n_stable(agreement, *words)
         assert 0 <= n <= len(words)
-        assert all(word.n_behind >= sure for word in words[:n])
-        assert all(word.n_behind >= near for word in words[:n] if word.probability < options.commit_prob)
+        assert all(word.n_behind >= near for word in words[:n])
         if options.min_audio_s * 50 <= N_FRAMES:
             far = max(near, options.far_frames)
             assert n >= next((i for i, word in enumerate(words) if word.n_behind < far), len(words))
         else:
-            assert all(word.probability >= options.commit_prob for word in words[:n])
+            assert n == 0
         agreement.drop_committed(n)
 
 
 @given(READINGS, CHOSEN, NEARNESS)
 def test_who_asks_for_more_says_no_more(
-    readings: list[list[Decoded]], options: CommitOptions, nearness: tuple[int, int]
+    readings: list[list[Decoded]], options: CommitOptions, near: int
 ) -> None:
     """Of the same readings, stricter options let no more words through."""
     strict = replace(
@@ -222,12 +198,8 @@ def test_who_asks_for_more_says_no_more(
         n_agreeing=options.n_agreeing + 1,
         n_agreeing_low=options.n_agreeing_low + 1,
         min_audio_s=options.min_audio_s + 0.5,
-        early_commit_prob=None
-        if options.early_commit_prob is None
-        else min(1.0, options.early_commit_prob + 0.1),
     )
-    near, sure = nearness
-    loose_one, strict_one = Agreement(options, near, sure), Agreement(strict, near + 5, sure + 5)
+    loose_one, strict_one = Agreement(options, near), Agreement(strict, near + 5)
     for words in readings:
         assert n_stable(strict_one, *words) <= n_stable(loose_one, *words)
 
@@ -235,14 +207,14 @@ def test_who_asks_for_more_says_no_more(
 @given(READINGS)
 def test_where_nothing_is_asked_all_is_safe(readings: list[list[Decoded]]) -> None:
     agreement = Agreement(
-        CommitOptions(commit_prob=0.0, agreed_frames=0, far_frames=0, n_agreeing=1, min_audio_s=0.0), 0, 0
+        CommitOptions(commit_prob=0.0, agreed_frames=0, far_frames=0, n_agreeing=1, min_audio_s=0.0), 0
     )
     assert all(n_stable(agreement, *words) == len(words) for words in readings)
 
 
 @given(READINGS, CHOSEN)
 def test_waiting_for_ever_says_nothing(readings: list[list[Decoded]], options: CommitOptions) -> None:
-    agreement = Agreement(options, float("inf"), float("inf"))
+    agreement = Agreement(options, float("inf"))
     assert all(n_stable(agreement, *words) == 0 for words in readings)
 
 
@@ -254,7 +226,6 @@ def test_waiting_for_ever_says_nothing(readings: list[list[Decoded]], options: C
         {"n_agreeing": 0},
         {"n_agreeing_low": 0},
         {"min_audio_s": float("nan")},
-        {"confident_threshold_ratio": 0.0},
     ],
 )
 def test_impossible_options_are_refused(bad: dict[str, float]) -> None:

@@ -46,7 +46,7 @@ def text_of(events: list[Event]) -> str:
     return "".join(event.text for event in events if isinstance(event, Partial)).strip()
 
 
-@pytest.mark.parametrize("language", ["en", "de", "es", "fr", "zh"])
+@pytest.mark.parametrize("language", ["en", "zh"])
 def test_with_an_infinite_threshold_a_stream_is_the_offline_transcript(model: Model, language: str) -> None:
     audio = clip(language)
     features = window_features([log_mel(audio, padding_samples=480_000)[:, : len(audio) // 160]])
@@ -59,9 +59,8 @@ def test_with_an_infinite_threshold_a_stream_is_the_offline_transcript(model: Mo
     assert text_of(listen(session, audio, [4000])) == offline.text
 
 
-@pytest.mark.parametrize("sizes", [[160], [80_000], [7, 160, 12_345, 0, 48_000]])
-def test_any_cutting_gives_the_same_words(model: Model, sizes: list[int]) -> None:
-    audio = clip("mixed", 8.0)
+def test_any_cutting_gives_the_same_words(model: Model) -> None:
+    audio, sizes = clip("mixed", 8.0), [7, 160, 12_345, 0, 48_000]
     options = SessionOptions(("en", "de", "es", "fr"))
 
     def session() -> Session:
@@ -90,20 +89,6 @@ def test_the_probe_leaves_the_transcript_as_it_is_bit_by_bit(model: Model) -> No
         return [*found, *reading.read(reading.encode(), final=True)]
 
     assert words(probing=True) == words(probing=False)
-
-
-def test_a_masked_window_is_heard_as_if_it_were_alone(model: Model) -> None:
-    """Hiding frames equals handing the decoder the keys and values of the others only."""
-    encoded = model.backend.encode(window_features([log_mel(clip("de", 4.0))], 400))
-    model.backend.start(encoded)
-    assert encoded.cross_kv is not None
-    alone = type(encoded)(
-        encoded.states[:, 50:120], (70,), [(k[:, :, 50:120], v[:, :, 50:120]) for k, v in encoded.cross_kv]
-    )
-    probe = LanguageProbe(model.backend, model.tokenizer, model.languages)
-    (hidden,), (cut,) = probe.detect_spans(encoded, [(50, 120)]), probe.detect_spans(alone, [(0, 70)])
-    assert hidden.probabilities == pytest.approx(cut.probabilities, abs=1e-5)
-    assert hidden.no_speech == pytest.approx(cut.no_speech, abs=1e-5)
 
 
 def test_a_mixed_recording_is_followed(model: Model) -> None:

@@ -16,7 +16,7 @@ from sottovoce.audio.io import load_audio
 from sottovoce.audio.vad_stream import VadStream
 from sottovoce.backends.base import EncoderMode, IncrementalResult, IncrementalWindow
 from sottovoce.language.probe import ProbeOptions
-from sottovoce.streaming import vocabulary
+from sottovoce.streaming import alignatt
 from sottovoce.streaming.session import Session, SessionOptions, Switching
 from sottovoce.streaming.utterance import LiveUtterance
 from sottovoce.text.tokenizer import Tokenizer
@@ -75,7 +75,7 @@ def test_what_sessions_share_is_made_once(monkeypatch: pytest.MonkeyPatch) -> No
     model, options = backend(), SessionOptions(TOKENIZER.language_codes, switching="parallel")
     Session(model, TOKENIZER, options, vad=VadStream())
     monkeypatch.setattr(Tokenizer, "encode", refuse)
-    monkeypatch.setattr(vocabulary, "suppressed_tokens", refuse)
+    monkeypatch.setattr(alignatt, "suppressed_tokens", refuse)
     monkeypatch.setattr(silero, "_read_weights", refuse)
     second = Session(model, TOKENIZER, options, vad=VadStream())
     assert second.languages == TOKENIZER.language_codes

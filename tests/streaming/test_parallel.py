@@ -17,20 +17,24 @@ from sottovoce.language.switching import SwitchOptions
 from sottovoce.language.timeline import LanguageTimeline
 from sottovoce.models.encoder_mode import default_encoder_mode
 from sottovoce.models.nano import ENCODER_MODE
-from sottovoce.streaming.alignatt import AlignAttDecoder
+from sottovoce.streaming.alignatt import AlignAttDecoder, AlignAttRequest, LiveVocabulary
 from sottovoce.streaming.audio_window import AudioWindow
-from sottovoce.streaming.beams import AlignAttRequest
 from sottovoce.streaming.hypothesis import AlignAttHypothesis as Read
 from sottovoce.streaming.hypothesis import DecoderPrefix, StopRules
-from sottovoce.streaming.multilingual.masks import LanguageMask, pin_committed, snap_borders
-from sottovoce.streaming.multilingual.merge import RowWord, merge_rows
-from sottovoce.streaming.multilingual.multi_language import MultiLanguage, in_sequence
-from sottovoce.streaming.multilingual.row_inputs import RowInputs
 from sottovoce.streaming.options import ParallelOptions, StreamOptions
+from sottovoce.streaming.parallel import (
+    MultiLanguage,
+    RowInputs,
+    RowWord,
+    in_sequence,
+    merge_rows,
+    open_frames,
+    pin_committed,
+    snap_borders,
+)
 from sottovoce.streaming.session import SessionOptions
-from sottovoce.streaming.strategy import StrategyFactory
 from sottovoce.streaming.utterance import CommittedWords, LiveUtterance, PromptContext
-from sottovoce.streaming.vocabulary import LiveVocabulary
+from sottovoce.streaming.utterance_decoder import StrategyFactory
 from sottovoce.streaming.words import HypothesisWord
 from sottovoce.types import EncoderOutput, Event, LanguageChanged, Partial, Samples, Word
 from tests.backends.fake import FAKE_DIMS
@@ -47,11 +51,6 @@ OPTIONS = SessionOptions(
 )
 
 
-MASKED = replace(OPTIONS, parallel=ParallelOptions(alone=False, bias=1.0))
-
-EVERY_HEARING = pytest.mark.parametrize("options", [OPTIONS, MASKED], ids=["alone", "masked"])
-
-
 def listen(audio: Samples, options: SessionOptions = OPTIONS, chunk: int = 8000) -> list[Event]:
     given = {
         name: getattr(options, name)
@@ -64,19 +63,17 @@ def said(events: list[Event]) -> list[tuple[str, str | None]]:
     return [(word.word.strip(), word.language) for word in said_words(events)]
 
 
-@EVERY_HEARING
-def test_a_phrase_inside_a_sentence_keeps_its_language(options: SessionOptions) -> None:
+def test_a_phrase_inside_a_sentence_keeps_its_language() -> None:
     parts = [("en", ["time", "year", "people", "way", "day"]), ("de", ["und", "der", "die", "nicht", "auch"])]
     parts.append(("en", ["man", "thing", "woman", "life", "child"]))
     audio = np.concatenate([silence(0.5), *(say(words) for _, words in parts), silence(1.0)])
-    found = said(listen(audio, options))
+    found = said(listen(audio))
     assert [word for word, _ in found] == [word for _, words in parts for word in words]
     expected = [language for language, words in parts for _ in words]
     assert sum(a != b for (_, a), b in zip(found, expected, strict=True)) <= 2, "at most a word a border"
 
 
-@pytest.mark.parametrize("hearing", [{}, {"alone": False}, {"alone": False, "bias": np.inf}], ids=str)
-def test_no_border_loses_or_doubles_a_word(hearing: dict[str, float]) -> None:
+def test_no_border_loses_or_doubles_a_word() -> None:
     """A word that two rows hear, each in part, is said once, wherever the timeline puts the border."""
     for seed in range(10):
         rng = random.Random(seed)
@@ -87,25 +84,22 @@ def test_no_border_loses_or_doubles_a_word(hearing: dict[str, float]) -> None:
         options = SessionOptions(
             (outer, inner),
             switching="parallel",
-            parallel=ParallelOptions(**hearing),  # type: ignore[arg-type]
             stream=replace(ALIGNATT, chunk_s=rng.choice([0.3, 0.5, 1.0])),
         )
         found = said(listen(np.concatenate([silence(0.5), spoken, silence(1.0)]), options))
         assert [word for word, _ in found] == words
 
 
-@EVERY_HEARING
-def test_one_language_is_as_in_a_plain_stream(options: SessionOptions) -> None:
+def test_one_language_is_as_in_a_plain_stream() -> None:
     words = ["time", "year", "people", "way", "day", "man", "thing", "woman"] * 2
     audio = np.concatenate([silence(0.5), say(words), silence(1.0)])
-    assert said(listen(audio, options)) == [(word, "en") for word in words]
+    assert said(listen(audio)) == [(word, "en") for word in words]
 
 
-@EVERY_HEARING
-def test_a_switch_between_sentences_loses_and_doubles_nothing(options: SessionOptions) -> None:
+def test_a_switch_between_sentences_loses_and_doubles_nothing() -> None:
     first, second = ["time", "year", "people", "way", "day"] * 2, ["und", "der", "die", "nicht", "auch"] * 2
     audio = np.concatenate([silence(0.5), say(first), silence(0.3), say(second), silence(1.0)])
-    events = listen(audio, options)
+    events = listen(audio)
     assert [word for word, _ in said(events)] == first + second
     changes = [(change.source, change.target) for change in changes_of(events)]
     assert changes == [(None, "en"), ("en", "de")]
@@ -140,10 +134,9 @@ def test_real_whisper_hears_longer_stretches_than_a_toy() -> None:
     assert given.suited_to(default_encoder_mode(FAKE_DIMS)) is given, "what was asked for stays"
 
 
-@EVERY_HEARING
-def test_a_third_language_has_a_row_though_two_own_most_of_what_is_held(options: SessionOptions) -> None:
+def test_a_third_language_has_a_row_though_two_own_most_of_what_is_held() -> None:
     """Rows go to the languages of what is not said yet: the third one's words were read by other rows."""
-    options = replace(options, languages=("en", "de", "es"))
+    options = replace(OPTIONS, languages=("en", "de", "es"))
     parts = [("en", WORDS["en"][:8]), ("de", WORDS["de"][:8]), ("es", WORDS["es"][:4])]
     audio = np.concatenate([silence(0.5), *(say(words) for _, words in parts), silence(1.0)])
     found = said(listen(audio, options))
@@ -185,15 +178,6 @@ EVERY_SEARCH = pytest.mark.parametrize("beam_size", [1, 3])
 
 
 @EVERY_SEARCH
-def test_a_row_reads_as_it_would_alone(beam_size: int) -> None:
-    """The other rows change nothing."""
-    encoded = encoded_words(["time", "year", "people", "way"])
-    reader = AlignAttDecoder(backend(), TOKENIZER.eot, VOCABULARY, beam_size)
-    alone = [reading for request in requests() for reading in reader.decode([encoded], [request])]
-    assert_same(reader.decode([encoded] * 2, requests()), alone)
-
-
-@EVERY_SEARCH
 @pytest.mark.parametrize("started", [False, True])
 def test_windows_of_different_length_are_read_as_alone(beam_size: int, started: bool) -> None:
     """What is behind a shorter window is hidden. started: keys and values are there already, or are not."""
@@ -212,42 +196,13 @@ def test_windows_of_different_length_are_read_as_alone(beam_size: int, started: 
     assert_same(reader.decode(heard[::-1], requests()[::-1]), alone[::-1])
 
 
-@EVERY_SEARCH
-def test_rows_under_different_masks_are_read_as_alone(beam_size: int) -> None:
-    encoded = encoded_words(["time", "year", "people", "way"])
-    hidden = torch.zeros(2, encoded.n_frames)
-    hidden[0, :18] = hidden[1, 38:58] = -torch.inf
-    masked = [replace(request, bias=bias) for request, bias in zip(requests(), hidden, strict=True)]
-    reader = AlignAttDecoder(backend(), TOKENIZER.eot, VOCABULARY, beam_size)
-    alone = [reading for request in masked for reading in reader.decode([encoded], [request])]
-    assert alone[0].tokens == (TOKEN_OF["year"], TOKEN_OF["people"])
-    assert alone[1].tokens == (TOKEN_OF["year"],)
-    assert_same(reader.decode([encoded] * 2, masked), alone)
-    half = [masked[0], requests()[1]]
-    unmasked = reader.decode([encoded], requests()[1:])
-    assert_same(reader.decode([encoded] * 2, half), [alone[0], *unmasked])
-
-
-@pytest.mark.parametrize(
-    "gate", [LanguageMask(1.0, 0.0), LanguageMask(np.inf, 0.0), LanguageMask(np.inf, 0.1)]
-)
-def test_every_frame_has_an_owner(gate: LanguageMask) -> None:
-    """No frame is hidden from all rows, even where the timeline knows nothing."""
-    shares = np.random.default_rng(0).dirichlet([0.1, 0.1, 0.1], size=200)
-    shares[:10] = 0.0
-    biases = np.stack([gate.bias(shares, language) for language in range(3)])
-    assert np.isfinite(biases).all()
-    assert (biases.max(axis=0) == 0.0).all()
-    assert biases.min() >= -15.0
-
-
-def test_a_hard_mask_leaves_a_margin() -> None:
+def test_the_frames_of_a_language_have_a_margin() -> None:
     shares = np.zeros((100, 2))
     shares[:50, 0], shares[50:, 1] = 0.9, 0.9
     for margin_s, reach in ((0.0, 0), (0.1, 5)):
-        gate = LanguageMask(np.inf, margin_s)
-        assert np.flatnonzero(gate.bias(shares, 0) == 0.0).tolist() == list(range(50 + reach))
-        assert np.flatnonzero(gate.bias(shares, 1) == 0.0).tolist() == list(range(50 - reach, 100))
+        assert np.flatnonzero(open_frames(shares, 0, margin_s)).tolist() == list(range(50 + reach))
+        assert np.flatnonzero(open_frames(shares, 1, margin_s)).tolist() == list(range(50 - reach, 100))
+    assert open_frames(np.zeros((10, 2)), 1, 0.0).all(), "no frame is hidden from all rows"
 
 
 def test_what_was_committed_stays_its_language() -> None:
@@ -309,13 +264,11 @@ def test_a_word_that_is_attended_to_early_is_not_lost() -> None:
 def test_a_word_lies_in_the_stretch_that_holds_most_of_it() -> None:
     """Attention may leave a row's own audio at its border; the word does not."""
     encoded = backend().encode(window_features([log_mel(silence(2.0))], 200))
-    inputs = RowInputs((encoded,), (None,), (np.arange(100),), (True,), (((10, 40), (60, 90)),))
+    inputs = RowInputs((encoded,), (np.arange(100),), (True,), (((10, 40), (60, 90)),))
     assert inputs.clip(0, (12.0, 20.0)) == (12.0, 20.0)
     assert inputs.clip(0, (30.0, 50.0)) == (30.0, 40)
     assert inputs.clip(0, (35.0, 80.0)) == (60, 80.0)
     assert inputs.clip(0, (44.0, 45.0)) == (39, 40), "the nearer stretch, in its last frame"
-    anywhere = replace(inputs, stretches=((),))
-    assert anywhere.clip(0, (35.0, 80.0)) == (35.0, 80.0)
 
 
 def test_words_at_the_end_of_a_stretch_are_judged_by_its_frames() -> None:
@@ -324,7 +277,7 @@ def test_words_at_the_end_of_a_stretch_are_judged_by_its_frames() -> None:
     encoded = replace(backend().encode(window_features([log_mel(audio)], 200)), n_content_frames=(100,))
     window = AudioWindow(encoded, log_mel(audio), 0)
     shares = np.repeat([[1.0, 0.0], [0.0, 1.0]], [40, 60], axis=0)
-    inputs = RowInputs((encoded,), (None,), (np.arange(40),), (False,), (((0, 40),),))
+    inputs = RowInputs((encoded,), (np.arange(40),), (False,), (((0, 40),),))
     start, end = inputs.clip(0, (40.0, 40.0))
     read = HypothesisWord(Word(" x", start / 50, end / 50, 0.5, "en"), (1,), 0.0)
     assert RowWord.of(read, window, shares, 0, weight=0.5).ownership == 1.0
@@ -369,7 +322,7 @@ def test_what_is_not_heard_any_more_is_the_prompt() -> None:
     assert prefix.committed == (4,)
 
 
-@pytest.mark.parametrize("bad", [{"max_languages": 0}, {"active_share": 1.5}, {"bias": -1.0}])
+@pytest.mark.parametrize("bad", [{"max_languages": 0}, {"active_share": 1.5}, {"margin_s": -1.0}])
 def test_impossible_options_are_refused(bad: dict[str, float]) -> None:
     with pytest.raises(OptionError, match=next(iter(bad))):
         ParallelOptions(**bad)  # type: ignore[arg-type]

@@ -12,14 +12,10 @@ from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel, window_features
 from sottovoce.engine.calls import AlignAttCall
-from sottovoce.errors import OptionError
-from sottovoce.streaming.alignatt import AlignAttDecoder
-from sottovoce.streaming.attention_tracker import AttentionTracker, statistics_of
-from sottovoce.streaming.beams import AlignAttRequest
+from sottovoce.streaming.alignatt import AlignAttDecoder, AlignAttRequest, LiveVocabulary
 from sottovoce.streaming.hypothesis import AlignAttHypothesis, DecoderPrefix, PrefixCache, StopRules
 from sottovoce.streaming.options import StreamOptions
-from sottovoce.streaming.strategy import SingleLanguage
-from sottovoce.streaming.vocabulary import LiveVocabulary
+from sottovoce.streaming.utterance_decoder import SingleLanguage
 from sottovoce.types import EncoderOutput, Samples
 from tests.streaming import sessions
 
@@ -55,20 +51,6 @@ def prefix_of(model: Model, committed: tuple[int, ...]) -> DecoderPrefix:
 def read(reader: AlignAttDecoder, heard: EncoderOutput, request: AlignAttRequest) -> AlignAttHypothesis:
     (reading,) = reader.decode([heard], [request])
     return reading
-
-
-def test_statistics_go_on_from_those_of_a_shorter_window() -> None:
-    generator = torch.Generator().manual_seed(0)
-    attention = torch.rand(3, 12, 50, generator=generator)
-    attention[:, :8, 40:] = 0  # said before these frames came
-    whole, grown = AttentionTracker(), AttentionTracker()
-    whole.admit(50, attention)
-    known = statistics_of(attention[:, 5:8], 40, statistics_of(attention[:, :5], 40))
-    grown.admit(50, attention[:, 8:], known)
-    for name in ("n_tokens", "mean", "squares"):
-        found, expected = (getattr(one._statistics, name) for one in (grown, whole))
-        torch.testing.assert_close(found, expected)
-    assert grown.frontier().tolist() == whole.frontier().tolist()
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])
@@ -156,8 +138,3 @@ def test_without_it_everything_is_read_anew(model: Model, audio: Samples) -> Non
     for at in range(0, 6 * 8000, 8000):
         spied.update(audio[at : at + 8000])
     assert spied.n_known == [0] * 6
-
-
-def test_a_number_of_tokens_is_expected() -> None:
-    with pytest.raises(OptionError, match="reread_tokens: expected a whole number of at least 1 or None"):
-        StreamOptions(reread_tokens=0)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sottovoce.audio.vad_stream import VadStream
-from sottovoce.streaming.schedule import IDLE_S, ONSET_S, SchedulePoint, UpdateSchedule
+from sottovoce.streaming.session import IDLE_S, ONSET_S, SchedulePoint, UpdateSchedule
 from sottovoce.types import SAMPLE_RATE, Samples
 from tests.streaming.speech import ToneDetector, say, silence
 

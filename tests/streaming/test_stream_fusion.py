@@ -7,12 +7,10 @@ import torch
 from torch import Tensor
 
 from sottovoce.errors import OptionError
-from sottovoce.streaming.alignatt import AlignAttDecoder
-from sottovoce.streaming.beams import AlignAttRequest
+from sottovoce.streaming.alignatt import AlignAttDecoder, AlignAttRequest, LiveVocabulary
 from sottovoce.streaming.hypothesis import AlignAttHypothesis, DecoderPrefix, StopRules
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import SessionOptions
-from sottovoce.streaming.vocabulary import LiveVocabulary
 from sottovoce.types import Features
 from tests.backends.fake import SURE, FakeBackend, Script, ScriptedToken
 from tests.streaming.speech import TOKENIZER

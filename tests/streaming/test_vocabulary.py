@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sottovoce.streaming.vocabulary import LiveVocabulary
+from sottovoce.streaming.alignatt import LiveVocabulary
 from sottovoce.text.tokenizer import Tokenizer
 
 TOKENIZER = Tokenizer.for_model(51865, language="en")

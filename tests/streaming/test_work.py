@@ -9,13 +9,11 @@ import pytest
 from sottovoce.api import Model, load_model
 from sottovoce.backends.base import Backend, EncoderMode, IncrementalWindow
 from sottovoce.engine.executor import LocalExecutor
-from sottovoce.streaming.alignatt import AlignAttDecoder
+from sottovoce.streaming.alignatt import AlignAttDecoder, AlignAttRequest, LiveVocabulary
 from sottovoce.streaming.audio_window import MelBuffer
-from sottovoce.streaming.beams import AlignAttRequest
 from sottovoce.streaming.hypothesis import DecoderPrefix, StopRules
 from sottovoce.streaming.session import Session, SessionOptions
 from sottovoce.streaming.utterance import PromptContext
-from sottovoce.streaming.vocabulary import LiveVocabulary
 from sottovoce.streaming.words import WordBuilder
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import EncoderOutput

@@ -1,8 +1,9 @@
-"""The seam to a runtime: encode audio, run decoder steps.
+"""The seam to a runtime: encode audio, run decoder steps; and the checks of its arguments that all
+runtimes share.
 
-Everything above (decoding, language, streaming, offline) sees only these Protocols. Tensors at the seam are
-torch; decoder state is opaque. Another runtime is one file and a registry entry. R are rows of a batch, B
-audios, n_rows of logits the rows of the vocabulary that were asked for.
+Everything above (decoding, language, streaming, offline) sees only these Protocols. Tensors at the seam
+are torch; decoder state is opaque. Another runtime is one file and a registry entry. R are rows of a
+batch, B audios, n_rows of logits the rows of the vocabulary that were asked for.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from sottovoce.errors import OptionError
 from sottovoce.models.dims import AlignmentHeads as AlignmentHeads
 from sottovoce.models.dims import ModelDims as ModelDims
 from sottovoce.models.encoder_mode import EXACT as EXACT
@@ -91,16 +93,13 @@ class RunningRows(Protocol):
     @property
     def n_rows(self) -> int: ...
 
-    def admit(
-        self, encoded: EncoderOutput, bias: Tensor | None = None, prefix: RowPrefix | None = None
-    ) -> None:
+    def admit(self, encoded: EncoderOutput, prefix: RowPrefix | None = None) -> None:
         """Append a row without tokens, or with those of a prefix.
 
-        encoded: its window, of one row. bias: (n_frames,) float32, added to every cross-attention logit of
-            the row; see `Backend.step`. prefix: from `prefix_of` of a row with this audio or the beginning of
+        encoded: its window, of one row. prefix: from `prefix_of` of a row with this audio or the beginning of
             it; in the second case it approximates what those tokens would give with all of the audio.
 
-        Raises: OptionError for several windows, a bias of another length, or a prefix of another backend.
+        Raises: OptionError for several windows, or a prefix of another backend.
         """
         ...
 
@@ -266,10 +265,7 @@ class Backend(Protocol):
         ...
 
     def rows(self) -> RunningRows:
-        """Make an empty continuous batch, to which rows are admitted at any time.
-
-        `backends.by_step.RowsByStep` implements it by `start` and `step`.
-        """
+        """Make an empty continuous batch, to which rows are admitted at any time."""
         ...
 
     def first_step(
@@ -280,7 +276,7 @@ class Backend(Protocol):
 
         Row r attends to the encoder frames [start, end) of span r alone. There is no state, so other decoders
         over the same audio are unaffected. vocabulary: (n_rows,) int64, the only vocabulary rows to compute.
-        `backends.by_step.first_step_by_bias` implements it by `step`.
+        `backends.base.first_step_by_bias` implements it by `step`.
 
         Raises: OptionError for no span, one that is empty or outside the window, or several windows.
         """
@@ -337,3 +333,79 @@ class ChoosingBackend(Protocol):
         Raises: OptionError as `Backend.step`, and for rows that have not read their left padding.
         """
         ...
+
+
+def check_start(encoded: EncoderOutput, n_hypotheses: int, left_padding: Tensor | None) -> int:
+    """Check the arguments of `Backend.start`; return the number of rows, B * n_hypotheses.
+
+    Raises: OptionError for no hypothesis, or a left_padding of another shape than (B * n_hypotheses,).
+    """
+    if n_hypotheses < 1:
+        raise OptionError(f"start: {n_hypotheses} hypotheses given, expected at least 1")
+    n_rows = encoded.batch_size * n_hypotheses
+    if left_padding is not None and tuple(left_padding.shape) != (n_rows,):
+        raise OptionError(f"start: left_padding {tuple(left_padding.shape)} given, expected ({n_rows},)")
+    return n_rows
+
+
+def check_tokens(tokens: Tensor, state: DecoderState, n_least_padding: int, backend: Backend) -> None:
+    """Check the tokens of `Backend.step`. n_least_padding: of the row of the state that has least.
+
+    Raises: OptionError unless they are (R, n_new) and the text context holds them.
+    """
+    if tokens.ndim != 2 or tokens.shape[0] != state.n_rows or tokens.shape[1] < 1:
+        raise OptionError(f"step: tokens {tuple(tokens.shape)} given, expected ({state.n_rows}, n_new)")
+    n_read = state.n_tokens + tokens.shape[1] - n_least_padding
+    if n_read > backend.dims.n_text_ctx:
+        raise OptionError(f"step: {n_read} tokens in all, {backend.name} reads {backend.dims.n_text_ctx}")
+
+
+def check_admitted(encoded: EncoderOutput) -> None:
+    if encoded.batch_size != 1:
+        raise OptionError(f"rows: expected a window of one row, got {encoded.batch_size}")
+
+
+def check_selected(rows: Sequence[int], n_rows: int) -> None:
+    if any(not 0 <= row < n_rows for row in rows):
+        raise OptionError(f"rows: {list(rows)} given, expected indices below {n_rows}")
+
+
+def check_step(tokens: Sequence[Sequence[int]], wanted: Sequence[Sequence[int]], n_rows: int) -> None:
+    if len(tokens) != n_rows or len(wanted) != n_rows:
+        raise OptionError(f"rows: tokens for {len(tokens)} and positions for {len(wanted)} of {n_rows} rows")
+    if not any(tokens):
+        raise OptionError("rows: expected tokens for at least one row, got none")
+
+
+def first_step_by_bias(
+    backend: Backend,
+    encoded: EncoderOutput,
+    spans: Sequence[tuple[int, int]],
+    *,
+    token: int,
+    vocabulary: Tensor,
+) -> Tensor:
+    """Step one token a row, with a bias of -inf outside each span; see `Backend.first_step`.
+
+    Returns logits (n_spans, n_rows) float32. vocabulary: (n_rows,) int64.
+    Raises: OptionError as `check_spans`.
+    """
+    check_spans(encoded, spans)
+    bias = torch.full((len(spans), encoded.n_frames), -torch.inf, device=backend.device)
+    for row, (start, end) in enumerate(spans):
+        bias[row, start:end] = 0.0
+    tokens = torch.full((len(spans), 1), token, device=backend.device)
+    state = backend.start(encoded, len(spans))
+    return backend.step(tokens, state, vocabulary=vocabulary, bias=bias).logits[:, 0]
+
+
+def check_spans(encoded: EncoderOutput, spans: Sequence[tuple[int, int]]) -> None:
+    if encoded.batch_size != 1:
+        raise OptionError(f"first step: expected one window, got {encoded.batch_size}")
+    if not spans:
+        raise OptionError("first step: expected at least one span of frames, got none")
+    for start, end in spans:
+        if not 0 <= start < end <= encoded.n_frames:
+            raise OptionError(
+                f"first step: expected frames within [0, {encoded.n_frames}), got [{start}, {end})"
+            )

@@ -20,7 +20,7 @@ MELS_PER_FRAME = 2
 
 @dataclass(frozen=True, slots=True)
 class EncoderCacheInfo:
-    """What a window's cache holds after its last update, in encoder frames (20 ms).
+    """The content of a window's cache after its last update, in encoder frames (20 ms).
 
     n_content: frames of audio. padding: the padding behind them, computed when there were `padded_at` frames
     of audio, in `mode`. level: the loudest log-mel value when everything was last computed.
@@ -35,7 +35,7 @@ class EncoderCacheInfo:
 
 @dataclass(frozen=True, slots=True)
 class UpdatePlan:
-    """What an update computes: frames of audio from `start` on, and the padding behind them if `pads`.
+    """The frames that an update computes: of audio from `start` on, and the padding behind them if `pads`.
 
     cache: what the cache holds after it.
     """
@@ -51,7 +51,6 @@ class UpdatePlan:
 
     @property
     def n_computed(self) -> int:
-        """Number of frames computed, padding included."""
         n_padding = self.cache.padding.n_frames if self.pads else 0
         return self.cache.n_content - self.start + n_padding
 
@@ -67,9 +66,7 @@ Own = TypeVar("Own")
 class PartialFrames(FrameCache, Protocol):
     """A cache of frames of which parts can be taken."""
 
-    def part(self: Own, start: int, end: int, /) -> Own:
-        """Return frames [start, end)."""
-        ...
+    def part(self: Own, start: int, end: int, /) -> Own: ...
 
 
 PartialCache = TypeVar("PartialCache", bound=PartialFrames)
@@ -91,6 +88,20 @@ class CachedWindow(Generic[PartialCache]):
         """The cached frames behind the audio; None without any."""
         n_content = self.cache.n_content
         return self.frames.part(n_content, self.frames.n_frames) if self.cache.padding.n_frames else None
+
+
+Window = TypeVar("Window")
+
+
+def state_of(window: IncrementalWindow, kind: type[Window]) -> Window | None:
+    """Return a window's state as one of the runtime's own kind.
+
+    Raises: OptionError for a state of another backend.
+    """
+    state = window.state
+    if state is not None and not isinstance(state, kind):
+        raise OptionError(f"encode_incremental: a state of {type(state).__name__} given, expected its own")
+    return state
 
 
 def update_of(
@@ -115,10 +126,6 @@ def update_of(
 
 
 def check_features(features: Features, dims: ModelDims, name: str) -> None:
-    """Check whole windows.
-
-    Raises: OptionError for other mel bands, and for a number of frames that is odd or too large.
-    """
     n_mels, n_frames = features.mel.shape[1:]
     longest = MELS_PER_FRAME * dims.n_audio_ctx
     if n_mels != dims.n_mels:
@@ -134,11 +141,6 @@ def content_frames(features: Features) -> tuple[int, ...]:
 
 
 def check_windows(windows: Sequence[IncrementalWindow], dims: ModelDims, name: str) -> None:
-    """Check the windows of an update.
-
-    Raises: OptionError for no window, other mel bands, less than one encoder frame, or more than a full
-    window.
-    """
     if not windows:
         raise OptionError("encode_incremental: expected at least one window, got none")
     for window in windows:
@@ -175,13 +177,11 @@ def _first_new_frame(mode: EncoderMode, cache: EncoderCacheInfo, n_content: int,
 
 
 def _padding_is_fresh(mode: EncoderMode, cache: EncoderCacheInfo, n_content: int) -> bool:
-    """Whether the cached padding may be used again."""
     n_since = n_content - cache.padded_at
     return mode.whole() == cache.mode.whole() and 0 <= n_since < max(1, frames_of(mode.refresh_s))
 
 
 def group_by_kind(plans: Sequence[UpdatePlan]) -> list[list[int]]:
-    """Group the indices of updates of the same kind, which are computed as one batch."""
     by_kind: dict[tuple[bool, bool], list[int]] = {}
     for place, plan in enumerate(plans):
         by_kind.setdefault(plan.kind, []).append(place)

@@ -1,15 +1,15 @@
 """Whisper's decoder in the kernels of `sottovoce-kernels`: a step of many rows is one native call.
 
-Weights and activations of the decoder are int8. The encoder runs in the kernels too where these are faster
-than PyTorch, else on PyTorch. A row's logits are bitwise the same in any batch, so nothing is padded or
-masked here. The package chooses the instruction set.
+Weights and activations of the decoder are int8. The encoder runs in the kernels too where these are
+faster than PyTorch, else on PyTorch. A row's logits are bitwise the same in any batch, so nothing is
+padded or masked here. The package chooses the instruction set.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import sottovoce_kernels as kernels
 import torch
@@ -24,21 +24,115 @@ from sottovoce.backends.base import (
     IncrementalResult,
     IncrementalWindow,
     ModelDims,
+    RowPrefix,
+    RowsOutput,
     TokenChoice,
+    check_admitted,
+    check_selected,
+    check_spans,
+    check_start,
+    check_step,
+    check_tokens,
 )
-from sottovoce.backends.by_step import check_spans, check_start, check_tokens
 from sottovoce.backends.kernels import WIDEST_HEAD
-from sottovoce.backends.native_audio import NativeEncoder
 from sottovoce.backends.native_decoder import NativeDecoder, RowInput, WindowKv
-from sottovoce.backends.native_encoder import network_without_decoder
-from sottovoce.backends.native_rows import NativeRows, branched, total_bias
-from sottovoce.backends.native_windows import fits_kernels
-from sottovoce.backends.torch import DTYPES, TorchBackend
-from sottovoce.backends.torch_rows import check_heads
+from sottovoce.backends.native_encoder import NativeEncoder, fits_kernels, network_without_decoder
+from sottovoce.backends.torch import DTYPES, TorchBackend, check_heads
 from sottovoce.errors import OptionError
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.threads import all_torch_threads
 from sottovoce.types import EncoderOutput, Features, StepOutput
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _NativeRow:
+    row: kernels.Row
+    window: WindowKv
+
+
+class NativeRows:
+    """`RunningRows` of one model."""
+
+    def __init__(self, decoder: NativeDecoder, name: str) -> None:
+        self._decoder = decoder
+        self._name = name
+        self._rows: list[_NativeRow] = []
+
+    @property
+    def n_rows(self) -> int:
+        return len(self._rows)
+
+    def admit(self, encoded: EncoderOutput, prefix: RowPrefix | None = None) -> None:
+        check_admitted(encoded)
+        if prefix is not None and not isinstance(prefix, kernels.Row):
+            raise OptionError(
+                f"rows: expected the state of a row of {self._name}, got {type(prefix).__name__}"
+            )
+        (window,) = self._decoder.windows(encoded)
+        row = kernels.Row() if prefix is None else prefix.first(prefix.n_tokens)
+        self._rows.append(_NativeRow(row, window))
+
+    def select(self, rows: Sequence[int]) -> None:
+        check_selected(rows, self.n_rows)
+        branches = branched([one.row for one in self._rows], rows)
+        self._rows = [
+            _NativeRow(row, self._rows[index].window) for row, index in zip(branches, rows, strict=True)
+        ]
+
+    def cut(self, row: int, n_tokens: int) -> None:
+        state = self._rows[row].row
+        state.truncate(state.n_tokens - n_tokens)
+
+    def prefix_of(self, row: int, n_tokens: int) -> RowPrefix:
+        prefix: RowPrefix = self._rows[row].row.first(n_tokens)
+        return prefix
+
+    def step(
+        self,
+        tokens: Sequence[Sequence[int]],
+        wanted: Sequence[Sequence[int]],
+        *,
+        vocabulary: Tensor | None = None,
+        capture: AlignmentHeads = (),
+    ) -> RowsOutput:
+        check_step(tokens, wanted, self.n_rows)
+        check_heads(capture, self._decoder.dims)
+        self._check_room(tokens)
+        batch = [
+            RowInput(one.row, one.window, new, positions)
+            for one, new, positions in zip(self._rows, tokens, wanted, strict=True)
+        ]
+        logits, attention = self._decoder.step(batch, vocabulary=vocabulary, capture=capture)
+        parts = torch.split(attention, [len(new) for new in tokens], dim=1)
+        return RowsOutput(
+            logits, [part[..., : one.window.n_frames] for part, one in zip(parts, self._rows, strict=True)]
+        )
+
+    def _check_room(self, tokens: Sequence[Sequence[int]]) -> None:
+        longest = self._decoder.dims.n_text_ctx
+        for one, new in zip(self._rows, tokens, strict=True):
+            n_total = one.row.n_tokens + len(new)
+            if n_total > longest:
+                raise OptionError(f"rows: {n_total} tokens in a row, {self._name} reads {longest}")
+
+
+def branched(rows: Sequence[kernels.Row], chosen: Sequence[int]) -> list[kernels.Row]:
+    """Choose rows; one that is chosen again is forked, sharing its cache."""
+    taken: set[int] = set()
+    branches = []
+    for index in chosen:
+        row = rows[index]
+        branches.append(row.first(row.n_tokens) if index in taken else row)
+        taken.add(index)
+    return branches
+
+
+def total_bias(bias: Tensor | None, window: WindowKv) -> Tensor | None:
+    """Sum of the given bias and the frames' log weights: (n_frames,) float32; None: neither."""
+    if bias is None:
+        return window.log_weights
+    given = bias.to("cpu", torch.float32)
+    return (given if window.log_weights is None else given + window.log_weights).contiguous()
 
 
 class NativeState:
@@ -57,10 +151,6 @@ class NativeState:
         return len(self.rows)
 
     def reorder(self, rows: Tensor) -> None:
-        """Replace the rows by `rows` (R',) int64; no keys or values are copied.
-
-        Raises: OptionError for no row, or one that does not exist.
-        """
         chosen: list[int] = rows.tolist()
         if not chosen or min(chosen) < 0 or max(chosen) >= self.n_rows:
             raise OptionError(f"reorder: rows {chosen} given, expected indices below {self.n_rows}")
@@ -69,13 +159,11 @@ class NativeState:
         self.padding = [self.padding[row] for row in chosen]
 
     def truncate(self, n_tokens: int) -> None:
-        """Drop every position from `n_tokens` on."""
         self.n_tokens = min(self.n_tokens, n_tokens)
         for row, padding in zip(self.rows, self.padding, strict=True):
             row.truncate(max(0, self.n_tokens - padding))
 
     def fork(self) -> NativeState:
-        """Return an independent copy over the same windows."""
         copy = NativeState(self.windows, self.padding)
         copy.rows = [row.first(row.n_tokens) for row in self.rows]
         copy.n_tokens = self.n_tokens
@@ -93,7 +181,7 @@ class NativeState:
 
 
 class NativeBackend:
-    """A Whisper network on a CPU: the decoder in the kernels, the encoder there or on PyTorch."""
+    """A network on a CPU: the decoder in the kernels, the encoder there or on PyTorch; see `Backend`."""
 
     def __init__(self, encoder: TorchBackend | NativeEncoder, decoder: NativeDecoder) -> None:
         self._encoder = encoder
@@ -178,12 +266,10 @@ class NativeBackend:
         return self._encoder.alignment_heads
 
     def encode(self, features: Features) -> EncoderOutput:
-        """Encode log-mel windows (B, n_mels, n_frames); see `Backend.encode`."""
         with self._encoder_threads():
             return self._encoder.encode(features)
 
     def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
-        """Encode windows incrementally; see `Backend.encode_incremental`."""
         with self._encoder_threads():
             results = self._encoder.encode_incremental(windows)
         return [replace(one, encoded=replace(one.encoded, cross_kv=None)) for one in results]
@@ -191,10 +277,6 @@ class NativeBackend:
     def start(
         self, encoded: EncoderOutput, n_hypotheses: int = 1, *, left_padding: Tensor | None = None
     ) -> NativeState:
-        """Make an empty state of B * n_hypotheses rows; see `Backend.start`.
-
-        Raises: OptionError for no hypothesis, or a left_padding of another shape than (B * n_hypotheses,).
-        """
         n_rows = check_start(encoded, n_hypotheses, left_padding)
         windows = [one for one in self._decoder.windows(encoded) for _ in range(n_hypotheses)]
         return NativeState(windows, [0] * n_rows if left_padding is None else left_padding.tolist())
@@ -209,11 +291,6 @@ class NativeBackend:
         capture: AlignmentHeads = (),
         bias: Tensor | None = None,
     ) -> StepOutput:
-        """Append tokens (R, n_new) to the state and return logits; see `Backend.step`.
-
-        Raises: OptionError for a state of another backend, tokens or a bias of another shape, more tokens
-        than the text context, and heads or tokens that the model does not have.
-        """
         state = self._checked(tokens, state)
         check_heads(capture, self.dims)
         n_rows, n_new = tokens.shape
@@ -241,10 +318,6 @@ class NativeBackend:
         return StepOutput(filled, rows.transpose(1, 2))
 
     def step_best(self, tokens: Tensor, state: DecoderState, choice: TokenChoice) -> BestTokens | Tensor:
-        """Append a token to each row; see `ChoosingBackend.step_best`.
-
-        Raises: OptionError as `step`, and for rows that have not read their left padding.
-        """
         state = self._checked(tokens, state)
         if tokens.shape[1] != 1 or max(state.padding) > state.n_tokens:
             raise OptionError("step: expected one token a row, and rows that have read their left padding")
@@ -261,13 +334,11 @@ class NativeBackend:
         return state
 
     def rows(self) -> NativeRows:
-        """Make an empty batch of rows; see `Backend.rows`."""
         return NativeRows(self._decoder, self.name)
 
     def first_step(
         self, encoded: EncoderOutput, spans: Sequence[tuple[int, int]], *, token: int, vocabulary: Tensor
     ) -> Tensor:
-        """Return logits (n_spans, n_rows) after `token` alone, one row a span; see `Backend.first_step`."""
         check_spans(encoded, spans)
         (window,) = self._decoder.windows(encoded)
         batch = [RowInput(kernels.Row(), window, [token], [0], None, span) for span in spans]

@@ -230,7 +230,6 @@ class NativeDecoder:
 
 
 def _places(batch: Sequence[RowInput]) -> list[int]:
-    """Indices of the wanted positions among the tokens of all rows."""
     places, at = [], 0
     for row_input in batch:
         places += [at + position for position in row_input.wanted]
@@ -243,5 +242,4 @@ def _bias(row_input: RowInput) -> Tensor | None:
 
 
 def _floats(tensor: Tensor) -> Tensor:
-    """Return the tensor as contiguous float32, without a copy where it is already."""
     return tensor.detach().to("cpu", torch.float32).contiguous()

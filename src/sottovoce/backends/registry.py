@@ -1,4 +1,4 @@
-"""Choosing a runtime, a device and a number format for a checkpoint."""
+"""Choose a runtime, a device and a number format for a checkpoint."""
 
 from __future__ import annotations
 
@@ -13,25 +13,11 @@ from typing import TypeAlias
 import torch
 
 from sottovoce.backends.base import Backend
-from sottovoce.backends.kernels import load_kernels
+from sottovoce.backends.kernels import WIDEST_HEAD, load_kernels
 from sottovoce.backends.torch import TorchBackend
 from sottovoce.errors import OptionError
 from sottovoce.models.checkpoint.base import Checkpoint
-
-
-@dataclass(frozen=True, slots=True)
-class NumberFormat:
-    """How weights are stored. dtype: of activations and weights. int8: the large tables are in eight bits.
-
-    is_open: nobody named the dtype, so that a runtime may compute in another where that is faster.
-    """
-
-    dtype: torch.dtype
-    int8: bool = False
-    is_open: bool = False
-
-
-BackendFactory: TypeAlias = Callable[[Checkpoint, torch.device, NumberFormat], Backend]
+from sottovoce.models.dims import ModelDims
 
 DTYPES = MappingProxyType({"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16})
 NUMBER_FORMATS: MappingProxyType[str, tuple[str, bool]] = MappingProxyType(
@@ -40,13 +26,33 @@ NUMBER_FORMATS: MappingProxyType[str, tuple[str, bool]] = MappingProxyType(
     | {f"int8_{name}": (name, True) for name in DTYPES}
 )
 """Names to the dtype of the activations, and whether tables are in eight bits."""
-
-
 KERNELS = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 """Number of kernels, one for each shape, that oneDNN and PyTorch cache; 1024 each by default. Windows of
 growing audio have shapes that never come again: with 16 of both a live session of base in bfloat16 stays at
 0.7 GB, where it grew by 30 MB a minute beyond 1.7 GB, at the same speed.
 """
+AUTO = "auto"
+OPEN_DTYPES = ("auto", "default")
+"""Number formats that leave the choice to us; who names one gets it from PyTorch."""
+SLOW_SETS = ("portable",)
+"""Instruction sets of the kernels with which PyTorch is faster."""
+LEAST_TEXT_STATE = 384
+"""Width of Whisper's narrowest decoder, `tiny`; of narrower ones no error in eight bits was measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class NumberFormat:
+    """How weights are stored. dtype: of activations and weights. int8: the large tables are in eight bits.
+
+    is_open: the dtype was not named, so that a runtime may compute in another where that is faster.
+    """
+
+    dtype: torch.dtype
+    int8: bool = False
+    is_open: bool = False
+
+
+BackendFactory: TypeAlias = Callable[[Checkpoint, torch.device, NumberFormat], Backend]
 
 
 def _keep_few_kernels(device: torch.device) -> None:
@@ -66,7 +72,7 @@ def _native(checkpoint: Checkpoint, device: torch.device, numbers: NumberFormat)
     except ImportError as error:
         raise OptionError(f"native backend: {error}") from error
     from sottovoce.backends.native import NativeBackend
-    from sottovoce.backends.native_windows import native_encoder_is_faster
+    from sottovoce.backends.native_encoder import native_encoder_is_faster
 
     _keep_few_kernels(device)
     return NativeBackend.from_checkpoint(
@@ -109,8 +115,8 @@ def choose_device(device: str) -> torch.device:
 def choose_number_format(dtype: str, device: torch.device) -> NumberFormat:
     """Choose a number format by name: those of `choose_dtype`, or "int8" for weights in eight bits.
 
-    CTranslate2's names work too: "default" is "auto" here, and "int8_float32" and the like name the dtype
-    beside the eight bits.
+    CTranslate2's names work too: "default" is "auto" here, and "int8_float32" and the like name the
+    dtype of the activations.
 
     Raises: OptionError for another name, or a dtype that the device lacks.
     """
@@ -147,3 +153,52 @@ def cpu_has_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
     lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
     flags = next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), [])
     return "avx512_bf16" in flags or "amx_bf16" in flags
+
+
+RUNTIMES = (AUTO, *BACKENDS)
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeChoice:
+    """A runtime by its name in `BACKENDS`. reason: why it was taken, the rest of a line."""
+
+    name: str
+    reason: str
+
+
+def check_runtime(backend: str) -> None:
+    """Raises: OptionError for a runtime that is not in `RUNTIMES`."""
+    if backend not in RUNTIMES:
+        raise OptionError(f"backend {backend!r} given, expected one of {', '.join(RUNTIMES)}")
+
+
+def choose_runtime(backend: str, dtype: str, device: torch.device, dims: ModelDims) -> RuntimeChoice:
+    """Choose a runtime by name; "auto" takes the native kernels on a CPU unless a dtype is asked for.
+
+    dtype: the name that was asked for. dims: of the model.
+
+    Raises: OptionError for another name, or where the environment names an instruction set that does not run
+    here.
+    """
+    check_runtime(backend)
+    if backend != AUTO:
+        return RuntimeChoice(backend, "asked for")
+    if device.type != "cpu":
+        return RuntimeChoice("torch", f"device {device.type}")
+    if dtype not in OPEN_DTYPES:
+        return RuntimeChoice("torch", f"dtype {dtype} asked for")
+    if dims.n_text_state < LEAST_TEXT_STATE:
+        return RuntimeChoice("torch", f"a small model, of width {dims.n_text_state}")
+    if (d_head := dims.n_text_state // dims.n_text_head) > WIDEST_HEAD:
+        return RuntimeChoice("torch", f"decoder heads of {d_head}, native kernels take up to {WIDEST_HEAD}")
+    return _by_kernels()
+
+
+def _by_kernels() -> RuntimeChoice:
+    try:
+        instruction_set = load_kernels().in_use()
+    except ImportError as error:
+        return RuntimeChoice("torch", str(error))
+    if instruction_set in SLOW_SETS:
+        return RuntimeChoice("torch", f"native kernels would be slower, instruction set {instruction_set}")
+    return RuntimeChoice("native", f"instruction set {instruction_set}")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -15,26 +16,190 @@ from sottovoce.backends.base import (
     IncrementalResult,
     IncrementalWindow,
     ModelDims,
+    RowPrefix,
+    RowsOutput,
+    check_admitted,
+    check_selected,
+    check_spans,
+    check_start,
+    check_step,
+    check_tokens,
+    first_step_by_bias,
 )
-from sottovoce.backends.by_step import check_spans, check_start, check_tokens, first_step_by_bias
-from sottovoce.backends.encoder_updates import check_features, check_windows, content_frames
-from sottovoce.backends.torch_encoder import encode_windows
-from sottovoce.backends.torch_rows import TorchRows, check_heads
+from sottovoce.backends.encoder_updates import (
+    CachedWindow,
+    UpdatePlan,
+    check_features,
+    check_windows,
+    content_frames,
+    group_by_kind,
+    plan_update,
+    state_of,
+    update_of,
+)
 from sottovoce.errors import OptionError
 from sottovoce.models.attention import KeysValues
 from sottovoce.models.caches import (
     AudioContext,
     CacheShape,
     DecoderCache,
+    RowBatchSlice,
+    RowCrossAttention,
     RowGroups,
+    RowKvCache,
     decode_batch,
+    decode_rows,
     first_token_logits,
 )
 from sottovoce.models.checkpoint.base import TAIL_S, Checkpoint
 from sottovoce.models.dims import upper_half_heads
 from sottovoce.models.encoder_mode import default_encoder_mode
+from sottovoce.models.incremental_encoder import EncoderKvCache, WindowUpdate, encode_incremental
 from sottovoce.models.whisper import Whisper, whisper_from_tensors
 from sottovoce.types import EncoderOutput, Features, StepOutput
+
+
+class TorchEncoderState(CachedWindow[EncoderKvCache]):
+    """`EncoderState` of PyTorch."""
+
+    __slots__ = ()
+
+
+def encode_windows(model: Whisper, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
+    """Encode windows, those whose plans are of one kind as a batch; see `Backend.encode_incremental`.
+
+    Raises: OptionError for a state of another backend.
+    """
+    n_full, device = model.dims.n_audio_ctx, model.encoder.positional_embedding.device
+    states = [state_of(window, TorchEncoderState) for window in windows]
+    plans = [
+        plan_update(window, None if state is None else state.cache, n_full)
+        for window, state in zip(windows, states, strict=True)
+    ]
+    results: dict[int, IncrementalResult] = {}
+    for places in group_by_kind(plans):
+        updates = [update_of(windows[at], states[at], plans[at], device) for at in places]
+        frames = encode_incremental(model, updates)
+        for at, update, computed in zip(places, updates, frames, strict=True):
+            results[at] = _result(plans[at], update, computed)
+    return [results[at] for at in range(len(windows))]
+
+
+def _result(plan: UpdatePlan, update: WindowUpdate, frames: EncoderKvCache) -> IncrementalResult:
+    weights: Tensor | None = None if update.log_weights is None else update.log_weights[None]
+    encoded = EncoderOutput(frames.states, (plan.cache.n_content,), list(frames.cross), weights)
+    return IncrementalResult(encoded, TorchEncoderState(plan.cache, frames), plan.n_computed)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Row:
+    cache: RowKvCache
+    audio: RowCrossAttention
+
+
+class TorchRows:
+    """`RunningRows` of one model.
+
+    keys_values: computes the cross-attention keys and values of a window, per layer (1, H, n_frames, d_head).
+    """
+
+    def __init__(
+        self, model: Whisper, keys_values: Callable[[EncoderOutput], Sequence[KeysValues]], name: str
+    ) -> None:
+        self._model = model
+        self._keys_values = keys_values
+        self._name = name
+        self._rows: list[_Row] = []
+
+    @property
+    def n_rows(self) -> int:
+        return len(self._rows)
+
+    @torch.no_grad()
+    def admit(self, encoded: EncoderOutput, prefix: RowPrefix | None = None) -> None:
+        check_admitted(encoded)
+        if prefix is not None and not isinstance(prefix, RowKvCache):
+            raise OptionError(
+                f"rows: expected the state of a row of {self._name}, got {type(prefix).__name__}"
+            )
+        dims, states = self._model.dims, encoded.states
+        n_layer, n_head = dims.n_text_layer, dims.n_text_head
+        if prefix is None:
+            cache = RowKvCache(n_layer, n_head, dims.n_text_state // n_head, states)
+        else:
+            cache = prefix.first(prefix.n_tokens)
+        weights = encoded.log_weights
+        folded = None if weights is None else weights[:, None, None]
+        self._rows.append(_Row(cache, self._audio(self._keys_values(encoded), folded)))
+
+    def _audio(self, keys_values: Sequence[KeysValues], bias: Tensor | None) -> RowCrossAttention:
+        """Cross-attention of a row; the object of the row before, where both share their audio."""
+        last = self._rows[-1].audio if self._rows else None
+        if last is not None and bias is None and last.bias is None and last.keys_values is keys_values:
+            return last
+        return RowCrossAttention(keys_values, bias)
+
+    def select(self, rows: Sequence[int]) -> None:
+        check_selected(rows, self.n_rows)
+        taken: set[int] = set()
+        chosen = []
+        for index in rows:
+            row = self._rows[index]
+            chosen.append(replace(row, cache=row.cache.copy()) if index in taken else row)
+            taken.add(index)
+        self._rows = chosen
+
+    def cut(self, row: int, n_tokens: int) -> None:
+        self._rows[row].cache.cut(n_tokens)
+
+    def prefix_of(self, row: int, n_tokens: int) -> RowKvCache:
+        return self._rows[row].cache.first(n_tokens)
+
+    @torch.no_grad()
+    def step(
+        self,
+        tokens: Sequence[Sequence[int]],
+        wanted: Sequence[Sequence[int]],
+        *,
+        vocabulary: Tensor | None = None,
+        capture: AlignmentHeads = (),
+    ) -> RowsOutput:
+        check_step(tokens, wanted, self.n_rows)
+        check_heads(capture, self._model.dims)
+        decoder = self._model.decoder
+        device = decoder.positional_embedding.device
+        batch, places = self._placed(tokens, wanted)
+        flat = torch.tensor([token for new in tokens for token in new], device=device)
+        hidden, captured = decode_rows(decoder, flat, [row for row in batch if row.n_new], capture)
+        rows = None if vocabulary is None else vocabulary.to(device)
+        logits = decoder.logits(hidden[torch.tensor(places, device=device)][None], rows)[0]
+        attention = [captured[:, row.start : row.end, : row.audio.n_frames] for row in batch]
+        return RowsOutput(logits, attention)
+
+    def _placed(
+        self, tokens: Sequence[Sequence[int]], wanted: Sequence[Sequence[int]]
+    ) -> tuple[list[RowBatchSlice], list[int]]:
+        """Lay out the new tokens of each row in the batch; return the slices and the wanted positions."""
+        longest = self._model.dims.n_text_ctx
+        batch: list[RowBatchSlice] = []
+        places: list[int] = []
+        at = 0
+        for row, new, positions in zip(self._rows, tokens, wanted, strict=True):
+            n_total = row.cache.n_tokens + len(new)
+            if n_total > longest:
+                raise OptionError(f"rows: {n_total} tokens in a row, {self._name} reads {longest}")
+            batch.append(RowBatchSlice(row.cache, row.audio, at, at + len(new)))
+            places += [at + position for position in positions]
+            at += len(new)
+        return batch, places
+
+
+def check_heads(heads: AlignmentHeads, dims: ModelDims) -> None:
+    n_layer, n_head = dims.n_text_layer, dims.n_text_head
+    for layer, head in heads:
+        if not (0 <= layer < n_layer and 0 <= head < n_head):
+            raise OptionError(f"step: head ({layer}, {head}) of {n_layer} layers of {n_head} was asked for")
+
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -64,11 +229,6 @@ class TorchState:
         return self.cache.n_tokens
 
     def reorder(self, rows: Tensor) -> None:
-        """Replace the rows by `rows` (R',) int64; they may repeat, be left out, or change the order of
-        audios.
-
-        Raises: OptionError for no row, or one that does not exist.
-        """
         chosen: list[int] = rows.tolist()
         if not chosen or min(chosen) < 0 or max(chosen) >= self.n_rows:
             raise OptionError(f"reorder: rows {chosen} given, expected indices below {self.n_rows}")
@@ -81,11 +241,9 @@ class TorchState:
         self.groups = RowGroups.of(audio, self._n_audio, self.encoded.states.device)
 
     def truncate(self, n_tokens: int) -> None:
-        """Drop every position from `n_tokens` on."""
         self.cache.truncate(n_tokens)
 
     def fork(self) -> TorchState:
-        """Return an independent copy over the same keys and values of the audio."""
         copy = object.__new__(TorchState)
         copy.cache = self.cache.fork()
         copy.encoded = self.encoded
@@ -108,7 +266,7 @@ class TorchState:
 
 
 class TorchBackend:
-    """A Whisper network on one device, in one dtype."""
+    """A Whisper network on one device, in one dtype; see `Backend`."""
 
     def __init__(
         self,
@@ -193,16 +351,11 @@ class TorchBackend:
 
     @torch.no_grad()
     def encode(self, features: Features) -> EncoderOutput:
-        """Encode log-mel windows (B, n_mels, n_frames); see `Backend.encode`.
-
-        Raises: OptionError for other mel bands, and for a number of frames that is odd or too large.
-        """
         check_features(features, self.dims, self._name)
         states = self._model.encoder(features.mel.to(self._device, self._dtype))
         return EncoderOutput(states, content_frames(features))
 
     def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
-        """Encode windows incrementally; see `Backend.encode_incremental`."""
         check_windows(windows, self.dims, self._name)
         return encode_windows(self._model, windows)
 
@@ -210,10 +363,6 @@ class TorchBackend:
     def start(
         self, encoded: EncoderOutput, n_hypotheses: int = 1, *, left_padding: Tensor | None = None
     ) -> TorchState:
-        """Make an empty state of B * n_hypotheses rows; see `Backend.start`.
-
-        Raises: OptionError for no hypothesis, or a left_padding of another shape than (B * n_hypotheses,).
-        """
         n_rows = check_start(encoded, n_hypotheses, left_padding)
         padded = left_padding is not None and bool(left_padding.any())
         cache = DecoderCache(
@@ -240,11 +389,6 @@ class TorchBackend:
         capture: AlignmentHeads = (),
         bias: Tensor | None = None,
     ) -> StepOutput:
-        """Append tokens (R, n_new) to the state and return logits; see `Backend.step`.
-
-        Raises: OptionError for a state of another backend, tokens or a bias of another shape, more tokens
-        than the text context, and heads that the model does not have.
-        """
         if not isinstance(state, TorchState):
             raise OptionError(f"step: a state of {type(state).__name__} given, expected one from start()")
         check_tokens(tokens, state, state.cache.least_padding, self)
@@ -258,14 +402,12 @@ class TorchBackend:
         return StepOutput(self._model.decoder.logits(hidden, rows), attention)
 
     def rows(self) -> TorchRows:
-        """Make an empty batch of rows; see `Backend.rows`."""
         return TorchRows(self._model, self.keys_values, self._name)
 
     @torch.no_grad()
     def first_step(
         self, encoded: EncoderOutput, spans: Sequence[tuple[int, int]], *, token: int, vocabulary: Tensor
     ) -> Tensor:
-        """Return logits (n_spans, n_rows) after `token` alone, one row a span; see `Backend.first_step`."""
         # On an accelerator a kernel launch for each span costs more than masked frames.
         if self._device.type != "cpu" or _reaches_padding(encoded, spans):
             return first_step_by_bias(self, encoded, spans, token=token, vocabulary=vocabulary)

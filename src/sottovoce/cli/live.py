@@ -115,7 +115,6 @@ def open_session(model: Model, given: dict[str, Any]) -> Session:
         vad=False if given["no_vad"] else vad,
         unstable=given["unstable"],
         stream=stream_options(model, given),
-        end_of_word=given["cif"],
         speakers=live_speakers_of(given),
     )
 

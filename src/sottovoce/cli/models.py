@@ -143,8 +143,7 @@ def describe(checkpoint: Checkpoint, path: Path) -> dict[str, object]:
 
 def runtime_here(checkpoint: Checkpoint) -> str:
     """Say what reads with a checkpoint on this machine by default, and why."""
-    from sottovoce.backends.choice import AUTO, choose_runtime
-    from sottovoce.backends.registry import choose_device
+    from sottovoce.backends.registry import AUTO, choose_device, choose_runtime
 
     choice = choose_runtime(AUTO, "auto", choose_device("auto"), checkpoint.dims)
     return f"{choice.name} ({choice.reason})"

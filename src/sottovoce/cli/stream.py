@@ -46,9 +46,6 @@ POLICY = (
         choices=("auto", "whole", "exact"),
     ),
     *grouped("Padding", of=LIVE),
-    click.option(
-        "--cif", type=click.Path(exists=True, dir_okay=False), help="Weights that find the ends of words."
-    ),
 )
 VAD = (
     Option("Decode silence too.", key="no_vad", kind="flag"),

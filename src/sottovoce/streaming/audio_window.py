@@ -41,7 +41,6 @@ class AudioWindow:
 
     @property
     def n_frames(self) -> int:
-        """Encoder frames that hold audio, without padding."""
         return self.encoded.n_content_frames[0]
 
     def part(self, frames: npt.NDArray[np.int64]) -> Tensor:
@@ -51,7 +50,6 @@ class AudioWindow:
 
     @property
     def loudness(self) -> npt.NDArray[np.float64]:
-        """Loudness of each frame (n_frames,), see the function `loudness`."""
         return loudness(self.log_mel[:, : self.n_frames * MELS_PER_FRAME])
 
     def quietest_s(self, start_s: float, end_s: float) -> float:
@@ -116,7 +114,7 @@ def quietest_frame(loud: npt.NDArray[np.float64]) -> int:
 
 
 def quiet_frames(loud: npt.NDArray[np.float64], near: int, n_most: int) -> list[int]:
-    """List the frames around which it is quieter than beside them, quietest first.
+    """List the frames around which it is quieter than around them, quietest first.
 
     loud: (n_frames,), see `loudness`. near: of equals those nearest to this frame come first.
     """
@@ -127,7 +125,6 @@ def quiet_frames(loud: npt.NDArray[np.float64], near: int, n_most: int) -> list[
 
 
 def _around(loud: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return the mean loudness of each frame and those beside it (n_frames,)."""
     if len(loud) < QUIET_FRAMES:
         return loud
     padded = np.pad(loud, QUIET_FRAMES // 2, mode="edge")

@@ -22,22 +22,17 @@ from sottovoce.streaming.hypothesis import (
     most_tokens,
 )
 from sottovoce.streaming.options import CommitOptions, StreamOptions
-from sottovoce.streaming.words import EndOfWord, HypothesisWord, WordBuilder, is_mark
+from sottovoce.streaming.words import HypothesisWord, WordBuilder, is_mark
 from sottovoce.text.detokenizer import Detokenizer, TokenWord
 from sottovoce.types import FRAMES_PER_SECOND, Word
 
 DECODE_AHEAD = 0.6
-"""Decoding goes on to this fraction of the distance that a confident word needs: what comes twice there is
-surer.
-"""
-LEAST_UNREAD = 0.5
-"""Undecoded audio of up to this fraction of the frame threshold holds no word that could be committed."""
+"""Decoding goes on to this fraction of the frame threshold: what comes twice there is surer."""
 
 
 def may_hold_words(options: StreamOptions, undecoded_s: float) -> bool:
     """Return whether audio of this length behind the committed words is enough for a word to be committed."""
-    least_frames = max(options.confident_frames, LEAST_UNREAD * options.frame_threshold)
-    return undecoded_s * FRAMES_PER_SECOND > least_frames
+    return undecoded_s * FRAMES_PER_SECOND > options.frame_threshold
 
 
 class CommitPolicy:
@@ -46,14 +41,12 @@ class CommitPolicy:
     A word is committed if decoding came to it (`stop_rules`), the hypothesis is usable and the word complete
     (`usable_words`), and it is stable and ends where the language is certain (`decide`); without more audio,
     all usable words are. Where decoding has lost the thread for good, so are words that two hypotheses agreed
-    on (`take_agreed`). end_of_word: tells whether a word ends where the audio does; None: the next token
-    does.
+    on (`take_agreed`).
     """
 
-    def __init__(self, options: StreamOptions, end_of_word: EndOfWord | None = None) -> None:
+    def __init__(self, options: StreamOptions) -> None:
         self._options = options
-        self._end_of_word = end_of_word
-        self._agreement = Agreement(options.commit, options.frame_threshold, options.confident_frames)
+        self._agreement = Agreement(options.commit, options.frame_threshold)
         self._agreed = AgreedTail()
         self.unstable: tuple[Word, ...] = ()
         """Words of the last hypothesis that were not committed."""
@@ -61,9 +54,9 @@ class CommitPolicy:
         """Whether the last update found no way on: it fell into a loop, or jumped back."""
 
     @property
-    def confident_frames(self) -> float:
+    def frame_threshold(self) -> float:
         """Distance (frames) to the end of the audio that every word needs."""
-        return self._options.confident_frames
+        return self._options.frame_threshold
 
     def stop_rules(self, undecoded_s: float, *, final: bool, committed_until: int | None = None) -> StopRules:
         """Return when decoding stops; undecoded_s: seconds of audio behind the committed words.
@@ -72,7 +65,7 @@ class CommitPolicy:
         """
         options = self._options
         return StopRules(
-            options.final_frame_threshold if final else DECODE_AHEAD * options.confident_frames,
+            options.final_frame_threshold if final else DECODE_AHEAD * options.frame_threshold,
             options.rewind_threshold,
             options.max_repeats,
             MAX_TOKENS if final else most_tokens(undecoded_s),
@@ -84,7 +77,7 @@ class CommitPolicy:
         return silent and hypothesis.avg_logprob < self._options.logprob_threshold
 
     def is_usable(self, hypothesis: AlignAttHypothesis) -> bool:
-        """Return whether a hypothesis has words at all: not if it jumped back or hears no speech."""
+        """Return whether a hypothesis has words at all: not if it jumped back or finds no speech."""
         return hypothesis.stop_reason is not StopReason.REWOUND and not self.is_no_speech(hypothesis)
 
     def usable_words(
@@ -100,18 +93,12 @@ class CommitPolicy:
         if not self.is_usable(hypothesis):
             return []
         groups = builder.group(hypothesis.tokens)
-        if groups and not self._is_complete(groups[-1], hypothesis, window, builder, final=final):
+        if groups and not self._is_complete(groups[-1], hypothesis, builder, final=final):
             groups.pop()
         return builder.words(groups, hypothesis, window, after_s=after_s)
 
     def _is_complete(
-        self,
-        last: TokenWord,
-        hypothesis: AlignAttHypothesis,
-        window: AudioWindow,
-        builder: WordBuilder,
-        *,
-        final: bool,
+        self, last: TokenWord, hypothesis: AlignAttHypothesis, builder: WordBuilder, *, final: bool
     ) -> bool:
         """Return whether nothing more can belong to the last word."""
         detokenizer = Detokenizer(builder.tokenizer)
@@ -123,8 +110,6 @@ class CommitPolicy:
         following = hypothesis.held_back_token
         if hypothesis.stop_reason is not StopReason.FRONTIER or following is None:
             return False
-        if self._end_of_word is not None and self._end_of_word.fires(window.encoded):
-            return True
         return not builder.has_spaces or builder.tokenizer.token_bytes(following).startswith(b" ")
 
     def decide(
@@ -161,7 +146,6 @@ class CommitPolicy:
         self.unstable = ()
 
     def take_agreed(self, after_s: float, until_s: float) -> list[HypothesisWord]:
-        """Return agreed words to commit of audio that is not decoded again, see `AgreedTail.take`."""
         return self._agreed.take(after_s, until_s)
 
 
@@ -207,24 +191,21 @@ class AgreedTail:
 class Agreement:
     """Count how many hypotheses in a row had each word at its place, and find the words that are stable.
 
-    near_frames: a word that is not confident must be this far from the end of the audio; confident_frames:
-    any must.
+    near_frames: every word must be this far from the end of the audio.
     """
 
-    def __init__(self, options: CommitOptions, near_frames: float, confident_frames: float) -> None:
+    def __init__(self, options: CommitOptions, near_frames: float) -> None:
         self._options = options
+        self._near_frames = near_frames
         self._agreed_frames = max(near_frames, options.agreed_frames)
         self._far_frames = max(near_frames, options.far_frames)
-        self._confident_frames = confident_frames
         self._letters: list[str] = []
         self._counts: list[int] = []
 
     def reset(self) -> None:
-        """Forget all counts."""
         self._letters, self._counts = [], []
 
     def drop_committed(self, n_words: int) -> None:
-        """Drop the first words of the last hypothesis, which the next one begins after."""
         self._letters, self._counts = self._letters[n_words:], self._counts[n_words:]
 
     @property
@@ -235,10 +216,10 @@ class Agreement:
     def count_stable(self, words: Sequence[HypothesisWord], window: AudioWindow) -> int:
         """Count a hypothesis in; return how many of its words, from the first, are stable."""
         self._count(words)
-        is_early = window.n_frames < self._options.min_audio_s * FRAMES_PER_SECOND
-        is_stable = self._is_stable_early if is_early else self._is_stable
+        if window.n_frames < self._options.min_audio_s * FRAMES_PER_SECOND:
+            return 0
         for place, (one, count) in enumerate(zip(words, self._counts, strict=True)):
-            if not is_stable(window.n_frames - one.last_frame, count, one.word.probability):
+            if not self._is_stable(window.n_frames - one.last_frame, count, one.word.probability):
                 return place
         return len(words)
 
@@ -256,22 +237,11 @@ class Agreement:
         if n_behind >= self._far_frames:
             return True
         if probability >= options.commit_prob:
-            return n_behind >= self._confident_frames
+            return n_behind >= self._near_frames
         needed = options.n_agreeing if probability >= options.low_prob else options.n_agreeing_low
         return count >= needed and n_behind >= self._agreed_frames
 
-    def _is_stable_early(self, n_behind: int, count: int, probability: float) -> bool:
-        """The same with less than `min_audio_s` of audio, where it is not known how the sentence goes on."""
-        options = self._options
-        if options.early_commit_prob is None:
-            return False
-        if probability >= max(options.commit_prob, options.early_commit_prob):
-            return n_behind >= self._confident_frames
-        is_confident = probability >= options.commit_prob and count >= options.n_agreeing_low
-        return is_confident and n_behind >= self._agreed_frames
-
 
 def count_same(words: Sequence[HypothesisWord], others: Sequence[HypothesisWord]) -> int:
-    """Count the words at the beginning that have the same letters."""
     pairs = zip(words, others, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0].letters == pair[1].letters, pairs))

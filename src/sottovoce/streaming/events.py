@@ -28,8 +28,8 @@ class EventEmitter:
 
     sentence_s, longest_s: speech without a pause gets a final at the end of a sentence once its words span
     more than sentence_s, and after any word once they span more than longest_s. speakers: labels words,
-    provisionally in a partial and again in a final; None: nobody does. allowed_mass: of a span in seconds,
-    see `Final`.
+    provisionally in a partial and again in a final; None: words have no speakers.
+    allowed_mass: of a span in seconds, see `Final`.
     """
 
     def __init__(
@@ -52,7 +52,6 @@ class EventEmitter:
         self._unstable = ""
 
     def take(self) -> list[Event]:
-        """Return the events since the last call."""
         events, self._events = self._events, []
         return events
 

@@ -12,7 +12,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from sottovoce.backends.base import RowPrefix
-from sottovoce.decoding.alignment import RunningStatistics
+
+MAX_TOKENS = 224
+"""Half of Whisper's text context: the most that offline decoding samples for a window."""
+TOKENS_PER_SECOND = 20.0
+"""Nobody speaks faster (Chinese in bytes takes 15); a beam that does has lost the audio."""
+BABBLE_TOKENS, BABBLE_DISTINCT = 32, 8
+"""This many tokens with at most this many different ones are babble. Texts of five languages have 14 or more,
+where they are spelt in bytes 12."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +40,16 @@ class DecoderPrefix:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrefixCache:
-    """What the decoder computed of the first tokens of a prefix, for the next update.
+    """The decoder's state of the first tokens of a prefix, for the next update.
 
     Between two updates audio is added and the newest frames change; the states of the words before them
-    hardly do. state: the decoder's, of these tokens. attention: statistics (1, n_heads, n_frames) of theirs.
-    no_speech_prob: at <|startoftranscript|>, if that is one of them.
+    hardly do. state: the decoder's, of these tokens. n_frames: of the window. no_speech_prob: at
+    <|startoftranscript|>, if that is one of them.
     """
 
     tokens: tuple[int, ...]
     state: RowPrefix
-    attention: RunningStatistics
+    n_frames: int
     no_speech_prob: float
 
     def applies_to(self, tokens: tuple[int, ...], n_frames: int) -> bool:
@@ -50,13 +57,10 @@ class PrefixCache:
         frames.
         """
         n_cached = len(self.tokens)
-        fits = self.attention.mean.shape[-1] <= n_frames
-        return fits and n_cached < len(tokens) and tokens[:n_cached] == self.tokens
+        return self.n_frames <= n_frames and n_cached < len(tokens) and tokens[:n_cached] == self.tokens
 
 
 class StopReason(Enum):
-    """Why a decode stopped."""
-
     END_OF_TEXT = "end of text"
     FRONTIER = "attended too near to the end of the audio"
     REWOUND = "attention jumped back"
@@ -116,7 +120,6 @@ class BeamPath:
 
     @property
     def total_score(self) -> float:
-        """What beams are sorted by."""
         return self.score + self.lm_score
 
     def extended(
@@ -191,20 +194,9 @@ class StopRules:
         return path.stopped(StopReason.REPEATED, n_tokens=max(0, len(path.tokens) - n_looped))
 
 
-MAX_TOKENS = 224
-"""Half of Whisper's text context: the most that offline decoding samples for a window."""
-TOKENS_PER_SECOND = 20.0
-"""Nobody speaks faster (Chinese in bytes takes 15); a beam that does has lost the audio."""
-
-
 def most_tokens(seconds: float) -> int:
     """Return the most tokens that this much undecoded audio can hold, with some to spare."""
     return max(1, min(MAX_TOKENS, 10 + math.ceil(TOKENS_PER_SECOND * max(0.0, seconds))))
-
-
-BABBLE_TOKENS, BABBLE_DISTINCT = 32, 8
-"""This many tokens with at most this many different ones are babble. Texts of five languages have 14 or more,
-where they are spelt in bytes 12."""
 
 
 def count_looped(tokens: Sequence[int], max_repeats: int) -> int:

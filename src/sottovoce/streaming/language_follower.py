@@ -56,7 +56,7 @@ class LiveLanguageFollower:
         self._probed_until = 0
         """Sample at which the last stretch ended."""
         self._unplaced: LanguageChange | None = None
-        """A change whose sides could not be probed: it is told where the timeline puts it."""
+        """A change whose sides could not be probed: it stays where the timeline puts it."""
 
     @property
     def is_parallel(self) -> bool:

@@ -27,27 +27,23 @@ class CommitOptions:
 
     A word's distance is from its last attended frame to the end of the audio; frames are 20 ms.
     commit_prob: a confident word, of at least this probability, is committed at the distance
-        `confident_threshold_ratio` times `StreamOptions.frame_threshold`.
+        `StreamOptions.frame_threshold`.
     agreed_frames, n_agreeing: another one needs this distance, at least the threshold, and this many
         hypotheses in a row that have it; low_prob, n_agreeing_low: this many if its probability is less than
         low_prob.
     far_frames: at this distance any word is committed.
-    min_audio_s: with less audio than this in an utterance, words of at least early_commit_prob count as
-        confident, those of commit_prob need n_agreeing_low hypotheses, and no others are committed.
-        early_commit_prob None: none at all.
+    min_audio_s: with less audio than this in an utterance, no word is committed.
 
     Raises: OptionError for values out of range.
     """
 
     commit_prob: float = 0.7
-    confident_threshold_ratio: float = 1.0
     low_prob: float = 0.5
     agreed_frames: int = 35
     far_frames: int = 125
     n_agreeing: int = 2
     n_agreeing_low: int = 3
     min_audio_s: float = 2.0
-    early_commit_prob: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("n_agreeing", "n_agreeing_low"):
@@ -56,11 +52,6 @@ class CommitOptions:
         for name in ("commit_prob", "low_prob", "agreed_frames", "far_frames", "min_audio_s"):
             if not getattr(self, name) >= 0:
                 raise OptionError(f"{name}: expected 0 or more, got {getattr(self, name)}")
-        ratio, early = self.confident_threshold_ratio, self.early_commit_prob
-        if not 0 < ratio <= 1:
-            raise OptionError(f"confident_threshold_ratio: expected more than 0, and at most 1, got {ratio}")
-        if early is not None and not early >= 0:
-            raise OptionError(f"early_commit_prob: expected 0 or more, or None, got {early}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +59,8 @@ class StreamOptions(LiveDecodingOptions):
     """How live speech is decoded, with what takes more than a word or a number to say.
 
     commit: which of the words that do not wait are committed. encoder: how growing audio is encoded; None:
-        the checkpoint's default. fusion: language models beside the decoder; None: none; not in parallel
-        switching.
+        the checkpoint's default. fusion: language models that rank with the decoder; None: none; not
+        in parallel switching.
 
     Raises: OptionError for values out of range.
     """
@@ -88,20 +79,14 @@ class StreamOptions(LiveDecodingOptions):
         """Return these options with the rest as it usually is."""
         return cls(**{each.name: getattr(options, each.name) for each in fields(LiveDecodingOptions)})
 
-    @property
-    def confident_frames(self) -> float:
-        """Distance to the end of the audio that every word needs, confident ones too."""
-        return self.commit.confident_threshold_ratio * self.frame_threshold
-
 
 @dataclass(frozen=True, slots=True)
 class ParallelOptions:
-    """How several languages are decoded at once, see `multilingual`.
+    """How several languages are decoded at once, see `parallel`.
 
     max_languages: rows at most. active_share: a language is active if the timeline gives it this share of
         some frame, and it owns least_s of audio; the frames of others go to the active ones.
-    alone: a row's own audio is encoded by itself; False: one encoding under a mask, for decoders that were
-        trained with one. bias, margin_s: see `LanguageMask`.
+    margin_s: a row's audio goes this far beyond its language's frames.
     weight: of the timeline in the fused score. stable_s: a word waits until the timeline is this far past it.
     confirmed: only languages that the session has switched to are active, and words wait while a change is in
         doubt, as in restart mode.
@@ -114,9 +99,7 @@ class ParallelOptions:
     max_languages: int = 2
     active_share: float = 0.7
     least_s: float = 0.6
-    bias: float = 1.0
     margin_s: float = 0.06
-    alone: bool = True
     weight: float = 0.5
     stable_s: float = 0.25
     confirmed: bool = False
@@ -128,7 +111,7 @@ class ParallelOptions:
             raise OptionError(f"max_languages: expected at least 1, got {self.max_languages}")
         if not 0.0 <= self.active_share <= 1.0:
             raise OptionError(f"active_share: expected 0 to 1, got {self.active_share}")
-        for name in ("least_s", "bias", "margin_s", "weight", "stable_s"):
+        for name in ("least_s", "margin_s", "weight", "stable_s"):
             if not getattr(self, name) >= 0.0:
                 raise OptionError(f"{name}: expected 0 or more, got {getattr(self, name)}")
         if not 0.1 <= self.stretch_s <= 30.0:

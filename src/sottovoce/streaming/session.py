@@ -1,29 +1,32 @@
 """A live session: samples in, events out, through pauses and changes of language.
 
-Synchronous: no thread, and no clock but the samples received (`schedule`), so events do not depend on how
-audio is cut into pushes; `emission_time` is the audio that an event needed. Words that were emitted are never
-taken back.
+Synchronous: no thread, and no clock but the samples received (`UpdateSchedule`), so events do not depend
+on how audio is cut into pushes; `emission_time` is the audio that an event needed. Words that were
+emitted are never taken back.
 
 The stages, in the order in which audio goes through them: schedule, language (`language_follower`), audio
 window, AlignAtt (`alignatt`), words, commit policy, events. A session does not call the model: it is a
 generator of calls (`engine.calls`), and `push` has them executed.
 
 An utterance is resumed after a short pause: what was said before is the best context for what comes. On a
-confirmed change of language it is decoded to the change point, and goes on in the new one; in doubt, words
-wait.
+confirmed change of language it is decoded to the change point, and goes on in the new one; in doubt,
+words wait.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
-from typing import cast
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, cast
 
 from torch import Tensor
 
+from sottovoce.audio.buffer import AudioBuffer
 from sottovoce.audio.samples import is_tensor, tensor_array
-from sottovoce.audio.vad_stream import VadStream
+from sottovoce.audio.vad_stream import SpeechEdge, VadStream
 from sottovoce.backends.base import Backend
 from sottovoce.engine.calls import CallGenerator
 from sottovoce.engine.executor import CallExecutor, LocalExecutor
@@ -35,22 +38,118 @@ from sottovoce.streaming.audio_window import SNAP_S, AudioWindow
 from sottovoce.streaming.events import EventEmitter, UnstableText
 from sottovoce.streaming.language_follower import LiveLanguageFollower
 from sottovoce.streaming.options import SessionOptions as SessionOptions
-from sottovoce.streaming.schedule import UpdateSchedule
-from sottovoce.streaming.strategy import StrategyFactory
-from sottovoce.streaming.utterance_decoder import LOST_S, UtteranceDecoder
-from sottovoce.streaming.words import EndOfWord
+from sottovoce.streaming.utterance_decoder import LOST_S, StrategyFactory, UtteranceDecoder
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import SAMPLE_RATE, Event, LanguageChanged, Samples, Word
 
+IDLE_S, ONSET_S = 5.0, 2.0
+"""Seconds of audio kept in a pause: the next utterance begins in it; a resumed one needs all of it too."""
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulePoint:
+    """An update is due at a sample, or speech starts or ends there."""
+
+    kind: Literal["update", "start", "end"]
+    sample: int
+
+
+class UpdateSchedule:
+    """Buffer samples and iterate over the points in them.
+
+    vad: finds speech; None: all is speech, from the first sample to `stop`. chunk_s: seconds between two
+    updates. held_over_s: longest pause that an utterance is resumed after.
+    """
+
+    def __init__(self, vad: VadStream | None, chunk_s: float, held_over_s: float) -> None:
+        self._vad = vad
+        self._buffer = AudioBuffer()
+        self._edges: deque[SpeechEdge] = deque()
+        self._is_all_speech = False
+        self._chunk = round(chunk_s * SAMPLE_RATE)
+        self._next_update = self._chunk
+        self._held_over = round(held_over_s * SAMPLE_RATE)
+        self.now = 0
+        """Sample of the current point."""
+
+    @property
+    def now_s(self) -> float:
+        return self.now / SAMPLE_RATE
+
+    @property
+    def has_vad(self) -> bool:
+        return self._vad is not None
+
+    @property
+    def start(self) -> int:
+        return self._buffer.start
+
+    @property
+    def end(self) -> int:
+        return self._buffer.end
+
+    def view(self, start: int, end: int) -> Samples:
+        return self._buffer.view(start, end)
+
+    def append(self, pcm: Samples) -> None:
+        """Take samples (n,) float32.
+
+        Raises: AudioError for what `Session.push` refuses.
+        """
+        self._buffer.append(pcm)
+        if self._vad is not None:
+            self._edges += self._vad.push(pcm)
+        elif not self._is_all_speech and len(pcm):
+            self._edges.append(SpeechEdge("start", 0, 0))
+            self._is_all_speech = True
+
+    def stop(self) -> None:
+        """Take the end of the audio: speech that is going on ends there."""
+        if self._vad is not None:
+            self._edges += self._vad.close()
+        elif self._is_all_speech:
+            self._edges.append(SpeechEdge("end", self.end, self.end))
+
+    def points(self, *, newest_only: bool = False) -> Iterator[SchedulePoint]:
+        """Advance `now` to the last sample received; edges come at the sample where they were detected.
+
+        newest_only: of the updates between two edges, only the last one.
+        """
+        while self._edges:
+            edge = self._edges.popleft()
+            yield from self._updates(edge.detected_sample, newest_only=newest_only)
+            yield SchedulePoint(edge.kind, edge.sample)
+        yield from self._updates(self.end, newest_only=newest_only)
+
+    def _updates(self, until: int, *, newest_only: bool) -> Iterator[SchedulePoint]:
+        if newest_only and self._next_update + self._chunk <= until:
+            self._next_update += (until - self._next_update) // self._chunk * self._chunk
+        while self._next_update <= until:
+            self.now = self._next_update
+            self._next_update += self._chunk
+            yield SchedulePoint("update", self.now)
+        self.now = until
+
+    def resumes(self, end: int, start: int) -> bool:
+        """Return whether speech from sample `start` continues an utterance that ended at sample `end`."""
+        return start - end <= self._held_over
+
+    def discard(self, taken: int, *, is_open: bool) -> None:
+        """Drop samples from the buffer that are not needed again.
+
+        taken: the last utterance has copied everything before this sample. is_open: that utterance goes on.
+        """
+        idle = max(round(IDLE_S * SAMPLE_RATE), self._held_over + round(ONSET_S * SAMPLE_RATE))
+        first = taken if is_open else max(taken, self.end - idle)
+        self._buffer.drop_before(min(first, self.end))
 
 
 class Session:
     """Turn speech into events as it comes.
 
     tokenizer: of the backend's model. vad: finds speech; None: everything is speech until `close`.
-    end_of_word: see `CommitPolicy`. speakers: a fresh one that labels words. executor: executes the calls;
-    None: this backend does.
+    speakers: a fresh one that labels words. executor: executes the calls; None: this backend does.
 
     Raises: OptionError for languages that the model does not have.
     """
@@ -62,7 +161,6 @@ class Session:
         options: SessionOptions | None = None,
         *,
         vad: VadStream | None = None,
-        end_of_word: EndOfWord | None = None,
         speakers: LiveSpeakers | None = None,
         executor: CallExecutor | None = None,
     ) -> None:
@@ -72,7 +170,7 @@ class Session:
         self._schedule = UpdateSchedule(vad, stream.chunk_s, stream.held_over_s)
         self._follower = LiveLanguageFollower(backend, tokenizer, self._options)
         timeline = self._follower.timeline
-        self._factory = StrategyFactory(backend, tokenizer, self._options, timeline, end_of_word)
+        self._factory = StrategyFactory(backend, tokenizer, self._options, timeline)
         self._events = EventEmitter(
             stream.sentence_s, stream.longest_final_s, speakers, allowed_mass=timeline.allowed_mass
         )
@@ -153,7 +251,6 @@ class Session:
         return self._events.take()
 
     def _advance(self, *, newest_only: bool = False) -> CallGenerator[None]:
-        """Go through the points of the schedule up to the last sample received."""
         for point in self._schedule.points(newest_only=newest_only):
             self._diarize()
             if point.kind == "start":
@@ -215,7 +312,6 @@ class Session:
         self._events.speech_ended(sample / SAMPLE_RATE, self._schedule.now_s)
 
     def _update(self, decoder: UtteranceDecoder) -> CallGenerator[None]:
-        """One update: follow the language, switch if that is due, commit words."""
         if not decoder.is_long_enough or not (
             self._follower.is_following or decoder.may_commit(self._follower.certain_until_s)
         ):
@@ -282,7 +378,6 @@ class Session:
         self._events.emit_final(decoder.strategy.language, self._schedule.now_s, goes_on=goes_on)
 
     def _emit_unstable(self, decoder: UtteranceDecoder, window: AudioWindow | None) -> None:
-        """Emit text that may still change, if that is asked for."""
         if not self._options.unstable or window is None:
             return
         language = decoder.strategy.language if self.timeline.current else self.timeline.likeliest

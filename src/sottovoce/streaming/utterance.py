@@ -1,8 +1,7 @@
-"""What is being said: the audio in the buffer, the words committed of it, and the text before it as a prompt.
+"""An utterance: the audio in the buffer, its committed words, and the text before it as a prompt.
 
-An utterance goes on over short pauses: what was said before one is what the model hears and reads before the
-next words. When the audio grows past its limit it is cut at a pause between committed words, whose text moves
-into the prompt.
+An utterance goes on over short pauses: the audio and text before one are the context of the next words. When
+the audio grows past its limit it is cut at a pause between committed words, whose text moves into the prompt.
 """
 
 from __future__ import annotations
@@ -79,12 +78,10 @@ class LiveUtterance:
 
     @property
     def start_sample(self) -> int:
-        """First sample in the buffer."""
         return self._mels.start_sample
 
     @property
     def end_sample(self) -> int:
-        """Sample after the last one appended."""
         return self._mels.end_sample
 
     @property
@@ -102,7 +99,6 @@ class LiveUtterance:
         self._trim()
 
     def log_mel(self, *, final: bool = False, until_sample: int | None = None) -> Tensor:
-        """Return the un-normalised frames (n_mels, n) of the buffer, see `MelBuffer.frames`."""
         return self._mels.frames(final=final, until_sample=until_sample)
 
     def border_s(self, around_s: float, reach_s: float) -> float:
@@ -122,7 +118,7 @@ class LiveUtterance:
         return start + SAMPLES_PER_FRAME * quietest_frame(loud)
 
     def quiet_samples(self, near: int, reach: range, n_most: int) -> list[int]:
-        """List samples of a part of the buffer around which it is quieter than beside them, quietest first.
+        """List samples of a part of the buffer around which it is quieter than around them, quietest first.
 
         near: of equals those nearest to this sample come first. reach: the samples of the part.
         """
@@ -227,7 +223,6 @@ class CommittedWords:
         self.until_s = max(self.until_s, word.word.end)
 
     def tokens(self, language: str | None = None) -> tuple[int, ...]:
-        """Return the tokens of the words of a language; None: of all."""
         return _tokens([word for word in self._words if language in (None, word.word.language)])
 
     def run_of(self, language: str) -> tuple[float | None, tuple[int, ...], tuple[int, ...]]:
@@ -301,11 +296,9 @@ class PromptContext:
         self._history = self._encode(options.init_prompt) if history is None else tuple(history)
 
     def add(self, tokens: Sequence[int]) -> None:
-        """Append text whose audio was dropped."""
         self._history = (*self._history, *tokens)[-223:]
 
     def clear(self) -> None:
-        """Forget the text; `static_prompt` stays."""
         self._history = ()
 
     def followed_by(self, committed: Sequence[int]) -> tuple[int, ...]:

@@ -1,27 +1,17 @@
-"""Stage 5: a hypothesis as words with times, and whether a word ends where the audio does (`EndOfWord`).
-
-Which words are committed is decided in `commit_policy`.
-"""
+"""Stage 5: a hypothesis as words with times; which of them are committed is decided in `commit_policy`."""
 
 from __future__ import annotations
 
 import math
-import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby, pairwise
-from pathlib import Path
 
-import torch
-from torch import Tensor
-
-from sottovoce.errors import CheckpointError
-from sottovoce.models.checkpoint.openai import first_line
 from sottovoce.streaming.audio_window import AudioWindow
 from sottovoce.streaming.hypothesis import AlignAttHypothesis
 from sottovoce.text.detokenizer import TokenWord
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import FRAMES_PER_SECOND, EncoderOutput, Word
+from sottovoce.types import FRAMES_PER_SECOND, Word
 
 BROKEN = "\ufffd"
 """What incomplete UTF-8 decodes to."""
@@ -32,11 +22,6 @@ LEAD_S = 0.1
 """A word starts this much before its first attended frame: attention lags behind the word."""
 LEAST_WORD_S = 0.1
 """Shortest word, where the next one leaves it the time."""
-
-
-_EDGE_FRAMES = 2
-"""A word must end in the last 40 ms to count as ending where the audio does."""
-_WHOLE = 0.999
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,12 +41,10 @@ class HypothesisWord:
         return letters_of(self.word)
 
     def not_before(self, start_s: float) -> HypothesisWord:
-        """Return the word with a start of at least start_s."""
         start_s = max(self.word.start, start_s)
         return replace(self, word=replace(self.word, start=start_s, end=max(self.word.end, start_s)))
 
     def at(self, start_s: float, end_s: float) -> HypothesisWord:
-        """Return the word with other times."""
         return replace(self, word=replace(self.word, start=start_s, end=end_s))
 
 
@@ -77,7 +60,6 @@ class WordBuilder:
 
     @property
     def has_spaces(self) -> bool:
-        """Whether words are separated by spaces."""
         return self.tokenizer.splits_on_spaces and self.language not in SPACELESS
 
     def words(
@@ -183,58 +165,3 @@ def in_order(frames: Sequence[int]) -> list[int]:
 
 def _median(ordered: Sequence[int]) -> int:
     return ordered[(len(ordered) - 1) // 2]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class EndOfWord:
-    """Detect word ends by continuous integrate-and-fire: weight (1, d) and bias (1,) float32.
-
-    A linear layer gives each frame a part of a word; where the running sum passes a whole number, a word
-    ends. There are weights for Whisper base and small. Source: Simul-Whisper (Wang et al. 2024), section 3.3;
-    weights of its repository (MIT).
-    """
-
-    weight: Tensor
-    bias: Tensor
-
-    @classmethod
-    def load(cls, path: str | Path, n_audio_state: int) -> EndOfWord:
-        """Read Simul-Whisper's `.pt` file for a model of this width.
-
-        Raises: CheckpointError if it is unreadable or of another width.
-        """
-        try:
-            state = torch.load(path, map_location="cpu", weights_only=True)
-            weight, bias = state["weight"], state["bias"]
-        except (OSError, KeyError, TypeError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-            raise CheckpointError(f"{path}: expected end-of-word weights ({first_line(error)})") from error
-        if tuple(weight.shape) != (1, n_audio_state) or tuple(bias.shape) != (1,):
-            raise CheckpointError(
-                f"{path}: expected a weight of shape (1, {n_audio_state}), got {tuple(weight.shape)}"
-            )
-        return cls(weight.float(), bias.float())
-
-    def fires(self, encoded: EncoderOutput) -> bool:
-        """Return whether a word ends in the last two content frames of a window (batch of 1)."""
-        states = encoded.states[0, : encoded.n_content_frames[0]].float()
-        if len(states) <= _EDGE_FRAMES:
-            return False
-        parts = torch.sigmoid(states @ self.weight.to(states.device)[0] + self.bias.to(states.device))
-        return ends_word(parts.cpu())
-
-
-def ends_word(parts: Tensor) -> bool:
-    """Return whether parts of words (n_frames,) in [0, 1] complete a word in the last frames.
-
-    They are scaled to sum to a whole number of words; the peak of the last frame, an effect of the cut, is
-    left out.
-    """
-    n_words = float(parts.sum().round())
-    if n_words < 1:
-        return False
-    running = (parts * (n_words / parts.sum())).cumsum(0)[:-1]
-    n_ended = int(running[-1] / _WHOLE)
-    if n_ended < 1:
-        return False
-    last_end = int((running >= n_ended * _WHOLE - 1e-6).nonzero()[0])
-    return last_end >= len(parts) - _EDGE_FRAMES
