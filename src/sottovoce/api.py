@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sottovoce.alignment.aligners import CtcAligner
-from sottovoce.alignment.forced import TextAligner
+from sottovoce.alignment.forced import CtcAligner, TextAligner
 from sottovoce.alignment.given_text import lines_of
 from sottovoce.alignment.phrases import LEAST_SCORE, Match, find_phrase
 from sottovoce.audio.io import AudioSource
 from sottovoce.audio.recording import Recording
-from sottovoce.audio.vad_stream import VadStream
+from sottovoce.audio.vad import VadStream
 from sottovoce.backends.base import Backend
 from sottovoce.backends.choice import AUTO, check_runtime, choose_runtime
 from sottovoce.backends.registry import BACKENDS, choose_device, choose_number_format

@@ -5,8 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sottovoce.alignment.aligners import in_order, move_to_speech
-from sottovoce.alignment.forced import NO_LEVELS, LevelMeter, at_loud_bounds, at_quiet_bounds
+from sottovoce.alignment.forced import (
+    NO_LEVELS,
+    LevelMeter,
+    at_loud_bounds,
+    at_quiet_bounds,
+    in_order,
+    move_to_speech,
+)
 from sottovoce.audio.vad import SpeechSegment
 from sottovoce.decoding.word_alignment import TimedWord
 from sottovoce.types import SAMPLE_RATE, AudioChunk, Samples

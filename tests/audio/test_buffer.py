@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sottovoce.audio.buffer import AudioBuffer
+from sottovoce.audio.samples import AudioBuffer
 from sottovoce.errors import AudioError, OptionError
 
 

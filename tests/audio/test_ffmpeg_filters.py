@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from sottovoce import TranscribeOptions
 from sottovoce.api import load_model
-from sottovoce.audio.ffmpeg_filters import AudioFilter
-from sottovoce.audio.io import load_audio, open_audio
+from sottovoce.audio.io import AudioFilter, load_audio, open_audio
 from sottovoce.audio.recording import Recording
 from sottovoce.cli.main import run
 from sottovoce.errors import OptionError

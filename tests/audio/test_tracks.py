@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sottovoce.audio.container import AudioTrack, track_named
 from sottovoce.audio.io import load_audio, load_channels, probe_audio
 from sottovoce.audio.recording import Recording
-from sottovoce.audio.tracks import AudioTrack, track_named
 from sottovoce.errors import AudioError, OptionError
 from sottovoce.text.languages import LANGUAGES, language_code
 from tests.audio.media import tones

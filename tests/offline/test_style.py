@@ -20,8 +20,8 @@ from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.recording_defaults import VERBATIM_LOOPS
 from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.text.disfluency import VERBATIM_PROMPTS
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.text.verbatim import VERBATIM_PROMPTS
 from sottovoce.types import Segment, Word
 from tests.offline.test_longform import TOKENIZER, at, run, rustle, script
 from tests.offline.test_regroup import spoken

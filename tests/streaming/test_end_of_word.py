@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sottovoce.audio.vad_stream import VadStream
+from sottovoce.audio.vad import VadStream
 from sottovoce.errors import CheckpointError
 from sottovoce.streaming.session import Session, SessionOptions, Switching
 from sottovoce.streaming.words import EndOfWord, ends_word

@@ -7,8 +7,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sottovoce.text.detokenizer import Detokenizer
-from sottovoce.text.tokenizer import N_VOCAB_100, Tokenizer
+from sottovoce.text.tokenizer import N_VOCAB_100, Detokenizer, Tokenizer
 
 LANGUAGES = st.sampled_from(["en", "ja"])
 ANY_TOKENS = st.lists(st.integers(0, N_VOCAB_100 - 1), max_size=40)

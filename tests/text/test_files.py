@@ -31,7 +31,7 @@ from sottovoce.models.checkpoint.huggingface import read_json
 from sottovoce.serving.access.api_keys import read_keys
 from sottovoce.serving.access.webhook_secret import read_secret
 from sottovoce.text.files import decode_text, read_lines, read_text
-from sottovoce.translation.chat_translator import Glossary
+from sottovoce.translation.chat import Glossary
 
 ARPA = "\\data\\\nngram 1=2\n\n\\1-grams:\n-1\té\n-0.5\t</s>\n\n\\end\\\n"
 SRT = "1\n00:00:01,000 --> 00:00:02,000\nGrüße\n"

@@ -24,7 +24,7 @@ from sottovoce.text.languages import (
     language_name,
 )
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.translation.chat_translator import Chat, ChatTranslator
+from sottovoce.translation.chat import Chat, ChatTranslator
 
 
 def test_codes_are_unique_and_count_as_in_the_vocabularies() -> None:

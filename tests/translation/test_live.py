@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from sottovoce.cli.main import run
-from sottovoce.translation.chat import Message
-from sottovoce.translation.chat_translator import ChatTranslator
+from sottovoce.translation.chat import ChatTranslator, Message
 from sottovoce.translation.live_translator import LiveTranslator, common_beginning, mark_newest
 from sottovoce.types import Event, Final, Partial, SpeechStarted
 from tests.translation.server import stand_in, upper

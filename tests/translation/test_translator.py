@@ -13,9 +13,8 @@ import pytest
 from sottovoce.errors import OptionError, TranslationError
 from sottovoce.formats.base import TranscriptInfo, as_bytes
 from sottovoce.formats.writers import FORMATS, writer_for
-from sottovoce.translation.chat import ChatServer
-from sottovoce.translation.chat_translator import ChatTranslator, Glossary
-from sottovoce.translation.sentences import sentences
+from sottovoce.translation.chat import ChatServer, ChatTranslator, Glossary
+from sottovoce.translation.live_translator import sentences
 from sottovoce.types import Segment, Word
 from tests.formats.transcripts import shown
 from tests.translation.server import Answer, completion, stand_in, upper

@@ -14,16 +14,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeAlias, cast
 
-import av
 import numpy as np
 import numpy.typing as npt
 
-from sottovoce.audio.container import AudioInfo, ContainerDecoder
-from sottovoce.audio.downmix import Downmix
+from sottovoce.audio.container import ONLY_TRACK, AudioInfo, ContainerDecoder, track_named
+from sottovoce.audio.downmix import FloatMixer, FloatResampler
 from sottovoce.audio.input_format import HEAD_BYTES, RawFormat, format_of_ending, is_container
-from sottovoce.audio.samples import MAX_RATE, MIN_RATE, as_channels, is_tensor, tensor_array
+from sottovoce.audio.samples import as_channels, is_tensor, tensor_array
 from sottovoce.audio.timeline import MOST_GAP_S
-from sottovoce.audio.tracks import ONLY_TRACK, track_named
 from sottovoce.errors import AudioError, cause_of
 from sottovoce.types import SAMPLE_RATE, Samples
 
@@ -350,85 +348,6 @@ class PartSource:
 
     def close(self) -> None:
         self._source.close()
-
-
-class FloatResampler:
-    """Resamples float samples (n_channels, n) of any rate to 16 kHz, each channel by itself; 16 kHz is
-    unchanged.
-
-    Raises: AudioError for a rate outside of 1 to 768 kHz.
-    """
-
-    def __init__(self, sample_rate: int, n_channels: int, name: str) -> None:
-        if not MIN_RATE <= sample_rate <= MAX_RATE:
-            raise AudioError(f"{name}: expected {MIN_RATE} to {MAX_RATE} Hz, got {sample_rate} Hz")
-        self._rate = sample_rate
-        self._n_channels = n_channels
-        self._channels = (
-            []
-            if sample_rate == SAMPLE_RATE
-            else [av.AudioResampler("flt", "mono", SAMPLE_RATE) for _ in range(n_channels)]
-        )
-
-    def push(self, samples: Samples) -> Samples:
-        """Resample (n_channels, n) float32; return what comes out so far, a few samples behind."""
-        if not self._channels:
-            return samples
-        return self._joined([self._frame(row) for row in samples])
-
-    def flush(self) -> Samples:
-        """Return the samples (n_channels, n) that the filter still holds; nothing may be pushed after."""
-        if not self._channels:
-            return np.zeros((self._n_channels, 0), np.float32)
-        return self._joined([None] * self._n_channels)
-
-    def _frame(self, samples: Samples) -> av.AudioFrame:
-        frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(samples)[None], format="flt", layout="mono")
-        frame.sample_rate = self._rate
-        return frame
-
-    def _joined(self, frames: list[av.AudioFrame | None] | list[av.AudioFrame] | list[None]) -> Samples:
-        rows = []
-        for resampler, frame in zip(self._channels, frames, strict=True):
-            parts = [out.to_ndarray()[0] for out in resampler.resample(frame)]
-            rows.append(np.concatenate([np.zeros(0, np.float32), *parts]))
-        return np.stack(rows)
-
-
-class FloatMixer:
-    """Resamples float samples (n_channels, n) of any rate to 16 kHz, and mixes them to one channel (1, n): by
-    their mean, without channels that cancel the others (`Downmix`).
-
-    first_sample, warned: see `Downmix`.
-    Raises: as `FloatResampler`.
-    """
-
-    def __init__(
-        self,
-        sample_rate: int,
-        n_channels: int,
-        name: str,
-        *,
-        first_sample: int = 0,
-        warned: set[str] | None = None,
-    ) -> None:
-        self._is_mono = n_channels == 1
-        self._resampler = FloatResampler(sample_rate, 1 if self._is_mono else n_channels + 1, name)
-        weights = (1 / n_channels,) * n_channels
-        self._downmix: Downmix[np.float32] = Downmix(weights, name, first_sample=first_sample, warned=warned)
-
-    def push(self, samples: Samples) -> Samples:
-        """Mix (n_channels, n) float32; return what can be decided so far, at most 0.5 s behind."""
-        if self._is_mono:
-            return self._resampler.push(samples)
-        mean = samples.mean(axis=0, keepdims=True, dtype=np.float32)
-        mean, channels = np.split(self._resampler.push(np.concatenate((mean, samples))), [1])
-        return self._downmix.push(mean[0], channels)[None]
-
-    def flush(self) -> Samples:
-        """Return the rest (1, n); nothing may be pushed after."""
-        rest = self._resampler.flush()
-        return rest if self._is_mono else self._downmix.push(rest[0], rest[1:], is_last=True)[None]
 
 
 def pcm_blocks(stream: BinaryIO, n_bytes: int, name: str) -> Iterator[bytes]:

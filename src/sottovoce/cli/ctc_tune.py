@@ -20,7 +20,7 @@ from sottovoce.evaluation.wer import ErrorCounts, count_edits
 from sottovoce.lm.causal import CausalWordModel
 from sottovoce.lm.neural import WordLanguageModel
 from sottovoce.text.files import read_lines
-from sottovoce.text.unicode_forms import composed
+from sottovoce.text.normalize import composed
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,7 @@ from sottovoce.options.schema import Option
 if TYPE_CHECKING:
     from sottovoce.api import Model
     from sottovoce.options.transcribe import TranscribeOptions
-    from sottovoce.translation.chat import ChatServer
-    from sottovoce.translation.chat_translator import ChatTranslator, Glossary
+    from sottovoce.translation.chat import ChatServer, ChatTranslator, Glossary
     from sottovoce.types import Segment
 
 KEY = "SOTTOVOCE_TRANSLATION_KEY"
@@ -105,7 +104,7 @@ def check_unused(given: Mapping[str, Any]) -> None:
 
 
 def server(given: Mapping[str, Any], code: str) -> ChatTranslator:
-    from sottovoce.translation.chat_translator import ChatTranslator
+    from sottovoce.translation.chat import ChatTranslator
 
     chat, glossary = chat_server(given)
     return ChatTranslator(chat, code, glossary)
@@ -116,8 +115,7 @@ def chat_server(given: Mapping[str, Any]) -> tuple[ChatServer, Glossary]:
 
     Raises: OptionError.
     """
-    from sottovoce.translation.chat import ChatServer
-    from sottovoce.translation.chat_translator import Glossary
+    from sottovoce.translation.chat import ChatServer, Glossary
 
     if given["translation_model"] is None:
         raise OptionError("--translation-url: needs --translation-model, the name of the model there")

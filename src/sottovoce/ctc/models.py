@@ -24,7 +24,7 @@ from sottovoce.lm.phrase_lists import Hotwords, ListedPhrase, listed_phrases, wi
 from sottovoce.lm.whole_words import Edges, WholeWordBooster
 from sottovoce.lm.word_count import WordCounter
 from sottovoce.lm.word_fusion import WordFusion, WordModel
-from sottovoce.text.unicode_forms import composed, ids_by_form, is_composed, letter_spellings
+from sottovoce.text.normalize import composed, ids_by_form, is_composed, letter_spellings
 
 Spellings = Sequence[tuple[str, Sequence[int]]]
 WordOrTokenModel = NgramModel | KenlmModel

@@ -17,7 +17,7 @@ from sottovoce.decoding.ctc.text import PIECE_START, Labels
 from sottovoce.errors import LanguageModelError
 from sottovoce.lm.boosting import Phrase
 from sottovoce.lm.phrase_lists import ListedPhrase, without_faults
-from sottovoce.text.unicode_forms import composed, forms_of, ids_by_form
+from sottovoce.text.normalize import composed, forms_of, ids_by_form
 
 MOST_SPELLINGS = 8
 """Label sequences of a phrase at most, those of fewest labels; the first is that of the longest labels."""

@@ -23,7 +23,7 @@ from torch import Tensor
 from sottovoce.errors import LanguageModelError, MissingExtraError, OptionError
 from sottovoce.lm.gbnf import NAME, QUOTED, RULE, endless_rules, left_open
 from sottovoce.text.files import read_text
-from sottovoce.text.unicode_forms import composed
+from sottovoce.text.normalize import composed
 
 START, BROKEN = 0, -1
 """States: the empty prefix; a prefix outside the grammar, after which nothing is penalised."""

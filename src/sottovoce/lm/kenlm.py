@@ -22,7 +22,7 @@ from torch import Tensor
 from sottovoce.errors import LanguageModelError, MissingExtraError, cause_of
 from sottovoce.lm.base import CACHE_ENTRY, END, Automaton, CallbackLm
 from sottovoce.lm.kenlm_words import words_of_binary
-from sottovoce.text.unicode_forms import composed, decomposed, indexed_by_form
+from sottovoce.text.normalize import composed, decomposed, indexed_by_form
 
 if TYPE_CHECKING:
     import kenlm

@@ -22,7 +22,7 @@ from sottovoce.lm.base import CHILD, LEXICON_NODE, FlatLexicon
 from sottovoce.lm.table import KeyTable
 from sottovoce.lm.token_tree import ROOT, UNKNOWN_NODE, Spellings, TokenTree
 from sottovoce.text.files import read_lines
-from sottovoce.text.unicode_forms import composed, ids_by_form, letter_spellings, letters_of
+from sottovoce.text.normalize import composed, ids_by_form, letter_spellings, letters_of
 
 logger = logging.getLogger(__name__)
 

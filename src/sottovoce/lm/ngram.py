@@ -23,7 +23,7 @@ from sottovoce.lm.base import Automaton
 from sottovoce.lm.flat import automaton_of
 from sottovoce.lm.ngram_cache import LEAST_BYTES, CachedNgrams, read_ngrams, write_ngrams
 from sottovoce.lm.table import BackoffTable, backoff_table
-from sottovoce.text.unicode_forms import composed, indexed_by_form
+from sottovoce.text.normalize import composed, indexed_by_form
 
 _LN10 = math.log(10)
 MISSING_UNKNOWN_LOG10 = -100.0

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from sottovoce.errors import LanguageModelError
 from sottovoce.text.files import read_lines
-from sottovoce.text.unicode_forms import composed
+from sottovoce.text.normalize import composed
 
 logger = logging.getLogger(__name__)
 

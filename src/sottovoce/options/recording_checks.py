@@ -13,7 +13,7 @@ from sottovoce.options.speakers import Diarizer, SpeakerOptions, check_speaker_n
 from sottovoce.options.vad import VadOptions
 from sottovoce.text.disfluency import check_cleanable
 
-_FILTERS = "sottovoce.audio.ffmpeg_filters"
+_FILTERS = "sottovoce.audio.io"
 """Imported where a filter is asked for: it needs FFmpeg, which options are quick without."""
 
 

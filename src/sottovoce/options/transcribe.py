@@ -297,7 +297,7 @@ class TranscribeOptions:
         group="Style",
         not_with=("print_special",),
     ).as_field(False)
-    """By the rules of `text.disfluency_rules`; words that stay keep their times, and segments that have no
+    """By the rules of `text.disfluency`; words that stay keep their times, and segments that have no
     others are dropped."""
     speakers: SpeakerOptions | Diarizer | None = Option(
         "Tell speakers apart: how many there are, or auto where nobody knows. Words are timed then.",

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from sottovoce.api import Model
 from sottovoce.audio.mel import MEL_FRAMES_PER_SECOND, log_mel, normalize, window_features
-from sottovoce.audio.silero import SpeechWindows, load_silero
-from sottovoce.audio.vad import SpeechFinder
+from sottovoce.audio.vad import SpeechFinder, SpeechWindows, load_silero
 from sottovoce.decoding.word_alignment import WindowText, attention_of
 from sottovoce.errors import OptionError
 from sottovoce.language.probe import LanguageProbe

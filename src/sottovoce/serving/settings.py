@@ -11,8 +11,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from sottovoce.engine.update_interval import INTERVALS_S
 from sottovoce.errors import OptionError
 from sottovoce.options.deferral import DeferralOptions
-from sottovoce.translation.chat import ChatServer
-from sottovoce.translation.chat_translator import Glossary
+from sottovoce.translation.chat import ChatServer, Glossary
 
 OPENAI_NAMES = (
     "whisper-1",

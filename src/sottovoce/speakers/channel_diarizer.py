@@ -16,9 +16,9 @@ import numpy.typing as npt
 from sottovoce.audio.io import Span
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import AudioError
-from sottovoce.speakers.base import Floats
 from sottovoce.speakers.diarize import active_spans
-from sottovoce.speakers.speaker_names import letter
+from sottovoce.speakers.labels import letter
+from sottovoce.speakers.networks import Floats
 from sottovoce.types import SAMPLE_RATE, Samples, Turn
 
 FRAME_SAMPLES = SAMPLE_RATE // 50

@@ -17,17 +17,18 @@ import torch
 
 from sottovoce.errors import OptionError
 from sottovoce.options.speakers import SpeakerOptions
-from sottovoce.speakers.base import Floats, LocalSpeakers, VoiceDistances, VoiceEncoder
-from sottovoce.speakers.clustering import Labels, speaker_vectors, unit
 from sottovoce.speakers.diarize import (
     ACTIVE,
     ClusteringDiarizer,
     DiarizedWindow,
+    Labels,
     assign_speakers,
     most_active,
+    speaker_vectors,
+    unit,
 )
-from sottovoce.speakers.speaker_names import letter
-from sottovoce.speakers.word_speakers import FAR_S, SpeakerLabels
+from sottovoce.speakers.labels import FAR_S, SpeakerLabels, letter
+from sottovoce.speakers.networks import Floats, LocalSpeakers, VoiceDistances, VoiceEncoder
 from sottovoce.types import SAMPLE_RATE, Samples, Turn, Word
 
 STEP_FRAMES = 30

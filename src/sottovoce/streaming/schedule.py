@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from sottovoce.audio.buffer import AudioBuffer
-from sottovoce.audio.vad_stream import SpeechEdge, VadStream
+from sottovoce.audio.samples import AudioBuffer
+from sottovoce.audio.vad import SpeechEdge, VadStream
 from sottovoce.types import SAMPLE_RATE, Samples
 
 IDLE_S, ONSET_S = 5.0, 2.0

@@ -23,7 +23,7 @@ from typing import cast
 from torch import Tensor
 
 from sottovoce.audio.samples import is_tensor, tensor_array
-from sottovoce.audio.vad_stream import VadStream
+from sottovoce.audio.vad import VadStream
 from sottovoce.backends.base import Backend
 from sottovoce.engine.calls import CallGenerator
 from sottovoce.engine.executor import CallExecutor, LocalExecutor

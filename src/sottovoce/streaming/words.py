@@ -19,8 +19,7 @@ from sottovoce.errors import CheckpointError
 from sottovoce.models.checkpoint.openai import first_line
 from sottovoce.streaming.audio_window import AudioWindow
 from sottovoce.streaming.hypothesis import AlignAttHypothesis
-from sottovoce.text.detokenizer import TokenWord
-from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.text.tokenizer import Tokenizer, TokenWord
 from sottovoce.types import FRAMES_PER_SECOND, EncoderOutput, Word
 
 BROKEN = "\ufffd"

@@ -1,4 +1,5 @@
-"""Whisper's languages: codes in the order of their tokens, English names, and look-up by any code or name.
+"""Whisper's languages: codes in the order of their tokens, English names, and look-up by any code or
+name; and the punctuation of their scripts.
 
 Source: the order of `LANGUAGES` in openai-whisper 20250625, `whisper/tokenizer.py`; it is the order of
 the language tokens in every checkpoint. The codes are Whisper's own: mostly ISO 639-1, but Javanese is
@@ -14,6 +15,11 @@ from dataclasses import dataclass
 from functools import cache
 
 from sottovoce.errors import OptionError
+
+SENTENCE_ENDS = tuple(".!?。！？…؟।")
+CLAUSE_ENDS = tuple(",;:，、；：،؛–—")
+CLOSING_MARKS = "\"'”’»)]）」』"
+"""Quotation marks and brackets that may follow the end of a sentence."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,16 +7,15 @@ from dataclasses import dataclass, field, replace
 from threading import Lock
 
 from sottovoce.api import Model
-from sottovoce.audio.buffer import AudioBuffer
 from sottovoce.audio.io import AudioSource
+from sottovoce.audio.samples import AudioBuffer
 from sottovoce.engine.calls import CallGenerator
 from sottovoce.engine.executor import LocalExecutor
 from sottovoce.errors import OptionError
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions
-from sottovoce.translation.live_translator import SourceText
-from sottovoce.translation.sentences import sentences, with_translation
+from sottovoce.translation.live_translator import SourceText, sentences, with_translation
 from sottovoce.types import SAMPLE_RATE, Samples, Segment
 
 TARGET = "en"

@@ -17,8 +17,8 @@ from sottovoce.formats.document import Json, score, seconds
 from sottovoce.formats.layout import ends_with
 from sottovoce.serving.apis.deepgram_params import DeepgramParams
 from sottovoce.serving.parsing.ignored import named
-from sottovoce.speakers.speaker_names import letter_index
-from sottovoce.text.punctuation import SENTENCE_ENDS
+from sottovoce.speakers.labels import letter_index
+from sottovoce.text.languages import SENTENCE_ENDS
 from sottovoce.types import Event, Final, Partial, SpeechEnded, SpeechStarted, Transcript, Unstable, Word
 
 MAX_INTERIM_S = 4.0

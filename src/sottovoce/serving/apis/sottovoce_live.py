@@ -30,7 +30,7 @@ from sottovoce.serving.parsing.ignored import Known, leaves, named, note_ignored
 from sottovoce.serving.parsing.live_fields import LIVE, read_field
 from sottovoce.serving.parsing.pcm import PcmReader
 from sottovoce.serving.services import Services, key_of, services_of
-from sottovoce.speakers.base import Floats
+from sottovoce.speakers.networks import Floats
 from sottovoce.types import SAMPLE_RATE, Event, Samples
 
 MAX_NAME = 50

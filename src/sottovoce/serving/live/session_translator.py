@@ -19,7 +19,7 @@ from sottovoce.serving.parsing.fields import wrong
 from sottovoce.serving.scheduling.model_work import LiveWork, OwnTranslator
 from sottovoce.serving.settings import TranslationSettings
 from sottovoce.text.languages import language_codes
-from sottovoce.translation.chat_translator import ChatTranslator
+from sottovoce.translation.chat import ChatTranslator
 from sottovoce.translation.live_translator import LiveTranslation, LiveTranslator, mark_newest
 from sottovoce.translation.whisper_translate import N_NEW_WORDS, TARGET
 from sottovoce.types import Event, Final, Partial, Samples

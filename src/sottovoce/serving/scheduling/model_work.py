@@ -9,7 +9,7 @@ from typing import BinaryIO, Protocol
 from sottovoce.options.live import LiveOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.serving.scheduling.engine_thread import EngineState
-from sottovoce.speakers.base import Floats
+from sottovoce.speakers.networks import Floats
 from sottovoce.translation.live_translator import SourceText
 from sottovoce.types import Event, Samples, Segment, Transcript
 

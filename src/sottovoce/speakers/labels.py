@@ -1,19 +1,65 @@
-"""Assign speakers to words and segments, from turns.
+"""Labels of speakers: their names, and the words and segments that belong to them by turns.
 
-Word times are a few tenths of a second off, so a word does not simply belong to whoever speaks in its middle:
-the speakers of the words of a segment are chosen together, and a change costs less where a sentence ends or a
-pause is than inside a clause.
+Speakers are named in the order in which they appear: A, B, … Z, AA; or by people's names.
+
+Word times are a few tenths of a second off, so a word does not simply belong to whoever speaks in its
+middle: the speakers of the words of a segment are chosen together, and a change costs less where a
+sentence ends or a pause is than inside a clause.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import count, groupby
 
-from sottovoce.text.punctuation import CLAUSE_ENDS, CLOSING_MARKS, SENTENCE_ENDS
+from sottovoce.text.languages import CLAUSE_ENDS, CLOSING_MARKS, SENTENCE_ENDS
 from sottovoce.types import Segment, Turn, Word
+
+
+def letter(index: int) -> str:
+    """Return the name of speaker `index`, counted from 0, as columns of a table are named."""
+    name = ""
+    index += 1
+    while index:
+        index, place = divmod(index - 1, 26)
+        name = chr(ord("A") + place) + name
+    return name
+
+
+def replace_letter(speaker: str | None, names: Sequence[str]) -> str | None:
+    """Replace a speaker's letter by a name: the first name is A's; a letter without a name stays."""
+    if speaker is None or not (speaker.isascii() and speaker.isalpha() and speaker.isupper()):
+        return speaker
+    place = letter_index(speaker)
+    return names[place] if place < len(names) else speaker
+
+
+def letter_index(name: str) -> int:
+    """Return the index of the speaker that a letter names, counted from 0."""
+    place = 0
+    for character in name:
+        place = 26 * place + ord(character) - ord("A") + 1
+    return place - 1
+
+
+def name_turns(
+    turns: Iterable[tuple[float, float, Hashable]], taken: Mapping[Hashable, str] | None = None
+) -> list[Turn]:
+    """Name the speakers of turns (start, end in seconds, any label), in the order of their beginnings.
+
+    taken: names of labels that have one already; the others get letters that are no taken name.
+    """
+    names = dict(taken or {})
+    letters = (name for name in map(letter, count()) if name not in (taken or {}).values())
+    turns_named = []
+    for start, end, speaker in sorted(turns, key=lambda turn: turn[:2]):
+        if speaker not in names:
+            names[speaker] = next(letters)
+        turns_named.append(Turn(start, end, names[speaker]))
+    return turns_named
+
 
 PAUSE_S = 0.25
 FAR_S = 2.0
