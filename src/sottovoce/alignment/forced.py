@@ -45,21 +45,19 @@ from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.text.word_edits import equal_words
 from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, AudioChunk, EncoderOutput, Samples, Segment, Word
 
+logger = logging.getLogger(__name__)
 
-@dataclass(frozen=True, slots=True)
-class AttentionAligner:
-    """Times words by the cross-attention of the decoder, which is fed the text."""
 
-    backend: Backend
-
-    def timed(self, encoded: EncoderOutput, units: Sequence[Unit], tokenizer: Tokenizer) -> list[TimedWord]:
-        """Time every unit; seconds from the start of the window."""
-        tokens = tuple(token for unit in units for token in unit.tokens)
-        text = WindowText(tokenizer, tokens, 2 * encoded.n_content_frames[0])
-        found = align_windows(self.backend, encoded, [text])[0]
-        if [word.tokens for word in found] == [unit.tokens for unit in units]:
-            return found
-        return _regrouped(found, units)
+def timed_by_attention(
+    backend: Backend, encoded: EncoderOutput, units: Sequence[Unit], tokenizer: Tokenizer
+) -> list[TimedWord]:
+    """Time every unit by the cross-attention of the decoder; seconds from the start of the window."""
+    tokens = tuple(token for unit in units for token in unit.tokens)
+    text = WindowText(tokenizer, tokens, 2 * encoded.n_content_frames[0])
+    found = align_windows(backend, encoded, [text])[0]
+    if [word.tokens for word in found] == [unit.tokens for unit in units]:
+        return found
+    return _regrouped(found, units)
 
 
 def _regrouped(found: Sequence[TimedWord], units: Sequence[Unit]) -> list[TimedWord]:
@@ -86,7 +84,7 @@ class CtcAligner:
         self._ids = {name: i for i, name in enumerate(head.labels) if name and i != head.blank}
         self._gap = next((self._ids[name] for name in SEPARATORS if name in self._ids), None)
 
-    def timed(self, encoded: EncoderOutput, units: Sequence[Unit], tokenizer: Tokenizer) -> list[TimedWord]:
+    def timed(self, encoded: EncoderOutput, units: Sequence[Unit]) -> list[TimedWord]:
         """Time every unit; seconds from the start of the window.
 
         Raises: OptionError for more text than can be said in the window.
@@ -163,12 +161,12 @@ def _by_owner(
 
 
 SPEECH_REACH_S = 0.4
-"""How far a word beside a pause is stretched to where speech begins or ends."""
+"""How far a word next to a pause is stretched to the beginning or end of speech."""
 SHORTEST_S = 0.06
 
 
 def move_to_speech(words: Sequence[TimedWord], speech: Sequence[SpeechSegment]) -> list[TimedWord]:
-    """Move words to the speech that they overlap most: bounds in silence, and those beside a pause.
+    """Move words to the speech that they overlap most: bounds in silence, and those next to a pause.
 
     speech: in the same seconds as the words. A word that overlaps none by `SHORTEST_S` stays. One with a
     pause before or after it begins or ends with the speech, if that is within `SPEECH_REACH_S`.
@@ -244,7 +242,6 @@ class LevelMeter:
         self._rest: Samples = np.zeros(0, np.float32)
 
     def through(self, chunks: Iterable[AudioChunk]) -> Iterator[AudioChunk]:
-        """Yield the chunks."""
         for chunk in chunks:
             samples = np.concatenate([self._rest, chunk.samples])
             n_whole = len(samples) // STEP_SAMPLES * STEP_SAMPLES
@@ -322,9 +319,9 @@ LONGEST_S = 29.0
 MOST_TOKENS = 400
 EARLIEST_CUT_S = 12.0
 PAUSE_S = 1.5
-"""A window ends at the first pause of this length between words that were heard."""
+"""A window ends at the first pause of this length between words with a rough time."""
 SURE_MARGIN_S, UNSURE_MARGIN_S = 1.0, 3.0
-"""Of audio beyond the outer words of a window: where they were heard, and where they were not."""
+"""Audio beyond the outer words of a window: where they have a rough time, and where they have none."""
 SECONDS_A_LETTER = 0.07
 
 Span = tuple[float, float]
@@ -378,7 +375,8 @@ def plan_windows(units: Sequence[Unit], found: Sequence[Span | None], duration_s
         if end == len(units):
             end_s = min(duration_s, spans[-1][1] + _margin(found, end - 1))
         else:
-            end_s = min(spans[end - 1][1] + _margin(found, end - 1), _middle(spans, end))
+            middle_s = (spans[end - 1][1] + spans[end][0]) / 2
+            end_s = min(spans[end - 1][1] + _margin(found, end - 1), middle_s)
         end_s = min(duration_s, max(end_s, start_s + 0.1), start_s + LONGEST_S + 1.0)
         windows.append(AlignWindow(first, end, start_s, end_s))
         first, floor = end, end_s if end < len(units) else floor
@@ -390,13 +388,8 @@ def _margin(found: Sequence[Span | None], unit: int) -> float:
 
 
 def _is_pause(spans: Sequence[Span], found: Sequence[Span | None], unit: int) -> bool:
-    """Tell whether there is a pause before a unit, between two words that were both found."""
     both_found = found[unit - 1] is not None and found[unit] is not None
     return both_found and spans[unit][0] - spans[unit - 1][1] >= PAUSE_S
-
-
-def _middle(spans: Sequence[Span], unit: int) -> float:
-    return (spans[unit - 1][1] + spans[unit][0]) / 2
 
 
 def _end(units: Sequence[Unit], spans: Sequence[Span], first: int) -> int:
@@ -411,18 +404,10 @@ def _end(units: Sequence[Unit], spans: Sequence[Span], first: int) -> int:
         last += 1
     if last == len(units):
         return last
-    begins_word = [
-        i for i in range(first + 1, last + 1) if units[i].text.startswith(" ") or not _is_sign(units[i])
-    ]
+    begins_word = [i for i in range(first + 1, last + 1) if units[i].text.startswith(" ") or units[i].letters]
     late = [i for i in begins_word if spans[i][0] >= start + EARLIEST_CUT_S] or begins_word or [last]
     return max(late, key=lambda i: (round(spans[i][0] - spans[i - 1][1], 2), i))
 
-
-def _is_sign(unit: Unit) -> bool:
-    return not unit.letters
-
-
-logger = logging.getLogger(__name__)
 
 SPEECH = VadOptions(min_silence_ms=100.0, speech_pad_ms=30.0)
 """Fine enough for the pauses between words."""
@@ -433,9 +418,9 @@ ROUGH = TranscribeOptions(
     mode="vad",
     word_timestamps=True,
 )
-"""How a recording is read to see where its text is: once, greedily."""
+"""Options of the rough transcript, by which the text is located: one greedy pass."""
 LIKELY = 0.2
-"""Mean probability of words below which a text is hardly the recording's (docs/alignment.md)."""
+"""Mean probability of words below which a text probably does not belong to the recording."""
 Progress = Callable[[float, float | None], None]
 
 
@@ -481,9 +466,7 @@ class TextAligner:
         return plan_windows(units, self._rough_times(units, recording), duration_s)
 
     def _rough_times(self, units: Sequence[Unit], recording: Recording) -> list[Span | None]:
-        """Find the words of the text in one rough transcript of the recording: their times, None where not
-        found.
-        """
+        """Return the times of the words in a rough transcript of the recording, None where not found."""
         words = [(word, key) for word in self._rough(recording) if (key := letters_of(word.word))]
         given = [i for i, unit in enumerate(units) if unit.letters]
         pairs = equal_words([units[i].letters for i in given], [key for _, key in words])
@@ -513,8 +496,11 @@ class TextAligner:
         features.drop_before(first_frame)
         mel = features.window(first_frame, end_frame, n_frames=2 * self.backend.dims.n_audio_ctx)
         encoded = self.backend.encode(mel)
-        aligner = self.ctc or AttentionAligner(self.backend)
-        words = aligner.timed(encoded, units[window.first : window.end], self.tokenizer)
+        own = units[window.first : window.end]
+        if self.ctc is not None:
+            words = self.ctc.timed(encoded, own)
+        else:
+            words = timed_by_attention(self.backend, encoded, own, self.tokenizer)
         if self.on_progress is not None:
             self.on_progress(window.end_s, duration_s)
         return [shifted(word, first_frame / MEL_FRAMES_PER_SECOND) for word in words]

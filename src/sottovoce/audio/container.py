@@ -30,10 +30,12 @@ from av.container import InputContainer
 
 from sottovoce.audio.downmix import Pcm16, Pcm16Resampler
 from sottovoce.audio.input_format import RawFormat
-from sottovoce.audio.timeline import JITTER_S, MOST_GAP_S, SoughtFrames, Timeline, can_seek, seek_before
+from sottovoce.audio.timeline import JITTER_S, MOST_GAP_S, SEEKABLE_FORMATS, SHORTEST_S, Timeline, seek_before
 from sottovoce.errors import AudioError, OptionError, cause_of
 from sottovoce.text.languages import language_code
 from sottovoce.types import SAMPLE_RATE
+
+logger = logging.getLogger(__name__)
 
 _PAGE = re.compile(rb"OggS\0([\0-\7])", re.DOTALL)
 _HEADER_BYTES = 6
@@ -44,9 +46,6 @@ _SCANNED_BYTES = 2**20
 
 class ByteFile(Protocol):
     """A file for libav; `read` returns at most n_bytes, and nothing only at the end."""
-
-    @property
-    def is_seekable(self) -> bool: ...
 
     @property
     def n_read(self) -> int: ...
@@ -78,18 +77,13 @@ class OggLinks:
         self._is_first = True
 
     @property
-    def is_seekable(self) -> bool:
-        return self._file.is_seekable and self._is_first
-
-    @property
     def n_read(self) -> int:
         return self._file.n_read
 
     def seekable(self) -> bool:
-        return self.is_seekable
+        return self._file.seekable() and self._is_first
 
     def read(self, n_bytes: int) -> bytes:
-        """Read up to n_bytes; empty at the end of the link."""
         if self._next_link is not None and self._place < self._next_link + _HEADER_BYTES:
             n_bytes = min(n_bytes, self._next_link - self._place)
             if n_bytes <= 0:
@@ -103,7 +97,6 @@ class OggLinks:
         return data
 
     def _within_link(self, data: bytes) -> bytes:
-        """Return what belongs to this link."""
         joined = self._tail + data
         for page in _PAGE.finditer(joined):
             begins_stream = page[1][0] & _BEGINS_STREAM
@@ -144,7 +137,7 @@ class OggLinks:
             pass
         if self._next_link is None:
             return False
-        if self.is_seekable:
+        if self.seekable():
             self.seek(self._next_link)
         self._next_link, self._is_within, self._is_first, self._tail = None, False, False, b""
         return True
@@ -200,19 +193,17 @@ def _track_number(request: int | str) -> int | None:
     return int(text)
 
 
-logger = logging.getLogger(__name__)
-
 # What libav's decoders and PyAV's wrappers raise on damaged input (FFmpegError itself has several bases).
 _DAMAGE = (av.FFmpegError, ValueError, RuntimeError, ArithmeticError, LookupError)
 # Playlists and reference movies could name other files and URLs: no protocol is allowed to open them.
 _NO_PROTOCOLS = {"protocol_whitelist": "none"}
-# Titles may be in any encoding; nobody reads them. From 19 on PyAV takes them as they are, and has no option.
+# Titles may be in any encoding. From version 19 on PyAV accepts them all, and has no option.
 _TITLES: dict[str, Any] = {"metadata_errors": "ignore"} if int(av.__version__.split(".")[0]) < 19 else {}
 
 
 @dataclass(frozen=True, slots=True)
 class AudioInfo:
-    """What a source declares before it is decoded. duration_s: None when it declares none.
+    """The properties that a source declares. duration_s: None when it declares none.
 
     tracks: its audio tracks; track: the one that is decoded. Samples without a container count as one track.
     """
@@ -268,12 +259,13 @@ class ContainerDecoder:
         self._n_damaged = 0
         self._n_unread_links = 0
         self._n_input_samples = 0
-        self._warnings: list[str] = []
-        self._sought: SoughtFrames | None = None
+        self._truncation: str | None = None
+        self._sought: Iterator[av.AudioFrame] | None = None
 
     def can_seek(self, start_sample: int) -> bool:
         """Tell whether `seek` can reach a part that begins there faster than decoding does."""
-        return can_seek(self._container, start_sample)
+        has_positions = self._container.format.name.split(",")[0] in SEEKABLE_FORMATS
+        return has_positions and start_sample >= SHORTEST_S * SAMPLE_RATE
 
     def seek(self, start_sample: int) -> int | None:
         """Seek near a sample, before anything is decoded; return the sample at 16 kHz, at or before it, at
@@ -281,15 +273,19 @@ class ContainerDecoder:
 
         None where the position cannot be determined to the sample: this decoder is then spent.
         """
-        if not self._file.is_chained():
-            self._sought = seek_before(
-                self._container, self._stream, start_sample, self._decoded_frames, self._timeline
-            )
+        found = None if self._file.is_chained() else self._frames_before(start_sample)
         self._n_damaged = 0
-        if self._sought is None:
+        if found is None:
             return None
-        self._resampler.next_sample = self._sought.first_sample
-        return self._sought.first_sample
+        self._resampler.next_sample, self._sought = found
+        return self._resampler.next_sample
+
+    def _frames_before(self, start_sample: int) -> tuple[int, Iterator[av.AudioFrame]] | None:
+        start_s = start_sample / SAMPLE_RATE
+        try:
+            return seek_before(self._container, self._stream, start_s, self._decoded_frames, self._timeline)
+        except (*_DAMAGE, OSError, EOFError):
+            return None
 
     def close(self) -> None:
         """Release the decoder; the file stays with its owner."""
@@ -311,14 +307,16 @@ class ContainerDecoder:
         self._check_length(n_samples)
 
     def warnings(self) -> list[str]:
-        """Return what is wrong with the recording as far as it was decoded: a line each."""
-        found = list(self._warnings)
-        if self._n_damaged:
-            found.append(f"left out {self._n_damaged} damaged packets")
-        if self._n_unread_links:
-            found.append(f"left out {self._n_unread_links} streams of a chained file that cannot be read")
-        changes = self._timeline.changes()
-        return [*found, changes] if changes else found
+        """Return warnings about the part of the recording that was decoded, a line each."""
+        damaged = f"left out {self._n_damaged} damaged packets" if self._n_damaged else None
+        unread = f"left out {self._n_unread_links} streams of a chained file that cannot be read"
+        found = [
+            self._truncation,
+            damaged,
+            unread if self._n_unread_links else None,
+            self._timeline.changes(),
+        ]
+        return [warning for warning in found if warning]
 
     def silences(self) -> list[tuple[float, float]]:
         """Return the stretches in seconds that were filled with silence, as far as it was decoded."""
@@ -332,7 +330,7 @@ class ContainerDecoder:
 
     def _placed_frames(self) -> Iterator[av.AudioFrame]:
         if self._sought is not None:
-            yield from self._sought.frames
+            yield from self._sought
             return
         yield from self._timeline.placed(self._decoded_frames(), self._container, self._stream)
         while self._file.next():
@@ -405,7 +403,7 @@ class ContainerDecoder:
             and declared_s is not None
             and decoded_s < min(declared_s - 1.0, 0.9 * declared_s)
         ):
-            self._warnings.append(f"truncated? It declares {declared_s:.1f} s and holds {decoded_s:.1f} s")
+            self._truncation = f"truncated? It declares {declared_s:.1f} s and holds {decoded_s:.1f} s"
 
 
 def _open_container(file: ByteFile, name: str, raw: RawFormat | None) -> InputContainer:
@@ -418,7 +416,7 @@ def _open_container(file: ByteFile, name: str, raw: RawFormat | None) -> InputCo
     except (*_DAMAGE, OSError, EOFError) as error:
         if file.n_read == 0:
             raise AudioError(f"{name}: expected an audio or video file, got 0 bytes") from error
-        pipe = "" if file.is_seekable else " (from a pipe: some formats, like MP4, must be given as a file)"
+        pipe = "" if file.seekable() else " (from a pipe: some formats, like MP4, must be given as a file)"
         raise AudioError(f"{name}: expected an audio or video file, got {_cause(error)}{pipe}") from error
 
 
@@ -431,7 +429,7 @@ def _cause(error: BaseException) -> str:
 
 
 def _audio_stream(container: InputContainer, name: str, audio_track: int | str | None) -> AudioStream:
-    """Return the track that is asked for; else the one that ffmpeg would choose."""
+    """Return the requested track (None: the one that ffmpeg would choose)."""
     kinds = sorted({stream.type for stream in container.streams})
     if "audio" not in kinds:
         raise AudioError(f"{name}: expected an audio track, got {' and '.join(kinds) or 'no track at all'}")
@@ -446,12 +444,12 @@ def _audio_stream(container: InputContainer, name: str, audio_track: int | str |
 
 
 def _tracks(container: InputContainer) -> tuple[AudioTrack, ...]:
-    return tuple(_track(number, stream) for number, stream in enumerate(container.streams.audio, start=1))
-
-
-def _track(number: int, stream: AudioStream) -> AudioTrack:
-    language, title = stream.metadata.get("language", ""), stream.metadata.get("title", "")
-    return AudioTrack(number, None if language.lower() in UNKNOWN_LANGUAGES else language, title or None)
+    tracks = []
+    for number, stream in enumerate(container.streams.audio, start=1):
+        language, title = stream.metadata.get("language", ""), stream.metadata.get("title", "")
+        known = None if language.lower() in UNKNOWN_LANGUAGES else language
+        tracks.append(AudioTrack(number, known, title or None))
+    return tuple(tracks)
 
 
 def _info(container: InputContainer, stream: AudioStream, name: str) -> AudioInfo:

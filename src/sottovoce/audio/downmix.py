@@ -38,7 +38,6 @@ INTACT = 0.5
 ROUNDING = 0.25
 """Largest energy that rounding to integers adds to a sample."""
 
-Matrix: TypeAlias = npt.NDArray[np.float64]
 Pcm16: TypeAlias = npt.NDArray[np.int16]
 S = TypeVar("S", np.int16, np.float32)
 
@@ -52,7 +51,7 @@ class _Block(Generic[S]):
     mixed: npt.NDArray[S]
     channels: npt.NDArray[S]
     energy: float
-    products: Matrix
+    products: npt.NDArray[np.float64]
 
 
 class Downmix(Generic[S]):
@@ -108,7 +107,6 @@ class Downmix(Generic[S]):
     def _take(
         self, mixed: npt.NDArray[S], channels: npt.NDArray[S], *, is_last: bool = False
     ) -> list[npt.NDArray[S]]:
-        """Add a block; return the mix of those that can be decided."""
         levels, mix = channels.astype(np.float64), mixed.astype(np.float64)
         self._waiting.append(_Block(mixed, channels, float(mix @ mix), levels @ levels.T))
         self._next_sample += len(mixed)
@@ -141,7 +139,6 @@ class Downmix(Generic[S]):
         return bool(energy + rounding < CANCELLED * uncorrelated)
 
     def _has_sound(self, block: _Block[S]) -> bool:
-        """Tell whether a block is loud enough to be cancelled."""
         _, rounding, uncorrelated = self._energies(block)
         return CANCELLED * uncorrelated > rounding
 
@@ -220,7 +217,6 @@ class Pcm16Resampler:
         return rest + self._resampled(frame)
 
     def flush(self) -> list[Pcm16]:
-        """Return the samples that the filter still holds."""
         return [] if self._source is None else self._resampled(None)
 
     def _start(self, frame: av.AudioFrame) -> None:
@@ -250,7 +246,6 @@ class Pcm16Resampler:
         self._downmix = Downmix(weights, self._name, first_sample=self.next_sample, warned=self._warned)
 
     def _resampled(self, frame: av.AudioFrame | None) -> list[Pcm16]:
-        """Resample a frame; None: what the filter still holds."""
         channels = _resampled(self._channels, frame, self._n_channels)
         mono = _resampled(self._mono, frame, 1)
         block = mono if self._channels is None else channels
@@ -267,7 +262,7 @@ def _resampler_to(layout: str) -> av.AudioResampler:
 
 
 def _resampled(resampler: av.AudioResampler | None, frame: av.AudioFrame | None, n_channels: int) -> Pcm16:
-    """Resample a frame, None: what the filter still holds, to (n, n_channels)."""
+    """Resample a frame (None: flush) to (n, n_channels)."""
     frames = [] if resampler is None else resampler.resample(frame)
     # Packed samples only: PyAV miscounts the planes of planar frames with 8 channels and more.
     blocks = [one.to_ndarray().reshape(-1, n_channels) for one in frames if one is not None]
@@ -290,8 +285,7 @@ def downmix_weights(layout: str) -> tuple[float, ...] | None:
 
 
 class FloatResampler:
-    """Resamples float samples (n_channels, n) of any rate to 16 kHz, each channel by itself; 16 kHz is
-    unchanged.
+    """Resamples float samples (n_channels, n) to 16 kHz, each channel by itself; 16 kHz is unchanged.
 
     Raises: AudioError for a rate outside of 1 to 768 kHz.
     """
@@ -311,20 +305,20 @@ class FloatResampler:
         """Resample (n_channels, n) float32; return what comes out so far, a few samples behind."""
         if not self._channels:
             return samples
-        return self._joined([self._frame(row) for row in samples])
+        return self._resampled([self._frame(row) for row in samples])
 
     def flush(self) -> Samples:
         """Return the samples (n_channels, n) that the filter still holds; nothing may be pushed after."""
         if not self._channels:
             return np.zeros((self._n_channels, 0), np.float32)
-        return self._joined([None] * self._n_channels)
+        return self._resampled([None] * self._n_channels)
 
     def _frame(self, samples: Samples) -> av.AudioFrame:
         frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(samples)[None], format="flt", layout="mono")
         frame.sample_rate = self._rate
         return frame
 
-    def _joined(self, frames: list[av.AudioFrame | None] | list[av.AudioFrame] | list[None]) -> Samples:
+    def _resampled(self, frames: Sequence[av.AudioFrame | None]) -> Samples:
         rows = []
         for resampler, frame in zip(self._channels, frames, strict=True):
             parts = [out.to_ndarray()[0] for out in resampler.resample(frame)]

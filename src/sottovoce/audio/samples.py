@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
-from sottovoce.errors import AudioError, OptionError
+from sottovoce.errors import AudioError
 from sottovoce.types import SAMPLE_RATE, Samples
 
 if TYPE_CHECKING:
@@ -21,16 +21,14 @@ if TYPE_CHECKING:
 MAX_CHANNELS = 64
 """Channels that libswresample can take."""
 MIN_RATE, MAX_RATE = 1_000, 768_000
-"""Sample rates that are believed; outside of them a header is damaged."""
+"""Plausible sample rates; a header with another one is damaged."""
 
 
 Array = npt.NDArray[np.generic]
 
 
 def is_tensor(value: object) -> TypeGuard[Tensor]:
-    """Tell whether a value is a PyTorch tensor (any shape), without importing PyTorch: who has one has
-    imported it.
-    """
+    """Tell whether a value is a PyTorch tensor, without importing PyTorch: a caller with one has done so."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
@@ -112,16 +110,11 @@ _MIN_CAPACITY = SAMPLE_RATE
 class AudioBuffer:
     """Samples [start, end) of a stream: append at the end, drop at the start, view anything between.
 
-    Appending and dropping cost amortised constant time a sample; memory is at most about four times the
-    longest stretch held. max_push_s: longest push that is accepted, in seconds.
-
-    Raises: OptionError for a max_push_s that is not positive.
+    Sample i of the stream keeps the index i, whatever has been dropped before it. Appending and dropping cost
+    amortised constant time a sample; memory is at most about four times the longest stretch held.
     """
 
-    def __init__(self, *, max_push_s: float = MAX_PUSH_S) -> None:
-        if not max_push_s > 0:
-            raise OptionError(f"max_push_s: expected more than 0 seconds, got {max_push_s}")
-        self._max_push_samples = round(max_push_s * SAMPLE_RATE)
+    def __init__(self) -> None:
         self.reset()
 
     def reset(self, start_sample: int = 0) -> None:
@@ -148,7 +141,7 @@ class AudioBuffer:
         """Append samples (n,) float32 at 16 kHz; n = 0 changes nothing.
 
         Raises: AudioError, with the buffer unchanged, for anything but finite float32 samples of that shape,
-            and for a push longer than max_push_s.
+            and for a push longer than `MAX_PUSH_S`.
         """
         self._check(samples)
         self._reserve(len(samples))
@@ -189,17 +182,14 @@ class AudioBuffer:
             raise AudioError(
                 f"pushed audio: expected float32 samples of shape (n,), got {samples.dtype} {samples.shape}"
             )
-        if len(samples) > self._max_push_samples:
+        if len(samples) > MAX_PUSH_S * SAMPLE_RATE:
             raise AudioError(
-                f"pushed audio: expected at most {self._max_push_samples / SAMPLE_RATE:.0f} s at once, "
+                f"pushed audio: expected at most {MAX_PUSH_S:.0f} s at once, "
                 f"got {len(samples) / SAMPLE_RATE:.0f} s"
             )
         require_finite(samples, "pushed audio", start_sample=self._end)
 
     def _reserve(self, n_new: int) -> None:
-        """Make room for n_new samples at the end, by moving those held to the front of an array of fit
-        size.
-        """
         n_needed = len(self) + n_new
         if self._first + n_needed <= len(self._data):
             return

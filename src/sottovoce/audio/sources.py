@@ -6,12 +6,10 @@ A source yields float32 blocks (n_channels, n) at 16 kHz, one channel when it mi
 from __future__ import annotations
 
 import io
-import logging
-import math
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeAlias, cast
 
 import numpy as np
@@ -27,8 +25,6 @@ from sottovoce.types import SAMPLE_RATE, Samples
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-logger = logging.getLogger(__name__)
 
 PlainSource: TypeAlias = str | os.PathLike[str] | BinaryIO | bytes | npt.NDArray[np.generic]
 AudioSource: TypeAlias = "PlainSource | Tensor"
@@ -66,7 +62,7 @@ class BlockSource(Protocol):
         ...
 
     def warnings(self) -> list[str]:
-        """Return what is wrong with the recording as far as it was read: a line each."""
+        """Return warnings about the part of the recording that was read, a line each."""
         ...
 
     def silences(self) -> list[tuple[float, float]]:
@@ -118,7 +114,7 @@ def open_source(source: AudioSource, request: SourceRequest, *, sample_rate: int
 
 
 def source_name(source: AudioSource) -> str:
-    """Name a source in messages."""
+    """Return the name of a source for messages."""
     source = plain_source(source)
     if isinstance(source, str | os.PathLike):
         return "standard input" if os.fspath(source) == "-" else _shown(os.fspath(source))
@@ -131,7 +127,6 @@ def source_name(source: AudioSource) -> str:
 
 
 def _shown(path: str) -> str:
-    """Escape a path where it would break the line."""
     return path if path.isprintable() else repr(path)
 
 
@@ -209,7 +204,7 @@ class ContainerSource:
 
 
 class CheckedFile:
-    """A file object made safe for libav: never more bytes than asked for, and only bytes.
+    """A file object made safe for libav: `read` returns bytes, and never more than requested.
 
     libav copies what `read` returns into a buffer of its own, whatever its length. Positions count from where
     the file stands, which need not be its beginning.
@@ -219,12 +214,12 @@ class CheckedFile:
         self._file = file
         self._name = name
         self._surplus = b""
-        self.is_seekable = is_seekable(file)
-        self._begin = file.tell() if self.is_seekable else 0
+        self._is_seekable = is_seekable(file)
+        self._begin = file.tell() if self._is_seekable else 0
         self.n_read = 0
 
     def seekable(self) -> bool:
-        return self.is_seekable
+        return self._is_seekable
 
     def readable(self) -> bool:
         return True
@@ -254,7 +249,6 @@ class CheckedFile:
 
 
 def is_seekable(file: BinaryIO) -> bool:
-    """Tell whether a file object can be read again."""
     try:
         return file.seekable()
     except (AttributeError, OSError, ValueError):
@@ -293,85 +287,13 @@ class ArraySource:
         yield self._resampler.flush()
 
     def warnings(self) -> list[str]:
-        """Return none: samples in memory are whole."""
         return []
 
     def silences(self) -> list[tuple[float, float]]:
-        """Return none."""
         return []
 
     def close(self) -> None:
-        """Do nothing: no file is open."""
-
-
-class PartSource:
-    """Samples [start, end) of a recording, at 16 kHz; end None: to its end.
-
-    Raises: AudioError, from `blocks`, when the recording ends before the part begins.
-    """
-
-    def __init__(self, source: BlockSource, start: int, end: int | None) -> None:
-        self._source, self._start, self._end = source, start, end
-        self.first_sample = start
-
-    @property
-    def info(self) -> AudioInfo:
-        """That of the recording, with the seconds of the part."""
-        info = self._source.info
-        whole = math.inf if info.duration_s is None else info.duration_s
-        last = math.inf if self._end is None else self._end / SAMPLE_RATE
-        seconds = max(0.0, min(whole, last) - self._start / SAMPLE_RATE)
-        return replace(info, duration_s=seconds if seconds < math.inf else None)
-
-    def blocks(self) -> Iterator[Samples]:
-        place = self._source.first_sample
-        for block in self._source.blocks():
-            end = None if self._end is None else self._end - place
-            inside = block[:, max(0, self._start - place) : end]
-            place += block.shape[1]
-            if inside.shape[1]:
-                yield inside
-            if self._end is not None and place >= self._end:
-                break
-        if place <= self._start:
-            raise AudioError(
-                f"{self.info.name}: expected a start before its end at {place / SAMPLE_RATE:.2f} s, "
-                f"got {self._start / SAMPLE_RATE} s"
-            )
-
-    def warnings(self) -> list[str]:
-        return self._source.warnings()
-
-    def silences(self) -> list[tuple[float, float]]:
-        start_s = self._start / SAMPLE_RATE
-        return [(start - start_s, end - start_s) for start, end in self._source.silences()]
-
-    def close(self) -> None:
-        self._source.close()
-
-
-def pcm_blocks(stream: BinaryIO, n_bytes: int, name: str) -> Iterator[bytes]:
-    """Yield blocks of n_bytes from a stream that may give fewer at a time; the last one shorter, of even
-    length.
-
-    Raises: AudioError when reading fails.
-    """
-    pending = b""
-    while True:
-        try:
-            received = stream.read(n_bytes - len(pending))
-        except OSError as error:
-            raise AudioError(f"{name}: expected PCM, got '{cause_of(error)}'") from error
-        if not received:
-            break
-        pending += received
-        if len(pending) == n_bytes:
-            yield pending
-            pending = b""
-    if len(pending) % 2:
-        logger.warning("%s: dropped half a sample at the end of 16-bit PCM", name)
-    if len(pending) >= 2:
-        yield pending[: len(pending) // 2 * 2]
+        pass
 
 
 def open_path(path: str | os.PathLike[str]) -> BinaryIO:

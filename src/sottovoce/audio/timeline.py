@@ -90,7 +90,7 @@ class Timeline:
         if stamp is None:
             return 0.0
         late_s = 0.0
-        if has_stamps(container) and container.start_time is not None:
+        if _name(container) in STAMPED_FORMATS and container.start_time is not None:
             late_s = stamp - container.start_time / av.time_base
             swallowed_s = 0.0
             if stream.start_time is not None and stream.time_base is not None:
@@ -115,7 +115,7 @@ class Timeline:
         self, frames: Iterator[av.AudioFrame], container: InputContainer, stream: AudioStream
     ) -> Iterator[av.AudioFrame]:
         """Yield the frames of a container, silence between them, and what is left of those that overlap."""
-        if not has_stamps(container):
+        if _name(container) not in STAMPED_FORMATS:
             yield from frames
             return
         restarts = _name(container) in RESTARTING_FORMATS
@@ -250,11 +250,6 @@ class Timeline:
         yield frame
 
 
-def has_stamps(container: InputContainer) -> bool:
-    """Tell whether the format of a container stores time stamps."""
-    return _name(container) in STAMPED_FORMATS
-
-
 def _name(container: InputContainer) -> str:
     return container.format.name.split(",")[0]
 
@@ -271,7 +266,6 @@ def _silent_frame(n_samples: int, like: av.AudioFrame) -> av.AudioFrame:
 
 
 def cut_frame(frame: av.AudioFrame, n_samples: int) -> av.AudioFrame:
-    """Cut the first n_samples off a frame."""
     if n_samples == 0:
         return frame
     if frame.format.is_planar and frame.layout.nb_channels > MOST_PLANES:
@@ -286,24 +280,22 @@ def cut_frame(frame: av.AudioFrame, n_samples: int) -> av.AudioFrame:
 
 
 SEEKABLE_FORMATS = ("mov", "matroska", "mp3", "flac", "wav", "w64", "ogg", "aiff")
-"""Containers with an index, or whose packets tell their places: others, like ADTS, guess them from the bit
+"""Containers with an index or with positions in their packets; others, like ADTS, guess them from the bit
 rate."""
 SHORTEST_S = 10.0
-"""What lies before an earlier part is decoded."""
+"""For a part that begins earlier, everything before it is decoded."""
 PREROLL_S = 1.0
 WARM_UP_S = 0.5
-"""Of sound that is decoded after a seek and thrown away: what a decoder remembers of earlier packets is not
-there."""
+"""Sound that is decoded after a seek and discarded, while the decoder lacks earlier packets."""
 STAMP_S = 0.0015
-"""How far a time stamp in milliseconds may lie beside the place that the size of frames gives."""
+"""Largest difference of a time stamp in milliseconds from the position by the size of frames."""
 UNEQUAL = ("vorbis",)
 """Codecs whose frames differ in size, though the first ones may not."""
 _N_FIRST = 4
-_REFUSALS = (av.FFmpegError, ValueError, RuntimeError, ArithmeticError, LookupError, OSError)
 
 
 @dataclass(frozen=True, slots=True)
-class FirstFrames:
+class _FirstFrames:
     """How a stream begins.
 
     origin: time stamp of its first sample. n_first: samples of the first frame; n_each: of those after it,
@@ -316,51 +308,21 @@ class FirstFrames:
     n_each: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class SoughtFrames:
-    """Frames from a position in a stream on; first_sample: at 16 kHz, where the first of them begins."""
-
-    first_sample: int
-    frames: Iterator[av.AudioFrame]
-
-
 def seek_before(
-    container: InputContainer,
-    stream: AudioStream,
-    start_sample: int,
-    decoded: Callable[[], Iterator[av.AudioFrame]],
-    timeline: Timeline,
-) -> SoughtFrames | None:
-    """Seek a stream that was not decoded yet to just before the sample at 16 kHz; None where its position is
-    uncertain.
-
-    decoded: frames from where the container stands. timeline: places them, from the first one on.
-    After None the container is of no more use, unless its format is not sought in (see `can_seek`).
-    """
-    start_s = start_sample / SAMPLE_RATE
-    try:
-        return _sought(container, stream, start_s, decoded, timeline)
-    except (*_REFUSALS, EOFError):
-        return None
-
-
-def can_seek(container: InputContainer, start_sample: int) -> bool:
-    """Tell whether packets of the format have positions, and the part begins late enough to be worth
-    seeking.
-    """
-    has_positions = container.format.name.split(",")[0] in SEEKABLE_FORMATS
-    return has_positions and start_sample >= SHORTEST_S * SAMPLE_RATE
-
-
-def _sought(
     container: InputContainer,
     stream: AudioStream,
     start_s: float,
     decoded: Callable[[], Iterator[av.AudioFrame]],
     timeline: Timeline,
-) -> SoughtFrames | None:
+) -> tuple[int, Iterator[av.AudioFrame]] | None:
+    """Seek a stream that was not decoded yet to just before start_s (seconds): the sample at 16 kHz at which
+    the frames begin, and the frames. None where the position is uncertain; the container is then spent.
+
+    decoded: yields the frames from the container's position on. timeline: positions them.
+    Raises: errors of libav.
+    """
     heads = list(islice(decoded(), _N_FIRST))
-    first = first_frames(heads, stream.codec_context.name)
+    first = _first_frames(heads, stream.codec_context.name)
     if first is None or stream.time_base is None:
         return None
     n_late = round(timeline.begin(heads[0], container, stream) * first.rate)
@@ -368,7 +330,7 @@ def _sought(
     container.seek(int(timeline.stamp_of(target_s) / stream.time_base), stream=stream, backward=True)
     frames = decoded()
     landed = next((frame for frame in frames if frame.samples), None)
-    place = None if landed is None else place_of(landed, first)
+    place = None if landed is None else _place_of(landed, first)
     if landed is None or place is None or place + n_late > target_s * first.rate:
         return None
     place += n_late
@@ -379,21 +341,20 @@ def _sought(
     head = _frame_at(begin - place, placed, first.rate)
     if head is None or begin > start_s * first.rate:
         return None
-    return SoughtFrames(begin * SAMPLE_RATE // first.rate, chain([head], placed))
+    return begin * SAMPLE_RATE // first.rate, chain([head], placed)
 
 
-def first_frames(frames: list[av.AudioFrame], codec: str) -> FirstFrames | None:
-    """Describe how a stream begins, by its first frames; None where they do not tell."""
+def _first_frames(frames: list[av.AudioFrame], codec: str) -> _FirstFrames | None:
     if len(frames) < _N_FIRST or frames[0].pts is None:
         return None
     if len({frame.sample_rate for frame in frames}) > 1 or frames[0].layout.nb_channels > MOST_PLANES:
         return None
     sizes = {frame.samples for frame in frames[1:]}
     n_each = sizes.pop() if len(sizes) == 1 and codec not in UNEQUAL else None
-    return FirstFrames(frames[0].pts, frames[0].sample_rate, frames[0].samples, n_each)
+    return _FirstFrames(frames[0].pts, frames[0].sample_rate, frames[0].samples, n_each)
 
 
-def place_of(frame: av.AudioFrame, first: FirstFrames) -> int | None:
+def _place_of(frame: av.AudioFrame, first: _FirstFrames) -> int | None:
     """Locate a frame: the sample of the source at which it begins; None where that is uncertain.
 
     Time stamps finer than a sample give it directly; others, as the milliseconds of Matroska, give it where

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol, TypeAlias, cast
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -27,21 +27,6 @@ from sottovoce.types import SAMPLE_RATE, Turn
 PIPELINE = "pyannote/speaker-diarization-community-1"
 VARIABLE = "SOTTOVOCE_PYANNOTE"
 """Environment variable that names another pipeline, or a folder."""
-
-
-class AnnotatedSpan(Protocol):
-    """Start and end in seconds, as pyannote.core has them."""
-
-    start: float
-    end: float
-
-
-class Annotation(Protocol):
-    """The result of a pipeline."""
-
-    def itertracks(self, *, yield_label: bool) -> Iterable[tuple[AnnotatedSpan, object, str]]:
-        """Yield spans with their labels."""
-        ...
 
 
 Pipeline = Callable[..., object]
@@ -69,15 +54,12 @@ class PyannoteDiarizer:
             limits["min_speakers"] = self._options.least
         output = self._pipeline(audio, **limits)
         # Version 4 gives an object that has the annotation, earlier ones the annotation itself.
-        found = cast(Annotation, getattr(output, "speaker_diarization", output))
+        found: Any = getattr(output, "speaker_diarization", output)
         return name_turns((one.start, one.end, label) for one, _, label in found.itertracks(yield_label=True))
 
 
 def load_pipeline(name: str) -> Pipeline:
-    """Load a pretrained pipeline, by its name on the hub or from a folder.
-
-    Raises: MissingExtraError, ModelNotFoundError.
-    """
+    """Load a pretrained pipeline, by its name on the hub or from a folder."""
     try:
         audio = importlib.import_module("pyannote.audio")
     except ImportError as error:
@@ -86,9 +68,7 @@ def load_pipeline(name: str) -> Pipeline:
         ) from error
     try:
         loaded = audio.Pipeline.from_pretrained(name)
-    except (
-        Exception
-    ) as error:  # of the hub, of the file, of the network: whatever it is, there is no pipeline
+    except Exception as error:  # of the hub, the file or the network
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ModelNotFoundError(f"pyannote pipeline {name}: cannot be loaded ({reason})") from error
     if loaded is None:

@@ -30,10 +30,10 @@ from sottovoce.types import SAMPLE_RATE, AudioChunk, Turn
 
 Labels = npt.NDArray[np.intp]
 MOST_VECTORS = 4000
-"""So many are joined, evenly spread over the recording; the others go to the nearest speaker (64 MB)."""
+"""Vectors that are clustered (64 MB), evenly spread; the others go to the nearest speaker."""
 N_ROUNDS = 4
 LEAST_SHARE = 0.15
-"""Of the mean of given speakers: who weighs less is an odd sound rather than one of them."""
+"""Least weight of a speaker, as a share of the mean, where the number is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +151,14 @@ def _heaviest(labels: Labels, weights: Floats, most: int, least_weight: float) -
     return order[:1] + [group for group in order[1:most] if sums[group] >= least_weight]
 
 
+def weighted_sums(vectors: Floats, weights: Floats, labels: Labels, groups: Sequence[int]) -> Floats:
+    """Sum the vectors (n, size) of each group by their weights (n,): (n_groups, size)."""
+    own = [labels == group for group in groups]
+    return np.stack([(vectors[is_own] * weights[is_own, None]).sum(axis=0) for is_own in own])
+
+
 def _means(vectors: Floats, weights: Floats, labels: Labels, retained: Sequence[int]) -> Floats:
-    sums = [(vectors[labels == group] * weights[labels == group, None]).sum(axis=0) for group in retained]
-    return unit(np.stack(sums))
+    return unit(weighted_sums(vectors, weights, labels, retained))
 
 
 def _refined(vectors: Floats, weights: Floats, centres: Floats) -> Floats:
@@ -178,12 +183,12 @@ STEP_FRAMES = 59
 BATCH = 8
 ACTIVE = 0.5
 LEAST_ALONE_S = 0.4
-"""Of speech of one speaker alone for a vector that says anything."""
+"""Least speech of one speaker alone from which a vector is computed."""
 TRUSTED_S = 1.0
-"""Of it for a vector to have a say in who the speakers are."""
+"""Least speech of one speaker alone with which a vector takes part in the clustering."""
 SHORTEST_TURN_S = 0.1
 LONGEST_GAP_S = 0.3
-"""A pause of a speaker in which nobody else speaks is no end of a turn."""
+"""Longest pause within a turn, while no other speaker is active."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -206,7 +211,6 @@ class ClusteringDiarizer:
         self._options = options
 
     def turns(self, recording: Recording) -> list[Turn]:
-        """Find the turns; see `Diarizer`."""
         with recording.open() as reader:
             diarized = [
                 window for windows in self.batches(reader) for window in self.diarize_windows(windows)
@@ -361,7 +365,6 @@ def active_spans(is_active: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
 def _joined(
     spans: Sequence[tuple[int, int]], nobody: npt.NDArray[np.bool_], longest_gap: float
 ) -> list[tuple[int, int]]:
-    """Join spans of a speaker with short pauses between them in which nobody speaks."""
     joined: list[tuple[int, int]] = []
     for start, end in spans:
         if joined and start - joined[-1][1] <= longest_gap and nobody[joined[-1][1] : start].all():

@@ -93,7 +93,10 @@ GE2E_BATCH = 64
 
 
 class Ge2eEncoder:
-    """Embeds stretches of speech in unit vectors (256,).
+    """Embeds stretches of speech in unit vectors (256,) by a three-layer LSTM over mel power.
+
+    Windows of 1.6 s are embedded by themselves and their vectors averaged. The input is power, not its
+    logarithm, so every stretch is brought to one level first.
 
     weights: `lstm.*` and `linear.*` of the GE2E network.
     """
@@ -193,7 +196,11 @@ FBANK_FLOOR = 1.1920928955078125e-07
 
 
 class CampPlusEncoder:
-    """Embeds stretches of speech in unit vectors (192,).
+    """Embeds stretches of speech in unit vectors (192,) by convolutions with context-aware masks.
+
+    A stretch is read as a whole. Two dimensions come first (frequency and time), then three blocks of layers
+    that each see all before them, their own context and that of the whole stretch; mean and deviation over
+    time give the vector.
 
     weights: under 3D-Speaker's names (`head.*`, `xvector.*`).
     """
@@ -348,6 +355,9 @@ LOWEST_HZ, NARROWEST_HZ = 50.0, 50.0
 
 class SegmentationNetwork:
     """Maps windows (n, 80000) of 5 s to activities (n, 293, 3) of three speakers, every 16.9 ms.
+
+    Learnt filters, four bidirectional LSTM layers, three probabilities a frame. The order of the speakers
+    differs from window to window; clustering finds who is who over a recording.
 
     weights: under pyannote's names (`sincnet.*`, `lstm.*`, `linear.*`, `classifier.*`).
     """

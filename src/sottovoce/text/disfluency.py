@@ -201,18 +201,18 @@ PAUSES = ",;:-–—"
 ELLIPSES = ("...", "…")
 LONGEST_PHRASE = 3
 BREAK_SIGNS = frozenset({"", ",", "-", "–", "—", "-,", "...", "…"})
-"""What may stand between the two of a repetition."""
+"""Signs that may stand between the two of a repetition."""
 BROKEN_OFF = frozenset({"-", "-,"})
-"""What a word ends with that was broken off."""
+"""Endings of a word that was broken off."""
 PIECE = re.compile(r"\s*\S+(?:\s+$)?")
 PARTS = re.compile(r"([\W_]*)(.*?)([\W_]*)", re.DOTALL)
 
 
 @dataclass(slots=True)
 class _Piece:
-    """What spaces separate: a word with the space and signs before it (lead) and the signs after it (tail).
+    """A word with the space and signs before it (lead) and the signs after it (tail).
 
-    index: in the text as it was.
+    index: in the original text.
     """
 
     index: int
@@ -312,13 +312,13 @@ def _without_fillers(pieces: Sequence[_Piece], rules: DisfluencyRules) -> list[_
 
 
 def _is_loose_filler(piece: _Piece, rules: DisfluencyRules) -> bool:
-    """Whether it is a filler that neither asks nor calls, and stands within no quotes or brackets."""
+    """Whether a piece is a filler without a question or exclamation mark, quotes or brackets."""
     signs = (piece.lead + piece.tail).split()
     return rules.is_filler(piece.word) and not set("".join(signs)) - set(PAUSES + ".…")
 
 
 def _take_end(before: _Piece, tail: str, after: _Piece | None) -> None:
-    """Let the word before a filler end the sentence that the filler ended."""
+    """Move the end of a sentence from a filler to the word before it."""
     if ENDS.isdisjoint(tail):
         return
     goes_on = after is not None and after.word[:1].islower()
@@ -328,7 +328,7 @@ def _take_end(before: _Piece, tail: str, after: _Piece | None) -> None:
 
 
 def _restarts(pieces: Sequence[_Piece], rules: DisfluencyRules) -> Iterator[tuple[int, int]]:
-    """Where something is said again at once: the place of the first one, and of how many pieces it is."""
+    """Yield repeated phrases: the place of the first one, and its number of pieces."""
     for n_words in range(1, LONGEST_PHRASE + 1):
         for start in range(len(pieces) - n_words):
             if _is_restart(pieces, start, n_words, rules):
@@ -355,7 +355,7 @@ def _is_restart(pieces: Sequence[_Piece], start: int, n_words: int, rules: Disfl
 
 
 def _is_broken_off(first: _Piece, second: _Piece) -> bool:
-    """Whether a word was broken off that the next one is the whole of: "thi- thinking"."""
+    """Whether the first word is the broken-off beginning of the second: "thi- thinking"."""
     whole = second.folded
     return (
         first.tail in BROKEN_OFF
@@ -369,7 +369,7 @@ def _is_broken_off(first: _Piece, second: _Piece) -> bool:
 
 
 def _is_same(first: Sequence[_Piece], second: Sequence[_Piece], opens: bool) -> bool:
-    """Whether both say the same, letter for letter but for a capital that begins the sentence."""
+    """Compare letter for letter, except for a capital that begins the sentence."""
     words, again = [piece.word for piece in first], [piece.word for piece in second]
     if opens and again[0][:1].islower():
         words[0] = words[0][:1].lower() + words[0][1:]
@@ -377,7 +377,6 @@ def _is_same(first: Sequence[_Piece], second: Sequence[_Piece], opens: bool) -> 
 
 
 def _drop_restart(pieces: list[_Piece], start: int, n_words: int) -> None:
-    """Keep what is said again, which the sentence goes on with."""
     first, again = pieces[start], pieces[start + n_words]
     again.lead = first.lead
     if first.is_capital and (start == 0 or pieces[start - 1].ends_sentence):
@@ -386,7 +385,7 @@ def _drop_restart(pieces: list[_Piece], start: int, n_words: int) -> None:
 
 
 def _without_stutter(word: str, rules: DisfluencyRules) -> str:
-    """A word that was begun again with a hyphen, once: "I-I"."""
+    """Shorten "I-I" to "I"."""
     parts = word.split("-")
     folded = {part.casefold() for part in parts}
     if len(parts) > 1 and len(folded) == 1 and folded <= rules.restarts:

@@ -172,7 +172,7 @@ def _hint(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LanguageChoice:
-    """Which languages a recording may be in, as people say it: "auto", "en", "English", "en,de".
+    """The languages that a recording may be in, from "auto", "en", "English" or "en,de".
 
     fixed: the one language, or None when it is to be found. allowed: the languages to choose among;
     empty means all that the model was trained on.

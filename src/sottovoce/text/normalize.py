@@ -16,6 +16,7 @@ import itertools
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache, lru_cache
+from importlib import import_module
 from typing import Literal, TypeAlias
 
 from sottovoce.errors import MissingExtraError, OptionError
@@ -144,7 +145,7 @@ def normalizer_for(language: str | None, kind: Normalization = "whisper") -> Nor
         return join_spaces
     if kind == "plain" or code is None or code in MARKED:
         return plain
-    return _whisper_english() if code == "en" else _whisper_basic()
+    return _whisper("English" if code == "en" else "Basic")
 
 
 def join_spaces(text: str) -> str:
@@ -174,20 +175,10 @@ def _levelled(text: str, i: int) -> str:
 
 
 @cache
-def _whisper_english() -> Normalizer:
+def _whisper(kind: Literal["English", "Basic"]) -> Normalizer:
     try:
-        from whisper_normalizer.english import EnglishTextNormalizer
+        module = import_module(f"whisper_normalizer.{kind.lower()}")
     except ImportError as error:
         raise MissingExtraError("whisper-normalizer", "eval", "scoring with Whisper's normaliser") from error
-    normalizer: Normalizer = EnglishTextNormalizer()
-    return lambda text: join_spaces(normalizer(text))
-
-
-@cache
-def _whisper_basic() -> Normalizer:
-    try:
-        from whisper_normalizer.basic import BasicTextNormalizer
-    except ImportError as error:
-        raise MissingExtraError("whisper-normalizer", "eval", "scoring with Whisper's normaliser") from error
-    normalizer: Normalizer = BasicTextNormalizer()
+    normalizer: Normalizer = getattr(module, f"{kind}TextNormalizer")()
     return lambda text: join_spaces(normalizer(text))

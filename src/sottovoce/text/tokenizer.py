@@ -218,7 +218,7 @@ class Tokenizer:
 
     @property
     def sot_sequence(self) -> tuple[int, ...]:
-        """What a transcript begins with: sot, language, task; sot alone for English-only models.
+        """The tokens that begin a transcript: sot, language, task; sot alone for English-only models.
 
         Raises OptionError while the language of a multilingual model is not known.
         """
@@ -246,7 +246,7 @@ class Tokenizer:
         return [piece for token in tokens for piece in self.pieces.cut(self.token_bytes(token))]
 
     def encode_prompt(self, text: str) -> list[int]:
-        """Encode a text that is put before what is decoded: in NFC, as Whisper writes, behind a space."""
+        """Encode a prompt: in NFC, as Whisper writes, after a space."""
         stripped = composed(text).strip()
         return self.encode(f" {stripped}") if stripped else []
 

@@ -35,7 +35,7 @@ ENDPOINT = "/chat/completions"
 
 @dataclass(frozen=True, slots=True)
 class ChatServer:
-    """Where to ask, and for what.
+    """A server with OpenAI's chat endpoint.
 
     url: the API's address ("http://127.0.0.1:8080/v1") or that of its chat endpoint. model: as the server
     calls it. key: sent as a bearer token, if there is one. timeout_s: for one answer. waits_s: before each
@@ -198,7 +198,7 @@ class Chat(Protocol):
 class ChatTranslator:
     """Translates into one language, sentence by sentence.
 
-    target: the language, kept as its code. Text in it already stays as it is.
+    target: the language, kept as its code. Text in that language is returned unchanged.
     Raises: OptionError for an unknown language.
     """
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Protocol
 
 from sottovoce.formats.document import Json, seconds
@@ -156,7 +157,7 @@ class LiveTranslator:
     _start: float = field(default=0.0, init=False)
 
     def take(self, event: Event, *, is_newest: bool = True) -> Iterator[LiveTranslation]:
-        """Take an event; yield what is to be shown after it.
+        """Take an event; yield the translations to show after it.
 
         is_newest: see `mark_newest`; an event whose utterance has newer ones is not translated.
         Raises: TranslationError; the session goes on with the next event.
@@ -205,8 +206,5 @@ def mark_newest(events: Sequence[Event]) -> Iterator[tuple[Event, bool]]:
 
 def common_beginning(first: Sequence[str], second: Sequence[str]) -> tuple[str, ...]:
     """Return the words with which both begin."""
-    n_equal = next(
-        (i for i, (one, other) in enumerate(zip(first, second, strict=False)) if one != other),
-        min(len(first), len(second)),
-    )
-    return tuple(first[:n_equal])
+    pairs = zip(first, second, strict=False)
+    return tuple(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
