@@ -20,6 +20,7 @@ from sottovoce.text.languages import (
     UNSPACED,
     LanguageChoice,
     find_language,
+    language_code,
     language_codes,
     language_name,
 )
@@ -44,7 +45,7 @@ def test_every_code_name_and_alias_in_any_case_gives_the_code() -> None:
     names = [(name, x.code) for x in LANGUAGES for name in (x.code, x.name, *x.aliases)]
     assert len({name.casefold() for name, _ in names}) == len(names)
     for name, code in names:
-        assert find_language(name) == find_language(f" {name.upper()} ") == code
+        assert find_language(name) == find_language(f" {name.upper()} ") == language_code(name) == code
         assert language_name(name).casefold() in {x.name.casefold() for x in LANGUAGES if x.code == code}
 
 
