@@ -12,7 +12,7 @@ Films have an audio track for each language, meetings one for each microphone. T
 as players count them; languages are compared by their codes, in any of the standards: `de`, `ger` and
 `deu` are one.
 
-This module knows no paths and no float samples; `io` opens sources and cuts chunks.
+This module knows no paths; `sources` opens them, and `io` cuts chunks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import logging
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, BinaryIO, Protocol, cast
 
 import av
 import numpy as np
@@ -33,7 +33,7 @@ from sottovoce.audio.input_format import RawFormat
 from sottovoce.audio.timeline import JITTER_S, MOST_GAP_S, SEEKABLE_FORMATS, SHORTEST_S, Timeline, seek_before
 from sottovoce.errors import AudioError, OptionError, cause_of
 from sottovoce.text.languages import language_code
-from sottovoce.types import SAMPLE_RATE
+from sottovoce.types import SAMPLE_RATE, Samples
 
 logger = logging.getLogger(__name__)
 
@@ -218,8 +218,7 @@ class AudioInfo:
 
 
 class ContainerDecoder:
-    """Decodes an audio track of a container: 16 kHz int16 blocks (n, n_channels), mixed to mono or all
-    channels.
+    """Decodes an audio track of a container to 16 kHz, mixed to mono or all channels: a `BlockSource`.
 
     audio_track: number from 1, or a language; None takes the one that ffmpeg would. raw: the format of
     samples without a header. most_gap_s: the longest gap in time stamps that becomes silence; behind a longer
@@ -261,24 +260,26 @@ class ContainerDecoder:
         self._n_input_samples = 0
         self._truncation: str | None = None
         self._sought: Iterator[av.AudioFrame] | None = None
+        self.first_sample = 0
+        """Sample of the recording, at 16 kHz, at which `blocks` begins."""
+        self.owned_file: BinaryIO | None = None
+        """Closed with the decoder."""
 
-    def can_seek(self, start_sample: int) -> bool:
-        """Tell whether `seek` can reach a part that begins there faster than decoding does."""
-        has_positions = self._container.format.name.split(",")[0] in SEEKABLE_FORMATS
-        return has_positions and start_sample >= SHORTEST_S * SAMPLE_RATE
+    def seek(self, start_sample: int) -> bool:
+        """Seek to `first_sample`, at or shortly before a sample at 16 kHz, before anything is decoded. It
+        stays 0 in formats without positions, and where the sample is so early that decoding is as fast.
 
-    def seek(self, start_sample: int) -> int | None:
-        """Seek near a sample, before anything is decoded; return the sample at 16 kHz, at or before it, at
-        which `blocks` begins.
-
-        None where the position cannot be determined to the sample: this decoder is then spent.
+        False where the position cannot be determined to the sample: this decoder is then spent.
         """
+        has_positions = self._container.format.name.split(",")[0] in SEEKABLE_FORMATS
+        if not has_positions or start_sample < SHORTEST_S * SAMPLE_RATE:
+            return True
         found = None if self._file.is_chained() else self._frames_before(start_sample)
         self._n_damaged = 0
-        if found is None:
-            return None
-        self._resampler.next_sample, self._sought = found
-        return self._resampler.next_sample
+        if found is not None:
+            self.first_sample, self._sought = found
+            self._resampler.next_sample = self.first_sample
+        return found is not None
 
     def _frames_before(self, start_sample: int) -> tuple[int, Iterator[av.AudioFrame]] | None:
         start_s = start_sample / SAMPLE_RATE
@@ -288,23 +289,25 @@ class ContainerDecoder:
             return None
 
     def close(self) -> None:
-        """Release the decoder; the file stays with its owner."""
         self._container.close()
+        if self.owned_file is not None:
+            self.owned_file.close()
 
-    def blocks(self) -> Iterator[Pcm16]:
-        """Decode to the end: blocks (n, n_channels) int16, some thousand samples each.
+    def blocks(self) -> Iterator[Samples]:
+        """Decode to the end: blocks (n_channels, n) float32 of some thousand samples, 16-bit values / 32768.
 
         Raises: AudioError when nothing could be decoded, or samples are NaN or infinite.
         """
         n_samples = 0
-        for frame in self._frames():
-            for block in self._resampler.push(frame):
-                n_samples += len(block)
-                yield block
-        for block in self._resampler.flush():
+        for block in self._resampled():
             n_samples += len(block)
-            yield block
+            yield block.T.astype(np.float32) / np.float32(32768.0)
         self._check_length(n_samples)
+
+    def _resampled(self) -> Iterator[Pcm16]:
+        for frame in self._frames():
+            yield from self._resampler.push(frame)
+        yield from self._resampler.flush()
 
     def warnings(self) -> list[str]:
         """Return warnings about the part of the recording that was decoded, a line each."""

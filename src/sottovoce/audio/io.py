@@ -25,8 +25,8 @@ from sottovoce.audio.input_format import HEAD_BYTES, RawFormat, is_container, no
 from sottovoce.audio.sources import (
     AudioSource,
     BlockSource,
-    ContainerSource,
     SourceRequest,
+    open_container,
     open_source,
     source_name,
 )
@@ -435,7 +435,7 @@ def read_live(
         yield from read_pcm(cast(BinaryIO, file), chunk_s=chunk_s, name=name)
         return
     request = SourceRequest(raw=_raw_format(input_format), most_gap_s=MOST_LIVE_GAP_S)
-    opened = ContainerSource(cast(BinaryIO, file), name, request, owned=False)
+    opened = open_container(cast(BinaryIO, file), name, request, owned=False)
     with AudioReader(opened, chunk_s=chunk_s, warned=request.warned) as reader:
         yield from reader
 

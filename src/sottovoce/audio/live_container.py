@@ -120,7 +120,7 @@ class LiveContainer:
                 for block in decoder.blocks():
                     if self._is_dropped:
                         break
-                    self._hand(block[:, 0].astype(np.float32) / np.float32(32768))
+                    self._hand(block[0])
                 for warning in decoder.warnings():
                     logger.warning("%s: %s", self._name, warning)
             finally:

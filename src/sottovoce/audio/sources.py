@@ -102,12 +102,12 @@ def open_source(source: AudioSource, request: SourceRequest, *, sample_rate: int
         return ArraySource(source, name, request, sample_rate=sample_rate)
     if isinstance(source, str | os.PathLike):
         if os.fspath(source) == "-":
-            return ContainerSource(sys.stdin.buffer, name, request, owned=False)
-        return ContainerSource(open_path(source), name, request, owned=True)
+            return open_container(sys.stdin.buffer, name, request, owned=False)
+        return open_container(open_path(source), name, request, owned=True)
     if isinstance(source, bytes):
-        return ContainerSource(io.BytesIO(source), name, request, owned=True)
+        return open_container(io.BytesIO(source), name, request, owned=True)
     if callable(getattr(source, "read", None)):
-        return ContainerSource(source, name, request, owned=False)
+        return open_container(source, name, request, owned=False)
     raise AudioError(
         f"expected a path, a binary file, bytes, an array or a tensor as audio, got {type(source).__name__}"
     )
@@ -130,77 +130,52 @@ def _shown(path: str) -> str:
     return path if path.isprintable() else repr(path)
 
 
-class ContainerSource:
-    """A container decoded by PyAV, as float32 blocks (n_channels, n)."""
+def open_container(file: BinaryIO, name: str, request: SourceRequest, *, owned: bool) -> ContainerDecoder:
+    """Open a container, near the start of the request where that can be reached by seeking.
 
-    def __init__(self, file: BinaryIO, name: str, request: SourceRequest, *, owned: bool) -> None:
-        self._file = file
-        self._name = name
-        self._request = request
-        self._owned = owned
-        self.first_sample = 0
+    owned: the file is closed with the decoder.
+    Raises: AudioError.
+    """
+    try:
+        begin = file.tell() if is_seekable(file) else None
+        raw = request.raw or (None if begin is None else _format_of_ending(file, name, begin))
+        decoder = _decoder(file, name, request, raw)
+        if begin is not None and not decoder.seek(request.start_sample):  # the position is uncertain
+            decoder.close()
+            file.seek(begin)
+            decoder = _decoder(file, name, request, raw)
+    except BaseException:
+        if owned:
+            file.close()
+        raise
+    decoder.owned_file = file if owned else None
+    return decoder
+
+
+def _decoder(file: BinaryIO, name: str, request: SourceRequest, raw: RawFormat | None) -> ContainerDecoder:
+    return ContainerDecoder(
+        CheckedFile(file, name),
+        name,
+        keep_channels=request.keep_channels,
+        audio_track=request.audio_track,
+        raw=raw,
+        warned=request.warned,
+        most_gap_s=request.most_gap_s,
+    )
+
+
+def _format_of_ending(file: BinaryIO, name: str, begin: int) -> RawFormat | None:
+    """Return the format without a header that the name ends in, unless the file is a container."""
+    found = format_of_ending(name)
+    if found is not None:
         try:
-            begin = file.tell() if is_seekable(file) else None
-            self._raw = request.raw or (None if begin is None else self._format_of_ending(begin))
-            self._decoder = self._opened()
-            if begin is not None and self._decoder.can_seek(request.start_sample):
-                self._seek(begin)
-        except BaseException:
-            if owned:
-                file.close()
-            raise
-
-    def _opened(self) -> ContainerDecoder:
-        return ContainerDecoder(
-            CheckedFile(self._file, self._name),
-            self._name,
-            keep_channels=self._request.keep_channels,
-            audio_track=self._request.audio_track,
-            raw=self._raw,
-            warned=self._request.warned,
-            most_gap_s=self._request.most_gap_s,
-        )
-
-    def _format_of_ending(self, begin: int) -> RawFormat | None:
-        """Return the format without a header that the name ends in, unless the file is a container."""
-        found = format_of_ending(self._name)
-        if found is not None:
-            try:
-                head = self._file.read(HEAD_BYTES)
-                self._file.seek(begin)
-            except (OSError, ValueError) as error:
-                raise AudioError(f"{self._name}: expected a readable file, got {_refusal(error)}") from error
-            if is_container(head):
-                return None
-        return found
-
-    def _seek(self, begin: int) -> None:
-        """Seek near the part; where the position is uncertain, reopen the file at its beginning."""
-        place = self._decoder.seek(self._request.start_sample)
-        if place is None:
-            self._decoder.close()
-            self._file.seek(begin)
-            self._decoder = self._opened()
-        self.first_sample = place or 0
-
-    @property
-    def info(self) -> AudioInfo:
-        return self._decoder.info
-
-    def blocks(self) -> Iterator[Samples]:
-        for block in self._decoder.blocks():
-            yield block.T.astype(np.float32) / np.float32(32768.0)
-
-    def warnings(self) -> list[str]:
-        return self._decoder.warnings()
-
-    def silences(self) -> list[tuple[float, float]]:
-        return self._decoder.silences()
-
-    def close(self) -> None:
-        self._decoder.close()
-        if self._owned:
-            self._file.close()
+            head = file.read(HEAD_BYTES)
+            file.seek(begin)
+        except (OSError, ValueError) as error:
+            raise AudioError(f"{name}: expected a readable file, got {_refusal(error)}") from error
+        if is_container(head):
+            return None
+    return found
 
 
 class CheckedFile:
