@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.harness.clips import PAUSES_S, Clip, Part, clips
 from sottovoce.audio.io import load_audio
-from sottovoce.audio.vad_stream import VadStream
+from sottovoce.audio.vad import VadStream
 from sottovoce.evaluation.manifest import read_manifest
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.types import SAMPLE_RATE, Samples

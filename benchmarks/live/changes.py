@@ -35,7 +35,7 @@ from benchmarks.language.conditions import CONDITIONS
 from benchmarks.language.mixed_recordings import MixedRecording, mixed_recordings
 from sottovoce.api import Model, load_model
 from sottovoce.audio.mel import log_mel
-from sottovoce.audio.vad_stream import VadStream
+from sottovoce.audio.vad import VadStream
 from sottovoce.evaluation.language_scores import NO_SCORES, FoundSwitch, SwitchScores, score_switches
 from sottovoce.language.border import sides_of, surest_border
 from sottovoce.language.probe import LanguageProbe, ProbedLanguage, ProbeOptions, probed_languages

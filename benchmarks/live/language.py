@@ -34,7 +34,7 @@ from benchmarks.live.changes import Options, options_with
 from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel
-from sottovoce.audio.vad_stream import VadStream
+from sottovoce.audio.vad import VadStream
 from sottovoce.evaluation.language_scores import LanguageScores
 from sottovoce.language.probe import LanguageProbe, ProbeOptions, probed_languages
 from sottovoce.language.timeline import LanguageTimeline

@@ -29,9 +29,9 @@ from sottovoce.audio.recording import Recording
 from sottovoce.evaluation.diarization import best_pairs
 from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.speakers.choose import load_voice_encoder, make_diarizer
+from sottovoce.speakers.labels import SpeakerLabels
 from sottovoce.speakers.live_speakers import LiveSpeakers
-from sottovoce.speakers.segmentation import load_segmentation
-from sottovoce.speakers.word_speakers import SpeakerLabels
+from sottovoce.speakers.networks import load_segmentation
 from sottovoce.text.normalize import plain
 from sottovoce.types import SAMPLE_RATE, Final, Partial, Samples, Word
 

@@ -31,16 +31,15 @@ from benchmarks.harness.tables import show_json
 from benchmarks.speakers.conversations import Conversation, made
 from sottovoce.api import Model, load_model
 from sottovoce.audio.recording import Recording
-from sottovoce.audio.silero import load_silero
+from sottovoce.audio.vad import load_silero
 from sottovoce.evaluation.diarization import DiarizationErrors, best_pairs, diarization_errors
 from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import WINDOW_SAMPLES
-from sottovoce.speakers.base import LocalSpeakers
 from sottovoce.speakers.choose import load_voice_encoder, make_diarizer
 from sottovoce.speakers.diarize import ClusteringDiarizer
-from sottovoce.speakers.segmentation import load_segmentation
-from sottovoce.speakers.word_speakers import SpeakerLabels
+from sottovoce.speakers.labels import SpeakerLabels
+from sottovoce.speakers.networks import LocalSpeakers, load_segmentation
 from sottovoce.text.normalize import plain
 from sottovoce.types import SAMPLE_RATE, Segment, Turn
 

@@ -24,8 +24,8 @@ from benchmarks.harness.tables import show_json
 from benchmarks.speakers.conversations import phrases, voices
 from benchmarks.speakers.turns import table
 from sottovoce.options.speakers import SpeakerOptions, VoiceName
-from sottovoce.speakers.base import Floats
 from sottovoce.speakers.choose import load_voice_encoder
+from sottovoce.speakers.networks import Floats
 from sottovoce.types import SAMPLE_RATE, Samples
 
 SECONDS = (1.0, 2.0, 4.0)

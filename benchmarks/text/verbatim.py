@@ -41,9 +41,8 @@ from sottovoce.options.align import AlignOptions
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions
-from sottovoce.text.disfluency_rules import DISFLUENCIES
+from sottovoce.text.disfluency import DISFLUENCIES, VERBATIM_PROMPTS
 from sottovoce.text.normalize import plain
-from sottovoce.text.verbatim import VERBATIM_PROMPTS
 from sottovoce.types import SAMPLE_RATE, Samples, Word
 
 SPONTANEOUS = ("voxlingua107-dev",)

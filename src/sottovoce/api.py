@@ -12,13 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sottovoce.alignment.aligners import CtcAligner
-from sottovoce.alignment.forced import TextAligner
+from sottovoce.alignment.forced import CtcAligner, TextAligner
 from sottovoce.alignment.given_text import lines_of
 from sottovoce.alignment.phrases import Match, find_phrase
 from sottovoce.audio.io import AudioSource
 from sottovoce.audio.recording import Recording
-from sottovoce.audio.vad_stream import VadStream
+from sottovoce.audio.vad import VadStream
 from sottovoce.backends.base import Backend
 from sottovoce.backends.registry import (
     AUTO,

@@ -72,7 +72,7 @@ def test_a_long_recording_is_searched_for_its_text(nano: Model, method: AlignMet
 
 
 def test_the_times_of_a_transcript_are_refined(nano: Model) -> None:
-    samples, texts, spans = long_recording(6)
+    samples, texts, spans = long_recording(5)
     rough = Transcript(
         tuple(
             Segment(i, max(0.0, start - 0.8), end + 0.9, text, "en", speaker="A")
@@ -91,7 +91,7 @@ def test_the_times_of_a_transcript_are_refined(nano: Model) -> None:
 
 
 def test_another_recordings_text_is_told(nano: Model) -> None:
-    samples, _, _ = long_recording(6)
+    samples, _, _ = long_recording(5)
     with pytest.raises(OptionError, match=r"expected what is said in .*, but \d of its 8 words were heard"):
         nano.align(
             samples,

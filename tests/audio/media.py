@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import io
+import subprocess
 import wave
 from typing import BinaryIO, cast
 
 import av
 import numpy as np
 import numpy.typing as npt
+import pytest
+
+from sottovoce.audio.live_container import LiveContainer
+from sottovoce.types import Samples
 
 
 def tones(n_samples: int, rate: int, n_channels: int = 1) -> npt.NDArray[np.float32]:
@@ -96,3 +101,29 @@ class Pipe:
 
 def pipe(data: bytes, *, at_most: int = 1000) -> BinaryIO:
     return cast(BinaryIO, Pipe(data, at_most=at_most))
+
+
+def from_live(data: bytes, piece: int = 3000) -> list[Samples]:
+    """Decode bytes that come live, cut into pieces: the samples of each piece, and of the end."""
+    container, found = LiveContainer(), []
+    for bytes_of_piece in [*(data[start : start + piece] for start in range(0, len(data), piece)), None]:
+        if bytes_of_piece is None:
+            container.end()
+        else:
+            container.feed(bytes_of_piece)
+        parts, is_more = [], True
+        while is_more:
+            samples, is_more = container.take()
+            parts.append(samples)
+        found.append(np.concatenate(parts))
+    container.close()
+    return found
+
+
+def ffmpeg(arguments: str, data: bytes = b"") -> bytes:
+    """Run the program over data; skip the test where it is not installed."""
+    command = ["ffmpeg", "-v", "error", *arguments.split()]
+    try:
+        return subprocess.run(command, input=data, capture_output=True, check=True).stdout
+    except FileNotFoundError:
+        pytest.skip("the program ffmpeg is not installed")

@@ -14,11 +14,10 @@ import pytest
 from sottovoce.audio.container import ContainerDecoder
 from sottovoce.audio.downmix import Downmix
 from sottovoce.audio.io import load_audio, load_channels
-from sottovoce.audio.live_container import LiveContainer
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.sources import CheckedFile
 from sottovoce.types import Samples
-from tests.audio.media import encoded_bytes, speechlike, wav_bytes
+from tests.audio.media import encoded_bytes, from_live, speechlike, wav_bytes
 
 CLIP = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"
 RATE = 16_000
@@ -48,19 +47,6 @@ def level(samples: Samples) -> float:
     return float(np.sqrt(np.mean(samples.astype(np.float64) ** 2)))
 
 
-def live(data: bytes, piece: int) -> Samples:
-    container = LiveContainer()
-    parts: list[Samples] = []
-    for start in range(0, len(data) + piece, piece):
-        container.feed(data[start : start + piece]) if start < len(data) else container.end()
-        is_more = True
-        while is_more:
-            samples, is_more = container.take()
-            parts.append(samples)
-    container.close()
-    return np.concatenate(parts)
-
-
 def test_the_louder_channel_is_taken_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     a = speech()
     data = wav_bytes(np.stack([0.9 * a, -a]))
@@ -85,8 +71,6 @@ def test_several_readings_of_a_recording_have_one_line(caplog: pytest.LogCapture
     [
         ("flac", "flac", 8_000),
         ("mp3", "libmp3lame", 44_100),
-        ("webm", "libopus", 48_000),
-        ("mp4", "aac", 44_100),
     ],
 )
 def test_no_container_loses_it(container: str, codec: str, rate: int) -> None:
@@ -162,7 +146,7 @@ def ordinary() -> dict[str, npt.NDArray[np.float32]]:
         "last bits": (np.sign(noise) * (np.abs(noise) > 2.5) / 32768).astype(np.float32),
         "phase": np.stack([a, np.fft.irfft(spectrum * np.exp(2j * np.pi / 3), len(a))]),
     }
-    found |= {f"delay of {n}": np.stack([a, np.roll(a, n)]) for n in (1, 2, 5, 16, 80, 800)}
+    found |= {f"delay of {n}": np.stack([a, np.roll(a, n)]) for n in (1, 16, 800)}
     return found
 
 
@@ -186,8 +170,7 @@ def test_the_result_does_not_depend_on_the_cuts() -> None:
         np.testing.assert_array_equal(np.concatenate(parts), whole)
 
 
-@pytest.mark.parametrize("piece", [1000, 10**7])
-def test_live_containers_are_mixed_as_files(piece: int) -> None:
+def test_live_containers_are_mixed_as_files() -> None:
     a, b = speech(), other_speech()
     data = encoded_bytes(
         np.stack([np.concatenate([a, a]), np.concatenate([-a, b])]),
@@ -198,7 +181,7 @@ def test_live_containers_are_mixed_as_files(piece: int) -> None:
     )
     mixed = load_audio(data)
     assert level(mixed[: len(a)]) > 0.5 * level(a)
-    np.testing.assert_array_equal(live(data, piece), mixed)
+    np.testing.assert_array_equal(np.concatenate(from_live(data, 1000)), mixed)
 
 
 def test_a_part_is_that_of_the_whole_recording() -> None:
@@ -218,5 +201,5 @@ def test_blocks_of_a_decoder_hold_all_samples() -> None:
     a = speechlike(44_100)
     data = encoded_bytes(np.stack([a, a]), rate=44_100, container="flac", codec="flac", layout="stereo")
     decoder = ContainerDecoder(CheckedFile(io.BytesIO(data), "a"), "a")
-    assert sum(map(len, decoder.blocks())) == len(libswresample(data))
+    assert sum(block.shape[1] for block in decoder.blocks()) == len(libswresample(data))
     decoder.close()

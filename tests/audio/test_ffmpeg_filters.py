@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,13 +12,12 @@ from hypothesis import strategies as st
 
 from sottovoce import TranscribeOptions
 from sottovoce.api import load_model
-from sottovoce.audio.ffmpeg_filters import AudioFilter
-from sottovoce.audio.io import load_audio, open_audio
+from sottovoce.audio.io import AudioFilter, load_audio, open_audio
 from sottovoce.audio.recording import Recording
 from sottovoce.cli.main import run
 from sottovoce.errors import OptionError
 from sottovoce.types import SAMPLE_RATE, Samples
-from tests.audio.media import speechlike, wav_bytes
+from tests.audio.media import ffmpeg, speechlike, wav_bytes
 
 CLIP = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"
 KEEPING = (
@@ -32,7 +29,6 @@ KEEPING = (
 )
 
 
-@pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="needs ffmpeg")
 @pytest.mark.parametrize(
     ("text", "within"),
     [
@@ -42,9 +38,8 @@ KEEPING = (
 )
 def test_it_is_what_ffmpeg_makes_of_it(text: str, within: float) -> None:
     samples = speechlike(40_000)
-    raw = ("-f", "f32le", "-ar", "16000", "-ac", "1")
-    command = ["ffmpeg", "-v", "error", *raw, "-i", "-", "-af", text, *raw, "-"]
-    made = subprocess.run(command, input=samples.tobytes(), capture_output=True, check=True).stdout
+    raw = "-f f32le -ar 16000 -ac 1"
+    made = ffmpeg(f"{raw} -i - -af {text.replace(' ', '')} {raw} -", samples.tobytes())
     found = load_audio(samples, audio_filter=text)
     expected = np.frombuffer(made, np.float32).clip(-1, 1)
     assert len(found) == len(expected) == len(samples)

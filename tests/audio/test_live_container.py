@@ -15,6 +15,7 @@ from sottovoce.audio.io import load_audio
 from sottovoce.audio.live_container import MOST_AT_ONCE_S, THREAD_NAME, LiveContainer
 from sottovoce.errors import AudioError
 from sottovoce.types import SAMPLE_RATE, Samples
+from tests.audio.media import from_live
 
 CLIP = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"
 
@@ -55,33 +56,20 @@ def taken(container: LiveContainer) -> Iterator[Samples]:
         yield samples
 
 
-def decoded(data: bytes, piece: int) -> list[Samples]:
-    """What comes of every piece, and of the end."""
-    container = LiveContainer()
-    found = []
-    for start in range(0, len(data), piece):
-        container.feed(data[start : start + piece])
-        found.append(np.concatenate(list(taken(container))))
-    container.end()
-    found.append(np.concatenate(list(taken(container))))
-    container.close()
-    return found
-
-
 @pytest.mark.parametrize(
     ("kind", "codec"), [("webm", "libopus"), ("ogg", "libopus"), ("flac", "flac"), ("wav", "pcm_s16le")]
 )
 @pytest.mark.parametrize("piece", [700, 10_000_000])
 def test_samples_are_those_of_the_file_however_it_is_cut(kind: str, codec: str, piece: int) -> None:
     data = recorded(load_audio(CLIP), kind, codec)
-    assert np.array_equal(np.concatenate(decoded(data, piece)), load_audio(io.BytesIO(data)))
+    assert np.array_equal(np.concatenate(from_live(data, piece)), load_audio(io.BytesIO(data)))
 
 
 @pytest.mark.parametrize(("kind", "after_s"), [("webm", 1.0), ("ogg", 2.0)])
 def test_what_came_is_heard_before_more_comes(kind: str, after_s: float) -> None:
     """Within what few bytes of a pause are, and in Ogg within a page, which is a second."""
     data = recorded(load_audio(CLIP), kind)
-    pieces = decoded(data, len(data) // 100)
+    pieces = from_live(data, len(data) // 100)
     seconds = len(load_audio(CLIP)) / SAMPLE_RATE
     heard_s = np.cumsum([len(samples) for samples in pieces])[:100] / SAMPLE_RATE
     assert (heard_s >= np.arange(1, 101) / 100 * seconds - after_s).all()
@@ -101,7 +89,7 @@ def test_hours_of_silence_in_few_bytes_come_in_parts() -> None:
 @pytest.mark.parametrize("data", [b"no audio at all" * 1000, b"#EXTM3U\n/etc/passwd\n", b"OggS" + bytes(99)])
 def test_what_is_no_container_is_said(data: bytes) -> None:
     with pytest.raises(AudioError):
-        decoded(data, 1000)
+        from_live(data, 1000)
 
 
 def test_one_that_got_nothing_has_no_thread_and_no_samples() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import subprocess
 from pathlib import Path
 
 import av
@@ -11,14 +10,14 @@ import numpy as np
 import pytest
 
 from sottovoce.audio.container import ContainerDecoder
-from sottovoce.audio.io import load_audio, load_channels, open_audio, open_channels
+from sottovoce.audio.io import load_audio, load_channels, open_audio
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import AudioError
 from sottovoce.types import SAMPLE_RATE
-from tests.audio.media import encoded_bytes, pipe, speechlike, wav_bytes
+from tests.audio.media import encoded_bytes, ffmpeg, pipe, speechlike, wav_bytes
 
-LENGTH_S = 90
-START_S, PART_S = 60.12345, 5.0
+LENGTH_S = 50
+START_S, PART_S = 30.12345, 5.0
 MOST_DECODED_S = 16.0
 """The part, a second before it, and what a cluster of Matroska holds beside it."""
 SOUGHT = [
@@ -58,17 +57,7 @@ def recording(container: str, codec: str, rate: int) -> bytes:
     return encoded_bytes(speechlike(LENGTH_S * rate), rate=rate, container=container, codec=codec)
 
 
-def by_ffmpeg(sound: bytes, path: Path, words: str) -> Path:
-    """A file made of a wav by the program, whose muxers and encoders are more."""
-    command = ["ffmpeg", "-loglevel", "error", *words.split(), str(path)]
-    try:
-        subprocess.run(command, input=sound, check=True)
-    except FileNotFoundError:
-        pytest.skip("ffmpeg is not there")
-    return path
-
-
-@pytest.mark.parametrize(("container", "codec", "rate"), SOUGHT)
+@pytest.mark.parametrize(("container", "codec", "rate"), SOUGHT + DECODED)
 def test_a_part_is_that_of_the_whole_to_the_sample(
     container: str, codec: str, rate: int, decoded_s: list[float]
 ) -> None:
@@ -78,28 +67,16 @@ def test_a_part_is_that_of_the_whole_to_the_sample(
     part = load_audio(data, START_S, PART_S)
     first = round(START_S * SAMPLE_RATE)
     expected = whole[first : first + round(PART_S * SAMPLE_RATE)]
-    np.testing.assert_allclose(part, expected, rtol=0, atol=DRAWS if codec == "aac" else 0)
-    assert sum(decoded_s) < MOST_DECODED_S
-
-
-@pytest.mark.parametrize(("container", "codec", "rate"), DECODED)
-def test_where_places_are_not_told_the_beginning_is_decoded(
-    container: str, codec: str, rate: int, decoded_s: list[float]
-) -> None:
-    data = recording(container, codec, rate)
-    whole = load_audio(data)
-    decoded_s.clear()
-    part = load_audio(data, START_S, PART_S)
-    first = round(START_S * SAMPLE_RATE)
-    np.testing.assert_array_equal(part, whole[first : first + round(PART_S * SAMPLE_RATE)])
-    assert sum(decoded_s) < START_S + PART_S + 1.0  # and nothing behind the part
+    is_sought = (container, codec, rate) in SOUGHT
+    np.testing.assert_allclose(part, expected, rtol=0, atol=DRAWS if is_sought and codec == "aac" else 0)
+    assert sum(decoded_s) < (MOST_DECODED_S if is_sought else START_S + PART_S + 1.0)
 
 
 def test_a_part_to_the_end_and_one_of_the_beginning(decoded_s: list[float]) -> None:
     data = recording("mp3", "libmp3lame", 44_100)
     whole = load_audio(data)
     decoded_s.clear()
-    np.testing.assert_array_equal(load_audio(data, 80.0), whole[80 * SAMPLE_RATE :])
+    np.testing.assert_array_equal(load_audio(data, 40.0), whole[40 * SAMPLE_RATE :])
     assert sum(decoded_s) < 12.0
     decoded_s.clear()
     np.testing.assert_array_equal(load_audio(data, None, 3.0), whole[: 3 * SAMPLE_RATE])
@@ -113,10 +90,10 @@ def test_channels_stay_apart_in_a_part(decoded_s: list[float]) -> None:
     )
     whole = load_channels(data)
     decoded_s.clear()
-    first, last = round(70.5 * SAMPLE_RATE), round(72.5 * SAMPLE_RATE)
-    with open_channels(data, start_s=70.5, duration_s=2.0) as reader:
+    first, last = round(35.5 * SAMPLE_RATE), round(37.5 * SAMPLE_RATE)
+    with open_audio(data, keep_channels=True, start_s=35.5, duration_s=2.0) as reader:
         np.testing.assert_array_equal(np.concatenate(list(reader.channels()), axis=1), whole[:, first:last])
-    np.testing.assert_array_equal(load_audio(data, 70.5, 2.0, channel=1), whole[1, first:last])
+    np.testing.assert_array_equal(load_audio(data, 35.5, 2.0, channel=1), whole[1, first:last])
     assert sum(decoded_s) < 12.0
 
 
@@ -147,13 +124,13 @@ def test_a_pipe_and_a_file_object_that_stands_somewhere(tmp_path: Path) -> None:
 
 def test_what_a_part_says_of_itself() -> None:
     data = recording("flac", "flac", 16_000)
-    with open_audio(data, start_s=80.0, duration_s=30.0) as reader:
-        assert (reader.info.duration_s, reader.recording_s) == (10.0, 90.0)
+    with open_audio(data, start_s=40.0, duration_s=30.0) as reader:
+        assert (reader.info.duration_s, reader.recording_s) == (10.0, 50.0)
     with open_audio(data, start_s=20.0, duration_s=30.0) as reader:
         assert reader.info.duration_s == 30.0
         assert [chunk.start_sample for chunk in reader] == [n * 5 * SAMPLE_RATE for n in range(6)]
-    for start in (90.0, 200.0):
-        with pytest.raises(AudioError, match=rf"start before its end at 90\.00 s, got {start} s"):
+    for start in (50.0, 200.0):
+        with pytest.raises(AudioError, match=rf"start before its end at 50\.00 s, got {start} s"):
             load_audio(data, start)
 
 
@@ -176,7 +153,8 @@ def test_packets_of_different_lengths(container: str, tmp_path: Path, decoded_s:
     """Ogg tells the sample of each page. Matroska tells milliseconds: without a length, the beginning is
     read."""
     sound = wav_bytes(speechlike(LENGTH_S * 44_100), 44_100)
-    path = by_ffmpeg(sound, tmp_path / f"talk.{container}", "-i - -c:a libvorbis")
+    path = tmp_path / f"talk.{container}"
+    ffmpeg(f"-i - -c:a libvorbis {path}", sound)
     whole = load_audio(path)
     decoded_s.clear()
     first = round(START_S * SAMPLE_RATE)
@@ -187,8 +165,8 @@ def test_packets_of_different_lengths(container: str, tmp_path: Path, decoded_s:
 def test_a_part_of_a_film(tmp_path: Path) -> None:
     """The picture's key frames say nothing about the sound."""
     sound = wav_bytes(speechlike(LENGTH_S * 44_100), 44_100)
-    words = "-f lavfi -i color=size=64x48:rate=5 -i - -shortest -g 100 -c:a aac"
-    path = by_ffmpeg(sound, tmp_path / "film.mp4", words)
+    path = tmp_path / "film.mp4"
+    ffmpeg(f"-f lavfi -i color=size=64x48:rate=5 -i - -shortest -g 100 -c:a aac {path}", sound)
     whole = load_audio(path)
     first = round(START_S * SAMPLE_RATE)
     expected = whole[first : first + 32_000]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import logging
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,11 +11,10 @@ import numpy as np
 import pytest
 
 from sottovoce.audio.io import load_audio, load_channels, probe_audio
-from sottovoce.audio.live_container import LiveContainer
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import AudioError
 from sottovoce.types import SAMPLE_RATE, Samples
-from tests.audio.media import encoded_bytes, pipe, tones
+from tests.audio.media import encoded_bytes, ffmpeg, from_live, pipe, tones
 from tests.audio.stamped import loud_spans, stamped_bytes
 
 Stamp = Callable[[float], float]
@@ -49,12 +47,7 @@ def by_ffmpeg(data: bytes, path: Path) -> Samples:
     """Decode with the program, which fills and trims by time stamps."""
     path.write_bytes(data)
     words = "-map 0:a -af aresample=async=1:first_pts=0 -ac 1 -ar 16000 -f s16le -"
-    command = ["ffmpeg", "-v", "error", "-i", str(path), *words.split()]
-    try:
-        done = subprocess.run(command, capture_output=True, check=True)
-    except FileNotFoundError:
-        pytest.skip("the program ffmpeg is not installed")
-    return np.frombuffer(done.stdout, np.int16) / np.float32(32768)
+    return np.frombuffer(ffmpeg(f"-i {path} {words}"), np.int16) / np.float32(32768)
 
 
 def lags_s(theirs: Samples, ours: Samples) -> list[float]:
@@ -114,11 +107,7 @@ def test_a_late_track_of_formats_that_the_program_writes(name: str, tmp_path: Pa
     sound = tmp_path / "sound.flac"
     sound.write_bytes(encoded_bytes(NOISE, rate=16_000, container="flac", codec="flac"))
     codecs = "-c:v mpeg2video -c:a aac" if name == "film.ts" else "-c:v libtheora -c:a libvorbis"
-    words = f"-v error -f lavfi -i color=s=64x48:r=25:d=16 -itsoffset 5 -i {sound} {codecs} {tmp_path / name}"
-    try:
-        subprocess.run(["ffmpeg", *words.split()], check=True)
-    except FileNotFoundError:
-        pytest.skip("the program ffmpeg is not installed")
+    ffmpeg(f"-f lavfi -i color=s=64x48:r=25:d=16 -itsoffset 5 -i {sound} {codecs} {tmp_path / name}")
     assert spans_near(load_audio(tmp_path / name), [(5.0, 14.0)])
 
 
@@ -143,18 +132,6 @@ def test_a_part_has_the_places_of_the_whole(container: str, start_s: float) -> N
         np.ravel(loud_spans(expected)), abs=0.11
     )
     assert 32.0 <= np.ravel(loud_spans(whole))[2] <= 32.2
-
-
-def live(data: bytes) -> Samples:
-    container, found = LiveContainer(), [np.zeros(0, np.float32)]
-    for piece in [*(data[start : start + 3000] for start in range(0, len(data), 3000)), b""]:
-        container.feed(piece) if piece else container.end()
-        is_more = True
-        while is_more:
-            samples, is_more = container.take()
-            found.append(samples)
-    container.close()
-    return np.concatenate(found)
 
 
 @pytest.mark.parametrize("container", ["matroska", "webm", "ogg", "mpegts"])
@@ -238,13 +215,17 @@ def test_changes_are_logged_once_for_a_recording(caplog: pytest.LogCaptureFixtur
     assert "5.00 s of missing sound are silence, first at 3.0" in caplog.text
 
 
+def live(data: bytes) -> Samples:
+    return np.concatenate(from_live(data))
+
+
 def link(seconds: int, n_channels: int) -> bytes:
     layout = "stereo" if n_channels == 2 else "mono"
     sound = tones(seconds * 48_000, 48_000, n_channels)
     return encoded_bytes(sound, rate=48_000, container="ogg", codec="libopus", layout=layout)
 
 
-@pytest.mark.parametrize("links", [[(8, 2), (5, 1)], [(2, 1), (3, 1)], [(60, 1), (2, 2), (30, 1)]])
+@pytest.mark.parametrize("links", [[(8, 2), (5, 1)], [(2, 1), (3, 1)], [(20, 1), (2, 2), (12, 1)]])
 def test_every_link_of_chained_ogg_is_decoded(links: list[tuple[int, int]]) -> None:
     data = b"".join(link(*one) for one in links)
     expected = np.concatenate([load_audio(link(*one)) for one in links])
@@ -263,11 +244,7 @@ def test_another_rate_or_codec_in_chained_ogg(codecs: tuple[str, str]) -> None:
     sound = encoded_bytes(NOISE, rate=16_000, container="flac", codec="flac")
     data = b""
     for codec, rate in zip(codecs, (48_000, 16_000), strict=True):
-        words = f"ffmpeg -v error -i - -c:a {codec} -ar {rate} -f ogg -"
-        try:
-            data += subprocess.run(words.split(), input=sound, capture_output=True, check=True).stdout
-        except FileNotFoundError:
-            pytest.skip("the program ffmpeg is not installed")
+        data += ffmpeg(f"-i - -c:a {codec} -ar {rate} -f ogg -", sound)
     assert spans_near(load_audio(data), [(0.0, 18.0)])
 
 

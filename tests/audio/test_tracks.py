@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sottovoce.audio.container import AudioTrack, track_named
 from sottovoce.audio.io import load_audio, load_channels, probe_audio
 from sottovoce.audio.recording import Recording
-from sottovoce.audio.tracks import AudioTrack, track_named
 from sottovoce.errors import AudioError, OptionError
-from sottovoce.text.languages import LANGUAGES, language_code
 from tests.audio.media import tones
 from tests.audio.tracked import Sound, write_tracks
 
@@ -74,24 +73,3 @@ def test_a_track_that_is_none() -> None:
             track_named([AudioTrack(1)], track, "talk")
     with pytest.raises(AudioError, match="among 1; got '2'"):
         load_audio(LOW, audio_track=2)
-
-
-@pytest.mark.parametrize(
-    ("tag", "code"),
-    [
-        ("ger", "de"),
-        ("deu", "de"),
-        ("de-AT", "de"),
-        ("DE", "de"),
-        ("pt_BR", "pt"),
-        ("fil", "tl"),
-        ("haw", "haw"),
-    ],
-)
-def test_languages_by_any_of_their_codes(tag: str, code: str) -> None:
-    assert language_code(tag) == code
-
-
-def test_every_language_of_whisper_is_its_own_code() -> None:
-    for language in LANGUAGES:
-        assert language_code(language.code) == language.code

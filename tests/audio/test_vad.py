@@ -20,9 +20,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sottovoce.audio.io import load_audio, open_audio
-from sottovoce.audio.silero import SileroModel, SileroState, load_silero
-from sottovoce.audio.vad import SpeechSegment, speech_segments
-from sottovoce.audio.vad_stream import SpeechEdge, VadStream
+from sottovoce.audio.vad import (
+    SileroModel,
+    SileroState,
+    SpeechEdge,
+    SpeechSegment,
+    VadStream,
+    load_silero,
+    speech_segments,
+)
 from sottovoce.errors import AudioError, OptionError, SessionClosedError
 from sottovoce.options.vad import WINDOW_SAMPLES, VadOptions, VadStreamOptions
 from sottovoce.types import AudioChunk
@@ -57,7 +63,7 @@ def silero() -> SileroModel:
 
 def test_threads_share_one_model_that_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """TorchScript's reader is for one thread at a time, and every session of a server has a detector."""
-    from sottovoce.audio import silero as module
+    from sottovoce.audio import vad as module
 
     module._model_of.cache_clear()
     reading, n_read = threading.Lock(), 0

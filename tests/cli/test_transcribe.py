@@ -27,8 +27,7 @@ from sottovoce.cli.transcribe import transcribe, transcribe_options
 from sottovoce.offline.transcription import FileTranscription
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.vad import WINDOW_VAD, VadOptions
-from sottovoce.text.disfluency_rules import DISFLUENCIES
-from sottovoce.text.verbatim import VERBATIM_PROMPTS
+from sottovoce.text.disfluency import DISFLUENCIES, VERBATIM_PROMPTS
 
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"
 FIVE = FallbackOptions(best_of=5)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from sottovoce.api import Model, load_model
-from sottovoce.audio.vad_stream import VadStream
+from sottovoce.audio.vad import VadStream
 from sottovoce.backends.base import Backend, IncrementalResult, IncrementalWindow, RunningRows
 from sottovoce.engine.batching import Batching, BatchingExecutor
 from sottovoce.engine.calls import CallGenerator, HostCall, IncrementalEncodeCall, Priority, Task

@@ -12,7 +12,7 @@ from sottovoce.errors import OptionError
 from sottovoce.formats.layout import LONGEST_RUN, ReadableCues, ends_with, width
 from sottovoce.formats.subtitles import Cue, one_line
 from sottovoce.options.writer import WriterOptions
-from sottovoce.text.punctuation import SENTENCE_ENDS
+from sottovoce.text.languages import SENTENCE_ENDS
 from sottovoce.types import Segment, Word
 
 SPEED = 17.0

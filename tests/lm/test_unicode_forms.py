@@ -20,9 +20,9 @@ from sottovoce.lm.lexicon import Lexicon, read_lexicon
 from sottovoce.lm.ngram import NgramModel
 from sottovoce.lm.text_fusion import text_fusion
 from sottovoce.options.decoding import DecodingOptions
+from sottovoce.text.normalize import forms_of, ids_by_form, letter_spellings
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.text.unicode_forms import forms_of, ids_by_form, letter_spellings
-from sottovoce.translation.chat_translator import Glossary
+from sottovoce.translation.chat import Glossary
 
 CAFE, CAFE_APART = "caf\u00e9", "cafe\u0301"
 BINARIES = Path(__file__).parent / "binaries"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sottovoce.audio.recording import Recording
-from sottovoce.audio.silero import SileroState
+from sottovoce.audio.vad import SileroState
 from sottovoce.errors import OptionError
 from sottovoce.models.checkpoint.openai import save_openai
 from sottovoce.offline.transcription import FileTranscription

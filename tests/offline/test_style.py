@@ -19,8 +19,8 @@ from sottovoce.offline.transcriber import TranscriptionState
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.transcribe import VERBATIM_LOOPS, TranscribeOptions
+from sottovoce.text.disfluency import VERBATIM_PROMPTS
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.text.verbatim import VERBATIM_PROMPTS
 from sottovoce.types import Segment, Word
 from tests.offline.test_longform import TOKENIZER, at, run, rustle, script
 from tests.offline.test_regroup import spoken

@@ -10,8 +10,7 @@ import pytest
 from torch import Tensor
 
 from sottovoce.audio.recording import Recording
-from sottovoce.audio.silero import SileroState
-from sottovoce.audio.vad import SpeechFinder
+from sottovoce.audio.vad import SileroState, SpeechFinder
 from sottovoce.offline.hallucination import VoiceFinder
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import TranscribeOptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from sottovoce.audio.recording import Recording
-from sottovoce.audio.silero import SpeechModel
+from sottovoce.audio.vad import SpeechModel
 from sottovoce.backends.base import Backend
 from sottovoce.decoding.search import Fusion
 from sottovoce.offline.longform import transcriber_for, transcription_of

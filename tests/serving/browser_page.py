@@ -26,8 +26,8 @@ from sottovoce.audio.io import load_audio
 from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.scheduling import load_forecast
 from sottovoce.serving.settings import Access, TranslationSettings, Work
-from sottovoce.speakers.base import Floats
 from sottovoce.speakers.live_speakers import LiveSpeakers
+from sottovoce.speakers.networks import Floats
 from sottovoce.translation.chat import ChatServer
 from tests.serving.conversation import SENTENCES, TALK, TalkModel
 from tests.serving.servers import CLIPS, SlowModel, serving

@@ -18,8 +18,7 @@ from sottovoce.api import Model
 from sottovoce.serving.apis import sottovoce_live
 from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.settings import TranslationSettings
-from sottovoce.translation.chat import ChatServer
-from sottovoce.translation.chat_translator import Glossary
+from sottovoce.translation.chat import ChatServer, Glossary
 from sottovoce.translation.live_translator import LiveTranslation, LiveTranslator
 from sottovoce.translation.whisper_translate import N_NEW_WORDS, WhisperTranslator
 from tests.serving.servers import SlowModel, serving

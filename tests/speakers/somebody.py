@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sottovoce.speakers.base import Floats, VoiceDistances
 from sottovoce.speakers.live_speakers import LiveSpeakers
+from sottovoce.speakers.networks import Floats, VoiceDistances
 from sottovoce.types import SAMPLE_RATE
 
 

@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from sottovoce.speakers.base import Floats
-from sottovoce.speakers.clustering import groups_after, mean_linkage, speaker_vectors, unit
+from sottovoce.speakers.diarize import groups_after, mean_linkage, speaker_vectors, unit
+from sottovoce.speakers.networks import Floats
 
 
 def plain_joins(vectors: Floats) -> list[tuple[frozenset[int], float]]:
@@ -93,7 +93,7 @@ def test_most_and_least_hold() -> None:
 
 
 def test_a_long_recording_is_thinned_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sottovoce.speakers.clustering.MOST_VECTORS", 30)
+    monkeypatch.setattr("sottovoce.speakers.diarize.MOST_VECTORS", 30)
     vectors, owners = voices([90, 60, 50])
     assert agree(vectors, speakers(vectors, least_weight=10.0), owners)
 

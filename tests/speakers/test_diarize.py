@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from sottovoce.audio.recording import Recording
 from sottovoce.evaluation.diarization import diarization_errors
 from sottovoce.options.speakers import SpeakerOptions
-from sottovoce.speakers.diarize import ClusteringDiarizer, active_spans, assign_speakers, most_active
-from sottovoce.speakers.speaker_names import letter, name_turns
+from sottovoce.speakers.diarize import ClusteringDiarizer, DiarizedWindow, assign_speakers, most_active
+from sottovoce.speakers.labels import letter, letter_index, name_turns
 from sottovoce.types import Turn
 from tests.speakers.tones import ToneSpeakers, ToneVoices, recording
 
@@ -80,8 +79,6 @@ def test_windows_cover_the_recording_however_it_is_read() -> None:
 
 
 def test_no_two_of_a_window_are_one_speaker_while_there_are_enough() -> None:
-    from sottovoce.speakers.diarize import DiarizedWindow
-
     centres = np.eye(2, 3, dtype=np.float32)
     vectors = np.array([[1, 0, 0], [0.9, 0.1, 0], [0.8, 0, 0.2]], np.float32)
     window = DiarizedWindow(np.zeros((4, 3), np.float32), vectors, np.array([2.0, 2.0, 0.0], np.float32))
@@ -96,34 +93,6 @@ def test_as_many_are_heard_as_speak() -> None:
     assert heard.tolist() == [[True, True, False], [False, True, False], [False, False, False]]
 
 
-def test_stretches() -> None:
-    active = np.array([True, True, False, True])
-    assert active_spans(active) == [(0, 2), (3, 4)]
-    assert active_spans(np.zeros(3, bool)) == []
-
-
-def test_names() -> None:
-    assert [letter(index) for index in (0, 1, 25, 26, 27, 701, 702)] == [
-        "A",
-        "B",
-        "Z",
-        "AA",
-        "AB",
-        "ZZ",
-        "AAA",
-    ]
-    turns = name_turns([(5.0, 6.0, "x"), (1.0, 2.0, "y")])
-    assert turns == [Turn(1.0, 2.0, "A"), Turn(5.0, 6.0, "B")]
-
-
-def test_tones_are_told_apart_by_the_stand_in() -> None:
-    """What the tests above stand on."""
-    samples = torch.from_numpy(recording((Turn(0.0, 5.0, "low"), Turn(2.0, 5.0, "high")), 5.0))
-    activity = ToneSpeakers().activity(samples[None])[0]
-    assert activity[:100].sum(1).max() == 1
-    assert activity[150:].sum(1).min() == 2
-
-
 def test_known_voices_have_their_names() -> None:
     known = {"Anna": recording((Turn(0.0, 2.0, "low"),), 2.0), "Nobody": np.zeros(32_000, np.float32)}
     turns = found(replace(AUTO, known=known))
@@ -131,5 +100,10 @@ def test_known_voices_have_their_names() -> None:
     assert [turn.speaker for turn in turns if turn.start < 4.5 < turn.end] == ["Anna"]
 
 
-def test_letters_are_no_known_names() -> None:
-    assert name_turns([(0.0, 1.0, 7), (1.0, 2.0, 8)], {8: "A"}) == [Turn(0.0, 1.0, "B"), Turn(1.0, 2.0, "A")]
+def test_names_are_letters_in_the_order_of_turns() -> None:
+    places = (0, 1, 25, 26, 27, 701, 702)
+    assert [letter(place) for place in places] == ["A", "B", "Z", "AA", "AB", "ZZ", "AAA"]
+    assert [letter_index(letter(place)) for place in places] == list(places)
+    turns = [(5.0, 6.0, 7), (1.0, 2.0, 8)]
+    assert name_turns(turns) == [Turn(1.0, 2.0, "A"), Turn(5.0, 6.0, "B")]
+    assert name_turns(turns, {7: "A"}) == [Turn(1.0, 2.0, "B"), Turn(5.0, 6.0, "A")]

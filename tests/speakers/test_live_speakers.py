@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from sottovoce.errors import OptionError
 from sottovoce.options.speakers import SpeakerOptions
-from sottovoce.speakers.base import Floats
 from sottovoce.speakers.choose import make_live_speakers
-from sottovoce.speakers.live_speakers import LiveSpeakerOptions, LiveSpeakers
-from sottovoce.speakers.speaker_names import letter, letter_index
+from sottovoce.speakers.live_speakers import LiveSpeakers
+from sottovoce.speakers.networks import Floats
 from sottovoce.types import SAMPLE_RATE, Samples, Turn, Word
 from tests.speakers.tones import ToneSpeakers, ToneVoices, recording
 
 TALK = (Turn(0.0, 4.0, "low"), Turn(4.0, 8.0, "high"), Turn(8.0, 11.0, "low"), Turn(11.0, 15.0, "middle"))
 
 
-def speakers(options: SpeakerOptions | None = None, **live: float) -> LiveSpeakers:
-    return LiveSpeakers(ToneSpeakers(), ToneVoices(), options, replace(LiveSpeakerOptions(), **live))
+def speakers(options: SpeakerOptions | None = None) -> LiveSpeakers:
+    return LiveSpeakers(ToneSpeakers(), ToneVoices(), options)
 
 
 def words(start_s: float, end_s: float) -> list[Word]:
@@ -67,6 +65,12 @@ def test_when_an_utterance_ends_its_speakers_are_known() -> None:
     live.push(recording(TALK, 15.0), is_speech=True)
     found = names(live.relabel(words(0.0, 15.0)))
     assert found == ["A"] * 8 + ["B"] * 8 + ["A"] * 6 + ["C"] * 8
+    two, silent = speakers(SpeakerOptions(n_speakers=2)), speakers()
+    two.push(recording(TALK, 15.0), is_speech=True)
+    assert set(names(two.relabel(words(0.0, 15.0)))) == {"A", "B"}
+    silent.push(recording(TALK, 15.0), is_speech=False)
+    assert names(silent.relabel(words(0.0, 15.0))) == [None] * 30
+    assert silent.n_samples == 15 * SAMPLE_RATE
 
 
 def test_names_stay_with_voices() -> None:
@@ -79,12 +83,6 @@ def test_names_stay_with_voices() -> None:
     assert names(live.label(words(8.0, 11.0))) == ["A"] * 6
 
 
-def test_there_are_no_more_speakers_than_given() -> None:
-    live = speakers(SpeakerOptions(n_speakers=2))
-    live.push(recording(TALK, 15.0), is_speech=True)
-    assert set(names(live.relabel(words(0.0, 15.0)))) == {"A", "B"}
-
-
 @pytest.mark.parametrize("step", [1600, 5000, 240_000])
 def test_however_the_sound_is_cut(step: int) -> None:
     samples = recording(TALK, 15.0)
@@ -93,13 +91,6 @@ def test_however_the_sound_is_cut(step: int) -> None:
     for start in range(0, len(samples), step):
         cut.push(samples[start : start + step], is_speech=True)
     assert names(cut.relabel(words(0.0, 15.0))) == names(whole.relabel(words(0.0, 15.0)))
-
-
-def test_where_nobody_speaks_nothing_is_heard() -> None:
-    live = speakers()
-    live.push(recording(TALK, 15.0), is_speech=False)
-    assert names(live.relabel(words(0.0, 15.0))) == [None] * 30
-    assert live.n_samples == 15 * SAMPLE_RATE
 
 
 def test_another_session_knows_the_voices() -> None:
@@ -130,16 +121,12 @@ def test_other_engines_are_refused() -> None:
     assert make_live_speakers(live) is live
 
 
-def test_letters_are_places() -> None:
-    assert [letter_index(letter(index)) for index in (0, 1, 25, 26, 701, 702)] == [0, 1, 25, 26, 701, 702]
-
-
 def test_who_spoke_long_ago_is_known_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sottovoce.speakers.live_speakers.MOST_VECTORS", 20)
     live = speakers()
     live.push(recording(TALK, 15.0)[: 8 * SAMPLE_RATE], is_speech=True)
-    long_turn = recording((Turn(0.0, 60.0, "low"),), 60.0)
-    for _ in range(5):
+    long_turn = recording((Turn(0.0, 40.0, "low"),), 40.0)
+    for _ in range(3):
         live.push(long_turn, is_speech=True)
         live.relabel(words(live.n_samples / SAMPLE_RATE - 10.0, live.n_samples / SAMPLE_RATE))
     at = live.n_samples / SAMPLE_RATE
@@ -168,7 +155,7 @@ def test_what_is_no_voice_is_not_known(vector: Floats) -> None:
     assert not live.voices
 
 
-def test_names_have_an_end_and_come_once() -> None:
+def test_names_are_limited_and_come_once() -> None:
     live = speakers()
     live.add_voices({str(n): np.ones(3, np.float32) for n in range(100)})
     with pytest.raises(OptionError, match="at most 100, got 101"):

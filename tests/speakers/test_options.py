@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from sottovoce.errors import OptionError
@@ -37,22 +39,19 @@ def test_what_is_no_number_of_speakers(wish: Speakers) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    "values",
     [
-        ("most", 0),
-        ("engine", "other"),
-        ("distance", 0.0),
-        ("distance", float("nan")),
-        ("least_speech_s", -1.0),
-        ("least_speech_s", float("inf")),
+        {"most": 0},
+        {"engine": "other"},
+        {"distance": 0.0},
+        {"distance": float("nan")},
+        {"least_speech_s": -1.0},
+        {"least_speech_s": float("inf")},
+        {"least": 0},
+        {"least": 3, "most": 2},
+        {"least": 3, "n_speakers": 2},
     ],
 )
-def test_values_out_of_range(name: str, value: object) -> None:
+def test_values_out_of_range_or_that_contradict_each_other(values: dict[str, Any]) -> None:
     with pytest.raises(OptionError, match="expected"):
-        SpeakerOptions(**{name: value})  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("bounds", [{"least": 0}, {"least": 3, "most": 2}, {"least": 3, "n_speakers": 2}])
-def test_bounds_that_contradict_each_other(bounds: dict[str, int]) -> None:
-    with pytest.raises(OptionError, match="expected"):
-        SpeakerOptions(**bounds)  # type: ignore[arg-type]
+        SpeakerOptions(**values)

@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sottovoce.speakers.word_speakers import SpeakerLabels, shared_out
+from sottovoce.speakers.labels import SpeakerLabels, shared_out
 from sottovoce.types import Segment, Token, Turn, Word
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sottovoce.speakers.base import Floats, VoiceDistances
+from sottovoce.speakers.networks import Floats, VoiceDistances
 from sottovoce.types import SAMPLE_RATE, Samples, Turn
 
 PITCHES = {"low": 300.0, "middle": 900.0, "high": 2100.0}

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sottovoce.audio.vad_stream import VadStream
+from sottovoce.audio.vad import VadStream
 from sottovoce.backends.base import Backend, IncrementalWindow
 from sottovoce.engine.executor import LocalExecutor
 from sottovoce.language.probe import ProbeOptions

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sottovoce.audio.mel import mel_to_hz
-from sottovoce.audio.silero import SileroState
+from sottovoce.audio.vad import SileroState
 from sottovoce.options.vad import WINDOW_SAMPLES
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import SAMPLE_RATE, Samples

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sottovoce.audio.vad_stream import VadStream
+from sottovoce.audio.vad import VadStream
 from sottovoce.engine.calls import AlignAttCall, LanguageProbeCall, ModelCall
 from sottovoce.engine.executor import LocalExecutor
 from sottovoce.language.probe import ProbeOptions

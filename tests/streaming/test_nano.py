@@ -11,7 +11,7 @@ import pytest
 from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel, window_features
-from sottovoce.audio.vad_stream import VadStream
+from sottovoce.audio.vad import VadStream
 from sottovoce.backends.base import EXACT
 from sottovoce.decoding.decode import decode
 from sottovoce.language.probe import LanguageProbe

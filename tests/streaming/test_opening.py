@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from sottovoce.api import Model, load_model
-from sottovoce.audio import silero
+from sottovoce.audio import vad
 from sottovoce.audio.io import load_audio
-from sottovoce.audio.vad_stream import VadStream
+from sottovoce.audio.vad import VadStream
 from sottovoce.backends.base import EncoderMode, IncrementalResult, IncrementalWindow
 from sottovoce.language.probe import ProbeOptions
 from sottovoce.streaming import alignatt
@@ -76,7 +76,7 @@ def test_what_sessions_share_is_made_once(monkeypatch: pytest.MonkeyPatch) -> No
     Session(model, TOKENIZER, options, vad=VadStream())
     monkeypatch.setattr(Tokenizer, "encode", refuse)
     monkeypatch.setattr(alignatt, "suppressed_tokens", refuse)
-    monkeypatch.setattr(silero, "_read_weights", refuse)
+    monkeypatch.setattr(vad, "_read_weights", refuse)
     second = Session(model, TOKENIZER, options, vad=VadStream())
     assert second.languages == TOKENIZER.language_codes
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sottovoce.audio.vad_stream import VadStream
+from sottovoce.audio.vad import VadStream
 from sottovoce.streaming.session import IDLE_S, ONSET_S, SchedulePoint, UpdateSchedule
 from sottovoce.types import SAMPLE_RATE, Samples
 from tests.streaming.speech import ToneDetector, say, silence

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from sottovoce.audio.vad_stream import VadStream
+from sottovoce.audio.vad import VadStream
 from sottovoce.errors import AudioError, OptionError, SessionClosedError
 from sottovoce.language.probe import ProbeOptions
 from sottovoce.streaming.options import StreamOptions

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sottovoce.errors import OptionError
-from sottovoce.text.disfluency import clean_text
-from sottovoce.text.disfluency_rules import DISFLUENCIES
+from sottovoce.text.disfluency import DISFLUENCIES, clean_text
 
 EXAMPLES = {
     "en": (

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import gzip
 import io
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import click
-import numpy as np
 import pytest
 
 from sottovoce.archive.listing import list_recordings
 from sottovoce.cli.align import read_text as text_to_align
 from sottovoce.cli.ctc_decode import read_emissions, read_priors
-from sottovoce.cli.main import run
 from sottovoce.cli.serve import read_toml
 from sottovoce.cli.serve_app import api_keys
 from sottovoce.decoding.ctc.labels import read_labels
@@ -31,7 +28,7 @@ from sottovoce.models.checkpoint.huggingface import read_json
 from sottovoce.serving.access.api_keys import read_keys
 from sottovoce.serving.settings import read_secret
 from sottovoce.text.files import decode_text, read_lines, read_text
-from sottovoce.translation.chat_translator import Glossary
+from sottovoce.translation.chat import Glossary
 
 ARPA = "\\data\\\nngram 1=2\n\n\\1-grams:\n-1\té\n-0.5\t</s>\n\n\\end\\\n"
 SRT = "1\n00:00:01,000 --> 00:00:02,000\nGrüße\n"
@@ -128,20 +125,6 @@ def test_lists_of_the_reports(shared_dir: Path) -> None:
     (entry,) = read_manifest(folder / "manifest-bom.jsonl")
     assert entry.path.is_file()
     assert entry.language == "en"
-
-
-def test_a_manifest_of_emissions_has_a_byte_order_mark(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    np.save(tmp_path / "one.npy", np.log(np.array([[0.1, 0.9], [0.9, 0.1]], np.float32)))
-    (tmp_path / "labels.txt").write_text("-\na\n", encoding="utf-8-sig")
-    (tmp_path / "dev.jsonl").write_text(
-        json.dumps({"emissions": "one.npy", "text": "a"}) + "\n", encoding="utf-8-sig"
-    )
-    labels, manifest = str(tmp_path / "labels.txt"), str(tmp_path / "dev.jsonl")
-    assert run(["ctc", "tune", manifest, "--labels", labels, "--beam-size", "2"]) == 0, (
-        capsys.readouterr().err
-    )
 
 
 def test_standard_input_is_text_as_well(monkeypatch: pytest.MonkeyPatch) -> None:

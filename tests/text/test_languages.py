@@ -20,11 +20,12 @@ from sottovoce.text.languages import (
     UNSPACED,
     LanguageChoice,
     find_language,
+    language_code,
     language_codes,
     language_name,
 )
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.translation.chat_translator import Chat, ChatTranslator
+from sottovoce.translation.chat import Chat, ChatTranslator
 
 
 def test_codes_are_unique_and_count_as_in_the_vocabularies() -> None:
@@ -44,7 +45,7 @@ def test_every_code_name_and_alias_in_any_case_gives_the_code() -> None:
     names = [(name, x.code) for x in LANGUAGES for name in (x.code, x.name, *x.aliases)]
     assert len({name.casefold() for name, _ in names}) == len(names)
     for name, code in names:
-        assert find_language(name) == find_language(f" {name.upper()} ") == code
+        assert find_language(name) == find_language(f" {name.upper()} ") == language_code(name) == code
         assert language_name(name).casefold() in {x.name.casefold() for x in LANGUAGES if x.code == code}
 
 

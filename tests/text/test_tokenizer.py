@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
@@ -12,7 +13,14 @@ from hypothesis import strategies as st
 
 from sottovoce.errors import OptionError
 from sottovoce.text.languages import language_codes
-from sottovoce.text.tokenizer import N_VOCAB_99, N_VOCAB_100, N_VOCAB_ENGLISH, Tokenizer
+from sottovoce.text.tokenizer import (
+    N_VOCAB_99,
+    N_VOCAB_100,
+    N_VOCAB_ENGLISH,
+    Detokenizer,
+    PieceTable,
+    Tokenizer,
+)
 
 VOCABULARIES = (N_VOCAB_ENGLISH, N_VOCAB_99, N_VOCAB_100)
 
@@ -166,6 +174,71 @@ def test_words_of_unspaced_languages_are_characters() -> None:
     words, word_tokens = tokenizer.split_to_word_tokens(tokenizer.encode("龘鑫"))
     assert words == ["龘", "鑫"]
     assert all(len(tokens) > 1 for tokens in word_tokens)
+
+
+FULL = Tokenizer.for_model(N_VOCAB_99, language="de")
+TRAINED = [token for word in (" und", " die", "en", "ch", " s", "ß") for token in FULL.encode(word)]
+SMALL = FULL.with_pieces([*TRAINED, FULL.sot, FULL.timestamp_begin])
+
+
+@settings(deadline=None)
+@given(st.text())
+def test_the_text_stays_and_no_other_token_is_used(text: str) -> None:
+    tokens = SMALL.encode(text)
+    assert SMALL.decode(tokens) == text
+    allowed = set(TRAINED)
+    assert all(token in allowed or len(SMALL.token_bytes(token)) == 1 for token in tokens)
+
+
+def test_all_pieces_allowed_changes_nothing_where_bpe_is_shortest() -> None:
+    tokenizer = FULL.with_pieces(range(FULL.eot))
+    text = " Der Zug hält in Ulm und fährt weiter."
+    assert tokenizer.encode(text) == FULL.encode(text)
+
+
+def test_the_fewest_pieces_win_and_ties_go_to_longer_ones() -> None:
+    single = {bytes([value]): value for value in range(256)}
+    pieces = PieceTable.of(single | {b"ab": 300, b"abc": 301, b"cde": 302, b"de": 303})
+    assert pieces.cut(b"abcde") == [300, 302]
+    assert pieces.cut(b"abcdex") == [300, 302, ord("x")]
+    assert pieces.cut(b"") == []
+
+
+def test_the_rest_of_the_tokenizer_is_the_same() -> None:
+    assert SMALL.sot_sequence == FULL.sot_sequence
+    assert SMALL.with_language("fr").pieces is SMALL.pieces
+    assert SMALL.non_speech_tokens == FULL.non_speech_tokens
+
+
+ANY_TOKENS = st.lists(st.integers(0, N_VOCAB_100 - 1), max_size=40)
+
+
+def chunks(tokens: list[int], cuts: list[int]) -> list[list[int]]:
+    edges = [0, *sorted(cut % (len(tokens) + 1) for cut in cuts), len(tokens)]
+    return [tokens[a:b] for a, b in pairwise(edges)]
+
+
+@settings(deadline=None)
+@given(st.text() | ANY_TOKENS, st.lists(st.integers(0, 1000)))
+def test_text_in_chunks_equals_decoding_at_once(text: str | list[int], cuts: list[int]) -> None:
+    tokenizer = Tokenizer.for_model(N_VOCAB_100)
+    tokens = tokenizer.encode(text) if isinstance(text, str) else text
+    detokenizer = Detokenizer(tokenizer)
+    pieces = [detokenizer.push(chunk) for chunk in chunks(tokens, cuts)]
+    assert "".join(pieces) + detokenizer.flush() == tokenizer.decode(tokens)
+    assert detokenizer.pending == b""
+
+
+def test_half_a_character_is_held_back() -> None:
+    tokenizer = Tokenizer.for_model(N_VOCAB_100)
+    tokens = tokenizer.encode("𪚥")
+    assert len(tokens) == 4
+    detokenizer = Detokenizer(tokenizer)
+    assert [detokenizer.push([token]) for token in tokens] == ["", "", "", "𪚥"]
+    detokenizer.push(tokens[:1])
+    assert detokenizer.pending == "𪚥".encode()[:1]
+    assert detokenizer.flush() == "\ufffd"
+    assert detokenizer.push(tokens) == "𪚥"
 
 
 @pytest.fixture(scope="module")

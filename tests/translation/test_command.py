@@ -107,14 +107,13 @@ DECODED = DecodingOptions(sample_len=20)
     "options",
     [
         TranscribeOptions(DECODED, mode="vad", channels="apart", batch_size=2),
-        TranscribeOptions(DECODED, channels="energy"),
         TranscribeOptions(
             DECODED, follow_languages=True, hallucination_silence_threshold=2.0, word_timestamps=True
         ),
         TranscribeOptions(replace(DECODED, speaker_turns=True)),
         TranscribeOptions(replace(DECODED, prefix="Ganz gewiss")),
     ],
-    ids=["apart", "energy", "follow", "tinydiarize", "prefix"],
+    ids=["apart", "follow", "tinydiarize", "prefix"],
 )
 def test_the_english_is_heard_whatever_was_asked_for_of_the_transcript(options: TranscribeOptions) -> None:
     model = load_model("nano", device="cpu")

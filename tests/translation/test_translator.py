@@ -13,9 +13,8 @@ import pytest
 from sottovoce.errors import OptionError, TranslationError
 from sottovoce.formats.base import TranscriptInfo, as_bytes
 from sottovoce.formats.writers import FORMATS, writer_for
-from sottovoce.translation.chat import ChatServer
-from sottovoce.translation.chat_translator import ChatTranslator, Glossary
-from sottovoce.translation.sentences import sentences
+from sottovoce.translation.chat import ChatServer, ChatTranslator, Glossary
+from sottovoce.translation.live_translator import sentences
 from sottovoce.types import Segment, Word
 from tests.formats.transcripts import shown
 from tests.translation.server import Answer, completion, stand_in, upper
@@ -32,11 +31,7 @@ def test_segments_are_joined_to_sentences() -> None:
     assert [one.text for one in whole] == [" Erst das und dann jenes.", " Neu", " beginnt"]
     assert [one.id for one in whole] == [0, 1, 2]
     assert (whole[0].start, whole[0].end) == (0.0, 3.5)
-
-
-def test_languages_and_speakers_are_not_joined() -> None:
-    parts = [said(0, "Erst"), said(1, "then", "en")]
-    assert len(list(sentences(parts))) == 2
+    assert len(list(sentences([said(0, "Erst"), said(1, "then", "en")]))) == 2
 
 
 def test_each_sentence_is_asked_with_those_before_it() -> None:
@@ -72,22 +67,13 @@ def test_terms_are_told_where_they_are_said(tmp_path: Path) -> None:
     assert server.keys == [None, None]
 
 
-def test_what_is_in_the_language_already_is_not_asked() -> None:
-    with stand_in(upper) as server:
-        translator = ChatTranslator(ChatServer(server.url, "tiny"), "fr")
-        assert translator.text(" Bonjour.", "fr") == "Bonjour."
-    assert server.asked == []
-
-
 def test_a_sentence_has_no_translation_that_says_the_same() -> None:
-    segments = [
-        Segment(0, 0.0, 1.0, " Bonjour.", "fr"),
-        Segment(1, 1.0, 2.0, " Danke.", "de"),
-        Segment(2, 2.0, 3.0, " OK.", "de"),
-    ]
+    texts = [("Bonjour.", "fr"), ("Danke.", "de"), ("OK.", "de")]
+    segments = [said(number, *one) for number, one in enumerate(texts)]
     with stand_in(upper) as server:
         translated = list(ChatTranslator(ChatServer(server.url, "tiny"), "fr").segments(segments))
     assert [one.translation for one in translated] == [None, "DANKE.", None]
+    assert [asked["messages"][-1]["content"] for asked in server.asked] == ["Danke.", "OK."]
 
 
 def test_answers_are_tidied() -> None:
@@ -147,9 +133,6 @@ def test_a_server_that_is_not_there_is_told() -> None:
 def test_wrong_servers_are_told(url: str, model: str, key: str | None) -> None:
     with pytest.raises(OptionError, match="expected"):
         ChatServer(url, model, key)
-
-
-def test_the_key_is_not_shown() -> None:
     assert "secret" not in repr(ChatServer("http://x", "m", "secret"))
 
 

@@ -15,12 +15,10 @@ from sottovoce.audio.io import load_audio
 from sottovoce.backends.base import Capabilities
 from sottovoce.cli.main import run
 from sottovoce.engine.calls import CallGenerator
-from sottovoce.errors import OptionError
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.translation.live_translator import LiveTranslator, SourceText
 from sottovoce.translation.whisper_translate import WhisperTranslator
 from sottovoce.types import SAMPLE_RATE, Samples
-from tests.translation.server import stand_in, upper
 
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"
 ENGLISH = ["--translate-to", "en"]
@@ -29,10 +27,10 @@ ENGLISH = ["--translate-to", "en"]
 class Listening:
     """Stands for a model: notes what it is given to read."""
 
-    def __init__(self, *, is_multilingual: bool = True) -> None:
+    def __init__(self) -> None:
         self.name = "listening"
         self.backend = SimpleNamespace(capabilities=Capabilities(attention=False))
-        self.tokenizer = SimpleNamespace(is_multilingual=is_multilingual)
+        self.tokenizer = SimpleNamespace(is_multilingual=True)
         self.asked: list[tuple[Samples, str, str]] = []
 
     def transcribe(self, source: Samples, *, language: str, task: str, options: Any) -> Any:
@@ -45,10 +43,6 @@ def again() -> CallGenerator[Any]:
     return SimpleNamespace(text="heard again")
 
 
-def own(model: Listening) -> WhisperTranslator:
-    return WhisperTranslator(model)  # type: ignore[arg-type]
-
-
 def counting(seconds: float, start_s: float = 0.0) -> Samples:
     """Samples that tell where they are: the second, over 1000."""
     first = round(start_s * SAMPLE_RATE)
@@ -59,64 +53,50 @@ def said(start: float, end: float, language: str = "de", *, is_whole: bool = Tru
     return SourceText(start, end, " so", language, is_whole)
 
 
-def test_the_words_audio_alone_is_read_in_its_language() -> None:
-    model = Listening()
-    translator = own(model)
+@pytest.fixture
+def model() -> Listening:
+    return Listening()
+
+
+@pytest.fixture
+def translator(model: Listening) -> WhisperTranslator:
+    return WhisperTranslator(model)  # type: ignore[arg-type]
+
+
+def test_the_words_audio_alone_is_read_in_its_language(
+    model: Listening, translator: WhisperTranslator
+) -> None:
     for second in range(8):
         translator.push(counting(1.0, second))
     assert translator.translate(said(2.0, 5.0)) == "heard again"
     ((heard, language, task),) = model.asked
     assert (language, task) == ("de", "translate")
     np.testing.assert_allclose(heard[[0, -1]] * 1000, [1.5, 5.5], atol=1e-3)
+    assert translator.translate(SourceText(5.0, 7.0, " It is so.", "en", True)) == "It is so."
+    assert len(model.asked) == 1
 
 
-def test_what_a_final_told_is_not_heard_again() -> None:
-    model = Listening()
-    translator = own(model)
+@pytest.mark.parametrize(("is_whole", "start_s"), [(True, 5.0), (False, 4.6)])
+def test_audio_is_kept_until_the_utterance_has_ended(
+    is_whole: bool, start_s: float, model: Listening, translator: WhisperTranslator
+) -> None:
     translator.push(counting(8.0))
-    translator.translate(said(2.0, 5.0))
+    translator.translate(said(2.0, 5.0, is_whole=is_whole))
     translator.translate(said(5.1, 7.0))
-    assert model.asked[1][0][0] * 1000 == pytest.approx(5.0, abs=1e-3)
+    assert model.asked[1][0][0] * 1000 == pytest.approx(start_s, abs=1e-3)
 
 
-def test_what_goes_on_is_kept() -> None:
-    model = Listening()
-    translator = own(model)
-    translator.push(counting(8.0))
-    translator.translate(said(2.0, 4.0, is_whole=False))
-    translator.translate(said(2.0, 7.0))
-    assert model.asked[1][0][0] * 1000 == pytest.approx(1.5, abs=1e-3)
-
-
-def test_long_silence_is_let_go() -> None:
-    model = Listening()
-    translator = own(model)
+def test_audio_of_a_minute_is_kept_and_of_a_long_push_all(
+    model: Listening, translator: WhisperTranslator
+) -> None:
     for second in range(100):
         translator.push(counting(1.0, second))
     assert translator.translate(said(2.0, 5.0)) == ""
     assert model.asked == []
-
-
-def test_all_of_a_long_push_is_there() -> None:
-    model = Listening()
-    translator = own(model)
-    translator.push(counting(100.0))
-    translator.translate(said(2.0, 5.0))
-    translator.translate(said(92.0, 95.0))
+    translator.push(counting(100.0, 100.0))
+    translator.translate(said(102.0, 105.0))
+    translator.translate(said(192.0, 195.0))
     assert [len(heard) / SAMPLE_RATE for heard, _, _ in model.asked] == pytest.approx([4.0, 4.0], abs=0.01)
-
-
-def test_english_stays_as_it_is() -> None:
-    model = Listening()
-    translator = own(model)
-    translator.push(counting(4.0))
-    assert translator.translate(SourceText(0.0, 2.0, " It is so.", "en", True)) == "It is so."
-    assert model.asked == []
-
-
-def test_a_model_of_english_alone_cannot() -> None:
-    with pytest.raises(OptionError, match="English-only model"):
-        own(Listening(is_multilingual=False))
 
 
 @pytest.fixture(scope="module")
@@ -162,16 +142,6 @@ def test_the_command_tells_both_and_leaves_the_original(capsys: pytest.CaptureFi
     english = [number for number, one in finals.items() if one["language"] == "en"]
     assert english
     assert [whole[number]["text"] for number in english] == [finals[n]["text"].strip() for n in english]
-
-
-def test_a_server_that_is_given_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
-    with stand_in(upper) as server:
-        words = ["--translation-url", server.url, "--translation-model", "tiny"]
-        events = events_of(capsys, str(CLIPS / "de.flac"), "-l", "de", *ENGLISH, *words)
-    finals = [one["text"].strip() for one in events if one["type"] == "final"]
-    whole = [one["text"] for one in events if one["type"] == "translation" and one["final"]]
-    assert finals
-    assert whole == [text.upper() for text in finals]
 
 
 def test_an_english_only_model_is_one_line(

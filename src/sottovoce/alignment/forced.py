@@ -3,30 +3,36 @@
 A recording of up to 29 s is one window. In a longer one the text is first placed roughly: by the times of
 the transcript that is refined, or by transcribing the recording once and pairing its words with those of
 the text; words without a time are placed between the others by their letters. Windows are cut in the
-longest pauses between words. Then the words of each window are timed, and moved to the speech: by
-loudness, which tells the beginning and end of speech more closely than a detector with frames of 32 ms
-that holds on over pauses.
+longest pauses between words. Then the words of each window are timed, by the decoder's attention or by
+the path of a CTC head, and moved to the speech: by loudness, which gives the beginning and end of speech
+more closely than a detector with frames of 32 ms that holds on over pauses.
 """
 
 from __future__ import annotations
 
 import logging
+import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from sottovoce.alignment.aligners import AttentionAligner, CtcAligner, in_order, move_to_speech
 from sottovoce.alignment.given_text import Line, Unit, letters_of, units_of
 from sottovoce.audio.features import RecordingFeatures
 from sottovoce.audio.mel import MEL_FRAMES_PER_SECOND
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SpeechSegment, speech_segments
 from sottovoce.backends.base import Backend
-from sottovoce.decoding.alignment import TimedWord
+from sottovoce.decoding.alignment import TimedWord, WindowText, align_windows
+from sottovoce.decoding.ctc.align import align
+from sottovoce.decoding.ctc.labels import SEPARATORS
+from sottovoce.decoding.ctc.state import token_times
 from sottovoce.errors import OptionError
+from sottovoce.models.ctc_head import CtcHead
 from sottovoce.offline.longform import transcriber_for, transcription_of
 from sottovoce.offline.words import cut_at_sentence_ends, merge_punctuation, usual_duration
 from sottovoce.options.align import AlignOptions
@@ -36,7 +42,186 @@ from sottovoce.options.transcribe import APPENDED, PREPENDED, TranscribeOptions
 from sottovoce.options.vad import VadOptions
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.text.word_edits import equal_words
-from sottovoce.types import SAMPLE_RATE, AudioChunk, Samples, Segment, Word
+from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, AudioChunk, EncoderOutput, Samples, Segment, Word
+
+logger = logging.getLogger(__name__)
+
+
+def timed_by_attention(
+    backend: Backend, encoded: EncoderOutput, units: Sequence[Unit], tokenizer: Tokenizer
+) -> list[TimedWord]:
+    """Time every unit by the cross-attention of the decoder; seconds from the start of the window."""
+    tokens = tuple(token for unit in units for token in unit.tokens)
+    text = WindowText(tokenizer, tokens, 2 * encoded.n_content_frames[0])
+    found = align_windows(backend, encoded, [text])[0]
+    if [word.tokens for word in found] == [unit.tokens for unit in units]:
+        return found
+    return _regrouped(found, units)
+
+
+def _regrouped(found: Sequence[TimedWord], units: Sequence[Unit]) -> list[TimedWord]:
+    """Join tokens by the units' own bounds, where the words of a window are cut otherwise than those of its
+    lines.
+    """
+    pieces = [piece for word in found for piece in word.pieces]
+    words, done = [], 0
+    for unit in units:
+        own = tuple(pieces[done : done + len(unit.tokens)])
+        done += len(unit.tokens)
+        probability = sum(piece.probability for piece in own) / len(own)
+        words.append(TimedWord(unit.text, unit.tokens, own[0].start, own[-1].end, probability, own))
+    return words
+
+
+class CtcAligner:
+    """Times words by the most probable path of a CTC head that spells the text; letters that it lacks are
+    skipped.
+    """
+
+    def __init__(self, head: CtcHead) -> None:
+        self._head = head
+        self._ids = {name: i for i, name in enumerate(head.labels) if name and i != head.blank}
+        self._gap = next((self._ids[name] for name in SEPARATORS if name in self._ids), None)
+
+    def timed(self, encoded: EncoderOutput, units: Sequence[Unit]) -> list[TimedWord]:
+        """Time every unit; seconds from the start of the window.
+
+        Raises: OptionError for more text than can be said in the window.
+        """
+        emissions = self._head.emissions_of(encoded)
+        n_frames = encoded.n_content_frames[0]
+        labels, owners = self._spelled(units)
+        if not labels:
+            return [TimedWord(unit.text, unit.tokens, 0.0, 0.0, 0.0) for unit in units]
+        spans = align(
+            emissions.log_probs[:1, :n_frames].float().cpu(),
+            torch.tensor([n_frames]),
+            torch.tensor([labels]),
+            torch.tensor([len(labels)]),
+            rows=torch.tensor([0]),
+            blank=self._head.blank,
+        )
+        if not torch.isfinite(spans.score).all() or float(spans.score[0]) < -1e9:
+            raise OptionError(
+                f"text: expected what can be said in {n_frames / FRAMES_PER_SECOND:.1f} s, "
+                f"got {len(labels)} letters"
+            )
+        times = token_times(spans, [len(labels)])[0]
+        return _by_owner(units, owners, times.first, times.last, times.peak)
+
+    def check(self, units: Sequence[Unit]) -> None:
+        """Check that the head has at least one letter of the text.
+
+        Raises: OptionError where nothing would have a time.
+        """
+        if not self._spelled(units)[0]:
+            letters = "".join(sorted(name for name in self._ids if name.isalpha() and len(name) == 1))
+            raise OptionError(
+                f"method 'ctc': expected a text in the letters of the model's head ({letters}), got none of "
+                "them; 'attention' aligns any text"
+            )
+
+    def _spelled(self, units: Sequence[Unit]) -> tuple[list[int], list[int | None]]:
+        """Return the label ids of the text, and the unit of each; separators between words belong to none."""
+        labels: list[int] = []
+        owners: list[int | None] = []
+        for number, unit in enumerate(units):
+            ids = [self._ids[name] for letter in unit.letters if (name := self._name(letter)) is not None]
+            if ids and labels and self._gap is not None and unit.text[:1].isspace():
+                labels.append(self._gap)
+                owners.append(None)
+            labels += ids
+            owners += [number] * len(ids)
+        return labels, owners
+
+    def _name(self, letter: str) -> str | None:
+        return next((name for name in (letter, letter.upper()) if name in self._ids), None)
+
+
+def _by_owner(
+    units: Sequence[Unit],
+    owners: Sequence[int | None],
+    first: Sequence[int],
+    last: Sequence[int],
+    peak: Sequence[float],
+) -> list[TimedWord]:
+    words: list[TimedWord] = []
+    at = 0.0
+    for number, unit in enumerate(units):
+        own = [i for i, owner in enumerate(owners) if owner == number]
+        if own:
+            start, end = first[own[0]] / FRAMES_PER_SECOND, (last[own[-1]] + 1) / FRAMES_PER_SECOND
+            probability = math.exp(sum(peak[i] for i in own) / len(own))
+        else:
+            start, end, probability = at, at, 0.0
+        words.append(TimedWord(unit.text, unit.tokens, start, end, probability))
+        at = end
+    return words
+
+
+SPEECH_REACH_S = 0.4
+"""How far a word next to a pause is stretched to the beginning or end of speech."""
+SHORTEST_S = 0.06
+
+
+def move_to_speech(words: Sequence[TimedWord], speech: Sequence[SpeechSegment]) -> list[TimedWord]:
+    """Move words to the speech that they overlap most: bounds in silence, and those next to a pause.
+
+    speech: in the same seconds as the words. A word that overlaps none by `SHORTEST_S` stays. One with a
+    pause before or after it begins or ends with the speech, if that is within `SPEECH_REACH_S`.
+    """
+    homes = [_home(word, speech) for word in words]
+    spoken = [i for i, home in enumerate(homes) if home is not None and words[i].word.strip(SIGNS)]
+    moved = list(words)
+    for place, i in enumerate(spoken):
+        home = homes[i]
+        assert home is not None
+        before = homes[spoken[place - 1]] if place else None
+        after = homes[spoken[place + 1]] if place + 1 < len(spoken) else None
+        start, end = max(words[i].start, home.start_s), min(words[i].end, home.end_s)
+        if before != home and start - home.start_s <= SPEECH_REACH_S:
+            start = home.start_s
+        if after != home and home.end_s - end <= SPEECH_REACH_S:
+            end = home.end_s
+        moved[i] = replace(words[i], start=start, end=end)
+    return _signs_after(moved, set(spoken))
+
+
+def _signs_after(words: list[TimedWord], spoken: set[int]) -> list[TimedWord]:
+    """Move signs behind the words that they follow, whose ends they would cut off else."""
+    for i in range(1, len(words)):
+        if i not in spoken:
+            least = words[i - 1].end
+            words[i] = replace(words[i], start=max(words[i].start, least), end=max(words[i].end, least))
+    return words
+
+
+SIGNS = " .,;:!?…\"'()[]{}«»“”‘’„¿¡-–—。，！？、：；「」『』"
+
+
+def _home(word: TimedWord, speech: Sequence[SpeechSegment]) -> SpeechSegment | None:
+    """Find the speech that a word overlaps most; None where it overlaps none by `SHORTEST_S`."""
+    best, most = None, SHORTEST_S
+    for segment in speech[bisect_left(speech, word.start, key=lambda one: one.end_s) :]:
+        if segment.start_s >= word.end:
+            break
+        shared = min(word.end, segment.end_s) - max(word.start, segment.start_s)
+        if shared > most:
+            best, most = segment, shared
+    return best
+
+
+def in_order(words: Sequence[TimedWord]) -> list[TimedWord]:
+    """Clip times so that no word begins before the one before it, and none ends after the next one begins."""
+    if not words:
+        return []
+    ordered = [words[0]]
+    for word in words[1:]:
+        start = max(word.start, ordered[-1].start)
+        ordered[-1] = replace(ordered[-1], end=max(ordered[-1].start, min(ordered[-1].end, start)))
+        ordered.append(replace(word, start=start, end=max(start, word.end)))
+    return ordered
+
 
 STEP_SAMPLES = SAMPLE_RATE // 100
 STEP_S = 0.01
@@ -56,7 +241,6 @@ class LevelMeter:
         self._rest: Samples = np.zeros(0, np.float32)
 
     def through(self, chunks: Iterable[AudioChunk]) -> Iterator[AudioChunk]:
-        """Yield the chunks."""
         for chunk in chunks:
             samples = np.concatenate([self._rest, chunk.samples])
             n_whole = len(samples) // STEP_SAMPLES * STEP_SAMPLES
@@ -134,9 +318,9 @@ LONGEST_S = 29.0
 MOST_TOKENS = 400
 EARLIEST_CUT_S = 12.0
 PAUSE_S = 1.5
-"""A window ends at the first pause of this length between words that were heard."""
+"""A window ends at the first pause of this length between words with a rough time."""
 SURE_MARGIN_S, UNSURE_MARGIN_S = 1.0, 3.0
-"""Of audio beyond the outer words of a window: where they were heard, and where they were not."""
+"""Audio beyond the outer words of a window: where they have a rough time, and where they have none."""
 SECONDS_A_LETTER = 0.07
 
 Span = tuple[float, float]
@@ -190,7 +374,8 @@ def plan_windows(units: Sequence[Unit], found: Sequence[Span | None], duration_s
         if end == len(units):
             end_s = min(duration_s, spans[-1][1] + _margin(found, end - 1))
         else:
-            end_s = min(spans[end - 1][1] + _margin(found, end - 1), _middle(spans, end))
+            middle_s = (spans[end - 1][1] + spans[end][0]) / 2
+            end_s = min(spans[end - 1][1] + _margin(found, end - 1), middle_s)
         end_s = min(duration_s, max(end_s, start_s + 0.1), start_s + LONGEST_S + 1.0)
         windows.append(AlignWindow(first, end, start_s, end_s))
         first, floor = end, end_s if end < len(units) else floor
@@ -202,13 +387,8 @@ def _margin(found: Sequence[Span | None], unit: int) -> float:
 
 
 def _is_pause(spans: Sequence[Span], found: Sequence[Span | None], unit: int) -> bool:
-    """Tell whether there is a pause before a unit, between two words that were both found."""
     both_found = found[unit - 1] is not None and found[unit] is not None
     return both_found and spans[unit][0] - spans[unit - 1][1] >= PAUSE_S
-
-
-def _middle(spans: Sequence[Span], unit: int) -> float:
-    return (spans[unit - 1][1] + spans[unit][0]) / 2
 
 
 def _end(units: Sequence[Unit], spans: Sequence[Span], first: int) -> int:
@@ -223,18 +403,10 @@ def _end(units: Sequence[Unit], spans: Sequence[Span], first: int) -> int:
         last += 1
     if last == len(units):
         return last
-    begins_word = [
-        i for i in range(first + 1, last + 1) if units[i].text.startswith(" ") or not _is_sign(units[i])
-    ]
+    begins_word = [i for i in range(first + 1, last + 1) if units[i].text.startswith(" ") or units[i].letters]
     late = [i for i in begins_word if spans[i][0] >= start + EARLIEST_CUT_S] or begins_word or [last]
     return max(late, key=lambda i: (round(spans[i][0] - spans[i - 1][1], 2), i))
 
-
-def _is_sign(unit: Unit) -> bool:
-    return not unit.letters
-
-
-logger = logging.getLogger(__name__)
 
 SPEECH = VadOptions(min_silence_ms=100.0, speech_pad_ms=30.0)
 """Fine enough for the pauses between words."""
@@ -245,9 +417,9 @@ ROUGH = TranscribeOptions(
     mode="vad",
     word_timestamps=True,
 )
-"""How a recording is read to see where its text is: once, greedily."""
+"""Options of the rough transcript, by which the text is located: one greedy pass."""
 LIKELY = 0.2
-"""Mean probability of words below which a text is hardly the recording's (docs/alignment.md)."""
+"""Mean probability of words below which a text probably does not belong to the recording."""
 Progress = Callable[[float, float | None], None]
 
 
@@ -293,9 +465,7 @@ class TextAligner:
         return plan_windows(units, self._rough_times(units, recording), duration_s)
 
     def _rough_times(self, units: Sequence[Unit], recording: Recording) -> list[Span | None]:
-        """Find the words of the text in one rough transcript of the recording: their times, None where not
-        found.
-        """
+        """Return the times of the words in a rough transcript of the recording, None where not found."""
         words = [(word, key) for word in self._rough(recording) if (key := letters_of(word.word))]
         given = [i for i, unit in enumerate(units) if unit.letters]
         pairs = equal_words([units[i].letters for i in given], [key for _, key in words])
@@ -325,8 +495,11 @@ class TextAligner:
         features.drop_before(first_frame)
         mel = features.window(first_frame, end_frame, n_frames=2 * self.backend.dims.n_audio_ctx)
         encoded = self.backend.encode(mel)
-        aligner = self.ctc or AttentionAligner(self.backend)
-        words = aligner.timed(encoded, units[window.first : window.end], self.tokenizer)
+        own = units[window.first : window.end]
+        if self.ctc is not None:
+            words = self.ctc.timed(encoded, own)
+        else:
+            words = timed_by_attention(self.backend, encoded, own, self.tokenizer)
         if self.on_progress is not None:
             self.on_progress(window.end_s, duration_s)
         return [shifted(word, first_frame / MEL_FRAMES_PER_SECOND) for word in words]

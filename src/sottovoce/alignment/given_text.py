@@ -92,28 +92,27 @@ def _times(line: Line, words: Sequence[str]) -> Sequence[tuple[float, float] | N
     """
     if line.segment is None:
         return [None] * len(words)
-    clock = _Letters(line.segment)
+    spans = _letter_spans(line.segment)
     lengths = [len(letters_of(word)) for word in words]
     total = max(1, sum(lengths))
     times, done = [], 0
     for length in lengths:
-        times.append((clock.at(done / total), clock.at((done + length) / total)))
+        times.append((_time_at(spans, done / total), _time_at(spans, (done + length) / total)))
         done += length
     return times
 
 
-class _Letters:
-    """Maps a share of the letters of a segment to the time at which they were said."""
+def _letter_spans(segment: Segment) -> list[tuple[float, float, int]]:
+    """Return start, end and number of letters of each word, or of the segment where words have no times."""
+    words = [(word.start, word.end, len(letters_of(word.word))) for word in segment.words or ()]
+    return [word for word in words if word[2]] or [(segment.start, segment.end, 1)]
 
-    def __init__(self, segment: Segment) -> None:
-        words = [(w.start, w.end, len(letters_of(w.word))) for w in segment.words or ()]
-        self._spans = [word for word in words if word[2]] or [(segment.start, segment.end, 1)]
-        self._n_letters = sum(n for _, _, n in self._spans)
 
-    def at(self, share: float) -> float:
-        left = share * self._n_letters
-        for start, end, n_letters in self._spans:
-            if left <= n_letters:
-                return start + (end - start) * left / n_letters
-            left -= n_letters
-        return self._spans[-1][1]
+def _time_at(spans: Sequence[tuple[float, float, int]], share: float) -> float:
+    """Return the time at which a share of the letters of a segment has been said."""
+    left = share * sum(n for _, _, n in spans)
+    for start, end, n_letters in spans:
+        if left <= n_letters:
+            return start + (end - start) * left / n_letters
+        left -= n_letters
+    return spans[-1][1]

@@ -19,7 +19,7 @@ from sottovoce.types import Segment, Transcript, Word
 
 LEAST_SCORE = 0.7
 JOINING = 0.25
-"""What it costs that one word is written as two or two as one."""
+"""Cost of one word written as two, or of two written as one."""
 _UNIT = re.compile(rf"[{UNSPACED_LETTERS}]|[^\s{UNSPACED_LETTERS}]+")
 """A letter of a script without spaces between words, else a word."""
 

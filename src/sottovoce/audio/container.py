@@ -1,57 +1,209 @@
 """Decoding of containers and codecs with PyAV, packet by packet, to 16 kHz 16-bit samples.
 
-The conversion is the one that openai-whisper asks ffmpeg for (`-ac 1 -ar 16000 -f s16le`): libswresample
-with its standard downmix, rounded to 16 bits, so that the same file gives the same samples (to 3 units of
-16 bits, for 16-bit PCM at another rate, where ffmpeg is older than the libraries in PyAV). Its downmix
-weighs the channels by their place (front centre 1, sides and back less, LFE none) and scales the sum so
-that it cannot clip. Channel layouts that libswresample has no rule for are averaged. Channels that cancel the
-others are left out (`downmix`).
+Packets that cannot be decoded are left out, as ffmpeg does, and counted. The position of a sample is its
+time stamp (`timeline`); resampling and mixing are in `downmix`.
 
-Packets that cannot be decoded are left out, as ffmpeg does, and counted. The place of a sample is its time
-stamp (`timeline`). The links of a chained Ogg file are decoded as containers of their own, one behind
-another.
+Chained Ogg, as Internet radio sends it, is several files one behind another, each with headers, a rate
+and channels of its own. libav refuses a change of channels or rate within one container, and in some
+versions loses the first page of a later link. So the reading of a file ends where its next link begins,
+and that one is opened as a container of its own.
 
-This module knows no paths and no float samples; `io` opens sources and cuts chunks.
+Films have an audio track for each language, meetings one for each microphone. Tracks are counted from 1,
+as players count them; languages are compared by their codes, in any of the standards: `de`, `ger` and
+`deu` are one.
+
+This module knows no paths; `sources` opens them, and `io` cuts chunks.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, BinaryIO, Protocol, cast
 
 import av
 import numpy as np
-import numpy.typing as npt
 from av.audio.stream import AudioStream
 from av.container import InputContainer
 
-from sottovoce.audio.downmix import Downmix
+from sottovoce.audio.downmix import Pcm16, Pcm16Resampler
 from sottovoce.audio.input_format import RawFormat
-from sottovoce.audio.ogg_links import ByteFile, OggLinks
-from sottovoce.audio.samples import MAX_CHANNELS, MAX_RATE, MIN_RATE
-from sottovoce.audio.seeking import SoughtFrames, can_seek, seek_before
-from sottovoce.audio.timeline import JITTER_S, MOST_GAP_S, Timeline
-from sottovoce.audio.tracks import ONLY_TRACK, UNKNOWN, AudioTrack, track_named
-from sottovoce.errors import AudioError, cause_of
-from sottovoce.types import SAMPLE_RATE
+from sottovoce.audio.timeline import JITTER_S, MOST_GAP_S, SEEKABLE_FORMATS, SHORTEST_S, Timeline, seek_before
+from sottovoce.errors import AudioError, OptionError, cause_of
+from sottovoce.text.languages import language_code
+from sottovoce.types import SAMPLE_RATE, Samples
 
 logger = logging.getLogger(__name__)
 
-Pcm16 = npt.NDArray[np.int16]
+_PAGE = re.compile(rb"OggS\0([\0-\7])", re.DOTALL)
+_HEADER_BYTES = 6
+_BEGINS_STREAM = 2
+"""Flag of the pages that begin a stream; all of a link come before its other pages."""
+_SCANNED_BYTES = 2**20
+
+
+class ByteFile(Protocol):
+    """A file for libav; `read` returns at most n_bytes, and nothing only at the end."""
+
+    @property
+    def n_read(self) -> int: ...
+
+    def read(self, n_bytes: int) -> bytes: ...
+
+    def seek(self, offset: int, whence: int = 0) -> int: ...
+
+    def tell(self) -> int: ...
+
+    def seekable(self) -> bool: ...
+
+
+class OggLinks:
+    """A file for libav that ends where the next link of chained Ogg begins; other files are unchanged."""
+
+    def __init__(self, file: ByteFile) -> None:
+        self._file = file
+        self._place = 0
+        self._magic = b""
+        self._tail = b""
+        """The last bytes that were read, as a page may begin in them."""
+        self._rest = b""
+        """Bytes that were read, but not given yet."""
+        self._is_within = False
+        """Whether a page was read that begins no stream: after it, one that does begins a link."""
+        self._next_link: int | None = None
+        """Place of the next link, where it is known."""
+        self._is_first = True
+
+    @property
+    def n_read(self) -> int:
+        return self._file.n_read
+
+    def seekable(self) -> bool:
+        return self._file.seekable() and self._is_first
+
+    def read(self, n_bytes: int) -> bytes:
+        if self._next_link is not None and self._place < self._next_link + _HEADER_BYTES:
+            n_bytes = min(n_bytes, self._next_link - self._place)
+            if n_bytes <= 0:
+                return b""
+        data = self._rest[:n_bytes] or self._file.read(n_bytes)
+        self._rest = self._rest[n_bytes:]
+        self._magic += data[: 4 - len(self._magic)]
+        if self._magic == b"OggS" and self._next_link is None:
+            data = self._within_link(data)
+        self._place += len(data)
+        return data
+
+    def _within_link(self, data: bytes) -> bytes:
+        joined = self._tail + data
+        for page in _PAGE.finditer(joined):
+            begins_stream = page[1][0] & _BEGINS_STREAM
+            if begins_stream and self._is_within:
+                n_left = page.start() - len(self._tail)
+                self._next_link = self._place + n_left
+                self._rest = joined[page.start() :] + self._rest
+                return data[: max(0, n_left)]
+            self._is_within = self._is_within or not begins_stream
+        self._tail = joined[1 - _HEADER_BYTES :]
+        return data
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._tail, self._rest, self._is_within = b"", b"", False
+        self._place = self._file.seek(offset, whence)
+        return self._place
+
+    def tell(self) -> int:
+        return self._place
+
+    def is_chained(self) -> bool:
+        """Tell whether another link follows the first one, of a file that can be sought in.
+
+        It reads up to there, without decoding.
+        """
+        place = self._place
+        self.seek(0)
+        while self._magic == b"OggS" and self.read(_SCANNED_BYTES):
+            pass
+        self.seek(place)
+        return self._next_link is not None
+
+    def next(self) -> bool:
+        """Go on to the next link, as a file that cannot be sought in; False where there is none."""
+        if self._magic != b"OggS":
+            return False
+        while self.read(_SCANNED_BYTES):
+            pass
+        if self._next_link is None:
+            return False
+        if self.seekable():
+            self.seek(self._next_link)
+        self._next_link, self._is_within, self._is_first, self._tail = None, False, False, b""
+        return True
+
+
+UNKNOWN_LANGUAGES = ("", "und", "unk", "mis", "zxx", "mul")
+"""Tags that name no language."""
+
+
+@dataclass(frozen=True, slots=True)
+class AudioTrack:
+    """One audio track; number: from 1. language, title: its tags, None where it has none."""
+
+    number: int
+    language: str | None = None
+    title: str | None = None
+
+    def __str__(self) -> str:
+        tags = [self.language] if self.language else []
+        tags += [f"'{self.title}'"] if self.title else []
+        return f"{self.number} ({', '.join(tags)})" if tags else str(self.number)
+
+
+ONLY_TRACK = AudioTrack(1)
+
+
+def track_named(tracks: Sequence[AudioTrack], request: int | str, name: str) -> AudioTrack:
+    """Choose the track of a number, or the first one in a language.
+
+    name: of the recording, in messages.
+    Raises: AudioError that lists the tracks; OptionError for a request that is neither.
+    """
+    number = _track_number(request)
+    if number is None:
+        code = language_code(str(request))
+        if code is None:
+            raise OptionError(f"audio track: expected a number from 1 or a language, got '{request}'")
+        found = [one for one in tracks if one.language and language_code(one.language) == code]
+    else:
+        found = [one for one in tracks if one.number == number]
+    if not found:
+        there = ", ".join(map(str, tracks))
+        raise AudioError(f"{name}: expected an audio track among {there}; got '{request}'")
+    return found[0]
+
+
+def _track_number(request: int | str) -> int | None:
+    text = str(request).strip()
+    if not text.lstrip("-").isdecimal() or not text.isascii():
+        return None
+    if int(text) < 1:
+        raise OptionError(f"audio track: expected a number from 1 or a language, got '{request}'")
+    return int(text)
+
 
 # What libav's decoders and PyAV's wrappers raise on damaged input (FFmpegError itself has several bases).
 _DAMAGE = (av.FFmpegError, ValueError, RuntimeError, ArithmeticError, LookupError)
 # Playlists and reference movies could name other files and URLs: no protocol is allowed to open them.
 _NO_PROTOCOLS = {"protocol_whitelist": "none"}
-# Titles may be in any encoding; nobody reads them. From 19 on PyAV takes them as they are, and has no option.
+# Titles may be in any encoding. From version 19 on PyAV accepts them all, and has no option.
 _TITLES: dict[str, Any] = {"metadata_errors": "ignore"} if int(av.__version__.split(".")[0]) < 19 else {}
 
 
 @dataclass(frozen=True, slots=True)
 class AudioInfo:
-    """What a source declares before it is decoded. duration_s: None when it declares none.
+    """The properties that a source declares. duration_s: None when it declares none.
 
     tracks: its audio tracks; track: the one that is decoded. Samples without a container count as one track.
     """
@@ -66,8 +218,7 @@ class AudioInfo:
 
 
 class ContainerDecoder:
-    """Decodes an audio track of a container: 16 kHz int16 blocks (n, n_channels), mixed to mono or all
-    channels.
+    """Decodes an audio track of a container to 16 kHz, mixed to mono or all channels: a `BlockSource`.
 
     audio_track: number from 1, or a language; None takes the one that ffmpeg would. raw: the format of
     samples without a header. most_gap_s: the longest gap in time stamps that becomes silence; behind a longer
@@ -102,62 +253,73 @@ class ContainerDecoder:
         except BaseException:
             self._container.close()
             raise
-        self._resampler = _Resampler(name, keep_channels=keep_channels, warned=warned)
+        self._resampler = Pcm16Resampler(name, keep_channels=keep_channels, warned=warned)
         self._timeline = Timeline(most_gap_s=most_gap_s)
         self._n_damaged = 0
         self._n_unread_links = 0
         self._n_input_samples = 0
-        self._warnings: list[str] = []
-        self._sought: SoughtFrames | None = None
+        self._truncation: str | None = None
+        self._sought: Iterator[av.AudioFrame] | None = None
+        self.first_sample = 0
+        """Sample of the recording, at 16 kHz, at which `blocks` begins."""
+        self.owned_file: BinaryIO | None = None
+        """Closed with the decoder."""
 
-    def can_seek(self, start_sample: int) -> bool:
-        """Tell whether `seek` can reach a part that begins there faster than decoding does."""
-        return can_seek(self._container, start_sample)
+    def seek(self, start_sample: int) -> bool:
+        """Seek to `first_sample`, at or shortly before a sample at 16 kHz, before anything is decoded. It
+        stays 0 in formats without positions, and where the sample is so early that decoding is as fast.
 
-    def seek(self, start_sample: int) -> int | None:
-        """Seek near a sample, before anything is decoded; return the sample at 16 kHz, at or before it, at
-        which `blocks` begins.
-
-        None where the position cannot be determined to the sample: this decoder is then spent.
+        False where the position cannot be determined to the sample: this decoder is then spent.
         """
-        if not self._file.is_chained():
-            self._sought = seek_before(
-                self._container, self._stream, start_sample, self._decoded_frames, self._timeline
-            )
+        has_positions = self._container.format.name.split(",")[0] in SEEKABLE_FORMATS
+        if not has_positions or start_sample < SHORTEST_S * SAMPLE_RATE:
+            return True
+        found = None if self._file.is_chained() else self._frames_before(start_sample)
         self._n_damaged = 0
-        if self._sought is None:
+        if found is not None:
+            self.first_sample, self._sought = found
+            self._resampler.next_sample = self.first_sample
+        return found is not None
+
+    def _frames_before(self, start_sample: int) -> tuple[int, Iterator[av.AudioFrame]] | None:
+        start_s = start_sample / SAMPLE_RATE
+        try:
+            return seek_before(self._container, self._stream, start_s, self._decoded_frames, self._timeline)
+        except (*_DAMAGE, OSError, EOFError):
             return None
-        self._resampler.next_sample = self._sought.first_sample
-        return self._sought.first_sample
 
     def close(self) -> None:
-        """Release the decoder; the file stays with its owner."""
         self._container.close()
+        if self.owned_file is not None:
+            self.owned_file.close()
 
-    def blocks(self) -> Iterator[Pcm16]:
-        """Decode to the end: blocks (n, n_channels) int16, some thousand samples each.
+    def blocks(self) -> Iterator[Samples]:
+        """Decode to the end: blocks (n_channels, n) float32 of some thousand samples, 16-bit values / 32768.
 
         Raises: AudioError when nothing could be decoded, or samples are NaN or infinite.
         """
         n_samples = 0
-        for frame in self._frames():
-            for block in self._resampler.push(frame):
-                n_samples += len(block)
-                yield block
-        for block in self._resampler.flush():
+        for block in self._resampled():
             n_samples += len(block)
-            yield block
+            yield block.T.astype(np.float32) / np.float32(32768.0)
         self._check_length(n_samples)
 
+    def _resampled(self) -> Iterator[Pcm16]:
+        for frame in self._frames():
+            yield from self._resampler.push(frame)
+        yield from self._resampler.flush()
+
     def warnings(self) -> list[str]:
-        """Return what is wrong with the recording as far as it was decoded: a line each."""
-        found = list(self._warnings)
-        if self._n_damaged:
-            found.append(f"left out {self._n_damaged} damaged packets")
-        if self._n_unread_links:
-            found.append(f"left out {self._n_unread_links} streams of a chained file that cannot be read")
-        changes = self._timeline.changes()
-        return [*found, changes] if changes else found
+        """Return warnings about the part of the recording that was decoded, a line each."""
+        damaged = f"left out {self._n_damaged} damaged packets" if self._n_damaged else None
+        unread = f"left out {self._n_unread_links} streams of a chained file that cannot be read"
+        found = [
+            self._truncation,
+            damaged,
+            unread if self._n_unread_links else None,
+            self._timeline.changes(),
+        ]
+        return [warning for warning in found if warning]
 
     def silences(self) -> list[tuple[float, float]]:
         """Return the stretches in seconds that were filled with silence, as far as it was decoded."""
@@ -171,7 +333,7 @@ class ContainerDecoder:
 
     def _placed_frames(self) -> Iterator[av.AudioFrame]:
         if self._sought is not None:
-            yield from self._sought.frames
+            yield from self._sought
             return
         yield from self._timeline.placed(self._decoded_frames(), self._container, self._stream)
         while self._file.next():
@@ -244,7 +406,7 @@ class ContainerDecoder:
             and declared_s is not None
             and decoded_s < min(declared_s - 1.0, 0.9 * declared_s)
         ):
-            self._warnings.append(f"truncated? It declares {declared_s:.1f} s and holds {decoded_s:.1f} s")
+            self._truncation = f"truncated? It declares {declared_s:.1f} s and holds {decoded_s:.1f} s"
 
 
 def _open_container(file: ByteFile, name: str, raw: RawFormat | None) -> InputContainer:
@@ -257,7 +419,7 @@ def _open_container(file: ByteFile, name: str, raw: RawFormat | None) -> InputCo
     except (*_DAMAGE, OSError, EOFError) as error:
         if file.n_read == 0:
             raise AudioError(f"{name}: expected an audio or video file, got 0 bytes") from error
-        pipe = "" if file.is_seekable else " (from a pipe: some formats, like MP4, must be given as a file)"
+        pipe = "" if file.seekable() else " (from a pipe: some formats, like MP4, must be given as a file)"
         raise AudioError(f"{name}: expected an audio or video file, got {_cause(error)}{pipe}") from error
 
 
@@ -270,7 +432,7 @@ def _cause(error: BaseException) -> str:
 
 
 def _audio_stream(container: InputContainer, name: str, audio_track: int | str | None) -> AudioStream:
-    """Return the track that is asked for; else the one that ffmpeg would choose."""
+    """Return the requested track (None: the one that ffmpeg would choose)."""
     kinds = sorted({stream.type for stream in container.streams})
     if "audio" not in kinds:
         raise AudioError(f"{name}: expected an audio track, got {' and '.join(kinds) or 'no track at all'}")
@@ -285,12 +447,12 @@ def _audio_stream(container: InputContainer, name: str, audio_track: int | str |
 
 
 def _tracks(container: InputContainer) -> tuple[AudioTrack, ...]:
-    return tuple(_track(number, stream) for number, stream in enumerate(container.streams.audio, start=1))
-
-
-def _track(number: int, stream: AudioStream) -> AudioTrack:
-    language, title = stream.metadata.get("language", ""), stream.metadata.get("title", "")
-    return AudioTrack(number, None if language.lower() in UNKNOWN else language, title or None)
+    tracks = []
+    for number, stream in enumerate(container.streams.audio, start=1):
+        language, title = stream.metadata.get("language", ""), stream.metadata.get("title", "")
+        known = None if language.lower() in UNKNOWN_LANGUAGES else language
+        tracks.append(AudioTrack(number, known, title or None))
+    return tuple(tracks)
 
 
 def _info(container: InputContainer, stream: AudioStream, name: str) -> AudioInfo:
@@ -327,99 +489,3 @@ def _declared_duration_s(container: InputContainer, stream: AudioStream) -> floa
     else:
         return None
     return duration_s if duration_s > 0 else None
-
-
-class _Resampler:
-    """Resamples to 16 kHz 16 bits with libswresample; restarts when rate, format or layout change.
-
-    next_sample: of the recording, at 16 kHz, at which the next frame begins.
-    """
-
-    def __init__(self, name: str, *, keep_channels: bool, warned: set[str] | None) -> None:
-        self.next_sample = 0
-        self._warned: set[str] = set() if warned is None else warned
-        self._name = name
-        self._keep_channels = keep_channels
-        self._source: tuple[str, str, int] | None = None
-        self._n_channels = 1
-        self._channels: av.AudioResampler | None = None
-        self._mono: av.AudioResampler | None = None
-        self._downmix: Downmix[np.int16] | None = None
-
-    def push(self, frame: av.AudioFrame) -> list[Pcm16]:
-        source = (frame.format.name, frame.layout.name, frame.sample_rate)
-        if source == self._source:
-            return self._resampled(frame)
-        rest = self.flush()
-        self._start(frame)
-        self._source = source
-        return rest + self._resampled(frame)
-
-    def flush(self) -> list[Pcm16]:
-        """Return the samples that the filter still holds."""
-        return [] if self._source is None else self._resampled(None)
-
-    def _start(self, frame: av.AudioFrame) -> None:
-        n_channels = frame.layout.nb_channels
-        if not (MIN_RATE <= frame.sample_rate <= MAX_RATE and 1 <= n_channels <= MAX_CHANNELS):
-            raise AudioError(
-                f"{self._name}: expected {MIN_RATE} to {MAX_RATE} Hz and 1 to {MAX_CHANNELS} channels, "
-                f"got {frame.sample_rate} Hz and {n_channels} channels"
-            )
-        if self._keep_channels and self._source is not None and n_channels != self._n_channels:
-            raise AudioError(
-                f"{self._name}: expected {self._n_channels} channels to the end, got {n_channels} on the way"
-            )
-        self._n_channels = n_channels
-        self._channels = self._mono = self._downmix = None
-        if n_channels == 1:
-            self._mono = _resampler_to("mono")
-            return
-        self._channels = _resampler_to(frame.layout.name)
-        if self._keep_channels:
-            return
-        weights = downmix_weights(frame.layout.name)
-        if weights is None:  # averaged
-            weights = (1 / n_channels,) * n_channels
-        else:
-            self._mono = _resampler_to("mono")
-        self._downmix = Downmix(weights, self._name, first_sample=self.next_sample, warned=self._warned)
-
-    def _resampled(self, frame: av.AudioFrame | None) -> list[Pcm16]:
-        """Resample a frame; None: what the filter still holds."""
-        channels = _resampled(self._channels, frame, self._n_channels)
-        mono = _resampled(self._mono, frame, 1)
-        block = mono if self._channels is None else channels
-        if self._downmix is not None:
-            if self._mono is None:
-                mono = np.rint(channels.mean(axis=1, keepdims=True)).astype(np.int16)
-            block = self._downmix.push(mono[:, 0], channels.T, is_last=frame is None)[:, None]
-        self.next_sample += len(block)
-        return [block] if len(block) else []
-
-
-def _resampler_to(layout: str) -> av.AudioResampler:
-    return av.AudioResampler(format="s16", layout=layout, rate=SAMPLE_RATE)
-
-
-def _resampled(resampler: av.AudioResampler | None, frame: av.AudioFrame | None, n_channels: int) -> Pcm16:
-    """Resample a frame, None: what the filter still holds, to (n, n_channels)."""
-    frames = [] if resampler is None else resampler.resample(frame)
-    # Packed samples only: PyAV miscounts the planes of planar frames with 8 channels and more.
-    blocks = [one.to_ndarray().reshape(-1, n_channels) for one in frames if one is not None]
-    return np.concatenate([np.zeros((0, n_channels), np.int16), *blocks])
-
-
-def downmix_weights(layout: str) -> tuple[float, ...] | None:
-    """Return the weights of channels (n_channels,) in libswresample's mono, found by mixing one sample of
-    each; None where it has no rule for the layout.
-    """
-    n_channels = av.AudioLayout(layout).nb_channels
-    pulses = np.eye(n_channels, dtype=np.int16) * 2**14
-    frame = av.AudioFrame.from_ndarray(pulses.reshape(1, -1), format="s16", layout=layout)
-    frame.sample_rate = SAMPLE_RATE
-    try:
-        mixed = _resampled(_resampler_to("mono"), frame, 1)
-    except av.FFmpegError:
-        return None
-    return tuple(mixed[:, 0] / 2**14)

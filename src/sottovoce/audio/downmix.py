@@ -1,7 +1,13 @@
-"""Mixing of channels to one, where channels of opposite phase would cancel each other.
+"""Resampling to 16 kHz, and mixing of channels to one.
+
+The conversion of 16-bit samples is the one that openai-whisper asks ffmpeg for (`-ac 1 -ar 16000 -f s16le`):
+libswresample with its standard downmix, rounded to 16 bits, so that the same file gives the same samples (to
+3 units of 16 bits, for 16-bit PCM at another rate, where ffmpeg is older than the libraries in PyAV). Its
+downmix weighs the channels by their position (front centre 1, sides and back less, LFE none) and scales the
+sum so that it cannot clip. Channel layouts that libswresample has no rule for are averaged.
 
 A downmix is a weighted sum of the channels. Where a wire is crossed, one channel is the other one times -1:
-their sum is silence although each channel has speech.
+their sum is silence although each channel has speech. So channels that cancel the others are left out.
 """
 
 from __future__ import annotations
@@ -12,10 +18,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
+import av
 import numpy as np
 import numpy.typing as npt
 
-from sottovoce.types import SAMPLE_RATE
+from sottovoce.audio.samples import MAX_CHANNELS, MAX_RATE, MIN_RATE
+from sottovoce.errors import AudioError
+from sottovoce.types import SAMPLE_RATE, Samples
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +38,7 @@ INTACT = 0.5
 ROUNDING = 0.25
 """Largest energy that rounding to integers adds to a sample."""
 
-Matrix: TypeAlias = npt.NDArray[np.float64]
+Pcm16: TypeAlias = npt.NDArray[np.int16]
 S = TypeVar("S", np.int16, np.float32)
 
 
@@ -42,7 +51,7 @@ class _Block(Generic[S]):
     mixed: npt.NDArray[S]
     channels: npt.NDArray[S]
     energy: float
-    products: Matrix
+    products: npt.NDArray[np.float64]
 
 
 class Downmix(Generic[S]):
@@ -98,7 +107,6 @@ class Downmix(Generic[S]):
     def _take(
         self, mixed: npt.NDArray[S], channels: npt.NDArray[S], *, is_last: bool = False
     ) -> list[npt.NDArray[S]]:
-        """Add a block; return the mix of those that can be decided."""
         levels, mix = channels.astype(np.float64), mixed.astype(np.float64)
         self._waiting.append(_Block(mixed, channels, float(mix @ mix), levels @ levels.T))
         self._next_sample += len(mixed)
@@ -131,7 +139,6 @@ class Downmix(Generic[S]):
         return bool(energy + rounding < CANCELLED * uncorrelated)
 
     def _has_sound(self, block: _Block[S]) -> bool:
-        """Tell whether a block is loud enough to be cancelled."""
         _, rounding, uncorrelated = self._energies(block)
         return CANCELLED * uncorrelated > rounding
 
@@ -181,3 +188,175 @@ class Downmix(Generic[S]):
             " and ".join(str(channel + 1) for channel in self._kept)
             + (" is" if len(self._kept) == 1 else " are"),
         )
+
+
+class Pcm16Resampler:
+    """Resamples to 16 kHz 16 bits with libswresample; restarts when rate, format or layout change.
+
+    next_sample: of the recording, at 16 kHz, at which the next frame begins.
+    """
+
+    def __init__(self, name: str, *, keep_channels: bool, warned: set[str] | None) -> None:
+        self.next_sample = 0
+        self._warned: set[str] = set() if warned is None else warned
+        self._name = name
+        self._keep_channels = keep_channels
+        self._source: tuple[str, str, int] | None = None
+        self._n_channels = 1
+        self._channels: av.AudioResampler | None = None
+        self._mono: av.AudioResampler | None = None
+        self._downmix: Downmix[np.int16] | None = None
+
+    def push(self, frame: av.AudioFrame) -> list[Pcm16]:
+        source = (frame.format.name, frame.layout.name, frame.sample_rate)
+        if source == self._source:
+            return self._resampled(frame)
+        rest = self.flush()
+        self._start(frame)
+        self._source = source
+        return rest + self._resampled(frame)
+
+    def flush(self) -> list[Pcm16]:
+        return [] if self._source is None else self._resampled(None)
+
+    def _start(self, frame: av.AudioFrame) -> None:
+        n_channels = frame.layout.nb_channels
+        if not (MIN_RATE <= frame.sample_rate <= MAX_RATE and 1 <= n_channels <= MAX_CHANNELS):
+            raise AudioError(
+                f"{self._name}: expected {MIN_RATE} to {MAX_RATE} Hz and 1 to {MAX_CHANNELS} channels, "
+                f"got {frame.sample_rate} Hz and {n_channels} channels"
+            )
+        if self._keep_channels and self._source is not None and n_channels != self._n_channels:
+            raise AudioError(
+                f"{self._name}: expected {self._n_channels} channels to the end, got {n_channels} on the way"
+            )
+        self._n_channels = n_channels
+        self._channels = self._mono = self._downmix = None
+        if n_channels == 1:
+            self._mono = _resampler_to("mono")
+            return
+        self._channels = _resampler_to(frame.layout.name)
+        if self._keep_channels:
+            return
+        weights = downmix_weights(frame.layout.name)
+        if weights is None:  # averaged
+            weights = (1 / n_channels,) * n_channels
+        else:
+            self._mono = _resampler_to("mono")
+        self._downmix = Downmix(weights, self._name, first_sample=self.next_sample, warned=self._warned)
+
+    def _resampled(self, frame: av.AudioFrame | None) -> list[Pcm16]:
+        channels = _resampled(self._channels, frame, self._n_channels)
+        mono = _resampled(self._mono, frame, 1)
+        block = mono if self._channels is None else channels
+        if self._downmix is not None:
+            if self._mono is None:
+                mono = np.rint(channels.mean(axis=1, keepdims=True)).astype(np.int16)
+            block = self._downmix.push(mono[:, 0], channels.T, is_last=frame is None)[:, None]
+        self.next_sample += len(block)
+        return [block] if len(block) else []
+
+
+def _resampler_to(layout: str) -> av.AudioResampler:
+    return av.AudioResampler(format="s16", layout=layout, rate=SAMPLE_RATE)
+
+
+def _resampled(resampler: av.AudioResampler | None, frame: av.AudioFrame | None, n_channels: int) -> Pcm16:
+    """Resample a frame (None: flush) to (n, n_channels)."""
+    frames = [] if resampler is None else resampler.resample(frame)
+    # Packed samples only: PyAV miscounts the planes of planar frames with 8 channels and more.
+    blocks = [one.to_ndarray().reshape(-1, n_channels) for one in frames if one is not None]
+    return np.concatenate([np.zeros((0, n_channels), np.int16), *blocks])
+
+
+def downmix_weights(layout: str) -> tuple[float, ...] | None:
+    """Return the weights of channels (n_channels,) in libswresample's mono, found by mixing one sample of
+    each; None where it has no rule for the layout.
+    """
+    n_channels = av.AudioLayout(layout).nb_channels
+    pulses = np.eye(n_channels, dtype=np.int16) * 2**14
+    frame = av.AudioFrame.from_ndarray(pulses.reshape(1, -1), format="s16", layout=layout)
+    frame.sample_rate = SAMPLE_RATE
+    try:
+        mixed = _resampled(_resampler_to("mono"), frame, 1)
+    except av.FFmpegError:
+        return None
+    return tuple(mixed[:, 0] / 2**14)
+
+
+class FloatResampler:
+    """Resamples float samples (n_channels, n) to 16 kHz, each channel by itself; 16 kHz is unchanged.
+
+    Raises: AudioError for a rate outside of 1 to 768 kHz.
+    """
+
+    def __init__(self, sample_rate: int, n_channels: int, name: str) -> None:
+        if not MIN_RATE <= sample_rate <= MAX_RATE:
+            raise AudioError(f"{name}: expected {MIN_RATE} to {MAX_RATE} Hz, got {sample_rate} Hz")
+        self._rate = sample_rate
+        self._n_channels = n_channels
+        self._channels = (
+            []
+            if sample_rate == SAMPLE_RATE
+            else [av.AudioResampler("flt", "mono", SAMPLE_RATE) for _ in range(n_channels)]
+        )
+
+    def push(self, samples: Samples) -> Samples:
+        """Resample (n_channels, n) float32; return what comes out so far, a few samples behind."""
+        if not self._channels:
+            return samples
+        return self._resampled([self._frame(row) for row in samples])
+
+    def flush(self) -> Samples:
+        """Return the samples (n_channels, n) that the filter still holds; nothing may be pushed after."""
+        if not self._channels:
+            return np.zeros((self._n_channels, 0), np.float32)
+        return self._resampled([None] * self._n_channels)
+
+    def _frame(self, samples: Samples) -> av.AudioFrame:
+        frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(samples)[None], format="flt", layout="mono")
+        frame.sample_rate = self._rate
+        return frame
+
+    def _resampled(self, frames: Sequence[av.AudioFrame | None]) -> Samples:
+        rows = []
+        for resampler, frame in zip(self._channels, frames, strict=True):
+            parts = [out.to_ndarray()[0] for out in resampler.resample(frame)]
+            rows.append(np.concatenate([np.zeros(0, np.float32), *parts]))
+        return np.stack(rows)
+
+
+class FloatMixer:
+    """Resamples float samples (n_channels, n) of any rate to 16 kHz, and mixes them to one channel (1, n): by
+    their mean, without channels that cancel the others (`Downmix`).
+
+    first_sample, warned: see `Downmix`.
+    Raises: as `FloatResampler`.
+    """
+
+    def __init__(
+        self,
+        sample_rate: int,
+        n_channels: int,
+        name: str,
+        *,
+        first_sample: int = 0,
+        warned: set[str] | None = None,
+    ) -> None:
+        self._is_mono = n_channels == 1
+        self._resampler = FloatResampler(sample_rate, 1 if self._is_mono else n_channels + 1, name)
+        weights = (1 / n_channels,) * n_channels
+        self._downmix: Downmix[np.float32] = Downmix(weights, name, first_sample=first_sample, warned=warned)
+
+    def push(self, samples: Samples) -> Samples:
+        """Mix (n_channels, n) float32; return what can be decided so far, at most 0.5 s behind."""
+        if self._is_mono:
+            return self._resampler.push(samples)
+        mean = samples.mean(axis=0, keepdims=True, dtype=np.float32)
+        mean, channels = np.split(self._resampler.push(np.concatenate((mean, samples))), [1])
+        return self._downmix.push(mean[0], channels)[None]
+
+    def flush(self) -> Samples:
+        """Return the rest (1, n); nothing may be pushed after."""
+        rest = self._resampler.flush()
+        return rest if self._is_mono else self._downmix.push(rest[0], rest[1:], is_last=True)[None]

@@ -12,25 +12,23 @@ loudest moment of the file. There are three ways to have that maximum:
 The last two have a lower floor than openai-whisper before a louder passage, or in any quiet window: faint
 sound more than 8 log10 units (80 dB) below the recording's maximum is then not clamped away. Everything
 above that floor is the same in all three, and so are windows that hold the loudest moment.
-
-This module knows no model and no segments.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from types import TracebackType
-from typing import Literal, Protocol, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
 
 from sottovoce.audio.mel import DYNAMIC_RANGE, SILENCE_LOG_MEL, WINDOW_FRAMES, MelStream, window_features
 from sottovoce.audio.recording import Recording
+from sottovoce.audio.vad import SpeechFinder
 from sottovoce.errors import OptionError
 from sottovoce.options.transcribe import Normalization
-from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, Features, Samples
+from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, Features
 
 Fill: TypeAlias = Literal["zero", "silence"]
 """What follows the end of a recording in a window: 0.0 after normalisation, or the log-mel of silence."""
@@ -41,24 +39,12 @@ HELD_FRAMES = 60_000
 _N_TAIL_FRAMES = 3
 
 
-class Observer(Protocol):
-    """Another consumer of a recording's samples in its first reading, such as `SpeechFinder`."""
-
-    def push(self, samples: Samples) -> None:
-        """Take the next samples (n,) float32."""
-        ...
-
-    def finish(self) -> object:
-        """Take note that the recording has ended."""
-        ...
-
-
 class RecordingFeatures:
     """Normalised log-mel windows of a recording, requested front to back. A context manager.
 
     Frames are 10 ms, counted from the start of the recording. Frames stay until `drop_before`; a window may
     be requested again until then. held_frames: the longest recording that is held whole from its first
-    reading. observer: gets all samples too, each once, no later than they are in a window.
+    reading. observer: gets all samples too, each once, before they are in a window.
 
     Raises: OptionError for an unknown normalization; AudioError, when it opens or reads, as `open_audio`.
     """
@@ -71,7 +57,7 @@ class RecordingFeatures:
         *,
         normalization: Normalization = "recording",
         held_frames: int = HELD_FRAMES,
-        observer: Observer | None = None,
+        observer: SpeechFinder | None = None,
     ) -> None:
         if normalization not in get_args(Normalization):
             raise OptionError(
@@ -184,9 +170,7 @@ class RecordingFeatures:
     def __enter__(self) -> RecordingFeatures:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _read(self) -> Iterator[Tensor]:

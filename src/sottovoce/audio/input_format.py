@@ -17,7 +17,7 @@ from sottovoce.errors import OptionError
 from sottovoce.types import SAMPLE_RATE
 
 HEAD_BYTES = 4096
-"""From which a container is recognised."""
+"""Bytes from which a container is recognised."""
 TELEPHONE_RATE = 8_000
 RAW_FORMATS = {
     **dict.fromkeys(("s16le", "s16be", "s24le", "s24be", "s32le", "s32be", "s8", "u8"), SAMPLE_RATE),

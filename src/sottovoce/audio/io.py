@@ -1,4 +1,5 @@
-"""Read recordings from anywhere as 16 kHz mono float32: paths, standard input, file objects, bytes, arrays.
+"""Read recordings from anywhere as 16 kHz mono float32: paths, standard input, file objects, bytes,
+arrays.
 
 Files are decoded by PyAV (`container`), a chunk at a time, in bounded memory. Every source that cannot be
 read raises one AudioError of one line that names it.
@@ -7,29 +8,30 @@ read raises one AudioError of one line that names it.
 from __future__ import annotations
 
 import logging
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from types import TracebackType
+from dataclasses import replace
+from fractions import Fraction
 from typing import BinaryIO, TypeAlias, cast
 
+import av
 import numpy as np
+from av.filter import Graph
 
 from sottovoce.audio.container import AudioInfo
-from sottovoce.audio.ffmpeg_filters import AudioFilter, FilteredSource
+from sottovoce.audio.downmix import FloatResampler
 from sottovoce.audio.input_format import HEAD_BYTES, RawFormat, is_container, no_sound, read_input_format
 from sottovoce.audio.sources import (
     AudioSource,
     BlockSource,
-    ContainerSource,
-    FloatResampler,
-    PartSource,
     SourceRequest,
+    open_container,
     open_source,
-    pcm_blocks,
     source_name,
 )
 from sottovoce.audio.timeline import MOST_LIVE_GAP_S
-from sottovoce.errors import AudioError, OptionError
+from sottovoce.errors import AudioError, OptionError, cause_of
 from sottovoce.types import SAMPLE_RATE, AudioChunk, Samples
 
 __all__ = [
@@ -39,7 +41,6 @@ __all__ = [
     "load_audio",
     "load_channels",
     "open_audio",
-    "open_channels",
     "probe_audio",
     "read_live",
     "read_pcm",
@@ -54,29 +55,133 @@ QUIET = 4 / 32768
 LEAST_PAUSE_S = 0.05
 Span: TypeAlias = tuple[int, int]
 """Samples [start, end)."""
+TOLERANCE_S = 0.1
+"""How much longer or shorter a filter may leave a recording: what it holds back, and the end of an echo."""
+_OUTPUT = f"sample_fmts=flt:sample_rates={SAMPLE_RATE}:channel_layouts=mono"
+# What PyAV raises for options that a filter does not take, and for what cannot be linked.
+_REFUSALS = (av.FFmpegError, ValueError, RuntimeError, OSError)
+
+
+class AudioFilter:
+    """A chain of filters, as FFmpeg's `-af` takes it ("highpass=f=100,afftdn"), over 16 kHz mono samples.
+
+    text: filters with a comma between them; quotes and backslashes as FFmpeg's. No labels and branches. A
+    filter that changes the duration would change all times, and is refused; one that delays the sound and
+    keeps its length, as afftdn does by 25 ms, is not noticed: times are later by as much.
+    Raises: OptionError for unknown filters, or options that they do not take.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._n_in = self._n_out = 0
+        self._graph = Graph()
+        last = self._graph.add_abuffer(sample_rate=SAMPLE_RATE, format="flt", layout="mono")
+        parts = [(part, *part.partition("=")[::2]) for part in _split(text)]
+        for shown, name, options in [*parts, ("", "aformat", _OUTPUT), ("", "abuffersink", "")]:
+            try:
+                added = self._graph.add(name.strip(), options or None)
+                last.link_to(added)
+            except _REFUSALS as error:
+                raise self._refusal(shown, error) from error
+            last = added
+        try:
+            self._graph.configure()
+        except _REFUSALS as error:
+            raise self._refusal(text, error) from error
+
+    def _refusal(self, part: str, error: BaseException) -> OptionError:
+        return OptionError(
+            "audio filter: expected filters of FFmpeg over one channel, as 'highpass=f=100,afftdn', "
+            f"got '{part}' ({cause_of(error) or type(error).__name__})"
+        )
+
+    def push(self, samples: Samples) -> Samples:
+        """Filter samples (n,) float32; return those that come out so far (m,), clipped to full scale.
+
+        Raises: OptionError when they are not finite.
+        """
+        frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(samples)[None], format="flt", layout="mono")
+        frame.sample_rate, frame.pts = SAMPLE_RATE, self._n_in
+        frame.time_base = Fraction(1, SAMPLE_RATE)
+        self._n_in += len(samples)
+        self._graph.push(frame)
+        return self._pulled()
+
+    def flush(self) -> Samples:
+        """Return the samples (m,) that the filters still hold; nothing may be pushed after.
+
+        Raises: OptionError when the recording is longer or shorter now.
+        """
+        self._graph.push(None)
+        rest = self._pulled()
+        if abs(self._n_out - self._n_in) > TOLERANCE_S * SAMPLE_RATE:
+            raise OptionError(
+                f"audio filter '{self.text}': expected one that keeps times, it made "
+                f"{self._n_out / SAMPLE_RATE:.2f} s of {self._n_in / SAMPLE_RATE:.2f} s"
+            )
+        return rest
+
+    def _pulled(self) -> Samples:
+        parts = [np.zeros(0, np.float32)]
+        while True:
+            try:
+                frame = cast(av.AudioFrame, self._graph.pull())
+            except (av.BlockingIOError, av.EOFError):
+                break
+            parts.append(frame.to_ndarray().reshape(-1).astype(np.float32, copy=False))
+        samples: Samples = np.concatenate(parts)
+        if not np.isfinite(samples).all():
+            raise OptionError(f"audio filter '{self.text}': expected finite samples, it made NaN or infinity")
+        self._n_out += len(samples)
+        return samples.clip(-1.0, 1.0)
+
+
+def _split(text: str) -> list[str]:
+    """Split a chain at its commas; quotes and backslashes protect commas, and are removed."""
+    parts, letters = [""], iter(text)
+    for letter in letters:
+        if letter == "\\":
+            parts[-1] += next(letters, "")
+        elif letter == "'":
+            for quoted in letters:
+                if quoted == "'":
+                    break
+                parts[-1] += quoted
+        elif letter == ",":
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
 
 
 class AudioReader:
     """A recording being read: iterate once over its AudioChunks, or over its channels. A context manager.
 
-    `info` is there from the start; of a part, its duration is that of the part, and `recording_s` is the
-    duration that the whole recording declares. Leaving the context closes what it opened.
+    start, end: samples of the part that is read (end None: to the end). audio_filter: applied to `channel`.
+    `info` is there from the start; its duration is that of the part, and `recording_s` is the duration that
+    the whole recording declares. Leaving the context closes the source.
     """
 
     def __init__(
         self,
         source: BlockSource,
         *,
-        chunk_samples: int,
-        channel: int | None,
-        recording_s: float | None,
+        chunk_s: float = CHUNK_S,
+        channel: int | None = None,
+        start: int = 0,
+        end: int | None = None,
+        audio_filter: AudioFilter | None = None,
         warned: set[str],
     ) -> None:
         self._source = source
-        self._chunk_samples = chunk_samples
+        self._blocks = _part(source, start, end) if start or end is not None else source.blocks()
+        if audio_filter is not None:
+            self._blocks, channel = _filtered(self._blocks, audio_filter, channel or 0), None
+        self._chunk_samples = round(chunk_s * SAMPLE_RATE)
         self._channel = channel
-        self.info = source.info
-        self.recording_s = recording_s
+        self._start_s = start / SAMPLE_RATE
+        self.info = _part_info(source.info, start, end)
+        self.recording_s = source.info.duration_s
         self.silent: Sequence[Span] = ()
         """Stretches [start, end) in samples, in order, that are read as silence."""
         self._warned = warned
@@ -89,9 +194,7 @@ class AudioReader:
     def __enter__(self) -> AudioReader:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def silences(self) -> list[tuple[float, float]]:
@@ -100,11 +203,14 @@ class AudioReader:
         """
         pauses = [*self._pauses, ((self._last_sound + 1) / SAMPLE_RATE, self._n_read / SAMPLE_RATE)]
         found = []
-        for filled in self._source.silences():
+        for filled in self._filled():
             at = bisect_right(pauses, _middle(filled), key=lambda pause: pause[0]) - 1
             start, end = pauses[at] if at >= 0 and _middle(filled) < pauses[at][1] else filled
             found.append((min(start, filled[0]), max(end, filled[1])))
         return found
+
+    def _filled(self) -> list[tuple[float, float]]:
+        return [(start - self._start_s, end - self._start_s) for start, end in self._source.silences()]
 
     def _note_pauses(self, block: Samples) -> None:
         sound = np.flatnonzero(np.abs(block).max(axis=0) > QUIET) + self._n_read
@@ -112,7 +218,7 @@ class AudioReader:
         self._n_read += block.shape[1]
         self._last_sound = int(edges[-1])
         ends = np.flatnonzero(np.diff(edges) > LEAST_PAUSE_S * SAMPLE_RATE)
-        filled = self._source.silences() if len(ends) else []
+        filled = self._filled() if len(ends) else []
         for start_s, end_s in zip(
             (edges[ends] + 1) / SAMPLE_RATE, edges[ends + 1] / SAMPLE_RATE, strict=True
         ):
@@ -150,7 +256,7 @@ class AudioReader:
         """
         pending: list[Samples] = []
         n_pending = 0
-        for block in self._source.blocks():
+        for block in self._blocks:
             pending.append(block)
             n_pending += block.shape[1]
             if n_pending >= self._chunk_samples:
@@ -170,11 +276,46 @@ class AudioReader:
                 logger.warning("%s: %s", self.info.name, warning)
 
 
+def _part(source: BlockSource, start: int, end: int | None) -> Iterator[Samples]:
+    """Yield the blocks of samples [start, end) of a recording, at 16 kHz; end None: to its end.
+
+    Raises: AudioError when the recording ends before the part begins.
+    """
+    place = source.first_sample
+    for block in source.blocks():
+        inside = block[:, max(0, start - place) : None if end is None else end - place]
+        place += block.shape[1]
+        if inside.shape[1]:
+            yield inside
+        if end is not None and place >= end:
+            break
+    if place <= start:
+        raise AudioError(
+            f"{source.info.name}: expected a start before its end at {place / SAMPLE_RATE:.2f} s, "
+            f"got {start / SAMPLE_RATE} s"
+        )
+
+
+def _part_info(info: AudioInfo, start: int, end: int | None) -> AudioInfo:
+    whole = math.inf if info.duration_s is None else info.duration_s
+    last = math.inf if end is None else end / SAMPLE_RATE
+    seconds = max(0.0, min(whole, last) - start / SAMPLE_RATE)
+    return replace(info, duration_s=seconds if seconds < math.inf else None)
+
+
+def _filtered(blocks: Iterator[Samples], audio_filter: AudioFilter, channel: int) -> Iterator[Samples]:
+    for block in blocks:
+        if block.shape[1]:
+            yield audio_filter.push(block[channel])[None]
+    yield audio_filter.flush()[None]
+
+
 def open_audio(
     source: AudioSource,
     *,
     sample_rate: int = SAMPLE_RATE,
     channel: int | None = None,
+    keep_channels: bool = False,
     chunk_s: float = CHUNK_S,
     audio_filter: str | None = None,
     audio_track: int | str | None = None,
@@ -190,6 +331,7 @@ def open_audio(
     its own length: containers with an index are sought in by the time stamps of their packets, others are
     decoded from their beginning. sample_rate: of an array; files declare theirs. channel: the only channel to
     take, from 0; None mixes all, in files by the weights of their places and in arrays by their mean.
+    keep_channels: do not mix them, for `AudioReader.channels`.
     audio_filter: applied to that channel, see `AudioFilter`. audio_track: of a container with several, its
     number from 1 or its language ("de", "deu"); None takes the one that ffmpeg would. input_format: of a file
     of samples without a header, see `read_input_format`; None: as its name ends. warned: keeps what
@@ -204,24 +346,16 @@ def open_audio(
         raise OptionError(f"chunk_s: expected at least one sample ({1 / SAMPLE_RATE} s), got {chunk_s}")
     chain = None if audio_filter is None else AudioFilter(audio_filter)
     warned = set() if warned is None else warned
-    request = SourceRequest(channel is not None, audio_track, start, _raw_format(input_format), warned)
+    is_apart = keep_channels or channel is not None
+    request = SourceRequest(is_apart, audio_track, start, _raw_format(input_format), warned)
     opened = open_source(source, request, sample_rate=sample_rate)
-    whole_s = opened.info.duration_s
     if channel is not None and not 0 <= channel < opened.info.n_channels:
         opened.close()
         raise AudioError(
             f"{opened.info.name}: expected a channel from 0 to {opened.info.n_channels - 1}, got {channel}"
         )
-    if start or end is not None:
-        opened = PartSource(opened, start, end)
-    if chain is not None:
-        opened, channel = FilteredSource(opened, chain, channel or 0), None
     return AudioReader(
-        opened,
-        chunk_samples=round(chunk_s * SAMPLE_RATE),
-        channel=channel,
-        recording_s=whole_s,
-        warned=warned,
+        opened, chunk_s=chunk_s, channel=channel, start=start, end=end, audio_filter=chain, warned=warned
     )
 
 
@@ -261,39 +395,8 @@ def load_channels(source: AudioSource, *, sample_rate: int = SAMPLE_RATE) -> Sam
 
     Raises: AudioError as in `open_audio`, and when the number of channels changes on the way.
     """
-    with open_channels(source, sample_rate=sample_rate) as reader:
+    with open_audio(source, sample_rate=sample_rate, keep_channels=True) as reader:
         return np.concatenate(list(reader.channels()), axis=1)
-
-
-def open_channels(
-    source: AudioSource,
-    *,
-    sample_rate: int = SAMPLE_RATE,
-    audio_track: int | str | None = None,
-    input_format: str | None = None,
-    start_s: float | None = None,
-    duration_s: float | None = None,
-    warned: set[str] | None = None,
-) -> AudioReader:
-    """Open a recording, or a part, with its channels apart, for `AudioReader.channels`.
-
-    Other arguments: `open_audio`.
-    Raises: as `open_audio`.
-    """
-    start, end = _span(start_s, duration_s)
-    warned = set() if warned is None else warned
-    request = SourceRequest(True, audio_track, start, _raw_format(input_format), warned)
-    opened = open_source(source, request, sample_rate=sample_rate)
-    whole_s = opened.info.duration_s
-    if start or end is not None:
-        opened = PartSource(opened, start, end)
-    return AudioReader(
-        opened,
-        chunk_samples=round(CHUNK_S * SAMPLE_RATE),
-        channel=None,
-        recording_s=whole_s,
-        warned=warned,
-    )
 
 
 def probe_audio(
@@ -316,11 +419,11 @@ def probe_audio(
 def read_live(
     stream: BinaryIO, *, input_format: str | None = None, chunk_s: float = 0.1, name: str = "standard input"
 ) -> Iterator[AudioChunk]:
-    """Yield chunks of chunk_s seconds of what a pipe brings, as it arrives: a container, which is recognised,
-    or 16-bit mono PCM at 16 kHz, or samples of an input_format (`read_input_format`).
+    """Yield chunks of chunk_s seconds from a pipe as they arrive: a container, which is recognised, 16-bit
+    mono PCM at 16 kHz, or samples of an input_format (`read_input_format`).
 
-    stream: whose `read` returns what has come (unbuffered).
-    Raises: AudioError for what is no sound; OptionError for an unknown input format.
+    stream: unbuffered, so that `read` returns the bytes that have come.
+    Raises: AudioError for data that is no sound; OptionError for an unknown input format.
     """
     file = _Pipe(stream)
     if input_format is None and not file.is_container():
@@ -332,25 +435,21 @@ def read_live(
         yield from read_pcm(cast(BinaryIO, file), chunk_s=chunk_s, name=name)
         return
     request = SourceRequest(raw=_raw_format(input_format), most_gap_s=MOST_LIVE_GAP_S)
-    opened = ContainerSource(cast(BinaryIO, file), name, request, owned=False)
-    samples = round(chunk_s * SAMPLE_RATE)
-    with AudioReader(
-        opened, chunk_samples=samples, channel=None, recording_s=None, warned=request.warned
-    ) as reader:
+    opened = open_container(cast(BinaryIO, file), name, request, owned=False)
+    with AudioReader(opened, chunk_s=chunk_s, warned=request.warned) as reader:
         yield from reader
 
 
 class _Pipe:
-    """A pipe whose first bytes are looked at before it is read."""
+    """A pipe whose first bytes can be inspected before they are read."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
         self._is_at_end = False
         self.head = b""
-        """The bytes that were looked at and not yet read."""
+        """The bytes that were inspected and not yet read."""
 
     def is_container(self) -> bool:
-        """Wait for so many bytes as it takes to tell."""
         while not (found := is_container(self.head)) and len(self.head) < HEAD_BYTES and not self._is_at_end:
             piece = self._stream.read(HEAD_BYTES - len(self.head))
             self.head += piece
@@ -384,18 +483,38 @@ def read_pcm(
     if sample_rate < 1 or not chunk_s * sample_rate >= 1:
         raise OptionError(f"expected a positive rate and chunk, got {sample_rate} Hz and {chunk_s} s")
     resampler = FloatResampler(sample_rate, 1, name)
+
+    def resampled() -> Iterator[Samples]:
+        for block in _pcm_blocks(stream, 2 * round(chunk_s * sample_rate), name):
+            samples = np.frombuffer(block, "<i2").astype(np.float32) / np.float32(32768.0)
+            yield resampler.push(samples[None])[0]
+        yield resampler.flush()[0]
+
     start_sample = 0
-    for samples in _resampled(resampler, pcm_blocks(stream, 2 * round(chunk_s * sample_rate), name)):
+    for samples in resampled():
         if len(samples):
             yield AudioChunk(samples, start_sample)
             start_sample += len(samples)
 
 
-def _resampled(resampler: FloatResampler, blocks: Iterator[bytes]) -> Iterator[Samples]:
-    for block in blocks:
-        samples = np.frombuffer(block, "<i2").astype(np.float32) / np.float32(32768.0)
-        yield resampler.push(samples[None])[0]
-    yield resampler.flush()[0]
+def _pcm_blocks(stream: BinaryIO, n_bytes: int, name: str) -> Iterator[bytes]:
+    """Yield blocks of n_bytes from a stream that may give fewer; the last one shorter, of even length."""
+    pending = b""
+    while True:
+        try:
+            received = stream.read(n_bytes - len(pending))
+        except OSError as error:
+            raise AudioError(f"{name}: expected PCM, got '{cause_of(error)}'") from error
+        if not received:
+            break
+        pending += received
+        if len(pending) == n_bytes:
+            yield pending
+            pending = b""
+    if len(pending) % 2:
+        logger.warning("%s: dropped half a sample at the end of 16-bit PCM", name)
+    if len(pending) >= 2:
+        yield pending[: len(pending) // 2 * 2]
 
 
 def _middle(stretch: tuple[float, float]) -> float:

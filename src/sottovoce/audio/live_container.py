@@ -1,8 +1,8 @@
-"""Containers that come piece by piece, as browsers record them: WebM and Ogg with Opus, and what else FFmpeg
-reads from its beginning on.
+"""Decoding of containers that arrive in pieces, as browsers record them: WebM and Ogg with Opus, and other
+formats that FFmpeg reads from the beginning on.
 
-FFmpeg asks for bytes and waits for them; so each has a thread, which runs only while its samples are asked
-for. Knows no sockets.
+FFmpeg requests bytes and blocks until they come; so each container has a thread, which runs only while `take`
+waits for samples.
 """
 
 from __future__ import annotations
@@ -32,13 +32,12 @@ _Decoded: TypeAlias = "Samples | AudioError | bool"
 
 
 class LiveContainer:
-    """Bytes of a container, cut anywhere, into samples at 16 kHz, mixed to one channel: `feed` a piece, then
-    `take` until nothing is left of it. One thread at a time may call it.
+    """Decodes bytes of a container, cut anywhere, to samples at 16 kHz, mixed to one channel: `feed` a piece,
+    then `take` until it is used up. One thread at a time may call it.
 
     name: in errors.
     """
 
-    is_seekable = False
     n_read = 0
 
     def __init__(self, name: str = "live audio") -> None:
@@ -53,7 +52,7 @@ class LiveContainer:
         self._is_dropped = False
 
     def feed(self, piece: bytes) -> None:
-        """Give the next bytes; those behind the end of the container are not looked at."""
+        """Add the next bytes; those behind the end of the container are ignored."""
         if self._is_over or not piece:
             return
         self._is_pending = True
@@ -67,7 +66,7 @@ class LiveContainer:
     def take(self) -> tuple[Samples, bool]:
         """Return samples (n,) float32, and whether there are more of what was fed.
 
-        Raises: AudioError for what is no container, or holds no audio.
+        Raises: AudioError for data that is no container, or has no audio.
         """
         parts: list[Samples] = [np.zeros(0, np.float32)]
         while self._is_pending and sum(map(len, parts)) < MOST_AT_ONCE_S * SAMPLE_RATE:
@@ -81,13 +80,13 @@ class LiveContainer:
         return np.concatenate(parts), self._is_pending
 
     def end(self) -> None:
-        """Say that nothing more comes; `take` has the rest."""
+        """End the container; `take` then returns the rest."""
         if self._thread is not None and not self._is_over:
             self._is_pending = True
             self._fed.put(b"")
 
     def close(self) -> None:
-        """Let go of everything, also in the middle; harmless a second time."""
+        """Stop the thread and release everything; a second call does nothing."""
         self._is_dropped = True
         self._fed.put(b"")
         while not self._decoded.empty():  # the thread may wait for room
@@ -106,15 +105,12 @@ class LiveContainer:
         return given
 
     def seekable(self) -> bool:
-        """Return that it cannot be read again."""
         return False
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """Raises: UnsupportedOperation, always."""
         raise io.UnsupportedOperation("live audio cannot be sought in")
 
     def tell(self) -> int:
-        """Return how many bytes were read."""
         return self.n_read
 
     def _run(self) -> None:
@@ -124,7 +120,7 @@ class LiveContainer:
                 for block in decoder.blocks():
                     if self._is_dropped:
                         break
-                    self._hand(block[:, 0].astype(np.float32) / np.float32(32768))
+                    self._hand(block[0])
                 for warning in decoder.warnings():
                     logger.warning("%s: %s", self._name, warning)
             finally:

@@ -1,6 +1,6 @@
 """Whisper's log-mel spectrogram, for whole recordings and for streams that arrive in pieces.
 
-Two steps are kept apart. `log_mel` and `MelStream` give the logarithm as it is; `normalize` then clamps
+There are two steps. `log_mel` and `MelStream` give the un-normalised logarithm; `normalize` then clamps
 and scales it with a maximum. Whisper takes that maximum over its whole input, so a stream keeps the
 un-normalised frames and normalises each encoder window by itself.
 
@@ -10,8 +10,6 @@ Two ways of filling a window are in use, and they differ:
   and silent frames get the floor of the clamp. openai-whisper appends 30 s of them to a recording.
 - zero *mel values* after normalisation (`pad_or_trim`): what openai-whisper and faster-whisper do with a
   slice shorter than the encoder's window. 0.0 is not the value of silence.
-
-This module knows no file format, no model and no voice activity.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
-"""Record from a microphone, through PortAudio (the `sounddevice` package, extra `mic`).
-
-This module knows no voice activity and no decoding: it yields chunks as they come.
-"""
+"""Record from a microphone, through PortAudio (the `sounddevice` package, extra `mic`)."""
 
 from __future__ import annotations
 
 import logging
 import queue
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -80,9 +76,7 @@ class Microphone:
     def __enter__(self) -> Microphone:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _next(self) -> Samples | None:

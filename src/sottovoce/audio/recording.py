@@ -13,12 +13,11 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from copy import copy
-from types import TracebackType
 from typing import BinaryIO, cast
 
 import numpy as np
 
-from sottovoce.audio.io import AudioReader, Span, open_audio, open_channels
+from sottovoce.audio.io import AudioReader, Span, open_audio
 from sottovoce.audio.sources import (
     AudioSource,
     PlainSource,
@@ -37,9 +36,8 @@ class Recording:
     """A source to be opened as often as needed, one reading at a time.
 
     sample_rate, channel, audio_filter, audio_track and input_format: see `open_audio`. reread: whether
-    more than one reading will be asked for; with False a pipe is passed on as it comes, and a second `open`
-    of it raises.
-    name: for people, where the source has none. A context manager.
+    the recording will be read more than once; with False a pipe is not copied, and its second `open` raises.
+    name: for messages, where the source has none. A context manager.
 
     Raises: AudioError when a pipe cannot be read.
     """
@@ -86,20 +84,37 @@ class Recording:
 
         Raises: AudioError as in `open_audio`, and for a second reading of a pipe.
         """
-        self._begin_reading()
+        self._reader = reader = self._opened(channel=self._channel, audio_filter=self._audio_filter)
+        reader.silent = self._silent
+        return reader
+
+    def open_channels(self) -> AudioReader:
+        """Begin a reading of all channels apart, for `AudioReader.channels`.
+
+        Raises: AudioError, as `open`.
+        """
+        return self._opened(keep_channels=True)
+
+    def _opened(
+        self, *, channel: int | None = None, audio_filter: str | None = None, keep_channels: bool = False
+    ) -> AudioReader:
+        if self._is_pipe and self._n_readings:
+            raise AudioError(f"{self.name}: expected one reading of a pipe, got a second (use reread=True)")
+        if self._position is not None:
+            cast(BinaryIO, self._source).seek(self._position)
+        self._n_readings += 1
         reader = open_audio(
             self._source,
             sample_rate=self._sample_rate,
-            channel=self._channel,
-            audio_filter=self._audio_filter,
+            channel=channel,
+            keep_channels=keep_channels,
+            audio_filter=audio_filter,
             audio_track=self._audio_track,
             input_format=self._input_format,
             start_s=self._start_s,
             duration_s=self._duration_s,
             warned=self._warned,
         )
-        self._reader = reader
-        reader.silent = self._silent
         self.declared_s = reader.recording_s
         return reader
 
@@ -108,10 +123,9 @@ class Recording:
         return [] if self._reader is None else self._reader.silences()
 
     def part(self, start_s: float, duration_s: float | None = None) -> Recording:
-        """Return the part from start_s of this one on, of at most duration_s: read as if it were all there
-        is.
+        """Return the part that begins at start_s, of at most duration_s, as a recording.
 
-        To be closed before this recording, and not read beside it.
+        Close it before this recording; the two cannot be read at the same time.
         """
         part = copy(self)
         part._spool = None
@@ -121,35 +135,12 @@ class Recording:
         return part
 
     def to_read_beside(self) -> Recording:
-        """Return the same recording, which can be read while this one is; to be closed before it."""
-        beside = copy(self)
-        beside._spool = None
-        beside._source = self._shared_source()
-        return beside
-
-    def _shared_source(self) -> PlainSource:
-        """What one more reader can read: of a file, with a place of reading of its own."""
-        if self._position is None:
-            return self._source
-        return cast(BinaryIO, FileView(cast(BinaryIO, self._source), self._position))
-
-    def open_channels(self) -> AudioReader:
-        """Begin a reading of all channels apart, for `AudioReader.channels`.
-
-        Raises: AudioError, as `open`.
-        """
-        self._begin_reading()
-        reader = open_channels(
-            self._source,
-            sample_rate=self._sample_rate,
-            audio_track=self._audio_track,
-            input_format=self._input_format,
-            start_s=self._start_s,
-            duration_s=self._duration_s,
-            warned=self._warned,
-        )
-        self.declared_s = reader.recording_s
-        return reader
+        """Return the same recording for another reader at the same time; to be closed before this one."""
+        other = copy(self)
+        other._spool = None
+        if self._position is not None:
+            other._source = cast(BinaryIO, FileView(cast(BinaryIO, self._source), self._position))
+        return other
 
     def channels(self, silent: Sequence[Sequence[Span]] | None = None) -> list[Recording]:
         """Return a recording of each channel, which can be read side by side; to be closed before this one.
@@ -159,28 +150,10 @@ class Recording:
         """
         with self.open_channels() as reader:
             n_channels = reader.info.n_channels
-        found = [
-            Recording(
-                self._shared_source(),
-                sample_rate=self._sample_rate,
-                channel=channel,
-                name=self.name,
-                audio_filter=self._audio_filter,
-                audio_track=self._audio_track,
-                input_format=self._input_format,
-            ).part(self._start_s or 0.0, self._duration_s)
-            for channel in range(n_channels)
-        ]
-        for one, spans in zip(found, silent or [()] * n_channels, strict=True):
-            one._silent, one._warned = spans, self._warned
+        found = [self.to_read_beside() for _ in range(n_channels)]
+        for channel, (one, spans) in enumerate(zip(found, silent or [()] * n_channels, strict=True)):
+            one._channel, one._silent, one._reader = channel, spans, None
         return found
-
-    def _begin_reading(self) -> None:
-        if self._is_pipe and self._n_readings:
-            raise AudioError(f"{self.name}: expected one reading of a pipe, got a second (use reread=True)")
-        if self._position is not None:
-            cast(BinaryIO, self._source).seek(self._position)
-        self._n_readings += 1
 
     def beginning(self, seconds: float) -> Samples:
         """Read the first samples (n,) float32, at most so many seconds.
@@ -204,14 +177,12 @@ class Recording:
     def __enter__(self) -> Recording:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 class FileView:
-    """A file that others read too, none of them while this reads, from a place of its own on."""
+    """A view of an open file with its own position; reads alternate with those of the other views."""
 
     def __init__(self, file: BinaryIO, position: int) -> None:
         self._file = file
@@ -245,7 +216,6 @@ class FileView:
 
 
 def _is_pipe(source: PlainSource) -> bool:
-    """Tell whether reading a source uses it up."""
     if isinstance(source, bytes | np.ndarray):
         return False
     if isinstance(source, str | os.PathLike):

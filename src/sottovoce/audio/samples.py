@@ -1,4 +1,7 @@
-"""Check samples: float32, finite, of a known shape; anything else raises an error of one line."""
+"""Samples in memory: checks and conversion of arrays, and the buffer of a live stream.
+
+Anything but finite samples of a known shape and type raises an error of one line.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +14,21 @@ import numpy.typing as npt
 from sottovoce.errors import AudioError
 from sottovoce.types import SAMPLE_RATE, Samples
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
 MAX_CHANNELS = 64
 """Channels that libswresample can take."""
 MIN_RATE, MAX_RATE = 1_000, 768_000
-"""Sample rates that are believed; outside of them a header is damaged."""
+"""Plausible sample rates; a header with another one is damaged."""
 
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Array = npt.NDArray[np.generic]
 
 
 def is_tensor(value: object) -> TypeGuard[Tensor]:
-    """Tell whether a value is a PyTorch tensor (any shape), without importing PyTorch: who has one has
-    imported it.
-    """
+    """Tell whether a value is a PyTorch tensor, without importing PyTorch: a caller with one has done so."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
@@ -98,3 +101,99 @@ def as_channels(array: Array, name: str) -> Samples:
     if array.shape[-1] == 0:
         raise AudioError(f"{name}: expected audio, got no samples")
     return np.atleast_2d(to_float32(array, name))
+
+
+MAX_PUSH_S = 600.0
+_MIN_CAPACITY = SAMPLE_RATE
+
+
+class AudioBuffer:
+    """Samples [start, end) of a stream: append at the end, drop at the start, view anything between.
+
+    Sample i of the stream keeps the index i, whatever has been dropped before it. Appending and dropping cost
+    amortised constant time a sample; memory is at most about four times the longest stretch held.
+    """
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self, start_sample: int = 0) -> None:
+        """Forget everything; the next sample has the index start_sample."""
+        self._data = np.empty(_MIN_CAPACITY, np.float32)
+        self._first = 0  # position in _data of sample `start`
+        self._start = start_sample
+        self._end = start_sample
+
+    @property
+    def start(self) -> int:
+        """Index of the first sample held."""
+        return self._start
+
+    @property
+    def end(self) -> int:
+        """Index after the last sample held: the samples received so far."""
+        return self._end
+
+    def __len__(self) -> int:
+        return self._end - self._start
+
+    def append(self, samples: npt.NDArray[np.float32]) -> None:
+        """Append samples (n,) float32 at 16 kHz; n = 0 changes nothing.
+
+        Raises: AudioError, with the buffer unchanged, for anything but finite float32 samples of that shape,
+            and for a push longer than `MAX_PUSH_S`.
+        """
+        self._check(samples)
+        self._reserve(len(samples))
+        position = self._first + len(self)
+        self._data[position : position + len(samples)] = samples
+        self._end += len(samples)
+
+    def drop_before(self, sample: int) -> None:
+        """Drop the samples before the absolute index `sample`, which is first clipped to [start, end]."""
+        sample = min(max(sample, self._start), self._end)
+        self._first += sample - self._start
+        self._start = sample
+
+    def view(self, start: int | None = None, end: int | None = None) -> Samples:
+        """Return samples [start, end) as a read-only array (n,) float32; later appends and drops do not
+        change it.
+
+        start, end: None for those of the buffer.
+        Raises: AudioError for samples that are not held.
+        """
+        first = self._start if start is None else start
+        last = self._end if end is None else end
+        if not self._start <= first <= last <= self._end:
+            raise AudioError(
+                f"audio buffer: expected samples in [{self._start}, {self._end}), got [{first}, {last})"
+            )
+        offset = self._first - self._start
+        held = self._data[offset + first : offset + last]
+        held.flags.writeable = False
+        return held
+
+    def _check(self, samples: npt.NDArray[np.float32]) -> None:
+        if not isinstance(samples, np.ndarray):
+            raise AudioError(
+                f"pushed audio: expected a numpy array or a tensor, got {type(samples).__name__}"
+            )
+        if samples.dtype != np.float32 or samples.ndim != 1:
+            raise AudioError(
+                f"pushed audio: expected float32 samples of shape (n,), got {samples.dtype} {samples.shape}"
+            )
+        if len(samples) > MAX_PUSH_S * SAMPLE_RATE:
+            raise AudioError(
+                f"pushed audio: expected at most {MAX_PUSH_S:.0f} s at once, "
+                f"got {len(samples) / SAMPLE_RATE:.0f} s"
+            )
+        require_finite(samples, "pushed audio", start_sample=self._end)
+
+    def _reserve(self, n_new: int) -> None:
+        n_needed = len(self) + n_new
+        if self._first + n_needed <= len(self._data):
+            return
+        capacity = max(_MIN_CAPACITY, 2 * n_needed)
+        moved = np.empty(capacity, np.float32)
+        moved[: len(self)] = self._data[self._first : self._first + len(self)]
+        self._data, self._first = moved, 0

@@ -6,31 +6,25 @@ A source yields float32 blocks (n_channels, n) at 16 kHz, one channel when it mi
 from __future__ import annotations
 
 import io
-import logging
-import math
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeAlias, cast
 
-import av
 import numpy as np
 import numpy.typing as npt
 
-from sottovoce.audio.container import AudioInfo, ContainerDecoder
-from sottovoce.audio.downmix import Downmix
+from sottovoce.audio.container import ONLY_TRACK, AudioInfo, ContainerDecoder, track_named
+from sottovoce.audio.downmix import FloatMixer, FloatResampler
 from sottovoce.audio.input_format import HEAD_BYTES, RawFormat, format_of_ending, is_container
-from sottovoce.audio.samples import MAX_RATE, MIN_RATE, as_channels, is_tensor, tensor_array
+from sottovoce.audio.samples import as_channels, is_tensor, tensor_array
 from sottovoce.audio.timeline import MOST_GAP_S
-from sottovoce.audio.tracks import ONLY_TRACK, track_named
 from sottovoce.errors import AudioError, cause_of
 from sottovoce.types import SAMPLE_RATE, Samples
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-logger = logging.getLogger(__name__)
 
 PlainSource: TypeAlias = str | os.PathLike[str] | BinaryIO | bytes | npt.NDArray[np.generic]
 AudioSource: TypeAlias = "PlainSource | Tensor"
@@ -68,7 +62,7 @@ class BlockSource(Protocol):
         ...
 
     def warnings(self) -> list[str]:
-        """Return what is wrong with the recording as far as it was read: a line each."""
+        """Return warnings about the part of the recording that was read, a line each."""
         ...
 
     def silences(self) -> list[tuple[float, float]]:
@@ -108,19 +102,19 @@ def open_source(source: AudioSource, request: SourceRequest, *, sample_rate: int
         return ArraySource(source, name, request, sample_rate=sample_rate)
     if isinstance(source, str | os.PathLike):
         if os.fspath(source) == "-":
-            return ContainerSource(sys.stdin.buffer, name, request, owned=False)
-        return ContainerSource(open_path(source), name, request, owned=True)
+            return open_container(sys.stdin.buffer, name, request, owned=False)
+        return open_container(open_path(source), name, request, owned=True)
     if isinstance(source, bytes):
-        return ContainerSource(io.BytesIO(source), name, request, owned=True)
+        return open_container(io.BytesIO(source), name, request, owned=True)
     if callable(getattr(source, "read", None)):
-        return ContainerSource(source, name, request, owned=False)
+        return open_container(source, name, request, owned=False)
     raise AudioError(
         f"expected a path, a binary file, bytes, an array or a tensor as audio, got {type(source).__name__}"
     )
 
 
 def source_name(source: AudioSource) -> str:
-    """Name a source in messages."""
+    """Return the name of a source for messages."""
     source = plain_source(source)
     if isinstance(source, str | os.PathLike):
         return "standard input" if os.fspath(source) == "-" else _shown(os.fspath(source))
@@ -133,85 +127,59 @@ def source_name(source: AudioSource) -> str:
 
 
 def _shown(path: str) -> str:
-    """Escape a path where it would break the line."""
     return path if path.isprintable() else repr(path)
 
 
-class ContainerSource:
-    """A container decoded by PyAV, as float32 blocks (n_channels, n)."""
+def open_container(file: BinaryIO, name: str, request: SourceRequest, *, owned: bool) -> ContainerDecoder:
+    """Open a container, near the start of the request where that can be reached by seeking.
 
-    def __init__(self, file: BinaryIO, name: str, request: SourceRequest, *, owned: bool) -> None:
-        self._file = file
-        self._name = name
-        self._request = request
-        self._owned = owned
-        self.first_sample = 0
+    owned: the file is closed with the decoder.
+    Raises: AudioError.
+    """
+    try:
+        begin = file.tell() if is_seekable(file) else None
+        raw = request.raw or (None if begin is None else _format_of_ending(file, name, begin))
+        decoder = _decoder(file, name, request, raw)
+        if begin is not None and not decoder.seek(request.start_sample):  # the position is uncertain
+            decoder.close()
+            file.seek(begin)
+            decoder = _decoder(file, name, request, raw)
+    except BaseException:
+        if owned:
+            file.close()
+        raise
+    decoder.owned_file = file if owned else None
+    return decoder
+
+
+def _decoder(file: BinaryIO, name: str, request: SourceRequest, raw: RawFormat | None) -> ContainerDecoder:
+    return ContainerDecoder(
+        CheckedFile(file, name),
+        name,
+        keep_channels=request.keep_channels,
+        audio_track=request.audio_track,
+        raw=raw,
+        warned=request.warned,
+        most_gap_s=request.most_gap_s,
+    )
+
+
+def _format_of_ending(file: BinaryIO, name: str, begin: int) -> RawFormat | None:
+    """Return the format without a header that the name ends in, unless the file is a container."""
+    found = format_of_ending(name)
+    if found is not None:
         try:
-            begin = file.tell() if is_seekable(file) else None
-            self._raw = request.raw or (None if begin is None else self._format_of_ending(begin))
-            self._decoder = self._opened()
-            if begin is not None and self._decoder.can_seek(request.start_sample):
-                self._seek(begin)
-        except BaseException:
-            if owned:
-                file.close()
-            raise
-
-    def _opened(self) -> ContainerDecoder:
-        return ContainerDecoder(
-            CheckedFile(self._file, self._name),
-            self._name,
-            keep_channels=self._request.keep_channels,
-            audio_track=self._request.audio_track,
-            raw=self._raw,
-            warned=self._request.warned,
-            most_gap_s=self._request.most_gap_s,
-        )
-
-    def _format_of_ending(self, begin: int) -> RawFormat | None:
-        """Return the format without a header that the name ends in, unless the file is a container."""
-        found = format_of_ending(self._name)
-        if found is not None:
-            try:
-                head = self._file.read(HEAD_BYTES)
-                self._file.seek(begin)
-            except (OSError, ValueError) as error:
-                raise AudioError(f"{self._name}: expected a readable file, got {_refusal(error)}") from error
-            if is_container(head):
-                return None
-        return found
-
-    def _seek(self, begin: int) -> None:
-        """Seek near the part; where the position is uncertain, reopen the file at its beginning."""
-        place = self._decoder.seek(self._request.start_sample)
-        if place is None:
-            self._decoder.close()
-            self._file.seek(begin)
-            self._decoder = self._opened()
-        self.first_sample = place or 0
-
-    @property
-    def info(self) -> AudioInfo:
-        return self._decoder.info
-
-    def blocks(self) -> Iterator[Samples]:
-        for block in self._decoder.blocks():
-            yield block.T.astype(np.float32) / np.float32(32768.0)
-
-    def warnings(self) -> list[str]:
-        return self._decoder.warnings()
-
-    def silences(self) -> list[tuple[float, float]]:
-        return self._decoder.silences()
-
-    def close(self) -> None:
-        self._decoder.close()
-        if self._owned:
-            self._file.close()
+            head = file.read(HEAD_BYTES)
+            file.seek(begin)
+        except (OSError, ValueError) as error:
+            raise AudioError(f"{name}: expected a readable file, got {_refusal(error)}") from error
+        if is_container(head):
+            return None
+    return found
 
 
 class CheckedFile:
-    """A file object made safe for libav: never more bytes than asked for, and only bytes.
+    """A file object made safe for libav: `read` returns bytes, and never more than requested.
 
     libav copies what `read` returns into a buffer of its own, whatever its length. Positions count from where
     the file stands, which need not be its beginning.
@@ -221,12 +189,12 @@ class CheckedFile:
         self._file = file
         self._name = name
         self._surplus = b""
-        self.is_seekable = is_seekable(file)
-        self._begin = file.tell() if self.is_seekable else 0
+        self._is_seekable = is_seekable(file)
+        self._begin = file.tell() if self._is_seekable else 0
         self.n_read = 0
 
     def seekable(self) -> bool:
-        return self.is_seekable
+        return self._is_seekable
 
     def readable(self) -> bool:
         return True
@@ -256,7 +224,6 @@ class CheckedFile:
 
 
 def is_seekable(file: BinaryIO) -> bool:
-    """Tell whether a file object can be read again."""
     try:
         return file.seekable()
     except (AttributeError, OSError, ValueError):
@@ -295,164 +262,13 @@ class ArraySource:
         yield self._resampler.flush()
 
     def warnings(self) -> list[str]:
-        """Return none: samples in memory are whole."""
         return []
 
     def silences(self) -> list[tuple[float, float]]:
-        """Return none."""
         return []
 
     def close(self) -> None:
-        """Do nothing: no file is open."""
-
-
-class PartSource:
-    """Samples [start, end) of a recording, at 16 kHz; end None: to its end.
-
-    Raises: AudioError, from `blocks`, when the recording ends before the part begins.
-    """
-
-    def __init__(self, source: BlockSource, start: int, end: int | None) -> None:
-        self._source, self._start, self._end = source, start, end
-        self.first_sample = start
-
-    @property
-    def info(self) -> AudioInfo:
-        """That of the recording, with the seconds of the part."""
-        info = self._source.info
-        whole = math.inf if info.duration_s is None else info.duration_s
-        last = math.inf if self._end is None else self._end / SAMPLE_RATE
-        seconds = max(0.0, min(whole, last) - self._start / SAMPLE_RATE)
-        return replace(info, duration_s=seconds if seconds < math.inf else None)
-
-    def blocks(self) -> Iterator[Samples]:
-        place = self._source.first_sample
-        for block in self._source.blocks():
-            end = None if self._end is None else self._end - place
-            inside = block[:, max(0, self._start - place) : end]
-            place += block.shape[1]
-            if inside.shape[1]:
-                yield inside
-            if self._end is not None and place >= self._end:
-                break
-        if place <= self._start:
-            raise AudioError(
-                f"{self.info.name}: expected a start before its end at {place / SAMPLE_RATE:.2f} s, "
-                f"got {self._start / SAMPLE_RATE} s"
-            )
-
-    def warnings(self) -> list[str]:
-        return self._source.warnings()
-
-    def silences(self) -> list[tuple[float, float]]:
-        start_s = self._start / SAMPLE_RATE
-        return [(start - start_s, end - start_s) for start, end in self._source.silences()]
-
-    def close(self) -> None:
-        self._source.close()
-
-
-class FloatResampler:
-    """Resamples float samples (n_channels, n) of any rate to 16 kHz, each channel by itself; 16 kHz is
-    unchanged.
-
-    Raises: AudioError for a rate outside of 1 to 768 kHz.
-    """
-
-    def __init__(self, sample_rate: int, n_channels: int, name: str) -> None:
-        if not MIN_RATE <= sample_rate <= MAX_RATE:
-            raise AudioError(f"{name}: expected {MIN_RATE} to {MAX_RATE} Hz, got {sample_rate} Hz")
-        self._rate = sample_rate
-        self._n_channels = n_channels
-        self._channels = (
-            []
-            if sample_rate == SAMPLE_RATE
-            else [av.AudioResampler("flt", "mono", SAMPLE_RATE) for _ in range(n_channels)]
-        )
-
-    def push(self, samples: Samples) -> Samples:
-        """Resample (n_channels, n) float32; return what comes out so far, a few samples behind."""
-        if not self._channels:
-            return samples
-        return self._joined([self._frame(row) for row in samples])
-
-    def flush(self) -> Samples:
-        """Return the samples (n_channels, n) that the filter still holds; nothing may be pushed after."""
-        if not self._channels:
-            return np.zeros((self._n_channels, 0), np.float32)
-        return self._joined([None] * self._n_channels)
-
-    def _frame(self, samples: Samples) -> av.AudioFrame:
-        frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(samples)[None], format="flt", layout="mono")
-        frame.sample_rate = self._rate
-        return frame
-
-    def _joined(self, frames: list[av.AudioFrame | None] | list[av.AudioFrame] | list[None]) -> Samples:
-        rows = []
-        for resampler, frame in zip(self._channels, frames, strict=True):
-            parts = [out.to_ndarray()[0] for out in resampler.resample(frame)]
-            rows.append(np.concatenate([np.zeros(0, np.float32), *parts]))
-        return np.stack(rows)
-
-
-class FloatMixer:
-    """Resamples float samples (n_channels, n) of any rate to 16 kHz, and mixes them to one channel (1, n): by
-    their mean, without channels that cancel the others (`Downmix`).
-
-    first_sample, warned: see `Downmix`.
-    Raises: as `FloatResampler`.
-    """
-
-    def __init__(
-        self,
-        sample_rate: int,
-        n_channels: int,
-        name: str,
-        *,
-        first_sample: int = 0,
-        warned: set[str] | None = None,
-    ) -> None:
-        self._is_mono = n_channels == 1
-        self._resampler = FloatResampler(sample_rate, 1 if self._is_mono else n_channels + 1, name)
-        weights = (1 / n_channels,) * n_channels
-        self._downmix: Downmix[np.float32] = Downmix(weights, name, first_sample=first_sample, warned=warned)
-
-    def push(self, samples: Samples) -> Samples:
-        """Mix (n_channels, n) float32; return what can be decided so far, at most 0.5 s behind."""
-        if self._is_mono:
-            return self._resampler.push(samples)
-        mean = samples.mean(axis=0, keepdims=True, dtype=np.float32)
-        mean, channels = np.split(self._resampler.push(np.concatenate((mean, samples))), [1])
-        return self._downmix.push(mean[0], channels)[None]
-
-    def flush(self) -> Samples:
-        """Return the rest (1, n); nothing may be pushed after."""
-        rest = self._resampler.flush()
-        return rest if self._is_mono else self._downmix.push(rest[0], rest[1:], is_last=True)[None]
-
-
-def pcm_blocks(stream: BinaryIO, n_bytes: int, name: str) -> Iterator[bytes]:
-    """Yield blocks of n_bytes from a stream that may give fewer at a time; the last one shorter, of even
-    length.
-
-    Raises: AudioError when reading fails.
-    """
-    pending = b""
-    while True:
-        try:
-            received = stream.read(n_bytes - len(pending))
-        except OSError as error:
-            raise AudioError(f"{name}: expected PCM, got '{cause_of(error)}'") from error
-        if not received:
-            break
-        pending += received
-        if len(pending) == n_bytes:
-            yield pending
-            pending = b""
-    if len(pending) % 2:
-        logger.warning("%s: dropped half a sample at the end of 16-bit PCM", name)
-    if len(pending) >= 2:
-        yield pending[: len(pending) // 2 * 2]
+        pass
 
 
 def open_path(path: str | os.PathLike[str]) -> BinaryIO:

@@ -1,24 +1,35 @@
-"""One timeline for decoded audio: the place of a sample is its time stamp, counted from the start time of the
-container, as a player shows it.
+"""Time stamps of decoded audio: the position of a sample is its time stamp, counted from the start time
+of the container, as a player shows it.
 
-Frames whose time stamps stay within a tenth of a second of the samples so far follow on untouched. Otherwise
-missing sound is replaced by silence and overlapping sound is trimmed, as FFmpeg's `aresample=async=1` does.
-Time stamps that leave this line for less than half a second are taken as damaged and ignored. Steps that no
-recording has (back by more than ten seconds or to the beginning, or more than an hour ahead) start a new line
-where the sound so far ends: nothing is lost, and no hours of silence are made. In formats whose time stamps
-may begin anew (MPEG-TS, Ogg), every step back does so, as in FFmpeg. Formats without time stamps of their own
-(MP3, ADTS, FLAC, WAV) are joined end to end.
+Frames whose time stamps stay within a tenth of a second of the samples so far follow on untouched.
+Otherwise missing sound is replaced by silence and overlapping sound is trimmed, as FFmpeg's
+`aresample=async=1` does. Time stamps that leave this line for less than half a second are taken as
+damaged and ignored. Steps that no recording has (back by more than ten seconds or to the beginning, or
+more than an hour ahead) start a new line where the sound so far ends: nothing is lost, and no hours of
+silence are made. In formats whose time stamps may begin anew (MPEG-TS, Ogg), every step back does so, as
+in FFmpeg. Formats without time stamps of their own (MP3, ADTS, FLAC, WAV) are joined end to end.
+
+`seek_before` seeks to a part without decoding all before it, and gives samples the same positions: the
+first frames are decoded for their time stamp and size; the container is asked to seek to a little before
+the part; the decoder gets half a second to settle; and frames are handed out from a sample on at which
+the grid of 16 kHz meets that of the source. Where the position of a frame is not certain to the sample,
+the result is None, and the caller decodes from the beginning.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain, islice
 
 import av
 import numpy as np
 from av.audio.stream import AudioStream
 from av.container import InputContainer
+
+from sottovoce.types import SAMPLE_RATE
 
 JITTER_S = 0.1
 STEADY_S = 0.5
@@ -79,7 +90,7 @@ class Timeline:
         if stamp is None:
             return 0.0
         late_s = 0.0
-        if has_stamps(container) and container.start_time is not None:
+        if _name(container) in STAMPED_FORMATS and container.start_time is not None:
             late_s = stamp - container.start_time / av.time_base
             swallowed_s = 0.0
             if stream.start_time is not None and stream.time_base is not None:
@@ -104,7 +115,7 @@ class Timeline:
         self, frames: Iterator[av.AudioFrame], container: InputContainer, stream: AudioStream
     ) -> Iterator[av.AudioFrame]:
         """Yield the frames of a container, silence between them, and what is left of those that overlap."""
-        if not has_stamps(container):
+        if _name(container) not in STAMPED_FORMATS:
             yield from frames
             return
         restarts = _name(container) in RESTARTING_FORMATS
@@ -239,11 +250,6 @@ class Timeline:
         yield frame
 
 
-def has_stamps(container: InputContainer) -> bool:
-    """Tell whether the format of a container stores time stamps."""
-    return _name(container) in STAMPED_FORMATS
-
-
 def _name(container: InputContainer) -> str:
     return container.format.name.split(",")[0]
 
@@ -260,7 +266,6 @@ def _silent_frame(n_samples: int, like: av.AudioFrame) -> av.AudioFrame:
 
 
 def cut_frame(frame: av.AudioFrame, n_samples: int) -> av.AudioFrame:
-    """Cut the first n_samples off a frame."""
     if n_samples == 0:
         return frame
     if frame.format.is_planar and frame.layout.nb_channels > MOST_PLANES:
@@ -272,3 +277,107 @@ def cut_frame(frame: av.AudioFrame, n_samples: int) -> av.AudioFrame:
     cut = av.AudioFrame.from_ndarray(rest, format=frame.format.name, layout=frame.layout.name)
     cut.sample_rate = frame.sample_rate
     return cut
+
+
+SEEKABLE_FORMATS = ("mov", "matroska", "mp3", "flac", "wav", "w64", "ogg", "aiff")
+"""Containers with an index or with positions in their packets; others, like ADTS, guess them from the bit
+rate."""
+SHORTEST_S = 10.0
+"""For a part that begins earlier, everything before it is decoded."""
+PREROLL_S = 1.0
+WARM_UP_S = 0.5
+"""Sound that is decoded after a seek and discarded, while the decoder lacks earlier packets."""
+STAMP_S = 0.0015
+"""Largest difference of a time stamp in milliseconds from the position by the size of frames."""
+UNEQUAL = ("vorbis",)
+"""Codecs whose frames differ in size, though the first ones may not."""
+_N_FIRST = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _FirstFrames:
+    """How a stream begins.
+
+    origin: time stamp of its first sample. n_first: samples of the first frame; n_each: of those after it,
+    None where they differ.
+    """
+
+    origin: int
+    rate: int
+    n_first: int
+    n_each: int | None
+
+
+def seek_before(
+    container: InputContainer,
+    stream: AudioStream,
+    start_s: float,
+    decoded: Callable[[], Iterator[av.AudioFrame]],
+    timeline: Timeline,
+) -> tuple[int, Iterator[av.AudioFrame]] | None:
+    """Seek a stream that was not decoded yet to just before start_s (seconds): the sample at 16 kHz at which
+    the frames begin, and the frames. None where the position is uncertain; the container is then spent.
+
+    decoded: yields the frames from the container's position on. timeline: positions them.
+    Raises: errors of libav.
+    """
+    heads = list(islice(decoded(), _N_FIRST))
+    first = _first_frames(heads, stream.codec_context.name)
+    if first is None or stream.time_base is None:
+        return None
+    n_late = round(timeline.begin(heads[0], container, stream) * first.rate)
+    target_s = start_s - PREROLL_S
+    container.seek(int(timeline.stamp_of(target_s) / stream.time_base), stream=stream, backward=True)
+    frames = decoded()
+    landed = next((frame for frame in frames if frame.samples), None)
+    place = None if landed is None else _place_of(landed, first)
+    if landed is None or place is None or place + n_late > target_s * first.rate:
+        return None
+    place += n_late
+    timeline.begin_at(landed, place / first.rate)
+    placed = timeline.placed(chain([landed], frames), container, stream)
+    grid = first.rate // math.gcd(first.rate, SAMPLE_RATE)
+    begin = math.ceil((place + WARM_UP_S * first.rate) / grid) * grid
+    head = _frame_at(begin - place, placed, first.rate)
+    if head is None or begin > start_s * first.rate:
+        return None
+    return begin * SAMPLE_RATE // first.rate, chain([head], placed)
+
+
+def _first_frames(frames: list[av.AudioFrame], codec: str) -> _FirstFrames | None:
+    if len(frames) < _N_FIRST or frames[0].pts is None:
+        return None
+    if len({frame.sample_rate for frame in frames}) > 1 or frames[0].layout.nb_channels > MOST_PLANES:
+        return None
+    sizes = {frame.samples for frame in frames[1:]}
+    n_each = sizes.pop() if len(sizes) == 1 and codec not in UNEQUAL else None
+    return _FirstFrames(frames[0].pts, frames[0].sample_rate, frames[0].samples, n_each)
+
+
+def _place_of(frame: av.AudioFrame, first: _FirstFrames) -> int | None:
+    """Locate a frame: the sample of the source at which it begins; None where that is uncertain.
+
+    Time stamps finer than a sample give it directly; others, as the milliseconds of Matroska, give it where
+    all frames have one size.
+    """
+    step = frame.time_base
+    if frame.pts is None or step is None or frame.sample_rate != first.rate:
+        return None
+    stamped = (frame.pts - first.origin) * step * first.rate
+    if step * first.rate <= 1:
+        return round(stamped)
+    if first.n_each is None or frame.samples != first.n_each:
+        return None
+    place = first.n_first + round((stamped - first.n_first) / first.n_each) * first.n_each
+    return place if abs(place - stamped) <= STAMP_S * first.rate else None
+
+
+def _frame_at(n_before: int, frames: Iterator[av.AudioFrame], rate: int) -> av.AudioFrame | None:
+    """Skip n_before samples; return the frame that holds the next one, cut to begin there, or None."""
+    for frame in frames:
+        if frame.sample_rate != rate:
+            return None
+        if frame.samples > n_before:
+            return cut_frame(frame, n_before)
+        n_before -= frame.samples
+    return None

@@ -33,7 +33,7 @@ from sottovoce.formats.document_words import with_vocabulary
 from sottovoce.lm.causal import CausalWordModel
 from sottovoce.models.ctc_head import emissions_of_recording
 from sottovoce.text.files import read_lines, read_text
-from sottovoce.text.unicode_forms import composed
+from sottovoce.text.normalize import composed
 from sottovoce.types import FRAMES_PER_SECOND, Hypothesis
 
 Decode = Callable[[Tensor, Sequence[int]], list[list[Hypothesis]]]

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from sottovoce.offline.transcriber import SecondModel
     from sottovoce.options.speakers import Diarizer, SpeakerOptions
     from sottovoce.options.transcribe import TranscribeOptions
-    from sottovoce.translation.chat import ChatServer
-    from sottovoce.translation.chat_translator import ChatTranslator, Glossary
+    from sottovoce.translation.chat import ChatServer, ChatTranslator, Glossary
     from sottovoce.types import Samples, Segment
 
 
@@ -353,7 +352,7 @@ def translation_of(given: Mapping[str, Any], files: Iterable[str] = ()) -> Trans
     if target is None:
         return None
     from sottovoce.text.languages import find_language
-    from sottovoce.translation.chat_translator import ChatTranslator
+    from sottovoce.translation.chat import ChatTranslator
 
     code = find_language(target)
     if given["task"] == "translate":
@@ -377,8 +376,7 @@ def translation_of(given: Mapping[str, Any], files: Iterable[str] = ()) -> Trans
 
 def chat_server(given: Mapping[str, Any]) -> tuple[ChatServer, Glossary]:
     """Make the server of --translation-url, and read terms for it."""
-    from sottovoce.translation.chat import ChatServer
-    from sottovoce.translation.chat_translator import Glossary
+    from sottovoce.translation.chat import ChatServer, Glossary
 
     if given["translation_model"] is None:
         raise OptionError("--translation-url: needs --translation-model, the name of the model there")

@@ -30,9 +30,8 @@ from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.schema import Option, Values, made, options_of
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import WINDOW_VAD, VadOptions
-from sottovoce.text.disfluency import check_cleanable
+from sottovoce.text.disfluency import check_cleanable, check_verbatim
 from sottovoce.text.languages import LanguageChoice, language_codes
-from sottovoce.text.verbatim import check_verbatim
 
 LANGUAGE = (
     Option(

@@ -28,7 +28,7 @@ from sottovoce.lm.lexicon import Lexicon, read_lexicon
 from sottovoce.lm.neural import NeuralRescorer, ReplacedModel, WordLanguageModel
 from sottovoce.lm.ngram import NgramModel
 from sottovoce.lm.phrase_lists import ListedPhrase, without_faults
-from sottovoce.text.unicode_forms import composed, forms_of, ids_by_form, is_composed, letter_spellings
+from sottovoce.text.normalize import composed, forms_of, ids_by_form, is_composed, letter_spellings
 
 Level = Literal["auto", "token", "word"]
 Case = Literal["keep", "lower", "upper"]

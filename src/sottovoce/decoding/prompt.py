@@ -14,8 +14,8 @@ from torch import Tensor
 
 from sottovoce.errors import OptionError
 from sottovoce.options.decoding import DecodingOptions
+from sottovoce.text.disfluency import verbatim_tokens
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.text.verbatim import verbatim_tokens
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -23,8 +23,7 @@ from sottovoce.errors import MissingExtraError, OptionError
 from sottovoce.evaluation.latency import ReferenceSegment, resegment
 from sottovoce.evaluation.manifest import LabelledSpan
 from sottovoce.text.languages import UNSPACED_LETTERS
-from sottovoce.text.normalize import Normalization, normalizer_for
-from sottovoce.text.unicode_forms import composed
+from sottovoce.text.normalize import Normalization, composed, normalizer_for
 
 Unit: TypeAlias = Literal["word", "character", "mixed"]
 Number: TypeAlias = "int | float | None"

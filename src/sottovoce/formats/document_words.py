@@ -16,8 +16,8 @@ from pathlib import Path
 from sottovoce.errors import LanguageModelError, MissingExtraError, cause_of
 from sottovoce.lm.phrase_lists import Hotwords, listed_phrases
 from sottovoce.text.files import read_text
+from sottovoce.text.normalize import composed
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.text.unicode_forms import composed
 
 MOST_WORDS, LEAST_COUNT, LEAST_LETTERS = 200, 2, 3
 _MULTILINGUAL = 51865

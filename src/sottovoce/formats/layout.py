@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from sottovoce.errors import OptionError
 from sottovoce.formats.subtitles import Cue, CueWord, one_line
 from sottovoce.options.writer import WriterOptions
-from sottovoce.text.punctuation import CLAUSE_ENDS, CLOSING_MARKS, SENTENCE_ENDS
+from sottovoce.text.languages import CLAUSE_ENDS, CLOSING_MARKS, SENTENCE_ENDS
 from sottovoce.types import Segment, Word
 
 LINE_WIDTH = 42

@@ -8,8 +8,7 @@ from pathlib import PurePath
 
 from sottovoce.formats.base import TranscriptInfo
 from sottovoce.formats.layout import ends_with
-from sottovoce.text.languages import UNSPACED, language_name
-from sottovoce.text.punctuation import SENTENCE_ENDS
+from sottovoce.text.languages import SENTENCE_ENDS, UNSPACED, language_name
 from sottovoce.types import Segment
 
 PAUSE_S = 2.0

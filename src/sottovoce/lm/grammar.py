@@ -22,7 +22,7 @@ from torch import Tensor
 
 from sottovoce.errors import LanguageModelError, MissingExtraError, OptionError
 from sottovoce.text.files import read_text
-from sottovoce.text.unicode_forms import composed
+from sottovoce.text.normalize import composed
 
 RULE = re.compile(r"^\s*([A-Za-z_][\w-]*)\s*::=", re.MULTILINE)
 QUOTED = r'"(?:\\.|[^"\\\n])*"|\[(?:\\.|[^\]\\\n])*\]'

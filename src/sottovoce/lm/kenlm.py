@@ -24,7 +24,7 @@ from torch import Tensor
 
 from sottovoce.errors import LanguageModelError, MissingExtraError, cause_of
 from sottovoce.lm.base import CACHE_ENTRY, END, Automaton, CallbackLm
-from sottovoce.text.unicode_forms import composed, decomposed, indexed_by_form
+from sottovoce.text.normalize import composed, decomposed, indexed_by_form
 
 if TYPE_CHECKING:
     import kenlm

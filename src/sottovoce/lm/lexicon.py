@@ -27,7 +27,7 @@ from sottovoce.lm.arpa import BLANKS, fields_of
 from sottovoce.lm.automata import KeyTable
 from sottovoce.lm.base import CHILD, LEXICON_NODE, FlatLexicon, Ints
 from sottovoce.text.files import read_lines
-from sottovoce.text.unicode_forms import composed, ids_by_form, letter_spellings, letters_of
+from sottovoce.text.normalize import composed, ids_by_form, letter_spellings, letters_of
 
 ROOT = 0
 UNKNOWN_NODE = 1

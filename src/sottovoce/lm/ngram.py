@@ -33,7 +33,7 @@ from sottovoce.lm.automata import BackoffTable, KeyTable, automaton_of, backoff_
 from sottovoce.lm.base import Automaton, Bools, Floats, Ints
 from sottovoce.models.checkpoint.writing import as_os_error, whole_file
 from sottovoce.models.sources.cache import cache_root
-from sottovoce.text.unicode_forms import composed, indexed_by_form
+from sottovoce.text.normalize import composed, indexed_by_form
 
 logger = logging.getLogger(__name__)
 

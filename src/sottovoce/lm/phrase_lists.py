@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from sottovoce.errors import LanguageModelError
 from sottovoce.text.files import read_lines
-from sottovoce.text.unicode_forms import composed
+from sottovoce.text.normalize import composed
 
 HOTWORD_WEIGHT = 2.0
 """Default score of each token of a hotword (nats); at 3 base begins to repeat itself (docs/lm-fusion.md)."""

@@ -16,8 +16,8 @@ from sottovoce.lm.fusion import Relabelled, ShallowFusion
 from sottovoce.lm.grammar import Grammar, GrammarModel
 from sottovoce.lm.ngram import NgramModel
 from sottovoce.lm.phrase_lists import HOTWORD_WEIGHT, listed_phrases, without_faults
+from sottovoce.text.normalize import forms_of
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.text.unicode_forms import forms_of
 
 
 def text_fusion(

@@ -25,8 +25,7 @@ from torch import Tensor
 
 from sottovoce.audio.features import Fill, RecordingFeatures
 from sottovoce.audio.recording import Recording
-from sottovoce.audio.silero import SpeechModel
-from sottovoce.audio.vad import SpeechFinder, SpeechSegment
+from sottovoce.audio.vad import SpeechFinder, SpeechModel, SpeechSegment
 from sottovoce.decoding.decode import Attempt, DecodingResult
 from sottovoce.engine.calls import CallGenerator, EncodeCall, HostCall
 from sottovoce.offline.context import Context

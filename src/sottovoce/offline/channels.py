@@ -15,7 +15,7 @@ from sottovoce.errors import AudioError
 from sottovoce.offline.segment_generator import SegmentGenerator, next_segment
 from sottovoce.offline.transcriber import TranscriptionState
 from sottovoce.speakers.channel_diarizer import leaks
-from sottovoce.speakers.speaker_names import letter
+from sottovoce.speakers.labels import letter
 from sottovoce.types import Segment, Turn
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sottovoce.audio.io import AudioSource
 from sottovoce.audio.recording import Recording
-from sottovoce.audio.silero import SpeechModel
+from sottovoce.audio.vad import SpeechModel
 from sottovoce.backends.base import Backend
 from sottovoce.decoding.search import Fusion
 from sottovoce.errors import OptionError

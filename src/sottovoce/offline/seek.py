@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 from sottovoce.audio.features import RecordingFeatures
 from sottovoce.audio.recording import Recording
-from sottovoce.audio.silero import SpeechModel
-from sottovoce.audio.vad import SpeechFinder
+from sottovoce.audio.vad import SpeechFinder, SpeechModel
 from sottovoce.decoding.decode import DecodingResult
 from sottovoce.engine.calls import CallGenerator, EncodeCall, ModelCall
 from sottovoce.errors import AudioError

@@ -14,8 +14,7 @@ from sottovoce.offline.segment_generator import SegmentGenerator, next_segment
 from sottovoce.offline.transcriber import TranscriptionState
 from sottovoce.options.speakers import Diarizer
 from sottovoce.speakers.diarize import ClusteringDiarizer, DiarizedWindow
-from sottovoce.speakers.speaker_names import replace_letter
-from sottovoce.speakers.word_speakers import SpeakerLabels
+from sottovoce.speakers.labels import SpeakerLabels, replace_letter
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Segment, Turn, Word
 

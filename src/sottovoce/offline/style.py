@@ -1,7 +1,7 @@
 """How the text of a recording is written: as it is spoken, or cleaned of hesitations.
 
 Segments as they come out of a transcription, changed by rule (`text.disfluency`), with their words; the words
-that stay keep their times. What the model is told of the style is `text.verbatim`.
+that stay keep their times. What the model is told of the style is `text.disfluency`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from dataclasses import replace
 from sottovoce.offline.segment_generator import SegmentGenerator, next_segment
 from sottovoce.offline.transcriber import TranscriptionState
 from sottovoce.options.transcribe import TranscribeOptions
-from sottovoce.text.disfluency import PIECE, clean_pieces
-from sottovoce.text.disfluency_rules import DISFLUENCIES, DisfluencyRules
-from sottovoce.text.verbatim import VERBATIM_PROMPTS
+from sottovoce.text.disfluency import DISFLUENCIES, PIECE, VERBATIM_PROMPTS, DisfluencyRules, clean_pieces
 from sottovoce.types import Segment, Word
 
 logger = logging.getLogger(__name__)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from sottovoce.errors import OptionError
 from sottovoce.options.schema import ApiField, Option, check_options
+from sottovoce.text.disfluency import check_verbatim
 from sottovoce.text.languages import find_language
-from sottovoce.text.verbatim import check_verbatim
 from sottovoce.types import Task
 
 NON_SPEECH = -1
@@ -137,7 +137,7 @@ class DecodingOptions:
         "Keep fillers, repetitions and broken-off words as far as the model can (en, de, es, fr).",
         group="Style",
     ).as_field(False)
-    """By a prompt in the language that is spoken (`text.verbatim`), before every other."""
+    """By a prompt in the language that is spoken (`text.disfluency`), before every other."""
     speaker_turns: bool = Option(
         "Cut where a checkpoint of tinydiarize writes that somebody else speaks; turns are counted.",
         group="Speakers",

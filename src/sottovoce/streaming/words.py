@@ -9,8 +9,7 @@ from itertools import accumulate, groupby, pairwise
 
 from sottovoce.streaming.audio_window import AudioWindow
 from sottovoce.streaming.hypothesis import AlignAttHypothesis
-from sottovoce.text.detokenizer import TokenWord
-from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.text.tokenizer import Tokenizer, TokenWord
 from sottovoce.types import FRAMES_PER_SECOND, Word
 
 BROKEN = "\ufffd"

@@ -1,21 +1,198 @@
-"""Fillers, repetitions and words that were broken off, taken out of text by rule.
+"""Disfluencies: prompts that make Whisper write them, and rules that remove them from text.
 
-    Um, I I think we, we should, uh, go.  ->  I think we, we should, go.
+Whisper leaves fillers, repetitions and words that were broken off out of most transcripts, as those it
+was trained on did, and goes on in the style of its prompt. The prompts are our own; how they were chosen,
+and what they cost where nobody hesitates: docs/verbatim.md. No token has to be allowed for it: the hyphen
+that a broken-off word ends with is none of those that are suppressed, nor is the ellipsis.
 
-Only what a table of the language names goes (`disfluency_rules`), and repetitions only where the sentence
-goes on: "No, no, no.", "I know, I know." and "bye bye" stay. Nothing else is changed but signs at the seams
-and the capital at the beginning of a sentence. Knows no times.
+The other way round, `clean_text` removes them by rule:
+
+    Um, I I think we, we should, uh, go. -> I think we, we should, go.
+
+Only fillers and restarts in a table of the language go, and repetitions only where the sentence goes on:
+"No, no, no.", "I know, I know." and "bye bye" stay. A filler is a sound of hesitation that is no word of
+the language: German "um" and "er", Portuguese "um" and "em", Italian "eh" and Dutch "hè" are words, and
+are not in the tables; nor are discourse words ("like", "also", "pues"), which mean something more often
+than not. Words that stand twice by right ("that that", "very very", "der der", "nous nous", numbers) are
+in no list. Languages are there once the rules ran over edited text and changed next to nothing
+(`benchmarks/text/verbatim_texts.py`); those that are written without spaces are not.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from sottovoce.errors import OptionError
-from sottovoce.text.disfluency_rules import DISFLUENCIES, DisfluencyRules
 from sottovoce.text.languages import find_language
+
+if TYPE_CHECKING:
+    from sottovoce.text.tokenizer import Tokenizer
+
+
+VERBATIM_PROMPTS: Mapping[str, str] = MappingProxyType(
+    {
+        "en": "So I was, uh, in Berlin with Mr. Smith on, on Monday, and, um, we, we talked about, uh, "
+        "the new- the next plan. Hmm, yeah.",
+        "de": "Also, äh, ich war am, am Montag mit Herrn Schmidt in Berlin, und, ähm, wir, wir haben über, "
+        "äh, den neu- den nächsten Plan gesprochen. Hm, ja.",
+        "es": "Bueno, eh, yo estuve el, el lunes con el señor López en Madrid, y, em, hablamos, hablamos "
+        "sobre, eh, el nue- el próximo plan. Mmm, sí.",
+        "fr": "Alors, euh, j'étais à, à Paris lundi avec monsieur Martin, et, euh, on a, on a parlé du, hum, "
+        "du nouv- du prochain projet. Hmm, oui.",
+    }
+)
+"""By Whisper's code of the language. Names and capitals are in them because the style of the prompt is
+kept in that too: one of hesitations alone cost capitals."""
+
+
+def check_verbatim(language: str) -> None:
+    """Check that a language has a prompt.
+
+    Raises: OptionError where it has none.
+    """
+    if find_language(language) not in VERBATIM_PROMPTS:
+        measured = ", ".join(VERBATIM_PROMPTS)
+        raise OptionError(f"verbatim: expected a language that was measured ({measured}), got '{language}'")
+
+
+def verbatim_tokens(tokenizer: Tokenizer) -> list[int]:
+    """Return the tokens of the prompt in the tokenizer's language; none where there is no such prompt."""
+    prompt = VERBATIM_PROMPTS.get(tokenizer.language or "en")
+    return [] if prompt is None else tokenizer.encode(" " + prompt)
+
+
+@dataclass(frozen=True, slots=True)
+class DisfluencyRules:
+    """The rules of one language, all in lower case.
+
+    fillers: matches the whole of one, without signs around it. restarts: words of which one that follows
+    itself at once is a restart ("the the"). openers: pronouns that may begin a repeated phrase of two or
+    three words ("it was it was"). parted: words that are restarts only where a sign stands between ("to, to
+    get", but "listened to to"); parted_openers: the same of phrases ("in the, in the house", but "to confuse
+    the audience the audience is"). conjunctions: none is in a repeated phrase ("again and again and again"),
+    though one that follows itself is a restart.
+    """
+
+    fillers: re.Pattern[str]
+    restarts: frozenset[str]
+    openers: frozenset[str]
+    conjunctions: frozenset[str]
+    parted: frozenset[str]
+    parted_openers: frozenset[str]
+
+    @classmethod
+    def of(
+        cls,
+        fillers: str,
+        *,
+        restarts: str,
+        openers: str,
+        conjunctions: str,
+        parted_openers: str,
+        parted: str = "",
+    ) -> DisfluencyRules:
+        """Make rules from a regular expression, and words separated by spaces."""
+        return cls(
+            re.compile(fillers),
+            frozenset(f"{restarts} {conjunctions}".split()),
+            frozenset(openers.split()),
+            frozenset(conjunctions.split()),
+            frozenset(parted.split()),
+            frozenset(parted_openers.split()),
+        )
+
+    def may_restart(self, words: Sequence[str], is_parted: bool) -> bool:
+        """Tell whether a phrase that is repeated at once is a restart.
+
+        words: of the phrase, in lower case. is_parted: punctuation stands between the two.
+        """
+        if len(words) == 1:
+            return words[0] in self.restarts or (is_parted and words[0] in self.parted)
+        opens = words[0] in self.openers or (is_parted and words[0] in self.parted_openers)
+        return opens and self.conjunctions.isdisjoint(words) and len(set(words)) > 1
+
+    def is_filler(self, word: str) -> bool:
+        """Tell whether a word is a filler; in capitals it is an abbreviation (ER, UM)."""
+        return not (word.isupper() and len(word) > 1) and bool(self.fillers.fullmatch(word.casefold()))
+
+
+DISFLUENCIES: Mapping[str, DisfluencyRules] = MappingProxyType(
+    {
+        "en": DisfluencyRules.of(
+            r"u+h+|u+h*m+|e+rm*|h+m+|m{3,}",
+            restarts="i i'm i've i'll i'd we we're we've we'll they they're they've the a an because if your "
+            "our their it's there's he's she's you're",
+            openers="i i'm i've we we're they they're you you're he he's she she's it it's that's there's",
+            conjunctions="and or but",
+            parted="to with of for at from",
+            parted_openers="the a an if because your our their in on to of for with from at that this there "
+            "when",
+        ),
+        "de": DisfluencyRules.of(
+            r"ä+h*m+|[äö]+h+m*|e+h+m+|u+h+m*|h+m+|m{3,}",
+            restarts="ich wir weil dass ob wenn ein eine einen einem einer im am zum zur vom beim von für in",
+            openers="ich wir er sie es man du das",
+            conjunctions="und oder aber",
+            parted_openers="weil dass ob wenn ein eine einen im zum zur in der die den dem des ihr mit auf "
+            "an zu bei aus nach über da",
+        ),
+        "es": DisfluencyRules.of(
+            r"e+h+m*|e+m+|e{3,}|u+h*m+|u+h+|h+m+|m{3,}",
+            restarts="yo el los las un porque de en con por para a su",
+            openers="yo lo que se me te le nos",
+            conjunctions="y o e u pero",
+            parted_openers="el la los las un una porque en es como cuando si",
+        ),
+        "fr": DisfluencyRules.of(
+            r"e+u+h+m*|h+e+u+|u+h+m*|h+m+|m{3,}",
+            restarts="je j'ai le les il ils on ce c'est de du des à dans pour avec sur par",
+            openers="je j'ai il ils on ce c'est tu elle elles ça",
+            conjunctions="et ou mais",
+            parted_openers="le la les dans en que y nous vous",
+        ),
+        "it": DisfluencyRules.of(
+            r"e+h+m+|u+h*m+|e{3,}|h+m+|m{3,}",
+            restarts="io il i perché di del della dei delle nel nella al con per in",
+            openers="io si mi che non",
+            conjunctions="e ed o ma",
+            parted_openers="il i lo la gli le un una perché è",
+        ),
+        "nl": DisfluencyRules.of(
+            r"u+h+m*|e+h+m*|e+u+h+m*|h+m+|m{3,}",
+            restarts="ik we wij de omdat met naar mijn onze",
+            openers="ik we wij hij ze zij je jij het dat",
+            conjunctions="en maar",
+            parted_openers="de een die er in op van voor te dit omdat",
+        ),
+        "pl": DisfluencyRules.of(
+            r"y{2,}m*|y+m+|e{3,}m*|e+h+m+|h+m+|m{3,}",
+            restarts="ja my w z że do od dla przez po ten się",
+            openers="ja my to on ona oni",
+            conjunctions="i a ale lub",
+            parted_openers="że w z do jest",
+        ),
+        "pt": DisfluencyRules.of(
+            r"e+h+m*|u+h+m*|h+m+|m{3,}",
+            restarts="eu o os porque de do dos das com para por",
+            openers="eu ele ela você que se",
+            conjunctions="e ou mas",
+            parted_openers="o os a as porque é",
+        ),
+        "ru": DisfluencyRules.of(
+            r"э+м+|э{2,}|х+м+|м{3,}",
+            restarts="я мы они он она в с к у по из от для",
+            openers="я мы они он она ты вы это",
+            conjunctions="и а но или",
+            parted_openers="как что",
+        ),
+    }
+)
+"""By Whisper's code of the language."""
+
 
 ENDS = frozenset(".!?…")
 """Signs that end a sentence."""
@@ -24,18 +201,18 @@ PAUSES = ",;:-–—"
 ELLIPSES = ("...", "…")
 LONGEST_PHRASE = 3
 BREAK_SIGNS = frozenset({"", ",", "-", "–", "—", "-,", "...", "…"})
-"""What may stand between the two of a repetition."""
+"""Signs that may stand between the two of a repetition."""
 BROKEN_OFF = frozenset({"-", "-,"})
-"""What a word ends with that was broken off."""
+"""Endings of a word that was broken off."""
 PIECE = re.compile(r"\s*\S+(?:\s+$)?")
 PARTS = re.compile(r"([\W_]*)(.*?)([\W_]*)", re.DOTALL)
 
 
 @dataclass(slots=True)
 class _Piece:
-    """What spaces separate: a word with the space and signs before it (lead) and the signs after it (tail).
+    """A word with the space and signs before it (lead) and the signs after it (tail).
 
-    index: in the text as it was.
+    index: in the original text.
     """
 
     index: int
@@ -135,13 +312,13 @@ def _without_fillers(pieces: Sequence[_Piece], rules: DisfluencyRules) -> list[_
 
 
 def _is_loose_filler(piece: _Piece, rules: DisfluencyRules) -> bool:
-    """Whether it is a filler that neither asks nor calls, and stands within no quotes or brackets."""
+    """Whether a piece is a filler without a question or exclamation mark, quotes or brackets."""
     signs = (piece.lead + piece.tail).split()
     return rules.is_filler(piece.word) and not set("".join(signs)) - set(PAUSES + ".…")
 
 
 def _take_end(before: _Piece, tail: str, after: _Piece | None) -> None:
-    """Let the word before a filler end the sentence that the filler ended."""
+    """Move the end of a sentence from a filler to the word before it."""
     if ENDS.isdisjoint(tail):
         return
     goes_on = after is not None and after.word[:1].islower()
@@ -151,7 +328,7 @@ def _take_end(before: _Piece, tail: str, after: _Piece | None) -> None:
 
 
 def _restarts(pieces: Sequence[_Piece], rules: DisfluencyRules) -> Iterator[tuple[int, int]]:
-    """Where something is said again at once: the place of the first one, and of how many pieces it is."""
+    """Yield repeated phrases: the place of the first one, and its number of pieces."""
     for n_words in range(1, LONGEST_PHRASE + 1):
         for start in range(len(pieces) - n_words):
             if _is_restart(pieces, start, n_words, rules):
@@ -178,7 +355,7 @@ def _is_restart(pieces: Sequence[_Piece], start: int, n_words: int, rules: Disfl
 
 
 def _is_broken_off(first: _Piece, second: _Piece) -> bool:
-    """Whether a word was broken off that the next one is the whole of: "thi- thinking"."""
+    """Whether the first word is the broken-off beginning of the second: "thi- thinking"."""
     whole = second.folded
     return (
         first.tail in BROKEN_OFF
@@ -192,7 +369,7 @@ def _is_broken_off(first: _Piece, second: _Piece) -> bool:
 
 
 def _is_same(first: Sequence[_Piece], second: Sequence[_Piece], opens: bool) -> bool:
-    """Whether both say the same, letter for letter but for a capital that begins the sentence."""
+    """Compare letter for letter, except for a capital that begins the sentence."""
     words, again = [piece.word for piece in first], [piece.word for piece in second]
     if opens and again[0][:1].islower():
         words[0] = words[0][:1].lower() + words[0][1:]
@@ -200,7 +377,6 @@ def _is_same(first: Sequence[_Piece], second: Sequence[_Piece], opens: bool) -> 
 
 
 def _drop_restart(pieces: list[_Piece], start: int, n_words: int) -> None:
-    """Keep what is said again, which the sentence goes on with."""
     first, again = pieces[start], pieces[start + n_words]
     again.lead = first.lead
     if first.is_capital and (start == 0 or pieces[start - 1].ends_sentence):
@@ -209,7 +385,7 @@ def _drop_restart(pieces: list[_Piece], start: int, n_words: int) -> None:
 
 
 def _without_stutter(word: str, rules: DisfluencyRules) -> str:
-    """A word that was begun again with a hyphen, once: "I-I"."""
+    """Shorten "I-I" to "I"."""
     parts = word.split("-")
     folded = {part.casefold() for part in parts}
     if len(parts) > 1 and len(folded) == 1 and folded <= rules.restarts:

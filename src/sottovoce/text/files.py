@@ -1,4 +1,4 @@
-"""Text files, which are all read in one way.
+"""Reading of text files.
 
 They are UTF-8, or UTF-16 or UTF-32 if they begin with its byte order mark (as Notepad and PowerShell write
 them). The byte order mark is not part of the text. Lines end with LF, CRLF or CR; other separators, such as
@@ -25,7 +25,7 @@ _ENCODINGS = {
 }
 """Encodings by byte order mark; that of UTF-16 is the beginning of that of UTF-32."""
 _UNDECODED = re.compile("[\udc80-\udcff]")
-"""What `surrogateescape` makes of bytes that are not UTF-8."""
+"""Characters by which `surrogateescape` replaces bytes that are not UTF-8."""
 
 
 def text_lines(file: IO[bytes]) -> Iterator[str]:

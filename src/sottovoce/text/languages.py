@@ -1,4 +1,5 @@
-"""Whisper's languages: codes in the order of their tokens, English names, and look-up by any code or name.
+"""Whisper's languages: codes in the order of their tokens, English names, and look-up by any code or
+name; and the punctuation of their scripts.
 
 Source: the order of `LANGUAGES` in openai-whisper 20250625, `whisper/tokenizer.py`; it is the order of
 the language tokens in every checkpoint. The codes are Whisper's own: mostly ISO 639-1, but Javanese is
@@ -14,6 +15,11 @@ from dataclasses import dataclass
 from functools import cache
 
 from sottovoce.errors import OptionError
+
+SENTENCE_ENDS = tuple(".!?。！？…؟।")
+CLAUSE_ENDS = tuple(",;:，、；：،؛–—")
+CLOSING_MARKS = "\"'”’»)]）」』"
+"""Quotation marks and brackets that may follow the end of a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +172,7 @@ def _hint(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LanguageChoice:
-    """Which languages a recording may be in, as people say it: "auto", "en", "English", "en,de".
+    """The languages that a recording may be in, from "auto", "en", "English" or "en,de".
 
     fixed: the one language, or None when it is to be found. allowed: the languages to choose among;
     empty means all that the model was trained on.

@@ -1,4 +1,5 @@
-"""Whisper's tokenizer: byte-level BPE pieces, special tokens by arithmetic, and splitting into words.
+"""Whisper's tokenizer: byte-level BPE pieces, special tokens by arithmetic, splitting into words, and
+incremental detokenizing.
 
 The ids of a vocabulary, in order: the BPE pieces, end of text, start of transcript, the languages,
 translate, transcribe, startoflm, startofprev, nospeech, notimestamps, then <|0.00|> ... <|30.00|> in
@@ -20,7 +21,7 @@ import tiktoken
 
 from sottovoce.errors import OptionError
 from sottovoce.text.languages import UNSPACED, find_language, language_codes
-from sottovoce.text.unicode_forms import composed
+from sottovoce.text.normalize import composed
 from sottovoce.types import Task
 
 SECONDS_PER_TIMESTAMP = 0.02
@@ -217,7 +218,7 @@ class Tokenizer:
 
     @property
     def sot_sequence(self) -> tuple[int, ...]:
-        """What a transcript begins with: sot, language, task; sot alone for English-only models.
+        """The tokens that begin a transcript: sot, language, task; sot alone for English-only models.
 
         Raises OptionError while the language of a multilingual model is not known.
         """
@@ -245,7 +246,7 @@ class Tokenizer:
         return [piece for token in tokens for piece in self.pieces.cut(self.token_bytes(token))]
 
     def encode_prompt(self, text: str) -> list[int]:
-        """Encode a text that is put before what is decoded: in NFC, as Whisper writes, behind a space."""
+        """Encode a prompt: in NFC, as Whisper writes, after a space."""
         stripped = composed(text).strip()
         return self.encode(f" {stripped}") if stripped else []
 
@@ -355,3 +356,36 @@ def _non_speech_tokens(n_vocab: int) -> tuple[int, ...]:
             if len(tokens) == 1 or symbol in _MUSIC:
                 ids.add(tokens[0])
     return tuple(sorted(ids))
+
+
+class Detokenizer:
+    """Text of tokens as they come, held back while a character is incomplete."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, tokens: Iterable[int]) -> str:
+        """Add text tokens; return the text that they complete, which may be empty."""
+        eot = self._tokenizer.eot
+        pieces = (self._tokenizer.token_bytes(token) for token in tokens if token < eot)
+        return "".join([self._decoder.decode(piece) for piece in pieces])
+
+    @property
+    def pending(self) -> bytes:
+        """The bytes of an incomplete character, at most three."""
+        return self._decoder.getstate()[0]
+
+    def flush(self) -> str:
+        """Return U+FFFD for an incomplete character, else "", and begin a new text."""
+        text = self._decoder.decode(b"", True)
+        self._decoder.reset()
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class TokenWord:
+    """A word as written (leading space included) and its text tokens."""
+
+    text: str
+    tokens: tuple[int, ...]

@@ -1,18 +1,79 @@
-"""Translate live speech: shown as far as two translations agree, and whole at the end of an utterance.
+"""Units of translation: segments joined to sentences, and the growing utterances of live speech.
 
-While an utterance grows, its text is translated again and again; the words with which two translations in a
-row begin are shown, and never taken back. The end of the utterance brings its whole translation, which may
-differ from what was shown.
+While an utterance grows, its text is translated again and again; the words with which two translations in
+a row begin are shown, and never taken back. The end of the utterance brings its whole translation, which
+may differ from what was shown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Protocol
 
 from sottovoce.formats.document import Json, seconds
-from sottovoce.types import Event, Final, Partial
+from sottovoce.text.languages import SENTENCE_ENDS
+from sottovoce.types import Event, Final, Partial, Segment
+
+CLOSING = "\"'”’»)]}」』"
+LONGEST_S, LONGEST_PAUSE_S, MOST_LETTERS = 12.0, 1.0, 300
+
+
+def sentences(segments: Iterable[Segment]) -> Iterator[Segment]:
+    """Join segments that end within a sentence with those after them; yields them numbered anew.
+
+    Not over a pause, a change of speaker or language, or beyond 12 s: a subtitle has to be read, too.
+    """
+    waiting: Segment | None = None
+    number = 0
+    for segment in segments:
+        if waiting is not None and _goes_on(waiting, segment):
+            waiting = _joined(waiting, segment)
+            continue
+        if waiting is not None:
+            yield replace(waiting, id=number)
+            number += 1
+        waiting = segment
+    if waiting is not None:
+        yield replace(waiting, id=number)
+
+
+def with_translation(segment: Segment, translation: str | None) -> Segment:
+    """Add its translation to a sentence, unless that is empty or the same text once more."""
+    text = (translation or "").strip()
+    is_same = text.split() == segment.text.split()
+    return replace(segment, translation=None if is_same or not text else text)
+
+
+def _goes_on(first: Segment, second: Segment) -> bool:
+    text = first.text.rstrip().rstrip(CLOSING)
+    return (
+        not text.endswith(SENTENCE_ENDS)
+        and first.language == second.language
+        and first.speaker == second.speaker
+        and second.start - first.end <= LONGEST_PAUSE_S
+        and second.end - first.start <= LONGEST_S
+        and len(first.text) + len(second.text) <= MOST_LETTERS
+    )
+
+
+def _joined(first: Segment, second: Segment) -> Segment:
+    words = None if first.words is None or second.words is None else (*first.words, *second.words)
+    n_first, n_second = max(1, len(first.tokens)), max(1, len(second.tokens))
+    total = n_first + n_second
+    return replace(
+        first,
+        end=max(first.end, second.end),
+        text=first.text + second.text,
+        tokens=(*first.tokens, *second.tokens),
+        avg_logprob=(first.avg_logprob * n_first + second.avg_logprob * n_second) / total,
+        temperature=max(first.temperature, second.temperature),
+        compression_ratio=max(first.compression_ratio, second.compression_ratio),
+        no_speech_prob=max(first.no_speech_prob, second.no_speech_prob),
+        words=words,
+    )
+
 
 N_NEW_WORDS = 3
 """Words that must come before an utterance is translated again."""
@@ -96,7 +157,7 @@ class LiveTranslator:
     _start: float = field(default=0.0, init=False)
 
     def take(self, event: Event, *, is_newest: bool = True) -> Iterator[LiveTranslation]:
-        """Take an event; yield what is to be shown after it.
+        """Take an event; yield the translations to show after it.
 
         is_newest: see `mark_newest`; an event whose utterance has newer ones is not translated.
         Raises: TranslationError; the session goes on with the next event.
@@ -145,8 +206,5 @@ def mark_newest(events: Sequence[Event]) -> Iterator[tuple[Event, bool]]:
 
 def common_beginning(first: Sequence[str], second: Sequence[str]) -> tuple[str, ...]:
     """Return the words with which both begin."""
-    n_equal = next(
-        (i for i, (one, other) in enumerate(zip(first, second, strict=False)) if one != other),
-        min(len(first), len(second)),
-    )
-    return tuple(first[:n_equal])
+    pairs = zip(first, second, strict=False)
+    return tuple(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

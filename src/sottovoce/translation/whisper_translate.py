@@ -7,27 +7,26 @@ from dataclasses import dataclass, field, replace
 from threading import Lock
 
 from sottovoce.api import Model
-from sottovoce.audio.buffer import AudioBuffer
 from sottovoce.audio.io import AudioSource
+from sottovoce.audio.samples import AudioBuffer
 from sottovoce.engine.calls import CallGenerator
 from sottovoce.engine.executor import LocalExecutor
 from sottovoce.errors import OptionError
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions
-from sottovoce.translation.live_translator import SourceText
-from sottovoce.translation.sentences import sentences, with_translation
+from sottovoce.translation.live_translator import SourceText, sentences, with_translation
 from sottovoce.types import SAMPLE_RATE, Samples, Segment
 
 TARGET = "en"
 N_NEW_WORDS = 4
-"""Words that must come before an utterance is heard again: each time costs a window of 30 s."""
+"""New words before an utterance is decoded again: each time costs a window of 30 s."""
 HELD_S = 60.0
 """A final spans some 30 s, and comes a little after its last word."""
 AROUND_S = 0.5
-"""Heard before and after the words: their ends are found too soon."""
+"""Audio before and after the words, as their ends are found too early."""
 LEAST_TOKENS, TOKENS_A_SECOND = 16, 10
-"""Of a reading: more is a loop."""
+"""Most tokens of an utterance; more is a loop."""
 
 
 def require_multilingual(model: Model) -> None:
@@ -94,8 +93,8 @@ class WhisperTranslator:
     """Translates live speech into English by decoding each utterance once more with Whisper's translate task.
 
     `push` is given all samples that the session is given, before it; another thread may call `translate`.
-    English stays as it is. Greedy, in the window of 30 s that the model was trained on; a result that repeats
-    itself at the end of an utterance is decoded again at a temperature of 0.4.
+    English is returned unchanged. Decoding is greedy, in the window of 30 s that the model was trained on; at
+    the end of an utterance a result that repeats itself is decoded again at a temperature of 0.4.
     Raises: OptionError for a model that cannot translate.
     """
 

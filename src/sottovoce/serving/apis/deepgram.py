@@ -49,8 +49,8 @@ from sottovoce.serving.recordings.uploads import begin_job, received_body
 from sottovoce.serving.scheduling.model_registry import ModelRegistry, resolve_model_id
 from sottovoce.serving.scheduling.scheduler import TranscriptionRequest
 from sottovoce.serving.services import services_of
-from sottovoce.speakers.speaker_names import letter_index
-from sottovoce.text.punctuation import SENTENCE_ENDS
+from sottovoce.speakers.labels import letter_index
+from sottovoce.text.languages import SENTENCE_ENDS
 from sottovoce.types import (
     SAMPLE_RATE,
     Event,

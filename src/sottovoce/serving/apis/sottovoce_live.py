@@ -41,9 +41,9 @@ from sottovoce.serving.parsing.values import (
 from sottovoce.serving.scheduling.session_handle import QueuedTranslator, SessionHandle
 from sottovoce.serving.services import Services, key_of, services_of
 from sottovoce.serving.settings import TranslationSettings
-from sottovoce.speakers.base import Floats
+from sottovoce.speakers.networks import Floats
 from sottovoce.text.languages import language_codes
-from sottovoce.translation.chat_translator import ChatTranslator
+from sottovoce.translation.chat import ChatTranslator
 from sottovoce.translation.live_translator import LiveTranslation, LiveTranslator, mark_newest
 from sottovoce.translation.whisper_translate import N_NEW_WORDS, TARGET
 from sottovoce.types import SAMPLE_RATE, Event, Final, Partial, Samples

@@ -31,8 +31,7 @@ from sottovoce.serving.recordings.uploads import begin_job, received_form
 from sottovoce.serving.scheduling.scheduler import TranscriptionRequest
 from sottovoce.serving.services import services_of
 from sottovoce.speakers.channel_diarizer import has_channels_apart
-from sottovoce.speakers.speaker_names import letter_index
-from sottovoce.speakers.word_speakers import parts_of
+from sottovoce.speakers.labels import letter_index, parts_of
 from sottovoce.types import Segment, Transcript, Word
 
 SPEAKER_TURN = " [SPEAKER_TURN]"

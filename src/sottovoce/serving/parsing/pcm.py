@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from sottovoce.audio.sources import FloatMixer
+from sottovoce.audio.downmix import FloatMixer
 from sottovoce.errors import OptionError
 from sottovoce.types import SAMPLE_RATE, Samples
 

@@ -22,9 +22,9 @@ from sottovoce.errors import OptionError
 from sottovoce.options.live import LiveOptions
 from sottovoce.serving.scheduling.load_forecast import SessionLoad
 from sottovoce.serving.scheduling.worker import Worker
-from sottovoce.speakers.base import Floats
 from sottovoce.speakers.choose import make_live_speakers
 from sottovoce.speakers.live_speakers import LiveSpeakers
+from sottovoce.speakers.networks import Floats
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session
 from sottovoce.translation.live_translator import SourceText

@@ -1,44 +1,72 @@
-"""Assign speakers to words and segments, from turns.
+"""Labels of speakers: their names, and the words and segments that belong to them by turns.
 
-Word times are a few tenths of a second off, so a word does not simply belong to whoever speaks in its middle:
-the speakers of the words of a segment are chosen together, and a change costs less where a sentence ends or a
-pause is than inside a clause.
+Speakers are named in the order in which they appear: A, B, … Z, AA; or by people's names.
+
+Word times are a few tenths of a second off, so a word does not simply belong to whoever speaks in its
+middle: the speakers of the words of a segment are chosen together, and a change costs less where a
+sentence ends or a pause is than inside a clause.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import groupby
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import count, groupby
 
-from sottovoce.text.punctuation import CLAUSE_ENDS, CLOSING_MARKS, SENTENCE_ENDS
+from sottovoce.text.languages import CLAUSE_ENDS, CLOSING_MARKS, SENTENCE_ENDS
 from sottovoce.types import Segment, Turn, Word
+
+
+def letter(index: int) -> str:
+    """Return the name of speaker `index`, counted from 0, as columns of a table are named."""
+    name = ""
+    index += 1
+    while index:
+        index, place = divmod(index - 1, 26)
+        name = chr(ord("A") + place) + name
+    return name
+
+
+def replace_letter(speaker: str | None, names: Sequence[str]) -> str | None:
+    """Replace a speaker's letter by a name: the first name is A's; a letter without a name stays."""
+    if speaker is None or not (speaker.isascii() and speaker.isalpha() and speaker.isupper()):
+        return speaker
+    place = letter_index(speaker)
+    return names[place] if place < len(names) else speaker
+
+
+def letter_index(name: str) -> int:
+    """Return the index of the speaker that a letter names, counted from 0."""
+    place = 0
+    for character in name:
+        place = 26 * place + ord(character) - ord("A") + 1
+    return place - 1
+
+
+def name_turns(
+    turns: Iterable[tuple[float, float, Hashable]], taken: Mapping[Hashable, str] | None = None
+) -> list[Turn]:
+    """Name the speakers of turns (start, end in seconds, any label), in the order of their beginnings.
+
+    taken: names of labels that have one already; the others get letters that are no taken name.
+    """
+    names = dict(taken or {})
+    letters = (name for name in map(letter, count()) if name not in (taken or {}).values())
+    turns_named = []
+    for start, end, speaker in sorted(turns, key=lambda turn: turn[:2]):
+        if speaker not in names:
+            names[speaker] = next(letters)
+        turns_named.append(Turn(start, end, names[speaker]))
+    return turns_named
+
 
 PAUSE_S = 0.25
 FAR_S = 2.0
 """A word this far from all turns of a speaker is no nearer to one than to another."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeCosts:
-    """Costs of a change of speaker before a word, in seconds of words assigned to somebody who is silent.
-
-    sentence: after the end of a sentence, or between segments. pause: after a pause or the end of a clause.
-    inside: elsewhere.
-    """
-
-    sentence: float = 0.05
-    pause: float = 0.15
-    inside: float = 0.3
-
-    def before(self, word: Word, last: Word) -> float:
-        """Return the cost of a change between two words."""
-        end = last.word.strip().rstrip(CLOSING_MARKS)
-        if end.endswith(SENTENCE_ENDS):
-            return self.sentence
-        is_pause = word.start - last.end >= PAUSE_S or end.endswith(CLAUSE_ENDS)
-        return self.pause if is_pause else self.inside
+SENTENCE_COST, PAUSE_COST, INSIDE_COST = 0.05, 0.15, 0.3
+"""Costs of a change of speaker, in seconds of words assigned to a silent speaker: after the end of a
+sentence or between segments; after a pause or the end of a clause; elsewhere."""
 
 
 class SpeakerLabels:
@@ -47,11 +75,10 @@ class SpeakerLabels:
     turns: in the order of their beginnings. Without turns, segments and words stay without a speaker.
     """
 
-    def __init__(self, turns: Sequence[Turn], costs: ChangeCosts | None = None) -> None:
+    def __init__(self, turns: Sequence[Turn]) -> None:
         self._turns = sorted(turns, key=lambda turn: turn.start)
         self._starts = [turn.start for turn in self._turns]
         self._longest = max((turn.end - turn.start for turn in turns), default=0.0)
-        self._costs = costs or ChangeCosts()
         self._last: str | None = None
 
     def split(self, segment: Segment) -> Iterator[Segment]:
@@ -79,13 +106,13 @@ class SpeakerLabels:
         """
         near = self._near(words[0].start, words[-1].end)
         names = sorted(near)
-        change = self._costs.sentence if self._last in near else 0.0
+        change = SENTENCE_COST if self._last in near else 0.0
         totals = {name: 0.0 if name == self._last else change for name in names}
         ways: list[dict[str, str]] = []
         for index, word in enumerate(words):
             if index:
                 cheapest = min(names, key=lambda name: totals[name])
-                change = self._costs.before(word, words[index - 1])
+                change = _change_cost(word, words[index - 1])
                 way = {
                     name: name if totals[name] <= totals[cheapest] + change else cheapest for name in names
                 }
@@ -114,10 +141,16 @@ class SpeakerLabels:
         return near
 
 
+def _change_cost(word: Word, last: Word) -> float:
+    end = last.word.strip().rstrip(CLOSING_MARKS)
+    if end.endswith(SENTENCE_ENDS):
+        return SENTENCE_COST
+    is_pause = word.start - last.end >= PAUSE_S or end.endswith(CLAUSE_ENDS)
+    return PAUSE_COST if is_pause else INSIDE_COST
+
+
 def _cost(start: float, end: float, turns: Sequence[Turn]) -> float:
-    """Compute the cost of giving a stretch to a speaker: seconds of it without a turn, plus those to the
-    nearest turn.
-    """
+    """Return the seconds of a stretch without a turn of the speaker, plus those to the nearest turn."""
     covered_s = sum(max(0.0, min(end, turn.end) - max(start, turn.start)) for turn in turns)
     away = min(max(0.0, turn.start - end, start - turn.end) for turn in turns)
     return max(0.0, end - start - covered_s) + min(away, FAR_S)
@@ -142,9 +175,7 @@ def parts_of(segment: Segment, groups: Sequence[tuple[Word, ...]]) -> Iterator[S
 
 
 def shared_out(tokens: Sequence[int], groups: Sequence[Sequence[Word]]) -> list[tuple[int, ...]]:
-    """Distribute the tokens of a segment over groups of its words; timestamps stay with the word
-    beside them.
-    """
+    """Distribute the tokens of a segment over groups of its words; timestamps stay with the word before."""
     counts = [sum(len(word.tokens) for word in words) for words in groups]
     texts = iter(token.id for words in groups for word in words for token in word.tokens)
     shared: list[list[int]] = [[] for _ in groups]

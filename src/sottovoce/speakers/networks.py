@@ -1,0 +1,445 @@
+"""Networks for speakers: voice encoders GE2E and CAM++, and pyannote's segmentation.
+
+Another voice encoder is one class with `embed`.
+
+Sources: L. Wan and others, Generalized end-to-end loss for speaker verification (arXiv 1710.10467), its
+layout and level from Resemblyzer 0.1.4; H. Wang and others, CAM++: a fast and efficient network for
+speaker verification using context-aware masking (arXiv 2303.00332); H. Bredin and A. Laurent, End-to-end
+speaker segmentation for overlap-aware resegmentation (arXiv 2104.04045), with the filters of M. Ravanelli
+and Y. Bengio, SincNet (arXiv 1808.00158).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from threading import Lock
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from sottovoce.audio.mel import N_FFT, mel_filters
+from sottovoce.speakers.weights import CAMPPLUS, SEGMENTATION, VOICES, fetched, read_tensors, require_shapes
+from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE
+
+Floats = npt.NDArray[np.float32]
+_LOADING = Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class VoiceDistances:
+    """Thresholds of cosine distance (one minus the cosine, 0 to 2), for each voice encoder its own, chosen on
+    development voices (docs/speakers.md).
+
+    same: clusters of a recording closer than this are one speaker. new_speaker: live, a voice further from
+    all speakers so far is a new one. recluster: live, as `same`, when the voices of a session are clustered
+    again.
+    """
+
+    same: float = 0.26
+    new_speaker: float = 0.34
+    recluster: float = 0.24
+
+
+class VoiceEncoder(Protocol):
+    """Embeds speech in a vector; vectors of one speaker have a higher cosine than those of two."""
+
+    distances: VoiceDistances
+
+    def embed(self, speech: Sequence[Tensor]) -> Floats:
+        """Embed n stretches of one speaker each, (n_samples,) float32 at 16 kHz: unit vectors (n, size)
+        float32.
+
+        A stretch too short to embed has a vector of zeros.
+        """
+        ...
+
+
+class LocalSpeakers(Protocol):
+    """A segmentation model: who of a few speakers speaks when within a window of some seconds.
+
+    window_samples: length of the window. first_samples: from its beginning to the centre of the first frame;
+    frame_samples: between the centres of frames; n_frames: of a window.
+    """
+
+    window_samples: int
+    first_samples: int
+    frame_samples: int
+    n_frames: int
+
+    def activity(self, windows: Tensor) -> Tensor:
+        """Compute the probabilities (n, n_frames, n_local) that each local speaker speaks, in windows (n,
+        window_samples) float32.
+        """
+        ...
+
+
+GE2E_MELS = 40
+GE2E_SIZE = 256
+GE2E_LAYERS = 3
+WINDOW_FRAMES = 160
+HOP_FRAMES = 80
+SHORTEST_FRAMES = 40
+"""Less speech than 0.4 s says too little about a voice."""
+LEVEL = 10.0 ** (-30.0 / 20.0)
+"""Root mean square that a stretch is brought to (-30 dBFS)."""
+GE2E_BATCH = 64
+
+
+class Ge2eEncoder:
+    """Embeds stretches of speech in unit vectors (256,) by a three-layer LSTM over mel power.
+
+    Windows of 1.6 s are embedded by themselves and their vectors averaged. The input is power, not its
+    logarithm, so every stretch is brought to one level first.
+
+    weights: `lstm.*` and `linear.*` of the GE2E network.
+    """
+
+    distances = VoiceDistances(same=0.26, new_speaker=0.34, recluster=0.24)
+
+    def __init__(self, weights: dict[str, Tensor]) -> None:
+        self._lstm = nn.LSTM(GE2E_MELS, GE2E_SIZE, GE2E_LAYERS, batch_first=True)
+        state = {name.removeprefix("lstm."): w for name, w in weights.items() if name.startswith("lstm.")}
+        self._lstm.load_state_dict(state)
+        self._weight, self._bias = weights["linear.weight"], weights["linear.bias"]
+        self._filters = torch.tensor(mel_filters(GE2E_MELS))
+        self._hann = torch.hann_window(N_FFT)
+
+    @torch.inference_mode()
+    def embed(self, speech: Sequence[Tensor]) -> Floats:
+        """Embed stretches (n_samples,) of speech; see `VoiceEncoder`."""
+        owners: list[int] = []
+        windows: list[Tensor] = []
+        for owner, samples in enumerate(speech):
+            found = self._windows(samples)
+            windows += found
+            owners += [owner] * len(found)
+        sums = torch.zeros(len(speech), GE2E_SIZE)
+        if windows:
+            sums.index_add_(0, torch.tensor(owners), self._vectors(windows))
+        return functional.normalize(sums, dim=1).numpy()
+
+    def _windows(self, samples: Tensor) -> list[Tensor]:
+        """Compute mel power (n_frames, 40) of half-overlapping windows of a stretch; none for one too
+        short.
+        """
+        if len(samples) < SHORTEST_FRAMES * HOP_SAMPLES:
+            return []
+        level = samples.square().mean().sqrt().clamp_(min=1e-6)
+        spectrum = torch.stft(
+            samples * (LEVEL / level),
+            N_FFT,
+            HOP_SAMPLES,
+            window=self._hann,
+            pad_mode="constant",
+            return_complex=True,
+        )
+        mel = (self._filters @ spectrum.abs().square()).t()  # (n_frames, 40)
+        if len(mel) <= WINDOW_FRAMES:
+            return [mel]
+        last = len(mel) - WINDOW_FRAMES
+        starts = sorted({*range(0, last, HOP_FRAMES), last})
+        return [mel[start : start + WINDOW_FRAMES] for start in starts]
+
+    def _vectors(self, windows: Sequence[Tensor]) -> Tensor:
+        """Compute unit vectors (n, 256); windows of one length share a batch."""
+        vectors = torch.zeros(len(windows), GE2E_SIZE)
+        order = sorted(range(len(windows)), key=lambda index: len(windows[index]))
+        while order:
+            length = len(windows[order[0]])
+            rows = [index for index in order[:GE2E_BATCH] if len(windows[index]) == length]
+            _, (hidden, _) = self._lstm(torch.stack([windows[index] for index in rows]))
+            raw = functional.linear(hidden[-1], self._weight, self._bias).relu_()
+            vectors[rows] = functional.normalize(raw, dim=1)
+            order = order[len(rows) :]
+        return vectors
+
+
+def load_ge2e() -> Ge2eEncoder:
+    """Load the encoder with Resemblyzer's weights, fetched if need be and read once; thread-safe.
+
+    Raises: ModelNotFoundError, CheckpointError.
+    """
+    with _LOADING:
+        return _read_ge2e(fetched("speaker-voices", VOICES))
+
+
+@cache
+def _read_ge2e(path: Path) -> Ge2eEncoder:
+    tensors = read_tensors(path, "model_state")
+    shapes = {"lstm.weight_ih_l0": (4 * GE2E_SIZE, GE2E_MELS), "linear.weight": (GE2E_SIZE, GE2E_SIZE)}
+    require_shapes(tensors, shapes, path)
+    return Ge2eEncoder(tensors)
+
+
+CAMPPLUS_SIZE = 192
+CAMPPLUS_BLOCKS = ((12, 1), (24, 2), (16, 2))
+"""Layers and dilation of each block."""
+CONTEXT_FRAMES = 100
+"""Of the mean that stands for the surroundings of a frame: two seconds."""
+EPSILON = 1e-5
+SHORTEST_S = 0.4
+"""Less speech says too little about a voice."""
+CAMPPLUS_BATCH = 16
+FBANK_FRAME = 400
+FBANK_HOP = 160
+FBANK_FFT = 512
+PREEMPHASIS = 0.97
+FBANK_LOWEST_HZ = 20.0
+FBANK_FLOOR = 1.1920928955078125e-07
+
+
+class CampPlusEncoder:
+    """Embeds stretches of speech in unit vectors (192,) by convolutions with context-aware masks.
+
+    A stretch is read as a whole. Two dimensions come first (frequency and time), then three blocks of layers
+    that each see all before them, their own context and that of the whole stretch; mean and deviation over
+    time give the vector.
+
+    weights: under 3D-Speaker's names (`head.*`, `xvector.*`).
+    """
+
+    distances = VoiceDistances(same=0.6, new_speaker=0.7, recluster=0.6)
+
+    def __init__(self, weights: dict[str, Tensor]) -> None:
+        self._weights = weights
+
+    @torch.inference_mode()
+    def embed(self, speech: Sequence[Tensor]) -> Floats:
+        """Embed stretches (n_samples,) of speech; see `VoiceEncoder`. Stretches of one length share a
+        batch.
+        """
+        vectors = torch.zeros(len(speech), CAMPPLUS_SIZE)
+        order = sorted(range(len(speech)), key=lambda index: len(speech[index]))
+        order = [index for index in order if len(speech[index]) >= SHORTEST_S * SAMPLE_RATE]
+        while order:
+            length = len(speech[order[0]])
+            rows = [index for index in order[:CAMPPLUS_BATCH] if len(speech[index]) == length]
+            mel = torch.stack([kaldi_fbank(speech[index]) for index in rows])
+            vectors[rows] = self._vectors(mel - mel.mean(dim=1, keepdim=True))
+            order = order[len(rows) :]
+        return functional.normalize(vectors, dim=1).numpy()
+
+    def _vectors(self, mel: Tensor) -> Tensor:
+        """Map log-mel (n, n_frames, 80) to vectors (n, 192)."""
+        x = self._in_two_dimensions(mel.transpose(1, 2)[:, None]).flatten(1, 2)  # (n, 320, n_frames)
+        x = self._conv(x, "xvector.tdnn.linear", stride=2, padding=2)
+        x = self._normed(x, "xvector.tdnn.nonlinear").relu_()
+        for number, (n_layers, dilation) in enumerate(CAMPPLUS_BLOCKS, 1):
+            for layer in range(1, n_layers + 1):
+                more = self._layer(x, f"xvector.block{number}.tdnnd{layer}", dilation)
+                x = torch.cat((x, more), dim=1)
+            name = f"xvector.transit{number}"
+            x = self._conv(self._normed(x, f"{name}.nonlinear").relu_(), f"{name}.linear")
+        x = self._normed(x, "xvector.out_nonlinear").relu_()
+        pooled = torch.cat((x.mean(dim=2), x.std(dim=2)), dim=1)[:, :, None]
+        return self._normed(self._conv(pooled, "xvector.dense.linear"), "xvector.dense.nonlinear")[:, :, 0]
+
+    def _in_two_dimensions(self, x: Tensor) -> Tensor:
+        """Map (n, 1, 80, n_frames) to (n, 32, 10, n_frames)."""
+        x = self._conv2(x, "head.conv1", "head.bn1").relu_()
+        for name, stride in (("layer1.0", 2), ("layer1.1", 1), ("layer2.0", 2), ("layer2.1", 1)):
+            inner = self._conv2(x, f"head.{name}.conv1", f"head.{name}.bn1", stride).relu_()
+            inner = self._conv2(inner, f"head.{name}.conv2", f"head.{name}.bn2")
+            if stride != 1:
+                x = self._conv2(x, f"head.{name}.shortcut.0", f"head.{name}.shortcut.1", stride)
+            x = (inner + x).relu_()
+        return self._conv2(x, "head.conv2", "head.bn2", 2).relu_()
+
+    def _layer(self, x: Tensor, name: str, dilation: int) -> Tensor:
+        """Compute the channels that a layer adds: local context, masked by that of two seconds and of the
+        whole stretch.
+        """
+        x = self._conv(self._normed(x, f"{name}.nonlinear1").relu_(), f"{name}.linear1")
+        x = self._normed(x, f"{name}.nonlinear2").relu_()
+        local = self._conv(x, f"{name}.cam_layer.linear_local", padding=dilation, dilation=dilation)
+        around = functional.avg_pool1d(x, CONTEXT_FRAMES, CONTEXT_FRAMES, ceil_mode=True)
+        around = around + x.mean(dim=2, keepdim=True)  # (n, 128, n_parts)
+        around = self._conv(around, f"{name}.cam_layer.linear1").relu_()
+        weight = self._conv(around, f"{name}.cam_layer.linear2").sigmoid_()
+        return local * weight.repeat_interleave(CONTEXT_FRAMES, dim=2)[:, :, : local.shape[2]]
+
+    def _conv(self, x: Tensor, name: str, *, stride: int = 1, padding: int = 0, dilation: int = 1) -> Tensor:
+        weight, bias = self._weights[f"{name}.weight"], self._weights.get(f"{name}.bias")
+        return functional.conv1d(x, weight, bias, stride=stride, padding=padding, dilation=dilation)
+
+    def _conv2(self, x: Tensor, name: str, norm: str, stride: int = 1) -> Tensor:
+        weight = self._weights[f"{name}.weight"]
+        padding = weight.shape[-1] // 2
+        return self._norm(functional.conv2d(x, weight, stride=(stride, 1), padding=padding), norm)
+
+    def _normed(self, x: Tensor, name: str) -> Tensor:
+        return self._norm(x, f"{name}.batchnorm")
+
+    def _norm(self, x: Tensor, name: str) -> Tensor:
+        of = self._weights
+        mean, variance = of[f"{name}.running_mean"], of[f"{name}.running_var"]
+        return functional.batch_norm(
+            x, mean, variance, of.get(f"{name}.weight"), of.get(f"{name}.bias"), eps=EPSILON
+        )
+
+
+def load_campplus() -> CampPlusEncoder:
+    """Load the encoder with 3D-Speaker's weights, fetched if need be and read once; thread-safe.
+
+    Raises: ModelNotFoundError, CheckpointError.
+    """
+    with _LOADING:
+        return _read_campplus(fetched("speaker-voices-campplus", CAMPPLUS))
+
+
+@cache
+def _read_campplus(path: Path) -> CampPlusEncoder:
+    tensors = read_tensors(path)
+    shapes = {
+        "head.conv1.weight": (32, 1, 3, 3),
+        "xvector.tdnn.linear.weight": (128, 320, 5),
+        "xvector.dense.linear.weight": (CAMPPLUS_SIZE, 1024, 1),
+    }
+    require_shapes(tensors, shapes, path)
+    return CampPlusEncoder(tensors)
+
+
+def kaldi_fbank(samples: Tensor, n_mels: int = 80) -> Tensor:
+    """Compute Kaldi's log-mel filter bank (n_frames, n_mels), natural log, of samples (n_samples,) float32 at
+    16 kHz.
+
+    Frames of 25 ms every 10 ms lie inside the samples, none is padded: n_frames is 1 + (n_samples - 400) //
+    160. Dither is off.
+    Raises: ValueError for less than a frame.
+    Source: Kaldi, feature-fbank and mel-computations.
+    """
+    if len(samples) < FBANK_FRAME:
+        raise ValueError(f"filter bank: expected at least {FBANK_FRAME} samples, got {len(samples)}")
+    frames: Tensor = samples.unfold(0, FBANK_FRAME, FBANK_HOP)
+    frames = frames - frames.mean(dim=1, keepdim=True)
+    before = functional.pad(frames[:, None], (1, 0), mode="replicate")[:, 0, :-1]
+    frames = (frames - PREEMPHASIS * before) * _povey_window()
+    power = torch.fft.rfft(frames, FBANK_FFT).abs().square()[:, : FBANK_FFT // 2]
+    mel: Tensor = power @ _mel_triangles(n_mels)
+    return mel.clamp_(min=FBANK_FLOOR).log_()
+
+
+@cache
+def _povey_window() -> Tensor:
+    """Return Kaldi's "povey" window (400,): Hann to the power of 0.85."""
+    return torch.hann_window(FBANK_FRAME, periodic=False).pow(0.85)
+
+
+@cache
+def _mel_triangles(n_mels: int) -> Tensor:
+    """Return triangles (256, n_mels) of equal width in mel, from 20 Hz to 8 kHz."""
+    edges = _mel(torch.tensor([FBANK_LOWEST_HZ, SAMPLE_RATE / 2], dtype=torch.float64))
+    points = torch.linspace(float(edges[0]), float(edges[1]), n_mels + 2, dtype=torch.float64)
+    bins = _mel(torch.arange(FBANK_FFT // 2, dtype=torch.float64) * SAMPLE_RATE / FBANK_FFT)[:, None]
+    left, centre, right = points[:-2], points[1:-1], points[2:]
+    rising, falling = (bins - left) / (centre - left), (right - bins) / (right - centre)
+    return torch.minimum(rising, falling).clamp_(min=0).float()
+
+
+def _mel(hz: Tensor) -> Tensor:
+    return 1127.0 * torch.log1p(hz / 700.0)
+
+
+N_FILTERS, TAPS, STRIDE = 80, 251, 10
+POOL = 3
+LSTM_LAYERS, LSTM_SIZE = 4, 128
+LOWEST_HZ, NARROWEST_HZ = 50.0, 50.0
+
+
+class SegmentationNetwork:
+    """Maps windows (n, 80000) of 5 s to activities (n, 293, 3) of three speakers, every 16.9 ms.
+
+    Learnt filters, four bidirectional LSTM layers, three probabilities a frame. The order of the speakers
+    differs from window to window; clustering finds who is who over a recording.
+
+    weights: under pyannote's names (`sincnet.*`, `lstm.*`, `linear.*`, `classifier.*`).
+    """
+
+    window_samples = 5 * SAMPLE_RATE
+    first_samples = 495
+    frame_samples = STRIDE * POOL**3
+    n_frames = 293
+
+    def __init__(self, weights: dict[str, Tensor]) -> None:
+        self._weights = weights
+        self._filters = band_filters(
+            weights["sincnet.conv1d.0.filterbank.low_hz_"], weights["sincnet.conv1d.0.filterbank.band_hz_"]
+        )
+        self._lstm = nn.LSTM(60, LSTM_SIZE, LSTM_LAYERS, batch_first=True, bidirectional=True)
+        state = {name.removeprefix("lstm."): w for name, w in weights.items() if name.startswith("lstm.")}
+        self._lstm.load_state_dict(state)
+
+    @torch.inference_mode()
+    def activity(self, windows: Tensor) -> Tensor:
+        """Map windows (n, 80000) float32 to probabilities (n, 293, 3); see `LocalSpeakers`."""
+        x = self._normed(windows[:, None], "sincnet.wav_norm1d")
+        x = functional.conv1d(x, self._filters, stride=STRIDE).abs_()
+        x = self._pooled(x, 0)
+        for layer in (1, 2):
+            name = f"sincnet.conv1d.{layer}"
+            x = functional.conv1d(x, self._weights[f"{name}.weight"], self._weights[f"{name}.bias"])
+            x = self._pooled(x, layer)
+        y, _ = self._lstm(x.transpose(1, 2))
+        for name in ("linear.0", "linear.1"):
+            y = functional.leaky_relu_(self._linear(y, name))
+        return self._linear(y, "classifier").sigmoid_()
+
+    def _pooled(self, x: Tensor, layer: int) -> Tensor:
+        pooled = functional.max_pool1d(x, POOL)
+        return functional.leaky_relu_(self._normed(pooled, f"sincnet.norm1d.{layer}"))
+
+    def _normed(self, x: Tensor, name: str) -> Tensor:
+        weight, bias = self._weights[f"{name}.weight"], self._weights[f"{name}.bias"]
+        return functional.instance_norm(x, weight=weight, bias=bias)
+
+    def _linear(self, x: Tensor, name: str) -> Tensor:
+        return functional.linear(x, self._weights[f"{name}.weight"], self._weights[f"{name}.bias"])
+
+
+def band_filters(low_hz: Tensor, band_hz: Tensor) -> Tensor:
+    """Build band-pass filters (80, 1, 251) between learnt frequencies (40, 1): the even ones, then the odd
+    ones.
+    """
+    low = LOWEST_HZ + low_hz.abs()
+    high = (low + NARROWEST_HZ + band_hz.abs()).clamp(LOWEST_HZ, SAMPLE_RATE / 2)
+    band = high - low  # (40, 1)
+    half = TAPS // 2
+    angles = 2 * torch.pi * torch.arange(-half, 0.0)[None] / SAMPLE_RATE  # (1, 125)
+    window = torch.hamming_window(TAPS, periodic=False)[:half]
+    even = (torch.sin(high * angles) - torch.sin(low * angles)) / (angles / 2) * window
+    odd = (torch.cos(low * angles) - torch.cos(high * angles)) / (angles / 2) * window
+    filters = torch.cat(
+        (
+            torch.cat((even, 2 * band, even.flip(1)), dim=1) / (2 * band),
+            torch.cat((odd, torch.zeros_like(band), -odd.flip(1)), dim=1) / (2 * band),
+        )
+    )
+    return filters[:, None]
+
+
+def load_segmentation() -> SegmentationNetwork:
+    """Load the network with pyannote's weights, fetched if need be and read once; thread-safe.
+
+    Raises: ModelNotFoundError, CheckpointError.
+    """
+    with _LOADING:
+        return _read_segmentation(fetched("speaker-segmentation", SEGMENTATION))
+
+
+@cache
+def _read_segmentation(path: Path) -> SegmentationNetwork:
+    tensors = read_tensors(path, "state_dict")
+    shapes = {
+        "sincnet.conv1d.0.filterbank.low_hz_": (N_FILTERS // 2, 1),
+        "lstm.weight_ih_l0": (4 * LSTM_SIZE, 60),
+        "classifier.weight": (3, LSTM_SIZE),
+    }
+    require_shapes(tensors, shapes, path)
+    return SegmentationNetwork(tensors)
