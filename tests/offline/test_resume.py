@@ -111,7 +111,7 @@ def check_points(
     return run
 
 
-NEVER = DeferralOptions(logprob=-1e3, compression_ratio=1e3, word=0.0)
+NEVER = DeferralOptions(logprob=-1e3, word=0.0)
 SHORT = TranscribeOptions(audio_ctx=500)
 """Windows of ten seconds: more points for less work."""
 LANGUAGES = "en,de,es,fr"

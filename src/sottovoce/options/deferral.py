@@ -32,7 +32,6 @@ class DeferralOptions:
         key="defer_logprob",
         most=0.0,
     ).as_field(-0.6)
-    compression_ratio: float = _limit("Text that compresses better is in doubt.", flag=None).as_field(2.0)
     word: float = _limit(
         "Probability of a word below which its segment is in doubt; words are timed for it, but for 0.",
         key="defer_word",
@@ -47,7 +46,6 @@ class DeferralOptions:
         """Return whether a segment, with its words timed, is left to the second model; a drawn one is."""
         return (
             segment.avg_logprob < self.logprob
-            or segment.compression_ratio > self.compression_ratio
             or segment.temperature > 0.0
             or any(word.probability < self.word for word in segment.words or ())
         )
