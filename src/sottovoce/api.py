@@ -30,14 +30,12 @@ from sottovoce.lm.text_fusion import text_fusion
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.ctc_head import CtcHead
 from sottovoce.models.load import load_checkpoint
-from sottovoce.models.sources.base import Source, Sources
+from sottovoce.models.sources.find import Source, Sources
 from sottovoce.models.sources.names import default_model
-from sottovoce.offline.arguments import with_arguments
-from sottovoce.offline.batch import transcribe_batch
-from sottovoce.offline.longform import open_recording, transcriber_for, transcription_of
+from sottovoce.offline.languages import LanguageSpan, language_spans, recording_language
+from sottovoce.offline.longform import open_recording, transcribe_batch, transcriber_for, transcription_of
 from sottovoce.offline.resume import ResumePoint
-from sottovoce.offline.timeline import LanguageSpan, language_spans, recording_language
-from sottovoce.offline.transcriber import SecondModel, Transcriber
+from sottovoce.offline.transcriber import SecondModel, Transcriber, with_arguments
 from sottovoce.offline.transcription import FileTranscription, RunControl
 from sottovoce.options.align import AlignOptions
 from sottovoce.options.deferral import DeferralOptions

@@ -9,12 +9,13 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from sottovoce.language.alike import SHARE, AlikeLanguages
 from sottovoce.language.follow import (
     CHANGE_COST,
     CLEAR_NATS,
     FLOOR,
     PAUSE_NATS,
+    SHARE,
+    AlikeLanguages,
     PieceEvidence,
     PieceRun,
     are_several,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sottovoce.language.limits import (
+from sottovoce.language.follow import (
     CLEAR,
     LEAST_CLEAR,
     LEAST_HINT_NATS,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sottovoce.errors import OptionError
-from sottovoce.language.smoothing import (
+from sottovoce.language.switching import (
     OTHERS,
     SmoothingOptions,
     carried_on,

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from sottovoce.language.probe import ProbedLanguage
-from sottovoce.language.smoothing import SmoothingOptions
-from sottovoce.language.switching import SwitchOptions
+from sottovoce.language.switching import SmoothingOptions, SwitchOptions
 from sottovoce.language.timeline import HISTORY_S, LanguageTimeline
 
 HOP, WIDTH = 0.25, 1.5

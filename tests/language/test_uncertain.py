@@ -7,10 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sottovoce.language.follow import PieceEvidence, PieceRun, language_runs
-from sottovoce.language.uncertain import (
+from sottovoce.language.follow import (
     TEXT_WEIGHT,
     UNKNOWN_NATS,
+    PieceEvidence,
+    PieceRun,
+    language_runs,
     likelier_nats,
     text_evidence,
     uncertain_runs,

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from sottovoce.models.attention import FEW_QUERIES, MANY_KEYS, MultiHeadAttention
+from sottovoce.models.layers import FEW_QUERIES, MANY_KEYS, MultiHeadAttention
 
 
 def masks(n_queries: int, n_keys: int) -> list[torch.Tensor | None]:

@@ -24,8 +24,7 @@ from sottovoce.models.checkpoint.ctranslate2 import save_ctranslate2
 from sottovoce.models.checkpoint.ggml import BY_NAME, HEADER
 from sottovoce.models.checkpoint.huggingface import save_huggingface
 from sottovoce.models.checkpoint.openai import save_openai
-from sottovoce.models.load import open_checkpoint
-from sottovoce.models.nano import save_compact
+from sottovoce.models.load import open_checkpoint, save_compact
 from tests.models import tiny
 from tests.models.test_checkpoints import ggml
 

@@ -21,8 +21,7 @@ from sottovoce.models.checkpoint.ctranslate2 import save_ctranslate2
 from sottovoce.models.checkpoint.ggml import save_ggml
 from sottovoce.models.checkpoint.huggingface import openai_name, save_huggingface, transformers_name
 from sottovoce.models.checkpoint.openai import save_openai
-from sottovoce.models.load import open_checkpoint
-from sottovoce.models.nano import read_compact, save_compact
+from sottovoce.models.load import open_checkpoint, read_compact, save_compact
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Features
 from tests.models import tiny

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from sottovoce.errors import CheckpointError, OptionError
-from sottovoce.models.checkpoint.base import Checkpoint
+from sottovoce.models.checkpoint.base import Checkpoint, cursor_over
 from sottovoce.models.checkpoint.ctranslate2 import (
     EMBEDDINGS,
     PROJECTION,
@@ -29,7 +29,6 @@ from sottovoce.models.checkpoint.ctranslate2 import (
     save_ctranslate2,
     write_model,
 )
-from sottovoce.models.checkpoint.cursor import cursor_over
 from sottovoce.models.checkpoint.huggingface import save_huggingface
 from sottovoce.models.dims import upper_half_heads
 from sottovoce.models.load import open_checkpoint

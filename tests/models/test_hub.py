@@ -15,9 +15,8 @@ from sottovoce.models.checkpoint.huggingface import save_huggingface
 from sottovoce.models.checkpoint.openai import save_openai
 from sottovoce.models.dims import ModelDims
 from sottovoce.models.load import HEADS, LARGE_V1, LARGE_V3, TINY, load_checkpoint, published_heads
-from sottovoce.models.sources import hub
-from sottovoce.models.sources.base import Sources
-from sottovoce.models.sources.find import cached, resolve
+from sottovoce.models.sources import find
+from sottovoce.models.sources.find import Sources, cached, resolve
 from sottovoce.models.sources.names import NANO_ASSET, list_models
 from tests.models import tiny
 
@@ -37,7 +36,7 @@ def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def _online(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "is_reachable", lambda: True)
+    monkeypatch.setattr(find, "is_reachable", lambda: True)
 
 
 class Downloads:
@@ -215,7 +214,7 @@ def test_errors_of_the_hubs_client_are_one_line(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.usefixtures("_online")
 def test_a_filled_cache_asks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.snapshot_download", None)
-    monkeypatch.setattr(hub, "is_reachable", None)
+    monkeypatch.setattr(find, "is_reachable", None)
     folder = snapshot(tmp_path / "hub", "openai/whisper-base", ["config.json", "model.safetensors"])
     assert resolve("base") == folder
     assert resolve("base", Sources(revision="0123abcd")) == folder
@@ -237,7 +236,7 @@ def test_half_a_snapshot_is_not_taken_for_a_model(tmp_path: Path) -> None:
 
 
 def test_local_only_says_where_it_looked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "is_reachable", None)
+    monkeypatch.setattr(find, "is_reachable", None)
     with pytest.raises(
         ModelNotFoundError, match=r"base: not in .*hub or .*cache/models, and nothing is fetched"
     ):
@@ -268,16 +267,16 @@ def test_wishes_that_cannot_be_met_are_refused(tmp_path: Path) -> None:
 
 def test_a_hub_that_never_answers_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(hub, "CONNECT_S", 0.3)
+    monkeypatch.setattr(find, "CONNECT_S", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
         began = time.monotonic()
-        assert not hub.is_reachable()
-        assert not hub.is_reachable()
+        assert not find.is_reachable()
+        assert not find.is_reachable()
         assert time.monotonic() - began < 5
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"{address}/closed")
-    assert not hub.is_reachable()
+    assert not find.is_reachable()
 
 
 @pytest.mark.usefixtures("_online")

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from sottovoce.backends.registry import NumberFormat
 from sottovoce.backends.torch import TorchBackend
-from sottovoce.models.linear import (
+from sottovoce.models.layers import (
     FEW_INT8_ROWS,
     Int8Linear,
     Int8Table,

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from sottovoce.models.linear import FEW_ROWS_OF_LARGE, LARGE, Linear, rows_times_table
+from sottovoce.models.layers import FEW_ROWS_OF_LARGE, LARGE, Linear, rows_times_table
 
 
 @pytest.mark.parametrize("n_rows", [0, 1, 2, 5, 6, FEW_ROWS_OF_LARGE, FEW_ROWS_OF_LARGE + 1])

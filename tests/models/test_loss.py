@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from sottovoce.errors import OptionError
+from sottovoce.models.checkpoint.base import QuantizationLoss, TensorLoss, tensor_loss
 from sottovoce.models.checkpoint.convert import write_checkpoint
 from sottovoce.models.checkpoint.ggml import WRITTEN
-from sottovoce.models.checkpoint.loss import QuantizationLoss, TensorLoss, tensor_loss
 from sottovoce.models.load import load_checkpoint
 
 

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from sottovoce.models import linear as room
-from sottovoce.models.linear import PackedEmbedding, PackedLinear, TokenEmbedding, pack, packed
+from sottovoce.models import layers as room
+from sottovoce.models.layers import PackedEmbedding, PackedLinear, TokenEmbedding, pack, packed
 
 FORMATS = [(torch.float32, 1e-6), (torch.bfloat16, 0.01), (torch.float16, 0.002)]
 """Number formats, and what sums in another order may differ by, relative to the largest product."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.models.checkpoint.tokenizer_json import merges, tokens_of, write_tokenizer
+from sottovoce.models.checkpoint.huggingface import merges, tokens_of, write_tokenizer
 from sottovoce.text.tokenizer import Tokenizer
 
 TEXTS = (

@@ -7,7 +7,7 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from sottovoce.models.sources.index_table import IndexFile, IndexModel, Package, Part, joined, whole
+from sottovoce.models.sources.package_index import IndexFile, IndexModel, Package, Part, joined, whole
 
 WEIGHTS = bytes(range(256)) * 4000
 """A megabyte, so that it comes in several pieces."""

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from sottovoce.errors import OptionError
-from sottovoce.offline.context import Context
+from sottovoce.offline.transcriber import Context
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.text.tokenizer import Tokenizer
 

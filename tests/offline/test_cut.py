@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from sottovoce.offline.cut import WindowCut, cut_window
+from sottovoce.offline.segments import WindowCut, cut_window
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Segment, Word
 

@@ -19,12 +19,11 @@ from sottovoce.audio.vad import SpeechFinder, speech_segments
 from sottovoce.engine.calls import CallGenerator, EncodeCall
 from sottovoce.engine.executor import LocalExecutor
 from sottovoce.evaluation.language_scores import FoundSwitch, score_switches
-from sottovoce.language.limits import MOST_HINT_NATS, REST_NATS, AskingLimits
+from sottovoce.language.follow import MOST_HINT_NATS, REST_NATS, AskingLimits
 from sottovoce.language.probe import ProbedLanguage
 from sottovoce.offline.follow import LanguageFollower
-from sottovoce.offline.located import LocatedWindow, WindowLocator
-from sottovoce.offline.packing import PackedWindow, Piece
-from sottovoce.offline.pieces import PIECE_VAD, pieces_between
+from sottovoce.offline.languages import LocatedWindow, WindowLocator
+from sottovoce.offline.pieces import PIECE_VAD, PackedWindow, Piece, pieces_between
 from sottovoce.offline.resume import FollowerState, ProbedPiece
 from sottovoce.offline.transcriber import Transcriber, TranscriptionState
 from sottovoce.options.transcribe import Mode, TranscribeOptions

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from sottovoce.offline.cut import WindowCut
-from sottovoce.offline.hallucination import WindowSpan, anomaly_score, is_anomaly, skip_hallucinations
+from sottovoce.offline.seek import WindowSpan, anomaly_score, is_anomaly, skip_hallucinations
+from sottovoce.offline.segments import WindowCut
 from sottovoce.types import Segment, Word
 
 SPAN = WindowSpan(start=0.0, end=30.0, full_end=30.0, last_speech=0.0)

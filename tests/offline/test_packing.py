@@ -4,7 +4,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from sottovoce.audio.vad import SpeechSegment
-from sottovoce.offline.packing import PackedWindow, Piece, pack_speech
+from sottovoce.offline.pieces import PackedWindow, Piece, pack_speech
 
 WINDOW = 3000
 

@@ -13,11 +13,11 @@ from sottovoce.audio.features import RecordingFeatures
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SpeechFinder, speech_segments
-from sottovoce.offline.packing import Piece
 from sottovoce.offline.pieces import (
     LEAST_S,
     LONGEST_S,
     PIECE_VAD,
+    Piece,
     pieces_between,
     quiet_moments,
     quietest_moment,

@@ -14,8 +14,7 @@ import torch
 from sottovoce.audio.recording import Recording
 from sottovoce.backends.base import AlignmentHeads, DecoderState
 from sottovoce.errors import AudioError
-from sottovoce.offline.batch import transcribe_batch
-from sottovoce.offline.longform import transcriber_for, transcription_of
+from sottovoce.offline.longform import transcribe_batch, transcriber_for, transcription_of
 from sottovoce.offline.transcription import FileTranscription, RunControl
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions

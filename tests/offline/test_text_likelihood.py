@@ -10,8 +10,8 @@ from sottovoce.api import Model, load_model
 from sottovoce.audio.features import RecordingFeatures
 from sottovoce.audio.recording import Recording
 from sottovoce.engine.executor import LocalExecutor
-from sottovoce.offline.packing import Piece
-from sottovoce.offline.text_likelihood import SILENCE, TextLikelihood, with_silence
+from sottovoce.offline.follow import SILENCE, TextLikelihood, with_silence
+from sottovoce.offline.pieces import Piece
 from sottovoce.offline.transcriber import Transcriber
 from sottovoce.options.transcribe import TranscribeOptions
 

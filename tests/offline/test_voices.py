@@ -12,7 +12,7 @@ from torch import Tensor
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.silero import SileroState
 from sottovoce.audio.vad import SpeechFinder
-from sottovoce.offline.hallucination import VoiceFinder
+from sottovoce.offline.seek import VoiceFinder
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.types import SAMPLE_RATE, Samples, Segment

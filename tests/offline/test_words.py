@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sottovoce.decoding.word_alignment import TimedWord, WindowText, align_windows
-from sottovoce.offline.words import (
+from sottovoce.offline.segments import (
     WordRules,
     cut_at_sentence_ends,
     interpolate_improbable,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from sottovoce.errors import CheckpointError, ModelNotFoundError
 from sottovoce.models.sources import package_index
-from sottovoce.models.sources.base import SourceError
+from sottovoce.models.sources.package_index import SourceError
 from sottovoce.speakers import ge2e, segmentation, weights
 from sottovoce.speakers.ge2e import Ge2eEncoder
 from sottovoce.speakers.segmentation import SegmentationNetwork, band_filters

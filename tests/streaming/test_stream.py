@@ -14,8 +14,8 @@ import torch
 from sottovoce.backends.base import EXACT, EncoderMode
 from sottovoce.backends.torch import TorchBackend
 from sottovoce.errors import OptionError
-from sottovoce.models.encoder_mode import BASE, DENSE
-from sottovoce.models.nano import read_compact
+from sottovoce.models.dims import BASE, DENSE
+from sottovoce.models.load import read_compact
 from sottovoce.streaming.options import CommitOptions, StreamOptions
 from sottovoce.streaming.session import Session
 from sottovoce.streaming.strategy import encoder_mode

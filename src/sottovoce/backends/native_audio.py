@@ -19,8 +19,7 @@ from sottovoce.backends.encoder_updates import (
 from sottovoce.backends.native_windows import NativeWindows, WindowFrames
 from sottovoce.errors import OptionError
 from sottovoce.models.checkpoint.base import Checkpoint
-from sottovoce.models.dims import upper_half_heads
-from sottovoce.models.encoder_mode import default_encoder_mode
+from sottovoce.models.dims import default_encoder_mode, upper_half_heads
 from sottovoce.models.incremental_encoder import EncoderUpdate
 from sottovoce.types import EncoderOutput, Features
 

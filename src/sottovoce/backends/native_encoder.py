@@ -12,9 +12,8 @@ import sottovoce_kernels as kernels
 import torch
 from torch import Tensor, nn
 
-from sottovoce.models.attention import KeysValues
 from sottovoce.models.dims import ModelDims
-from sottovoce.models.linear import pack
+from sottovoce.models.layers import KeysValues, pack
 from sottovoce.models.whisper import AudioEncoder, TextDecoder, Whisper, stays_float32
 from sottovoce.threads import n_threads
 

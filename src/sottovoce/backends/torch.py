@@ -21,7 +21,6 @@ from sottovoce.backends.encoder_updates import check_features, check_windows, co
 from sottovoce.backends.torch_encoder import encode_windows
 from sottovoce.backends.torch_rows import TorchRows, check_heads
 from sottovoce.errors import OptionError
-from sottovoce.models.attention import KeysValues
 from sottovoce.models.caches import (
     AudioContext,
     CacheShape,
@@ -31,8 +30,8 @@ from sottovoce.models.caches import (
     first_token_logits,
 )
 from sottovoce.models.checkpoint.base import TAIL_S, Checkpoint
-from sottovoce.models.dims import upper_half_heads
-from sottovoce.models.encoder_mode import default_encoder_mode
+from sottovoce.models.dims import default_encoder_mode, upper_half_heads
+from sottovoce.models.layers import KeysValues
 from sottovoce.models.whisper import Whisper, whisper_from_tensors
 from sottovoce.types import EncoderOutput, Features, StepOutput
 

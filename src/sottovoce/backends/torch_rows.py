@@ -11,8 +11,8 @@ from torch import Tensor
 from sottovoce.backends.base import AlignmentHeads, ModelDims, RowPrefix, RowsOutput
 from sottovoce.backends.by_step import check_admitted, check_selected, check_step
 from sottovoce.errors import OptionError
-from sottovoce.models.attention import KeysValues
 from sottovoce.models.caches import RowBatchSlice, RowCrossAttention, RowKvCache, decode_rows
+from sottovoce.models.layers import KeysValues
 from sottovoce.models.whisper import Whisper
 from sottovoce.types import EncoderOutput
 

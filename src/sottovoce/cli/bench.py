@@ -224,8 +224,7 @@ def _check(choices: Iterable[tuple[str | None, ...]], given: Mapping[str, Any]) 
     """
     from sottovoce.backends.choice import AUTO, check_runtime
     from sottovoce.backends.registry import choose_device, choose_number_format
-    from sottovoce.models.sources.base import Sources
-    from sottovoce.models.sources.find import resolve
+    from sottovoce.models.sources.find import Sources, resolve
 
     device = choose_device(given["device"])
     folder = given["model_dir"]

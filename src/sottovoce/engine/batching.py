@@ -37,7 +37,7 @@ from sottovoce.engine.executor import threads_of
 from sottovoce.engine.stepped import SteppedBatches
 from sottovoce.engine.tasks import Priority, Task
 from sottovoce.errors import OptionError
-from sottovoce.models.encoder_mode import frames_of
+from sottovoce.models.dims import frames_of
 
 FILE_SHARE = 0.1
 """Of the time recordings have at least, however many live calls there are."""

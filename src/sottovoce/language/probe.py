@@ -19,8 +19,7 @@ from torch import Tensor
 from sottovoce.audio.mel import SILENCE_LOG_MEL, window_features
 from sottovoce.backends.base import Backend, EncoderMode, IncrementalWindow
 from sottovoce.errors import OptionError
-from sottovoce.language.smoothing import Posterior
-from sottovoce.language.switching import allowed_indices
+from sottovoce.language.switching import Posterior, allowed_indices
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, EncoderOutput
 

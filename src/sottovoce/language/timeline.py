@@ -13,8 +13,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sottovoce.language.probe import ProbedLanguage
-from sottovoce.language.smoothing import Posterior, SmoothingOptions, carried_on, change_point
-from sottovoce.language.switching import Hysteresis, Switch, SwitchOptions
+from sottovoce.language.switching import (
+    Hysteresis,
+    Posterior,
+    SmoothingOptions,
+    Switch,
+    SwitchOptions,
+    carried_on,
+    change_point,
+)
 
 HISTORY_S = 60.0
 LOOK_BACK_S = 10.0

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from sottovoce.lm.table import BackoffTable, KeyTable
 from sottovoce.models.checkpoint.writing import as_os_error, whole_file
-from sottovoce.models.sources.cache import cache_root
+from sottovoce.models.sources.package_index import cache_root
 
 logger = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sottovoce.models.attention import KeysValues, MultiHeadAttention, attend, head_weights
 from sottovoce.models.dims import AlignmentHeads
+from sottovoce.models.layers import KeysValues, MultiHeadAttention, attend, head_weights
 from sottovoce.models.whisper import TextDecoder
 
 FIRST_CAPACITY = 32

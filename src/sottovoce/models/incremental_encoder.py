@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sottovoce.models.attention import KeysValues
+from sottovoce.models.layers import KeysValues
 from sottovoce.models.whisper import AudioEncoder, Whisper
 
 

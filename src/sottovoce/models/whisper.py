@@ -15,11 +15,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sottovoce.models.attention import KeysValues, MultiHeadAttention
 from sottovoce.models.dims import ModelDims
-from sottovoce.models.linear import (
+from sottovoce.models.layers import (
     Int8Embedding,
+    KeysValues,
     Linear,
+    MultiHeadAttention,
     TokenEmbedding,
     int8_tables,
     pack,

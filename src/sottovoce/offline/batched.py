@@ -30,18 +30,21 @@ from sottovoce.audio.vad import SpeechFinder, SpeechSegment
 from sottovoce.decoding.decode import DecodingResult
 from sottovoce.decoding.fallback import Attempt
 from sottovoce.engine.calls import CallGenerator, EncodeCall, HostCall
-from sottovoce.offline.context import Context
-from sottovoce.offline.cut import FRAMES_PER_TIMESTAMP, MEL_FRAMES_PER_SECOND, WindowCut, cut_window
 from sottovoce.offline.follow import follower_of
 from sottovoce.offline.languages import find_language
-from sottovoce.offline.packing import PackedWindow, Piece, pack_speech
-from sottovoce.offline.pieces import PIECE_VAD, speech_pieces
+from sottovoce.offline.pieces import PIECE_VAD, PackedWindow, Piece, pack_speech, speech_pieces
 from sottovoce.offline.resume import ReadWindow, ResumePoint, SpeechPlace
 from sottovoce.offline.seek import past_the_end
-from sottovoce.offline.segment_generator import SegmentGenerator
-from sottovoce.offline.transcriber import Request, Transcriber, TranscriptionState, numbered
+from sottovoce.offline.segments import (
+    FRAMES_PER_TIMESTAMP,
+    MEL_FRAMES_PER_SECOND,
+    WindowCut,
+    cut_window,
+    place_words,
+)
+from sottovoce.offline.transcriber import Context, Request, Transcriber, TranscriptionState, numbered
+from sottovoce.offline.transcription import SegmentGenerator
 from sottovoce.offline.unread import DecodedWindow, UncoveredSpeechReader
-from sottovoce.offline.words import place_words
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.vad import WINDOW_VAD
 from sottovoce.types import SAMPLE_RATE, EncoderOutput, Features, Segment

@@ -1,14 +1,14 @@
-"""Which language each piece of speech in a window is in: files in several languages are read language by
+"""The language of each piece of speech in a window: files in several languages are read language by
 language.
 
 Two kinds of evidence. The masked probe takes stretches of encoder states that are there anyway;
-self-attention has mixed them, so that it can only raise a doubt. A doubtful piece is encoded by itself, which
-costs some tenth of a window and is nearly always right from two seconds on. What is found is smoothed
-(`language.follow`).
+self-attention has mixed them, so that it can only raise a doubt. A doubtful piece is encoded by itself,
+which costs some tenth of a window and is nearly always right from two seconds on. The languages found are
+smoothed (`language.follow`); where sound does not settle them, the likelihood of the text in each
+language counts too.
 
 Without a list of languages a recording counts as one in a single language until pieces are found whose
-evidence for others is beyond doubt (`language.follow.are_several`); then it is followed. Not known here:
-text.
+evidence for others is beyond doubt (`language.follow.are_several`); then it is followed.
 """
 
 from __future__ import annotations
@@ -20,27 +20,89 @@ import numpy as np
 import numpy.typing as npt
 
 from sottovoce.audio.features import RecordingFeatures
-from sottovoce.engine.calls import CallGenerator, LanguageProbeCall, SpanProbeCall
-from sottovoce.language.alike import AlikeLanguages
-from sottovoce.language.border import sides_of, surest_border
+from sottovoce.decoding.decode import select_windows
+from sottovoce.decoding.fallback import Attempt
+from sottovoce.engine.calls import CallGenerator, DecodeCall, EncodeCall, LanguageProbeCall, SpanProbeCall
 from sottovoce.language.follow import (
+    AlikeLanguages,
+    AskingLimits,
     PieceEvidence,
     are_several,
     gain,
     hint_nats,
     is_likely,
+    is_sure,
     language_runs,
+    likelier_nats,
+    sides_of,
+    surest_border,
+    text_evidence,
+    uncertain_runs,
 )
-from sottovoce.language.limits import AskingLimits
 from sottovoce.language.probe import LanguageProbe, ProbedLanguage
-from sottovoce.language.uncertain import is_sure, likelier_nats, text_evidence, uncertain_runs
-from sottovoce.offline.packing import Piece, pauses_s
-from sottovoce.offline.pieces import quiet_moments, quietest_moment
+from sottovoce.offline.pieces import Piece, pauses_s, quiet_moments, quietest_moment
 from sottovoce.offline.resume import FollowerState, ProbedPiece
-from sottovoce.offline.text_likelihood import TextLikelihood, with_silence
 from sottovoce.offline.transcriber import Transcriber, TranscriptionState
+from sottovoce.options.decoding import DecodingOptions
+from sottovoce.options.fallback import FallbackOptions
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import EncoderOutput
+
+ONCE = FallbackOptions(temperatures=(0.0,))
+SILENCE = 30
+"""Log-mel frames at most, of each pause around it, that a stretch is read with: of a word that begins faintly
+speech detection hears a part."""
+
+
+class TextLikelihood:
+    """Decodes stretches greedily, each encoded by itself, and remembers what came of it."""
+
+    def __init__(self, transcriber: Transcriber, features: RecordingFeatures) -> None:
+        self._transcriber = transcriber
+        self._features = features
+        self._found: dict[Piece, dict[str, float]] = {}
+
+    def nats(self, stretch: Piece, languages: Sequence[str]) -> CallGenerator[dict[str, float]]:
+        """Return the log-probability of the text of a stretch, and its end, in each language."""
+        found = self._found.setdefault(stretch, {})
+        missing = [code for code in languages if code not in found]
+        if missing:
+            n_frames = self._transcriber.frames_to_encode(stretch.n_frames)
+            features = self._features.window(stretch.start, stretch.end, n_frames=n_frames)
+            encoded: EncoderOutput = yield EncodeCall(features)
+            attempts: list[Attempt] = yield self._decode_call(encoded, missing)
+            for code, attempt in zip(missing, attempts, strict=True):
+                result = attempt.result
+                found[code] = result.avg_logprob * (len(result.tokens) + 1)
+        return {code: found[code] for code in languages}
+
+    def forget_before(self, frame: int) -> None:
+        """Forget stretches that end by a frame."""
+        for stretch in [stretch for stretch in self._found if stretch.end <= frame]:
+            del self._found[stretch]
+
+    def _decode_call(self, encoded: EncoderOutput, languages: Sequence[str]) -> DecodeCall:
+        transcriber = self._transcriber
+        sample_len = transcriber.sample_len(encoded.n_frames)
+        options = [
+            DecodingOptions(language=code, without_timestamps=True, sample_len=sample_len)
+            for code in languages
+        ]
+        rows = select_windows(encoded, [0] * len(languages))
+        return DecodeCall(transcriber.tokenizer, rows, options, ONCE, [False] * len(languages), None)
+
+
+def with_silence(stretch: Sequence[Piece], pieces: Sequence[Piece]) -> Piece:
+    """Return a stretch with half of the pauses around it, SILENCE frames at most; before the first of the
+    pieces nothing is known.
+    """
+    start, end = stretch[0].start, stretch[-1].end
+    ends = [piece.end for piece in pieces if piece.end <= start]
+    starts = [piece.start for piece in pieces if piece.start >= end]
+    first = max((max(ends) + start) // 2, start - SILENCE) if ends else start
+    last = min((min(starts) + end) // 2, end + SILENCE) if starts else end + SILENCE
+    return Piece(first, last)
+
 
 SIDE_FRAMES = 200
 """Log-mel frames on each side of a moment that is probed for whether a language ends there."""

@@ -1,15 +1,20 @@
-"""From a recording to segments, one after the other, in memory that does not grow with its length.
+"""From recordings to segments, one after the other, in memory that does not grow with their length; or
+several recordings at once, whose windows share the batches of the model.
 
-The loops are elsewhere: windows after each other in `seek`, windows of speech in `batched`. What changes
-segments on their way is put around them here.
+The loops are elsewhere: windows after each other in `seek`, windows of speech in `batched`. Stages that
+change segments on their way are put around them here.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
-from typing import TypeVar
+from functools import partial
+from itertools import islice
+from typing import TypeAlias, TypeVar
 
 from torch import Tensor
 
@@ -18,23 +23,52 @@ from sottovoce.audio.recording import Recording
 from sottovoce.audio.silero import SpeechModel
 from sottovoce.backends.base import Backend
 from sottovoce.decoding.beam import Fusion
-from sottovoce.errors import OptionError
+from sottovoce.engine.batching import Batching, BatchingExecutor
+from sottovoce.engine.calls import CallGenerator
+from sottovoce.engine.tasks import Priority, Task
+from sottovoce.errors import OptionError, SottovoceError
 from sottovoce.offline.batched import transcribe_speech
-from sottovoce.offline.channels import channels_apart
-from sottovoce.offline.excerpt import moved
+from sottovoce.offline.regroup import segment_moved
 from sottovoce.offline.resume import ResumePoint, SpeechPlace
 from sottovoce.offline.second_model import transcribe_with_both
 from sottovoce.offline.seek import transcribe_seeking
-from sottovoce.offline.segment_generator import SegmentGenerator, next_segment
-from sottovoce.offline.speaking import by_turn_tokens, with_names, with_speakers
+from sottovoce.offline.speaking import by_turn_tokens, channels_apart, with_names, with_speakers
 from sottovoce.offline.style import in_style
 from sottovoce.offline.transcriber import SecondModel, Transcriber, TranscriptionState
-from sottovoce.offline.transcription import FileTranscription, RunControl
+from sottovoce.offline.transcription import FileTranscription, RunControl, SegmentGenerator, next_segment
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.speakers.channel_diarizer import ChannelDiarizer
 from sottovoce.speakers.choose import make_diarizer
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import Segment, Word
+from sottovoce.types import Segment, Transcript, Turn, Word
+
+
+def moved(
+    segments: SegmentGenerator,
+    start_s: float,
+    *,
+    part: Recording,
+    own: TranscriptionState,
+    state: TranscriptionState,
+) -> SegmentGenerator:
+    """Yield the segments of a part that begins at start_s, with their times in the recording.
+
+    own: how far the part is; state: how far the recording is, filled in here.
+    """
+    state.position = start_s
+    note = partial(_note, state, own, part, start_s)
+    with closing(segments):
+        while (segment := (yield from next_segment(segments, note))) is not None:
+            yield segment_moved(segment, start_s)
+
+
+def _note(state: TranscriptionState, own: TranscriptionState, part: Recording, start_s: float) -> None:
+    state.take(own, start_s)
+    state.resume_point = own.resume_point
+    state.turns = tuple(Turn(one.start + start_s, one.end + start_s, one.speaker) for one in own.turns)
+    end_s = None if own.duration is None else start_s + own.duration
+    state.duration = end_s if part.declared_s is None else max(part.declared_s, end_s or 0.0)
+
 
 _Timed = TypeVar("_Timed", Segment, Word)
 
@@ -227,3 +261,64 @@ def _unnamed(
     if transcriber.options.speakers is not None:
         segments = with_speakers(segments, make_diarizer(transcriber.options.speakers), recording, state)
     return in_style(segments, transcriber.options, state)
+
+
+Source = TypeVar("Source")
+Outcome: TypeAlias = Transcript | Exception
+
+AHEAD = 4
+"""So many batches of recordings may have ended and wait for one that came before them."""
+FAILURES = (SottovoceError, MemoryError, RuntimeError)
+"""What one recording may fail with: in PyTorch, to be out of memory is a RuntimeError."""
+
+
+def transcribe_batch(
+    transcriber: Transcriber,
+    sources: Iterable[Source],
+    open_source: Callable[[Source], Recording],
+    *,
+    batch_size: int,
+    model: str,
+) -> Iterator[tuple[Source, Outcome]]:
+    """Transcribe recordings, batch_size of them at a time, and give them in the order in which they came.
+
+    open_source: makes a recording of a source. model: its name, for the transcripts.
+    A recording that fails gives its error in place of a transcript, and harms no other.
+    """
+    executor = BatchingExecutor(transcriber.backend, Batching(files=batch_size, encodes_files_together=True))
+    waiting = iter(sources)
+    runs: deque[tuple[Source, Task[Transcript]]] = deque()  # all from the first that was not given away yet
+    try:
+        while True:
+            new: list[Source] = []
+            if executor.has_file_room and len(runs) < AHEAD * batch_size:
+                new = list(islice(waiting, 1))
+            for source in new:
+                calls = _transcript(transcriber, source, open_source, model)
+                runs.append((source, executor.begin(calls, priority=Priority.FILE)))
+                executor.advance()
+            while runs and runs[0][1].is_done:
+                source, task = runs.popleft()
+                yield source, _outcome(task)
+            if not new and executor.n_tasks:
+                executor.round()
+            elif not (new or runs):
+                return
+    finally:
+        executor.forget()
+
+
+def _transcript(
+    transcriber: Transcriber, source: Source, open_source: Callable[[Source], Recording], model: str
+) -> CallGenerator[Transcript]:
+    with transcription_of(transcriber, open_source(source), model=model) as transcription:
+        return (yield from transcription.collected())
+
+
+def _outcome(task: Task[Transcript]) -> Outcome:
+    """What a recording ended with. Raises: what no recording fails with."""
+    if task.error is None:
+        return task.result
+    if isinstance(task.error, FAILURES):
+        return task.error
+    raise task.error

@@ -1,9 +1,9 @@
-"""Segments cut and joined by rules of one's own: at pauses, after signs, by length.
+"""Segments cut and joined by rules: at pauses, after signs, by length.
 
-    split pause=0.5 after=.?!; split letters=80; merge pause=0.2 letters=80
+split pause=0.5 after=.?!; split letters=80; merge pause=0.2 letters=80
 
-Every rule takes segments as they come and gives others, the next rule takes those. Cuts are between words; no
-word and no time of a word is changed.
+Every rule takes segments as they come and gives others, the next rule takes those. Cuts are between
+words; no word and no time of a word is changed.
 """
 
 from __future__ import annotations
@@ -14,13 +14,38 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from sottovoce.errors import OptionError
-from sottovoce.offline.parts import part_of
 from sottovoce.types import Segment, Word
+
+
+def part_of(
+    segment: Segment, words: tuple[Word, ...], groups: Sequence[Sequence[Word]], index: int
+) -> Segment:
+    """Make a segment of only these words, which are one group of its own."""
+    return replace(
+        segment,
+        start=words[0].start if any(groups[:index]) else segment.start,
+        end=words[-1].end if any(groups[index + 1 :]) else segment.end,
+        text="".join(word.word for word in words),
+        tokens=tuple(token.id for word in words for token in word.tokens),
+        words=words,
+        speaker=words[0].speaker,
+    )
+
 
 CLOSING = "\"'”’»)]）」』"
 """Signs that may follow the end of a sentence."""
 FORM = "split or merge with pause=, after=, letters=, words= or seconds=, as 'split pause=0.5; merge words=9'"
 N_HALVINGS = 24
+
+
+def segment_moved(segment: Segment, seconds: float) -> Segment:
+    """Move a segment and its words so many seconds later."""
+    words = segment.words and tuple(
+        replace(word, start=round(word.start + seconds, 3), end=round(word.end + seconds, 3))
+        for word in segment.words
+    )
+    start, end = round(segment.start + seconds, 3), round(segment.end + seconds, 3)
+    return replace(segment, start=start, end=end, words=words)
 
 
 class Rule(Protocol):

@@ -13,8 +13,8 @@ from typing import Any
 
 from sottovoce.decoding.detect import LanguageDetection
 from sottovoce.errors import OptionError
-from sottovoce.language.limits import AskingLimits
-from sottovoce.offline.packing import PackedWindow, Piece
+from sottovoce.language.follow import AskingLimits
+from sottovoce.offline.pieces import PackedWindow, Piece
 from sottovoce.types import Segment, Token, Word
 
 

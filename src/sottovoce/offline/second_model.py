@@ -15,10 +15,10 @@ from typing import TypeAlias
 from sottovoce.audio.recording import Recording
 from sottovoce.engine.calls import CallGenerator, OtherModelCall
 from sottovoce.engine.executor import LocalExecutor
-from sottovoce.offline.excerpt import segment_moved
+from sottovoce.offline.regroup import segment_moved
 from sottovoce.offline.resume import DraftState, ResumePoint
-from sottovoce.offline.segment_generator import SegmentGenerator, next_segment
 from sottovoce.offline.transcriber import SecondModel, Transcriber, TranscriptionState, numbered
+from sottovoce.offline.transcription import SegmentGenerator, next_segment
 from sottovoce.types import Segment
 
 Begin: TypeAlias = Callable[

@@ -11,8 +11,8 @@ from collections.abc import Collection, Sequence
 from contextlib import closing
 from dataclasses import replace
 
-from sottovoce.offline.segment_generator import SegmentGenerator, next_segment
 from sottovoce.offline.transcriber import TranscriptionState
+from sottovoce.offline.transcription import SegmentGenerator, next_segment
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.text.disfluency import PIECE, clean_pieces
 from sottovoce.text.disfluency_rules import DISFLUENCIES, DisfluencyRules

@@ -1,4 +1,5 @@
-"""What every mode does with encoded windows: detect, decode, align words, make segments.
+"""A model with the options of a transcription: detect, decode, align words, make segments; the prompt of
+a window and the state of a transcription.
 
 Knows windows and where they lie in the recording, not how they were chosen.
 """
@@ -18,13 +19,109 @@ from sottovoce.decoding.fallback import Attempt, mix_seed
 from sottovoce.decoding.prompt import opening_tokens
 from sottovoce.decoding.word_alignment import TimedWord, WindowText
 from sottovoce.engine.calls import CallGenerator, DecodeCall, DetectLanguageCall, WordAlignCall
-from sottovoce.offline.cut import WindowCut
 from sottovoce.offline.resume import ResumePoint, StateSnapshot
-from sottovoce.offline.words import WordRules
+from sottovoce.offline.segments import WindowCut, WordRules
+from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.deferral import DeferralOptions
 from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.text.languages import LanguageChoice
+from sottovoce.text.normalize import plain
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, EncoderOutput, Segment, Turn
+from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, EncoderOutput, Segment, Task, Turn
+
+
+def with_arguments(
+    options: TranscribeOptions,
+    codes: Sequence[str],
+    language: str | Sequence[str] | None,
+    task: Task | None,
+    word_timestamps: bool | None,
+    beam_size: int | None,
+) -> TranscribeOptions:
+    """Put arguments into options; None leaves what the options say.
+
+    codes: of the model's languages; none for an English-only model. language: one, several or "auto"; "auto"
+    and several are followed as they change where the options do not say whether. beam_size: 1 is greedy.
+    Raises: OptionError for a language that is not among them.
+    """
+    decoding = options.decoding
+    follow = options.follow_languages
+    if language is not None or decoding.language is None:
+        choice = LanguageChoice.parse(language or decoding.allowed_languages or "auto", codes or ("en",))
+        decoding = _with_language(decoding, choice, codes)
+        if follow is None:
+            follow = True if len(choice.allowed) > 1 else "auto"
+    if task is not None:
+        decoding = replace(decoding, task=task)
+    if beam_size is not None:
+        decoding = replace(decoding, beam_size=beam_size if beam_size > 1 else None)
+    if word_timestamps is None:
+        word_timestamps = options.word_timestamps
+    return replace(options, decoding=decoding, word_timestamps=word_timestamps, follow_languages=follow)
+
+
+def _with_language(
+    decoding: DecodingOptions, choice: LanguageChoice, codes: Sequence[str]
+) -> DecodingOptions:
+    if not codes:
+        return replace(decoding, language="en", allowed_languages=())
+    allowed = () if choice.fixed else choice.allowed or tuple(codes)
+    return replace(decoding, language=choice.fixed, allowed_languages=allowed)
+
+
+class Context:
+    """Tokens of earlier windows, as many as a prompt can hold, after an initial prompt.
+
+    n_text_ctx: of the model; a prompt has at most half of it, less one.
+    Source: openai-whisper 20250625, transcribe.py; with `carry_initial_prompt` the initial prompt stands
+    before every window, otherwise it is forgotten with the rest at the first reset.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, options: TranscribeOptions, n_text_ctx: int) -> None:
+        self._options = options
+        self._tokenizer = tokenizer
+        self._room = n_text_ctx // 2 - 1
+        text = options.initial_prompt
+        initial = tokenizer.encode_prompt(text or "")
+        self._carried = initial if options.carry_initial_prompt else []
+        self._tokens = [] if options.carry_initial_prompt else initial
+
+    def prompt(self) -> tuple[int, ...]:
+        """Tokens to give the next window; empty for none."""
+        room = max(0, self._room - len(self._carried))
+        if self._options.max_context is not None:
+            room = min(room, self._options.max_context)
+        return (*self._carried, *(self._tokens[-room:] if room else ()))
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """Those of earlier windows."""
+        return tuple(self._tokens)
+
+    def restore(self, tokens: Sequence[int]) -> None:
+        """Go on with tokens of earlier windows."""
+        self._tokens = list(tokens)
+
+    def remember(self, tokens: Sequence[int]) -> None:
+        """Add a segment: its text and timestamps."""
+        self._tokens = [*self._tokens, *tokens][-self._room :]
+
+    def holds(self, text: str) -> bool:
+        """Tell whether the words of a text follow each other in that of earlier windows."""
+        words = plain(text).split()
+        earlier = plain(self._tokenizer.decode(self._tokens)).split()
+        return any(earlier[at : at + len(words)] == words for at in range(len(earlier) - len(words) + 1))
+
+    def end_window(self, temperature: float) -> None:
+        """Forget everything after a window that needed a high temperature, or if nothing is to be kept."""
+        too_hot = temperature > self._options.prompt_reset_on_temperature
+        if too_hot or not self._options.is_conditioned:
+            self.reset()
+
+    def reset(self) -> None:
+        """Forget what was said; a carried prompt stays."""
+        self._tokens = []
+
 
 SHORT_TAIL_FRAMES = 20
 """Of silence (10 ms each) behind the speech of a window that is shorter than the model was trained on.

@@ -1,21 +1,53 @@
-"""One recording being transcribed: its segments as they are found, or all of them as a transcript."""
+"""One recording being transcribed: a generator that yields segments, and between them the calls that it
+needs; its segments as they are found, or all of them as a transcript.
+
+A stage that changes segments on their way (speakers, names, style) is a generator around another one: it
+takes the next segment with `next_segment`, which lets the calls through and their results back.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from threading import Event, Lock
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
 from sottovoce.audio.recording import Recording
 from sottovoce.decoding.detect import LanguageDetection
 from sottovoce.engine.calls import CallGenerator, ModelCall
 from sottovoce.engine.executor import LocalExecutor
 from sottovoce.offline.resume import ResumePoint
-from sottovoce.offline.segment_generator import SegmentGenerator
 from sottovoce.offline.transcriber import Transcriber, TranscriptionState
 from sottovoce.types import Segment, Span, Transcript, Turn
+
+SegmentGenerator: TypeAlias = Generator[Segment | ModelCall, Any, None]
+"""Yields segments, and calls whose results are sent back into it."""
+
+
+def next_segment(
+    segments: SegmentGenerator, on_step: Callable[[], object] | None = None
+) -> CallGenerator[Segment | None]:
+    """Yield the calls up to the next segment; return that segment, None at the end.
+
+    on_step: called each time that the generator has gone on, to a call, a segment or its end.
+    """
+    result: Any = None
+    failure: Exception | None = None
+    while True:
+        try:
+            step = segments.send(result) if failure is None else segments.throw(failure)
+        except StopIteration:
+            step = None
+        result = failure = None
+        if on_step is not None:
+            on_step()
+        if step is None or isinstance(step, Segment):
+            return step
+        try:
+            result = yield step
+        except Exception as error:
+            failure = error
 
 
 @dataclass(frozen=True, slots=True)

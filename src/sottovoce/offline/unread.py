@@ -23,11 +23,10 @@ import numpy as np
 from sottovoce.audio.features import RecordingFeatures
 from sottovoce.decoding.decode import DecodingResult
 from sottovoce.engine.calls import CallGenerator, EncodeCall
-from sottovoce.offline.cut import MEL_FRAMES_PER_SECOND, WindowCut, cut_window
 from sottovoce.offline.follow import LanguageFollower
-from sottovoce.offline.packing import Piece
+from sottovoce.offline.pieces import Piece
+from sottovoce.offline.segments import MEL_FRAMES_PER_SECOND, WindowCut, cut_window, place_words
 from sottovoce.offline.transcriber import Request, Transcriber, TranscriptionState
-from sottovoce.offline.words import place_words
 from sottovoce.types import EncoderOutput, Segment, Word
 
 LEAST_MISREAD_S = 0.8

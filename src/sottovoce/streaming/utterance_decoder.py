@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from sottovoce.backends.base import EXACT, EncoderMode, IncrementalWindow
 from sottovoce.engine.calls import CallGenerator, IncrementalEncodeCall
-from sottovoce.models.encoder_mode import FULL_WINDOW_S
+from sottovoce.models.dims import FULL_WINDOW_S
 from sottovoce.streaming.audio_window import MELS_PER_FRAME, AudioWindow
 from sottovoce.streaming.commit_policy import may_hold_words
 from sottovoce.streaming.events import UnstableText

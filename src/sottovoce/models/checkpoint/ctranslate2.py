@@ -29,15 +29,26 @@ import torch
 from torch import Tensor
 
 from sottovoce.errors import CheckpointError, OptionError, cause_of
-from sottovoce.models.checkpoint.base import Checkpoint, Shape, check_dims, expected_shapes, validated
-from sottovoce.models.checkpoint.cursor import Cursor, cursor_over
-from sottovoce.models.checkpoint.huggingface import alignment_heads, read_json, write_features
-from sottovoce.models.checkpoint.loss import QuantizationLoss, TensorLoss, tensor_loss
-from sottovoce.models.checkpoint.tokenizer_json import (
+from sottovoce.models.checkpoint.base import (
+    Checkpoint,
+    Cursor,
+    QuantizationLoss,
+    Shape,
+    TensorLoss,
+    check_dims,
+    cursor_over,
+    expected_shapes,
+    tensor_loss,
+    validated,
+)
+from sottovoce.models.checkpoint.huggingface import (
+    alignment_heads,
     has_vocabulary,
+    read_json,
     suppressed_first,
     suppressed_tokens,
     tokens_of,
+    write_features,
     write_tokenizer,
 )
 from sottovoce.models.checkpoint.writing import whole_file, write_json

@@ -20,7 +20,7 @@ import anyio.to_thread
 
 from sottovoce.api import Model
 from sottovoce.errors import OptionError
-from sottovoce.models.nano import compact_languages
+from sottovoce.models.load import compact_languages
 from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.scheduling.model_memory import usual_bytes, weight_bytes
 from sottovoce.serving.scheduling.model_names import resolve_model_id

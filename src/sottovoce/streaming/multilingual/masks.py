@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from sottovoce.language.smoothing import SmoothingOptions, smoothed
+from sottovoce.language.switching import SmoothingOptions, smoothed
 from sottovoce.language.timeline import TimelineFrame
 from sottovoce.streaming.audio_window import AudioWindow, quietest_border
 from sottovoce.types import FRAMES_PER_SECOND
