@@ -31,13 +31,13 @@ the piece is encoded by itself: on development recordings so were 98 % of the pi
 63 % of those in one language. After each window in which no other language was clear it is a step less, down
 to LEAST_CLEAR (92 and 45 %), and CLEAR again after one in which one was."""
 LEAST_HINT_NATS, MOST_HINT_NATS = 3.0, 9.0
-"""Nats that a hint must have to be heard, at first and at most: among 40 development recordings in several
+"""Nats that a hint needs to be followed up, at first and at most: among 40 development recordings in several
 languages the strongest of a window has 4.7 at least, of 24 in one language most have less than 3."""
 REFUTED_NATS, REST_NATS = 1.0, 0.25
 """So much more a hint needs after a window in which they were nothing, and so much less with each window: an
 hour in one language is disturbed by one in four windows, and never becomes deaf."""
 LEAST_SURPRISAL, MOST_SURPRISAL = 0.45, 1.2
-"""Mean surprisal of a text, in nats a token, above which its language is asked, at first and at most; one
+"""Mean surprisal of a text, in nats a token, above which its language is verified, at first and at most; one
 step more after each that was in the right one, and half a step less with each window."""
 SURPRISAL_STEP = 0.1
 
@@ -56,11 +56,11 @@ class AskingLimits:
     surprisal: float = LEAST_SURPRISAL
 
     def in_next_window(self) -> AskingLimits:
-        """Return those of the next window: texts are asked sooner."""
+        """Return those of the next window: texts are verified sooner."""
         return replace(self, surprisal=max(LEAST_SURPRISAL, self.surprisal - SURPRISAL_STEP / 2))
 
     def rested(self) -> AskingLimits:
-        """Return those after a window that counts as in one language: hints are heard sooner."""
+        """Return those after a window that counts as in one language: hints are followed up sooner."""
         return replace(self, hint_nats=max(LEAST_HINT_NATS, self.hint_nats - REST_NATS))
 
     def after_hints(self) -> AskingLimits:
@@ -85,28 +85,22 @@ GROUPS = (
 )
 """Neighbours by family and sound, as codes; a language may be in several groups."""
 SHARE = 0.15
-"""So much of the probability of a language its neighbours have at least: that one is heard in the speech of
-the other is weak evidence of a change between them."""
+"""So much of the probability of a language its neighbours have at least: that one is detected in the speech
+of the other is weak evidence of a change between them."""
 
 
-class AlikeLanguages:
-    """Takes evidence between neighbours back.
+def neighbour_shares(codes: Sequence[str]) -> npt.NDArray[np.float64]:
+    """Return shares (L, L): a language (row) has at least this share of the probability of another (column).
 
-    codes: the languages to choose among.
+    SHARE for neighbours, 1 on the diagonal, 0 elsewhere.
     """
-
-    def __init__(self, codes: Sequence[str]) -> None:
-        self._shares: npt.NDArray[np.float64] = np.eye(len(codes))
-        for group in GROUPS:
-            places = [codes.index(code) for code in group.split() if code in codes]
-            for one in places:
-                for other in places:
-                    self._shares[one, other] = max(self._shares[one, other], SHARE)
-
-    def soften(self, posterior: Posterior) -> Posterior:
-        """Return a posterior (L,) in which each language has its share of its neighbours' at least."""
-        softened: Posterior = (self._shares * posterior).max(axis=1)
-        return softened
+    shares: npt.NDArray[np.float64] = np.eye(len(codes))
+    for group in GROUPS:
+        places = [codes.index(code) for code in group.split() if code in codes]
+        for one in places:
+            for other in places:
+                shares[one, other] = max(shares[one, other], SHARE)
+    return shares
 
 
 FULL_S, MOST = 1.5, 2.0
@@ -119,7 +113,7 @@ development clips, where 1 to 3 nats, 1 to 3 s and 1 to 3 times found 0.88 to 0.
 PAUSE_NATS = 0.1
 """By so many a second a longer pause makes a change likelier: it decides between places that are equal."""
 PAUSE_S = 0.02
-"""With less between them pieces were cut apart where nobody paused."""
+"""With less between them pieces were cut apart without a pause."""
 
 SEVERAL_NATS = 9.0
 """Nats for other languages, of all clear pieces of a window together, that show several."""
@@ -129,7 +123,7 @@ LIKELY_NATS = 3.0
 """Nats of one piece with which all of its window is probed: it may be a part of a longer one."""
 UNDERSTOOD, WHOLE_S = 0.75, 4.0
 """The mean sureness of the pieces of a window, weighed by seconds up to WHOLE_S, with which pieces are
-believed together: speech in a language that the model hardly knows is heard as many."""
+believed together: speech in a language that the model hardly knows is detected as many."""
 SURE_S, SURE_PROBABILITY, UNDERSTOOD_WITH_SURE = 2.0, 0.95, 0.6
 """One piece this long and this sure is believed alone, in a window of which so much is understood. Chosen,
 with those above, on development recordings in several languages that base knows, and in one language each,
@@ -138,33 +132,32 @@ many of which it hardly knows."""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PieceEvidence:
-    """What a model says of one piece of speech.
+    """The evidence of a model for the language of one piece of speech.
 
     duration_s: seconds. posterior: (L,) over the languages to choose among, summing to 1. no_speech:
-    probability that nobody speaks in it. alike: softens evidence between neighbours; None: it counts whole.
-    text: (L,) log-likelihoods of its text in each language, in nats, as they count; None: nobody asked.
+    probability that it holds no speech. shares: those of neighbours (L, L), which
+    soften evidence between them; None: it counts whole.
+    text: (L,) log-likelihoods of its text in each language, in nats, as they count; None: not computed.
     """
 
     duration_s: float
     posterior: Posterior
     no_speech: float
-    alike: AlikeLanguages | None = None
+    shares: npt.NDArray[np.float64] | None = None
     text: npt.NDArray[np.float64] | None = None
 
     @property
     def weight(self) -> float:
-        """How much its posterior counts."""
         return min(self.duration_s / FULL_S, MOST) * (1.0 - self.no_speech)
 
     @property
     def sureness(self) -> float:
-        """The probability of its likeliest language."""
         return float(self.posterior.max())
 
     @property
     def log_evidence(self) -> npt.NDArray[np.float64]:
         """Weighed log-likelihoods (L,) of the languages, in nats."""
-        posterior = self.posterior if self.alike is None else self.alike.soften(self.posterior)
+        posterior = self.posterior if self.shares is None else (self.shares * self.posterior).max(axis=1)
         weighed: npt.NDArray[np.float64] = self.weight * np.log(np.maximum(posterior, FLOOR))
         return weighed if self.text is None else weighed + self.text
 
@@ -208,13 +201,13 @@ def hint_nats(piece: PieceEvidence, expected: int) -> float:
 
 
 def is_likely(piece: PieceEvidence, expected: int) -> bool:
-    """Tell whether a piece is likely to be in another language, so that those beside it are to be probed."""
+    """Return whether a piece is likely to be in another language, so that its neighbours are to be probed."""
     is_sure = piece.duration_s >= CLEAR_S and piece.sureness >= CLEAR_PROBABILITY
     return is_sure and hint_nats(piece, expected) >= LIKELY_NATS
 
 
 def are_several(pieces: Sequence[PieceEvidence], pauses_s: Sequence[float], expected: int) -> bool:
-    """Tell whether pieces of a window show that the recording is not in the expected language alone.
+    """Return whether pieces of a window show that the recording is not in the expected language alone.
 
     pauses_s: seconds before each piece; neighbours without one that sound alike count as one.
     """
@@ -282,7 +275,7 @@ def _best_path(evidence: npt.NDArray[np.float64], pauses_s: Sequence[float], bef
 
 
 BORDER_NATS = 0.5
-"""What another moment than the first, the quietest, has to win."""
+"""Nats that another moment than the first, the quietest, has to win."""
 
 
 def sides_of(moments: Sequence[int], first: int, end: int, length: int) -> list[tuple[int, int]]:
@@ -311,14 +304,14 @@ def surest_border(moments: Sequence[int], probed: Sequence[ProbedLanguage], sour
 SURE_BY_SOUND = 0.9
 """Probability from which the language of a piece is settled by sound."""
 LEAST_TEXT_S, MOST_TEXT_S = 0.8, 8.0
-"""Seconds of a run whose text is asked: a shorter one has none, a longer one is heard well enough."""
+"""Seconds of a run whose text is decoded: a shorter one has none, a longer one is clear by its sound."""
 TEXT_WEIGHT = 0.25
-"""How much a nat of text counts beside one of sound: tokens are not independent, and a model is surer of them
+"""The weight of a nat of text against one of sound: tokens are not independent, and a model is surer of them
 than it is right; what it translates it writes fluently. By default 3.8 of 535 s of development recordings in
 noise are in a wrong language with 0.25 and with 0.5, 8.5 without text; of 648 s in eight languages without
 noise 30.5, 32.3 and 30.3 (F1 of changes 0.88, 0.89 and 0.88)."""
 CANDIDATE_PROBABILITY = 0.1
-"""Probability by sound from which a language that is spoken nowhere around is asked too."""
+"""Probability by sound from which a language that is spoken nowhere around is tried too."""
 UNKNOWN_NATS = 3.0
 """Taken off a language in which nothing around is surely spoken: a short invented text is probable too."""
 
@@ -331,11 +324,11 @@ def uncertain_runs(
     english: int | None = None,
 ) -> list[tuple[PieceRun, tuple[int, ...]]]:
     """List the runs no piece of which is sure, each with the places of the languages that it may be in: its
-    own, those around, and what it may be heard as; more than one.
+    own, those around, and likely ones by sound; more than one.
 
     runs: languages of the pieces, as of `language_runs`. before: the language that is spoken before the first
         piece; None: nothing is known of it. english: the place of the language that a model translates into,
-        fluently, so that its text shows nothing where it is not heard; None: it is not among them.
+        fluently, so that its text shows nothing where sound does not support it; None: it is not among them.
     """
     found = []
     for at, run in enumerate(runs):
@@ -386,5 +379,5 @@ def likelier_nats(piece: PieceEvidence, text: Mapping[int, float], expected: int
 
 
 def is_sure(pieces: Sequence[PieceEvidence], run: PieceRun) -> bool:
-    """Tell whether one of the pieces of a run is surely in its language."""
+    """Return whether one of the pieces of a run is surely in its language."""
     return any(one.posterior[run.language] >= SURE_BY_SOUND for one in pieces)

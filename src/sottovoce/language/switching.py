@@ -119,7 +119,7 @@ it was chosen on less audio than is in now."""
 
 @dataclass(frozen=True, slots=True)
 class SwitchOptions:
-    """What it takes to change the language. Margins are differences of probabilities.
+    """Conditions of a change of language. Margins are differences of probabilities.
 
     margin, min_frames, min_dwell_s: within an utterance a language is confirmed when it leads the current one
         by strictly more than the margin for at least this many consecutive frames, and at least this long

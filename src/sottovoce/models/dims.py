@@ -78,7 +78,6 @@ class Padding:
 
     @property
     def n_frames(self) -> int:
-        """Number of frames computed."""
         return self.n_near + len(self.places)
 
     def log_weights(self, n_before: int) -> list[float] | None:
@@ -150,7 +149,6 @@ class EncoderMode:
         return Padding(near - n_content, places, tuple(counts[place] for place in places))
 
     def _end(self, n_content: int, n_full: int) -> int:
-        """End of the window, exclusive, in frames."""
         if self.tail_s is None:
             return n_full
         bucket = max(1, frames_of(self.bucket_s))
@@ -159,7 +157,6 @@ class EncoderMode:
 
 @lru_cache(maxsize=256)
 def _sparse_frames(start: int, end: int, stride: int, anchors: tuple[int, ...]) -> Mapping[int, int]:
-    """Choose the frames of [start, end) to compute; return how many each represents, by position."""
     own = {place for place in anchors if start <= place < end}
     beside = {place + step for place in own for step in range(-BESIDE_ANCHOR, BESIDE_ANCHOR + 1)}
     others = [place for place in range(start, end) if place not in own]
@@ -172,7 +169,6 @@ def _sparse_frames(start: int, end: int, stride: int, anchors: tuple[int, ...]) 
 
 
 def frames_of(seconds: float) -> int:
-    """Convert seconds to encoder frames, rounded."""
     return round(seconds * FRAMES_PER_SECOND)
 
 
@@ -184,33 +180,13 @@ def _check_range(name: str, value: float | None, least: float) -> None:
 EXACT = EncoderMode()
 """The full window, as Whisper was trained."""
 
+# fmt: off
 BASE_ANCHORS = (
-    *(
-        110,
-        174,
-        175,
-        231,
-        232,
-        247,
-        248,
-        256,
-        297,
-        305,
-        311,
-        312,
-        313,
-        319,
-        320,
-        361,
-        362,
-        363,
-        378,
-        384,
-        457,
-    ),
-    *(458, 530, 531, 538, 539, 579, 580, 588, 594, 595, 683, 733, 734, 798, 1024, 1025, 1032, 1033, 1243),
-    *(1250, 1371, 1372, 1380, 1445, 1446, 1452, 1453, 1477, 1493, 1494),
+    110, 174, 175, 231, 232, 247, 248, 256, 297, 305, 311, 312, 313, 319, 320, 361, 362, 363, 378,
+    384, 457, 458, 530, 531, 538, 539, 579, 580, 588, 594, 595, 683, 733, 734, 798, 1024, 1025,
+    1032, 1033, 1243, 1250, 1371, 1372, 1380, 1445, 1446, 1452, 1453, 1477, 1493, 1494,
 )
+# fmt: on
 """Anchors of OpenAI's `base`: padding that attention rests on in a fifth of development clips or more."""
 
 DENSE = EncoderMode(tail_s=5.0, recompute_s=3.5, refresh_s=0.0)

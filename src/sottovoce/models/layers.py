@@ -40,7 +40,6 @@ class Linear(nn.Linear):
     """A linear layer that is fast for single rows too."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Map (..., n_in) to (..., n_out)."""
         return rows_times_table(input, self.weight, self.bias)
 
 
@@ -54,11 +53,9 @@ class TokenEmbedding(nn.Embedding):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Dtype of the rows."""
         return self.weight.dtype
 
     def rows(self, indices: Tensor) -> Tensor:
-        """Return rows (*indices, d)."""
         return self.weight[indices]
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -134,7 +131,6 @@ class Int8Linear(Int8Table):
         self.bias = None if like.bias is None else nn.Parameter(torch.empty(like.out_features, dtype=dtype))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (..., n_in) to (..., n_out)."""
         return self.product(x, self.bias)
 
 
@@ -142,11 +138,9 @@ class Int8Embedding(Int8Table):
     """Token embedding over an int8 table: rows by token, and logits of the whole vocabulary."""
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Look up tokens (...) int64: (..., d)."""
         return self.rows(tokens)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Map hidden states (..., d) to logits (..., n_vocab)."""
         return self.product(hidden)
 
 
@@ -188,13 +182,11 @@ class PackedLinear(nn.Module):
     """A linear layer for inference whose table is packed; the bias, if any, is not."""
 
     def __init__(self, linear: nn.Linear) -> None:
-        """Raises: RuntimeError where tables of this dtype cannot be packed."""
         super().__init__()
         self._table = packed(linear.weight)
         self.bias = linear.bias
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (..., n_in) to (..., n_out)."""
         return packed_product(x, self._table, self.bias)
 
 
@@ -202,13 +194,11 @@ class PackedEmbedding(TokenEmbedding):
     """Token embedding whose logits come from a packed copy of the table."""
 
     def __init__(self, embedding: TokenEmbedding) -> None:
-        """Raises: RuntimeError where tables of this dtype cannot be packed."""
         n_rows, n_state = embedding.weight.shape
         super().__init__(n_rows, n_state, _weight=embedding.weight)
         self._table = packed(embedding.weight)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Map hidden states (..., d) to logits (..., n_vocab)."""
         return packed_product(hidden, self._table, None)
 
 

@@ -49,7 +49,7 @@ CTC = "ctc_head"
 
 
 def is_compact(path: Path) -> bool:
-    """Tell whether a safetensors file is in the compact form."""
+    """Return whether a safetensors file is in the compact form."""
     try:
         with safe_open(path, framework="pt") as file:
             return METADATA_KEY in (file.metadata() or {})

@@ -32,11 +32,10 @@ Extend = Callable[[KeysValues], KeysValues]
 
 
 class DecoderAttention(Protocol):
-    """What the layers of the decoder attend to: the text so far, and the audio."""
+    """Attention of the decoder's layers to the text so far, and to the audio."""
 
     @property
-    def positions(self) -> Tensor:
-        """Text positions of the new tokens, int64, broadcastable to their shape."""
+    def positions(self) -> Tensor: ...
 
     def over_text(self, layer: int, attention: MultiHeadAttention, x: Tensor) -> Tensor:
         """Return the self-attention of a layer for normed x (R, n_new, d), in the shape of x."""
@@ -60,7 +59,6 @@ class LayerNorm(nn.LayerNorm):
     """Layer normalisation computed in float32 for any input dtype."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise (..., d) over its last dimension."""
         if x.device.type == "cpu":  # its kernel takes half-precision rows and float32 weights as they are
             return super().forward(x)
         return super().forward(x.float()).to(x.dtype)
@@ -119,7 +117,6 @@ class AudioEncoder(nn.Module):
 
     @property
     def layers(self) -> list[ResidualAttentionBlock]:
-        """The blocks, typed."""
         return [_encoder_block(block) for block in self.blocks]
 
     def forward(self, mel: Tensor) -> Tensor:
@@ -158,7 +155,6 @@ class TextDecoder(nn.Module):
 
     @property
     def layers(self) -> list[DecoderBlock]:
-        """The blocks, typed."""
         return [_decoder_block(block) for block in self.blocks]
 
     def cross_keys_values(self, states: Tensor) -> list[KeysValues]:
@@ -216,7 +212,7 @@ class Whisper(nn.Module):
 
 
 def stays_float32(name: str) -> bool:
-    """Tell whether a tensor stays float32 in a half-precision model: norms, positions and int8 scales.
+    """Return whether a tensor stays float32 in a half-precision model: norms, positions and int8 scales.
 
     Norms and positions are float32 in openai-whisper too.
     """

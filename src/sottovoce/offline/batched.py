@@ -1,4 +1,4 @@
-"""Windows of speech, several decoded together: nothing is read where nobody speaks.
+"""Windows of speech, several decoded together; audio without speech is not read.
 
 Speech is found first, in a reading of its own; then the windows are filled and decoded as the recording
 is read again. Without conditioning, windows do not depend on each other, so a batch gives the same text
@@ -58,7 +58,8 @@ DOUBTFUL_LONG_S, DOUBTFUL_TOKENS_S = 2.0, 3.0
 
 
 def may_be_halved(window: PackedWindow) -> bool:
-    """Tell whether a window whose text repeats itself is long enough to be read in halves, cut at a pause."""
+    """Return whether a window whose text repeats itself is long enough to be read in halves, cut at a
+    pause."""
     return len(window.pieces) > 1 and window.n_frames >= LONG_S * MEL_FRAMES_PER_SECOND
 
 
@@ -84,7 +85,6 @@ def halves_to_read(
 
 
 def _leaves_out(window: PackedWindow, cut: WindowCut, eot: int) -> bool:
-    """Whether the text of a window is too little for its speech."""
     if not window.is_doubtful:
         return any(is_too_little(segment, eot, LONG_S, FEWEST_TOKENS_S) for segment in cut.segments)
     end_s = window.n_frames / MEL_FRAMES_PER_SECOND
@@ -193,7 +193,6 @@ class _SpeechLoop:
             self._note_resume_point(batch[-1].end)
 
     def _restore(self, point: ResumePoint) -> None:
-        """Take up the state of an earlier pass."""
         place = point.place
         assert isinstance(place, SpeechPlace), "the mode was checked"
         self._context.restore(point.context)
@@ -206,7 +205,6 @@ class _SpeechLoop:
         self._features.skip_to(place.first_frame, n_frames_read=place.n_frames_read)
 
     def _note_resume_point(self, end: int) -> None:
-        """Tell where it can go on: at the windows that wait; without any, behind a frame."""
         first = self._ahead[0].start if self._ahead else end
         self._state.resume_point = ResumePoint(
             self._state.snapshot(),
@@ -297,8 +295,6 @@ class _SpeechLoop:
     def _with_left_out(
         self, window: PackedWindow, encoded: EncoderOutput, result: DecodingResult, cut: WindowCut
     ) -> CallGenerator[list[Segment]]:
-        """The segments of a window in the time of the recording, with those of speech that its text left
-        out."""
         place = partial(_in_recording, window=window)
         if not self._transcriber.options.read_again:
             return [place(segment) for segment in cut.segments]
@@ -314,7 +310,6 @@ class _SpeechLoop:
         cuts: Sequence[WindowCut],
         halves: Sequence[tuple[PackedWindow, ...]],
     ) -> None:
-        """Put what the model left unread of windows before the windows that wait, or their halves."""
         unread: list[PackedWindow] = []
         for window, cut, instead in zip(windows, cuts, halves, strict=True):
             if instead:
@@ -364,7 +359,6 @@ class _SpeechLoop:
     def _in_languages(
         self, window: PackedWindow, encoded: EncoderOutput
     ) -> CallGenerator[list[PackedWindow]]:
-        """A window cut where the language changes in it."""
         state, transcriber = self._state, self._transcriber
         speech = self._speech_in(window)
         if self._follower is None or not speech:
@@ -385,7 +379,6 @@ class _SpeechLoop:
         return [*parts, replace(rest, language=runs[-1].language, is_cut=bool(parts))]
 
     def _speech_in(self, window: PackedWindow) -> list[tuple[Piece, tuple[int, int]]]:
-        """The pieces of speech in a window, each with its encoder frames in it."""
         found = []
         for part in window.pieces:
             for piece in speech_pieces(self._features, self._speech, part.start, part.end):
@@ -396,7 +389,6 @@ class _SpeechLoop:
         return found
 
     def _cut(self, attempt: Attempt, window: PackedWindow) -> WindowCut:
-        """Segments of a window, in its own time; nothing for silence."""
         result = attempt.result
         if is_silent(window, result, self._transcriber.options.fallback):
             return WindowCut((), window.n_frames)
@@ -424,7 +416,6 @@ class _SpeechLoop:
 
 
 def _by_length(windows: Sequence[_LanguageWindow]) -> list[list[_LanguageWindow]]:
-    """Windows in batches of one length, in order."""
     batches: dict[int, list[_LanguageWindow]] = {}
     for one in windows:
         batches.setdefault(one.encoded.n_frames, []).append(one)
@@ -440,7 +431,6 @@ def _stacked(encoded: Sequence[EncoderOutput]) -> EncoderOutput:
 
 
 def _in_recording(segment: Segment, window: PackedWindow) -> Segment:
-    """A segment in the time of its window, moved to that of the recording."""
     words = segment.words
     if words is not None:
         words = tuple(

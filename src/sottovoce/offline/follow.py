@@ -24,7 +24,6 @@ from sottovoce.decoding.decode import select_windows
 from sottovoce.decoding.fallback import Attempt
 from sottovoce.engine.calls import CallGenerator, DecodeCall, EncodeCall, LanguageProbeCall, SpanProbeCall
 from sottovoce.language.follow import (
-    AlikeLanguages,
     AskingLimits,
     PieceEvidence,
     are_several,
@@ -34,6 +33,7 @@ from sottovoce.language.follow import (
     is_sure,
     language_runs,
     likelier_nats,
+    neighbour_shares,
     sides_of,
     surest_border,
     text_evidence,
@@ -50,8 +50,8 @@ from sottovoce.types import EncoderOutput
 
 ONCE = FallbackOptions(temperatures=(0.0,))
 SILENCE = 30
-"""Log-mel frames at most, of each pause around it, that a stretch is read with: of a word that begins faintly
-speech detection hears a part."""
+"""Log-mel frames at most, of each pause around it, that a stretch is read with: speech detection
+finds a word that begins faintly only in part."""
 
 
 class TextLikelihood:
@@ -77,7 +77,6 @@ class TextLikelihood:
         return {code: found[code] for code in languages}
 
     def forget_before(self, frame: int) -> None:
-        """Forget stretches that end by a frame."""
         for stretch in [stretch for stretch in self._found if stretch.end <= frame]:
             del self._found[stretch]
 
@@ -111,13 +110,13 @@ SHORTEST_S = 0.5
 BESIDE = 4
 """Where one was, so are so many pieces on both sides, some seconds."""
 HINT_S, N_HINTS = 0.8, 3
-"""While a recording counts as one in a single language: a piece this long that the masked probe hears in
+"""While a recording counts as one in a single language: a piece this long that the masked probe detects in
 another one is a hint; so many of a window, the strongest ones, are encoded by themselves."""
 OTHER_NATS, LIKELIER_NATS = 3.0, 1.0
-"""Nats by which such a stretch has to be heard in another language than its text's; where the recording is in
-several, sound and text together have to tell LIKELIER_NATS."""
+"""Nats by which such a stretch has to be detected in another language than its text's; where the recording is
+in several, sound and text together have to tell LIKELIER_NATS."""
 JOINED_S, JOINED_SURE = 8.0, 0.9
-"""Pieces of a run up to this long that was less sure are heard together: a language of three seconds is
+"""Pieces of a run up to this long that was less sure are detected together: a language of three seconds is
 surer than that of its halves."""
 OUTSIDE, OUTSIDE_S = 0.8, 2.0
 """A piece this long and this surely in a language that is not among those listed is reported."""
@@ -156,7 +155,7 @@ class LanguageFollower:
         self._codes = _codes_of(tokenizer, listed or codes)
         self._places = [codes.index(code) for code in self._codes]
         self._prior = np.ones(len(self._codes))
-        self._alike = None if transcriber.is_listed else AlikeLanguages(self._codes)
+        self._shares = None if transcriber.is_listed else neighbour_shares(self._codes)
         if not transcriber.is_listed:
             odds = transcriber.options.language_prior
             self._prior = np.exp([odds.get(code, 0.0) for code in self._codes])
@@ -216,11 +215,10 @@ class LanguageFollower:
         return (yield from self._smoothed([piece], current))[0].language
 
     def expect_several(self) -> None:
-        """Expect more than one language from the newest window on, which is to be found anew."""
         self.is_several, self._is_beginning = True, self._was_beginning
 
     def is_low_confidence(self, mean: float) -> bool:
-        """Tell whether a text of this mean log-probability may be in a wrong language."""
+        """Return whether a text of this mean log-probability may be in a wrong language."""
         return mean < -self._limits.surprisal
 
     def other_language(
@@ -229,8 +227,8 @@ class LanguageFollower:
         """Name another language that a stretch of improbable text, encoded by itself, may be in, and the nats
         for that rather than for the language of the text; None where there is none.
 
-        speech: pieces around it. Where the recording is in several languages, texts in those count beside the
-        sound.
+        speech: pieces around it. Where the recording is in several languages, texts in those count in
+        addition to the sound.
         """
         yield from self._detect_separately([piece])
         evidence, expected = self._evidence(piece), self._codes.index(language)
@@ -269,7 +267,7 @@ class LanguageFollower:
         )
 
     def may_change(self, piece: Piece, language: str, other: str) -> bool:
-        """Tell whether a probed piece that was counted to a language may as well be in another one."""
+        """Return whether a probed piece that was counted to a language may as well be in another one."""
         evidence = self._evidence(piece)
         here, there = self._codes.index(language), self._codes.index(other)
         return evidence.duration_s == 0.0 or evidence.posterior[there] >= evidence.posterior[here]
@@ -292,7 +290,6 @@ class LanguageFollower:
         return FollowerState(self.is_several, self._is_beginning, self._limits, spoken, tuple(pieces))
 
     def restore(self, state: FollowerState) -> None:
-        """Go on from a state."""
         self.is_several, self._is_beginning = state.is_several, state.is_beginning
         self._limits, self._spoken = state.limits, {self._codes.index(code) for code in state.spoken}
         for one in state.pieces:
@@ -312,7 +309,6 @@ class LanguageFollower:
         return found
 
     def _detected_whole(self, run: LanguageRun, whole: Piece) -> CallGenerator[LanguageRun]:
-        """A run in the language in which all of it is surely heard."""
         (probed,) = yield LanguageProbeCall(self._probe, [self._features.log_mel(whole.start, whole.end)])
         evidence = self._evidence_of(_Detection(probed, is_alone=True), whole.duration_s)
         if hint_nats(evidence, self._codes.index(run.language)) < OTHER_NATS:
@@ -368,7 +364,6 @@ class LanguageFollower:
         self._limits = self._limits.after_pieces(finds_another=finds_another)
 
     def _dominant(self, pieces: Sequence[Piece]) -> str:
-        """The language that most of the pieces seem to be in."""
         total = sum(piece.duration_s * self._evidence(piece).posterior for piece in pieces)
         return self._codes[int(np.argmax(total))]
 
@@ -400,7 +395,7 @@ class LanguageFollower:
         posterior = chosen / total if total > 0.0 else np.full(len(chosen), 1.0 / len(chosen))
         is_reliable = detection.is_alone or seconds >= SHORTEST_S
         no_speech, counted_s = detection.probed.no_speech, seconds if is_reliable else 0.0
-        return PieceEvidence(counted_s, posterior, no_speech, self._alike, text)
+        return PieceEvidence(counted_s, posterior, no_speech, self._shares, text)
 
     def _smoothed(self, pieces: Sequence[Piece], current: str | None) -> CallGenerator[list[LanguageRun]]:
         """The languages of pieces by sound, and by their text where that does not settle them."""
@@ -432,7 +427,6 @@ class LanguageFollower:
     def _text_nats(
         self, stretch: Sequence[Piece], pieces: Sequence[Piece], languages: Sequence[int]
     ) -> CallGenerator[dict[int, float]]:
-        """Log-probabilities of the text of a stretch of pieces, by languages' places."""
         codes = [self._codes[place] for place in languages]
         nats = yield from self._likelihood.nats(with_silence(stretch, pieces), codes)
         return {place: nats[code] for place, code in zip(languages, codes, strict=True)}

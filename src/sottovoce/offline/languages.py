@@ -24,7 +24,7 @@ from sottovoce.engine.executor import LocalExecutor
 from sottovoce.offline.follow import LanguageFollower, follower_of
 from sottovoce.offline.pieces import PIECE_VAD, Piece, speech_pieces
 from sottovoce.offline.resume import FollowerState, WaitingRun
-from sottovoce.offline.segments import FRAMES_PER_TIMESTAMP, MEL_FRAMES_PER_SECOND
+from sottovoce.offline.segments import FRAMES_PER_TIMESTAMP, seconds_of
 from sottovoce.offline.transcriber import Transcriber, TranscriptionState
 from sottovoce.types import EncoderOutput, Features
 
@@ -34,18 +34,18 @@ FARTHEST_WINDOWS = 12
 
 LEAST_WINDOWS = 2
 SURE = 0.6
-"""Mean probability of a language, over at least LEAST_WINDOWS, with which no more windows are heard."""
+"""Mean probability of a language, over at least LEAST_WINDOWS, with which no more windows are read."""
 SURE_ALONE = 0.9
-"""Probability with which the first window is enough where changes are followed: what comes later is heard for
-itself, and a second window costs a tenth of reading a recording of 90 s."""
+"""Probability with which the first window is enough where changes are followed: later windows are detected
+separately, and a second window costs a tenth of reading a recording of 90 s."""
 
 
 Heard: TypeAlias = tuple[LanguageDetection, float]
-"""What was heard in a window, and what it counts: its frames of audio."""
+"""The language of a window, and its weight: its frames of audio."""
 
 
 class FoundLanguage(NamedTuple):
-    """What was found, and the first window, as it was encoded for that."""
+    """The language of a recording, and its first window with its encoder states."""
 
     detection: LanguageDetection
     features: Features
@@ -145,7 +145,6 @@ class WindowLocator:
         return tuple(WaitingRun(run.seek, run.end, run.language, run.probability) for run in self._runs)
 
     def restore(self, follower: FollowerState | None, waiting: Sequence[WaitingRun]) -> None:
-        """Go on from a state."""
         self._runs.extend(
             LocatedWindow(one.seek, one.end, one.language, None, one.probability) for one in waiting
         )
@@ -185,9 +184,9 @@ class WindowLocator:
         """Leave to the language that follows the speech before it of which no text was written; return
         where to go on.
 
-        A short piece beside a change of language may be counted to the wrong one, whose text then ends before
-        it. seek: frame from which to go on otherwise. text_end: of the text of the part in the language
-        before.
+        A short piece next to a change of language may be counted to the wrong one, whose text then ends
+        before it. seek: frame from which to go on otherwise. text_end: of the text of the part in the
+        language before.
         """
         if self.follower is None or len(self._runs) < 2 or self._runs[0].end - seek >= SHORTEST_RUN_FRAMES:
             return seek
@@ -203,7 +202,6 @@ class WindowLocator:
         return at
 
     def pieces(self, start: int, end: int) -> list[Piece]:
-        """List the pieces of speech in frames [start, end)."""
         self._features.has(end + LOOK_AHEAD_FRAMES)  # speech is found a little behind its end
         return speech_pieces(self._features, self._speech, start, end)
 
@@ -228,7 +226,6 @@ class WindowLocator:
         encoded: EncoderOutput,
         pieces: list[Piece],
     ) -> CallGenerator[LocatedWindow]:
-        """The part of a window before another language begins; the parts after it wait."""
         spans = [_span(seek, one) for one in pieces]
         runs = yield from follower.runs(encoded, pieces, spans, self._state.language)
         if len(runs) == 1:
@@ -241,7 +238,8 @@ class WindowLocator:
         return self._runs[0]
 
     def _windows_in_silence(self, start: int, end: int | None) -> Iterator[Features]:
-        """Windows as openai-whisper hears them for detection: a short one goes on in silence, not in 0.0."""
+        """Windows as openai-whisper fills them for detection: a short one continues in silence, not in
+        0.0."""
         n_frames = self._transcriber.window_frames
         seek = start
         while (end is None or seek < end) and self._features.has(seek):
@@ -250,7 +248,6 @@ class WindowLocator:
 
 
 def _span(seek: int, piece: Piece) -> tuple[int, int]:
-    """The encoder frames of a piece in a window that begins at `seek`."""
     start = (piece.start - seek) // FRAMES_PER_TIMESTAMP
     return start, max(start + 1, (piece.end - seek) // FRAMES_PER_TIMESTAMP)
 
@@ -299,7 +296,7 @@ def recording_language(transcriber: Transcriber, recording: Recording) -> Langua
     """
     transcriber = replace(transcriber, options=replace(transcriber.options, follow_languages=False))
     state = TranscriptionState()
-    speech = SpeechFinder(PIECE_VAD)  # hears nothing: windows alone are detected
+    speech = SpeechFinder(PIECE_VAD)  # sees no audio: only windows are detected
     dims, device = transcriber.backend.dims, transcriber.backend.device
     executor = LocalExecutor(transcriber.backend)
     with RecordingFeatures(recording, dims.n_mels, device) as features:
@@ -308,14 +305,10 @@ def recording_language(transcriber: Transcriber, recording: Recording) -> Langua
 
 
 def _span_of(window: LocatedWindow) -> LanguageSpan:
-    return LanguageSpan(_s(window.seek), _s(window.end), window.language, window.probability)
+    return LanguageSpan(seconds_of(window.seek), seconds_of(window.end), window.language, window.probability)
 
 
 def _joined(span: LanguageSpan, window: LocatedWindow) -> LanguageSpan:
-    weights = span.end - span.start, _s(window.end - window.seek)
+    weights = span.end - span.start, seconds_of(window.end - window.seek)
     mean = float(np.average([span.probability, window.probability], weights=weights))
-    return LanguageSpan(span.start, _s(window.end), span.language, mean)
-
-
-def _s(frame: int) -> float:
-    return frame / MEL_FRAMES_PER_SECOND
+    return LanguageSpan(span.start, seconds_of(window.end), span.language, mean)

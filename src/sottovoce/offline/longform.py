@@ -99,10 +99,10 @@ def transcriber_for(
 ) -> Transcriber:
     """Put a model and the options of a transcription together.
 
-    fusion: over arrays (n,) of the tokens of rows; language models beside the beam search, and beside the
-    draws at temperatures above 0. second: reads what this model is not sure of.
+    fusion: language models over arrays (n,) of the tokens of rows, for the beam search and for the draws at
+    temperatures above 0. second: reads the segments of which this model is unsure.
     Raises: OptionError for a language or task that the model does not have, fusion without beam search, or
-        clips beside a second model.
+        clips together with a second model.
     """
     if fusion is not None and options.decoding.beam_size is None:
         raise OptionError("language model fusion: needs beam search, got no beam_size")
@@ -111,17 +111,11 @@ def transcriber_for(
         raise OptionError(f"audio_ctx: expected at most {most}, the model's, got {options.audio_ctx}")
     transcriber = Transcriber(backend, tokenizer, options, fusion, second)
     transcriber.tokenizer_of(transcriber.fixed_language or "en")
-    if second is not None:
-        _check_second(second, transcriber)
-    return transcriber
-
-
-def _check_second(second: SecondModel, first: Transcriber) -> None:
-    """Raises: OptionError for what a second model cannot read."""
-    if first.options.clip_timestamps:
+    if second is not None and options.clip_timestamps:
         raise OptionError("clip_timestamps: cannot be combined with a second model")
-    if not second.tokenizer.is_multilingual and first.fixed_language != "en":
+    if second is not None and not second.tokenizer.is_multilingual and transcriber.fixed_language != "en":
         raise OptionError("second model: reads English alone; expected language 'en'")
+    return transcriber
 
 
 def transcription_of(
@@ -146,7 +140,7 @@ def transcription_of(
     state = _state_at(transcriber, resume)
     return FileTranscription(
         transcriber,
-        _excerpt(transcriber, recording, state, speech_model, resume),
+        _segments(transcriber, recording, state, speech_model, resume),
         state,
         control or RunControl(),
         model=model,
@@ -179,25 +173,7 @@ def _outside(one: _Timed, silence_start: float, silence_end: float) -> _Timed:
     return replace(one, end=round(silence_start, 3))
 
 
-def _excerpt(
-    transcriber: Transcriber,
-    recording: Recording,
-    state: TranscriptionState,
-    speech_model: SpeechModel | None,
-    resume: ResumePoint | None,
-) -> SegmentGenerator:
-    """The segments of the part of a recording that was asked for."""
-    if not transcriber.options.is_part:
-        return _named(transcriber, recording, state, speech_model, resume)
-    start_s, duration_s = transcriber.options.offset_s, transcriber.options.duration_s
-    whole = replace(transcriber, options=replace(transcriber.options, offset_s=0.0, duration_s=None))
-    part, own = recording.part(start_s, duration_s), _state_at(transcriber, resume)
-    segments = _named(whole, part, own, speech_model, resume)
-    return moved(segments, start_s, part=part, own=own, state=state)
-
-
 def _state_at(transcriber: Transcriber, resume: ResumePoint | None) -> TranscriptionState:
-    """How far a transcription is where it begins."""
     state = TranscriptionState(language=transcriber.fixed_language)
     if resume is None:
         return state
@@ -213,29 +189,25 @@ def _state_at(transcriber: Transcriber, resume: ResumePoint | None) -> Transcrip
     return state
 
 
-def _named(
+def _segments(
     transcriber: Transcriber,
     recording: Recording,
     state: TranscriptionState,
     speech_model: SpeechModel | None,
     resume: ResumePoint | None,
 ) -> SegmentGenerator:
-    """The segments of a recording, all of it."""
-    names = transcriber.options.speaker_names
-    if not names:
-        return _unnamed(transcriber, recording, state, speech_model, resume)
-    own = TranscriptionState(language=state.language)
-    return with_names(_unnamed(transcriber, recording, own, speech_model, resume), names, own, state)
-
-
-def _unnamed(
-    transcriber: Transcriber,
-    recording: Recording,
-    state: TranscriptionState,
-    speech_model: SpeechModel | None,
-    resume: ResumePoint | None,
-) -> SegmentGenerator:
-    """The segments of a recording whose speakers have letters."""
+    """The segments of the requested part of a recording, with names of speakers, in the requested style."""
+    options = transcriber.options
+    if options.is_part:
+        whole = replace(transcriber, options=replace(options, offset_s=0.0, duration_s=None))
+        part, own = recording.part(options.offset_s, options.duration_s), _state_at(transcriber, resume)
+        segments = _segments(whole, part, own, speech_model, resume)
+        return moved(segments, options.offset_s, part=part, own=own, state=state)
+    if options.speaker_names:
+        unnamed = replace(transcriber, options=replace(options, speaker_names=()))
+        own = TranscriptionState(language=state.language)
+        segments = _segments(unnamed, recording, own, speech_model, resume)
+        return with_names(segments, options.speaker_names, own, state)
 
     def by_one(
         model: Transcriber, one: Recording, own: TranscriptionState, resume: ResumePoint | None
@@ -251,16 +223,16 @@ def _unnamed(
             return by_one(transcriber, one, own, resume)
         return transcribe_with_both(transcriber, transcriber.second, one, own, by_one, resume=resume)
 
-    if transcriber.options.channels == "apart":
-        return in_style(channels_apart(recording, state, begin), transcriber.options, state)
+    if options.channels == "apart":
+        return in_style(channels_apart(recording, state, begin), options, state)
     segments = begin(recording, state)
-    if transcriber.options.decoding.speaker_turns:
+    if options.decoding.speaker_turns:
         segments = by_turn_tokens(segments, transcriber.tokenizer, state)
-    if transcriber.options.channels == "energy":
+    if options.channels == "energy":
         segments = with_speakers(segments, ChannelDiarizer(), recording, state)
-    if transcriber.options.speakers is not None:
-        segments = with_speakers(segments, make_diarizer(transcriber.options.speakers), recording, state)
-    return in_style(segments, transcriber.options, state)
+    if options.speakers is not None:
+        segments = with_speakers(segments, make_diarizer(options.speakers), recording, state)
+    return in_style(segments, options, state)
 
 
 Source = TypeVar("Source")
@@ -269,7 +241,7 @@ Outcome: TypeAlias = Transcript | Exception
 AHEAD = 4
 """So many batches of recordings may have ended and wait for one that came before them."""
 FAILURES = (SottovoceError, MemoryError, RuntimeError)
-"""What one recording may fail with: in PyTorch, to be out of memory is a RuntimeError."""
+"""Errors of one recording that leave the others running; out of memory is a RuntimeError in PyTorch."""
 
 
 def transcribe_batch(
@@ -316,7 +288,7 @@ def _transcript(
 
 
 def _outcome(task: Task[Transcript]) -> Outcome:
-    """What a recording ended with. Raises: what no recording fails with."""
+    """The transcript of a recording or its error. Raises: errors outside FAILURES."""
     if task.error is None:
         return task.result
     if isinstance(task.error, FAILURES):

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from sottovoce.audio.features import RecordingFeatures
 from sottovoce.audio.vad import SpeechFinder, SpeechSegment
-from sottovoce.offline.segments import MEL_FRAMES_PER_SECOND
+from sottovoce.offline.segments import MEL_FRAMES_PER_SECOND, mel_frames
 from sottovoce.options.vad import VadOptions
 from sottovoce.types import HOP_SAMPLES
 
@@ -68,7 +68,6 @@ class PackedWindow:
 
     @property
     def start(self) -> int:
-        """First frame of the recording in it."""
         return self.pieces[0].start
 
     @property
@@ -99,7 +98,6 @@ class PackedWindow:
         return first, replace(first, pieces=self.pieces[middle + 1 :])
 
     def part(self, start: int, end: int) -> PackedWindow:
-        """Frames [start, end) of the window."""
         head = self if end >= self.n_frames else self.split(end)[0]
         return head if start <= 0 else head.split(start)[1]
 
@@ -160,7 +158,7 @@ PIECE_VAD = VadOptions(
 )
 """Pieces end at short pauses, so that each is in one language."""
 LONGEST_S, LEAST_S = 3.0, 1.2
-"""Where nobody pauses, or noise fills the pauses, a piece may hold two languages: a longer one is cut at its
+"""Where there are no pauses, or noise fills them, a piece may hold two languages: a longer one is cut at its
 quietest moments into pieces of about so many seconds, of which the language can still be told."""
 AROUND_S, BESIDE_S, MOST_MOMENTS = 1.5, 0.5, 6
 """Where two pieces were cut apart and their languages differ, so many quiet moments within so many seconds
@@ -193,10 +191,10 @@ def quietest_moment(features: RecordingFeatures, before: Piece, after: Piece) ->
 def quiet_moments(features: RecordingFeatures, before: Piece, after: Piece) -> list[int]:
     """List the frames where a language may end in two pieces without a pause between, quietest first.
 
-    The place where they were cut apart is the first, the others are quieter than what is beside them.
+    The place where they were cut apart is the first, the others are quieter than the frames around them.
     """
-    start, end = before.start + _frames(BESIDE_S), after.end - _frames(BESIDE_S)
-    start, end = max(start, after.start - _frames(AROUND_S)), min(end, after.start + _frames(AROUND_S))
+    start, end = before.start + mel_frames(BESIDE_S), after.end - mel_frames(BESIDE_S)
+    start, end = max(start, after.start - mel_frames(AROUND_S)), min(end, after.start + mel_frames(AROUND_S))
     if end - start < SMOOTH_FRAMES:
         return [after.start]
     loudness = _loudness(features, start, end)
@@ -207,8 +205,7 @@ def quiet_moments(features: RecordingFeatures, before: Piece, after: Piece) -> l
 
 
 def _in_parts(features: RecordingFeatures, piece: Piece) -> Iterator[Piece]:
-    """Cut a long piece at quiet moments, front to back: where it is cut hangs on what lies before alone."""
-    longest, least = _frames(LONGEST_S), _frames(LEAST_S)
+    longest, least = mel_frames(LONGEST_S), mel_frames(LEAST_S)
     if piece.n_frames <= longest:
         yield piece
         return
@@ -230,7 +227,3 @@ def _loudness(features: RecordingFeatures, start: int, end: int) -> npt.NDArray[
         return loudness
     padded = np.pad(loudness, SMOOTH_FRAMES // 2, mode="edge")
     return np.convolve(padded, np.ones(SMOOTH_FRAMES) / SMOOTH_FRAMES, mode="valid")
-
-
-def _frames(seconds: float) -> int:
-    return round(seconds * MEL_FRAMES_PER_SECOND)

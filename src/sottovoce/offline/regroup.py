@@ -71,7 +71,6 @@ class Limits:
                 raise OptionError(f"regroup: {name}: expected more than 0, got {getattr(self, name)}")
 
     def excess(self, words: Sequence[Word]) -> float:
-        """Return how many times as long as may be these words are: above 1, too long."""
         letters = len("".join(word.word for word in words).strip())
         seconds = words[-1].end - words[0].start
         return max(letters / self.letters, len(words) / self.words, seconds / self.seconds)
@@ -105,7 +104,6 @@ class Split:
         return bool(self.after) and text.endswith(tuple(self.after))
 
     def _fitting(self, words: list[Word]) -> list[list[Word]]:
-        """The fewest parts that fit, none longer than it must be."""
         fewest = self._filled(words, 1.0)
         low, high = 0.0, 1.0
         for _ in range(N_HALVINGS if len(fewest) > 1 else 0):
@@ -192,14 +190,12 @@ def _refuse(text: str) -> list[Rule]:
 
 
 def words_of(segment: Segment) -> Sequence[Word]:
-    """Raises: OptionError where words were not timed."""
     if segment.words is None:
         raise OptionError("regroup: expected segments with word times, got one without")
     return segment.words
 
 
 def cut(segment: Segment, parts: Sequence[list[Word]]) -> Iterator[Segment]:
-    """Cut a segment into these parts of its words."""
     if len(parts) < 2:
         yield segment
         return
@@ -209,7 +205,6 @@ def cut(segment: Segment, parts: Sequence[list[Word]]) -> Iterator[Segment]:
 
 
 def joined(first: Segment, second: Segment) -> Segment:
-    """Both as one."""
     n_first, n_second = max(1, len(first.tokens)), max(1, len(second.tokens))
     mean = (first.avg_logprob * n_first + second.avg_logprob * n_second) / (n_first + n_second)
     return replace(

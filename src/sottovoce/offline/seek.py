@@ -23,7 +23,7 @@ from sottovoce.errors import AudioError
 from sottovoce.offline.languages import LOOK_AHEAD_FRAMES, WindowLocator
 from sottovoce.offline.pieces import PIECE_VAD
 from sottovoce.offline.resume import ResumePoint, SeekPlace
-from sottovoce.offline.segments import MEL_FRAMES_PER_SECOND, WindowCut, cut_window, place_words
+from sottovoce.offline.segments import MEL_FRAMES_PER_SECOND, WindowCut, cut_window, mel_frames, place_words
 from sottovoce.offline.transcriber import Context, Request, Transcriber, TranscriptionState, numbered
 from sottovoce.offline.transcription import SegmentGenerator
 from sottovoce.offline.unread import DecodedWindow, UncoveredSpeechReader
@@ -32,12 +32,14 @@ from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import VadOptions
 from sottovoce.types import SAMPLE_RATE, EncoderOutput, Segment, Word
 
+logger = logging.getLogger(__name__)
+
 IMPROBABLE = 0.15
 SHORTEST_S, LONGEST_S = 0.133, 2.0
 _N_WORDS = 8
 """Words at the beginning of a segment that are looked at."""
 _EDGE_S = 2.0
-"""This close to the ends of a window a segment counts as having silence beside it."""
+"""Seconds from the ends of a window within which the window's edge counts as silence."""
 
 
 def anomaly_score(word: Word) -> float:
@@ -52,7 +54,7 @@ def anomaly_score(word: Word) -> float:
 
 
 def is_anomaly(words: Sequence[Word]) -> bool:
-    """Tell whether a segment of these words is probably made up; False without words."""
+    """Return whether a segment of these words is probably invented; False without words."""
     if not words:
         return False
     spoken = [word for word in words if word.word not in PREPENDED + APPENDED][:_N_WORDS]
@@ -104,7 +106,6 @@ def skip_hallucinations(
 def _is_isolated(
     segment: Segment, following: Segment | None, last_end: float, span: WindowSpan, threshold: float
 ) -> bool:
-    """Whether silence, the window's edge or another improbable segment lies on both sides."""
     silence_before = (
         segment.start - last_end > threshold
         or segment.start < threshold
@@ -119,13 +120,12 @@ def _is_isolated(
     return silence_before and silence_after
 
 
-logger = logging.getLogger(__name__)
-
 VOICE_VAD = VadOptions(threshold=0.3, min_silence_ms=100.0, speech_pad_ms=0.0)
 """A voice, however faint: somewhere in a segment of people's speech the detector is sure by 0.9 and more."""
 SURE_VOICE_VAD = VadOptions(threshold=0.9, min_silence_ms=100.0, speech_pad_ms=0.0)
-"""What an improbable text needs. Of 43 such segments of development speech, clean, soft, over a telephone and
-in noise at 10 and 0 dB, all have a probability of 0.99 somewhere but one, in noise as loud as the speech."""
+"""An improbable text needs a clear voice. Of 43 such segments of development speech, clean, soft, over a
+telephone and in noise at 10 and 0 dB, all have a probability of 0.99 somewhere but one, in noise as loud as
+the speech."""
 MOST_SIGNS_S = 30.0
 """Letters that people say in a second at most, where the same text was written before."""
 MARGIN_S = 0.3
@@ -133,7 +133,7 @@ MARGIN_S = 0.3
 
 
 class VoiceFinder:
-    """Tells whether anybody speaks during a segment, by the probabilities of a finder of speech.
+    """Finds whether anybody speaks during a segment, by the probabilities of a finder of speech.
 
     speech: before its first samples.
     """
@@ -142,7 +142,7 @@ class VoiceFinder:
         self._voices, self._sure = speech.beside(VOICE_VAD), speech.beside(SURE_VOICE_VAD)
 
     def is_in(self, segment: Segment, *, is_guess: bool = False) -> bool:
-        """Tell whether there is a voice in a segment, whose samples were read; log where there is none.
+        """Return whether there is a voice in a segment, whose samples were read; log where there is none.
 
         is_guess: its text is improbable, so that the voice has to be clear.
         """
@@ -162,7 +162,6 @@ class VoiceFinder:
 
 
 def _seconds_in(voices: SpeechFinder, segment: Segment) -> float:
-    """Seconds of voice in a segment and a little around it."""
     start = max(0, round((segment.start - MARGIN_S) * SAMPLE_RATE))
     found = voices.segments(start, round((segment.end + MARGIN_S) * SAMPLE_RATE))
     return sum(one.end_sample - one.start_sample for one in found) / SAMPLE_RATE
@@ -246,12 +245,11 @@ class _SeekLoop:
 
     def begin(self) -> bool:
         """Read up to the first clip; whether the recording reaches it, where it does not begin there."""
-        start = _frame(self._options.clips[0][0])
+        start = mel_frames(self._options.clips[0][0])
         self._skip_to(start)
         return start == 0 or self._features.has(start)
 
     def restore(self, point: ResumePoint) -> SeekPlace:
-        """Take up the state of an earlier pass; where to go on."""
         place = point.place
         assert isinstance(place, SeekPlace), "the mode was checked"
         self._context.restore(point.context)
@@ -262,8 +260,10 @@ class _SeekLoop:
         return place
 
     def run(self, place: SeekPlace | None = None) -> SegmentGenerator:
-        """Yield the segments of all clips, or those from a place on."""
-        clips = [(_frame(start), None if end is None else _frame(end)) for start, end in self._options.clips]
+        clips = [
+            (mel_frames(start), None if end is None else mel_frames(end))
+            for start, end in self._options.clips
+        ]
         if place is None and self._state.language is None and not self._locator.expects_several:
             yield from self._locator.find_language(*clips[0])
         for clip, (start, end) in enumerate(clips):
@@ -293,7 +293,6 @@ class _SeekLoop:
                 self._skipped = frame
 
     def _goes_on(self, start: int, seek: int, end: int | None) -> bool:
-        """Whether there is something to read; a clip that is short by itself is read."""
         last = seek if seek == start else seek + SHORTEST_FRAMES - 1
         return (end is None or last < end) and self._features.has(last)
 
@@ -334,8 +333,8 @@ class _SeekLoop:
         if cut.restarts:
             return cut.seek
         text_end = window.start_s if cut.end_of_speech is None else cut.end_of_speech
-        seek = self._before_divided(window, cut.seek, _frame(text_end))
-        cut = replace(cut, seek=self._locator.hand_over(seek, _frame(text_end)))
+        seek = self._before_divided(window, cut.seek, mel_frames(text_end))
+        cut = replace(cut, seek=self._locator.hand_over(seek, mel_frames(text_end)))
         segments = list(transcriber.segments(cut, result))
         if self._options.read_again:
             segments = self._spoken(segments)
@@ -379,7 +378,7 @@ class _SeekLoop:
     def _spoken(self, segments: list[Segment]) -> list[Segment]:
         """Segments with a voice in them, without text that was there before and is too long for it."""
         if segments:
-            self._features.has(_frame(segments[-1].end) + LOOK_AHEAD_FRAMES)
+            self._features.has(mel_frames(segments[-1].end) + LOOK_AHEAD_FRAMES)
         return [
             segment
             for segment in segments
@@ -390,7 +389,6 @@ class _SeekLoop:
     def _completed(
         self, window: _Window, cut: WindowCut, result: DecodingResult
     ) -> CallGenerator[list[Segment]]:
-        """The segments of a window, and those of speech that its text left out, by their times."""
         if not self._options.read_again:
             return list(cut.segments)
         speech = self._locator.pieces(window.seek, cut.seek)
@@ -400,7 +398,7 @@ class _SeekLoop:
     def _with_words(
         self, window: _Window, cut: WindowCut, result: DecodingResult
     ) -> CallGenerator[WindowCut]:
-        """Time the words of a window, drop what was made up, and find where to go on."""
+        """Time the words of a window, drop invented ones, and find where the next window begins."""
         transcriber = self._transcriber
         (words,) = yield from transcriber.align(window.encoded, [(cut, result, window.n_frames)])
         segments = place_words(
@@ -430,11 +428,11 @@ class _SeekLoop:
         if self._options.decoding.without_timestamps:
             is_cut = window.n_frames == self._transcriber.content_frames
             rest_s = window.end / MEL_FRAMES_PER_SECOND - spoken_until
-            return _frame(spoken_until) if is_cut and rest_s < CUT_WORD_S else window.end
+            return mel_frames(spoken_until) if is_cut and rest_s < CUT_WORD_S else window.end
         threshold = self._options.hallucination_silence_threshold
         if threshold is not None and self._span(window).full_end - spoken_until <= threshold:
             return window.end
-        return _frame(spoken_until)
+        return mel_frames(spoken_until)
 
     def _span(self, window: _Window) -> WindowSpan:
         return WindowSpan(
@@ -445,27 +443,22 @@ class _SeekLoop:
         )
 
     def _end_by(self, time_s: float) -> int | None:
-        """The frame at which the recording ends, if it does by that time."""
         reach = int(time_s * MEL_FRAMES_PER_SECOND)
         return None if self._features.has(reach) else self._features.n_frames
 
     def _end_window(self, clip: int, seek: int) -> None:
-        """Tell how far it is; all segments before that were taken."""
-        self._report(seek)
+        state = self._state
+        state.duration = self._features.duration_s or state.duration
+        position = seek / MEL_FRAMES_PER_SECOND
+        state.position = position if state.duration is None else min(position, state.duration)
         follower, n_read = self._locator.follower, self._features.n_frames_read
-        self._state.resume_point = ResumePoint(
-            self._state.snapshot(),
+        state.resume_point = ResumePoint(
+            state.snapshot(),
             self._context.tokens,
             self._is_first,
             None if follower is None else follower.state(seek),
             SeekPlace(clip, seek, self._last_speech, n_read, self._locator.waiting),
         )
-
-    def _report(self, seek: int) -> None:
-        state = self._state
-        state.duration = self._features.duration_s or state.duration
-        position = seek / MEL_FRAMES_PER_SECOND
-        state.position = position if state.duration is None else min(position, state.duration)
 
 
 def past_the_end(recording: Recording, options: TranscribeOptions, duration_s: float | None) -> AudioError:
@@ -473,7 +466,3 @@ def past_the_end(recording: Recording, options: TranscribeOptions, duration_s: f
     length = "less" if duration_s is None else f"a recording of {duration_s:.1f} s"
     start_s = options.clips[0][0]
     return AudioError(f"{recording.name}: expected sound at {start_s:g} s, where to begin, got {length}")
-
-
-def _frame(seconds: float) -> int:
-    return round(seconds * MEL_FRAMES_PER_SECOND)

@@ -22,9 +22,17 @@ FRAMES_PER_TIMESTAMP = 2
 MEL_FRAMES_PER_SECOND = 100
 
 
+def mel_frames(seconds: float) -> int:
+    return round(seconds * MEL_FRAMES_PER_SECOND)
+
+
+def seconds_of(mel_frame: int) -> float:
+    return mel_frame / MEL_FRAMES_PER_SECOND
+
+
 @dataclass(frozen=True, slots=True)
 class WindowCut:
-    """What a window holds, and where to go on.
+    """The segments of a window, and where the next one begins.
 
     segments: tokens, text and times, later words; what the decoder knows of them comes last of all.
     seek: log-mel frame of the recording at which the next window begins.
@@ -167,10 +175,6 @@ def _is_anchor(word: TimedWord, threshold: float) -> bool:
 
 
 def merge_punctuation(words: Sequence[TimedWord], prepended: str, appended: str) -> list[TimedWord]:
-    """Join opening signs with the word after them and closing signs with the word before.
-
-    A joined word keeps its own times and probability.
-    """
     return _append_signs(_prepend_signs(words, prepended), appended)
 
 
@@ -205,7 +209,7 @@ def _joined(anchor: TimedWord, first: TimedWord, second: TimedWord) -> TimedWord
 
 @dataclass(frozen=True, slots=True)
 class WordRules:
-    """What joins words. prepended, appended: signs that belong to the next or the last word.
+    """Rules for words. prepended, appended: signs that belong to the next or the last word.
 
     threshold: probability below which words take their times from those around them; 0: none does.
     """
@@ -274,7 +278,6 @@ def _placed(word: TimedWord, window_start: float) -> Word:
 
 
 def _cut_after_pause(words: list[Word], usual: float, last_speech: float) -> None:
-    """Shorten the first two words after a pause of four usual words when they are too long."""
     longest = 2 * usual
     first, second = words[0], words[1] if len(words) > 1 else None
     if first.end - last_speech <= 4 * usual:
@@ -290,7 +293,6 @@ def _cut_after_pause(words: list[Word], usual: float, last_speech: float) -> Non
 
 
 def _agree(segment: Segment, words: list[Word], usual: float) -> Segment:
-    """Take the segment's times from its words, unless the outer words reach far beyond the segment."""
     start, end = segment.start, segment.end
     first = words[0]
     if start < first.end and start - 0.5 > first.start:

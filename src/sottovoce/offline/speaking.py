@@ -43,7 +43,8 @@ def with_speakers(
 
 
 def _turns(diarizer: Diarizer, recording: Recording) -> CallGenerator[list[Turn]]:
-    """Our own networks hear a few seconds in a call, so that others have their turn in between."""
+    """Find turns; the bundled networks take a few seconds of audio a call, so that other calls run in
+    between."""
     if not isinstance(diarizer, ClusteringDiarizer):
         turns: list[Turn] = yield HostCall(partial(diarizer.turns, recording))
         return turns
@@ -173,7 +174,6 @@ def _start(channel: _Channel) -> float:
 
 
 def _note_channels(state: TranscriptionState, channels: Sequence[_Channel]) -> None:
-    """What is known of the recording from its channels."""
     state.position = min(channel.state.position for channel in channels)
     state.second_s = sum(channel.state.second_s for channel in channels)
     state.unread = sorted(span for channel in channels for span in channel.state.unread)

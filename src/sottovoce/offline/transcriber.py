@@ -95,19 +95,15 @@ class Context:
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """Those of earlier windows."""
         return tuple(self._tokens)
 
     def restore(self, tokens: Sequence[int]) -> None:
-        """Go on with tokens of earlier windows."""
         self._tokens = list(tokens)
 
     def remember(self, tokens: Sequence[int]) -> None:
-        """Add a segment: its text and timestamps."""
         self._tokens = [*self._tokens, *tokens][-self._room :]
 
     def holds(self, text: str) -> bool:
-        """Tell whether the words of a text follow each other in that of earlier windows."""
         words = plain(text).split()
         earlier = plain(self._tokenizer.decode(self._tokens)).split()
         return any(earlier[at : at + len(words)] == words for at in range(len(earlier) - len(words) + 1))
@@ -119,7 +115,6 @@ class Context:
             self.reset()
 
     def reset(self) -> None:
-        """Forget what was said; a carried prompt stays."""
         self._tokens = []
 
 
@@ -173,7 +168,6 @@ class TranscriptionState:
         )
 
     def restore(self, point: ResumePoint) -> None:
-        """Go on from a state."""
         self.resume_point, state = point, point.progress
         self.position, self.language, self.detection = state.position, state.language, state.detection
         self.unread, self.outside_languages = list(state.unread), dict(state.outside_languages)
@@ -199,7 +193,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class SecondModel:
-    """A model that reads what another is not sure of; fusion: language models beside its beam search."""
+    """A model that reads segments of which another is unsure; fusion: language models for its beam search."""
 
     backend: Backend
     tokenizer: Tokenizer
@@ -209,7 +203,7 @@ class SecondModel:
 
 @dataclass(frozen=True, slots=True)
 class Transcriber:
-    """A model and what is asked of it; fusion: language models beside its beam search."""
+    """A model and the options of a transcription; fusion: language models for its beam search."""
 
     backend: Backend
     tokenizer: Tokenizer
@@ -251,7 +245,7 @@ class Transcriber:
         return self.fixed_language is None and self.options.may_follow_languages
 
     def tokenizer_of(self, language: str) -> Tokenizer:
-        """Return the tokenizer for text in a language, with the task asked for."""
+        """Return the tokenizer for text in a language, with the requested task."""
         return self.tokenizer.with_language(language).with_task(self.options.decoding.task)
 
     def detect(self, encoded: EncoderOutput) -> CallGenerator[list[LanguageDetection]]:
@@ -286,18 +280,14 @@ class Transcriber:
         return [attempts[row] for row in range(len(requests))]
 
     def _kind(self, request: Request) -> tuple[bool, bool]:
-        """Whether a request begins with the prefix, and whether it is a second reading: batches have one
-        kind."""
         return request.is_first and self.options.decoding.prefix is not None, request.is_second
 
     def _with_prefix(self, attempt: Attempt) -> Attempt:
-        """A reading of the first window, and before it what it goes on from."""
         result = attempt.result
         opening = opening_tokens(self.options.decoding, self.tokenizer)
         return replace(attempt, result=replace(result, tokens=(*opening, *result.tokens)))
 
     def _decode_call(self, encoded: EncoderOutput, requests: Sequence[Request]) -> DecodeCall:
-        """Decode windows that are all first or not, and all second readings or not."""
         fallback = self.options.fallback_of_window
         base = replace(self.options.decoding, sample_len=self.sample_len(encoded.n_frames))
         if requests[0].is_second:

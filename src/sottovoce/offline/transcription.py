@@ -52,11 +52,11 @@ def next_segment(
 
 @dataclass(frozen=True, slots=True)
 class RunControl:
-    """Who looks on while a recording is transcribed, and may stop it.
+    """Progress and cancellation of a transcription.
 
     on_progress: called with the seconds that are done and those of the recording (None while unknown), each
-        time that they grow. abort: asked before every call, at least once a window; True ends the
-        transcription, as does setting `stopped` from anywhere. What was found so far stays.
+        time that they grow. abort: called before every call of the model, at least once a window; True ends
+        the transcription, as does setting `stopped` from anywhere. What was found so far stays.
     """
 
     on_progress: Callable[[float, float | None], None] | None = None
@@ -64,7 +64,6 @@ class RunControl:
     stopped: Event = field(default_factory=Event)
 
     def is_over(self) -> bool:
-        """Return whether to stop here."""
         if self.abort is not None and self.abort():
             self.stopped.set()
         return self.stopped.is_set()
@@ -90,7 +89,7 @@ class FileTranscription(Iterator[Segment]):
         recording: Recording | None = None,
     ) -> None:
         self.backend = transcriber.backend
-        """What does the calls of `next_segment`."""
+        """The backend that runs the calls of `next_segment`."""
         self._transcriber = transcriber
         self._generator = generator
         self._state = state
@@ -231,7 +230,7 @@ class FileTranscription(Iterator[Segment]):
 
     @property
     def detection(self) -> LanguageDetection | None:
-        """What named the first language; None when it was given or is not known yet."""
+        """The detection of the first language; None when it was given or is not known yet."""
         return self._state.detection
 
     @property
@@ -246,12 +245,12 @@ class FileTranscription(Iterator[Segment]):
 
     @property
     def turns(self) -> tuple[Turn, ...]:
-        """Who speaks when, known before the first segment; empty where that was not asked for."""
+        """Turns of speakers, known before the first segment; empty unless speakers were requested."""
         return self._state.turns
 
     @property
     def unread(self) -> tuple[Span, ...] | None:
-        """Speech of which no words were found so far; None where nobody looks for it."""
+        """Speech without words so far; None where skipped speech is not searched for."""
         return tuple(self._state.unread) if self._transcriber.options.read_again else None
 
     @property

@@ -237,7 +237,6 @@ class Cursor:
         return len(self.content) - self.at
 
     def take(self, n_bytes: int, part: str) -> bytes:
-        """Read the next bytes."""
         self.skip(n_bytes, part)
         return self.content[self.at - n_bytes : self.at]
 
@@ -300,7 +299,7 @@ Floats = npt.NDArray[np.float32]
 class TensorLoss:
     """One tensor: the sums of its squared weights and of their squared errors, and the largest error.
 
-    bytes_before, bytes_after: of the tensor as it was and as it is written. is_packed: weights share blocks
+    bytes_before, bytes_after: of the tensor before and after writing. is_packed: weights share blocks
     and scales; a tensor that keeps a number each counts in the bytes only.
     """
 

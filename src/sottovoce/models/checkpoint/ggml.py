@@ -139,7 +139,6 @@ def read_ggml(path: Path) -> Checkpoint:
 
 
 def _read_header(cursor: Cursor) -> tuple[ModelDims, str]:
-    """Dimensions, and the number format of the matrices."""
     if cursor.take(4, "the magic number") != MAGIC:
         raise CheckpointError(f"{cursor.source}: not a ggml file, expected it to begin with {MAGIC!r}")
     numbers = dict(zip(HEADER, cursor.integers(len(HEADER), "the header"), strict=True))

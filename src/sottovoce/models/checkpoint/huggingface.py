@@ -39,7 +39,7 @@ BYTE_LEVEL: Mapping[str, object] = {
 
 
 def has_vocabulary(dims: ModelDims) -> bool:
-    """Tell whether a model has one of Whisper's vocabularies; toys have none."""
+    """Return whether a model has one of Whisper's vocabularies; toys have none."""
     return dims.n_vocab in (N_VOCAB_ENGLISH, N_VOCAB_99, N_VOCAB_100)
 
 
@@ -110,7 +110,6 @@ def _added(tokenizer: Tokenizer, token: int, content: str) -> dict[str, object]:
 
 
 def _template(tokenizer: Tokenizer, tokens: list[str]) -> dict[str, object]:
-    """What stands around a text when special tokens are asked for."""
     around = (tokenizer.sot, tokenizer.no_timestamps, tokenizer.eot)
     sot, no_timestamps, eot = ({"SpecialToken": {"id": tokens[i], "type_id": 0}} for i in around)
     single = [sot, no_timestamps, {"Sequence": {"id": "A", "type_id": 0}}, eot]
@@ -128,7 +127,6 @@ def _specials(tokenizer: Tokenizer) -> range:
 
 
 def _halves(piece: bytes, ranks: Mapping[bytes, int]) -> tuple[bytes, bytes]:
-    """What is left of a piece when all lower ranks are joined, the lowest first."""
     limit = ranks[piece]
     parts = [piece[i : i + 1] for i in range(len(piece))]
     while len(parts) > 2:
@@ -150,7 +148,6 @@ def _characters() -> dict[int, str]:
 
 
 def _unprinted() -> Iterator[int]:
-    """White space and control characters of Latin-1, no-break space and soft hyphen."""
     yield from range(0x21)
     yield from range(0x7F, 0xA1)
     yield 0xAD
@@ -283,7 +280,7 @@ def transformers_name(name: str) -> str:
 
 
 def has_weights(folder: Path) -> bool:
-    """Tell whether a folder holds weights under transformers' file names."""
+    """Return whether a folder holds weights under transformers' file names."""
     return any((folder / name).exists() or (folder / f"{name}.index.json").exists() for name in WEIGHT_FILES)
 
 
@@ -386,7 +383,6 @@ def _special_tokens(dims: ModelDims) -> dict[str, object]:
 
 
 def _generation(checkpoint: Checkpoint) -> dict[str, object]:
-    """What transformers' `generate` asks for: heads, and the tokens of Whisper's vocabularies."""
     heads = checkpoint.alignment_heads
     named: dict[str, object] = {} if heads is None else {"alignment_heads": heads}
     if not has_vocabulary(checkpoint.dims):

