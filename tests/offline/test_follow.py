@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sottovoce.api import Model, load_model
+from sottovoce.api import Model
 from sottovoce.audio.features import RecordingFeatures
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.recording import Recording
@@ -39,11 +39,6 @@ TRUTH = [
 ]
 
 
-@pytest.fixture(scope="module")
-def model() -> Model:
-    return load_model("nano", device="cpu", dtype="float32")
-
-
 def languages(segments: Sequence[Segment]) -> list[str]:
     """Of segments, each once in a row."""
     return [
@@ -67,7 +62,7 @@ def test_every_language_is_read_at_its_own_time(
         assert found.language == spoken
 
 
-@pytest.mark.parametrize("code", ["de", "en", "es", "fr", "zh"])
+@pytest.mark.parametrize("code", ["de", "en", "zh"])
 def test_one_language_is_not_followed(model: Model, code: str) -> None:
     """By default the text is that without following, and with the language given."""
     clip, kept = CLIPS / f"{code}.flac", TranscribeOptions(follow_languages=False)

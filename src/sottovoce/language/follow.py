@@ -227,8 +227,6 @@ def are_several(pieces: Sequence[PieceEvidence], pauses_s: Sequence[float], expe
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Stretch:
-    """Pieces with no pause between them that have the same likeliest language."""
-
     pieces: tuple[PieceEvidence, ...]
     language: int
 

@@ -144,18 +144,14 @@ class SwitchOptions:
     max_wait_s: float = 0.25
 
     def __post_init__(self) -> None:
-        for name, value in (
-            ("margin", self.margin),
-            ("first_margin", self.first_margin),
-        ):
-            if not 0.0 <= value < 1.0:
-                raise OptionError(f"{name}: expected a difference of probabilities in [0, 1), got {value}")
-        for count, least in (
-            ("min_frames", self.min_frames),
-            ("first_frames", self.first_frames),
-        ):
-            if least < 1:
-                raise OptionError(f"{count}: expected at least 1, got {least}")
+        for name in ("margin", "first_margin"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise OptionError(
+                    f"{name}: expected a difference of probabilities in [0, 1), got {getattr(self, name)}"
+                )
+        for name in ("min_frames", "first_frames"):
+            if getattr(self, name) < 1:
+                raise OptionError(f"{name}: expected at least 1, got {getattr(self, name)}")
         for name in ("min_dwell_s", "max_wait_s", "first_wait_s"):
             if getattr(self, name) < 0.0:
                 raise OptionError(f"{name}: expected seconds from 0, got {getattr(self, name)}")
@@ -172,8 +168,6 @@ class Switch:
 
 @dataclass(slots=True)
 class _LeaderRun:
-    """Consecutive frames in which one language leads."""
-
     language: int
     since_s: float
     n_frames: int = 1
@@ -278,7 +272,6 @@ class Hysteresis:
         return REVISION_MARGIN if self._is_first else OPENING_MARGIN
 
     def _is_overdue(self, waited_s: float) -> bool:
-        """Return whether the first language has been waited for long enough."""
         return self._current is None and waited_s >= self._options.first_wait_s - 1e-9
 
     def _is_confirmed(self, run: _LeaderRun, time_s: float, waited_s: float) -> bool:

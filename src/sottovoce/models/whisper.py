@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Protocol
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -117,7 +117,7 @@ class AudioEncoder(nn.Module):
 
     @property
     def layers(self) -> list[ResidualAttentionBlock]:
-        return [_encoder_block(block) for block in self.blocks]
+        return cast("list[ResidualAttentionBlock]", list(self.blocks))
 
     def forward(self, mel: Tensor) -> Tensor:
         """(B, n_mels, n_mel_frames), even and at most 2 * n_audio_ctx -> (B, n_mel_frames / 2, d)."""
@@ -155,7 +155,7 @@ class TextDecoder(nn.Module):
 
     @property
     def layers(self) -> list[DecoderBlock]:
-        return [_decoder_block(block) for block in self.blocks]
+        return cast("list[DecoderBlock]", list(self.blocks))
 
     def cross_keys_values(self, states: Tensor) -> list[KeysValues]:
         """Compute every layer's cross-attention keys and values over encoder states (B, n_frames, d).
@@ -189,16 +189,6 @@ class TextDecoder(nn.Module):
         if vocabulary is None:
             return self.token_embedding.logits(hidden).float()
         return rows_times_table(hidden, self.token_embedding.rows(vocabulary)).float()
-
-
-def _encoder_block(block: nn.Module) -> ResidualAttentionBlock:
-    assert isinstance(block, ResidualAttentionBlock)
-    return block
-
-
-def _decoder_block(block: nn.Module) -> DecoderBlock:
-    assert isinstance(block, DecoderBlock)
-    return block
 
 
 class Whisper(nn.Module):

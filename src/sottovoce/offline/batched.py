@@ -40,7 +40,6 @@ from sottovoce.offline.segments import (
     MEL_FRAMES_PER_SECOND,
     WindowCut,
     cut_window,
-    place_words,
 )
 from sottovoce.offline.transcriber import Context, Request, Transcriber, TranscriptionState, numbered
 from sottovoce.offline.transcription import SegmentGenerator
@@ -109,8 +108,6 @@ LEAST_FRAMES = 100
 
 
 class _LanguageWindow(NamedTuple):
-    """A window in one language, encoded: a batch of 1."""
-
     window: PackedWindow
     language: str
     encoded: EncoderOutput
@@ -148,7 +145,6 @@ def transcribe_speech(
 
 
 def _within(speech: Sequence[SpeechSegment], start_s: float, end_s: float | None) -> list[SpeechSegment]:
-    """The parts of speech that lie in the part of the recording that was asked for."""
     first = round(start_s * SAMPLE_RATE)
     last = sys.maxsize if end_s is None else round(end_s * SAMPLE_RATE)
     inside = [SpeechSegment(max(first, one.start_sample), min(last, one.end_sample)) for one in speech]
@@ -156,8 +152,6 @@ def _within(speech: Sequence[SpeechSegment], start_s: float, end_s: float | None
 
 
 class _SpeechLoop:
-    """One pass over the packed windows of a recording."""
-
     def __init__(
         self,
         transcriber: Transcriber,
@@ -271,8 +265,7 @@ class _SpeechLoop:
     def _take(
         self, encoded: EncoderOutput, attempts: Sequence[Attempt], windows: Sequence[PackedWindow]
     ) -> CallGenerator[None]:
-        """Take what was read of windows; what is to be read instead, or after it, goes before those that
-        wait."""
+        """Keep the texts of decoded windows; queue halves and rests of windows before those that wait."""
         transcriber = self._transcriber
         cuts = [self._cut(attempt, window) for attempt, window in zip(attempts, windows, strict=True)]
         fallback, eot = transcriber.options.fallback_of_window, transcriber.tokenizer.eot
@@ -319,7 +312,7 @@ class _SpeechLoop:
         self._ahead = deque(sorted([*unread, *self._ahead], key=lambda window: window.start))
 
     def _finished(self) -> Iterator[Segment]:
-        """Segments of the windows before which nothing is unread."""
+        """Segments of the windows that no window waits before."""
         self._read.sort(key=lambda read: read.window.start)
         while self._read and not (self._ahead and self._ahead[0].start < self._read[0].window.start):
             read = self._read.pop(0)
@@ -330,7 +323,7 @@ class _SpeechLoop:
             self._state.position = read.window.end / MEL_FRAMES_PER_SECOND
 
     def _in_one_language_each(self, windows: Sequence[PackedWindow]) -> CallGenerator[list[_LanguageWindow]]:
-        """The windows, each in one language and encoded; one in several languages becomes as many."""
+        """Encode windows, each in one language; a window in several languages is cut into one for each."""
         full = [window for window in windows if not window.is_cut]
         states: dict[PackedWindow, EncoderOutput] = {}
         if full:
@@ -402,17 +395,12 @@ class _SpeechLoop:
         cuts: Sequence[WindowCut],
         windows: Sequence[PackedWindow],
     ) -> CallGenerator[list[WindowCut]]:
-        transcriber = self._transcriber
         texts = [
             (cut, attempt.result, window.n_frames)
             for cut, attempt, window in zip(cuts, attempts, windows, strict=True)
         ]
-        found = yield from transcriber.align(encoded, texts)
-        rules, eot = transcriber.word_rules, transcriber.tokenizer.eot
-        return [
-            replace(cut, segments=place_words(cut.segments, words, rules, eot=eot))
-            for cut, words in zip(cuts, found, strict=True)
-        ]
+        found = yield from self._transcriber.with_words(encoded, texts)
+        return [replace(cut, segments=segments) for cut, segments in zip(cuts, found, strict=True)]
 
 
 def _by_length(windows: Sequence[_LanguageWindow]) -> list[list[_LanguageWindow]]:
@@ -423,7 +411,6 @@ def _by_length(windows: Sequence[_LanguageWindow]) -> list[list[_LanguageWindow]
 
 
 def _stacked(encoded: Sequence[EncoderOutput]) -> EncoderOutput:
-    """Windows of one length as a batch; over the same memory where there is one."""
     if len(encoded) == 1:
         return encoded[0]
     states = torch.cat([one.states for one in encoded])

@@ -45,7 +45,6 @@ from sottovoce.offline.resume import FollowerState, ProbedPiece
 from sottovoce.offline.transcriber import Transcriber, TranscriptionState
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
-from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import EncoderOutput
 
 ONCE = FallbackOptions(temperatures=(0.0,))
@@ -152,7 +151,8 @@ class LanguageFollower:
         tokenizer, listed = transcriber.tokenizer, transcriber.options.decoding.allowed_languages
         codes = tokenizer.language_codes
         self._probe = LanguageProbe(transcriber.backend, tokenizer, codes)
-        self._codes = _codes_of(tokenizer, listed or codes)
+        known = (tokenizer.with_language(language).language or "" for language in listed or codes)
+        self._codes = list(dict.fromkeys(known))
         self._places = [codes.index(code) for code in self._codes]
         self._prior = np.ones(len(self._codes))
         self._shares = None if transcriber.is_listed else neighbour_shares(self._codes)
@@ -318,7 +318,6 @@ class LanguageFollower:
         )
 
     def _finds_another(self, pieces: Sequence[Piece], current: str | None) -> CallGenerator[bool]:
-        """Whether a recording that counted as one in a single language is in several."""
         expected = self._codes.index(current or self._dominant(pieces))
         self._limits = self._limits.rested()
         hints = {piece: self._hint(piece, expected) for piece in pieces}
@@ -337,7 +336,6 @@ class LanguageFollower:
         return are_several([self._evidence(one) for one in pieces], pauses_s(pieces), expected)
 
     def _hint(self, piece: Piece, expected: int) -> float:
-        """Nats by which a piece hints at another language than the expected one; 0: not at all."""
         return hint_nats(self._evidence(piece), expected) if piece.duration_s >= HINT_S else 0.0
 
     def _detect_uncertain(self, pieces: Sequence[Piece]) -> CallGenerator[None]:
@@ -384,7 +382,6 @@ class LanguageFollower:
             outside[code] = outside.get(code, 0.0) + piece.duration_s
 
     def _evidence(self, piece: Piece) -> PieceEvidence:
-        """Return the evidence of a piece that was probed; one that is too short has none."""
         return self._evidence_of(self._detections[piece], piece.duration_s, self._text.get(piece))
 
     def _evidence_of(
@@ -398,7 +395,6 @@ class LanguageFollower:
         return PieceEvidence(counted_s, posterior, no_speech, self._shares, text)
 
     def _smoothed(self, pieces: Sequence[Piece], current: str | None) -> CallGenerator[list[LanguageRun]]:
-        """The languages of pieces by sound, and by their text where that does not settle them."""
         before = self._codes.index(current) if current in self._codes else None
         pauses = pauses_s(pieces)
         evidence = [self._evidence(piece) for piece in pieces]
@@ -442,10 +438,6 @@ def follower_of(
 ) -> LanguageFollower | None:
     """Make what follows the languages of a recording; None where it has one."""
     return LanguageFollower(transcriber, features, state) if transcriber.may_follow else None
-
-
-def _codes_of(tokenizer: Tokenizer, languages: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys(tokenizer.with_language(language).language or "" for language in languages))
 
 
 def _mean(evidence: Sequence[PieceEvidence], language: int) -> float:

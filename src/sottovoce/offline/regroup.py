@@ -113,7 +113,6 @@ class Split:
         return self._filled(words, high)
 
     def _filled(self, words: Sequence[Word], most: float) -> list[list[Word]]:
-        """Parts that are so many times as long as they may be at most, and of one word at least."""
         parts: list[list[Word]] = [[]]
         for word in words:
             if parts[-1] and self.limits.excess([*parts[-1], word]) > most:

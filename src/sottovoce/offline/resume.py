@@ -8,7 +8,7 @@ taken and restored (the loops do), files.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -159,8 +159,8 @@ class ResumePoint:
         """
         try:
             row: Mapping[str, Any] = value  # type: ignore[assignment]
-            place = SeekPlace if "seek" in row["place"] else SpeechPlace
-            kinds = {**_fields_of(cls), "place": place}
+            own: Any = cls
+            kinds = {**_fields_of(own), "place": SeekPlace if "seek" in row["place"] else SpeechPlace}
             return cls(**{name: _read(kinds[name], one) for name, one in row.items()})
         except (KeyError, TypeError, ValueError) as error:
             raise OptionError(f"resume point: expected what to_json gives ({error!r})") from error
@@ -186,9 +186,10 @@ def _fields_of(kind: Any) -> Mapping[str, Any]:
 
 
 def _read(kind: Any, value: Any) -> Any:
-    if is_dataclass(kind):
+    """Read a value of a type from the plain values that `asdict` and JSON make of it."""
+    if hasattr(kind, "__dataclass_fields__"):
         kinds = _fields_of(kind)
-        return kind(**{name: _read(kinds[name], value[name]) for name in value})
+        return kind(**{name: _read(kinds[name], one) for name, one in dict(value).items()})
     arguments = get_args(kind)
     if get_origin(kind) in (Union, UnionType):
         (kind,) = (one for one in arguments if one is not NoneType)

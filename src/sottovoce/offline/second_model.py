@@ -147,7 +147,6 @@ class _Draft:
         return Transcriber(self._second.backend, self._second.tokenizer, options, self._second.fusion)
 
     def _in_first_tokens(self, segment: Segment) -> Segment:
-        """A segment with the tokens of the first model, where the second has others."""
         tokenizer = self._first.tokenizer_of(segment.language)
         if tokenizer.timestamp_begin == self._second.tokenizer.timestamp_begin:
             return segment

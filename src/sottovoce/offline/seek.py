@@ -23,7 +23,7 @@ from sottovoce.errors import AudioError
 from sottovoce.offline.languages import LOOK_AHEAD_FRAMES, WindowLocator
 from sottovoce.offline.pieces import PIECE_VAD
 from sottovoce.offline.resume import ResumePoint, SeekPlace
-from sottovoce.offline.segments import MEL_FRAMES_PER_SECOND, WindowCut, cut_window, mel_frames, place_words
+from sottovoce.offline.segments import MEL_FRAMES_PER_SECOND, WindowCut, cut_window, mel_frames
 from sottovoce.offline.transcriber import Context, Request, Transcriber, TranscriptionState, numbered
 from sottovoce.offline.transcription import SegmentGenerator
 from sottovoce.offline.unread import DecodedWindow, UncoveredSpeechReader
@@ -219,8 +219,6 @@ class _Window(NamedTuple):
 
 
 class _SeekLoop:
-    """One pass over the clips of a recording."""
-
     def __init__(
         self,
         transcriber: Transcriber,
@@ -286,7 +284,6 @@ class _SeekLoop:
                 self._end_window(clip, seek)
 
     def _skip_to(self, seek: int) -> None:
-        """Read up to where a clip begins, forgetting on the way what lies between."""
         for frame in range(0, seek, self._transcriber.window_frames):
             if frame > self._skipped and self._features.has(frame):
                 self._features.drop_before(frame)
@@ -369,14 +366,11 @@ class _SeekLoop:
         return first if is_divided else seek
 
     def _prompt(self, window: _Window) -> tuple[int, ...]:
-        """The text before a window; none for a short rest before another language, which would be that text
-        once more.
-        """
+        """The text before a window; none for a short rest before another language, which would repeat it."""
         is_rest = self._locator.expects_several and window.n_frames < SHORTEST_PROMPTED_FRAMES
         return () if is_rest else self._context.prompt()
 
     def _spoken(self, segments: list[Segment]) -> list[Segment]:
-        """Segments with a voice in them, without text that was there before and is too long for it."""
         if segments:
             self._features.has(mel_frames(segments[-1].end) + LOOK_AHEAD_FRAMES)
         return [
@@ -399,13 +393,9 @@ class _SeekLoop:
         self, window: _Window, cut: WindowCut, result: DecodingResult
     ) -> CallGenerator[WindowCut]:
         """Time the words of a window, drop invented ones, and find where the next window begins."""
-        transcriber = self._transcriber
-        (words,) = yield from transcriber.align(window.encoded, [(cut, result, window.n_frames)])
-        segments = place_words(
-            cut.segments,
-            words,
-            transcriber.word_rules,
-            eot=transcriber.tokenizer.eot,
+        (segments,) = yield from self._transcriber.with_words(
+            window.encoded,
+            [(cut, result, window.n_frames)],
             window_start=window.start_s,
             last_speech=self._last_speech,
         )

@@ -251,7 +251,6 @@ def place_words(
 
 
 def _by_segment(segments: Sequence[Segment], words: Sequence[TimedWord], eot: int) -> list[list[TimedWord]]:
-    """The words of each segment: as many as have its text tokens."""
     waiting = iter(words)
     found: list[list[TimedWord]] = []
     for segment in segments:

@@ -20,7 +20,7 @@ from sottovoce.decoding.prompt import opening_tokens
 from sottovoce.decoding.word_alignment import TimedWord, WindowText
 from sottovoce.engine.calls import CallGenerator, DecodeCall, DetectLanguageCall, WordAlignCall
 from sottovoce.offline.resume import ResumePoint, StateSnapshot
-from sottovoce.offline.segments import WindowCut, WordRules
+from sottovoce.offline.segments import WindowCut, WordRules, place_words
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.deferral import DeferralOptions
 from sottovoce.options.transcribe import TranscribeOptions
@@ -316,24 +316,31 @@ class Transcriber:
             return requested
         return max(1, dims.n_text_ctx * n_frames // dims.n_audio_ctx)
 
-    def align(
-        self, encoded: EncoderOutput, texts: Sequence[tuple[WindowCut, DecodingResult, int]]
-    ) -> CallGenerator[list[list[TimedWord]]]:
-        """Time the words of every window, given its text and its log-mel frames of audio."""
-        eot = self.tokenizer.eot
-        words: list[list[TimedWord]] = yield WordAlignCall(
-            encoded,
-            [
-                WindowText(self.tokenizer_of(result.language), cut.text_tokens(eot), n_frames)
-                for cut, result, n_frames in texts
-            ],
-        )
-        return words
+    def with_words(
+        self,
+        encoded: EncoderOutput,
+        texts: Sequence[tuple[WindowCut, DecodingResult, int]],
+        *,
+        window_start: float = 0.0,
+        last_speech: float = 0.0,
+    ) -> CallGenerator[list[tuple[Segment, ...]]]:
+        """Return the segments of every window with their words, given its text and log-mel frames of audio.
 
-    @property
-    def word_rules(self) -> WordRules:
-        options = self.options
-        return WordRules(options.prepend_punctuations, options.append_punctuations, options.word_threshold)
+        window_start, last_speech: as of `place_words`.
+        """
+        options, eot = self.options, self.tokenizer.eot
+        rules = WordRules(options.prepend_punctuations, options.append_punctuations, options.word_threshold)
+        windows = [
+            WindowText(self.tokenizer_of(result.language), cut.text_tokens(eot), n_frames)
+            for cut, result, n_frames in texts
+        ]
+        found: list[list[TimedWord]] = yield WordAlignCall(encoded, windows)
+        return [
+            place_words(
+                cut.segments, words, rules, eot=eot, window_start=window_start, last_speech=last_speech
+            )
+            for (cut, _, _), words in zip(texts, found, strict=True)
+        ]
 
     def segments(self, cut: WindowCut, result: DecodingResult) -> Iterator[Segment]:
         """Segments that have text and some length, with what the decoder knows; their ids come last of

@@ -30,7 +30,6 @@ from sottovoce.offline.segments import (
     WindowCut,
     cut_window,
     mel_frames,
-    place_words,
     seconds_of,
 )
 from sottovoce.offline.transcriber import Request, Transcriber, TranscriptionState
@@ -270,7 +269,6 @@ class UncoveredSpeechReader:
         return found
 
     def _note_unread(self, start: int, end: int) -> None:
-        """Count frames of speech as unread; what follows the last such stretch lengthens it."""
         unread = self._state.unread
         follows = bool(unread) and unread[-1][0] < seconds_of(start) <= unread[-1][1] + NEIGHBOUR_S
         unread.append((unread.pop()[0] if follows else seconds_of(start), seconds_of(end)))
@@ -294,16 +292,9 @@ class UncoveredSpeechReader:
         return replace(window, cut=replace(window.cut, segments=segments)) if segments else None
 
     def _with_words(self, window: DecodedWindow) -> CallGenerator[DecodedWindow]:
-        transcriber = self._transcriber
-        (words,) = yield from transcriber.align(
-            window.encoded, [(window.cut, window.result, window.n_frames)]
-        )
-        placed = place_words(
-            window.cut.segments,
-            words,
-            transcriber.word_rules,
-            eot=transcriber.tokenizer.eot,
-            window_start=window.start_s,
+        text = (window.cut, window.result, window.n_frames)
+        (placed,) = yield from self._transcriber.with_words(
+            window.encoded, [text], window_start=window.start_s
         )
         return replace(window, cut=replace(window.cut, segments=placed))
 
@@ -405,7 +396,6 @@ def repeats_neighbour(found: Sequence[Segment], beside: Sequence[Segment], eot: 
 
 
 def _fits_both(segment: Segment, found: Sequence[Segment], eot: int) -> bool:
-    """Whether a segment's text is as much as people say in its time and that of a second reading."""
     length_s = max(segment.end, found[-1].end) - min(segment.start, found[0].start)
     return sum(token < eot for token in segment.tokens) >= REPEATED_TOKENS_S * length_s
 

@@ -308,8 +308,6 @@ def read_ctranslate2(path: Path) -> Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Variables of an open file, by name."""
-
     cursor: Cursor
     variables: Mapping[str, Variable]
 
@@ -574,12 +572,10 @@ def _stacked(checkpoint: Checkpoint) -> dict[str, Tensor]:
 
 
 def _no_bias(name: str, checkpoint: Checkpoint) -> Tensor | None:
-    """Zeros in the place of a key's bias."""
     return torch.zeros(checkpoint.dims.n_text_state) if name.endswith("key.bias") else None
 
 
 def _stored(name: str, tensor: Tensor, kind: NumberType) -> dict[str, Tensor]:
-    """A variable in the numbers of the folder, with its scale where it has one."""
     if not name.endswith("/weight"):
         return {name: tensor.to(kind.rest)}
     if kind.weights.is_floating_point:

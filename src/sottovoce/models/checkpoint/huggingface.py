@@ -143,7 +143,6 @@ def _shown(piece: bytes) -> str:
 
 @cache
 def _characters() -> dict[int, str]:
-    """Characters in the place of bytes that are not printed as they are."""
     return dict(zip(_unprinted(), map(chr, range(0x100, 0x200)), strict=False))
 
 

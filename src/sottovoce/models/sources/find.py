@@ -253,8 +253,6 @@ def _plain(path: Path, name: str, sources: Sources) -> Path:
 
 
 class _Search:
-    """The places of one name, in their order."""
-
     def __init__(self, name: str, repository: str | None, sources: Sources) -> None:
         self._name = name
         self._repository = None if sources.only == "index" else repository

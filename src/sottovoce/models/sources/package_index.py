@@ -432,7 +432,6 @@ def _tagged(package: Package) -> tuple[str, ...]:
 
 
 def _environment(place: Path) -> dict[str, str]:
-    """Ours, with the workshop as the place for what pip has half fetched: it goes with it."""
     folders = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(place))
     return {**os.environ, **folders, "PIP_REQUIRE_VIRTUALENV": "false"}
 
@@ -457,7 +456,6 @@ def _size_of(place: Path) -> int:
 
 
 def _refused(name: str, package: Package, place: Path, output: str) -> Exception:
-    """Choose the error for pip's output when it ended without a wheel."""
     disk = re.search(r"\[Errno (\d+)\] (?:No space left|File too large|Disk quota|Read-only)", output)
     if disk:
         return OSError(int(disk[1]), os.strerror(int(disk[1])), str(place.parent))
