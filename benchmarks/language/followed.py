@@ -44,8 +44,7 @@ from benchmarks.live.switching import border_errors
 from sottovoce.audio.vad import speech_segments
 from sottovoce.evaluation.language_scores import NO_SCORES, FoundSwitch, score_switches
 from sottovoce.evaluation.wer import ScoredUtterance, ScoreOptions, compare, score
-from sottovoce.offline.packing import Piece
-from sottovoce.offline.pieces import PIECE_VAD
+from sottovoce.offline.pieces import PIECE_VAD, Piece
 from sottovoce.offline.unread import covered_by_word, uncovered
 from sottovoce.text.normalize import normalizer_for
 from sottovoce.types import HOP_SAMPLES, Word

@@ -37,10 +37,9 @@ from sottovoce.api import Model, load_model
 from sottovoce.audio.mel import log_mel
 from sottovoce.audio.vad import VadStream
 from sottovoce.evaluation.language_scores import NO_SCORES, FoundSwitch, SwitchScores, score_switches
-from sottovoce.language.border import sides_of, surest_border
+from sottovoce.language.follow import sides_of, surest_border
 from sottovoce.language.probe import LanguageProbe, ProbedLanguage, ProbeOptions, probed_languages
-from sottovoce.language.smoothing import SmoothingOptions
-from sottovoce.language.switching import SwitchOptions
+from sottovoce.language.switching import SmoothingOptions, SwitchOptions
 from sottovoce.language.timeline import LanguageChange, LanguageTimeline
 from sottovoce.streaming.audio_window import SAMPLES_PER_FRAME, loudness, quiet_frames, quietest_frame
 from sottovoce.streaming.language_follower import (

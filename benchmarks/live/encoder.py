@@ -32,7 +32,7 @@ from sottovoce.audio.mel import log_mel
 from sottovoce.backends.base import EXACT, EncoderMode, EncoderState, IncrementalResult, IncrementalWindow
 from sottovoce.decoding.decode import decode
 from sottovoce.evaluation.wer import ScoredUtterance, ScoreOptions, score
-from sottovoce.models.encoder_mode import BASE_ANCHORS, NEAR_FRAMES
+from sottovoce.models.dims import BASE_ANCHORS, NEAR_FRAMES
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE
 

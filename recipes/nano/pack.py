@@ -1,6 +1,6 @@
 """Between the forms of the model: the trainer's, the library's small file, and OpenAI's `.pt`.
 
-The library reads and writes the first two (`sottovoce.models.nano`, `sottovoce.models.checkpoint`); here
+The library reads and writes the first two (`sottovoce.models.load`, `sottovoce.models.checkpoint`); here
 is only what a `.pt` file does not tell: which rows were trained, which heads follow the speech, which
 languages, and the CTC head beside it.
 """
@@ -19,7 +19,7 @@ from sottovoce.errors import CheckpointError
 from sottovoce.models.checkpoint.base import Checkpoint, CtcWeights
 from sottovoce.models.checkpoint.openai import read_openai, save_openai
 from sottovoce.models.dims import AlignmentHeads
-from sottovoce.models.nano import read_compact, save_compact
+from sottovoce.models.load import read_compact, save_compact
 
 EMBEDDING = "decoder.token_embedding.weight"
 

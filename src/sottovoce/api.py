@@ -37,12 +37,14 @@ from sottovoce.lm.text_fusion import text_fusion
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.ctc_head import CtcHead
 from sottovoce.models.load import load_checkpoint
-from sottovoce.models.sources.base import Source, Sources
+from sottovoce.models.sources.find import Source, Sources
 from sottovoce.models.sources.names import default_model
-from sottovoce.offline.arguments import with_arguments
-from sottovoce.offline.longform import open_recording, transcriber_for, transcription_of
-from sottovoce.offline.transcriber import SecondModel
-from sottovoce.offline.transcription import RunControl
+from sottovoce.offline.languages import LanguageSpan, language_spans, recording_language
+from sottovoce.offline.longform import open_recording, transcribe_batch, transcriber_for, transcription_of
+from sottovoce.offline.resume import ResumePoint
+from sottovoce.offline.transcriber import SecondModel, Transcriber, with_arguments
+from sottovoce.offline.transcription import FileTranscription, RunControl
+from sottovoce.options.align import AlignOptions
 from sottovoce.options.fallback import DeferralOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import VadStreamOptions
@@ -65,8 +67,8 @@ if TYPE_CHECKING:
     from sottovoce.lm.grammar import Grammar
     from sottovoce.models.checkpoint.base import Checkpoint
     from sottovoce.models.ctc_head import CtcHead
+    from sottovoce.offline.languages import LanguageSpan
     from sottovoce.offline.resume import ResumePoint
-    from sottovoce.offline.timeline import LanguageSpan
     from sottovoce.offline.transcriber import Transcriber
     from sottovoce.offline.transcription import FileTranscription
     from sottovoce.options.align import AlignOptions
@@ -175,7 +177,6 @@ class Model:
         log-mel (30 MB). The rest as in `transcribe`.
         Raises: OptionError for options that are wrong for all of them.
         """
-        from sottovoce.offline.batch import transcribe_batch
 
         if batch_size < 1:
             raise OptionError(f"batch_size: expected at least 1, got {batch_size}")
@@ -315,7 +316,6 @@ class Model:
         Raises: AudioError, for a recording without audio too; OptionError, for an English-only model too.
         """
         from sottovoce.audio.recording import Recording
-        from sottovoce.offline.timeline import recording_language
 
         if not self.tokenizer.is_multilingual:
             raise OptionError(f"{self.name}: an English-only model has no languages to tell apart")
@@ -340,7 +340,6 @@ class Model:
         Raises: AudioError; OptionError, for an English-only model too.
         """
         from sottovoce.audio.recording import Recording
-        from sottovoce.offline.timeline import language_spans
 
         if not self.tokenizer.is_multilingual:
             raise OptionError(f"{self.name}: an English-only model cannot tell languages apart")

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from sottovoce.language.probe import ProbedLanguage
-from sottovoce.language.smoothing import SmoothingOptions
-from sottovoce.language.switching import SwitchOptions
+from sottovoce.language.switching import SmoothingOptions, SwitchOptions
 from sottovoce.language.timeline import HISTORY_S, LanguageTimeline
 
 HOP, WIDTH = 0.25, 1.5
@@ -175,20 +174,13 @@ def test_the_languages_in_use_are_those_that_were_switched_to() -> None:
     assert line.confirmed_languages(change.at_s) == ("de",)
 
 
-def test_silence_and_short_stretches_say_little() -> None:
-    loud, quiet = timeline(), timeline()
-    for line, no_speech in ((loud, 0.0), (quiet, 1.0)):
-        line.add(0.0, WIDTH, ProbedLanguage(np.array([0.99, 0.01]), 1.0, no_speech))
-    assert loud.belief["en"] > 0.75
-    assert quiet.belief["en"] == pytest.approx(0.5)
-
-
-def test_what_lies_outside_the_list_says_little() -> None:
-    inside, outside = timeline(), timeline()
-    for line, mass in ((inside, 1.0), (outside, 0.0)):
-        line.add(0.0, WIDTH, ProbedLanguage(np.array([0.99, 0.01]), mass, 0.0))
-    assert inside.belief["en"] > 0.75
-    assert outside.belief["en"] == pytest.approx(0.5)
+@pytest.mark.parametrize(("allowed_mass", "no_speech"), [(1.0, 1.0), (0.0, 0.0)], ids=["silence", "outside"])
+def test_silence_and_languages_outside_the_list_say_nothing(allowed_mass: float, no_speech: float) -> None:
+    speech, nothing = timeline(), timeline()
+    speech.add(0.0, WIDTH, ProbedLanguage(np.array([0.99, 0.01]), 1.0, 0.0))
+    nothing.add(0.0, WIDTH, ProbedLanguage(np.array([0.99, 0.01]), allowed_mass, no_speech))
+    assert speech.belief["en"] > 0.75
+    assert nothing.belief["en"] == pytest.approx(0.5)
 
 
 def test_history_is_bounded() -> None:

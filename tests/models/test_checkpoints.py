@@ -1,4 +1,6 @@
-"""One model in every format: the same tensors and logits, here and in transformers."""
+"""One model in every format: the same tensors and logits, here and in transformers; the tokenizer that
+other programs read.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,16 @@ from sottovoce.models.checkpoint.base import Checkpoint, Convolution, CtcWeights
 from sottovoce.models.checkpoint.convert import write_checkpoint
 from sottovoce.models.checkpoint.ctranslate2 import save_ctranslate2
 from sottovoce.models.checkpoint.ggml import save_ggml
-from sottovoce.models.checkpoint.huggingface import openai_name, save_huggingface, transformers_name
+from sottovoce.models.checkpoint.huggingface import (
+    merges,
+    openai_name,
+    save_huggingface,
+    tokens_of,
+    transformers_name,
+    write_tokenizer,
+)
 from sottovoce.models.checkpoint.openai import save_openai
-from sottovoce.models.load import open_checkpoint
-from sottovoce.models.nano import read_compact, save_compact
+from sottovoce.models.load import open_checkpoint, read_compact, save_compact
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Features
 from tests.models import tiny
@@ -124,9 +132,11 @@ def test_a_folder_keeps_its_alignment_heads(save: Callable[[Checkpoint, Path], P
 KINDS = ("pt", "hf", "ggml", "ct2")
 
 
-@pytest.mark.parametrize("number", ["f32", "f16"])
-@pytest.mark.parametrize("source", KINDS)
-@pytest.mark.parametrize("target", KINDS)
+@pytest.mark.parametrize(
+    ("source", "target", "number"),
+    [(source, target, "f16") for source in KINDS for target in KINDS]
+    + [("pt", target, "f32") for target in KINDS],
+)
 def test_conversions_lose_nothing(source: str, target: str, number: str, tmp_path: Path) -> None:
     """ggml alone keeps vectors in float32, which takes nothing away from float16."""
     original = tiny.checkpoint(WHISPER_VOCABULARY)
@@ -259,3 +269,61 @@ def test_files_may_be_read_by_whoever_reads_new_files(tmp_path: Path) -> None:
     save_openai(tiny.checkpoint(), tmp_path / "tiny.pt")
     written = [*(tmp_path / "hub").iterdir(), tmp_path / "tiny.pt"]
     assert {path.stat().st_mode for path in written} == {plain.stat().st_mode}
+
+
+TEXTS = (
+    "",
+    " Hello, world! It's 10:45 — isn't it?",
+    " Es grünt so grün, wenn Spaniens Blüten blühen.",
+    " Où est l'œuf ? ¡Ñandú! Zażółć gęślą jaźń",
+    "你好,世界。これは テスト です。한국어 문장",
+    "Привет, как дела?  नमस्ते दुनिया  สวัสดีชาวโลก مرحبا",
+    "  two  spaces\n\nlines\ttabs  ",
+    "👩‍👩‍👧 naïve \u00a0\u00ad\ufeff <|en|",
+)
+VOCABULARIES = (51864, 51865, 51866)
+
+
+@pytest.fixture(scope="module", params=VOCABULARIES)
+def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
+    return Tokenizer.for_model(request.param)
+
+
+def test_merges_build_every_piece_from_earlier_ones(tokenizer: Tokenizer) -> None:
+    pieces = tokens_of(tokenizer)[: tokenizer.eot]
+    known = {piece for piece in pieces if len(piece) == 1}
+    for left, right in merges(tokenizer.n_vocab):
+        assert {left, right} <= known
+        known.add(left + right)
+    assert known >= {piece for piece in pieces if piece}
+
+
+def test_every_token_is_listed_once(tokenizer: Tokenizer) -> None:
+    tokens = tokens_of(tokenizer)
+    assert len(set(tokens)) == len(tokens) == tokenizer.n_vocab
+    assert tokens[tokenizer.eot] == "<|endoftext|>"
+    assert tokens[-1] == "<|30.00|>"
+
+
+def test_the_tokenizers_package_gives_the_same_ids(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
+    write_tokenizer(tokenizer, tmp_path)
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert theirs.get_vocab_size() == tokenizer.n_vocab
+    for text in TEXTS:
+        ids = theirs.encode(text, add_special_tokens=False).ids
+        assert ids == tokenizer.encode(text), text
+        assert theirs.decode(ids, skip_special_tokens=False) == text
+    for token in range(tokenizer.eot, tokenizer.n_vocab):
+        name = tokenizer.decode_with_timestamps([token])
+        assert theirs.token_to_id(name) == token
+    prompt = "<|startoftranscript|><|en|><|transcribe|><|0.00|> Yes.<|1.08|><|endoftext|>"
+    expected = tokenizer.encoding.encode(prompt, allowed_special="all")
+    assert theirs.encode(prompt, add_special_tokens=False).ids == expected
+
+
+def test_texts_stand_between_special_tokens(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    write_tokenizer(tokenizer, tmp_path)
+    template = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))["post_processor"]
+    ids = [entry["ids"][0] for entry in template["special_tokens"].values()]
+    assert sorted(ids) == sorted([tokenizer.sot, tokenizer.no_timestamps, tokenizer.eot])

@@ -1,11 +1,33 @@
-"""The CTC head: normalised, on shared encoder states, and silent about padding's length only."""
+"""The CTC head: normalised, on shared encoder states; recordings window by window; heads in files, for
+the encoder they were trained on.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
+
+import pytest
 import torch
 
-from sottovoce.models.checkpoint.base import Convolution, CtcWeights
-from sottovoce.models.ctc_head import CtcHead
+from sottovoce.audio.mel import window_features
+from sottovoce.errors import CheckpointError
+from sottovoce.models.checkpoint.base import Checkpoint, Convolution, CtcWeights
+from sottovoce.models.checkpoint.openai import save_openai
+from sottovoce.models.ctc_head import (
+    ASSETS,
+    BUNDLED,
+    CtcFile,
+    CtcHead,
+    ctc_head_of,
+    ctc_windows,
+    emissions_of_recording,
+    fingerprint,
+    path_beside,
+    read_ctc_file,
+    save_ctc_file,
+)
+from sottovoce.models.load import load_checkpoint
 from sottovoce.types import EncoderOutput, Features
 from tests.models import tiny
 
@@ -62,3 +84,136 @@ def test_padding_behind_the_audio_changes_nothing_of_it() -> None:
     torch.testing.assert_close(padded[:1, :12], alone, atol=1e-5, rtol=0)
     whole = head.emissions_of(EncoderOutput(states[1:], (20,))).log_probs
     torch.testing.assert_close(padded[1:], whole, atol=1e-5, rtol=0)
+
+
+THREE_LABELS = CtcWeights(torch.randn(3, 32), torch.randn(3), ("-", "a", "b"), 0)
+
+
+@pytest.mark.parametrize("n_frames", [0, 1, 999, 1000, 1001, 2345, 12_345])
+def test_parts_follow_one_another_away_from_edges(n_frames: int) -> None:
+    windows = list(ctc_windows(n_frames, 1000))
+    assert [frame for w in windows for frame in range(w.first, w.last)] == list(range(n_frames))
+    for window in windows:
+        assert window.end - window.start <= 1000
+        assert window.first - window.start >= 50 or window.start == 0
+        assert window.end - window.last >= 50 or window.end == n_frames
+
+
+def test_a_short_recording_is_one_window_with_its_padding() -> None:
+    head = CtcHead(THREE_LABELS, tiny.backend().encode)
+    mel = torch.randn(80, 31)
+    found = emissions_of_recording(head, mel, n_audio_ctx=40, n_tail_frames=10)
+    expected = head.emissions(window_features([mel], 52)).log_probs[0, :16]
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
+def test_a_long_recording_has_all_its_frames() -> None:
+    seen: list[tuple[int, int]] = []
+
+    def encode(features: Features) -> EncoderOutput:
+        seen.append((features.mel.shape[2], features.n_content_frames[0]))
+        return tiny.backend().encode(features)
+
+    head = CtcHead(THREE_LABELS, encode)
+    found = emissions_of_recording(head, torch.randn(80, 151), n_audio_ctx=40, n_tail_frames=10)
+    assert found.shape == (76, 3)
+    assert max(content for _, content in seen) == 60
+    assert all(n <= 80 and n - content >= 20 - 1 for n, content in seen)
+
+
+def test_nothing_gives_nothing() -> None:
+    head = CtcHead(THREE_LABELS, tiny.backend().encode)
+    assert emissions_of_recording(head, torch.zeros(80, 0), n_audio_ctx=40, n_tail_frames=0).shape == (0, 3)
+
+
+LABELS = ("<blank>", " ", "a", "ß")
+
+
+def head(d: int = 32) -> CtcWeights:
+    layers = (
+        Convolution(torch.randn(8, d, 1), torch.randn(8)),
+        Convolution(torch.randn(6, 8, 5), torch.randn(6)),
+    )
+    return CtcWeights(torch.randn(4, 6), torch.randn(4), LABELS, 0, layers)
+
+
+def tensors_of(weights: CtcWeights) -> list[torch.Tensor]:
+    layers = [tensor for layer in weights.convolutions for tensor in (layer.weight, layer.bias)]
+    return [weights.weight, weights.bias, *layers]
+
+
+def same(one: CtcWeights | None, other: CtcWeights) -> bool:
+    assert one is not None
+    pairs = zip(tensors_of(one), tensors_of(other), strict=True)
+    return (one.labels, one.blank) == (other.labels, other.blank) and all(
+        torch.equal(a.half(), b.half()) for a, b in pairs
+    )
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> tuple[Checkpoint, Path]:
+    """A checkpoint without a head, and the file it is in."""
+    checkpoint = tiny.checkpoint(tiny.dims(n_vocab=51865, n_text_layer=1))
+    save_openai(checkpoint, tmp_path / "own.pt", torch.float32)
+    return checkpoint, tmp_path / "own.pt"
+
+
+def test_a_round_trip_keeps_everything_in_half_precision(tmp_path: Path) -> None:
+    written = CtcFile(head(), "0123456789abcdef")
+    save_ctc_file(written, tmp_path / "x.ctc.safetensors")
+    found = read_ctc_file(tmp_path / "x.ctc.safetensors", tiny.dims())
+    assert found.encoder == written.encoder
+    assert same(found.head, written.head)
+
+
+def test_a_fingerprint_bears_half_precision_and_tells_encoders_apart() -> None:
+    tensors = dict(tiny.checkpoint().tensors)
+    halves = {name: tensor.half() for name, tensor in tensors.items()}
+    assert fingerprint(halves) == fingerprint(tensors)
+    assert fingerprint(tiny.checkpoint(seed=1).tensors) != fingerprint(tensors)
+    decoder = {name: tensor + 1 if name.startswith("decoder") else tensor for name, tensor in tensors.items()}
+    assert fingerprint(decoder) == fingerprint(tensors)
+
+
+def test_a_head_beside_the_weights_is_found(saved: tuple[Checkpoint, Path]) -> None:
+    checkpoint, path = saved
+    assert load_checkpoint(path).ctc_head is None
+    own = head()
+    save_ctc_file(CtcFile(own, fingerprint(checkpoint.tensors)), path_beside(path))
+    assert same(load_checkpoint(path).ctc_head, own)
+
+
+def test_a_head_of_another_encoder_is_refused(saved: tuple[Checkpoint, Path]) -> None:
+    _, path = saved
+    save_ctc_file(CtcFile(head(), fingerprint(tiny.checkpoint(seed=1).tensors)), path_beside(path))
+    with pytest.raises(CheckpointError, match="of the encoder"):
+        load_checkpoint(path)
+
+
+def test_damaged_files_are_named(saved: tuple[Checkpoint, Path]) -> None:
+    checkpoint, path = saved
+    path_beside(path).write_bytes(b"no head")
+    with pytest.raises(CheckpointError, match=r"own\.ctc\.safetensors: expected a CTC head"):
+        load_checkpoint(path)
+    save_ctc_file(CtcFile(head(d=31), fingerprint(checkpoint.tensors)), path_beside(path))
+    with pytest.raises(CheckpointError, match="CTC convolution"):
+        load_checkpoint(path)
+
+
+def test_a_head_that_came_with_the_weights_wins() -> None:
+    own = head()
+    checkpoint = dataclasses.replace(tiny.checkpoint(), ctc_head=own)
+    assert ctc_head_of(checkpoint, Path("nowhere.pt")) is own
+
+
+def test_the_packages_heads_are_small_spell_as_nano_and_are_for_their_encoder_alone() -> None:
+    nano = load_checkpoint("nano").ctc_head
+    assert nano is not None
+    for (n_layers, n_state, n_vocab), name in BUNDLED.items():
+        assert (ASSETS / name).stat().st_size <= 2_000_000
+        dims = tiny.dims(n_audio_layer=n_layers, n_audio_state=n_state, n_text_state=n_state, n_vocab=n_vocab)
+        found = read_ctc_file(ASSETS / name, dims)
+        assert found.head.labels == nano.labels
+        vectors = {key: torch.zeros(n_state) for key in ("encoder.conv1.bias", "encoder.ln_post.bias")}
+        other = Checkpoint("other", dims, {**vectors, "encoder.ln_post.weight": torch.ones(n_state)})
+        assert ctc_head_of(other, Path("nowhere.pt")) is None

@@ -9,7 +9,7 @@ import torch
 
 from sottovoce.backends.torch import TorchBackend
 from sottovoce.errors import OptionError
-from sottovoce.models.encoder_mode import (
+from sottovoce.models.dims import (
     BASE,
     DENSE,
     EXACT,
@@ -18,7 +18,7 @@ from sottovoce.models.encoder_mode import (
     Padding,
     default_encoder_mode,
 )
-from sottovoce.models.nano import read_compact
+from sottovoce.models.load import read_compact
 from tests.models import tiny
 
 N_FULL = 1500

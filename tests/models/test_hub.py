@@ -1,23 +1,28 @@
-"""Names, paths, hub ids and the hub's cache, without a network."""
+"""Names, paths, hub ids and the hub's cache, without a network; formats by the names of files; imports of
+a model that loads.
+"""
 
 from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from sottovoce.api import load_model
 from sottovoce.errors import ModelNotFoundError, OptionError
 from sottovoce.models.checkpoint.huggingface import save_huggingface
+from sottovoce.models.checkpoint.kinds import KINDS, ending_of, kind_by_name, require_ggml_name
 from sottovoce.models.checkpoint.openai import save_openai
 from sottovoce.models.dims import ModelDims
 from sottovoce.models.load import HEADS, LARGE_V1, LARGE_V3, TINY, load_checkpoint, published_heads
-from sottovoce.models.sources import hub
-from sottovoce.models.sources.base import Sources
-from sottovoce.models.sources.find import cached, resolve
+from sottovoce.models.sources import find
+from sottovoce.models.sources.find import Sources, cached, resolve
 from sottovoce.models.sources.names import NANO_ASSET, list_models
 from tests.models import tiny
 
@@ -37,7 +42,7 @@ def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def _online(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "is_reachable", lambda: True)
+    monkeypatch.setattr(find, "is_reachable", lambda: True)
 
 
 class Downloads:
@@ -215,7 +220,7 @@ def test_errors_of_the_hubs_client_are_one_line(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.usefixtures("_online")
 def test_a_filled_cache_asks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.snapshot_download", None)
-    monkeypatch.setattr(hub, "is_reachable", None)
+    monkeypatch.setattr(find, "is_reachable", None)
     folder = snapshot(tmp_path / "hub", "openai/whisper-base", ["config.json", "model.safetensors"])
     assert resolve("base") == folder
     assert resolve("base", Sources(revision="0123abcd")) == folder
@@ -237,7 +242,7 @@ def test_half_a_snapshot_is_not_taken_for_a_model(tmp_path: Path) -> None:
 
 
 def test_local_only_says_where_it_looked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "is_reachable", None)
+    monkeypatch.setattr(find, "is_reachable", None)
     with pytest.raises(
         ModelNotFoundError, match=r"base: not in .*hub or .*cache/models, and nothing is fetched"
     ):
@@ -268,16 +273,16 @@ def test_wishes_that_cannot_be_met_are_refused(tmp_path: Path) -> None:
 
 def test_a_hub_that_never_answers_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(hub, "CONNECT_S", 0.3)
+    monkeypatch.setattr(find, "CONNECT_S", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
         began = time.monotonic()
-        assert not hub.is_reachable()
-        assert not hub.is_reachable()
+        assert not find.is_reachable()
+        assert not find.is_reachable()
         assert time.monotonic() - began < 5
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"{address}/closed")
-    assert not hub.is_reachable()
+    assert not find.is_reachable()
 
 
 @pytest.mark.usefixtures("_online")
@@ -302,25 +307,11 @@ def sizes(n_layer: int, n_head: int, n_vocab: int) -> ModelDims:
     return tiny.dims(n_text_layer=n_layer, n_text_head=n_head, n_vocab=n_vocab)
 
 
-@pytest.mark.parametrize(
-    ("dims", "expected"),
-    [
-        (sizes(4, 6, 51864), "tiny.en"),
-        (sizes(4, 6, 51865), "tiny"),
-        (sizes(6, 8, 51864), "base.en"),
-        (sizes(6, 8, 51865), "base"),
-        (sizes(12, 12, 51864), "small.en"),
-        (sizes(12, 12, 51865), "small"),
-        (sizes(24, 16, 51864), "medium.en"),
-        (sizes(24, 16, 51865), "medium"),
-        (sizes(32, 20, 51865), "large-v2"),
-        (sizes(32, 20, 51866), "large-v3"),
-        (sizes(4, 20, 51866), "large-v3-turbo"),
-    ],
-)
-def test_a_renamed_model_has_the_heads_of_its_dimensions(dims: ModelDims, expected: str) -> None:
+@pytest.mark.parametrize("expected", sorted(HEADS.keys() - {"large-v1"}))
+def test_a_renamed_model_has_the_heads_of_its_dimensions(expected: str) -> None:
+    *size, heads = HEADS[expected]
     for name in ("mine", "ggml-model-q5_0", "tiny.en"):
-        assert published_heads(name, dims) == HEADS[expected][-1]
+        assert published_heads(name, sizes(*size)) == heads
 
 
 @pytest.mark.parametrize(
@@ -367,3 +358,65 @@ def test_heads_equal_openai_whispers() -> None:
         n_layer, n_head, _, heads = HEADS[name]
         flat = np.frombuffer(gzip.decompress(base64.b85decode(mask)), dtype=bool)
         assert [tuple(pair) for pair in np.argwhere(flat.reshape(n_layer, n_head))] == list(heads), name
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("small.pt", "pt"),
+        ("SMALL.PT", "pt"),
+        ("ggml-small.bin", "ggml"),
+        ("ggml-small.en.bin", "ggml"),
+        ("small.ggml", "ggml"),
+        ("small-hf", "hf"),
+        ("small.en", "hf"),
+        ("large-v3.5", "hf"),
+        ("v3.0-turbo", "hf"),
+        ("models/.hidden", "hf"),
+        ("some.folder/small", "hf"),
+    ],
+)
+def test_names_say_what_is_written(name: str, kind: str) -> None:
+    assert kind in KINDS
+    assert kind_by_name(Path(name)) == kind
+
+
+@pytest.mark.parametrize("name", ["x.gguf", "x.onnx", "x.safetensors", "small.en.nemo", "x.mlmodelc"])
+def test_an_ending_of_another_format_is_refused(name: str) -> None:
+    with pytest.raises(OptionError, match=r"expected a name that ends in \.pt"):
+        kind_by_name(Path(name))
+    with pytest.raises(OptionError, match=r"expected a name that ends in \.bin"):
+        require_ggml_name(Path(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "ending"),
+    [("ggml-base.bin", ".bin"), ("base.ggml", ".ggml"), ("base-q5", ""), ("base.q5_0", ""), ("base.en", "")],
+)
+def test_quantised_files_have_names_of_ggml(name: str, ending: str) -> None:
+    require_ggml_name(Path(name))
+    assert ending_of(Path(name)) == ending
+    with pytest.raises(OptionError, match=r"expected a name that ends in \.bin \(ggml\), got '\.pt'"):
+        require_ggml_name(Path(f"{name}.pt"))
+
+
+SCRIPT = """
+import sys, sottovoce
+sottovoce.load_model("nano", device="cpu")
+print([name for name in ("torch._dynamo", "sympy", "huggingface_hub") if name in sys.modules])
+"""
+
+
+def test_a_model_loads_without_the_compiler_and_without_the_hub() -> None:
+    """PyTorch's compiler alone takes longer to import than `base` to read."""
+    shown = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True).stdout
+    assert shown.strip() == "[]"
+
+
+def test_a_models_folder_is_looked_in(tmp_path: Path) -> None:
+    save_openai(tiny.checkpoint(tiny.dims(n_vocab=51865)), tmp_path / "small.pt")
+    assert load_model("small", device="cpu", model_dir=str(tmp_path)).name == "small"
+    with pytest.raises(ModelNotFoundError, match=f"medium: not in {tmp_path}, and nothing is fetched"):
+        load_model("medium", model_dir=tmp_path, local_only=True)
+    with pytest.raises(OptionError, match="the package index has none"):
+        load_model("base", revision="v1", source="index")

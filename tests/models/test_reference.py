@@ -21,7 +21,6 @@ pytestmark = pytest.mark.reference
 TOLERANCE = 1e-4
 SIZES = {
     "tiny": ModelDims(80, 1500, 384, 6, 4, 51865, 448, 384, 6, 4),
-    "base": ModelDims(80, 1500, 512, 8, 6, 51865, 448, 512, 8, 6),
     "large-v3, 1 of 32 layers": ModelDims(128, 1500, 1280, 20, 1, 51866, 448, 1280, 20, 1),
 }
 LARGE_V3 = ModelDims(128, 1500, 1280, 20, 32, 51866, 448, 1280, 20, 32)

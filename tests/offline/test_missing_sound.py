@@ -7,7 +7,7 @@ import pytest
 
 from sottovoce.audio.recording import Recording
 from sottovoce.offline.longform import outside_silences
-from sottovoce.offline.segment_generator import SegmentGenerator
+from sottovoce.offline.transcription import SegmentGenerator
 from sottovoce.types import SAMPLE_RATE, Segment, Word
 from tests.audio.stamped import stamped_bytes
 

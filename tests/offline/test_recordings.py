@@ -14,8 +14,7 @@ import torch
 from sottovoce.audio.recording import Recording
 from sottovoce.backends.base import AlignmentHeads, DecoderState
 from sottovoce.errors import AudioError
-from sottovoce.offline.batch import transcribe_batch
-from sottovoce.offline.longform import transcriber_for, transcription_of
+from sottovoce.offline.longform import transcribe_batch, transcriber_for, transcription_of
 from sottovoce.offline.transcription import FileTranscription, RunControl
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
@@ -96,47 +95,6 @@ def test_a_part_of_packed_speech_keeps_its_times() -> None:
         said = list(transcribe(FakeBackend(PAIRS), TOKENIZER, recording, options, speech_model=Loud()))
     assert said[0].start == pytest.approx(50.0, abs=0.02)
     assert all(50.0 <= one.start < one.end <= 60.02 for one in said)
-
-
-def test_the_prefix_begins_the_first_window_alone() -> None:
-    backend = Listening(script(at(0), HELLO, HELLO, at(2)))
-    decoding = DecodingOptions(language="en", prefix="well")
-    prefix = TOKENIZER.encode(" well")
-    with Recording(rustle(65.0)) as recording:
-        options = TranscribeOptions(decoding=decoding, condition_on_previous_text=False)
-        list(transcribe(backend, TOKENIZER, recording, options))
-    assert [prompt[-1:] == prefix for prompt in backend.prompts] == [True, False, False]
-
-
-def test_a_given_temperature_is_used_alone() -> None:
-    segments, _ = run(
-        PAIRS, rustle(5.0), TranscribeOptions(DecodingOptions("en", temperature=0.7), read_again=False)
-    )
-    assert {segment.temperature for segment in segments} == {0.7}
-    segments, _ = run(
-        PAIRS, rustle(5.0), TranscribeOptions(DecodingOptions("en", best_of=3), read_again=False)
-    )
-    assert {segment.temperature for segment in segments} == {0.0}
-
-
-def test_suppressed_tokens_are_not_written() -> None:
-    decoding = DecodingOptions(language="en", suppress_tokens=(HELLO,))
-    segments, _ = run(PAIRS, rustle(5.0), TranscribeOptions(decoding=decoding))
-    assert HELLO not in [token for segment in segments for token in segment.tokens]
-
-
-def test_the_repetition_penalty_reaches_every_window() -> None:
-    twice = script(at(0), HELLO, HELLO, at(2), at(2))
-    texts = []
-    for penalty in (1.0, 50.0):
-        options = TranscribeOptions(
-            DecodingOptions("en", repetition_penalty=penalty, sample_len=8),
-            FallbackOptions((0.0,)),
-            read_again=False,
-        )
-        texts.append([segment.text for segment in run(twice, rustle(2.0), options)[0]])
-    assert texts[0] == [" hello hello"]
-    assert " hello hello" not in texts[1]
 
 
 def opened(backend: FakeBackend, samples: Samples, control: RunControl | None = None) -> FileTranscription:

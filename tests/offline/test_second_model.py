@@ -23,11 +23,11 @@ from sottovoce.types import Samples, Segment
 from tests.backends.fake import FAKE_DIMS, FakeBackend, Hear, Script, ScriptedToken
 from tests.offline.test_longform import ENGLISH, HELLO, PAIRS, TOKENIZER, WORLD, Loud, at, rustle, script
 
-NEVER = DeferralOptions(logprob=-1e3, compression_ratio=1e3, word=0.0)
+NEVER = DeferralOptions(logprob=-1e3, word=0.0)
 ALWAYS = replace(NEVER, logprob=0.0)
-REPEATED = replace(NEVER, compression_ratio=1.0)
-DOUBTFUL = script(at(0), *[HELLO] * 6, at(3), at(3))
-"""A window whose text repeats itself; it goes on after three seconds."""
+IMPROBABLE = replace(NEVER, logprob=-0.05)
+DOUBTFUL = script(at(0), *[HELLO] * 6, at(3), at(3), language="de")
+"""A window whose text is improbable in English; it goes on after three seconds."""
 SECOND = script(at(0), WORLD, WORLD, at(1), at(1))
 
 
@@ -69,7 +69,7 @@ def test_what_is_sure_is_the_first_models() -> None:
 def test_what_is_in_doubt_is_the_second_models() -> None:
     first = FakeBackend(in_order(PAIRS, DOUBTFUL, PAIRS))
     second = FakeBackend(SECOND)
-    segments, transcription = run(rustle(13.0), first, second, REPEATED)
+    segments, transcription = run(rustle(13.0), first, second, IMPROBABLE)
     assert [(one.start, one.end, one.text.strip()) for one in segments] == [
         (0, 2, "hello"),
         (2, 5, "world"),
@@ -107,7 +107,7 @@ def test_a_word_that_is_improbable_is_read_with_its_segment() -> None:
 def test_a_part_of_a_recording_keeps_its_times() -> None:
     options = replace(ENGLISH, offset_s=10.0, duration_s=8.0)
     first = FakeBackend(in_order(PAIRS, DOUBTFUL, PAIRS))
-    segments, transcription = run(rustle(60.0), first, FakeBackend(SECOND), REPEATED, options)
+    segments, transcription = run(rustle(60.0), first, FakeBackend(SECOND), IMPROBABLE, options)
     starts = [one.start for one in segments]
     assert starts == [10, 12, 15, 16, 17]
     assert transcription.second_s == pytest.approx(3.0)
@@ -129,7 +129,7 @@ def test_an_open_file_is_read_by_both_and_not_copied() -> None:
         sound.writeframes((rustle(60.0) * 1e6).astype(np.int16).tobytes())
     file.seek(0)
     first = FakeBackend(in_order(DOUBTFUL, *[PAIRS] * 20))
-    segments, _ = run(file, first, FakeBackend(SECOND), REPEATED)
+    segments, _ = run(file, first, FakeBackend(SECOND), IMPROBABLE)
     assert [one.start for one in segments][:5] == [0, 1, 2, 3, 5]
     assert segments[-1].end == pytest.approx(60.0, abs=2.5)
 
@@ -141,7 +141,7 @@ def test_tokens_are_those_of_the_first_models_vocabulary() -> None:
         Script(tuple(ScriptedToken(token, 2 * i) for i, token in enumerate(said))),
         dims=replace(FAKE_DIMS, n_vocab=51864),
     )
-    segments, transcription = run(rustle(3.0), FakeBackend(DOUBTFUL), second, REPEATED)
+    segments, transcription = run(rustle(3.0), FakeBackend(DOUBTFUL), second, IMPROBABLE)
     assert [one.text for one in segments] == [" good morning"]
     assert TOKENIZER.decode(segments[0].tokens) == " good morning"
     assert set(segments[0].tokens) <= set(transcription.collect().token_texts)
@@ -151,8 +151,9 @@ def test_a_list_of_languages_is_followed_by_the_first() -> None:
     """The second reads each stretch in the language that the first found there."""
     decoding = replace(ENGLISH.decoding, language=None, allowed_languages=("en", "de"))
     options = TranscribeOptions(decoding=decoding, follow_languages=True, read_again=False)
-    first, second = FakeBackend(in_order(DOUBTFUL, DOUBTFUL, Script())), FakeBackend(SECOND)
-    segments, _ = run(rustle(3.0), first, second, REPEATED, options)
+    english = script(at(0), *[HELLO] * 6, at(3), at(3))
+    first, second = FakeBackend(in_order(english, english, Script())), FakeBackend(SECOND)
+    segments, _ = run(rustle(3.0), first, second, ALWAYS, options)
     assert {(one.text, one.language) for one in segments} == {(" world world", "en")}
 
 

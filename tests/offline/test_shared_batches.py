@@ -7,7 +7,6 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import pytest
 
 from sottovoce.audio.recording import Recording
@@ -22,7 +21,6 @@ from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.types import EncoderOutput, Features, Samples, Segment
 from tests.backends.fake import FakeBackend
-from tests.decoding import rig
 from tests.offline.test_longform import ENGLISH, TOKENIZER, rustle
 from tests.offline.test_recordings import MINUTE, Listening
 
@@ -72,26 +70,6 @@ def test_those_who_wait_share_batches(encodes_together: bool) -> None:
     assert max(backend.batches) == (4 if encodes_together else 1)
 
 
-def test_the_text_beside_others_is_that_alone() -> None:
-    backend, tokenizer = rig.backend(n_text_ctx=32, n_audio_ctx=200), rig.tokenizer()
-    options = TranscribeOptions(
-        DecodingOptions("en", sample_len=6),
-        FallbackOptions((0.0, 0.4), logprob_threshold=-3.0, no_speech_threshold=None),
-        word_timestamps=True,
-        read_again=False,
-    )
-    generator = np.random.default_rng(1)
-    sources = [generator.normal(0, 0.1, 16000 * n).astype(np.float32) for n in (9, 5, 7)]
-    executor = BatchingExecutor(backend, Batching(files=3, encodes_files_together=True))
-    found = all_of(executor, [opened(backend, one, options, tokenizer) for one in sources])
-    alone = [list(opened(backend, one, options, tokenizer)) for one in sources]
-    told = [[(s.text, s.start, s.end, s.temperature) for s in one] for one in alone]
-    assert [
-        [(s.text, s.start, s.end, s.temperature) for s in one] for one in found if isinstance(one, list)
-    ] == told
-    assert any(told)
-
-
 def test_other_options_are_decoded_in_batches_of_their_own() -> None:
     backend = FakeBackend(MINUTE)
 
@@ -106,22 +84,6 @@ def test_other_options_are_decoded_in_batches_of_their_own() -> None:
     assert key(ENGLISH) == key(replace(ENGLISH, decoding=DecodingOptions("de")))
     assert key(ENGLISH) != key(replace(ENGLISH, decoding=DecodingOptions("en", beam_size=2)))
     assert key(ENGLISH) != key(replace(ENGLISH, fallback=FallbackOptions((0.0, 0.5))))
-
-
-def test_a_recording_that_fails_harms_no_other() -> None:
-    class Poisoned(FakeBackend):
-        def encode(self, features: Features) -> EncoderOutput:
-            if float(features.mel[..., :100].mean(dim=(1, 2)).max()) > 0.5:
-                raise RuntimeError("out of memory")
-            return super().encode(features)
-
-    backend = Poisoned(MINUTE)
-    loud = np.random.default_rng(0).normal(0, 0.1, 16000 * 40).astype(np.float32)
-    recordings = [opened(backend, one) for one in (rustle(40.0), loud, rustle(70.0))]
-    executor = BatchingExecutor(backend, Batching(files=3, encodes_files_together=True))
-    found = all_of(executor, recordings)
-    assert isinstance(found[1], RuntimeError)
-    assert [len(one) for one in found if isinstance(one, list)] == [2, 3]
 
 
 def test_a_recording_that_is_closed_is_not_worked_for() -> None:

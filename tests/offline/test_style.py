@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from sottovoce.decoding.prompt import context_tokens
 from sottovoce.engine.calls import ModelCall
 from sottovoce.errors import OptionError
-from sottovoce.offline.segment_generator import SegmentGenerator
 from sottovoce.offline.style import clean_segment, in_style
 from sottovoce.offline.transcriber import TranscriptionState
+from sottovoce.offline.transcription import SegmentGenerator
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.transcribe import VERBATIM_LOOPS, TranscribeOptions

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sottovoce.audio.recording import Recording
-from sottovoce.offline.packing import Piece
+from sottovoce.offline.pieces import Piece
 from sottovoce.offline.unread import (
     covered_by_word,
     in_halves,

@@ -1,4 +1,6 @@
-"""Live speech of people: as right as the file, soon, in its language; and nothing where nobody speaks."""
+"""Live speech of people: as right as the file, soon, in its language; nothing where nobody speaks; and
+its English by Whisper itself.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from sottovoce.evaluation.latency import run_live, word_latencies
 from sottovoce.evaluation.wer import ScoredUtterance, score
 from sottovoce.language.probe import LanguageProbe
 from sottovoce.models.checkpoint.base import Checkpoint
-from sottovoce.types import SAMPLE_RATE
+from sottovoce.translation.live_translator import LiveTranslation, LiveTranslator
+from sottovoce.translation.whisper_translate import N_NEW_WORDS, WhisperTranslator
+from sottovoce.types import SAMPLE_RATE, Event, Final
 from tests.real.conftest import EXAMPLES, people, usual_model
 
 pytestmark = [pytest.mark.real_weights, pytest.mark.slow]
@@ -97,3 +101,41 @@ def test_nothing_is_said_where_nobody_speaks(model: Model, kind: str) -> None:
 def test_an_english_model_says_nothing_in_noise(tiny_en: Checkpoint) -> None:
     noise = np.random.default_rng(1).normal(0.0, 0.05, 20 * SAMPLE_RATE).astype(np.float32)
     assert run_live(usual_model(tiny_en).session(vad=False), noise, chunk_s=0.5).text == ""
+
+
+def beside(model: Model, name: str, languages: list[str]) -> tuple[list[Event], list[LiveTranslation]]:
+    """Events of a clip as it is spoken, and what they say in English."""
+    audio = load_audio(str(EXAMPLES / f"{name}.flac"))
+    session, translator = model.session(languages), WhisperTranslator(model)
+    live = LiveTranslator(translator, N_NEW_WORDS)
+    events: list[Event] = []
+    told: list[LiveTranslation] = []
+    for at in range(0, len(audio) + SAMPLE_RATE, SAMPLE_RATE):
+        piece = audio[at : at + SAMPLE_RATE]
+        translator.push(piece)
+        new = session.push(piece) if len(piece) else session.close()
+        events += new
+        told += [one for event in new for one in live.take(event)]
+    return events, told
+
+
+def test_english_stands_beside_german(model: Model) -> None:
+    events, told = beside(model, "de", ["de"])
+    said = " ".join(event.text for event in events if isinstance(event, Final))
+    english = " ".join(one.text for one in told if one.is_final)
+    assert "nicht fair" in said
+    assert "fair" not in english.replace("not fair", "")
+    assert "it was not fair" in english.lower()
+
+
+def test_of_several_languages_english_alone_stays(model: Model) -> None:
+    events, told = beside(model, "mixed", ["en", "de", "pt"])
+    finals = {event.utterance: event for event in events if isinstance(event, Final)}
+    whole = {one.utterance: one.text for one in told if one.is_final}
+    assert list(whole) == list(finals)
+    assert {final.language for final in finals.values()} == {"en", "de", "pt"}
+    for number, final in finals.items():
+        assert (whole[number] == final.text.strip()) == (final.language == "en")
+    german = " ".join(whole[number] for number, final in finals.items() if final.language == "de").lower()
+    assert "contact" in german
+    assert "describe" in german

@@ -1,4 +1,5 @@
-"""What fewer bits, batches and silence cut away cost in words, against float32 read window by window.
+"""Fewer bits, batches and cut silence cost few words against float32 read window by window; a format of
+weights costs none.
 
 The clips report and chose nothing, the allowance is a round number.
 """
@@ -17,6 +18,8 @@ from sottovoce.audio.io import load_audio
 from sottovoce.backends.registry import BACKENDS, choose_number_format
 from sottovoce.evaluation.wer import ScoredUtterance, score
 from sottovoce.models.checkpoint.base import Checkpoint
+from sottovoce.models.checkpoint.convert import write_checkpoint
+from sottovoce.models.load import open_checkpoint
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.types import Samples
 from tests.real.conftest import model_of, people
@@ -82,3 +85,41 @@ def test_a_setting_costs_few_words(
     language, dtype, options = SETTINGS[setting]
     found = errors(model_of(base, dtype), recordings[language], options)
     assert found <= reference_errors[language] + ALLOWED
+
+
+FORMATS = {"base.pt": "pt", "base-hf": "hf", "ggml-base.bin": "ggml", "base-ct2": "ct2"}
+
+
+def text_of(checkpoint: Checkpoint, english: Path) -> str:
+    segments = model_of(checkpoint).transcribe(load_audio(english), language="en", word_timestamps=True)
+    return "|".join(f"{w.start:.2f}{w.word}" for s in segments for w in s.words or ())
+
+
+@pytest.fixture(scope="module")
+def english(data: Path | None) -> Path:
+    return people(data, "en", 1)[0].file
+
+
+@pytest.fixture(scope="module")
+def half(base: Checkpoint) -> Checkpoint:
+    """The weights as OpenAI gives them: in half precision, which every format holds without loss."""
+    tensors = {name: tensor.half().float() for name, tensor in base.tensors.items()}
+    return Checkpoint("base", base.dims, tensors, base.alignment_heads)
+
+
+@pytest.fixture(scope="module")
+def expected(half: Checkpoint, english: Path) -> str:
+    return text_of(half, english)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_format_keeps_every_weight_and_so_the_text(
+    half: Checkpoint, expected: str, english: Path, tmp_path: Path, name: str
+) -> None:
+    write_checkpoint(half, tmp_path / name, FORMATS[name], "float16")
+    again = open_checkpoint(tmp_path / name)
+    kept = {tensor: values.float() for tensor, values in again.tensors.items()}
+    differing = [one for one, values in half.tensors.items() if not torch.equal(values, kept[one])]
+    assert differing == []
+    heads = again.alignment_heads or half.alignment_heads
+    assert text_of(Checkpoint("base", again.dims, again.tensors, heads), english) == expected

@@ -112,7 +112,7 @@ def test_every_api_of_files_has_what_is_in_doubt_read_again(nano: Model, tmp_pat
 
 
 def test_what_is_sure_stays_the_drafts(nano: Model) -> None:
-    second, sure = SecondBackend(), DeferralOptions(logprob=-1e3, compression_ratio=1e3, word=0.0)
+    second, sure = SecondBackend(), DeferralOptions(logprob=-1e3, word=0.0)
     alone = nano.transcribe(CLIPS / "en.flac", language="en", beam_size=5).collect().text
     with both(nano, second, sure) as server:
         assert openai(server) == alone.strip()

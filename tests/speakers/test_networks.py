@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from sottovoce.audio.io import load_audio
 from sottovoce.errors import CheckpointError, ModelNotFoundError, SottovoceError
 from sottovoce.models.sources import package_index
-from sottovoce.models.sources.base import SourceError
+from sottovoce.models.sources.find import SourceError
 from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.speakers import networks, weights
 from sottovoce.speakers.choose import load_voice_encoder

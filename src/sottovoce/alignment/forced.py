@@ -34,7 +34,7 @@ from sottovoce.decoding.ctc.state import token_times
 from sottovoce.errors import OptionError
 from sottovoce.models.ctc_head import CtcHead
 from sottovoce.offline.longform import transcriber_for, transcription_of
-from sottovoce.offline.words import cut_at_sentence_ends, merge_punctuation, usual_duration
+from sottovoce.offline.segments import cut_at_sentence_ends, merge_punctuation, usual_duration
 from sottovoce.options.align import AlignOptions
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions

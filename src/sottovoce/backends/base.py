@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from sottovoce.errors import OptionError
+from sottovoce.models.dims import EXACT as EXACT
 from sottovoce.models.dims import AlignmentHeads as AlignmentHeads
+from sottovoce.models.dims import EncoderMode as EncoderMode
 from sottovoce.models.dims import ModelDims as ModelDims
-from sottovoce.models.encoder_mode import EXACT as EXACT
-from sottovoce.models.encoder_mode import EncoderMode as EncoderMode
 from sottovoce.types import EncoderOutput, Features, StepOutput
 
 

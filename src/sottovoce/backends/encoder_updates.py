@@ -11,7 +11,7 @@ import torch
 from sottovoce.audio.mel import normalize
 from sottovoce.backends.base import IncrementalWindow, ModelDims
 from sottovoce.errors import OptionError
-from sottovoce.models.encoder_mode import EncoderMode, Padding, frames_of
+from sottovoce.models.dims import EncoderMode, Padding, frames_of
 from sottovoce.models.incremental_encoder import EncoderUpdate, FrameCache
 from sottovoce.types import Features
 

@@ -26,12 +26,10 @@ from sottovoce.backends.encoder_updates import (
     update_of,
 )
 from sottovoce.backends.kernels import WIDEST_HEAD
-from sottovoce.models.attention import KeysValues
 from sottovoce.models.checkpoint.base import Checkpoint
-from sottovoce.models.dims import ModelDims, upper_half_heads
-from sottovoce.models.encoder_mode import default_encoder_mode
+from sottovoce.models.dims import ModelDims, default_encoder_mode, upper_half_heads
 from sottovoce.models.incremental_encoder import EncoderUpdate
-from sottovoce.models.linear import pack
+from sottovoce.models.layers import KeysValues, pack
 from sottovoce.models.whisper import AudioEncoder, TextDecoder, Whisper, stays_float32
 from sottovoce.threads import n_threads
 from sottovoce.types import EncoderOutput, Features

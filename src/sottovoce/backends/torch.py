@@ -38,7 +38,6 @@ from sottovoce.backends.encoder_updates import (
     update_of,
 )
 from sottovoce.errors import OptionError
-from sottovoce.models.attention import KeysValues
 from sottovoce.models.caches import (
     AudioContext,
     CacheShape,
@@ -52,9 +51,9 @@ from sottovoce.models.caches import (
     first_token_logits,
 )
 from sottovoce.models.checkpoint.base import TAIL_S, Checkpoint
-from sottovoce.models.dims import upper_half_heads
-from sottovoce.models.encoder_mode import default_encoder_mode
+from sottovoce.models.dims import default_encoder_mode, upper_half_heads
 from sottovoce.models.incremental_encoder import EncoderKvCache, WindowUpdate, encode_incremental
+from sottovoce.models.layers import KeysValues
 from sottovoce.models.whisper import Whisper, whisper_from_tensors
 from sottovoce.types import EncoderOutput, Features, StepOutput
 

@@ -189,8 +189,7 @@ def _beginning(file: str, seconds: float) -> Samples:
 def _check(choices: Iterable[tuple[str | None, ...]], given: Mapping[str, Any]) -> None:
     """Look for all models, number formats and runtimes before any of them is measured."""
     from sottovoce.backends.registry import AUTO, check_runtime, choose_device, choose_number_format
-    from sottovoce.models.sources.base import Sources
-    from sottovoce.models.sources.find import resolve
+    from sottovoce.models.sources.find import Sources, resolve
 
     device = choose_device(given["device"])
     folder = given["model_dir"]

@@ -13,13 +13,11 @@ from rich.console import Console
 from rich.table import Table
 
 from sottovoce.models.checkpoint.kinds import KINDS, kind_by_name, require_ggml_name
-from sottovoce.models.sources.base import Source, Sources
-from sottovoce.models.sources.find import cached, resolve
+from sottovoce.models.sources.find import Source, Sources, cached, resolve
 from sottovoce.models.sources.names import LICENCE, NANO, REPOSITORIES, list_models
 
 if TYPE_CHECKING:
-    from sottovoce.models.checkpoint.base import Checkpoint
-    from sottovoce.models.checkpoint.loss import QuantizationLoss
+    from sottovoce.models.checkpoint.base import Checkpoint, QuantizationLoss
 
 
 @click.group()

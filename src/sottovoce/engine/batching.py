@@ -40,7 +40,7 @@ from sottovoce.engine.calls import (
 )
 from sottovoce.engine.executor import batch_key, run_batch, threads_of
 from sottovoce.errors import OptionError
-from sottovoce.models.encoder_mode import frames_of
+from sottovoce.models.dims import frames_of
 
 log = logging.getLogger(__name__)
 FILE_SHARE = 0.1

@@ -19,8 +19,7 @@ from torch import Tensor
 from sottovoce.audio.mel import SILENCE_LOG_MEL, window_features
 from sottovoce.backends.base import Backend, EncoderMode, IncrementalWindow
 from sottovoce.errors import OptionError
-from sottovoce.language.smoothing import Posterior
-from sottovoce.language.switching import allowed_indices
+from sottovoce.language.switching import Posterior, allowed_indices
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, EncoderOutput
 
@@ -172,7 +171,6 @@ class LanguageProbe:
         return rows.step(tokens, positions, vocabulary=self._rows).logits.float()
 
     def _n_columns(self, log_mels: Sequence[Tensor]) -> int:
-        """Return the number of log-mel frames that stretches are padded to."""
         tail_s = min(TAIL_S, self._backend.tail_s)
         longest = max(log_mel.shape[1] for log_mel in log_mels) + round(tail_s * MELS_PER_SECOND)
         return min(longest + longest % 2, 2 * self._backend.dims.n_audio_ctx)

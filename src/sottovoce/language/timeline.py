@@ -13,8 +13,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sottovoce.language.probe import ProbedLanguage
-from sottovoce.language.smoothing import Posterior, SmoothingOptions, carried_on, change_point
-from sottovoce.language.switching import Hysteresis, Switch, SwitchOptions
+from sottovoce.language.switching import (
+    Hysteresis,
+    Posterior,
+    SmoothingOptions,
+    Switch,
+    SwitchOptions,
+    carried_on,
+    change_point,
+    transition_matrix,
+)
 
 HISTORY_S = 60.0
 LOOK_BACK_S = 10.0
@@ -105,13 +113,11 @@ class LanguageTimeline:
 
     @property
     def current(self) -> str | None:
-        """The language in use; None before the first is known."""
         index = self._hysteresis.current
         return None if index is None else self._languages[index]
 
     @property
     def likeliest(self) -> str:
-        """The most probable language now."""
         return self._languages[int(self._belief.argmax())]
 
     @property
@@ -176,7 +182,7 @@ class LanguageTimeline:
         self._after_pause = True
         current, n = self._hysteresis.current, len(self._languages)
         if current is not None:
-            self._prior = self._belief_in(current, 1.0 - self._smoothing.renewal)
+            self._prior = transition_matrix(n, 1.0 - self._smoothing.renewal)[current]
         else:
             self._prior = np.full(n, 1.0 / n)
         self._belief = self._prior
@@ -244,7 +250,7 @@ class LanguageTimeline:
         self._after_pause = self._after_pause and at_s == self._floor_s
         self._floor_s = at_s
         if switch.source is not None:
-            self._prior = self._belief_in(switch.target, SWITCH_BELIEF)
+            self._prior = transition_matrix(len(self._languages), SWITCH_BELIEF)[switch.target]
             self._belief = self._prior
         source = None if switch.source is None else self._languages[switch.source]
         change = LanguageChange(source, self._languages[switch.target], at_s, switch.confirmed_s)
@@ -254,7 +260,6 @@ class LanguageTimeline:
         return change
 
     def _change_point(self, source: int, target: int) -> float:
-        """Return the time (s) of the best split: between the middles of the two stretches around it."""
         frames = self._recent()
         if not frames:
             return self._floor_s
@@ -273,12 +278,3 @@ class LanguageTimeline:
             return []
         earliest = max(self._floor_s, self._frames[-1].end_s - LOOK_BACK_S)
         return [frame for frame in self._frames if frame.centre_s >= earliest]
-
-    def _belief_in(self, language: int, probability: float) -> Posterior:
-        """Return a belief (L,) with this probability of a language, the rest even."""
-        n = len(self._languages)
-        if n == 1:
-            return np.ones(1)
-        belief = np.full(n, (1.0 - probability) / (n - 1))
-        belief[language] = probability
-        return belief

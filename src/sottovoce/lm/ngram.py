@@ -32,7 +32,7 @@ from sottovoce.lm.arpa import ArpaFile, ArpaNgrams, read_arpa
 from sottovoce.lm.automata import BackoffTable, KeyTable, automaton_of, backoff_table
 from sottovoce.lm.base import Automaton, Bools, Floats, Ints
 from sottovoce.models.checkpoint.writing import as_os_error, whole_file
-from sottovoce.models.sources.cache import cache_root
+from sottovoce.models.sources.package_index import cache_root
 from sottovoce.text.normalize import composed, indexed_by_form
 
 logger = logging.getLogger(__name__)

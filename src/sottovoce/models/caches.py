@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sottovoce.models.attention import KeysValues, MultiHeadAttention, attend, head_weights
 from sottovoce.models.dims import AlignmentHeads
+from sottovoce.models.layers import KeysValues, MultiHeadAttention, attend, head_weights
 from sottovoce.models.whisper import TextDecoder
 
 FIRST_CAPACITY = 32
@@ -74,7 +74,6 @@ class DecoderCache:
         return buffer[0, :, :, :end], buffer[1, :, :, :end]
 
     def advance(self, n_new: int) -> None:
-        """Count `n_new` positions as read."""
         self.n_tokens += n_new
 
     def reorder(self, rows: Tensor) -> None:
@@ -91,7 +90,6 @@ class DecoderCache:
         self.n_tokens = min(self.n_tokens, n_tokens)
 
     def fork(self) -> DecoderCache:
-        """Return an independent copy."""
         copy = object.__new__(DecoderCache)
         copy._buffers = [buffer[:, :, :, : self.n_tokens].clone() for buffer in self._buffers]
         copy.left_padding = self.left_padding
@@ -279,7 +277,6 @@ class RowKvCache:
         return written[:1, :, :end], written[1:, :, :end]
 
     def advance(self, n_new: int) -> None:
-        """Count `n_new` positions as read."""
         self.n_tokens += n_new
 
     def cut(self, n_tokens: int) -> None:
@@ -296,7 +293,6 @@ class RowKvCache:
         return other
 
     def copy(self) -> RowKvCache:
-        """Return an independent copy."""
         other = object.__new__(RowKvCache)
         other._buffer = self._with_room(self._buffer.shape[3])
         other.n_tokens = self.n_tokens

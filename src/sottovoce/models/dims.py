@@ -1,9 +1,25 @@
-"""A model's dimensions and alignment heads, as plain numbers."""
+"""A model's dimensions, alignment heads and encoder modes, as plain numbers: no tensor and no network is
+needed here.
+
+Encoder modes: how a window of growing audio is padded, and which frames an update computes anew. Real
+Whisper was trained on windows of 30 s that end in silence. Its encoder rests attention on a few frames of
+that silence, the same ones whatever the speech before them (their normalised states are a fifth as long
+as others'): padding may be made sparse as long as these anchors are there. The modes of published models
+at the end were measured with `benchmarks/live/encoder.py`, whose `--anchors` finds the frames; the table
+is in docs/streaming.md.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
 from typing import TypeAlias
+
+from sottovoce.errors import OptionError
+from sottovoce.types import FRAMES_PER_SECOND
 
 AlignmentHeads: TypeAlias = tuple[tuple[int, int], ...]
 """(decoder layer, head) pairs."""
@@ -38,3 +54,154 @@ def upper_half_heads(dims: ModelDims) -> AlignmentHeads:
     """Return every head of the upper half of the decoder, used when a checkpoint names no alignment heads."""
     layers = range(dims.n_text_layer // 2, dims.n_text_layer)
     return tuple((layer, head) for layer in layers for head in range(dims.n_text_head))
+
+
+FULL_WINDOW_S = 30.0
+"""Seconds of Whisper's window, the largest value of every duration here."""
+NEAR_FRAMES = 10
+"""Frames of padding right behind the audio that are all computed, however sparse the rest is."""
+BESIDE_ANCHOR = 2
+"""Frames this close to an anchor attract attention too: never pick one to represent a block of padding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """The frames of padding that are computed behind the audio.
+
+    n_near: frames right behind the audio. places: positions in the window of single frames further on,
+    ascending. counts: how many frames of padding each of these represents.
+    """
+
+    n_near: int
+    places: tuple[int, ...] = ()
+    counts: tuple[int, ...] = ()
+
+    @property
+    def n_frames(self) -> int:
+        return self.n_near + len(self.places)
+
+    def log_weights(self, n_before: int) -> list[float] | None:
+        """Return what is added to the attention logits of n_before frames of audio and this padding.
+
+        None adds nothing.
+        """
+        if not self.places:
+            return None
+        return [0.0] * (n_before + self.n_near) + [math.log(count) for count in self.counts]
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderMode:
+    """How a window of growing audio is encoded. Which modes a checkpoint bears is stored with it.
+
+    tail_s: seconds of padding behind the audio; None: up to the full window.
+    stride: beyond the first `NEAR_FRAMES` of padding one frame in `stride` is computed and weighted as that
+        many in every attention; 1: all are computed.
+    anchors: positions, ascending, of frames that attention rests on where they are padding; sparse padding
+        computes each of them.
+    bucket_s: the audio is padded to a multiple of this, so that few shapes occur; 0: not at all.
+    recompute_s: seconds of the newest audio that an update computes anew, against cached older frames;
+        None: an update computes everything.
+    refresh_s: seconds by which the audio may grow before the padding behind it is computed anew.
+    level_drift: change of the loudest value, in log10 units, from the one that cached frames were normalised
+        with, above which everything is computed anew.
+
+    Raises: OptionError for numbers out of range.
+    """
+
+    tail_s: float | None = None
+    stride: int = 1
+    anchors: tuple[int, ...] = ()
+    bucket_s: float = 0.0
+    recompute_s: float | None = None
+    refresh_s: float = 2.0
+    level_drift: float = 0.5
+
+    def __post_init__(self) -> None:
+        _check_range("tail_s", self.tail_s, 0.0)
+        _check_range("bucket_s", self.bucket_s, 0.0)
+        _check_range("recompute_s", self.recompute_s, 1.0 / FRAMES_PER_SECOND)
+        _check_range("refresh_s", self.refresh_s, 0.0)
+        if self.stride < 1:
+            raise OptionError(f"stride: expected at least 1 frame, got {self.stride}")
+        if list(self.anchors) != sorted(set(self.anchors)) or any(place < 0 for place in self.anchors):
+            raise OptionError(f"anchors: expected places that rise from 0 or later, got {self.anchors}")
+        if not self.level_drift >= 0.0:
+            raise OptionError(f"level_drift: expected 0 or more, got {self.level_drift}")
+
+    @property
+    def has_sparse_padding(self) -> bool:
+        """Whether padding reaches to the full window and only some of its frames are computed."""
+        return self.stride > 1 and self.tail_s is None
+
+    def whole(self) -> EncoderMode:
+        """Return the mode that fills the window alike and computes everything at every update."""
+        return EncoderMode(self.tail_s, self.stride, self.anchors, self.bucket_s)
+
+    def padding(self, n_content: int, n_full: int) -> Padding:
+        """Lay out the padding behind n_content encoder frames of audio; n_full: frames of the full window."""
+        end = self._end(n_content, n_full)
+        if self.stride == 1:
+            return Padding(end - n_content)
+        near = min(end, n_content + NEAR_FRAMES)
+        counts = _sparse_frames(near, end, self.stride, self.anchors)
+        places = tuple(sorted(counts))
+        return Padding(near - n_content, places, tuple(counts[place] for place in places))
+
+    def _end(self, n_content: int, n_full: int) -> int:
+        if self.tail_s is None:
+            return n_full
+        bucket = max(1, frames_of(self.bucket_s))
+        return min(n_full, -(-n_content // bucket) * bucket + frames_of(self.tail_s))
+
+
+@lru_cache(maxsize=256)
+def _sparse_frames(start: int, end: int, stride: int, anchors: tuple[int, ...]) -> Mapping[int, int]:
+    own = {place for place in anchors if start <= place < end}
+    beside = {place + step for place in own for step in range(-BESIDE_ANCHOR, BESIDE_ANCHOR + 1)}
+    others = [place for place in range(start, end) if place not in own]
+    counts = dict.fromkeys(own, 1)
+    for first in range(0, len(others), stride):
+        cell = others[first : first + stride]
+        free = [place for place in cell if place not in beside] or cell
+        counts[free[len(free) // 2]] = len(cell)
+    return MappingProxyType(counts)
+
+
+def frames_of(seconds: float) -> int:
+    return round(seconds * FRAMES_PER_SECOND)
+
+
+def _check_range(name: str, value: float | None, least: float) -> None:
+    if value is not None and not least <= value <= FULL_WINDOW_S:
+        raise OptionError(f"{name}: expected {least:g} to {FULL_WINDOW_S:g} seconds, got {value}")
+
+
+EXACT = EncoderMode()
+"""The full window, as Whisper was trained."""
+
+# fmt: off
+BASE_ANCHORS = (
+    110, 174, 175, 231, 232, 247, 248, 256, 297, 305, 311, 312, 313, 319, 320, 361, 362, 363, 378,
+    384, 457, 458, 530, 531, 538, 539, 579, 580, 588, 594, 595, 683, 733, 734, 798, 1024, 1025,
+    1032, 1033, 1243, 1250, 1371, 1372, 1380, 1445, 1446, 1452, 1453, 1477, 1493, 1494,
+)
+# fmt: on
+"""Anchors of OpenAI's `base`: padding that attention rests on in a fifth of development clips or more."""
+
+DENSE = EncoderMode(tail_s=5.0, recompute_s=3.5, refresh_s=0.0)
+"""A mode that every Whisper bears: all of 5 s of padding is computed."""
+BASE = EncoderMode(stride=30, anchors=BASE_ANCHORS, recompute_s=3.5, refresh_s=0.0)
+"""Closer to a full window than 5 s of dense padding. A stride of 60, or 2 s to recompute, fails on some
+clips.
+"""
+
+PUBLISHED_MODES = MappingProxyType({(6, 512, 51865): BASE})
+"""(Encoder layers, width, size of the vocabulary) to the mode."""
+
+
+def default_encoder_mode(dims: ModelDims) -> EncoderMode:
+    """Return the mode of the published model that has these dimensions, or `DENSE`, which any Whisper
+    bears.
+    """
+    return PUBLISHED_MODES.get((dims.n_audio_layer, dims.n_audio_state, dims.n_vocab), DENSE)

@@ -15,17 +15,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sottovoce.models.attention import KeysValues
+from sottovoce.models.layers import KeysValues
 from sottovoce.models.whisper import AudioEncoder, Whisper
 
 
 class FrameCache(Protocol):
-    """What a runtime keeps of encoder frames; immutable, so that sessions may share it."""
+    """Cached encoder frames of a runtime; immutable, so that sessions may share it."""
 
     @property
-    def n_frames(self) -> int:
-        """Number of frames."""
-        ...
+    def n_frames(self) -> int: ...
 
 
 Frames = TypeVar("Frames", bound=FrameCache)
@@ -33,7 +31,7 @@ Frames = TypeVar("Frames", bound=FrameCache)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncoderUpdate(Generic[Frames]):
-    """What is computed of one window: encoder frames [start, end), and single frames of padding beyond.
+    """The part of one window to compute: encoder frames [start, end), and single frames of padding beyond.
 
     mel: (n_mels, n) normalised, of the whole window; 0.0 is assumed beyond it. ends: the window, and so the
         convolutions, end at `end`. places: positions of the single frames; padding surrounds each.
@@ -53,7 +51,6 @@ class EncoderUpdate(Generic[Frames]):
 
     @property
     def n_frames(self) -> int:
-        """Number of frames computed."""
         return self.end - self.start + len(self.places)
 
     @property
@@ -162,7 +159,6 @@ def _cross(layer: int) -> Callable[[EncoderKvCache], KeysValues]:
 
 
 def _row(pair: KeysValues, row: int) -> KeysValues:
-    """One row of a batch, over the same memory."""
     return pair[0][row : row + 1], pair[1][row : row + 1]
 
 

@@ -1,5 +1,10 @@
-"""Read a model by name or path, in any format, recognised by content and never by name; alignment heads
-of the published models.
+"""Read a model by name or path, in any format, recognised by content and never by name; the bundled model
+`nano`; alignment heads of the published models.
+
+`nano` is a compact safetensors file made into a full checkpoint, and back: the file keeps float16, leaves
+out what can be computed, and stores only the vocabulary rows that were trained; all others share one
+embedding, which never wins. What nano is and how it was made: docs/nano.md. It is a toy for install
+checks, tests and demos.
 
 Alignment heads are heads whose cross-attention follows the speech. Source: the masks in openai-whisper
 20250625, `whisper/__init__.py` (gzip under base85), written out here as (decoder layer, head) pairs;
@@ -8,22 +13,181 @@ whisper.cpp's `g_aheads_*` are the same.
 
 from __future__ import annotations
 
+import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import MappingProxyType
 
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
 from sottovoce.errors import CheckpointError, cause_of
-from sottovoce.models.checkpoint.base import Checkpoint
+from sottovoce.models.checkpoint.base import Checkpoint, CtcWeights, check_dims, validated
 from sottovoce.models.checkpoint.ctranslate2 import MODEL, N_HEAD, is_model_head, read_ctranslate2
 from sottovoce.models.checkpoint.ggml import MAGIC, read_ggml
 from sottovoce.models.checkpoint.huggingface import has_weights, read_huggingface
-from sottovoce.models.checkpoint.openai import read_openai
+from sottovoce.models.checkpoint.openai import dims_from_mapping, read_openai
+from sottovoce.models.checkpoint.writing import whole_file
 from sottovoce.models.ctc_head import ctc_head_of
-from sottovoce.models.dims import AlignmentHeads, ModelDims
-from sottovoce.models.nano import is_compact, read_compact
-from sottovoce.models.sources.base import Sources
-from sottovoce.models.sources.find import local_path, resolve
+from sottovoce.models.dims import AlignmentHeads, EncoderMode, ModelDims
+from sottovoce.models.sources.find import Sources, local_path, resolve
+from sottovoce.models.sources.names import NANO_ASSET
+from sottovoce.models.whisper import sinusoids
+
+ASSET = NANO_ASSET
+METADATA_KEY = "sottovoce"
+TAIL_S = 0.0
+"""nano was trained on windows that end with the speech."""
+ENCODER_MODE = EncoderMode(tail_s=TAIL_S, bucket_s=0.5)
+"""Everything is computed at every update: its encoder is small."""
+EMBEDDING = "decoder.token_embedding"
+POSITIONS = "encoder.positional_embedding"
+CTC = "ctc_head"
+
+
+def is_compact(path: Path) -> bool:
+    """Return whether a safetensors file is in the compact form."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return METADATA_KEY in (file.metadata() or {})
+    except (SafetensorError, OSError):
+        return False
+
+
+def read_compact(path: Path = ASSET) -> Checkpoint:
+    """Read a compact file; embeddings are spread over the whole vocabulary again.
+
+    Raises: CheckpointError for a file that is damaged or of other shapes.
+    """
+    source = str(path)
+    metadata, tensors = _load(path)
+    dims = dims_from_mapping(metadata.get("dims"), source)
+    check_dims(dims, source)
+    tokens = _integers(metadata.get("token_ids"), "token_ids", source)
+    tensors[f"{EMBEDDING}.weight"] = _spread(tensors, tokens, dims, source)
+    tensors[POSITIONS] = sinusoids(dims.n_audio_ctx, dims.n_audio_state)
+    checkpoint = Checkpoint(
+        name=str(metadata.get("name", path.stem)),
+        dims=dims,
+        ctc_head=_ctc_weights(metadata, tensors, source),
+        tensors=tensors,
+        alignment_heads=_stored_heads(metadata.get("alignment_heads"), source),
+        trained_tokens=tokens,
+        languages=_strings(metadata.get("languages"), "languages", source),
+        tail_s=TAIL_S,
+        encoder_mode=ENCODER_MODE,
+    )
+    return validated(checkpoint, source)
+
+
+def compact_languages(path: Path = ASSET) -> tuple[str, ...] | None:
+    """Read the languages that a compact file was trained on from its header; None: those of its vocabulary.
+
+    Raises: CheckpointError for a file that cannot be read.
+    """
+    source = str(path)
+    return _strings(_load(path, with_tensors=False)[0].get("languages"), "languages", source)
+
+
+def save_compact(checkpoint: Checkpoint, path: Path) -> None:
+    """Write the compact form; all rows outside `trained_tokens` are stored as one.
+
+    Raises: CheckpointError for a checkpoint whose `trained_tokens` is None.
+    """
+    tokens = checkpoint.trained_tokens
+    if tokens is None:
+        raise CheckpointError(f"{checkpoint.name}: trained_tokens is unknown, the compact form needs it")
+    tensors = {name: tensor for name, tensor in checkpoint.tensors.items() if name != POSITIONS}
+    table = tensors.pop(f"{EMBEDDING}.weight")
+    unused = sorted(set(range(table.shape[0])) - set(tokens))
+    tensors[f"{EMBEDDING}.rows"] = table[list(tokens)]
+    tensors[f"{EMBEDDING}.unused"] = table[unused[0]] if unused else torch.zeros_like(table[0])
+    metadata: dict[str, object] = {
+        "name": checkpoint.name,
+        "dims": asdict(checkpoint.dims),
+        "alignment_heads": checkpoint.alignment_heads,
+        "languages": checkpoint.languages,
+        "token_ids": tokens,
+    }
+    if checkpoint.ctc_head is not None:
+        if checkpoint.ctc_head.convolutions:
+            raise CheckpointError(f"{checkpoint.name}: the compact form keeps linear CTC heads alone")
+        metadata |= {"ctc_vocab": checkpoint.ctc_head.labels, "ctc_blank": checkpoint.ctc_head.blank}
+        tensors |= {f"{CTC}.weight": checkpoint.ctc_head.weight, f"{CTC}.bias": checkpoint.ctc_head.bias}
+    halves = {name: tensor.to(torch.float16).contiguous() for name, tensor in tensors.items()}
+    with whole_file(path) as unfinished:
+        save_file(halves, unfinished, metadata={METADATA_KEY: json.dumps(metadata)})
+
+
+def _load(path: Path, *, with_tensors: bool = True) -> tuple[dict[str, object], dict[str, Tensor]]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = json.loads((file.metadata() or {}).get(METADATA_KEY, "null"))
+            names = file.keys() if with_tensors else ()
+            tensors = {name: file.get_tensor(name) for name in names}
+    except (OSError, SafetensorError, ValueError) as error:
+        raise CheckpointError(f"{path}: not a readable safetensors file ({cause_of(error)})") from error
+    if not isinstance(metadata, dict):
+        raise CheckpointError(f"{path}: no metadata under {METADATA_KEY!r}, expected a JSON object")
+    return metadata, tensors
+
+
+def _spread(tensors: dict[str, Tensor], tokens: tuple[int, ...], dims: ModelDims, source: str) -> Tensor:
+    rows = tensors.pop(f"{EMBEDDING}.rows", None)
+    unused = tensors.pop(f"{EMBEDDING}.unused", None)
+    expected = (len(tokens), dims.n_text_state)
+    if rows is None or tuple(rows.shape) != expected:
+        found = None if rows is None else tuple(rows.shape)
+        raise CheckpointError(f"{source}: tensor {EMBEDDING}.rows has shape {found}, expected {expected}")
+    if unused is None or tuple(unused.shape) != expected[1:]:
+        found = None if unused is None else tuple(unused.shape)
+        raise CheckpointError(
+            f"{source}: tensor {EMBEDDING}.unused has shape {found}, expected {expected[1:]}"
+        )
+    if len(set(tokens)) != len(tokens) or not all(0 <= token < dims.n_vocab for token in tokens):
+        raise CheckpointError(f"{source}: token_ids repeat or leave the vocabulary of {dims.n_vocab}")
+    table = unused.expand(dims.n_vocab, -1).clone()
+    table[list(tokens)] = rows.to(table.dtype)
+    return table
+
+
+def _ctc_weights(metadata: dict[str, object], tensors: dict[str, Tensor], source: str) -> CtcWeights | None:
+    weight = tensors.pop(f"{CTC}.weight", None)
+    bias = tensors.pop(f"{CTC}.bias", None)
+    labels = _strings(metadata.get("ctc_vocab"), "ctc_vocab", source)
+    if weight is None or bias is None or labels is None:
+        return None
+    blank = metadata.get("ctc_blank")
+    if type(blank) is not int:
+        raise CheckpointError(f"{source}: ctc_blank is {blank!r}, expected an integer")
+    return CtcWeights(weight=weight, bias=bias, labels=labels, blank=blank)
+
+
+def _integers(found: object, name: str, source: str) -> tuple[int, ...]:
+    if not isinstance(found, list) or not all(type(item) is int for item in found):
+        raise CheckpointError(f"{source}: {name} is no list of integers")
+    return tuple(found)
+
+
+def _strings(found: object, name: str, source: str) -> tuple[str, ...] | None:
+    if found is None:
+        return None
+    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+        raise CheckpointError(f"{source}: {name} is no list of strings")
+    return tuple(found)
+
+
+def _stored_heads(found: object, source: str) -> tuple[tuple[int, int], ...] | None:
+    if found is None:
+        return None
+    if not isinstance(found, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in found):
+        raise CheckpointError(f"{source}: alignment_heads is no list of (layer, head) pairs")
+    pairs = [_integers(pair, "alignment_heads", source) for pair in found]
+    return tuple((layer, head) for layer, head in pairs)
+
 
 # fmt: off
 TINY_EN: AlignmentHeads = (

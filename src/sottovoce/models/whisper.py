@@ -9,17 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Protocol
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sottovoce.models.attention import KeysValues, MultiHeadAttention
 from sottovoce.models.dims import ModelDims
-from sottovoce.models.linear import (
+from sottovoce.models.layers import (
     Int8Embedding,
+    KeysValues,
     Linear,
+    MultiHeadAttention,
     TokenEmbedding,
     int8_tables,
     pack,
@@ -31,11 +32,10 @@ Extend = Callable[[KeysValues], KeysValues]
 
 
 class DecoderAttention(Protocol):
-    """What the layers of the decoder attend to: the text so far, and the audio."""
+    """Attention of the decoder's layers to the text so far, and to the audio."""
 
     @property
-    def positions(self) -> Tensor:
-        """Text positions of the new tokens, int64, broadcastable to their shape."""
+    def positions(self) -> Tensor: ...
 
     def over_text(self, layer: int, attention: MultiHeadAttention, x: Tensor) -> Tensor:
         """Return the self-attention of a layer for normed x (R, n_new, d), in the shape of x."""
@@ -59,7 +59,6 @@ class LayerNorm(nn.LayerNorm):
     """Layer normalisation computed in float32 for any input dtype."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise (..., d) over its last dimension."""
         if x.device.type == "cpu":  # its kernel takes half-precision rows and float32 weights as they are
             return super().forward(x)
         return super().forward(x.float()).to(x.dtype)
@@ -118,8 +117,7 @@ class AudioEncoder(nn.Module):
 
     @property
     def layers(self) -> list[ResidualAttentionBlock]:
-        """The blocks, typed."""
-        return [_encoder_block(block) for block in self.blocks]
+        return cast("list[ResidualAttentionBlock]", list(self.blocks))
 
     def forward(self, mel: Tensor) -> Tensor:
         """(B, n_mels, n_mel_frames), even and at most 2 * n_audio_ctx -> (B, n_mel_frames / 2, d)."""
@@ -157,8 +155,7 @@ class TextDecoder(nn.Module):
 
     @property
     def layers(self) -> list[DecoderBlock]:
-        """The blocks, typed."""
-        return [_decoder_block(block) for block in self.blocks]
+        return cast("list[DecoderBlock]", list(self.blocks))
 
     def cross_keys_values(self, states: Tensor) -> list[KeysValues]:
         """Compute every layer's cross-attention keys and values over encoder states (B, n_frames, d).
@@ -194,16 +191,6 @@ class TextDecoder(nn.Module):
         return rows_times_table(hidden, self.token_embedding.rows(vocabulary)).float()
 
 
-def _encoder_block(block: nn.Module) -> ResidualAttentionBlock:
-    assert isinstance(block, ResidualAttentionBlock)
-    return block
-
-
-def _decoder_block(block: nn.Module) -> DecoderBlock:
-    assert isinstance(block, DecoderBlock)
-    return block
-
-
 class Whisper(nn.Module):
     """Encoder and decoder."""
 
@@ -215,7 +202,7 @@ class Whisper(nn.Module):
 
 
 def stays_float32(name: str) -> bool:
-    """Tell whether a tensor stays float32 in a half-precision model: norms, positions and int8 scales.
+    """Return whether a tensor stays float32 in a half-precision model: norms, positions and int8 scales.
 
     Norms and positions are float32 in openai-whisper too.
     """

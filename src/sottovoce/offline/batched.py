@@ -1,4 +1,4 @@
-"""Windows of speech, several decoded together: nothing is read where nobody speaks.
+"""Windows of speech, several decoded together; audio without speech is not read.
 
 Speech is found first, in a reading of its own; then the windows are filled and decoded as the recording
 is read again. Without conditioning, windows do not depend on each other, so a batch gives the same text
@@ -28,18 +28,20 @@ from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SpeechFinder, SpeechModel, SpeechSegment
 from sottovoce.decoding.decode import Attempt, DecodingResult
 from sottovoce.engine.calls import CallGenerator, EncodeCall, HostCall
-from sottovoce.offline.context import Context
-from sottovoce.offline.cut import FRAMES_PER_TIMESTAMP, MEL_FRAMES_PER_SECOND, WindowCut, cut_window
 from sottovoce.offline.follow import follower_of
 from sottovoce.offline.languages import find_language
-from sottovoce.offline.packing import PackedWindow, Piece, pack_speech
-from sottovoce.offline.pieces import PIECE_VAD, speech_pieces
+from sottovoce.offline.pieces import PIECE_VAD, PackedWindow, Piece, pack_speech, speech_pieces
 from sottovoce.offline.resume import ReadWindow, ResumePoint, SpeechPlace
 from sottovoce.offline.seek import past_the_end
-from sottovoce.offline.segment_generator import SegmentGenerator
-from sottovoce.offline.transcriber import Request, Transcriber, TranscriptionState, numbered
+from sottovoce.offline.segments import (
+    FRAMES_PER_TIMESTAMP,
+    MEL_FRAMES_PER_SECOND,
+    WindowCut,
+    cut_window,
+)
+from sottovoce.offline.transcriber import Context, Request, Transcriber, TranscriptionState, numbered
+from sottovoce.offline.transcription import SegmentGenerator
 from sottovoce.offline.unread import DecodedWindow, UncoveredSpeechReader
-from sottovoce.offline.words import place_words
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.vad import WINDOW_VAD
 from sottovoce.types import SAMPLE_RATE, EncoderOutput, Features, Segment
@@ -53,7 +55,8 @@ DOUBTFUL_LONG_S, DOUBTFUL_TOKENS_S = 2.0, 3.0
 
 
 def may_be_halved(window: PackedWindow) -> bool:
-    """Tell whether a window whose text repeats itself is long enough to be read in halves, cut at a pause."""
+    """Return whether a window whose text repeats itself is long enough to be read in halves, cut at a
+    pause."""
     return len(window.pieces) > 1 and window.n_frames >= LONG_S * MEL_FRAMES_PER_SECOND
 
 
@@ -79,7 +82,6 @@ def halves_to_read(
 
 
 def _leaves_out(window: PackedWindow, cut: WindowCut, eot: int) -> bool:
-    """Whether the text of a window is too little for its speech."""
     if not window.is_doubtful:
         return any(is_too_little(segment, eot, LONG_S, FEWEST_TOKENS_S) for segment in cut.segments)
     end_s = window.n_frames / MEL_FRAMES_PER_SECOND
@@ -104,8 +106,6 @@ LEAST_FRAMES = 100
 
 
 class _LanguageWindow(NamedTuple):
-    """A window in one language, encoded: a batch of 1."""
-
     window: PackedWindow
     language: str
     encoded: EncoderOutput
@@ -143,7 +143,6 @@ def transcribe_speech(
 
 
 def _within(speech: Sequence[SpeechSegment], start_s: float, end_s: float | None) -> list[SpeechSegment]:
-    """The parts of speech that lie in the part of the recording that was asked for."""
     first = round(start_s * SAMPLE_RATE)
     last = sys.maxsize if end_s is None else round(end_s * SAMPLE_RATE)
     inside = [SpeechSegment(max(first, one.start_sample), min(last, one.end_sample)) for one in speech]
@@ -151,8 +150,6 @@ def _within(speech: Sequence[SpeechSegment], start_s: float, end_s: float | None
 
 
 class _SpeechLoop:
-    """One pass over the packed windows of a recording."""
-
     def __init__(
         self,
         transcriber: Transcriber,
@@ -188,7 +185,6 @@ class _SpeechLoop:
             self._note_resume_point(batch[-1].end)
 
     def _restore(self, point: ResumePoint) -> None:
-        """Take up the state of an earlier pass."""
         place = point.place
         assert isinstance(place, SpeechPlace), "the mode was checked"
         self._context.restore(point.context)
@@ -201,7 +197,6 @@ class _SpeechLoop:
         self._features.skip_to(place.first_frame, n_frames_read=place.n_frames_read)
 
     def _note_resume_point(self, end: int) -> None:
-        """Tell where it can go on: at the windows that wait; without any, behind a frame."""
         first = self._ahead[0].start if self._ahead else end
         self._state.resume_point = ResumePoint(
             self._state.snapshot(),
@@ -268,8 +263,7 @@ class _SpeechLoop:
     def _take(
         self, encoded: EncoderOutput, attempts: Sequence[Attempt], windows: Sequence[PackedWindow]
     ) -> CallGenerator[None]:
-        """Take what was read of windows; what is to be read instead, or after it, goes before those that
-        wait."""
+        """Keep the texts of decoded windows; queue halves and rests of windows before those that wait."""
         transcriber = self._transcriber
         cuts = [self._cut(attempt, window) for attempt, window in zip(attempts, windows, strict=True)]
         fallback, eot = transcriber.options.fallback_of_window, transcriber.tokenizer.eot
@@ -292,8 +286,6 @@ class _SpeechLoop:
     def _with_left_out(
         self, window: PackedWindow, encoded: EncoderOutput, result: DecodingResult, cut: WindowCut
     ) -> CallGenerator[list[Segment]]:
-        """The segments of a window in the time of the recording, with those of speech that its text left
-        out."""
         place = partial(_in_recording, window=window)
         if not self._transcriber.options.read_again:
             return [place(segment) for segment in cut.segments]
@@ -309,7 +301,6 @@ class _SpeechLoop:
         cuts: Sequence[WindowCut],
         halves: Sequence[tuple[PackedWindow, ...]],
     ) -> None:
-        """Put what the model left unread of windows before the windows that wait, or their halves."""
         unread: list[PackedWindow] = []
         for window, cut, instead in zip(windows, cuts, halves, strict=True):
             if instead:
@@ -319,7 +310,7 @@ class _SpeechLoop:
         self._ahead = deque(sorted([*unread, *self._ahead], key=lambda window: window.start))
 
     def _finished(self) -> Iterator[Segment]:
-        """Segments of the windows before which nothing is unread."""
+        """Segments of the windows that no window waits before."""
         self._read.sort(key=lambda read: read.window.start)
         while self._read and not (self._ahead and self._ahead[0].start < self._read[0].window.start):
             read = self._read.pop(0)
@@ -330,7 +321,7 @@ class _SpeechLoop:
             self._state.position = read.window.end / MEL_FRAMES_PER_SECOND
 
     def _in_one_language_each(self, windows: Sequence[PackedWindow]) -> CallGenerator[list[_LanguageWindow]]:
-        """The windows, each in one language and encoded; one in several languages becomes as many."""
+        """Encode windows, each in one language; a window in several languages is cut into one for each."""
         full = [window for window in windows if not window.is_cut]
         states: dict[PackedWindow, EncoderOutput] = {}
         if full:
@@ -359,7 +350,6 @@ class _SpeechLoop:
     def _in_languages(
         self, window: PackedWindow, encoded: EncoderOutput
     ) -> CallGenerator[list[PackedWindow]]:
-        """A window cut where the language changes in it."""
         state, transcriber = self._state, self._transcriber
         speech = self._speech_in(window)
         if self._follower is None or not speech:
@@ -380,7 +370,6 @@ class _SpeechLoop:
         return [*parts, replace(rest, language=runs[-1].language, is_cut=bool(parts))]
 
     def _speech_in(self, window: PackedWindow) -> list[tuple[Piece, tuple[int, int]]]:
-        """The pieces of speech in a window, each with its encoder frames in it."""
         found = []
         for part in window.pieces:
             for piece in speech_pieces(self._features, self._speech, part.start, part.end):
@@ -391,7 +380,6 @@ class _SpeechLoop:
         return found
 
     def _cut(self, attempt: Attempt, window: PackedWindow) -> WindowCut:
-        """Segments of a window, in its own time; nothing for silence."""
         result = attempt.result
         if is_silent(window, result, self._transcriber.options.fallback):
             return WindowCut((), window.n_frames)
@@ -405,21 +393,15 @@ class _SpeechLoop:
         cuts: Sequence[WindowCut],
         windows: Sequence[PackedWindow],
     ) -> CallGenerator[list[WindowCut]]:
-        transcriber = self._transcriber
         texts = [
             (cut, attempt.result, window.n_frames)
             for cut, attempt, window in zip(cuts, attempts, windows, strict=True)
         ]
-        found = yield from transcriber.align(encoded, texts)
-        rules, eot = transcriber.word_rules, transcriber.tokenizer.eot
-        return [
-            replace(cut, segments=place_words(cut.segments, words, rules, eot=eot))
-            for cut, words in zip(cuts, found, strict=True)
-        ]
+        found = yield from self._transcriber.with_words(encoded, texts)
+        return [replace(cut, segments=segments) for cut, segments in zip(cuts, found, strict=True)]
 
 
 def _by_length(windows: Sequence[_LanguageWindow]) -> list[list[_LanguageWindow]]:
-    """Windows in batches of one length, in order."""
     batches: dict[int, list[_LanguageWindow]] = {}
     for one in windows:
         batches.setdefault(one.encoded.n_frames, []).append(one)
@@ -427,7 +409,6 @@ def _by_length(windows: Sequence[_LanguageWindow]) -> list[list[_LanguageWindow]
 
 
 def _stacked(encoded: Sequence[EncoderOutput]) -> EncoderOutput:
-    """Windows of one length as a batch; over the same memory where there is one."""
     if len(encoded) == 1:
         return encoded[0]
     states = torch.cat([one.states for one in encoded])
@@ -435,7 +416,6 @@ def _stacked(encoded: Sequence[EncoderOutput]) -> EncoderOutput:
 
 
 def _in_recording(segment: Segment, window: PackedWindow) -> Segment:
-    """A segment in the time of its window, moved to that of the recording."""
     words = segment.words
     if words is not None:
         words = tuple(

@@ -1,14 +1,14 @@
-"""Which language each piece of speech in a window is in: files in several languages are read language by
+"""The language of each piece of speech in a window: files in several languages are read language by
 language.
 
 Two kinds of evidence. The masked probe takes stretches of encoder states that are there anyway;
-self-attention has mixed them, so that it can only raise a doubt. A doubtful piece is encoded by itself, which
-costs some tenth of a window and is nearly always right from two seconds on. What is found is smoothed
-(`language.follow`).
+self-attention has mixed them, so that it can only raise a doubt. A doubtful piece is encoded by itself,
+which costs some tenth of a window and is nearly always right from two seconds on. The languages found are
+smoothed (`language.follow`); where sound does not settle them, the likelihood of the text in each
+language counts too.
 
 Without a list of languages a recording counts as one in a single language until pieces are found whose
-evidence for others is beyond doubt (`language.follow.are_several`); then it is followed. Not known here:
-text.
+evidence for others is beyond doubt (`language.follow.are_several`); then it is followed.
 """
 
 from __future__ import annotations
@@ -20,27 +20,86 @@ import numpy as np
 import numpy.typing as npt
 
 from sottovoce.audio.features import RecordingFeatures
-from sottovoce.engine.calls import CallGenerator, LanguageProbeCall, SpanProbeCall
-from sottovoce.language.alike import AlikeLanguages
-from sottovoce.language.border import sides_of, surest_border
+from sottovoce.decoding.decode import Attempt, select_windows
+from sottovoce.engine.calls import CallGenerator, DecodeCall, EncodeCall, LanguageProbeCall, SpanProbeCall
 from sottovoce.language.follow import (
+    AskingLimits,
     PieceEvidence,
     are_several,
     gain,
     hint_nats,
     is_likely,
+    is_sure,
     language_runs,
+    likelier_nats,
+    neighbour_shares,
+    sides_of,
+    surest_border,
+    text_evidence,
+    uncertain_runs,
 )
-from sottovoce.language.limits import AskingLimits
 from sottovoce.language.probe import LanguageProbe, ProbedLanguage
-from sottovoce.language.uncertain import is_sure, likelier_nats, text_evidence, uncertain_runs
-from sottovoce.offline.packing import Piece, pauses_s
-from sottovoce.offline.pieces import quiet_moments, quietest_moment
+from sottovoce.offline.pieces import Piece, pauses_s, quiet_moments, quietest_moment
 from sottovoce.offline.resume import FollowerState, ProbedPiece
-from sottovoce.offline.text_likelihood import TextLikelihood, with_silence
 from sottovoce.offline.transcriber import Transcriber, TranscriptionState
-from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.options.decoding import DecodingOptions
+from sottovoce.options.fallback import FallbackOptions
 from sottovoce.types import EncoderOutput
+
+ONCE = FallbackOptions(temperatures=(0.0,))
+SILENCE = 30
+"""Log-mel frames at most, of each pause around it, that a stretch is read with: speech detection
+finds a word that begins faintly only in part."""
+
+
+class TextLikelihood:
+    """Decodes stretches greedily, each encoded by itself, and remembers what came of it."""
+
+    def __init__(self, transcriber: Transcriber, features: RecordingFeatures) -> None:
+        self._transcriber = transcriber
+        self._features = features
+        self._found: dict[Piece, dict[str, float]] = {}
+
+    def nats(self, stretch: Piece, languages: Sequence[str]) -> CallGenerator[dict[str, float]]:
+        """Return the log-probability of the text of a stretch, and its end, in each language."""
+        found = self._found.setdefault(stretch, {})
+        missing = [code for code in languages if code not in found]
+        if missing:
+            n_frames = self._transcriber.frames_to_encode(stretch.n_frames)
+            features = self._features.window(stretch.start, stretch.end, n_frames=n_frames)
+            encoded: EncoderOutput = yield EncodeCall(features)
+            attempts: list[Attempt] = yield self._decode_call(encoded, missing)
+            for code, attempt in zip(missing, attempts, strict=True):
+                result = attempt.result
+                found[code] = result.avg_logprob * (len(result.tokens) + 1)
+        return {code: found[code] for code in languages}
+
+    def forget_before(self, frame: int) -> None:
+        for stretch in [stretch for stretch in self._found if stretch.end <= frame]:
+            del self._found[stretch]
+
+    def _decode_call(self, encoded: EncoderOutput, languages: Sequence[str]) -> DecodeCall:
+        transcriber = self._transcriber
+        sample_len = transcriber.sample_len(encoded.n_frames)
+        options = [
+            DecodingOptions(language=code, without_timestamps=True, sample_len=sample_len)
+            for code in languages
+        ]
+        rows = select_windows(encoded, [0] * len(languages))
+        return DecodeCall(transcriber.tokenizer, rows, options, ONCE, [False] * len(languages), None)
+
+
+def with_silence(stretch: Sequence[Piece], pieces: Sequence[Piece]) -> Piece:
+    """Return a stretch with half of the pauses around it, SILENCE frames at most; before the first of the
+    pieces nothing is known.
+    """
+    start, end = stretch[0].start, stretch[-1].end
+    ends = [piece.end for piece in pieces if piece.end <= start]
+    starts = [piece.start for piece in pieces if piece.start >= end]
+    first = max((max(ends) + start) // 2, start - SILENCE) if ends else start
+    last = min((min(starts) + end) // 2, end + SILENCE) if starts else end + SILENCE
+    return Piece(first, last)
+
 
 SIDE_FRAMES = 200
 """Log-mel frames on each side of a moment that is probed for whether a language ends there."""
@@ -49,13 +108,13 @@ SHORTEST_S = 0.5
 BESIDE = 4
 """Where one was, so are so many pieces on both sides, some seconds."""
 HINT_S, N_HINTS = 0.8, 3
-"""While a recording counts as one in a single language: a piece this long that the masked probe hears in
+"""While a recording counts as one in a single language: a piece this long that the masked probe detects in
 another one is a hint; so many of a window, the strongest ones, are encoded by themselves."""
 OTHER_NATS, LIKELIER_NATS = 3.0, 1.0
-"""Nats by which such a stretch has to be heard in another language than its text's; where the recording is in
-several, sound and text together have to tell LIKELIER_NATS."""
+"""Nats by which such a stretch has to be detected in another language than its text's; where the recording is
+in several, sound and text together have to tell LIKELIER_NATS."""
 JOINED_S, JOINED_SURE = 8.0, 0.9
-"""Pieces of a run up to this long that was less sure are heard together: a language of three seconds is
+"""Pieces of a run up to this long that was less sure are detected together: a language of three seconds is
 surer than that of its halves."""
 OUTSIDE, OUTSIDE_S = 0.8, 2.0
 """A piece this long and this surely in a language that is not among those listed is reported."""
@@ -91,10 +150,11 @@ class LanguageFollower:
         tokenizer, listed = transcriber.tokenizer, transcriber.options.decoding.allowed_languages
         codes = tokenizer.language_codes
         self._probe = LanguageProbe(transcriber.backend, tokenizer, codes)
-        self._codes = _codes_of(tokenizer, listed or codes)
+        known = (tokenizer.with_language(language).language or "" for language in listed or codes)
+        self._codes = list(dict.fromkeys(known))
         self._places = [codes.index(code) for code in self._codes]
         self._prior = np.ones(len(self._codes))
-        self._alike = None if transcriber.is_listed else AlikeLanguages(self._codes)
+        self._shares = None if transcriber.is_listed else neighbour_shares(self._codes)
         if not transcriber.is_listed:
             odds = transcriber.options.language_prior
             self._prior = np.exp([odds.get(code, 0.0) for code in self._codes])
@@ -154,11 +214,10 @@ class LanguageFollower:
         return (yield from self._smoothed([piece], current))[0].language
 
     def expect_several(self) -> None:
-        """Expect more than one language from the newest window on, which is to be found anew."""
         self.is_several, self._is_beginning = True, self._was_beginning
 
     def is_low_confidence(self, mean: float) -> bool:
-        """Tell whether a text of this mean log-probability may be in a wrong language."""
+        """Return whether a text of this mean log-probability may be in a wrong language."""
         return mean < -self._limits.surprisal
 
     def other_language(
@@ -167,8 +226,8 @@ class LanguageFollower:
         """Name another language that a stretch of improbable text, encoded by itself, may be in, and the nats
         for that rather than for the language of the text; None where there is none.
 
-        speech: pieces around it. Where the recording is in several languages, texts in those count beside the
-        sound.
+        speech: pieces around it. Where the recording is in several languages, texts in those count in
+        addition to the sound.
         """
         yield from self._detect_separately([piece])
         evidence, expected = self._evidence(piece), self._codes.index(language)
@@ -207,7 +266,7 @@ class LanguageFollower:
         )
 
     def may_change(self, piece: Piece, language: str, other: str) -> bool:
-        """Tell whether a probed piece that was counted to a language may as well be in another one."""
+        """Return whether a probed piece that was counted to a language may as well be in another one."""
         evidence = self._evidence(piece)
         here, there = self._codes.index(language), self._codes.index(other)
         return evidence.duration_s == 0.0 or evidence.posterior[there] >= evidence.posterior[here]
@@ -230,7 +289,6 @@ class LanguageFollower:
         return FollowerState(self.is_several, self._is_beginning, self._limits, spoken, tuple(pieces))
 
     def restore(self, state: FollowerState) -> None:
-        """Go on from a state."""
         self.is_several, self._is_beginning = state.is_several, state.is_beginning
         self._limits, self._spoken = state.limits, {self._codes.index(code) for code in state.spoken}
         for one in state.pieces:
@@ -250,7 +308,6 @@ class LanguageFollower:
         return found
 
     def _detected_whole(self, run: LanguageRun, whole: Piece) -> CallGenerator[LanguageRun]:
-        """A run in the language in which all of it is surely heard."""
         (probed,) = yield LanguageProbeCall(self._probe, [self._features.log_mel(whole.start, whole.end)])
         evidence = self._evidence_of(_Detection(probed, is_alone=True), whole.duration_s)
         if hint_nats(evidence, self._codes.index(run.language)) < OTHER_NATS:
@@ -260,7 +317,6 @@ class LanguageFollower:
         )
 
     def _finds_another(self, pieces: Sequence[Piece], current: str | None) -> CallGenerator[bool]:
-        """Whether a recording that counted as one in a single language is in several."""
         expected = self._codes.index(current or self._dominant(pieces))
         self._limits = self._limits.rested()
         hints = {piece: self._hint(piece, expected) for piece in pieces}
@@ -279,7 +335,6 @@ class LanguageFollower:
         return are_several([self._evidence(one) for one in pieces], pauses_s(pieces), expected)
 
     def _hint(self, piece: Piece, expected: int) -> float:
-        """Nats by which a piece hints at another language than the expected one; 0: not at all."""
         return hint_nats(self._evidence(piece), expected) if piece.duration_s >= HINT_S else 0.0
 
     def _detect_uncertain(self, pieces: Sequence[Piece]) -> CallGenerator[None]:
@@ -306,7 +361,6 @@ class LanguageFollower:
         self._limits = self._limits.after_pieces(finds_another=finds_another)
 
     def _dominant(self, pieces: Sequence[Piece]) -> str:
-        """The language that most of the pieces seem to be in."""
         total = sum(piece.duration_s * self._evidence(piece).posterior for piece in pieces)
         return self._codes[int(np.argmax(total))]
 
@@ -327,7 +381,6 @@ class LanguageFollower:
             outside[code] = outside.get(code, 0.0) + piece.duration_s
 
     def _evidence(self, piece: Piece) -> PieceEvidence:
-        """Return the evidence of a piece that was probed; one that is too short has none."""
         return self._evidence_of(self._detections[piece], piece.duration_s, self._text.get(piece))
 
     def _evidence_of(
@@ -338,10 +391,9 @@ class LanguageFollower:
         posterior = chosen / total if total > 0.0 else np.full(len(chosen), 1.0 / len(chosen))
         is_reliable = detection.is_alone or seconds >= SHORTEST_S
         no_speech, counted_s = detection.probed.no_speech, seconds if is_reliable else 0.0
-        return PieceEvidence(counted_s, posterior, no_speech, self._alike, text)
+        return PieceEvidence(counted_s, posterior, no_speech, self._shares, text)
 
     def _smoothed(self, pieces: Sequence[Piece], current: str | None) -> CallGenerator[list[LanguageRun]]:
-        """The languages of pieces by sound, and by their text where that does not settle them."""
         before = self._codes.index(current) if current in self._codes else None
         pauses = pauses_s(pieces)
         evidence = [self._evidence(piece) for piece in pieces]
@@ -370,7 +422,6 @@ class LanguageFollower:
     def _text_nats(
         self, stretch: Sequence[Piece], pieces: Sequence[Piece], languages: Sequence[int]
     ) -> CallGenerator[dict[int, float]]:
-        """Log-probabilities of the text of a stretch of pieces, by languages' places."""
         codes = [self._codes[place] for place in languages]
         nats = yield from self._likelihood.nats(with_silence(stretch, pieces), codes)
         return {place: nats[code] for place, code in zip(languages, codes, strict=True)}
@@ -386,10 +437,6 @@ def follower_of(
 ) -> LanguageFollower | None:
     """Make what follows the languages of a recording; None where it has one."""
     return LanguageFollower(transcriber, features, state) if transcriber.may_follow else None
-
-
-def _codes_of(tokenizer: Tokenizer, languages: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys(tokenizer.with_language(language).language or "" for language in languages))
 
 
 def _mean(evidence: Sequence[PieceEvidence], language: int) -> float:

@@ -1,18 +1,31 @@
-"""The one language of a recording: found from its first windows that hold speech, and kept.
+"""The languages of a recording: the one language of its first windows with speech, windows that are in
+one language each, and the languages alone, without text.
 
-Source: openai-whisper 20250625 looks at the first window alone; more windows and what is common guard
-against an odd beginning (how much: docs/benchmarks.md). Changes within a recording are `turns`' business.
+Source of the first: openai-whisper 20250625 looks at the first window alone; more windows and a prior
+guard against an odd beginning (how much: docs/benchmarks.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import islice
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice, pairwise
 from typing import NamedTuple, TypeAlias
 
+import numpy as np
+
+from sottovoce.audio.features import RecordingFeatures
+from sottovoce.audio.recording import Recording
+from sottovoce.audio.vad import SpeechFinder
 from sottovoce.decoding.detect import LanguageDetection
 from sottovoce.engine.calls import CallGenerator, EncodeCall
-from sottovoce.offline.transcriber import Transcriber
+from sottovoce.engine.executor import LocalExecutor
+from sottovoce.offline.follow import LanguageFollower, follower_of
+from sottovoce.offline.pieces import PIECE_VAD, Piece, speech_pieces
+from sottovoce.offline.resume import FollowerState, WaitingRun
+from sottovoce.offline.segments import FRAMES_PER_TIMESTAMP, seconds_of
+from sottovoce.offline.transcriber import Transcriber, TranscriptionState
 from sottovoce.types import EncoderOutput, Features
 
 FARTHEST_WINDOWS = 12
@@ -21,18 +34,18 @@ FARTHEST_WINDOWS = 12
 
 LEAST_WINDOWS = 2
 SURE = 0.6
-"""Mean probability of a language, over at least LEAST_WINDOWS, with which no more windows are heard."""
+"""Mean probability of a language, over at least LEAST_WINDOWS, with which no more windows are read."""
 SURE_ALONE = 0.9
-"""Probability with which the first window is enough where changes are followed: what comes later is heard for
-itself, and a second window costs a tenth of reading a recording of 90 s."""
+"""Probability with which the first window is enough where changes are followed: later windows are detected
+separately, and a second window costs a tenth of reading a recording of 90 s."""
 
 
 Heard: TypeAlias = tuple[LanguageDetection, float]
-"""What was heard in a window, and what it counts: its frames of audio."""
+"""The language of a window, and its weight: its frames of audio."""
 
 
 class FoundLanguage(NamedTuple):
-    """What was found, and the first window, as it was encoded for that."""
+    """The language of a recording, and its first window with its encoder states."""
 
     detection: LanguageDetection
     features: Features
@@ -77,3 +90,225 @@ def _is_enough(transcriber: Transcriber, heard: Sequence[Heard]) -> bool:
 def _combined(transcriber: Transcriber, heard: Sequence[Heard]) -> LanguageDetection:
     detections, seconds = zip(*heard, strict=True)
     return transcriber.combine(detections, seconds)
+
+
+SHORTEST_RUN_FRAMES = 50
+"""Less than this left before another language holds no word, and would be a window of its own."""
+LOOK_AHEAD_FRAMES = 100
+"""Log-mel frames behind a window that its last speech may take to be found."""
+
+
+class LocatedWindow(NamedTuple):
+    """Frames (10 ms) [seek, end) of a recording, in one language.
+
+    encoded: a batch of 1; None where another language follows, so that this part is to be encoded by itself.
+    probability: of the language, among those to choose among.
+    """
+
+    seek: int
+    end: int
+    language: str
+    encoded: EncoderOutput | None
+    probability: float = 1.0
+
+
+class WindowLocator:
+    """Finds windows and their languages, front to back.
+
+    speech: sees what `features` reads. state: has the language, once that is found. follower: None where
+    the recording has one language.
+    """
+
+    def __init__(
+        self,
+        transcriber: Transcriber,
+        features: RecordingFeatures,
+        speech: SpeechFinder,
+        state: TranscriptionState,
+    ) -> None:
+        self._transcriber = transcriber
+        self._features = features
+        self._speech = speech
+        self._state = state
+        self._runs: deque[LocatedWindow] = deque()
+        self._first: tuple[int, Features, EncoderOutput] | None = None
+        self.follower = follower_of(transcriber, features, state)
+
+    @property
+    def expects_several(self) -> bool:
+        """Whether languages are followed from the first window on."""
+        return self.follower is not None and self.follower.is_several
+
+    @property
+    def waiting(self) -> tuple[WaitingRun, ...]:
+        """Parts in one language each that were found and not read yet."""
+        return tuple(WaitingRun(run.seek, run.end, run.language, run.probability) for run in self._runs)
+
+    def restore(self, follower: FollowerState | None, waiting: Sequence[WaitingRun]) -> None:
+        self._runs.extend(
+            LocatedWindow(one.seek, one.end, one.language, None, one.probability) for one in waiting
+        )
+        if self.follower is not None and follower is not None:
+            self.follower.restore(follower)
+
+    def find_language(self, start: int, end: int | None) -> CallGenerator[None]:
+        """Find the language of a recording over the first windows from a frame on; none where there is
+        nothing."""
+        found = yield from find_language(self._transcriber, self._windows_in_silence(start, end))
+        if found is None:
+            return
+        self._state.language, self._state.detection = found.detection.language, found.detection
+        full = self._transcriber.window_frames
+        if found.features.n_content_frames[0] == full == self._transcriber.content_frames:
+            self._first = start, found.features, found.encoded  # with audio alone: the window to be read
+
+    def locate(self, seek: int, end: int | None) -> CallGenerator[LocatedWindow]:
+        """Return the window that begins at a frame, up to `end` at most; where a language ends there, behind
+        its rest."""
+        while self._runs and self._runs[0].end - seek < SHORTEST_RUN_FRAMES:
+            seek = max(seek, self._runs.popleft().end)
+        if self._runs:
+            return self._runs[0]._replace(seek=seek)
+        first, self._first = self._first, None
+        if first is not None and first[0] == seek:
+            _, features, encoded = first
+        else:
+            last = seek + self._transcriber.content_frames
+            last = last if end is None else min(end, last)
+            features = self._features.window(seek, last, n_frames=self._transcriber.window_frames)
+            encoded = yield EncodeCall(features)
+        end = seek + features.n_content_frames[0]
+        return (yield from self._in_one_language(seek, end, encoded))
+
+    def hand_over(self, seek: int, text_end: int) -> int:
+        """Leave to the language that follows the speech before it of which no text was written; return
+        where to go on.
+
+        A short piece next to a change of language may be counted to the wrong one, whose text then ends
+        before it. seek: frame from which to go on otherwise. text_end: of the text of the part in the
+        language before.
+        """
+        if self.follower is None or len(self._runs) < 2 or self._runs[0].end - seek >= SHORTEST_RUN_FRAMES:
+            return seek
+        run, after = self._runs[0], self._runs[1]
+        at = run.end
+        for piece in reversed(self.follower.probed_pieces(run.seek, run.end)):
+            if piece.start < text_end or not self.follower.may_change(piece, run.language, after.language):
+                break
+            at = piece.start
+        if at == run.end:
+            return seek
+        self._runs[0] = run._replace(end=at)
+        return at
+
+    def pieces(self, start: int, end: int) -> list[Piece]:
+        self._features.has(end + LOOK_AHEAD_FRAMES)  # speech is found a little behind its end
+        return speech_pieces(self._features, self._speech, start, end)
+
+    def _in_one_language(self, seek: int, end: int, encoded: EncoderOutput) -> CallGenerator[LocatedWindow]:
+        state, follower = self._state, self.follower
+        if follower is None:
+            assert state.language is not None
+            return LocatedWindow(seek, end, state.language, encoded)
+        if state.detection is None:
+            (state.detection,) = yield from self._transcriber.detect(encoded)
+        pieces = self.pieces(seek, end)
+        if not pieces:
+            language = state.language or state.detection.language
+            return LocatedWindow(seek, end, language, encoded)
+        return (yield from self._followed(follower, seek, end, encoded, pieces))
+
+    def _followed(
+        self,
+        follower: LanguageFollower,
+        seek: int,
+        end: int,
+        encoded: EncoderOutput,
+        pieces: list[Piece],
+    ) -> CallGenerator[LocatedWindow]:
+        spans = [_span(seek, one) for one in pieces]
+        runs = yield from follower.runs(encoded, pieces, spans, self._state.language)
+        if len(runs) == 1:
+            return LocatedWindow(seek, end, runs[0].language, encoded, runs[0].probability)
+        # The last run is looked at again with what follows it.
+        for run, after in pairwise(runs):
+            at = yield from follower.border(run, after)
+            self._runs.append(LocatedWindow(seek, at, run.language, None, run.probability))
+            seek = at
+        return self._runs[0]
+
+    def _windows_in_silence(self, start: int, end: int | None) -> Iterator[Features]:
+        """Windows as openai-whisper fills them for detection: a short one continues in silence, not in
+        0.0."""
+        n_frames = self._transcriber.window_frames
+        seek = start
+        while (end is None or seek < end) and self._features.has(seek):
+            yield self._features.window(seek, end, n_frames=n_frames, fill="silence")
+            seek += n_frames
+
+
+def _span(seek: int, piece: Piece) -> tuple[int, int]:
+    start = (piece.start - seek) // FRAMES_PER_TIMESTAMP
+    return start, max(start + 1, (piece.end - seek) // FRAMES_PER_TIMESTAMP)
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageSpan:
+    """A stretch of a recording in one language; seconds, and the mean probability of the language."""
+
+    start: float
+    end: float
+    language: str
+    probability: float
+
+
+def language_spans(transcriber: Transcriber, recording: Recording) -> Iterator[LanguageSpan]:
+    """Find the languages of a recording in order, without gaps; neighbours differ.
+
+    Raises: AudioError.
+    """
+    state, speech = TranscriptionState(language=transcriber.fixed_language), SpeechFinder(PIECE_VAD)
+    dims, device = transcriber.backend.dims, transcriber.backend.device
+    executor = LocalExecutor(transcriber.backend)
+    with RecordingFeatures(recording, dims.n_mels, device, observer=speech) as features:
+        locator = WindowLocator(transcriber, features, speech, state)
+        if state.language is None and not locator.expects_several:
+            executor.run(locator.find_language(0, None))
+        last: LanguageSpan | None = None
+        seek = 0
+        while features.has(seek):
+            features.drop_before(seek)
+            window = executor.run(locator.locate(seek, None))
+            state.language, seek = window.language, window.end
+            if last is not None and last.language != window.language:
+                yield last
+                last = None
+            last = _span_of(window) if last is None else _joined(last, window)
+        if last is not None:
+            yield replace(last, end=features.duration_s or last.end)
+
+
+def recording_language(transcriber: Transcriber, recording: Recording) -> LanguageDetection | None:
+    """Find the language of a recording over its first windows with speech, as of one that is read in one
+    language; None where it has no audio.
+
+    Raises: AudioError.
+    """
+    transcriber = replace(transcriber, options=replace(transcriber.options, follow_languages=False))
+    state = TranscriptionState()
+    speech = SpeechFinder(PIECE_VAD)  # sees no audio: only windows are detected
+    dims, device = transcriber.backend.dims, transcriber.backend.device
+    executor = LocalExecutor(transcriber.backend)
+    with RecordingFeatures(recording, dims.n_mels, device) as features:
+        executor.run(WindowLocator(transcriber, features, speech, state).find_language(0, None))
+    return state.detection
+
+
+def _span_of(window: LocatedWindow) -> LanguageSpan:
+    return LanguageSpan(seconds_of(window.seek), seconds_of(window.end), window.language, window.probability)
+
+
+def _joined(span: LanguageSpan, window: LocatedWindow) -> LanguageSpan:
+    weights = span.end - span.start, seconds_of(window.end - window.seek)
+    mean = float(np.average([span.probability, window.probability], weights=weights))
+    return LanguageSpan(span.start, seconds_of(window.end), span.language, mean)

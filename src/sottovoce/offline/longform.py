@@ -1,15 +1,20 @@
-"""From a recording to segments, one after the other, in memory that does not grow with its length.
+"""From recordings to segments, one after the other, in memory that does not grow with their length; or
+several recordings at once, whose windows share the batches of the model.
 
-The loops are elsewhere: windows after each other in `seek`, windows of speech in `batched`. What changes
-segments on their way is put around them here.
+The loops are elsewhere: windows after each other in `seek`, windows of speech in `batched`. Stages that
+change segments on their way are put around them here.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
-from typing import TypeVar
+from functools import partial
+from itertools import islice
+from typing import TypeAlias, TypeVar
 
 from torch import Tensor
 
@@ -18,23 +23,51 @@ from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SpeechModel
 from sottovoce.backends.base import Backend
 from sottovoce.decoding.search import Fusion
-from sottovoce.errors import OptionError
+from sottovoce.engine.batching import Batching, BatchingExecutor
+from sottovoce.engine.calls import CallGenerator, Priority, Task
+from sottovoce.errors import OptionError, SottovoceError
 from sottovoce.offline.batched import transcribe_speech
-from sottovoce.offline.channels import channels_apart
-from sottovoce.offline.excerpt import moved
+from sottovoce.offline.regroup import segment_moved
 from sottovoce.offline.resume import ResumePoint, SpeechPlace
 from sottovoce.offline.second_model import transcribe_with_both
 from sottovoce.offline.seek import transcribe_seeking
-from sottovoce.offline.segment_generator import SegmentGenerator, next_segment
-from sottovoce.offline.speaking import by_turn_tokens, with_names, with_speakers
+from sottovoce.offline.speaking import by_turn_tokens, channels_apart, with_names, with_speakers
 from sottovoce.offline.style import in_style
 from sottovoce.offline.transcriber import SecondModel, Transcriber, TranscriptionState
-from sottovoce.offline.transcription import FileTranscription, RunControl
+from sottovoce.offline.transcription import FileTranscription, RunControl, SegmentGenerator, next_segment
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.speakers.channel_diarizer import ChannelDiarizer
 from sottovoce.speakers.choose import make_diarizer
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import Segment, Word
+from sottovoce.types import Segment, Transcript, Turn, Word
+
+
+def moved(
+    segments: SegmentGenerator,
+    start_s: float,
+    *,
+    part: Recording,
+    own: TranscriptionState,
+    state: TranscriptionState,
+) -> SegmentGenerator:
+    """Yield the segments of a part that begins at start_s, with their times in the recording.
+
+    own: how far the part is; state: how far the recording is, filled in here.
+    """
+    state.position = start_s
+    note = partial(_note, state, own, part, start_s)
+    with closing(segments):
+        while (segment := (yield from next_segment(segments, note))) is not None:
+            yield segment_moved(segment, start_s)
+
+
+def _note(state: TranscriptionState, own: TranscriptionState, part: Recording, start_s: float) -> None:
+    state.take(own, start_s)
+    state.resume_point = own.resume_point
+    state.turns = tuple(Turn(one.start + start_s, one.end + start_s, one.speaker) for one in own.turns)
+    end_s = None if own.duration is None else start_s + own.duration
+    state.duration = end_s if part.declared_s is None else max(part.declared_s, end_s or 0.0)
+
 
 _Timed = TypeVar("_Timed", Segment, Word)
 
@@ -65,10 +98,10 @@ def transcriber_for(
 ) -> Transcriber:
     """Put a model and the options of a transcription together.
 
-    fusion: over arrays (n,) of the tokens of rows; language models beside the beam search, and beside the
-    draws at temperatures above 0. second: reads what this model is not sure of.
+    fusion: language models over arrays (n,) of the tokens of rows, for the beam search and for the draws at
+    temperatures above 0. second: reads the segments of which this model is unsure.
     Raises: OptionError for a language or task that the model does not have, fusion without beam search, or
-        clips beside a second model.
+        clips together with a second model.
     """
     if fusion is not None and options.decoding.beam_size is None:
         raise OptionError("language model fusion: needs beam search, got no beam_size")
@@ -77,17 +110,11 @@ def transcriber_for(
         raise OptionError(f"audio_ctx: expected at most {most}, the model's, got {options.audio_ctx}")
     transcriber = Transcriber(backend, tokenizer, options, fusion, second)
     transcriber.tokenizer_of(transcriber.fixed_language or "en")
-    if second is not None:
-        _check_second(second, transcriber)
-    return transcriber
-
-
-def _check_second(second: SecondModel, first: Transcriber) -> None:
-    """Raises: OptionError for what a second model cannot read."""
-    if first.options.clip_timestamps:
+    if second is not None and options.clip_timestamps:
         raise OptionError("clip_timestamps: cannot be combined with a second model")
-    if not second.tokenizer.is_multilingual and first.fixed_language != "en":
+    if second is not None and not second.tokenizer.is_multilingual and transcriber.fixed_language != "en":
         raise OptionError("second model: reads English alone; expected language 'en'")
+    return transcriber
 
 
 def transcription_of(
@@ -112,7 +139,7 @@ def transcription_of(
     state = _state_at(transcriber, resume)
     return FileTranscription(
         transcriber,
-        _excerpt(transcriber, recording, state, speech_model, resume),
+        _segments(transcriber, recording, state, speech_model, resume),
         state,
         control or RunControl(),
         model=model,
@@ -145,25 +172,7 @@ def _outside(one: _Timed, silence_start: float, silence_end: float) -> _Timed:
     return replace(one, end=round(silence_start, 3))
 
 
-def _excerpt(
-    transcriber: Transcriber,
-    recording: Recording,
-    state: TranscriptionState,
-    speech_model: SpeechModel | None,
-    resume: ResumePoint | None,
-) -> SegmentGenerator:
-    """The segments of the part of a recording that was asked for."""
-    if not transcriber.options.is_part:
-        return _named(transcriber, recording, state, speech_model, resume)
-    start_s, duration_s = transcriber.options.offset_s, transcriber.options.duration_s
-    whole = replace(transcriber, options=replace(transcriber.options, offset_s=0.0, duration_s=None))
-    part, own = recording.part(start_s, duration_s), _state_at(transcriber, resume)
-    segments = _named(whole, part, own, speech_model, resume)
-    return moved(segments, start_s, part=part, own=own, state=state)
-
-
 def _state_at(transcriber: Transcriber, resume: ResumePoint | None) -> TranscriptionState:
-    """How far a transcription is where it begins."""
     state = TranscriptionState(language=transcriber.fixed_language)
     if resume is None:
         return state
@@ -179,29 +188,25 @@ def _state_at(transcriber: Transcriber, resume: ResumePoint | None) -> Transcrip
     return state
 
 
-def _named(
+def _segments(
     transcriber: Transcriber,
     recording: Recording,
     state: TranscriptionState,
     speech_model: SpeechModel | None,
     resume: ResumePoint | None,
 ) -> SegmentGenerator:
-    """The segments of a recording, all of it."""
-    names = transcriber.options.speaker_names
-    if not names:
-        return _unnamed(transcriber, recording, state, speech_model, resume)
-    own = TranscriptionState(language=state.language)
-    return with_names(_unnamed(transcriber, recording, own, speech_model, resume), names, own, state)
-
-
-def _unnamed(
-    transcriber: Transcriber,
-    recording: Recording,
-    state: TranscriptionState,
-    speech_model: SpeechModel | None,
-    resume: ResumePoint | None,
-) -> SegmentGenerator:
-    """The segments of a recording whose speakers have letters."""
+    """The segments of the requested part of a recording, with names of speakers, in the requested style."""
+    options = transcriber.options
+    if options.is_part:
+        whole = replace(transcriber, options=replace(options, offset_s=0.0, duration_s=None))
+        part, own = recording.part(options.offset_s, options.duration_s), _state_at(transcriber, resume)
+        segments = _segments(whole, part, own, speech_model, resume)
+        return moved(segments, options.offset_s, part=part, own=own, state=state)
+    if options.speaker_names:
+        unnamed = replace(transcriber, options=replace(options, speaker_names=()))
+        own = TranscriptionState(language=state.language)
+        segments = _segments(unnamed, recording, own, speech_model, resume)
+        return with_names(segments, options.speaker_names, own, state)
 
     def by_one(
         model: Transcriber, one: Recording, own: TranscriptionState, resume: ResumePoint | None
@@ -217,13 +222,74 @@ def _unnamed(
             return by_one(transcriber, one, own, resume)
         return transcribe_with_both(transcriber, transcriber.second, one, own, by_one, resume=resume)
 
-    if transcriber.options.channels == "apart":
-        return in_style(channels_apart(recording, state, begin), transcriber.options, state)
+    if options.channels == "apart":
+        return in_style(channels_apart(recording, state, begin), options, state)
     segments = begin(recording, state)
-    if transcriber.options.decoding.speaker_turns:
+    if options.decoding.speaker_turns:
         segments = by_turn_tokens(segments, transcriber.tokenizer, state)
-    if transcriber.options.channels == "energy":
+    if options.channels == "energy":
         segments = with_speakers(segments, ChannelDiarizer(), recording, state)
-    if transcriber.options.speakers is not None:
-        segments = with_speakers(segments, make_diarizer(transcriber.options.speakers), recording, state)
-    return in_style(segments, transcriber.options, state)
+    if options.speakers is not None:
+        segments = with_speakers(segments, make_diarizer(options.speakers), recording, state)
+    return in_style(segments, options, state)
+
+
+Source = TypeVar("Source")
+Outcome: TypeAlias = Transcript | Exception
+
+AHEAD = 4
+"""So many batches of recordings may have ended and wait for one that came before them."""
+FAILURES = (SottovoceError, MemoryError, RuntimeError)
+"""Errors of one recording that leave the others running; out of memory is a RuntimeError in PyTorch."""
+
+
+def transcribe_batch(
+    transcriber: Transcriber,
+    sources: Iterable[Source],
+    open_source: Callable[[Source], Recording],
+    *,
+    batch_size: int,
+    model: str,
+) -> Iterator[tuple[Source, Outcome]]:
+    """Transcribe recordings, batch_size of them at a time, and give them in the order in which they came.
+
+    open_source: makes a recording of a source. model: its name, for the transcripts.
+    A recording that fails gives its error in place of a transcript, and harms no other.
+    """
+    executor = BatchingExecutor(transcriber.backend, Batching(files=batch_size, encodes_files_together=True))
+    waiting = iter(sources)
+    runs: deque[tuple[Source, Task[Transcript]]] = deque()  # all from the first that was not given away yet
+    try:
+        while True:
+            new: list[Source] = []
+            if executor.has_file_room and len(runs) < AHEAD * batch_size:
+                new = list(islice(waiting, 1))
+            for source in new:
+                calls = _transcript(transcriber, source, open_source, model)
+                runs.append((source, executor.begin(calls, priority=Priority.FILE)))
+                executor.advance()
+            while runs and runs[0][1].is_done:
+                source, task = runs.popleft()
+                yield source, _outcome(task)
+            if not new and executor.n_tasks:
+                executor.round()
+            elif not (new or runs):
+                return
+    finally:
+        executor.forget()
+
+
+def _transcript(
+    transcriber: Transcriber, source: Source, open_source: Callable[[Source], Recording], model: str
+) -> CallGenerator[Transcript]:
+    with transcription_of(transcriber, open_source(source), model=model) as transcription:
+        return (yield from transcription.collected())
+
+
+def _outcome(task: Task[Transcript]) -> Outcome:
+    """The transcript of a recording or its error. Raises: errors outside FAILURES."""
+    if task.error is None:
+        return task.result
+    if isinstance(task.error, FAILURES):
+        return task.error
+    raise task.error

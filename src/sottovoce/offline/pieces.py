@@ -1,28 +1,164 @@
-"""Speech in pieces that are in one language each, as a rule: cut at pauses, and long ones at quiet moments.
+"""Speech in pieces that are in one language each, as a rule (cut at pauses, and long ones at quiet
+moments), and speech packed into windows without its pauses.
 
-Not known here: models and languages.
+Positions are log-mel frames of 10 ms. No model and no language is needed here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
 
 from sottovoce.audio.features import RecordingFeatures
-from sottovoce.audio.vad import SpeechFinder
-from sottovoce.offline.cut import MEL_FRAMES_PER_SECOND
-from sottovoce.offline.packing import Piece
+from sottovoce.audio.vad import SpeechFinder, SpeechSegment
+from sottovoce.offline.segments import MEL_FRAMES_PER_SECOND, mel_frames
 from sottovoce.options.vad import VadOptions
 from sottovoce.types import HOP_SAMPLES
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Frames [start, end) of the recording."""
+
+    start: int
+    end: int
+
+    @property
+    def n_frames(self) -> int:
+        return self.end - self.start
+
+    @property
+    def duration_s(self) -> float:
+        return self.n_frames / MEL_FRAMES_PER_SECOND
+
+
+def pauses_s(pieces: Sequence[Piece]) -> list[float]:
+    """List the seconds of silence before each piece; 0 before the first one."""
+    before = [pieces[0].start, *(piece.end for piece in pieces[:-1])]
+    return [
+        max(0.0, (piece.start - end) / MEL_FRAMES_PER_SECOND)
+        for piece, end in zip(pieces, before, strict=True)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedWindow:
+    """Pieces of a recording, one after the other, that the model reads as one window.
+
+    is_doubtful: it was read before in a longer one, whose text was too little for its speech or repeated
+    itself. may_be_silent: that one had been silence by its text, but might be read in halves. language: of
+    all of it, None where it has to be found. is_cut: where the language changes, so that it is less than a
+    window could hold.
+    """
+
+    pieces: tuple[Piece, ...]
+    is_doubtful: bool = False
+    may_be_silent: bool = False
+    language: str | None = None
+    is_cut: bool = False
+
+    @property
+    def n_frames(self) -> int:
+        return sum(piece.n_frames for piece in self.pieces)
+
+    @property
+    def start(self) -> int:
+        return self.pieces[0].start
+
+    @property
+    def end(self) -> int:
+        return self.pieces[-1].end
+
+    def split(self, frame: int) -> tuple[PackedWindow, PackedWindow]:
+        """Cut the window at a frame into what comes before and from there on; both hold something."""
+        heads: list[Piece] = []
+        tails: list[Piece] = []
+        for piece in self.pieces:
+            cut = min(max(piece.start + frame, piece.start), piece.end)
+            heads += [Piece(piece.start, cut)] if cut > piece.start else []
+            tails += [Piece(cut, piece.end)] if cut < piece.end else []
+            frame -= piece.n_frames
+        return replace(self, pieces=tuple(heads)), replace(self, pieces=tuple(tails))
+
+    def halves(self, *, may_be_silent: bool = False) -> tuple[PackedWindow, PackedWindow]:
+        """Its pieces in two groups of about the same length; it has at least two."""
+        lengths = list(accumulate(piece.n_frames for piece in self.pieces))[:-1]
+        middle = min(range(len(lengths)), key=lambda at: abs(2 * lengths[at] - self.n_frames))
+        first = replace(
+            self,
+            pieces=self.pieces[: middle + 1],
+            is_doubtful=True,
+            may_be_silent=self.may_be_silent or may_be_silent,
+        )
+        return first, replace(first, pieces=self.pieces[middle + 1 :])
+
+    def part(self, start: int, end: int) -> PackedWindow:
+        head = self if end >= self.n_frames else self.split(end)[0]
+        return head if start <= 0 else head.split(start)[1]
+
+    def window_frame(self, frame: int) -> int:
+        """Find the frame of the window where a frame of the recording lies; of one between two pieces, where
+        the later one begins."""
+        return sum(min(max(frame - piece.start, 0), piece.n_frames) for piece in self.pieces)
+
+    def recording_s(self, window_s: float, *, is_end: bool = False) -> float:
+        """Seconds in the recording of a time in the window.
+
+        Where two pieces meet, a start belongs to the later one and an end to the earlier one.
+        """
+        offsets = [0]
+        for piece in self.pieces[:-1]:
+            offsets.append(offsets[-1] + piece.n_frames)
+        frame = round(window_s * MEL_FRAMES_PER_SECOND, 3)
+        found = (bisect_left if is_end else bisect_right)(offsets, frame) - 1
+        index = min(max(found, 0), len(self.pieces) - 1)
+        inside = min(frame - offsets[index], self.pieces[index].n_frames)
+        return round((self.pieces[index].start + inside) / MEL_FRAMES_PER_SECOND, 3)
+
+
+def pack_speech(
+    speech: Sequence[SpeechSegment], window_frames: int, breaks: Sequence[int] = ()
+) -> Iterator[PackedWindow]:
+    """Fill windows of at most window_frames with speech, in order; longer speech is cut.
+
+    speech: ascending. Where segments overlap, the overlap is taken once. breaks: frames, ascending; a pause
+    that holds one is between two windows.
+    """
+    pieces: list[Piece] = []
+    n_frames = 0
+    for piece in _pieces(speech, window_frames):
+        if pieces and (
+            n_frames + piece.n_frames > window_frames
+            or bisect_left(breaks, piece.start) > bisect_left(breaks, pieces[-1].end)
+        ):
+            yield PackedWindow(tuple(pieces))
+            pieces, n_frames = [], 0
+        pieces.append(piece)
+        n_frames += piece.n_frames
+    if pieces:
+        yield PackedWindow(tuple(pieces))
+
+
+def _pieces(speech: Sequence[SpeechSegment], longest: int) -> Iterator[Piece]:
+    done = 0
+    for segment in speech:
+        start = max(done, segment.start_sample // HOP_SAMPLES)
+        done = max(start, -(-segment.end_sample // HOP_SAMPLES))
+        for first in range(start, done, longest):
+            yield Piece(first, min(first + longest, done))
+
 
 PIECE_VAD = VadOptions(
     min_silence_ms=100.0, speech_pad_ms=50.0, max_speech_s=8.0, min_silence_at_max_speech_ms=60.0
 )
 """Pieces end at short pauses, so that each is in one language."""
 LONGEST_S, LEAST_S = 3.0, 1.2
-"""Where nobody pauses, or noise fills the pauses, a piece may hold two languages: a longer one is cut at its
+"""Where there are no pauses, or noise fills them, a piece may hold two languages: a longer one is cut at its
 quietest moments into pieces of about so many seconds, of which the language can still be told."""
 AROUND_S, BESIDE_S, MOST_MOMENTS = 1.5, 0.5, 6
 """Where two pieces were cut apart and their languages differ, so many quiet moments within so many seconds
@@ -55,10 +191,10 @@ def quietest_moment(features: RecordingFeatures, before: Piece, after: Piece) ->
 def quiet_moments(features: RecordingFeatures, before: Piece, after: Piece) -> list[int]:
     """List the frames where a language may end in two pieces without a pause between, quietest first.
 
-    The place where they were cut apart is the first, the others are quieter than what is beside them.
+    The place where they were cut apart is the first, the others are quieter than the frames around them.
     """
-    start, end = before.start + _frames(BESIDE_S), after.end - _frames(BESIDE_S)
-    start, end = max(start, after.start - _frames(AROUND_S)), min(end, after.start + _frames(AROUND_S))
+    start, end = before.start + mel_frames(BESIDE_S), after.end - mel_frames(BESIDE_S)
+    start, end = max(start, after.start - mel_frames(AROUND_S)), min(end, after.start + mel_frames(AROUND_S))
     if end - start < SMOOTH_FRAMES:
         return [after.start]
     loudness = _loudness(features, start, end)
@@ -69,8 +205,7 @@ def quiet_moments(features: RecordingFeatures, before: Piece, after: Piece) -> l
 
 
 def _in_parts(features: RecordingFeatures, piece: Piece) -> Iterator[Piece]:
-    """Cut a long piece at quiet moments, front to back: where it is cut hangs on what lies before alone."""
-    longest, least = _frames(LONGEST_S), _frames(LEAST_S)
+    longest, least = mel_frames(LONGEST_S), mel_frames(LEAST_S)
     if piece.n_frames <= longest:
         yield piece
         return
@@ -92,7 +227,3 @@ def _loudness(features: RecordingFeatures, start: int, end: int) -> npt.NDArray[
         return loudness
     padded = np.pad(loudness, SMOOTH_FRAMES // 2, mode="edge")
     return np.convolve(padded, np.ones(SMOOTH_FRAMES) / SMOOTH_FRAMES, mode="valid")
-
-
-def _frames(seconds: float) -> int:
-    return round(seconds * MEL_FRAMES_PER_SECOND)

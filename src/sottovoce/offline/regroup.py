@@ -1,9 +1,9 @@
-"""Segments cut and joined by rules of one's own: at pauses, after signs, by length.
+"""Segments cut and joined by rules: at pauses, after signs, by length.
 
-    split pause=0.5 after=.?!; split letters=80; merge pause=0.2 letters=80
+split pause=0.5 after=.?!; split letters=80; merge pause=0.2 letters=80
 
-Every rule takes segments as they come and gives others, the next rule takes those. Cuts are between words; no
-word and no time of a word is changed.
+Every rule takes segments as they come and gives others, the next rule takes those. Cuts are between
+words; no word and no time of a word is changed.
 """
 
 from __future__ import annotations
@@ -14,13 +14,38 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from sottovoce.errors import OptionError
-from sottovoce.offline.parts import part_of
 from sottovoce.types import Segment, Word
+
+
+def part_of(
+    segment: Segment, words: tuple[Word, ...], groups: Sequence[Sequence[Word]], index: int
+) -> Segment:
+    """Make a segment of only these words, which are one group of its own."""
+    return replace(
+        segment,
+        start=words[0].start if any(groups[:index]) else segment.start,
+        end=words[-1].end if any(groups[index + 1 :]) else segment.end,
+        text="".join(word.word for word in words),
+        tokens=tuple(token.id for word in words for token in word.tokens),
+        words=words,
+        speaker=words[0].speaker,
+    )
+
 
 CLOSING = "\"'”’»)]）」』"
 """Signs that may follow the end of a sentence."""
 FORM = "split or merge with pause=, after=, letters=, words= or seconds=, as 'split pause=0.5; merge words=9'"
 N_HALVINGS = 24
+
+
+def segment_moved(segment: Segment, seconds: float) -> Segment:
+    """Move a segment and its words so many seconds later."""
+    words = segment.words and tuple(
+        replace(word, start=round(word.start + seconds, 3), end=round(word.end + seconds, 3))
+        for word in segment.words
+    )
+    start, end = round(segment.start + seconds, 3), round(segment.end + seconds, 3)
+    return replace(segment, start=start, end=end, words=words)
 
 
 class Rule(Protocol):
@@ -46,7 +71,6 @@ class Limits:
                 raise OptionError(f"regroup: {name}: expected more than 0, got {getattr(self, name)}")
 
     def excess(self, words: Sequence[Word]) -> float:
-        """Return how many times as long as may be these words are: above 1, too long."""
         letters = len("".join(word.word for word in words).strip())
         seconds = words[-1].end - words[0].start
         return max(letters / self.letters, len(words) / self.words, seconds / self.seconds)
@@ -80,7 +104,6 @@ class Split:
         return bool(self.after) and text.endswith(tuple(self.after))
 
     def _fitting(self, words: list[Word]) -> list[list[Word]]:
-        """The fewest parts that fit, none longer than it must be."""
         fewest = self._filled(words, 1.0)
         low, high = 0.0, 1.0
         for _ in range(N_HALVINGS if len(fewest) > 1 else 0):
@@ -90,7 +113,6 @@ class Split:
         return self._filled(words, high)
 
     def _filled(self, words: Sequence[Word], most: float) -> list[list[Word]]:
-        """Parts that are so many times as long as they may be at most, and of one word at least."""
         parts: list[list[Word]] = [[]]
         for word in words:
             if parts[-1] and self.limits.excess([*parts[-1], word]) > most:
@@ -167,14 +189,12 @@ def _refuse(text: str) -> list[Rule]:
 
 
 def words_of(segment: Segment) -> Sequence[Word]:
-    """Raises: OptionError where words were not timed."""
     if segment.words is None:
         raise OptionError("regroup: expected segments with word times, got one without")
     return segment.words
 
 
 def cut(segment: Segment, parts: Sequence[list[Word]]) -> Iterator[Segment]:
-    """Cut a segment into these parts of its words."""
     if len(parts) < 2:
         yield segment
         return
@@ -184,7 +204,6 @@ def cut(segment: Segment, parts: Sequence[list[Word]]) -> Iterator[Segment]:
 
 
 def joined(first: Segment, second: Segment) -> Segment:
-    """Both as one."""
     n_first, n_second = max(1, len(first.tokens)), max(1, len(second.tokens))
     mean = (first.avg_logprob * n_first + second.avg_logprob * n_second) / (n_first + n_second)
     return replace(

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from sottovoce.decoding.detect import LanguageDetection
 from sottovoce.errors import OptionError
-from sottovoce.language.limits import AskingLimits
-from sottovoce.offline.packing import PackedWindow, Piece
-from sottovoce.types import Segment, Token, Word
+from sottovoce.language.follow import AskingLimits
+from sottovoce.offline.pieces import PackedWindow
+from sottovoce.types import Segment
 
 
 @dataclass(frozen=True, slots=True)
 class StateSnapshot:
-    """How far a transcription is: the fields of `Progress` that no later window finds again."""
+    """How far a transcription is: the fields of `TranscriptionState` that a resumed one cannot recompute."""
 
     position: float = 0.0
     language: str | None = None
@@ -30,17 +32,6 @@ class StateSnapshot:
     n_segments: int = 0
     n_cleaned: int = 0
     second_s: float = 0.0
-
-    @classmethod
-    def of_json(cls, row: Mapping[str, Any]) -> StateSnapshot:
-        detection = row["detection"]
-        return cls(
-            **{
-                **row,
-                "detection": None if detection is None else LanguageDetection(**detection),
-                "unread": tuple((start, end) for start, end in row["unread"]),
-            }
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +51,7 @@ class ProbedPiece:
 
 @dataclass(frozen=True, slots=True)
 class FollowerState:
-    """What following the languages depends on: pieces that were probed already and may be asked for again.
+    """The state of a language follower: pieces that were probed already and may be needed again.
 
     is_beginning: no speech was found yet. spoken: languages in which something was surely said.
     """
@@ -70,15 +61,6 @@ class FollowerState:
     limits: AskingLimits = field(default_factory=AskingLimits)
     spoken: tuple[str, ...] = ()
     pieces: tuple[ProbedPiece, ...] = ()
-
-    @classmethod
-    def of_json(cls, row: Mapping[str, Any]) -> FollowerState:
-        pieces = (
-            ProbedPiece(**{**piece, "probabilities": tuple(piece["probabilities"])})
-            for piece in row["pieces"]
-        )
-        limits, spoken = AskingLimits(**row["limits"]), tuple(row["spoken"])
-        return cls(row["is_several"], row["is_beginning"], limits, spoken, tuple(pieces))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +87,6 @@ class SeekPlace:
     n_frames_read: int
     runs: tuple[WaitingRun, ...] = ()
 
-    @classmethod
-    def of_json(cls, row: Mapping[str, Any]) -> SeekPlace:
-        return cls(**{**row, "runs": tuple(WaitingRun(**run) for run in row["runs"])})
-
 
 @dataclass(frozen=True, slots=True)
 class ReadWindow:
@@ -118,11 +96,6 @@ class ReadWindow:
     window: PackedWindow
     last_temperature: float
     segments: Sequence[Segment]
-
-    @classmethod
-    def of_json(cls, row: Mapping[str, Any]) -> ReadWindow:
-        segments = tuple(segment_of_json(segment) for segment in row["segments"])
-        return cls(_window(row["window"]), row["last_temperature"], segments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,28 +112,18 @@ class SpeechPlace:
     waiting: tuple[PackedWindow, ...] = ()
     read: tuple[ReadWindow, ...] = ()
 
-    @classmethod
-    def of_json(cls, row: Mapping[str, Any]) -> SpeechPlace:
-        waiting = tuple(_window(window) for window in row["waiting"])
-        return cls(**{**row, "waiting": waiting, "read": tuple(map(ReadWindow.of_json, row["read"]))})
-
 
 @dataclass(frozen=True, slots=True)
 class DraftState:
-    """What a first model wrote before a window that was not given away yet, as a second may read it.
+    """The draft of a first model that was not yielded yet, because a second may read it.
 
-    progress: of the first model. until_s: where text begins that was not given away. held: segments in doubt
+    progress: of the first model. until_s: where text begins that was not yielded yet. held: segments in doubt
     from there on.
     """
 
     progress: StateSnapshot
     until_s: float
     held: tuple[Segment, ...] = ()
-
-    @classmethod
-    def of_json(cls, row: Mapping[str, Any]) -> DraftState:
-        held = tuple(segment_of_json(segment) for segment in row["held"])
-        return cls(StateSnapshot.of_json(row["progress"]), row["until_s"], held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +144,7 @@ class ResumePoint:
 
     @property
     def position(self) -> float:
-        """Seconds that are transcribed, of the part that was asked for."""
+        """Seconds that are transcribed, of the requested part."""
         return self.progress.position
 
     def to_json(self) -> dict[str, Any]:
@@ -196,15 +159,9 @@ class ResumePoint:
         """
         try:
             row: Mapping[str, Any] = value  # type: ignore[assignment]
-            follower, place, draft = row["follower"], row["place"], row.get("draft")
-            return cls(
-                StateSnapshot.of_json(row["progress"]),
-                tuple(row["context"]),
-                row["is_first"],
-                None if follower is None else FollowerState.of_json(follower),
-                (SeekPlace if "seek" in place else SpeechPlace).of_json(place),
-                None if draft is None else DraftState.of_json(draft),
-            )
+            own: Any = cls
+            kinds = {**_fields_of(own), "place": SeekPlace if "seek" in row["place"] else SpeechPlace}
+            return cls(**{name: _read(kinds[name], one) for name, one in row.items()})
         except (KeyError, TypeError, ValueError) as error:
             raise OptionError(f"resume point: expected what to_json gives ({error!r})") from error
 
@@ -219,23 +176,24 @@ def segment_of_json(row: Mapping[str, Any]) -> Segment:
 
     Raises: KeyError, TypeError, ValueError for anything else.
     """
-    words = row["words"]
-    return Segment(
-        **{
-            **row,
-            "tokens": tuple(row["tokens"]),
-            "words": None if words is None else tuple(_word(word) for word in words),
-        }
-    )
+    found: Segment = _read(Segment, row)
+    return found
 
 
-def _window(row: Mapping[str, Any]) -> PackedWindow:
-    return PackedWindow(**{**row, "pieces": tuple(Piece(**piece) for piece in row["pieces"])})
+@cache
+def _fields_of(kind: Any) -> Mapping[str, Any]:
+    return get_type_hints(kind)
 
 
-def _word(row: Mapping[str, Any]) -> Word:
-    return Word(**{**row, "tokens": tuple(_token(token) for token in row["tokens"])})
-
-
-def _token(row: Mapping[str, Any]) -> Token:
-    return Token(**row)
+def _read(kind: Any, value: Any) -> Any:
+    """Read a value of a type from the plain values that `asdict` and JSON make of it."""
+    if hasattr(kind, "__dataclass_fields__"):
+        kinds = _fields_of(kind)
+        return kind(**{name: _read(kinds[name], one) for name, one in dict(value).items()})
+    arguments = get_args(kind)
+    if get_origin(kind) in (Union, UnionType):
+        (kind,) = (one for one in arguments if one is not NoneType)
+        return None if value is None else _read(kind, value)
+    if get_origin(kind) in (tuple, Sequence):
+        return tuple(_read(arguments[0], one) for one in value)
+    return value

@@ -15,10 +15,10 @@ from typing import TypeAlias
 from sottovoce.audio.recording import Recording
 from sottovoce.engine.calls import CallGenerator, OtherModelCall
 from sottovoce.engine.executor import LocalExecutor
-from sottovoce.offline.excerpt import segment_moved
+from sottovoce.offline.regroup import segment_moved
 from sottovoce.offline.resume import DraftState, ResumePoint
-from sottovoce.offline.segment_generator import SegmentGenerator, next_segment
 from sottovoce.offline.transcriber import SecondModel, Transcriber, TranscriptionState, numbered
+from sottovoce.offline.transcription import SegmentGenerator, next_segment
 from sottovoce.types import Segment
 
 Begin: TypeAlias = Callable[
@@ -58,9 +58,9 @@ def transcribe_with_both(
 
 
 class _Draft:
-    """What the first model wrote, as far as it is not given away yet.
+    """The text of the first model that was not yielded yet.
 
-    until_s: where text begins that was not given away. held: segments in doubt from there on.
+    until_s: where text begins that was not yielded yet. held: segments in doubt from there on.
     """
 
     def __init__(
@@ -81,7 +81,6 @@ class _Draft:
         """Of the first model, where the last point of both is."""
 
     def restore(self, point: ResumePoint) -> None:
-        """Take up what was held in an earlier pass."""
         draft = point.draft
         assert draft is not None, "that there was a second model was checked"
         self._own.restore(replace(point, progress=draft.progress))
@@ -89,7 +88,7 @@ class _Draft:
         self._until_s, self._held = draft.until_s, [*draft.held]
 
     def note(self) -> None:
-        """Tell how far both models are; once a window of the first ends, that this can go on there."""
+        """Update the state from that of the first model; set a resume point once a window of it has ended."""
         own, state = self._own, self._state
         state.detection, state.duration = own.detection, own.duration
         state.language, state.outside_languages = own.language, own.outside_languages
@@ -101,7 +100,7 @@ class _Draft:
             state.resume_point = replace(point, progress=state.snapshot(), draft=draft)
 
     def take(self, segment: Segment) -> CallGenerator[list[Segment]]:
-        """Take the next segment of the first model; return what can be given away by that."""
+        """Take the next segment of the first model; return the segments that can be yielded."""
         is_in_doubt = self._second.deferral.defers(segment)
         if not self._first.options.needs_words:
             segment = replace(segment, words=None)
@@ -131,7 +130,6 @@ class _Draft:
     def _read_by_second(
         self, start_s: float, end_s: float, language: str | None
     ) -> CallGenerator[list[Segment]]:
-        """The segments of a stretch, by the second model."""
         own = TranscriptionState(language=language)
         part = self._recording.part(start_s, end_s - start_s)
         with closing(self._begin(self._reader(language), part, own, None)) as segments:
@@ -140,7 +138,6 @@ class _Draft:
         return [self._in_first_tokens(segment_moved(one, start_s)) for one in found]
 
     def _reader(self, language: str | None) -> Transcriber:
-        """The second model with the options of the first, in one language where that is known."""
         options = self._first.options
         decoding = replace(options.decoding, prefix=None)
         if language is not None:
@@ -150,7 +147,6 @@ class _Draft:
         return Transcriber(self._second.backend, self._second.tokenizer, options, self._second.fusion)
 
     def _in_first_tokens(self, segment: Segment) -> Segment:
-        """A segment with the tokens of the first model, where the second has others."""
         tokenizer = self._first.tokenizer_of(segment.language)
         if tokenizer.timestamp_begin == self._second.tokenizer.timestamp_begin:
             return segment

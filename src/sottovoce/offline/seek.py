@@ -1,12 +1,15 @@
-"""Windows one after the other: each begins where the timestamps of the one before say.
+"""Windows one after the other: each begins where the timestamps of the one before say; invented text is
+left out: improbable words of implausible lengths with silence around them, and text where no voice is.
 
-Source of the seek rules: openai-whisper 20250625, transcribe.py. A rest of less than 100 ms is not read.
+Source of the seek rules and of `hallucination_silence_threshold`: openai-whisper 20250625, transcribe.py;
+faster-whisper 1.2.1 has the same. A rest of less than 100 ms is not read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from dataclasses import replace
+import logging
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -16,18 +19,151 @@ from sottovoce.audio.vad import SpeechFinder, SpeechModel
 from sottovoce.decoding.decode import DecodingResult
 from sottovoce.engine.calls import CallGenerator, EncodeCall, ModelCall
 from sottovoce.errors import AudioError
-from sottovoce.offline.context import Context
-from sottovoce.offline.cut import MEL_FRAMES_PER_SECOND, WindowCut, cut_window
-from sottovoce.offline.hallucination import VoiceFinder, WindowSpan, skip_hallucinations
-from sottovoce.offline.located import LOOK_AHEAD_FRAMES, WindowLocator
+from sottovoce.offline.languages import LOOK_AHEAD_FRAMES, WindowLocator
 from sottovoce.offline.pieces import PIECE_VAD
 from sottovoce.offline.resume import ResumePoint, SeekPlace
-from sottovoce.offline.segment_generator import SegmentGenerator
-from sottovoce.offline.transcriber import Request, Transcriber, TranscriptionState, numbered
+from sottovoce.offline.segments import MEL_FRAMES_PER_SECOND, WindowCut, cut_window, mel_frames
+from sottovoce.offline.transcriber import Context, Request, Transcriber, TranscriptionState, numbered
+from sottovoce.offline.transcription import SegmentGenerator
 from sottovoce.offline.unread import DecodedWindow, UncoveredSpeechReader
-from sottovoce.offline.words import place_words
-from sottovoce.options.transcribe import TranscribeOptions
-from sottovoce.types import EncoderOutput, Segment
+from sottovoce.options.transcribe import APPENDED, PREPENDED, TranscribeOptions
+from sottovoce.options.vad import VadOptions
+from sottovoce.types import SAMPLE_RATE, EncoderOutput, Segment, Word
+
+logger = logging.getLogger(__name__)
+
+IMPROBABLE = 0.15
+SHORTEST_S, LONGEST_S = 0.133, 2.0
+_N_WORDS = 8
+"""Words at the beginning of a segment that are looked at."""
+_EDGE_S = 2.0
+"""Seconds from the ends of a window within which the window's edge counts as silence."""
+
+
+def anomaly_score(word: Word) -> float:
+    """0 for an ordinary word; 1 for an improbable one; more the shorter or longer it is."""
+    duration = word.end - word.start
+    score = 1.0 if word.probability < IMPROBABLE else 0.0
+    if duration < SHORTEST_S:
+        score += (SHORTEST_S - duration) * 15
+    if duration > LONGEST_S:
+        score += duration - LONGEST_S
+    return score
+
+
+def is_anomaly(words: Sequence[Word]) -> bool:
+    """Return whether a segment of these words is probably invented; False without words."""
+    if not words:
+        return False
+    spoken = [word for word in words if word.word not in PREPENDED + APPENDED][:_N_WORDS]
+    score = sum(map(anomaly_score, spoken))
+    return score >= 3 or score + 0.01 >= len(spoken)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSpan:
+    """Seconds of the recording: a window of audio, where a full window would end, speech before it.
+
+    end: of the audio in the window. full_end: start plus the model's 30 s.
+    """
+
+    start: float
+    end: float
+    full_end: float
+    last_speech: float
+
+
+def skip_hallucinations(
+    cut: WindowCut, span: WindowSpan, threshold: float, *, end_by: Callable[[float], int | None]
+) -> WindowCut:
+    """Drop improbable segments that have more than `threshold` seconds of silence around them.
+
+    cut: with words. When the first of them is improbable after a long silence, nothing is kept and the
+    window begins again after that silence. end_by: the frame (10 ms) at which the recording ends, if it does
+    by a time in seconds.
+    """
+    spoken = [segment for segment in cut.segments if segment.words]
+    if spoken and is_anomaly(spoken[0].words or ()):
+        gap = spoken[0].start - span.start
+        if gap > threshold:
+            start = round(span.start * MEL_FRAMES_PER_SECOND)
+            return WindowCut((), start + round(gap * MEL_FRAMES_PER_SECOND), restarts=True)
+    last_end = span.last_speech
+    for index, segment in enumerate(cut.segments):
+        if not segment.words:
+            continue
+        following = next((later for later in cut.segments[index + 1 :] if later.words), None)
+        if is_anomaly(segment.words) and _is_isolated(segment, following, last_end, span, threshold):
+            seek = round(max(span.start + 1, segment.start) * MEL_FRAMES_PER_SECOND)
+            last_frame = end_by(segment.end + threshold)  # then nothing but silence is left
+            return WindowCut(cut.segments[:index], seek if last_frame is None else last_frame)
+        last_end = segment.end
+    return cut
+
+
+def _is_isolated(
+    segment: Segment, following: Segment | None, last_end: float, span: WindowSpan, threshold: float
+) -> bool:
+    silence_before = (
+        segment.start - last_end > threshold
+        or segment.start < threshold
+        or segment.start - span.start < _EDGE_S
+    )
+    next_start = following.words[0].start if following and following.words else span.end
+    silence_after = (
+        next_start - segment.end > threshold
+        or (following is not None and is_anomaly(following.words or ()))
+        or span.full_end - segment.end < _EDGE_S
+    )
+    return silence_before and silence_after
+
+
+VOICE_VAD = VadOptions(threshold=0.3, min_silence_ms=100.0, speech_pad_ms=0.0)
+"""A voice, however faint: somewhere in a segment of people's speech the detector is sure by 0.9 and more."""
+SURE_VOICE_VAD = VadOptions(threshold=0.9, min_silence_ms=100.0, speech_pad_ms=0.0)
+"""An improbable text needs a clear voice. Of 43 such segments of development speech, clean, soft, over a
+telephone and in noise at 10 and 0 dB, all have a probability of 0.99 somewhere but one, in noise as loud as
+the speech."""
+MOST_SIGNS_S = 30.0
+"""Letters that people say in a second at most, where the same text was written before."""
+MARGIN_S = 0.3
+"""Around a segment, whose times may be so far off."""
+
+
+class VoiceFinder:
+    """Finds whether anybody speaks during a segment, by the probabilities of a finder of speech.
+
+    speech: before its first samples.
+    """
+
+    def __init__(self, speech: SpeechFinder) -> None:
+        self._voices, self._sure = speech.beside(VOICE_VAD), speech.beside(SURE_VOICE_VAD)
+
+    def is_in(self, segment: Segment, *, is_guess: bool = False) -> bool:
+        """Return whether there is a voice in a segment, whose samples were read; log where there is none.
+
+        is_guess: its text is improbable, so that the voice has to be clear.
+        """
+        is_spoken = _seconds_in(self._sure if is_guess else self._voices, segment) > 0.0
+        if not is_spoken:
+            span = f"{segment.start:.1f} to {segment.end:.1f} s"
+            logger.info("nobody speaks from %s: '%s' is left out", span, segment.text.strip())
+        return is_spoken
+
+    def is_too_short_for(self, segment: Segment) -> bool:
+        """Return whether a segment has more letters than its seconds of voice allow, and log it."""
+        n_signs = sum(sign.isalnum() for sign in segment.text)
+        is_short = n_signs > MOST_SIGNS_S * _seconds_in(self._voices, segment)
+        if is_short:
+            logger.info("%.1f s: '%s' once more is left out", segment.start, segment.text.strip())
+        return is_short
+
+
+def _seconds_in(voices: SpeechFinder, segment: Segment) -> float:
+    start = max(0, round((segment.start - MARGIN_S) * SAMPLE_RATE))
+    found = voices.segments(start, round((segment.end + MARGIN_S) * SAMPLE_RATE))
+    return sum(one.end_sample - one.start_sample for one in found) / SAMPLE_RATE
+
 
 SHORTEST_FRAMES = 10
 """A shorter rest of a clip holds no word, and would cost a whole window."""
@@ -81,8 +217,6 @@ class _Window(NamedTuple):
 
 
 class _SeekLoop:
-    """One pass over the clips of a recording."""
-
     def __init__(
         self,
         transcriber: Transcriber,
@@ -107,12 +241,11 @@ class _SeekLoop:
 
     def begin(self) -> bool:
         """Read up to the first clip; whether the recording reaches it, where it does not begin there."""
-        start = _frame(self._options.clips[0][0])
+        start = mel_frames(self._options.clips[0][0])
         self._skip_to(start)
         return start == 0 or self._features.has(start)
 
     def restore(self, point: ResumePoint) -> SeekPlace:
-        """Take up the state of an earlier pass; where to go on."""
         place = point.place
         assert isinstance(place, SeekPlace), "the mode was checked"
         self._context.restore(point.context)
@@ -123,8 +256,10 @@ class _SeekLoop:
         return place
 
     def run(self, place: SeekPlace | None = None) -> SegmentGenerator:
-        """Yield the segments of all clips, or those from a place on."""
-        clips = [(_frame(start), None if end is None else _frame(end)) for start, end in self._options.clips]
+        clips = [
+            (mel_frames(start), None if end is None else mel_frames(end))
+            for start, end in self._options.clips
+        ]
         if place is None and self._state.language is None and not self._locator.expects_several:
             yield from self._locator.find_language(*clips[0])
         for clip, (start, end) in enumerate(clips):
@@ -147,14 +282,12 @@ class _SeekLoop:
                 self._end_window(clip, seek)
 
     def _skip_to(self, seek: int) -> None:
-        """Read up to where a clip begins, forgetting on the way what lies between."""
         for frame in range(0, seek, self._transcriber.window_frames):
             if frame > self._skipped and self._features.has(frame):
                 self._features.drop_before(frame)
                 self._skipped = frame
 
     def _goes_on(self, start: int, seek: int, end: int | None) -> bool:
-        """Whether there is something to read; a clip that is short by itself is read."""
         last = seek if seek == start else seek + SHORTEST_FRAMES - 1
         return (end is None or last < end) and self._features.has(last)
 
@@ -195,8 +328,8 @@ class _SeekLoop:
         if cut.restarts:
             return cut.seek
         text_end = window.start_s if cut.end_of_speech is None else cut.end_of_speech
-        seek = self._before_divided(window, cut.seek, _frame(text_end))
-        cut = replace(cut, seek=self._locator.hand_over(seek, _frame(text_end)))
+        seek = self._before_divided(window, cut.seek, mel_frames(text_end))
+        cut = replace(cut, seek=self._locator.hand_over(seek, mel_frames(text_end)))
         segments = list(transcriber.segments(cut, result))
         if self._options.read_again:
             segments = self._spoken(segments)
@@ -231,16 +364,13 @@ class _SeekLoop:
         return first if is_divided else seek
 
     def _prompt(self, window: _Window) -> tuple[int, ...]:
-        """The text before a window; none for a short rest before another language, which would be that text
-        once more.
-        """
+        """The text before a window; none for a short rest before another language, which would repeat it."""
         is_rest = self._locator.expects_several and window.n_frames < SHORTEST_PROMPTED_FRAMES
         return () if is_rest else self._context.prompt()
 
     def _spoken(self, segments: list[Segment]) -> list[Segment]:
-        """Segments with a voice in them, without text that was there before and is too long for it."""
         if segments:
-            self._features.has(_frame(segments[-1].end) + LOOK_AHEAD_FRAMES)
+            self._features.has(mel_frames(segments[-1].end) + LOOK_AHEAD_FRAMES)
         return [
             segment
             for segment in segments
@@ -251,7 +381,6 @@ class _SeekLoop:
     def _completed(
         self, window: _Window, cut: WindowCut, result: DecodingResult
     ) -> CallGenerator[list[Segment]]:
-        """The segments of a window, and those of speech that its text left out, by their times."""
         if not self._options.read_again:
             return list(cut.segments)
         speech = self._locator.pieces(window.seek, cut.seek)
@@ -261,14 +390,10 @@ class _SeekLoop:
     def _with_words(
         self, window: _Window, cut: WindowCut, result: DecodingResult
     ) -> CallGenerator[WindowCut]:
-        """Time the words of a window, drop what was made up, and find where to go on."""
-        transcriber = self._transcriber
-        (words,) = yield from transcriber.align(window.encoded, [(cut, result, window.n_frames)])
-        segments = place_words(
-            cut.segments,
-            words,
-            transcriber.word_rules,
-            eot=transcriber.tokenizer.eot,
+        """Time the words of a window, drop invented ones, and find where the next window begins."""
+        (segments,) = yield from self._transcriber.with_words(
+            window.encoded,
+            [(cut, result, window.n_frames)],
             window_start=window.start_s,
             last_speech=self._last_speech,
         )
@@ -291,11 +416,11 @@ class _SeekLoop:
         if self._options.decoding.without_timestamps:
             is_cut = window.n_frames == self._transcriber.content_frames
             rest_s = window.end / MEL_FRAMES_PER_SECOND - spoken_until
-            return _frame(spoken_until) if is_cut and rest_s < CUT_WORD_S else window.end
+            return mel_frames(spoken_until) if is_cut and rest_s < CUT_WORD_S else window.end
         threshold = self._options.hallucination_silence_threshold
         if threshold is not None and self._span(window).full_end - spoken_until <= threshold:
             return window.end
-        return _frame(spoken_until)
+        return mel_frames(spoken_until)
 
     def _span(self, window: _Window) -> WindowSpan:
         return WindowSpan(
@@ -306,27 +431,22 @@ class _SeekLoop:
         )
 
     def _end_by(self, time_s: float) -> int | None:
-        """The frame at which the recording ends, if it does by that time."""
         reach = int(time_s * MEL_FRAMES_PER_SECOND)
         return None if self._features.has(reach) else self._features.n_frames
 
     def _end_window(self, clip: int, seek: int) -> None:
-        """Tell how far it is; all segments before that were taken."""
-        self._report(seek)
+        state = self._state
+        state.duration = self._features.duration_s or state.duration
+        position = seek / MEL_FRAMES_PER_SECOND
+        state.position = position if state.duration is None else min(position, state.duration)
         follower, n_read = self._locator.follower, self._features.n_frames_read
-        self._state.resume_point = ResumePoint(
-            self._state.snapshot(),
+        state.resume_point = ResumePoint(
+            state.snapshot(),
             self._context.tokens,
             self._is_first,
             None if follower is None else follower.state(seek),
             SeekPlace(clip, seek, self._last_speech, n_read, self._locator.waiting),
         )
-
-    def _report(self, seek: int) -> None:
-        state = self._state
-        state.duration = self._features.duration_s or state.duration
-        position = seek / MEL_FRAMES_PER_SECOND
-        state.position = position if state.duration is None else min(position, state.duration)
 
 
 def past_the_end(recording: Recording, options: TranscribeOptions, duration_s: float | None) -> AudioError:
@@ -334,7 +454,3 @@ def past_the_end(recording: Recording, options: TranscribeOptions, duration_s: f
     length = "less" if duration_s is None else f"a recording of {duration_s:.1f} s"
     start_s = options.clips[0][0]
     return AudioError(f"{recording.name}: expected sound at {start_s:g} s, where to begin, got {length}")
-
-
-def _frame(seconds: float) -> int:
-    return round(seconds * MEL_FRAMES_PER_SECOND)

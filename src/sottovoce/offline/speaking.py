@@ -1,20 +1,28 @@
-"""Speakers in a transcription: who speaks when is found first, then segments get speakers as they come."""
+"""Speakers in a transcription: who speaks when is found first, then segments get speakers as they come;
+or channels are transcribed apart, each a speaker.
+
+Every channel is a transcription of its own, with its own prompt, of the speech that does not leak in from
+another channel. They are read side by side, the one that is furthest behind first, so only one segment of
+each waits.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from sottovoce.audio.recording import Recording
 from sottovoce.engine.calls import CallGenerator, HostCall
-from sottovoce.offline.parts import part_of
-from sottovoce.offline.segment_generator import SegmentGenerator, next_segment
+from sottovoce.errors import AudioError
+from sottovoce.offline.regroup import part_of
 from sottovoce.offline.transcriber import TranscriptionState
+from sottovoce.offline.transcription import SegmentGenerator, next_segment
 from sottovoce.options.speakers import Diarizer
+from sottovoce.speakers.channel_diarizer import leaks
 from sottovoce.speakers.diarize import ClusteringDiarizer, DiarizedWindow
-from sottovoce.speakers.labels import SpeakerLabels, replace_letter
+from sottovoce.speakers.labels import SpeakerLabels, letter, replace_letter
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Segment, Turn, Word
 
@@ -34,7 +42,8 @@ def with_speakers(
 
 
 def _turns(diarizer: Diarizer, recording: Recording) -> CallGenerator[list[Turn]]:
-    """Our own networks hear a few seconds in a call, so that others have their turn in between."""
+    """Find turns; the bundled networks take a few seconds of audio a call, so that other calls run in
+    between."""
     if not isinstance(diarizer, ClusteringDiarizer):
         turns: list[Turn] = yield HostCall(partial(diarizer.turns, recording))
         return turns
@@ -111,3 +120,73 @@ def turn_groups(segment: Segment, tokenizer: Tokenizer) -> list[list[Word]]:
             groups.append([])
     groups[-1] += words
     return groups
+
+
+@dataclass(slots=True)
+class _Channel:
+    """A transcription of one channel; waiting: its next segment, None when it has ended."""
+
+    speaker: str
+    segments: SegmentGenerator
+    state: TranscriptionState
+    waiting: Segment | None = None
+
+
+def channels_apart(
+    recording: Recording,
+    state: TranscriptionState,
+    begin: Callable[[Recording, TranscriptionState], SegmentGenerator],
+) -> SegmentGenerator:
+    """Yield the segments of all channels of a recording; begin: makes those of one.
+
+    Raises: AudioError for a recording of one channel.
+    """
+    others = leaks(recording)
+    if len(others) < 2:
+        raise AudioError(f"{recording.name}: expected a channel for each speaker, got 1 channel")
+    recordings = recording.channels(others)
+    channels = []
+    for index, one in enumerate(recordings):
+        own = TranscriptionState(language=state.language)
+        channels.append(_Channel(letter(index), begin(one, own), own))
+    try:
+        for channel in channels:
+            channel.waiting = yield from next_segment(channel.segments)
+        while waiting := [channel for channel in channels if channel.waiting is not None]:
+            channel = min(waiting, key=_start)
+            _note_channels(state, channels)
+            segment = channel.waiting
+            assert segment is not None
+            yield _with_speaker(segment, channel.speaker, state)
+            channel.waiting = yield from next_segment(channel.segments)
+        _note_channels(state, channels)
+    finally:
+        for channel in channels:
+            channel.segments.close()
+        for one in recordings:
+            one.close()
+
+
+def _start(channel: _Channel) -> float:
+    assert channel.waiting is not None
+    return channel.waiting.start
+
+
+def _note_channels(state: TranscriptionState, channels: Sequence[_Channel]) -> None:
+    state.position = min(channel.state.position for channel in channels)
+    state.second_s = sum(channel.state.second_s for channel in channels)
+    state.unread = sorted(span for channel in channels for span in channel.state.unread)
+    durations = [channel.state.duration for channel in channels]
+    state.duration = max((one for one in durations if one is not None), default=None)
+    first = next((one.state for one in channels if one.state.language is not None), None)
+    if first is not None:
+        state.language = first.language
+        state.detection = state.detection or first.detection
+
+
+def _with_speaker(segment: Segment, speaker: str, state: TranscriptionState) -> Segment:
+    number = state.n_segments
+    state.n_segments += 1
+    state.turns = (*state.turns, Turn(segment.start, segment.end, speaker))
+    words = segment.words and tuple(replace(word, speaker=speaker) for word in segment.words)
+    return replace(segment, id=number, speaker=speaker, words=words)

@@ -1,7 +1,7 @@
 """How the text of a recording is written: as it is spoken, or cleaned of hesitations.
 
 Segments as they come out of a transcription, changed by rule (`text.disfluency`), with their words; the words
-that stay keep their times. What the model is told of the style is `text.disfluency`.
+that stay keep their times. The prompt that asks a model for the style is in `text.disfluency`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Collection, Sequence
 from contextlib import closing
 from dataclasses import replace
 
-from sottovoce.offline.segment_generator import SegmentGenerator, next_segment
 from sottovoce.offline.transcriber import TranscriptionState
+from sottovoce.offline.transcription import SegmentGenerator, next_segment
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.text.disfluency import DISFLUENCIES, PIECE, VERBATIM_PROMPTS, DisfluencyRules, clean_pieces
 from sottovoce.types import Segment, Word
@@ -23,9 +23,9 @@ logger = logging.getLogger(__name__)
 def in_style(
     segments: SegmentGenerator, options: TranscribeOptions, state: TranscriptionState
 ) -> SegmentGenerator:
-    """Yield segments in the style that was asked for; state: counts what is left.
+    """Yield segments in the requested style; state: counts those that are left.
 
-    A language for which nothing was checked is left as it is, and a warning says so once.
+    A language without checked rules is left unchanged, with one warning.
     """
     if options.decoding.verbatim:
         segments = _reporting(segments, "verbatim", VERBATIM_PROMPTS)
@@ -37,7 +37,6 @@ def in_style(
 
 
 def _reporting(segments: SegmentGenerator, style: str, checked: Collection[str]) -> SegmentGenerator:
-    """Yield the same segments; a warning for every language outside of those checked, where there are any."""
     seen = set(checked)
     with closing(segments):
         while (segment := (yield from next_segment(segments))) is not None:
@@ -86,7 +85,6 @@ def clean_segment(segment: Segment, language: str) -> Segment | None:
 
 
 def clean_words(words: Sequence[Word], rules: DisfluencyRules) -> tuple[Word, ...]:
-    """Words that are left, with their times."""
     groups: list[list[Word]] = []
     for word in words:
         if not groups or word.word[:1].isspace():

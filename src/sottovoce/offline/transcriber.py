@@ -1,4 +1,5 @@
-"""What every mode does with encoded windows: detect, decode, align words, make segments.
+"""A model with the options of a transcription: detect, decode, align words, make segments; the prompt of
+a window and the state of a transcription.
 
 Knows windows and where they lie in the recording, not how they were chosen.
 """
@@ -17,13 +18,104 @@ from sottovoce.decoding.detect import NO_PRIOR, LanguageDetection, combine_detec
 from sottovoce.decoding.prompt import opening_tokens
 from sottovoce.decoding.search import Fusion
 from sottovoce.engine.calls import CallGenerator, DecodeCall, DetectLanguageCall, WordAlignCall
-from sottovoce.offline.cut import WindowCut
 from sottovoce.offline.resume import ResumePoint, StateSnapshot
-from sottovoce.offline.words import WordRules
+from sottovoce.offline.segments import WindowCut, WordRules, place_words
+from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import DeferralOptions
 from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.text.languages import LanguageChoice
+from sottovoce.text.normalize import plain
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, EncoderOutput, Segment, Turn
+from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, EncoderOutput, Segment, Task, Turn
+
+
+def with_arguments(
+    options: TranscribeOptions,
+    codes: Sequence[str],
+    language: str | Sequence[str] | None,
+    task: Task | None,
+    word_timestamps: bool | None,
+    beam_size: int | None,
+) -> TranscribeOptions:
+    """Put arguments into options; None leaves what the options say.
+
+    codes: of the model's languages; none for an English-only model. language: one, several or "auto"; "auto"
+    and several are followed as they change where the options do not say whether. beam_size: 1 is greedy.
+    Raises: OptionError for a language that is not among them.
+    """
+    decoding = options.decoding
+    follow = options.follow_languages
+    if language is not None or decoding.language is None:
+        choice = LanguageChoice.parse(language or decoding.allowed_languages or "auto", codes or ("en",))
+        decoding = _with_language(decoding, choice, codes)
+        if follow is None:
+            follow = True if len(choice.allowed) > 1 else "auto"
+    if task is not None:
+        decoding = replace(decoding, task=task)
+    if beam_size is not None:
+        decoding = replace(decoding, beam_size=beam_size if beam_size > 1 else None)
+    if word_timestamps is None:
+        word_timestamps = options.word_timestamps
+    return replace(options, decoding=decoding, word_timestamps=word_timestamps, follow_languages=follow)
+
+
+def _with_language(
+    decoding: DecodingOptions, choice: LanguageChoice, codes: Sequence[str]
+) -> DecodingOptions:
+    if not codes:
+        return replace(decoding, language="en", allowed_languages=())
+    allowed = () if choice.fixed else choice.allowed or tuple(codes)
+    return replace(decoding, language=choice.fixed, allowed_languages=allowed)
+
+
+class Context:
+    """Tokens of earlier windows, as many as a prompt can hold, after an initial prompt.
+
+    n_text_ctx: of the model; a prompt has at most half of it, less one.
+    Source: openai-whisper 20250625, transcribe.py; with `carry_initial_prompt` the initial prompt stands
+    before every window, otherwise it is forgotten with the rest at the first reset.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, options: TranscribeOptions, n_text_ctx: int) -> None:
+        self._options = options
+        self._tokenizer = tokenizer
+        self._room = n_text_ctx // 2 - 1
+        text = options.initial_prompt
+        initial = tokenizer.encode_prompt(text or "")
+        self._carried = initial if options.carry_initial_prompt else []
+        self._tokens = [] if options.carry_initial_prompt else initial
+
+    def prompt(self) -> tuple[int, ...]:
+        """Tokens to give the next window; empty for none."""
+        room = max(0, self._room - len(self._carried))
+        if self._options.max_context is not None:
+            room = min(room, self._options.max_context)
+        return (*self._carried, *(self._tokens[-room:] if room else ()))
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        return tuple(self._tokens)
+
+    def restore(self, tokens: Sequence[int]) -> None:
+        self._tokens = list(tokens)
+
+    def remember(self, tokens: Sequence[int]) -> None:
+        self._tokens = [*self._tokens, *tokens][-self._room :]
+
+    def holds(self, text: str) -> bool:
+        words = plain(text).split()
+        earlier = plain(self._tokenizer.decode(self._tokens)).split()
+        return any(earlier[at : at + len(words)] == words for at in range(len(earlier) - len(words) + 1))
+
+    def end_window(self, temperature: float) -> None:
+        """Forget everything after a window that needed a high temperature, or if nothing is to be kept."""
+        too_hot = temperature > self._options.prompt_reset_on_temperature
+        if too_hot or not self._options.is_conditioned:
+            self.reset()
+
+    def reset(self) -> None:
+        self._tokens = []
+
 
 SHORT_TAIL_FRAMES = 20
 """Of silence (10 ms each) behind the speech of a window that is shorter than the model was trained on.
@@ -75,7 +167,6 @@ class TranscriptionState:
         )
 
     def restore(self, point: ResumePoint) -> None:
-        """Go on from a state."""
         self.resume_point, state = point, point.progress
         self.position, self.language, self.detection = state.position, state.language, state.detection
         self.unread, self.outside_languages = list(state.unread), dict(state.outside_languages)
@@ -101,7 +192,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class SecondModel:
-    """A model that reads what another is not sure of; fusion: language models beside its beam search."""
+    """A model that reads segments of which another is unsure; fusion: language models for its beam search."""
 
     backend: Backend
     tokenizer: Tokenizer
@@ -111,7 +202,7 @@ class SecondModel:
 
 @dataclass(frozen=True, slots=True)
 class Transcriber:
-    """A model and what is asked of it; fusion: language models beside its beam search."""
+    """A model and the options of a transcription; fusion: language models for its beam search."""
 
     backend: Backend
     tokenizer: Tokenizer
@@ -153,7 +244,7 @@ class Transcriber:
         return self.fixed_language is None and self.options.may_follow_languages
 
     def tokenizer_of(self, language: str) -> Tokenizer:
-        """Return the tokenizer for text in a language, with the task asked for."""
+        """Return the tokenizer for text in a language, with the requested task."""
         return self.tokenizer.with_language(language).with_task(self.options.decoding.task)
 
     def detect(self, encoded: EncoderOutput) -> CallGenerator[list[LanguageDetection]]:
@@ -188,18 +279,14 @@ class Transcriber:
         return [attempts[row] for row in range(len(requests))]
 
     def _kind(self, request: Request) -> tuple[bool, bool]:
-        """Whether a request begins with the prefix, and whether it is a second reading: batches have one
-        kind."""
         return request.is_first and self.options.decoding.prefix is not None, request.is_second
 
     def _with_prefix(self, attempt: Attempt) -> Attempt:
-        """A reading of the first window, and before it what it goes on from."""
         result = attempt.result
         opening = opening_tokens(self.options.decoding, self.tokenizer)
         return replace(attempt, result=replace(result, tokens=(*opening, *result.tokens)))
 
     def _decode_call(self, encoded: EncoderOutput, requests: Sequence[Request]) -> DecodeCall:
-        """Decode windows that are all first or not, and all second readings or not."""
         fallback = self.options.fallback_of_window
         base = replace(self.options.decoding, sample_len=self.sample_len(encoded.n_frames))
         if requests[0].is_second:
@@ -228,24 +315,31 @@ class Transcriber:
             return requested
         return max(1, dims.n_text_ctx * n_frames // dims.n_audio_ctx)
 
-    def align(
-        self, encoded: EncoderOutput, texts: Sequence[tuple[WindowCut, DecodingResult, int]]
-    ) -> CallGenerator[list[list[TimedWord]]]:
-        """Time the words of every window, given its text and its log-mel frames of audio."""
-        eot = self.tokenizer.eot
-        words: list[list[TimedWord]] = yield WordAlignCall(
-            encoded,
-            [
-                WindowText(self.tokenizer_of(result.language), cut.text_tokens(eot), n_frames)
-                for cut, result, n_frames in texts
-            ],
-        )
-        return words
+    def with_words(
+        self,
+        encoded: EncoderOutput,
+        texts: Sequence[tuple[WindowCut, DecodingResult, int]],
+        *,
+        window_start: float = 0.0,
+        last_speech: float = 0.0,
+    ) -> CallGenerator[list[tuple[Segment, ...]]]:
+        """Return the segments of every window with their words, given its text and log-mel frames of audio.
 
-    @property
-    def word_rules(self) -> WordRules:
-        options = self.options
-        return WordRules(options.prepend_punctuations, options.append_punctuations, options.word_threshold)
+        window_start, last_speech: as of `place_words`.
+        """
+        options, eot = self.options, self.tokenizer.eot
+        rules = WordRules(options.prepend_punctuations, options.append_punctuations, options.word_threshold)
+        windows = [
+            WindowText(self.tokenizer_of(result.language), cut.text_tokens(eot), n_frames)
+            for cut, result, n_frames in texts
+        ]
+        found: list[list[TimedWord]] = yield WordAlignCall(encoded, windows)
+        return [
+            place_words(
+                cut.segments, words, rules, eot=eot, window_start=window_start, last_speech=last_speech
+            )
+            for (cut, _, _), words in zip(texts, found, strict=True)
+        ]
 
     def segments(self, cut: WindowCut, result: DecodingResult) -> Iterator[Segment]:
         """Segments that have text and some length, with what the decoder knows; their ids come last of

@@ -1,30 +1,62 @@
-"""One recording being transcribed: its segments as they are found, or all of them as a transcript."""
+"""One recording being transcribed: a generator that yields segments, and between them the calls that it
+needs; its segments as they are found, or all of them as a transcript.
+
+A stage that changes segments on their way (speakers, names, style) is a generator around another one: it
+takes the next segment with `next_segment`, which lets the calls through and their results back.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from threading import Event, Lock
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
 from sottovoce.audio.recording import Recording
 from sottovoce.decoding.detect import LanguageDetection
 from sottovoce.engine.calls import CallGenerator, ModelCall
 from sottovoce.engine.executor import LocalExecutor
 from sottovoce.offline.resume import ResumePoint
-from sottovoce.offline.segment_generator import SegmentGenerator
 from sottovoce.offline.transcriber import Transcriber, TranscriptionState
 from sottovoce.types import Segment, Span, Transcript, Turn
+
+SegmentGenerator: TypeAlias = Generator[Segment | ModelCall, Any, None]
+"""Yields segments, and calls whose results are sent back into it."""
+
+
+def next_segment(
+    segments: SegmentGenerator, on_step: Callable[[], object] | None = None
+) -> CallGenerator[Segment | None]:
+    """Yield the calls up to the next segment; return that segment, None at the end.
+
+    on_step: called each time that the generator has gone on, to a call, a segment or its end.
+    """
+    result: Any = None
+    failure: Exception | None = None
+    while True:
+        try:
+            step = segments.send(result) if failure is None else segments.throw(failure)
+        except StopIteration:
+            step = None
+        result = failure = None
+        if on_step is not None:
+            on_step()
+        if step is None or isinstance(step, Segment):
+            return step
+        try:
+            result = yield step
+        except Exception as error:
+            failure = error
 
 
 @dataclass(frozen=True, slots=True)
 class RunControl:
-    """Who looks on while a recording is transcribed, and may stop it.
+    """Progress and cancellation of a transcription.
 
     on_progress: called with the seconds that are done and those of the recording (None while unknown), each
-        time that they grow. abort: asked before every call, at least once a window; True ends the
-        transcription, as does setting `stopped` from anywhere. What was found so far stays.
+        time that they grow. abort: called before every call of the model, at least once a window; True ends
+        the transcription, as does setting `stopped` from anywhere. What was found so far stays.
     """
 
     on_progress: Callable[[float, float | None], None] | None = None
@@ -32,7 +64,6 @@ class RunControl:
     stopped: Event = field(default_factory=Event)
 
     def is_over(self) -> bool:
-        """Return whether to stop here."""
         if self.abort is not None and self.abort():
             self.stopped.set()
         return self.stopped.is_set()
@@ -58,7 +89,7 @@ class FileTranscription(Iterator[Segment]):
         recording: Recording | None = None,
     ) -> None:
         self.backend = transcriber.backend
-        """What does the calls of `next_segment`."""
+        """The backend that runs the calls of `next_segment`."""
         self._transcriber = transcriber
         self._generator = generator
         self._state = state
@@ -199,7 +230,7 @@ class FileTranscription(Iterator[Segment]):
 
     @property
     def detection(self) -> LanguageDetection | None:
-        """What named the first language; None when it was given or is not known yet."""
+        """The detection of the first language; None when it was given or is not known yet."""
         return self._state.detection
 
     @property
@@ -214,12 +245,12 @@ class FileTranscription(Iterator[Segment]):
 
     @property
     def turns(self) -> tuple[Turn, ...]:
-        """Who speaks when, known before the first segment; empty where that was not asked for."""
+        """Turns of speakers, known before the first segment; empty unless speakers were requested."""
         return self._state.turns
 
     @property
     def unread(self) -> tuple[Span, ...] | None:
-        """Speech of which no words were found so far; None where nobody looks for it."""
+        """Speech without words so far; None where skipped speech is not searched for."""
         return tuple(self._state.unread) if self._transcriber.options.read_again else None
 
     @property

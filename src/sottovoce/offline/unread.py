@@ -23,21 +23,27 @@ import numpy as np
 from sottovoce.audio.features import RecordingFeatures
 from sottovoce.decoding.decode import DecodingResult
 from sottovoce.engine.calls import CallGenerator, EncodeCall
-from sottovoce.offline.cut import MEL_FRAMES_PER_SECOND, WindowCut, cut_window
 from sottovoce.offline.follow import LanguageFollower
-from sottovoce.offline.packing import Piece
+from sottovoce.offline.pieces import Piece
+from sottovoce.offline.segments import (
+    MEL_FRAMES_PER_SECOND,
+    WindowCut,
+    cut_window,
+    mel_frames,
+    seconds_of,
+)
 from sottovoce.offline.transcriber import Request, Transcriber, TranscriptionState
-from sottovoce.offline.words import place_words
 from sottovoce.types import EncoderOutput, Segment, Word
 
 LEAST_MISREAD_S = 0.8
-"""Seconds of speech in a segment whose language is asked."""
+"""Seconds of speech in a segment whose language is verified."""
 GAIN, FAR_GAIN, LEAST = 0.1, 0.3, -0.7
 """Mean log-probabilities of tokens, where the recording is in several languages: so much better the text in
 another one must be, and the least that it may have."""
 FIRST_NATS, FIRST_LEAST = 5.0, -0.4
-"""Of a recording that counted as one in a single language, FIRST_NATS and FAR_GAIN are asked, and more of the
-text: of development recordings in one language, many of which the model hardly knows, none became several."""
+"""Of a recording that counted as one in a single language, FIRST_NATS and FAR_GAIN are required, and a more
+probable text: of development recordings in one language, many of which the model hardly knows, none became
+several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +61,7 @@ class LanguageHypothesis:
     nats: float
 
     def is_accepted_by(self, mean: float, *, is_first: bool) -> bool:
-        """Tell whether a text of this mean log-probability in the other language is to be kept instead.
+        """Return whether a text of this mean log-probability in the other language is to be kept instead.
 
         is_first: the recording counted as one in a single language.
         """
@@ -115,7 +121,6 @@ def segment_means(result: DecodingResult, segments: Sequence[Segment], eot: int)
 
 
 def text_mean(result: DecodingResult, eot: int) -> float:
-    """Return the mean log-probability of the tokens of a reading that are text; it has some."""
     pairs = zip(result.tokens, result.token_logprobs, strict=True)
     return float(np.mean([logprob for token, logprob in pairs if token < eot]))
 
@@ -134,13 +139,9 @@ SPARSE_S, SPARSE_TOKENS_S = 3.0, 1.5
 DEEPEST = 2
 """So many times a stretch is halved."""
 ALIKE = 0.6
-"""Share of common words with the text beside it from which a reading counts as the same words once more."""
+"""Share of common words with the neighbouring text from which a reading counts as a repetition of it."""
 REPEATED_TOKENS_S = 2.5
 """With fewer tokens a second over both, people said the same words twice."""
-
-
-def _as_it_is(segment: Segment) -> Segment:
-    return segment
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -158,19 +159,18 @@ class DecodedWindow:
     n_frames: int
     speech: Sequence[Piece]
     start_s: float
-    in_recording: Callable[[Segment], Segment] = _as_it_is
+    in_recording: Callable[[Segment], Segment] = lambda segment: segment
 
     @property
     def segments(self) -> list[Segment]:
-        """Its segments in the time of the recording."""
         return [self.in_recording(segment) for segment in self.cut.segments]
 
 
 class UncoveredSpeechReader:
     """Reads speech again that no word covers.
 
-    follower: names the language of a stretch that is encoded by
-    itself; None where the recording has one. state: told what stays unread.
+    follower: detects the language of a stretch that is encoded by itself; None where the recording has one.
+    state: takes the speech that stays unread.
     """
 
     def __init__(
@@ -193,7 +193,6 @@ class UncoveredSpeechReader:
         return sorted([*own, *found], key=lambda segment: segment.start)
 
     def _with_uncovered(self, window: DecodedWindow) -> CallGenerator[tuple[list[Segment], list[Segment]]]:
-        """The segments of a window, and those of speech that they leave uncovered."""
         segments = window.segments
         if is_covered(segments, window.speech, self._transcriber.tokenizer.eot):
             return segments, []
@@ -208,7 +207,6 @@ class UncoveredSpeechReader:
     def _in_right_languages(
         self, window: DecodedWindow, segments: Sequence[Segment], follower: LanguageFollower
     ) -> CallGenerator[list[Segment]]:
-        """The segments of a window; instead of text in a wrong language, that of the right one."""
         result, eot = window.result, self._transcriber.tokenizer.eot
         hypotheses: list[LanguageHypothesis] = []
         for segment, mean in zip(segments, segment_means(result, segments, eot), strict=True):
@@ -229,7 +227,6 @@ class UncoveredSpeechReader:
     def _read_in_another(
         self, hypothesis: LanguageHypothesis, follower: LanguageFollower
     ) -> CallGenerator[Sequence[Segment]]:
-        """Read a stretch in the other language; nothing where its text is no likelier."""
         window = yield from self._read_alone(hypothesis.speech, hypothesis.language)
         if window is None:
             return ()
@@ -240,7 +237,6 @@ class UncoveredSpeechReader:
         return window.cut.segments
 
     def _timed(self, window: DecodedWindow) -> CallGenerator[list[Segment]]:
-        """The segments of a window with the times of their words, which they may have already."""
         is_timed = any(segment.words for segment in window.cut.segments)
         if not is_timed and window.cut.text_tokens(self._transcriber.tokenizer.eot):
             window = yield from self._with_words(window)
@@ -253,7 +249,6 @@ class UncoveredSpeechReader:
     def _read(
         self, stretch: Sequence[Piece], language: str, beside: Sequence[Segment], depth: int
     ) -> CallGenerator[list[Segment]]:
-        """Read a stretch by itself, and in halves what stays without words."""
         whole = Piece(stretch[0].start, stretch[-1].end)
         if self._follower is not None:
             language = yield from self._follower.language_of(whole, language)
@@ -274,10 +269,9 @@ class UncoveredSpeechReader:
         return found
 
     def _note_unread(self, start: int, end: int) -> None:
-        """Count frames of speech as unread; what follows the last such stretch lengthens it."""
         unread = self._state.unread
-        follows = bool(unread) and unread[-1][0] < _s(start) <= unread[-1][1] + NEIGHBOUR_S
-        unread.append((unread.pop()[0] if follows else _s(start), _s(end)))
+        follows = bool(unread) and unread[-1][0] < seconds_of(start) <= unread[-1][1] + NEIGHBOUR_S
+        unread.append((unread.pop()[0] if follows else seconds_of(start), seconds_of(end)))
 
     def _read_alone(self, piece: Piece, language: str) -> CallGenerator[DecodedWindow | None]:
         """Read a stretch as a window of its own; None where no text of it is to be trusted."""
@@ -291,34 +285,27 @@ class UncoveredSpeechReader:
             return None
         tokenizer = transcriber.tokenizer_of(result.language)
         cut = cut_window(result.tokens, tokenizer, seek=start, n_frames=n_frames, keep_open=True)
-        window = DecodedWindow(encoded, cut, result, n_frames, [piece], _s(start))
+        window = DecodedWindow(encoded, cut, result, n_frames, [piece], seconds_of(start))
         if transcriber.options.needs_words:
             window = yield from self._with_words(window)
         segments = tuple(transcriber.segments(window.cut, result))
         return replace(window, cut=replace(window.cut, segments=segments)) if segments else None
 
     def _with_words(self, window: DecodedWindow) -> CallGenerator[DecodedWindow]:
-        transcriber = self._transcriber
-        (words,) = yield from transcriber.align(
-            window.encoded, [(window.cut, window.result, window.n_frames)]
-        )
-        placed = place_words(
-            window.cut.segments,
-            words,
-            transcriber.word_rules,
-            eot=transcriber.tokenizer.eot,
-            window_start=window.start_s,
+        text = (window.cut, window.result, window.n_frames)
+        (placed,) = yield from self._transcriber.with_words(
+            window.encoded, [text], window_start=window.start_s
         )
         return replace(window, cut=replace(window.cut, segments=placed))
 
 
 def is_covered(segments: Sequence[Segment], pieces: Sequence[Piece], eot: int) -> bool:
-    """Tell whether segments leave no speech out by their own times, and none has too little text for it.
+    """Return whether segments leave no speech out by their own times, and none has too little text for it.
 
     pieces: speech, in log-mel frames. eot: the first of the tokens that are no text. Where it is false, the
     times of words tell.
     """
-    spans = [(_frame(segment.start), _frame(segment.end)) for segment in segments]
+    spans = [(mel_frames(segment.start), mel_frames(segment.end)) for segment in segments]
     if uncovered(pieces, spans):
         return False
     for segment, (start, end) in zip(segments, spans, strict=True):
@@ -362,10 +349,9 @@ def uncovered(pieces: Iterable[Piece], covered: Iterable[tuple[int, int]]) -> li
 
 
 def covered_by_word(word: Word) -> tuple[int, int]:
-    """Return the log-mel frames that a word covers."""
     longest_s = LONGEST_WORD_S + SECONDS_A_LETTER * len(word.word.strip())
     end_s = min(word.end, word.start + longest_s)
-    return _frame(word.start - MARGIN_S), _frame(end_s + MARGIN_S)
+    return mel_frames(word.start - MARGIN_S), mel_frames(end_s + MARGIN_S)
 
 
 def trimmed(segment: Segment, words: Sequence[Word], found: Sequence[Segment]) -> Segment:
@@ -396,7 +382,7 @@ def in_halves(stretch: Sequence[Piece]) -> tuple[list[Piece], ...]:
 
 
 def repeats_neighbour(found: Sequence[Segment], beside: Sequence[Segment], eot: int) -> bool:
-    """Tell whether a second reading is the text before or after it again, which was only timed wrongly.
+    """Return whether a second reading is the text before or after it again, which was only timed wrongly.
 
     Where the time of both is too long for one text, it was said twice. eot: the first of the tokens that are
     no text.
@@ -410,7 +396,6 @@ def repeats_neighbour(found: Sequence[Segment], beside: Sequence[Segment], eot: 
 
 
 def _fits_both(segment: Segment, found: Sequence[Segment], eot: int) -> bool:
-    """Whether a segment's text is as much as people say in its time and that of a second reading."""
     length_s = max(segment.end, found[-1].end) - min(segment.start, found[0].start)
     return sum(token < eot for token in segment.tokens) >= REPEATED_TOKENS_S * length_s
 
@@ -421,23 +406,13 @@ def _words_of(segments: Sequence[Segment]) -> list[str]:
 
 
 def _share(words: Sequence[str], other: Sequence[str]) -> float:
-    """Of the words, those that stand in the other text in the same order."""
     blocks = SequenceMatcher(None, words, other, autojunk=False).get_matching_blocks()
     return sum(block.size for block in blocks) / max(1, len(words))
 
 
 def _is_trusted(transcriber: Transcriber, result: DecodingResult) -> bool:
-    """Whether a second reading is text that is likely to have been spoken."""
     fallback = transcriber.options.fallback
     limit = fallback.no_speech_threshold
     is_silent = limit is not None and result.no_speech_prob > limit
     has_words = any(sign.isalnum() for sign in result.text)
     return has_words and not (is_silent or fallback.is_guess(result) or fallback.repeats(result))
-
-
-def _frame(seconds: float) -> int:
-    return round(seconds * MEL_FRAMES_PER_SECOND)
-
-
-def _s(frame: int) -> float:
-    return frame / MEL_FRAMES_PER_SECOND

@@ -197,7 +197,6 @@ class DeferralOptions:
         key="defer_logprob",
         most=0.0,
     ).as_field(-0.6)
-    compression_ratio: float = Option("Text that compresses better is in doubt.", flag=None).as_field(2.0)
     word: float = Option(
         "Probability of a word below which its segment is in doubt; words are timed for it, but for 0.",
         group="Second model",
@@ -213,7 +212,6 @@ class DeferralOptions:
         """Return whether a segment, with its words timed, is left to the second model; a drawn one is."""
         return (
             segment.avg_logprob < self.logprob
-            or segment.compression_ratio > self.compression_ratio
             or segment.temperature > 0.0
             or any(word.probability < self.word for word in segment.words or ())
         )

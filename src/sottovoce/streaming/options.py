@@ -12,8 +12,7 @@ from sottovoce.backends.base import EXACT, EncoderMode
 from sottovoce.decoding.search import Fusion
 from sottovoce.errors import OptionError
 from sottovoce.language.probe import ProbeOptions
-from sottovoce.language.smoothing import SmoothingOptions
-from sottovoce.language.switching import SwitchOptions
+from sottovoce.language.switching import SmoothingOptions, SwitchOptions
 from sottovoce.options.live import LiveDecodingOptions, Switching
 from sottovoce.text.languages import find_language
 

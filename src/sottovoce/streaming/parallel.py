@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from sottovoce.backends.base import EncoderMode, IncrementalResult, IncrementalWindow
 from sottovoce.engine.calls import AlignAttCall, CallGenerator, IncrementalEncodeCall
-from sottovoce.language.smoothing import SmoothingOptions, smoothed
+from sottovoce.language.switching import SmoothingOptions, smoothed
 from sottovoce.language.timeline import LanguageTimeline, TimelineFrame
 from sottovoce.streaming.alignatt import AlignAttDecoder, AlignAttRequest
 from sottovoce.streaming.audio_window import SNAP_S, AudioWindow, quietest_border

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from sottovoce.backends.base import EXACT, Backend, EncoderMode, IncrementalWindow
 from sottovoce.engine.calls import AlignAttCall, CallGenerator, IncrementalEncodeCall
 from sottovoce.language.timeline import LanguageTimeline
-from sottovoce.models.encoder_mode import FULL_WINDOW_S
+from sottovoce.models.dims import FULL_WINDOW_S
 from sottovoce.streaming.alignatt import AlignAttDecoder, AlignAttRequest, LiveVocabulary
 from sottovoce.streaming.audio_window import MELS_PER_FRAME, AudioWindow
 from sottovoce.streaming.commit_policy import CommitPolicy, may_hold_words

@@ -1,16 +1,24 @@
-"""`Checkpoint`, which every reader of a format returns under OpenAI's tensor names, and its validation."""
+"""`Checkpoint`, which every reader of a format returns under OpenAI's tensor names, and its validation;
+reading of binary files that may be damaged; the loss of quantised weights.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import mmap
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
-from sottovoce.errors import CheckpointError
-from sottovoce.models.dims import AlignmentHeads, ModelDims
-from sottovoce.models.encoder_mode import EncoderMode
+from sottovoce.errors import CheckpointError, cause_of
+from sottovoce.models.dims import AlignmentHeads, EncoderMode, ModelDims
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -211,3 +219,154 @@ def _attention(prefix: str, n_state: int) -> dict[str, Shape]:
 
 def _norm(prefix: str, n_state: int) -> dict[str, Shape]:
     return {f"{prefix}.weight": (n_state,), f"{prefix}.bias": (n_state,)}
+
+
+@dataclass(slots=True)
+class Cursor:
+    """A position in a memory-mapped file. source: name of the file in errors; part: name of what is read.
+
+    Every method that reads raises CheckpointError where the file ends too soon.
+    """
+
+    content: mmap.mmap
+    source: str
+    at: int = 0
+
+    @property
+    def n_left(self) -> int:
+        return len(self.content) - self.at
+
+    def take(self, n_bytes: int, part: str) -> bytes:
+        self.skip(n_bytes, part)
+        return self.content[self.at - n_bytes : self.at]
+
+    def text(self, n_bytes: int, part: str) -> str:
+        """Read the next bytes as printable UTF-8. Raises: CheckpointError if they are not."""
+        stored = self.take(n_bytes, part)
+        name = stored.decode("utf-8", errors="replace")
+        if not name.isprintable():
+            raise CheckpointError(f"{self.source}: {part} is {stored[:40]!r}, expected printable text")
+        return name
+
+    def array(self, n_bytes: int, part: str) -> npt.NDArray[np.uint8]:
+        """Read the next bytes as a writable array (n_bytes,) uint8."""
+        self.skip(n_bytes, part)
+        return np.frombuffer(self.content, np.uint8, n_bytes, self.at - n_bytes).copy()
+
+    def skip(self, n_bytes: int, part: str) -> None:
+        """Go on without reading. Raises: CheckpointError beyond the end."""
+        if n_bytes > self.n_left:
+            raise CheckpointError(
+                f"{self.source}: ends inside {part}, expected {n_bytes} more bytes, found {self.n_left}"
+            )
+        self.at += n_bytes
+
+    def integers(self, count: int, part: str, kind: str = "i") -> tuple[int, ...]:
+        """Read little-endian integers. kind: a letter of `struct`, such as "i" or "H"."""
+        layout = f"<{count}{kind}"
+        return struct.unpack(layout, self.take(struct.calcsize(layout), part))
+
+    def integer(self, part: str, kind: str = "i") -> int:
+        return self.integers(1, part, kind)[0]
+
+    def size(self, part: str, largest: int) -> int:
+        """Read a count. Raises: CheckpointError unless it is in 0..largest."""
+        value = self.integer(part)
+        if not 0 <= value <= largest:
+            raise CheckpointError(f"{self.source}: {part} is {value}, expected 0 to {largest}")
+        return value
+
+
+@contextmanager
+def cursor_over(path: Path, source: str) -> Iterator[Cursor]:
+    """Open a file and yield a cursor at its beginning; the file is mapped, not read.
+
+    Raises: CheckpointError, also for errors of the system.
+    """
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            yield Cursor(content, source)
+    except CheckpointError:
+        raise
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{source}: cannot be read ({cause_of(error)})") from error
+
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorLoss:
+    """One tensor: the sums of its squared weights and of their squared errors, and the largest error.
+
+    bytes_before, bytes_after: of the tensor before and after writing. is_packed: weights share blocks
+    and scales; a tensor that keeps a number each counts in the bytes only.
+    """
+
+    name: str
+    bytes_before: int
+    bytes_after: int
+    is_packed: bool = False
+    squared: float = 0.0
+    squared_error: float = 0.0
+    largest_error: float = 0.0
+
+    @property
+    def relative_rms(self) -> float:
+        """Root of the squared errors over the squared weights; 0 for a tensor of zeros."""
+        return math.sqrt(self.squared_error / self.squared) if self.squared else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizationLoss:
+    """The loss of quantising a model.
+
+    n_tensors: quantised ones, over which the errors are taken. relative_rms: root of the squared errors of
+    all their weights over the squared weights. largest_error: of any weight, absolute. worst: the tensor
+    whose own relative_rms is the largest, worst_relative_rms. bytes_before, bytes_after: of all weights,
+    as the checkpoint held them and as they are written.
+    """
+
+    n_tensors: int
+    relative_rms: float
+    largest_error: float
+    worst: str
+    worst_relative_rms: float
+    bytes_before: int
+    bytes_after: int
+
+    @classmethod
+    def of(cls, tensors: Sequence[TensorLoss]) -> QuantizationLoss | None:
+        """Sum up all tensors of a model; None where none of them is quantised."""
+        packed = [one for one in tensors if one.is_packed]
+        if not packed:
+            return None
+        worst = max(packed, key=lambda one: one.relative_rms)
+        squared = sum(one.squared for one in packed)
+        errors = sum(one.squared_error for one in packed)
+        return cls(
+            n_tensors=len(packed),
+            relative_rms=math.sqrt(errors / squared) if squared else 0.0,
+            largest_error=max(one.largest_error for one in packed),
+            worst=worst.name,
+            worst_relative_rms=worst.relative_rms,
+            bytes_before=sum(one.bytes_before for one in tensors),
+            bytes_after=sum(one.bytes_after for one in tensors),
+        )
+
+
+def tensor_loss(
+    name: str, weights: Floats, packed: Floats, *, bytes_before: int, bytes_after: int
+) -> TensorLoss:
+    """Measure the loss of a quantised tensor. weights, packed: of the same shape (...,), before and after."""
+    exact = weights.astype(np.float64)
+    errors = packed.reshape(weights.shape) - exact
+    return TensorLoss(
+        name,
+        bytes_before,
+        bytes_after,
+        is_packed=True,
+        squared=float(np.square(exact).sum()),
+        squared_error=float(np.square(errors).sum()),
+        largest_error=float(np.abs(errors).max()),
+    )

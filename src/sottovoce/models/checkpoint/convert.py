@@ -10,11 +10,10 @@ import torch
 
 from sottovoce.audio.mel import mel_filters
 from sottovoce.errors import OptionError, cause_of
-from sottovoce.models.checkpoint.base import Checkpoint
+from sottovoce.models.checkpoint.base import Checkpoint, QuantizationLoss
 from sottovoce.models.checkpoint.ctranslate2 import save_ctranslate2
 from sottovoce.models.checkpoint.ggml import save_ggml
 from sottovoce.models.checkpoint.huggingface import save_huggingface
-from sottovoce.models.checkpoint.loss import QuantizationLoss
 from sottovoce.models.checkpoint.openai import save_openai
 from sottovoce.text.tokenizer import Tokenizer
 

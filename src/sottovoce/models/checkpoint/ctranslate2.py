@@ -29,15 +29,26 @@ import torch
 from torch import Tensor
 
 from sottovoce.errors import CheckpointError, OptionError, cause_of
-from sottovoce.models.checkpoint.base import Checkpoint, Shape, check_dims, expected_shapes, validated
-from sottovoce.models.checkpoint.cursor import Cursor, cursor_over
-from sottovoce.models.checkpoint.huggingface import alignment_heads, read_json, write_features
-from sottovoce.models.checkpoint.loss import QuantizationLoss, TensorLoss, tensor_loss
-from sottovoce.models.checkpoint.tokenizer_json import (
+from sottovoce.models.checkpoint.base import (
+    Checkpoint,
+    Cursor,
+    QuantizationLoss,
+    Shape,
+    TensorLoss,
+    check_dims,
+    cursor_over,
+    expected_shapes,
+    tensor_loss,
+    validated,
+)
+from sottovoce.models.checkpoint.huggingface import (
+    alignment_heads,
     has_vocabulary,
+    read_json,
     suppressed_first,
     suppressed_tokens,
     tokens_of,
+    write_features,
     write_tokenizer,
 )
 from sottovoce.models.checkpoint.writing import whole_file, write_json
@@ -45,8 +56,10 @@ from sottovoce.models.dims import AlignmentHeads, ModelDims, upper_half_heads
 from sottovoce.text.languages import language_codes
 from sottovoce.text.tokenizer import Tokenizer
 
+logger = logging.getLogger(__name__)
+
 VERSIONS = range(4, 7)
-"""Of the binary layout: types have numbers since 4, and 5 and 6 changed what stands beside the file."""
+"""Of the binary layout: types have numbers since 4, and 5 and 6 changed the other files of the folder."""
 SPECIFICATION = "WhisperSpec"
 REVISIONS = range(1, 4)
 """Of the specification: 2 and 3 left the layout of the weights as it was."""
@@ -78,7 +91,8 @@ class Contents:
 
 
 def is_model_head(head: bytes) -> bool:
-    """Tell whether a file that begins with these bytes (N_HEAD suffice) is a CTranslate2 model of Whisper."""
+    """Return whether a file that begins with these bytes (N_HEAD suffice) is a CTranslate2 model of
+    Whisper."""
     return head[VERSION.size :].startswith(_packed(SPECIFICATION))
 
 
@@ -255,8 +269,6 @@ def _norm(theirs: str, ours: str) -> Layout:
     return {f"{theirs}/gamma": (f"{ours}.weight",), f"{theirs}/beta": (f"{ours}.bias",)}
 
 
-logger = logging.getLogger(__name__)
-
 MODEL = "model.bin"
 INT16_SCALE = 1000.0
 """Of weights in 16 bits that come without a scale (CTranslate2's `global_int16_scale`)."""
@@ -296,8 +308,6 @@ def read_ctranslate2(path: Path) -> Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Variables of an open file, by name."""
-
     cursor: Cursor
     variables: Mapping[str, Variable]
 
@@ -336,7 +346,6 @@ class _Reader:
         return values.float() * inverse.reshape(-1, *[1] * (values.ndim - 1))
 
     def _scale(self, variable: Variable) -> Tensor:
-        """Float32, one number or one a row."""
         found = self.variables.get(f"{variable.name}_scale")
         if found is None and variable.dtype == torch.int16:
             return torch.tensor(INT16_SCALE)
@@ -376,7 +385,6 @@ def _dims(reader: _Reader) -> ModelDims:
 
 
 def _check_properties(contents: Contents, reader: _Reader) -> None:
-    """Refuse another network than Whisper's."""
     expected = dict(WRITTEN)
     if contents.revision < 3:
         expected[ACTIVATION] = OLD_GELU
@@ -389,7 +397,6 @@ def _check_properties(contents: Contents, reader: _Reader) -> None:
 
 
 def _tensors(reader: _Reader, dims: ModelDims) -> Iterator[tuple[str, Tensor]]:
-    """OpenAI's names and tensors, one variable after the other."""
     shapes = expected_shapes(dims)
     expected = layout(dims)
     for name, variable in reader.variables.items():
@@ -461,7 +468,6 @@ def _languages(config: Mapping[str, object], dims: ModelDims, source: str) -> tu
 
 
 def _note_suppressed(config: Mapping[str, object], dims: ModelDims, source: str) -> None:
-    """Log that a folder suppresses other tokens than Whisper does: the decoder's options decide."""
     found = config.get("suppress_ids")
     if isinstance(found, list) and has_vocabulary(dims):
         usual = suppressed_tokens(Tokenizer.for_model(dims.n_vocab))
@@ -470,7 +476,6 @@ def _note_suppressed(config: Mapping[str, object], dims: ModelDims, source: str)
 
 
 def _numbers(contents: Contents) -> str:
-    """The types stored, under the names of CTranslate2's converters."""
     kinds = [contents.variables[name].dtype for name in (EMBEDDINGS, "encoder/layer_norm/gamma")]
     weights, rest = (str(kind).removeprefix("torch.") for kind in kinds)
     return f"int8_{rest}" if weights == "int8" else weights
@@ -483,7 +488,7 @@ LARGEST_INT16 = 1 << 10
 
 @dataclass(frozen=True, slots=True)
 class NumberType:
-    """What a folder stores. weights: of matrices and convolutions; rest: of everything else."""
+    """Number types of a folder. weights: of matrices and convolutions; rest: of everything else."""
 
     weights: torch.dtype
     rest: torch.dtype
@@ -567,12 +572,10 @@ def _stacked(checkpoint: Checkpoint) -> dict[str, Tensor]:
 
 
 def _no_bias(name: str, checkpoint: Checkpoint) -> Tensor | None:
-    """Zeros in the place of a key's bias."""
     return torch.zeros(checkpoint.dims.n_text_state) if name.endswith("key.bias") else None
 
 
 def _stored(name: str, tensor: Tensor, kind: NumberType) -> dict[str, Tensor]:
-    """A variable in the numbers of the folder, with its scale where it has one."""
     if not name.endswith("/weight"):
         return {name: tensor.to(kind.rest)}
     if kind.weights.is_floating_point:

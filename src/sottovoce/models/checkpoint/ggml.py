@@ -26,9 +26,18 @@ import torch
 from torch import Tensor
 
 from sottovoce.errors import CheckpointError, OptionError
-from sottovoce.models.checkpoint.base import Checkpoint, Shape, check_dims, expected_shapes, validated
-from sottovoce.models.checkpoint.cursor import Cursor, cursor_over
-from sottovoce.models.checkpoint.loss import QuantizationLoss, TensorLoss, tensor_loss
+from sottovoce.models.checkpoint.base import (
+    Checkpoint,
+    Cursor,
+    QuantizationLoss,
+    Shape,
+    TensorLoss,
+    check_dims,
+    cursor_over,
+    expected_shapes,
+    tensor_loss,
+    validated,
+)
 from sottovoce.models.checkpoint.writing import whole_file
 from sottovoce.models.dims import ModelDims
 
@@ -130,7 +139,6 @@ def read_ggml(path: Path) -> Checkpoint:
 
 
 def _read_header(cursor: Cursor) -> tuple[ModelDims, str]:
-    """Dimensions, and the number format of the matrices."""
     if cursor.take(4, "the magic number") != MAGIC:
         raise CheckpointError(f"{cursor.source}: not a ggml file, expected it to begin with {MAGIC!r}")
     numbers = dict(zip(HEADER, cursor.integers(len(HEADER), "the header"), strict=True))

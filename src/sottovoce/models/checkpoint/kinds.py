@@ -10,7 +10,7 @@ from sottovoce.errors import OptionError
 KINDS = MappingProxyType(
     {"pt": "OpenAI .pt", "hf": "Hugging Face folder", "ggml": "ggml", "ct2": "CTranslate2 folder"}
 )
-"""What can be written, and in words."""
+"""Formats that can be written, and their names in messages."""
 
 
 ENDINGS = MappingProxyType({".pt": "pt", ".bin": "ggml", ".ggml": "ggml"})

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Yield a path beside `path` to write to; it is renamed to `path` at the end, or removed after an error.
+    """Yield a path next to `path` to write to; it is renamed to `path` at the end, or removed after an error.
 
     Its permissions are those of any new file, whatever the program that writes it (safetensors: the owner's).
     """

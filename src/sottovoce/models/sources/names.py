@@ -32,12 +32,12 @@ PUBLISHERS = frozenset(
         *("openvino", "zoont", "jkawamoto", "csukuangfj", "istupakov", "groq", "@cf/openai"),
     }
 )
-"""Who publishes these weights on the hub, in whatever format, or serves them; others publish their own."""
+"""Publishers of these weights on the hub, in any format, or servers of them; others publish their own."""
 FORMAT_PREFIX = re.compile(r"(ggml|faster|openai)[-_]")
 FORMAT_SUFFIX = re.compile(
     r"\.(bin|pt|gguf)$|[-_](ct2|ggml|mlx|onnx|ov|float16|fp16|fp32|int8|int4|q\d(_[0-9ksml]+)*|\d-?bit|\d+mb)$"
 )
-"""What ids of other programs put around the name of the weights: the format and the precision."""
+"""Format and precision, which ids of other programs put around the name of the weights."""
 LONGEST_ID = 100
 """Characters of an id that can mean published weights."""
 LICENCE = "MIT"
@@ -81,7 +81,7 @@ def published_repository(model_id: str) -> str | None:
 
 
 def looks_like_path(name: str) -> bool:
-    """Tell whether a name can only be that of a file or folder."""
+    """Return whether a name can only be that of a file or folder."""
     beginnings = (".", "~", os.sep)
     return (
         name.startswith(beginnings) or name.count("/") > 1 or name.endswith((".pt", ".bin", ".safetensors"))

