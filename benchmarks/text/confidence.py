@@ -26,7 +26,7 @@ from benchmarks.harness.clips import Clip, clips, spread
 from benchmarks.harness.tables import show_heads, show_json, show_row
 from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
-from sottovoce.formats.confidence import has_low_confidence
+from sottovoce.formats.document import has_low_confidence
 from sottovoce.text.normalize import normalizer_for
 from sottovoce.text.word_edits import equal_words
 from sottovoce.types import Event, Final, Word

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from sottovoce.errors import OptionError
 from sottovoce.formats.base import write_transcript
-from sottovoce.formats.bilingual import cue_maker, shared_out
-from sottovoce.formats.layout import width
+from sottovoce.formats.subtitles import cue_maker, shared_out, width
 from sottovoce.formats.writers import writer_for
 from sottovoce.options.writer import WriterOptions
 from sottovoce.types import Segment, Transcript, Word

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import sottovoce
 from sottovoce.formats.ass import JOINER
 from sottovoce.formats.base import write_transcript
-from sottovoce.formats.layout import width
+from sottovoce.formats.subtitles import width
 from sottovoce.formats.writers import writer_for
 from sottovoce.options.writer import WriterOptions
 from sottovoce.types import Segment, Token, Transcript, Word

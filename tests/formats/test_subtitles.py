@@ -13,7 +13,7 @@ from hypothesis import given, settings
 
 from sottovoce.errors import OptionError
 from sottovoce.formats.base import TranscriptInfo, write_transcript
-from sottovoce.formats.subtitle_writers import SrtWriter, VttWriter
+from sottovoce.formats.srt_vtt import SrtWriter, VttWriter
 from sottovoce.formats.subtitles import Cue, CueMaker, timestamp
 from sottovoce.formats.writers import writer_for, writers_for
 from sottovoce.options.writer import WriterOptions

@@ -14,7 +14,7 @@ from sottovoce.engine.batching import BatchingExecutor
 from sottovoce.engine.calls import CallGenerator, IncrementalEncodeCall
 from sottovoce.engine.tasks import Priority, Task
 from sottovoce.errors import OptionError
-from sottovoce.formats.event_lines import event_document
+from sottovoce.formats.document import event_document
 from sottovoce.options.live import LiveOptions
 from sottovoce.serving.live.input_queue import InputQueue
 from sottovoce.serving.parsing.faults import ApiError

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sottovoce.errors import ManifestError
 from sottovoce.evaluation.manifest import read_manifest
-from sottovoce.formats.output_names import label_of
+from sottovoce.formats.output import label_of
 from sottovoce.text.files import read_lines
 
 _AUDIO = "aac ac3 aif aiff amr ape au caf flac m4a m4b mka mp2 mp3 oga ogg opus spx w64 wav weba wma wv"

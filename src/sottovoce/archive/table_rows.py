@@ -10,7 +10,7 @@ from sottovoce.api import Model
 from sottovoce.archive.listing import Item
 from sottovoce.errors import SottovoceError
 from sottovoce.formats.document import Json, document
-from sottovoce.formats.output_names import label_of
+from sottovoce.formats.output import label_of
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.types import Transcript
 

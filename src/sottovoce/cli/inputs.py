@@ -13,7 +13,7 @@ from sottovoce.cli.documents import Documents
 from sottovoce.cli.each_file import exit_code
 from sottovoce.cli.progress_bar import Progress
 from sottovoce.errors import AudioError
-from sottovoce.formats.output_names import STANDARD_INPUT
+from sottovoce.formats.output import STANDARD_INPUT
 
 logger = logging.getLogger(__name__)
 

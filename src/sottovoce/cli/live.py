@@ -31,8 +31,8 @@ from sottovoce.cli.speakers import live_speakers_of
 from sottovoce.cli.translation import live_translation_of
 from sottovoce.errors import OptionError, cause_of
 from sottovoce.evaluation.latency import LogLine
-from sottovoce.formats.event_lines import event_line
-from sottovoce.formats.output_names import label_of
+from sottovoce.formats.document import event_line
+from sottovoce.formats.output import label_of
 from sottovoce.options.schema import made, options_of
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.streaming.options import StreamOptions

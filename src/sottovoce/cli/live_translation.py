@@ -11,8 +11,7 @@ import click
 from sottovoce.api import Model
 from sottovoce.cli.translation import Translation
 from sottovoce.errors import TranslationError
-from sottovoce.formats.document import json_text
-from sottovoce.formats.event_lines import event_line
+from sottovoce.formats.document import event_line, json_text
 from sottovoce.translation.live_translator import LiveTranslation, LiveTranslator, mark_newest
 from sottovoce.translation.whisper_translate import N_NEW_WORDS, WhisperTranslator
 from sottovoce.types import Event, Final, Samples

@@ -13,7 +13,7 @@ from sottovoce.cli.options import LANGUAGE, MODEL
 from sottovoce.cli.parameters import Clock
 from sottovoce.cli.progress_bar import Progress
 from sottovoce.cli.sections import SectionedCommand
-from sottovoce.formats.output_names import label_of
+from sottovoce.formats.output import label_of
 
 PICTURE = (
     click.option(

@@ -1,7 +1,12 @@
-"""Writer of the JSON document of a recording, on one line; and its parts as plain values.
+"""The JSON document of a recording, on one line, its parts as plain values, and the events of a stream as
+JSON lines.
 
-Times are rounded to milliseconds and scores to six digits. JSON has no NaN and no infinity: a score
-that is not finite is written as null. `words` is an empty list when no word times were asked for.
+Times are rounded to milliseconds and scores to six digits. JSON has no NaN and no infinity: a score that
+is not finite is written as null. `words` is an empty list when no word times were asked for.
+
+Every line of a stream has type, start, end, text, language, words, emission_time and seq, so that a
+reader can treat all alike; an event of an utterance has its number; `language` adds from, to, at and
+confirmed_at.
 """
 
 from __future__ import annotations
@@ -13,8 +18,30 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from sottovoce.formats.base import TranscriptInfo
-from sottovoce.formats.confidence import has_low_confidence
-from sottovoce.types import Segment, Span, Token, Transcript, Turn, Word
+from sottovoce.types import (
+    Event,
+    Final,
+    LanguageChanged,
+    Partial,
+    Segment,
+    Span,
+    SpeechEnded,
+    SpeechStarted,
+    Token,
+    Transcript,
+    Turn,
+    Unstable,
+    Word,
+)
+
+VERY_LOW_CONFIDENCE, LOW_CONFIDENCE = 0.5, 0.8
+"""Probabilities below which a word may as well be wrong, and below which it may be."""
+
+
+def has_low_confidence(probability: float) -> bool:
+    """Tell whether a word of a probability may well be wrong; one without a number (NaN) does not count."""
+    return probability < LOW_CONFIDENCE
+
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 
@@ -195,3 +222,66 @@ def seconds(value: float) -> float:
 def score(value: float) -> float | None:
     """Round a log-probability, probability or ratio to six digits; None when it is not finite."""
     return round(float(value), 6) if math.isfinite(value) else None
+
+
+def event_line(event: Event) -> str:
+    """Encode one event as a line of JSON, line break included."""
+    return json_text(event_document(event)) + "\n"
+
+
+def event_document(event: Event) -> dict[str, Json]:
+    """Build one event as plain values: times in seconds, rounded to milliseconds."""
+    document = _document(event)
+    document["seq"] = event.seq
+    if event.utterance is not None:
+        document["utterance"] = event.utterance
+    return document
+
+
+def _document(event: Event) -> dict[str, Json]:
+    """Build the event without its numbers."""
+    if isinstance(event, LanguageChanged):
+        return _language_changed(event)
+    if isinstance(event, SpeechStarted):
+        return _line("speech_started", event.at, event.at, event.emission_time)
+    if isinstance(event, SpeechEnded):
+        return _line("speech_ended", event.at, event.at, event.emission_time)
+    kind = {Partial: "partial", Final: "final", Unstable: "unstable"}[type(event)]
+    words = () if isinstance(event, Unstable) else event.words
+    times = (event.start, event.end, event.emission_time)
+    line = _line(kind, *times, text=event.text, language=event.language, words=words)
+    if isinstance(event, Final) and event.allowed_mass is not None:
+        line["allowed_mass"] = score(event.allowed_mass)
+    return line
+
+
+def _language_changed(event: LanguageChanged) -> dict[str, Json]:
+    return {
+        **_line("language", event.at, event.at, event.confirmed_at, language=event.target),
+        "from": event.source,
+        "to": event.target,
+        "at": seconds(event.at),
+        "confirmed_at": seconds(event.confirmed_at),
+        "posteriors": {language: score(p) for language, p in event.posteriors.items()},
+    }
+
+
+def _line(
+    kind: str,
+    start: float,
+    end: float,
+    emission_time: float,
+    *,
+    text: str = "",
+    language: str | None = None,
+    words: tuple[Word, ...] = (),
+) -> dict[str, Json]:
+    return {
+        "type": kind,
+        "start": seconds(start),
+        "end": seconds(end),
+        "text": text,
+        "language": language,
+        "words": [word_document(word) for word in words],
+        "emission_time": seconds(emission_time),
+    }

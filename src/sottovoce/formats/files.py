@@ -10,10 +10,9 @@ from pathlib import Path
 
 from sottovoce.errors import OptionError, cause_of
 from sottovoce.formats.base import write_document
-from sottovoce.formats.output import open_output
-from sottovoce.formats.output_names import format_named, label_of
+from sottovoce.formats.output import format_named, label_of, open_output
 from sottovoce.formats.parse_json import transcript_of_json
-from sottovoce.formats.parse_subtitles import has_cues, transcript_of_cues
+from sottovoce.formats.srt_vtt import has_cues, transcript_of_cues
 from sottovoce.formats.writers import FORMATS, extension_of, writer_for
 from sottovoce.options.writer import WriterOptions
 from sottovoce.text.files import decode_text, read_text

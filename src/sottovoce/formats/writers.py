@@ -13,12 +13,18 @@ from sottovoce.errors import MissingExtraError, OptionError
 from sottovoce.formats.ass import AssWriter
 from sottovoce.formats.base import Writer
 from sottovoce.formats.document import JsonFullWriter, JsonWriter
-from sottovoce.formats.docx import DocxWriter
-from sottovoce.formats.markdown import MarkdownWriter
 from sottovoce.formats.page.html import HtmlWriter
-from sottovoce.formats.plain import CsvWriter, LabelsWriter, LrcWriter, RttmWriter, TsvWriter, TxtWriter
-from sottovoce.formats.subtitle_writers import SrtWriter, VttWriter
-from sottovoce.formats.textgrid import TextGridWriter
+from sottovoce.formats.paragraphs import DocxWriter, MarkdownWriter
+from sottovoce.formats.plain import (
+    CsvWriter,
+    LabelsWriter,
+    LrcWriter,
+    RttmWriter,
+    TextGridWriter,
+    TsvWriter,
+    TxtWriter,
+)
+from sottovoce.formats.srt_vtt import SrtWriter, VttWriter
 from sottovoce.options.writer import WriterOptions
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 import numpy as np
 
 from sottovoce.errors import MissingExtraError, OptionError, cause_of
-from sottovoce.formats.confidence import VERY_LOW_CONFIDENCE, has_low_confidence
+from sottovoce.formats.document import VERY_LOW_CONFIDENCE, has_low_confidence
 from sottovoce.models.checkpoint.writing import whole_file
 from sottovoce.options.vad import WINDOW_SAMPLES
 from sottovoce.pictures.figure_data import FigureData, likeliest

@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from itertools import pairwise
 
 from sottovoce.formats.document import Json, score, seconds
-from sottovoce.formats.layout import ends_with
+from sottovoce.formats.subtitles import ends_with
 from sottovoce.serving.apis.deepgram_params import DeepgramParams
 from sottovoce.serving.parsing.ignored import named
 from sottovoce.speakers.speaker_names import letter_index
