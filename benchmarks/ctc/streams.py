@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.ctc.emissions import made_emissions, vocabulary, words_of_arpa
-from benchmarks.harness.arguments import benchmark_parser
+from benchmarks.harness.report import benchmark_parser
 from sottovoce.ctc import CtcDecoder
 from sottovoce.lm.neural import History
 from sottovoce.types import FRAMES_PER_SECOND

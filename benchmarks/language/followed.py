@@ -32,25 +32,23 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.harness.arguments import add_part, benchmark_parser
 from benchmarks.harness.clips import Part
-from benchmarks.harness.log import add_row, read_rows
-from benchmarks.harness.tables import show_json
-from benchmarks.language.conditions import CONDITIONS
-from benchmarks.language.mixed_recordings import MixedRecording, described, mixed_recordings
+from benchmarks.harness.report import add_part, add_row, benchmark_parser, read_rows, show_json
+from benchmarks.language.mixed_recordings import CONDITIONS, MixedRecording, described, mixed_recordings
 from benchmarks.language.systems import PARTS, Outcome, systems
-from benchmarks.live.counts import pairs, timed_units
-from benchmarks.live.switching import border_errors
+from benchmarks.live.counts import TimedUnit, pairs, timed_units
 from sottovoce.audio.vad import speech_segments
-from sottovoce.evaluation.language_scores import NO_SCORES, FoundSwitch, score_switches
+from sottovoce.evaluation.language_scores import NO_SCORES, FoundSwitch, score_switches, true_switches
 from sottovoce.evaluation.wer import ScoredUtterance, ScoreOptions, compare, score
 from sottovoce.offline.packing import Piece
 from sottovoce.offline.pieces import PIECE_VAD
 from sottovoce.offline.unread import covered_by_word, uncovered
 from sottovoce.text.normalize import normalizer_for
+from sottovoce.text.word_edits import align_words
 from sottovoce.types import HOP_SAMPLES, Word
 
 N_RECORDINGS = 20
+BORDER_S = 1.0
 KINDS = "text", "all"
 
 
@@ -214,6 +212,22 @@ def live_figures(found: Sequence[tuple[MixedRecording, Outcome, Outcome]]) -> di
         "wrong language %": _percent(wrong / max(1, n_words)),
         "lost / doubled": f"{lost} / {doubled}",
     }
+
+
+def border_errors(
+    spans: Sequence[tuple[float, float, str]], reference: Sequence[Word], heard: Sequence[Word]
+) -> tuple[int, int]:
+    """Units near a border that the parts as files have alone, and that the live transcript has alone."""
+    borders = [(one.from_s, one.to_s) for one in true_switches(spans)]
+
+    def is_near(unit: TimedUnit) -> bool:
+        return any(a - BORDER_S <= unit.start_s and unit.end_s <= b + BORDER_S for a, b in borders)
+
+    ours, theirs = timed_units(heard, None), timed_units(reference, None)
+    aligned = align_words([one.text for one in ours], [one.text for one in theirs])
+    lost = sum(i is None and j is not None and is_near(theirs[j]) for i, j in aligned)
+    doubled = sum(j is None and i is not None and is_near(ours[i]) for i, j in aligned)
+    return lost, doubled
 
 
 def spoken_at(recording: MixedRecording, word: Word) -> str | None:

@@ -24,12 +24,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.harness.arguments import add_part, benchmark_parser
-from benchmarks.harness.clips import Clip, Part, clips, joined, spread
-from benchmarks.harness.joined_languages import NOISE
-from benchmarks.harness.log import add_row, read_rows
+from benchmarks.harness.clips import NOISE, Clip, Part, clips, joined, spread
 from benchmarks.harness.programs import openai_model
-from benchmarks.harness.tables import show_json
+from benchmarks.harness.report import add_part, add_row, benchmark_parser, read_rows, show_json
 from sottovoce.api import load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.models.load import load_checkpoint

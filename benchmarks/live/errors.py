@@ -9,13 +9,21 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 
-from benchmarks.harness.tables import apart, percent, seconds, show_table
-from benchmarks.live import words as live_words
-from benchmarks.live.command import run_command
+from benchmarks.harness.report import apart, percent, seconds, show_table
 from benchmarks.live.counts import Summary, beside, error_rate, errors, summary
 from benchmarks.live.plots import plot_curve
-from benchmarks.live.runs import Bench, Item, Live, Whole, counted
-from benchmarks.live.settings import add_clips, chosen, settings, show_live_json
+from benchmarks.live.runs import (
+    Bench,
+    Item,
+    Live,
+    Whole,
+    add_clips,
+    chosen,
+    counted,
+    run_command,
+    settings,
+    show_live_json,
+)
 from benchmarks.live.simul import Simul
 from sottovoce.errors import OptionError
 
@@ -68,8 +76,6 @@ def run(given: argparse.Namespace) -> None:
     found = {name: summary(items, lives, wholes) for name, lives in heard.items()}
     show(items, wholes, found)
     show_sets(items, wholes, heard)
-    print()
-    show_table(["words", *live_words.HEADS], live_words.rows(items, wholes, heard))
     if given.beside:
         show_beside(given, bench, items, heard)
     if given.texts:

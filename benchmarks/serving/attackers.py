@@ -26,7 +26,7 @@ import numpy as np
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
-from benchmarks.harness.arguments import benchmark_parser
+from benchmarks.harness.report import benchmark_parser
 from benchmarks.serving.live_clients import speech
 
 FROM = ("127.0.0.2", 0)

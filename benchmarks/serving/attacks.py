@@ -27,11 +27,9 @@ from pathlib import Path
 
 import httpx
 
-from benchmarks.harness.arguments import benchmark_parser
-from benchmarks.harness.tables import machine, show_json, show_table
+from benchmarks.harness.report import benchmark_parser, show_json, show_table
 from benchmarks.serving.attackers import ATTACKS, TRANSCRIPTIONS, silence
-from benchmarks.serving.live_clients import Lateness, part, served, speak, speech
-from benchmarks.serving.others import OtherPrograms
+from benchmarks.serving.live_clients import Lateness, OtherPrograms, part, served, speak, speech
 
 N_FILES = 256
 SHUTDOWN_S = 5.0
@@ -192,7 +190,7 @@ def main() -> None:
     ]
     show_table(heads, rows)
     print(f"\ntold to end within {SHUTDOWN_S:g} s: gone after {end_s:.1f} s")
-    show_json("serving attacks", {**vars(options), **machine(), "end_s": end_s, **found})
+    show_json("serving attacks", {**vars(options), "end_s": end_s, **found})
 
 
 if __name__ == "__main__":

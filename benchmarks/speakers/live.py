@@ -20,8 +20,7 @@ from statistics import median
 import numpy as np
 import torch
 
-from benchmarks.harness.arguments import add_part, add_shared, benchmark_parser
-from benchmarks.harness.tables import show_json
+from benchmarks.harness.report import add_part, add_shared, benchmark_parser, show_json
 from benchmarks.speakers.conversations import Conversation, made
 from benchmarks.speakers.turns import matched, table
 from sottovoce.api import Model, load_model

@@ -26,8 +26,7 @@ from difflib import SequenceMatcher
 import torch
 from torch import Tensor
 
-from benchmarks.harness.arguments import add_part, add_shared, benchmark_parser
-from benchmarks.harness.tables import show_json
+from benchmarks.harness.report import add_part, add_shared, benchmark_parser, show_json
 from benchmarks.speakers.conversations import Conversation, made
 from sottovoce.api import Model, load_model
 from sottovoce.audio.recording import Recording

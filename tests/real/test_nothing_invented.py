@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.files.nasty import SILENCE_S, around_speech, music, repeated
+from benchmarks.harness.sounds import SILENCE_S, around_speech, music, repeated
 from benchmarks.harness.clips import shown
 from benchmarks.harness.sounds import Sound
 from sottovoce.api import Model

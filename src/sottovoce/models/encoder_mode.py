@@ -3,8 +3,7 @@
 Real Whisper was trained on windows of 30 s that end in silence. Its encoder rests attention on a few frames
 of that silence, the same ones whatever the speech before them (their normalised states are a fifth as long as
 others'): padding may be made sparse as long as these anchors are there. The modes of published models at the
-end were measured with `benchmarks/live/encoder.py`, whose `--anchors` finds the frames; the table is in
-docs/streaming.md. No tensor and no network is needed here.
+end and the frames were found on clips of people: docs/figures/live-encoder.md has the table. No tensor and no network is needed here.
 """
 
 from __future__ import annotations

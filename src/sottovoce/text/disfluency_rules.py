@@ -5,8 +5,7 @@ A short table on purpose. A filler is a sound of hesitation that is no word of t
 words ("like", "also", "pues"), which mean something more often than not. Words that stand twice by right
 ("that that", "very very", "der der", "nous nous", numbers) are in no list: whatever is not listed stays.
 
-Languages are here once the rules ran over edited text and changed next to nothing
-(`benchmarks/text/verbatim_texts.py`); those that are written without spaces are not.
+Languages are here once the rules ran over edited text and changed next to nothing (docs/verbatim.md); those that are written without spaces are not.
 """
 
 from __future__ import annotations
