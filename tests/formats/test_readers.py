@@ -93,6 +93,7 @@ def test_srt(transcript: Transcript) -> None:
     assert [one_line(cue.content) for cue in cues] == said(transcript)
     assert [cue.index for cue in cues] == list(range(1, len(cues) + 1))
     assert all(cue.start <= cue.end for cue in cues)
+    assert all(one.end <= following.start for one, following in pairwise(cues))
 
 
 @BROAD

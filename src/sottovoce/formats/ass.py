@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sottovoce.errors import OptionError, cause_of
 from sottovoce.formats.base import TranscriptInfo, write_transcript
-from sottovoce.formats.subtitles import Cue, CueWord, cue_maker, one_line
+from sottovoce.formats.subtitles import BilingualCues, Cue, CueWord, one_line
 from sottovoce.models.checkpoint.writing import whole_file
 from sottovoce.options.writer import WriterOptions
 from sottovoce.types import Segment, Transcript
@@ -58,10 +58,10 @@ class AssWriter:
     def __init__(self, options: WriterOptions | None = None, *, style: str = STYLE) -> None:
         self._options = replace(options or WriterOptions(), highlight_words=False)
         self._head = head(style)
-        self._cues = cue_maker(self._options, escape)
+        self._cues = BilingualCues(self._options, escape)
 
     def begin(self, info: TranscriptInfo) -> str:
-        self._cues = cue_maker(self._options, escape)
+        self._cues = BilingualCues(self._options, escape)
         return self._head
 
     def segment(self, segment: Segment) -> str:
@@ -81,7 +81,6 @@ def head(style: str) -> str:
 
 
 def line(cue: Cue, is_timed: bool) -> str:
-    """Format one event; karaoke where the words are timed."""
     text = (karaoke(cue) if is_timed else cue.text).replace("\n", "\\N")
     style = "Default" if is_timed else "Plain"
     # A comma would end the field of the name.
@@ -110,12 +109,10 @@ def karaoke_word(word: CueWord, duration: int) -> str:
 
 
 def escape(text: str) -> str:
-    """Escape text that a player would take for a command."""
     return text.replace("\\", "\\" + JOINER).replace("{", "｛").replace("}", "｝")
 
 
 def hundredths(seconds: float) -> int:
-    """Round seconds to hundredths."""
     return round(seconds * 100)
 
 

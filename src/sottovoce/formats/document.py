@@ -73,10 +73,9 @@ class JsonWriter:
             "language": info.language,
             **detection_document(info.language_probability, info.language_probabilities),
             "duration": duration,
+            **turns_document(info.turns),
+            **unread_document(info.unread),
         }
-        if info.turns:
-            rest["turns"] = [turn_document(turn) for turn in info.turns]
-        rest |= unread_document(info.unread)
         return "], " + json_text(rest)[1:] + "\n"
 
     def _entry(self, segment: Segment) -> Mapping[str, Json]:
@@ -111,7 +110,6 @@ def _without_text(token: int) -> str | None:
 
 def document(transcript: Transcript) -> dict[str, Json]:
     """Build the JSON document of a whole transcript, as plain values."""
-    turns = {"turns": [turn_document(turn) for turn in transcript.turns]} if transcript.turns else {}
     return {
         "text": transcript.text,
         "language": transcript.language,
@@ -119,7 +117,7 @@ def document(transcript: Transcript) -> dict[str, Json]:
         "duration": seconds(transcript.duration),
         "model": transcript.model,
         "segments": [segment_document(segment) for segment in transcript.segments],
-        **turns,
+        **turns_document(transcript.turns),
         **unread_document(transcript.unread),
     }
 
@@ -142,7 +140,6 @@ def unread_document(unread: Sequence[Span] | None) -> dict[str, Json]:
 
 
 def segment_document(segment: Segment) -> dict[str, Json]:
-    """Build one entry of `segments`."""
     translation = {} if segment.translation is None else {"translation": segment.translation}
     return {
         "id": segment.id,
@@ -175,9 +172,10 @@ def word_document(word: Word) -> dict[str, Json]:
     }
 
 
-def turn_document(turn: Turn) -> dict[str, Json]:
-    """Build one entry of `turns`."""
-    return {"start": seconds(turn.start), "end": seconds(turn.end), "speaker": turn.speaker}
+def turns_document(turns: Sequence[Turn]) -> dict[str, Json]:
+    """Build `turns`; empty without any."""
+    found = [{"start": seconds(one.start), "end": seconds(one.end), "speaker": one.speaker} for one in turns]
+    return {"turns": found} if found else {}
 
 
 def token_documents(segment: Segment, text: Callable[[int], str | None]) -> Iterator[dict[str, Json]]:
@@ -196,7 +194,6 @@ def token_documents(segment: Segment, text: Callable[[int], str | None]) -> Iter
 
 
 def token_document(token: Token) -> dict[str, Json]:
-    """Build one entry of `token_details`."""
     return {
         "id": token.id,
         "text": token.text,

@@ -63,7 +63,6 @@ def paragraphs(segments: Iterable[Segment]) -> Iterator[Paragraph]:
 
 
 def paragraph_of(segment: Segment) -> Paragraph:
-    """Make a paragraph of one segment."""
     translation = flat(segment.translation or "") or None
     speaker = flat(segment.speaker or "") or None
     return Paragraph(segment.start, segment.end, flat(segment.text), segment.language, speaker, translation)
@@ -92,12 +91,10 @@ def joined(first: Paragraph, second: Paragraph, *, has_space: bool) -> Paragraph
 
 
 def languages_of(paragraphs: Iterable[Paragraph]) -> list[str]:
-    """List the languages in the order in which they are spoken first."""
     return list(dict.fromkeys(paragraph.language for paragraph in paragraphs if paragraph.language))
 
 
 def name_of(language: str) -> str:
-    """Name a language: German; an unknown code stays."""
     try:
         return language_name(language).title()
     except (KeyError, ValueError):

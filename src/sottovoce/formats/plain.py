@@ -12,7 +12,22 @@ from sottovoce.formats.subtitles import behind_speaker, milliseconds
 from sottovoce.types import Segment, Turn
 
 
-class TxtWriter:
+class _LineWriter:
+    """A writer whose document is what its segments add."""
+
+    extension = ""
+
+    def begin(self, info: TranscriptInfo) -> str:
+        return ""
+
+    def segment(self, segment: Segment) -> str:
+        raise NotImplementedError
+
+    def end(self, info: TranscriptInfo) -> str:
+        return ""
+
+
+class TxtWriter(_LineWriter):
     """Plain text: one segment a line, behind its speaker where known, its translation in the next.
 
     Source: openai-whisper's `WriteTXT`.
@@ -20,27 +35,19 @@ class TxtWriter:
 
     extension = "txt"
 
-    def begin(self, info: TranscriptInfo) -> str:
-        return ""
-
     def segment(self, segment: Segment) -> str:
         translation = "" if segment.translation is None else segment.translation.strip() + "\n"
         return behind_speaker(segment.speaker, segment.text.strip()) + "\n" + translation
 
-    def end(self, info: TranscriptInfo) -> str:
-        return ""
 
-
-class TsvWriter:
+class TsvWriter(_LineWriter):
     """Tab-separated columns start, end (milliseconds), text, and translation where there are any.
 
     Source: openai-whisper's `WriteTSV`; line breaks become spaces too.
     """
 
     extension = "tsv"
-
-    def __init__(self) -> None:
-        self._is_translated = False
+    _is_translated = False
 
     def begin(self, info: TranscriptInfo) -> str:
         self._is_translated = info.translation is not None
@@ -53,20 +60,15 @@ class TsvWriter:
             text += "\t" + _flat(segment.translation or "").replace("\t", " ")
         return f"{start}\t{end}\t{text}\n"
 
-    def end(self, info: TranscriptInfo) -> str:
-        return ""
 
-
-class CsvWriter:
+class CsvWriter(_LineWriter):
     """Columns start, end (milliseconds), language, speaker, text, and translation where there are any.
 
     Quoted as RFC 4180 says, lines ended by \\n.
     """
 
     extension = "csv"
-
-    def __init__(self) -> None:
-        self._is_translated = False
+    _is_translated = False
 
     def begin(self, info: TranscriptInfo) -> str:
         self._is_translated = info.translation is not None
@@ -79,11 +81,8 @@ class CsvWriter:
         more = [_flat(segment.translation or "")] if self._is_translated else []
         return _row(start, end, segment.language, segment.speaker or "", _flat(segment.text), *more)
 
-    def end(self, info: TranscriptInfo) -> str:
-        return ""
 
-
-class LrcWriter:
+class LrcWriter(_LineWriter):
     """Simple LRC lyrics: the time of the first word before each line; minutes run past 60.
 
     An empty line marks the end of the last segment.
@@ -91,9 +90,7 @@ class LrcWriter:
     """
 
     extension = "lrc"
-
-    def __init__(self) -> None:
-        self._last_end = 0.0
+    _last_end = 0.0
 
     def begin(self, info: TranscriptInfo) -> str:
         self._last_end = 0.0
@@ -110,16 +107,13 @@ class LrcWriter:
         return f"[{_lrc_time(self._last_end)}]\n" if self._last_end else ""
 
 
-class LabelsWriter:
+class LabelsWriter(_LineWriter):
     """Audacity's labels, one a segment: start and end in seconds, then speaker and text, with tabs between.
 
     Source: Audacity's manual, "Importing and Exporting Labels".
     """
 
     extension = "labels.txt"
-
-    def begin(self, info: TranscriptInfo) -> str:
-        return ""
 
     def segment(self, segment: Segment) -> str:
         text = f"{segment.speaker}: {segment.text.strip()}" if segment.speaker else segment.text
@@ -128,11 +122,8 @@ class LabelsWriter:
         # A line that begins with a backslash carries frequencies; a label's line begins with a number.
         return f"{segment.start:.6f}\t{segment.end:.6f}\t{' '.join(text.split())}\n"
 
-    def end(self, info: TranscriptInfo) -> str:
-        return ""
 
-
-class RttmWriter:
+class RttmWriter(_LineWriter):
     """Turns, one a line, overlaps included; where only segments have speakers, those.
 
     For programs that score or join diarizations. Fields are ended by spaces, so names have none.
@@ -196,7 +187,7 @@ class Interval:
     text: str
 
 
-class TextGridWriter:
+class TextGridWriter(_LineWriter):
     """Writes a tier of segments, one of words where they have times, and one of speakers where there are any.
 
     The number of intervals and the end stand at the head, so all segments are held. Intervals of a tier tile
@@ -262,7 +253,6 @@ def tiled(intervals: Sequence[Interval], last: float) -> list[Interval]:
 
 
 def tier(number: int, name: str, intervals: Sequence[Interval], last: float) -> str:
-    """Format one tier of the file."""
     tiles = tiled(intervals, last)
     head = (
         f'    item [{number}]:\n        class = "IntervalTier"\n        name = "{name}"\n'

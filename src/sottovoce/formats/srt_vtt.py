@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from html import unescape
 
 from sottovoce.formats.base import TranscriptInfo
-from sottovoce.formats.subtitles import Cue, behind_speaker, cue_maker, timestamp
+from sottovoce.formats.subtitles import BilingualCues, Cue, behind_speaker, timestamp
 from sottovoce.options.writer import WriterOptions
 from sottovoce.types import Segment, Transcript
 
@@ -26,10 +26,10 @@ class _CueWriter:
     def __init__(self, options: WriterOptions, escape: Callable[[str], str] = str) -> None:
         self._options = options
         self._escape = escape
-        self._cues = cue_maker(options, escape)
+        self._cues = BilingualCues(options, escape)
 
     def begin(self, info: TranscriptInfo) -> str:
-        self._cues = cue_maker(self._options, self._escape)
+        self._cues = BilingualCues(self._options, self._escape)
         return ""
 
     def segment(self, segment: Segment) -> str:

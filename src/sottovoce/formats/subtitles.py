@@ -175,7 +175,6 @@ class CueMaker:
 
 
 def milliseconds(seconds: float) -> int:
-    """Round seconds to milliseconds."""
     return round(seconds * 1000)
 
 
@@ -226,23 +225,8 @@ LONGEST_RUN = 160
 OPENING = "\"'“‘«([（「『"
 ABBREVIATIONS = frozenset(
     {
-        "mr",
-        "mrs",
-        "ms",
-        "dr",
-        "prof",
-        "st",
-        "sr",
-        "sra",
-        "jr",
-        "vs",
-        "hr",
-        "fr",
-        "mme",
-        "mlle",
-        "bzw",
-        "ca",
-        "nr",
+        *("mr", "mrs", "ms", "dr", "prof", "st", "sr", "sra", "jr", "vs"),
+        *("hr", "fr", "mme", "mlle", "bzw", "ca", "nr"),
     }
 )
 """Words whose full stop rarely ends a sentence; single letters are initials."""
@@ -276,7 +260,6 @@ class ReadableCues:
         return [cue for word in words for cue in self._add(word)]
 
     def flush(self) -> list[Cue]:
-        """Return the cues that are still held."""
         return [*self._lay_out(len(self._run)), *self._release(None)]
 
     def _add(self, word: Word) -> Iterator[Cue]:
@@ -332,7 +315,6 @@ class ReadingLimits:
 
 
 def begins_run(before: Word, word: Word) -> bool:
-    """Tell whether no cue may hold both words: a long pause, another speaker, another language."""
     if word.start - before.end >= RUN_PAUSE_S:
         return True
     return (word.speaker, word.language) != (before.speaker, before.language)
@@ -500,7 +482,6 @@ class BilingualCues:
         return [*self._plain.flush(), *self._both(segment, segment.translation)]
 
     def flush(self) -> list[Cue]:
-        """Return the cues that are still held."""
         return self._plain.flush()
 
     def _both(self, segment: Segment, translation: str) -> Iterator[Cue]:
@@ -536,11 +517,6 @@ def shared_out(text: str, widths: Sequence[int]) -> list[list[str]]:
         place = next((at for at, end in enumerate(ends) if middle <= end), len(ends) - 1)
         parts[place].append(piece)
     return parts
-
-
-def cue_maker(options: WriterOptions, escape: Callable[[str], str] = str) -> BilingualCues:
-    """Make the cues that the options ask for."""
-    return BilingualCues(options, escape)
 
 
 def _one_language(options: WriterOptions, escape: Callable[[str], str]) -> CueMaker | ReadableCues:

@@ -55,9 +55,9 @@ FORMATS: tuple[str, ...] = (
 )
 
 OF_SPEAKERS: tuple[str, ...] = ("rttm",)
-"""Formats that hold nothing where speakers are not told apart."""
+"""Formats that are empty without speakers."""
 BINARY: tuple[str, ...] = ("docx",)
-"""Formats that are no text."""
+"""Formats of bytes."""
 
 
 def writer_for(name: str, options: WriterOptions | None = None) -> Writer:
