@@ -24,7 +24,6 @@ process with one thread, without loading. Needs `make test`'s environment.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -33,9 +32,9 @@ import numpy as np
 import torch
 
 from benchmarks.harness.clips import Part
-from benchmarks.harness.report import add_part, add_row, benchmark_parser, read_rows, show_json
+from benchmarks.harness.report import add_part, benchmark_parser, show_json
 from benchmarks.language.mixed_recordings import CONDITIONS, MixedRecording, described, mixed_recordings
-from benchmarks.language.systems import PARTS, Outcome, systems
+from benchmarks.language.systems import PARTS, Outcome, outcomes, read_missing, systems
 from benchmarks.live.counts import TimedUnit, pairs, timed_units
 from sottovoce.audio.vad import speech_segments
 from sottovoce.evaluation.language_scores import NO_SCORES, FoundSwitch, score_switches, true_switches
@@ -61,30 +60,6 @@ def chosen_recordings(
         for kind in kinds
     ]
     return [one for found in some for one in found]
-
-
-def run(recordings: Sequence[MixedRecording], names: Sequence[str], log: Path) -> None:
-    """Let systems read recordings; what the log has is not read again."""
-    done = set(outcomes(log))
-    for name in names:
-        todo = [one for one in recordings if (name, one.name) not in done]
-        if not todo:
-            continue
-        read = systems()[name]()
-        read(recordings[0], recordings[0].audio())  # warm
-        for recording in todo:
-            outcome = read(recording, recording.audio())
-            add_row(log, {"system": name, "recording": recording.name, **asdict(outcome)})
-            print(name, recording.name, f"{outcome.cpu_s:.1f} s", flush=True)
-
-
-def outcomes(log: Path) -> dict[tuple[str, str], Outcome]:
-    """What the log has, by system and recording."""
-    found: dict[tuple[str, str], Outcome] = {}
-    for row in read_rows(log):
-        key = row.pop("system"), row.pop("recording")
-        found[key] = Outcome(**row)
-    return found
 
 
 def unread_s(recording: MixedRecording, outcome: Outcome) -> list[tuple[float, float]]:
@@ -267,5 +242,6 @@ def main() -> None:
     kinds = KINDS if given.kind is None else (given.kind,)
     recordings = chosen_recordings(given.data, given.part, given.recordings, given.condition, kinds)
     if given.action == "run":
-        run(recordings, given.systems.split(","), given.log)
+        known = systems()
+        read_missing(recordings, {name: known[name] for name in given.systems.split(",")}, given.log)
     show(recordings, given.log)

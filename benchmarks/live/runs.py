@@ -311,7 +311,6 @@ def add_clips(parser: argparse.ArgumentParser, n_clips: int = 30) -> None:
     )
     parser.add_argument("--sets", type=lambda text: text.split(","), help="names of sets [all with text]")
     parser.add_argument("--together", type=int, default=1, help="clips a recording, with pauses between [1]")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="names of clips")
     parser.add_argument(
         "--spoken", type=lambda text: text.split(","), default=[*LANGUAGES], help="languages of the clips"
     )
@@ -324,8 +323,6 @@ def chosen(given: argparse.Namespace) -> list[Item]:
         for clip in clips(given.shared / "data", given.part, sets=given.sets, with_text=True)
         if len(clip.languages) == 1 and clip.language in given.spoken
     ]
-    if given.only:
-        found = [clip for clip in found if clip.name in given.only]
     return said_on([item_of(clip) for clip in spread(found, given.clips)], given.together)
 
 

@@ -208,7 +208,6 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--engine", choices=["own", "pyannote"], default="own")
     parser.add_argument("--voices", choices=["ge2e", "campplus"], default="ge2e")
-    parser.add_argument("--distance", type=float)
     parser.add_argument("--windows", action="store_true", help="speech and windows, no segmentation network")
     parser.add_argument("--words", action="store_true", help="look at words rather than at turns")
     parser.add_argument("--channels", action="store_true", help="words: a microphone for each speaker too")
@@ -216,7 +215,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     local = VoiceActivity() if given.windows else load_segmentation()
-    options = SpeakerOptions(engine=given.engine, voices=given.voices, distance=given.distance)
+    options = SpeakerOptions(engine=given.engine, voices=given.voices)
     model = load_model(given.model, device="cpu", dtype="float32") if given.words else None
     lines: list[Line] = []
     for n_speakers in map(int, given.speakers.split(",")):

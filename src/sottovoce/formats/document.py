@@ -2,7 +2,7 @@
 JSON lines.
 
 Times are rounded to milliseconds and scores to six digits. JSON has no NaN and no infinity: a score that
-is not finite is written as null. `words` is an empty list when no word times were asked for.
+is not finite is written as null. `words` is an empty list without word times.
 
 Every line of a stream has type, start, end, text, language, words, emission_time and seq, so that a
 reader can treat all alike; an event of an utterance has its number; `language` adds from, to, at and
@@ -131,7 +131,7 @@ def detection_document(probability: float | None, probabilities: Mapping[str, fl
 
 
 def unread_document(unread: Sequence[Span] | None) -> dict[str, Json]:
-    """Sum up speech without words, in seconds, with its spans; empty where nobody looked for it."""
+    """Sum up speech without words, in seconds, with its spans; empty where it was not looked for."""
     if unread is None:
         return {}
     total: dict[str, Json] = {"unread": seconds(sum(end - start for start, end in unread))}

@@ -34,7 +34,11 @@ def load_transcript(path: str | Path) -> Transcript:
     kind = path.suffix.lower()
     if kind not in READABLE:
         raise OptionError(f"{name}: expected a name that ends in {', '.join(READABLE)}")
-    return parse_transcript(_bytes_of(path, name), name, is_json=kind == ".json")
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise OptionError(f"{name}: cannot be read ({cause_of(error)})") from error
+    return parse_transcript(data, name, is_json=kind == ".json")
 
 
 def load_text(path: str | Path) -> str | Transcript:
@@ -83,14 +87,6 @@ def _transcript(text: str, name: str, *, is_json: bool) -> Transcript:
         raise OptionError(f"{name}: {error}") from error
 
 
-def _bytes_of(path: Path, name: str) -> bytes:
-    """Raises: OptionError."""
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise OptionError(f"{name}: cannot be read ({cause_of(error)})") from error
-
-
 def _decoded(data: bytes, name: str) -> str:
     """Decode subtitles or JSON, which some programs write in UTF-16 or UTF-32 without a byte order mark.
 
@@ -124,7 +120,7 @@ def _json(text: str, name: str) -> object:
 
 
 def save_transcript(transcript: Transcript, path: str | Path, options: WriterOptions | None = None) -> None:
-    """Write the document whose format the ending of the name tells; it appears whole or not at all.
+    """Write the document in the format of the name's ending; it appears whole or not at all.
 
     Raises: OptionError for an ending that no format has, options that the format has no use for, and where
         nothing can be written; MissingExtraError.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 PAUSE_S = 2.0
 """A pause that ends a paragraph."""
 LONG = 600
-"""Characters from which on a paragraph ends with its sentence, where nobody pauses."""
+"""Characters after which a paragraph ends with its sentence, without a pause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,14 +180,14 @@ def head(paragraph: Paragraph, *, names_language: bool) -> str:
 
 
 def escaped(text: str) -> str:
-    """Escape text so that it is shown as it is, at the beginning of a line too."""
+    """Escape what Markdown would read as markup, at the beginning of a line too."""
     plain = _ANYWHERE.sub(r"\\\g<0>", flat(text))
     return _AT_START.sub(lambda sign: sign[0] + "\\" if sign[0].isdigit() else "\\" + sign[0], plain)
 
 
 GREY = "6B7280"
 FIRST_DAY = (1980, 1, 1, 0, 0, 0)
-"""The earliest that an archive can tell."""
+"""The earliest date of a zip archive."""
 EAST_ASIAN = ("zh", "yue", "ja", "ko")
 
 

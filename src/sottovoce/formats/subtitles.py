@@ -221,7 +221,7 @@ CLAUSE_PAUSE_S = 0.3
 GAP_S = 0.08
 """Between a cue that stays longer than its words and the next one: the eye sees that something changed."""
 LONGEST_RUN = 160
-"""Words held before some are laid out, where nobody ever pauses."""
+"""Words held before some are laid out without a pause."""
 OPENING = "\"'“‘«([（「『"
 ABBREVIATIONS = frozenset(
     {
@@ -456,7 +456,7 @@ def _cells(character: str) -> int:
 
 _UNSPACED = r"\u3040-\u30ff\u3400-\u9fff\u0e00-\u0eff"
 _PIECES = re.compile(rf"\s*(?:[{_UNSPACED}]|[^\s{_UNSPACED}]+)")
-"""Words with the spaces before them; characters, where words are not told apart by spaces."""
+"""Words with the spaces before them; characters, in scripts without spaces."""
 
 
 @dataclass(slots=True)

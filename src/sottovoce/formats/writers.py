@@ -98,7 +98,7 @@ def writers_for(
 ) -> list[Writer]:
     """Make writers for a list such as "srt,json", or "all"; each format once, in the order given.
 
-    has_speakers: whether speakers are told apart; "all" leaves out formats that would be empty without.
+    has_speakers: "all" leaves out formats that are empty without speakers where they are not known.
     has_files: documents go to files of their own; "all" leaves out binary formats where they do not. Formats
     that need a package that is not installed are left out of "all" too, with a warning.
     Raises: OptionError for an unknown name, or when none of the formats uses the options; MissingExtraError.
