@@ -13,7 +13,7 @@ import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sottovoce.formats.base import TranscriptInfo
 from sottovoce.formats.subtitles import direction, ends_with
@@ -290,52 +290,49 @@ def _add(document: Document, paragraph: Paragraph, *, names_language: bool) -> N
         _set_direction(below, paragraph.translation)
 
 
+def _element(name: str, **attributes: str) -> Any:
+    """Create an element of the `w` namespace with attributes of it."""
+    from docx.oxml import OxmlElement
+    from docx.oxml.ns import qn
+
+    made = OxmlElement(f"w:{name}")
+    for key, value in attributes.items():
+        made.set(qn(f"w:{key}"), value)
+    return made
+
+
 def _set_size(run: Run, points: int) -> None:
     """Set the size of letters, and of those of complex scripts."""
-    from docx.oxml import OxmlElement
     from docx.oxml.ns import qn
     from docx.shared import Pt
 
     run.font.size = Pt(points)
-    other = OxmlElement("w:szCs")
-    other.set(qn("w:val"), str(2 * points))
-    run._r.get_or_add_rPr().find(qn("w:sz")).addnext(other)
+    size = run._r.get_or_add_rPr().find(qn("w:sz"))
+    size.addnext(_element("szCs", val=str(2 * points)))
 
 
 def _set_direction(block: Block, text: str, *, runs: bool = True) -> None:
     """Mark text that runs from right to left. runs: the characters too, not the paragraph alone."""
-    from docx.oxml import OxmlElement
-
     if direction(text) == "ltr":
         return
-    block._p.get_or_add_pPr().append(OxmlElement("w:bidi"))
+    block._p.get_or_add_pPr().append(_element("bidi"))
     for run in block.runs if runs else []:
         run.font.rtl = True
 
 
 def _set_language(run: Run, language: str) -> None:
     """Set the language in which a word processor checks the spelling."""
-    from docx.oxml import OxmlElement
-    from docx.oxml.ns import qn
-
-    if not language:
-        return
-    mark = OxmlElement("w:lang")
-    kind = "w:eastAsia" if language in EAST_ASIAN else "w:bidi" if direction(run.text) == "rtl" else "w:val"
-    mark.set(qn(kind), language)
-    run._r.get_or_add_rPr().append(mark)
+    if language:
+        kind = "eastAsia" if language in EAST_ASIAN else "bidi" if direction(run.text) == "rtl" else "val"
+        run._r.get_or_add_rPr().append(_element("lang", **{kind: language}))
 
 
 def _add_page_number(document: Document) -> None:
     from docx.enum.text import WD_ALIGN_PARAGRAPH
-    from docx.oxml import OxmlElement
-    from docx.oxml.ns import qn
 
     line = document.sections[0].footer.paragraphs[0]
     line.alignment = WD_ALIGN_PARAGRAPH.CENTER
-    number = OxmlElement("w:fldSimple")
-    number.set(qn("w:instr"), "PAGE")
-    line._p.append(number)
+    line._p.append(_element("fldSimple", instr="PAGE"))
 
 
 def without_dates(archive: bytes) -> bytes:
