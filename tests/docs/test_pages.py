@@ -18,6 +18,7 @@ import click
 import pytest
 import yaml
 
+from benchmarks.__main__ import benchmarks
 from sottovoce.cli.main import cli
 from tests.docs.command_tables import PAGES as TABLED
 from tests.docs.command_tables import rewritten
@@ -122,6 +123,13 @@ def test_commands_are_understood(line: str) -> None:
         command = found
         context = click.Context(command, parent=context, info_name=name)
     command.make_parser(context).parse_args(words)
+
+
+def test_every_benchmark_that_a_page_names_is_there() -> None:
+    """Those of the past are named by their commit."""
+    named = re.findall(r"python -m benchmarks\s+([a-z]+)\s+([a-z_]+)", "\n".join(map(text, PAGES)))
+    assert len(named) > 20
+    assert [(room, name) for room, name in named if name not in benchmarks(room)] == []
 
 
 @pytest.mark.parametrize(("page", "marks", "made"), TABLED)
