@@ -80,7 +80,10 @@ def parse_transcript(data: bytes, name: str, *, is_json: bool | None = None) -> 
 
 
 def _transcript(text: str, name: str, *, is_json: bool) -> Transcript:
-    document = _json(text, name) if is_json else None
+    try:
+        document: object = json.loads(text) if is_json else None
+    except (ValueError, RecursionError) as error:  # nested deeper than any transcript is
+        raise OptionError(f"{name}: expected JSON, got something else ({cause_of(error)})") from error
     try:
         return transcript_of_json(document) if is_json else transcript_of_cues(text)
     except ValueError as error:
@@ -105,18 +108,6 @@ def _decoded(data: bytes, name: str) -> str:
             f"{name}: expected text, got the byte 0x{byte:02x}, which is not UTF-8, in line {line} "
             "(iconv -f CP1252 -t UTF-8 converts Latin-1)"
         ) from error
-
-
-def _json(text: str, name: str) -> object:
-    """Parse JSON.
-
-    Raises: OptionError for other text, or JSON nested deeper than any transcript is.
-    """
-    try:
-        document: object = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise OptionError(f"{name}: expected JSON, got something else ({cause_of(error)})") from error
-    return document
 
 
 def save_transcript(transcript: Transcript, path: str | Path, options: WriterOptions | None = None) -> None:

@@ -122,17 +122,13 @@ def clock(seconds: float) -> str:
 
 def flat(text: str) -> str:
     """Put text on one line, with single spaces and without characters that XML cannot hold."""
-    return " ".join("".join(c if is_shown(c) else " " for c in text).split())
+    allowed = (c if is_text(c) and c not in "\ufffe\uffff" else " " for c in text)
+    return " ".join("".join(allowed).split())
 
 
-def is_shown(character: str) -> bool:
-    """Tell whether XML allows the character: no control, no half of a surrogate pair, no noncharacter."""
-    return not (
-        character < " "
-        or "\x7f" <= character <= "\x9f"
-        or "\ud800" <= character <= "\udfff"
-        or character in "\ufffe\uffff"
-    )
+def is_text(character: str) -> bool:
+    """Tell whether HTML allows the character: no control, no half of a surrogate pair."""
+    return not (character < " " or "\x7f" <= character <= "\x9f" or "\ud800" <= character <= "\udfff")
 
 
 _ANYWHERE = re.compile(r"[\\`*_\[\]<~]|&(?=[#\w])")

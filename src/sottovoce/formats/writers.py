@@ -113,7 +113,8 @@ def writers_for(
     plain = replace(options, offset_n=0)
     if not SUBTITLES.keys() & set(unique):
         return [writer_for(name, plain) for name in unique]
-    return [writer_for(name, _options_for(name, options, plain)) for name in unique]
+    chosen = dict.fromkeys(SUBTITLES, plain) | {"srt": options}
+    return [writer_for(name, chosen.get(name)) for name in unique]
 
 
 def _all(*, has_speakers: bool, has_files: bool) -> list[str]:
@@ -123,10 +124,3 @@ def _all(*, has_speakers: bool, has_files: bool) -> list[str]:
         if not is_installed(name):
             logger.warning("all formats but %s, which needs a package: sottovoce[%s]", name, name)
     return [name for name in wanted if is_installed(name)]
-
-
-def _options_for(name: str, options: WriterOptions, plain: WriterOptions) -> WriterOptions | None:
-    """Choose the options that a format uses, of those meant for several."""
-    if name == "srt":
-        return options
-    return plain if name in SUBTITLES else None

@@ -19,7 +19,7 @@ from urllib.parse import quote
 from sottovoce.errors import OptionError, cause_of
 from sottovoce.formats.base import TranscriptInfo
 from sottovoce.formats.document import VERY_LOW_CONFIDENCE, has_low_confidence
-from sottovoce.formats.paragraphs import clock
+from sottovoce.formats.paragraphs import clock, is_text
 from sottovoce.formats.subtitles import direction
 from sottovoce.types import Segment, Word
 
@@ -109,11 +109,6 @@ def confidence(probability: float) -> str:
 def plain(text: str) -> str:
     """Escape text for an element or attribute, without control characters."""
     return escape("".join(" " if c.isspace() else c for c in text if c.isspace() or is_text(c)))
-
-
-def is_text(character: str) -> bool:
-    """Tell whether HTML allows the character: no control, no half of a surrogate pair."""
-    return not (character < " " or "\x7f" <= character <= "\x9f" or "\ud800" <= character <= "\udfff")
 
 
 def time(seconds: float) -> str:
