@@ -29,7 +29,7 @@ import httpx
 
 from benchmarks.harness.report import benchmark_parser, show_json, show_table
 from benchmarks.serving.attackers import ATTACKS, TRANSCRIPTIONS, silence
-from benchmarks.serving.live_clients import Lateness, OtherPrograms, part, served, speak, speech
+from benchmarks.serving.live_clients import Lateness, OtherPrograms, metrics, part, served, speak, speech
 
 N_FILES = 256
 SHUTDOWN_S = 5.0
@@ -97,9 +97,8 @@ def idle_again(address: str, within_s: float = 120.0) -> float:
     """Wait until the server is at nothing any more; return for how long (seconds)."""
     began = time.monotonic()
     while time.monotonic() - began < within_s:
-        lines = httpx.get(f"http://{address}/metrics", timeout=60).text.splitlines()
-        values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-        if not any(float(values[f"sottovoce_{name}"]) for name in ("sessions", "recordings", "work_waiting")):
+        values = metrics(address)
+        if not any(values[f"sottovoce_{name}"] for name in ("sessions", "recordings", "work_waiting")):
             break
         time.sleep(0.2)
     return time.monotonic() - began

@@ -131,6 +131,13 @@ def served(
         process.wait()
 
 
+def metrics(address: str) -> dict[str, float]:
+    """Values of /metrics by name."""
+    lines = httpx.get(f"http://{address}/metrics", timeout=60).text.splitlines()
+    pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    return {name: float(value) for name, value in pairs}
+
+
 def until_ready(address: str, within_s: float = 300.0) -> None:
     """Wait for the model."""
     end = time.monotonic() + within_s

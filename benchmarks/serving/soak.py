@@ -41,7 +41,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
 from benchmarks.harness.report import benchmark_parser, show_json
-from benchmarks.serving.live_clients import served
+from benchmarks.serving.live_clients import CLIPS, PIECE_S, RATE, metrics, served
 from benchmarks.serving.streams import PAGE_MB
 from sottovoce.api import load_model
 from sottovoce.audio.io import load_audio
@@ -49,7 +49,7 @@ from sottovoce.types import Final
 
 SECOND = bytes(2 * 16_000)
 ROUTES = ("/v1/live", "/v1/realtime", "/v1/listen?encoding=linear16")
-RECORDING = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"
+RECORDING = CLIPS / "en.flac"
 AT_A_TIME = 3
 JOB_EVERY_S = 10.0
 GONE = (OSError, ConnectionClosed, InvalidHandshake, TimeoutError, httpx.HTTPError)
@@ -198,9 +198,6 @@ async def lost_jobs(address: str, accepted: list[str], within_s: float = 600.0) 
     return [f"a job that was accepted is {state}" for state in states.values() if state != "succeeded"]
 
 
-CLIPS = Path(__file__).parents[2] / "examples" / "clips"
-RATE = 16_000
-PIECE_S = 0.1
 LEAST_DELAY_S, LEAST_RUN_S = 1.0, 600.0
 """By which words may come later in the last quarter than in the second, in a run so long: in a shorter
 one that tells of what else the machine does."""
@@ -266,9 +263,8 @@ def state_of(process: subprocess.Popen[str], began: float) -> State:
 
 def counts(address: str) -> tuple[float, float]:
     """Live sessions and recordings that the server knows of."""
-    text = httpx.get(f"http://{address}/metrics", timeout=60).text
-    lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
-    return float(lines["sottovoce_sessions"]), float(lines["sottovoce_recordings"])
+    found = metrics(address)
+    return found["sottovoce_sessions"], found["sottovoce_recordings"]
 
 
 async def speak(address: str, audio: bytes, expected: str, began: float, heard: Heard) -> None:
