@@ -174,7 +174,9 @@ def word_document(word: Word) -> dict[str, Json]:
 
 def turns_document(turns: Sequence[Turn]) -> dict[str, Json]:
     """Build `turns`; empty without any."""
-    found = [{"start": seconds(one.start), "end": seconds(one.end), "speaker": one.speaker} for one in turns]
+    found: list[Json] = [
+        {"start": seconds(one.start), "end": seconds(one.end), "speaker": one.speaker} for one in turns
+    ]
     return {"turns": found} if found else {}
 
 
