@@ -1,12 +1,10 @@
-"""The house keeps its shape: imports point one way, heavy packages stay in their rooms."""
+"""Imports between packages point one way, and heavy dependencies stay in their packages."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 import sottovoce
 
@@ -28,7 +26,7 @@ FLOORS = [
     {"serving"},
     {"cli"},
 ]
-"""From the ground up; a room sees the floors below its own, and itself."""
+"""Packages from the lowest layer up; each imports from layers below its own, and from itself."""
 SERVING_FLOORS = [
     {"settings", "telemetry", "health_check"},
     {"parsing"},
@@ -40,10 +38,10 @@ SERVING_FLOORS = [
     {"http"},
     {"ray"},
 ]
-"""Rooms of the server, likewise. `services`, what a running server shares, stands below `live`, and whoever
-answers a request may ask it."""
+"""Packages of the server, likewise. `services`, the state of a running server, is on the layer of `live`; all
+may import it."""
 BASE_ONLY = {"decoding", "language", "streaming", "offline", "engine", "alignment"}
-"""Rooms that see runtimes and language models through their seam alone."""
+"""Packages that see runtimes and language models through their interface alone."""
 SEAMS = {"sottovoce.backends.base", "sottovoce.lm.base"}
 CONFINED = {
     "click": {"cli"},
@@ -63,15 +61,6 @@ FORBIDDEN = {"whisper", "faster_whisper", "ctranslate2", "pyctcdecode", "flashli
 """References of the tests, never of the product."""
 
 
-def modules() -> list[Path]:
-    """All modules but the package's own face, which imports on demand."""
-    return sorted(
-        path
-        for path in SOURCE.rglob("*.py")
-        if path.name not in {"__main__.py"} and path != SOURCE / "__init__.py"
-    )
-
-
 def room_of(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
@@ -87,58 +76,59 @@ def imports(path: Path) -> Iterator[str]:
                 yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def module_of(path: Path) -> str:
-    return ".".join(("sottovoce", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__")
+IMPORTS = {
+    path: set(imports(path))
+    for path in sorted(SOURCE.rglob("*.py"))
+    if path.name != "__main__.py" and path != SOURCE / "__init__.py"
+}
+"""Of all modules but the package's own face, which imports on demand; imports within functions and those for
+types alone count too."""
 
 
-def floor_of(room: str) -> int:
-    return next(i for i, rooms in enumerate(FLOORS) if room in rooms)
+def test_imports_point_down() -> None:
+    floors = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+    assert {room_of(path) for path in IMPORTS} <= floors.keys()
+    for path, names in IMPORTS.items():
+        room = room_of(path)
+        for name in names:
+            top, *inner = name.split(".")
+            assert top not in FORBIDDEN, f"{path}: {name} is a reference for tests"
+            assert room in CONFINED.get(top, {room}), f"{path}: {name} belongs in {CONFINED[top]}"
+            if top != "sottovoce" or not inner or inner[0] == room:
+                continue
+            assert inner[0] in floors, f"{path}: unknown package {name}"
+            assert floors[inner[0]] < floors[room], f"{path}: {room} must not import {name}"
+            if room in BASE_ONLY and inner[0] in {"backends", "lm"} and len(inner) > 1:
+                is_interface = ".".join(name.split(".")[:3]) in SEAMS
+                assert is_interface, f"{path}: {room} sees only the interface, not {name}"
 
 
-def test_every_room_has_a_floor() -> None:
-    assert {room_of(path) for path in modules()} <= set().union(*FLOORS)
-
-
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(SOURCE)))
-def test_imports_point_down(path: Path) -> None:
-    room = room_of(path)
-    for name in imports(path):
-        parts = name.split(".")
-        top = parts[0]
-        assert top not in FORBIDDEN, f"{path}: {name} is a reference for tests"
-        assert room in CONFINED.get(top, {room}), f"{path}: {name} belongs in {CONFINED[top]}"
-        if top != "sottovoce" or len(parts) < 2 or parts[1] == room:
-            continue
-        assert parts[1] in set().union(*FLOORS), f"{path}: unknown room {name}"
-        assert floor_of(parts[1]) < floor_of(room), f"{path}: {room} must not import {name}"
-        if room in BASE_ONLY and parts[1] in {"backends", "lm"} and len(parts) > 2:
-            assert ".".join(parts[:3]) in SEAMS, f"{path}: {room} sees only the seam, not {name}"
-
-
-@pytest.mark.parametrize(
-    "path", [one for one in modules() if room_of(one) == "serving"], ids=lambda one: one.stem
-)
-def test_imports_point_down_in_the_server(path: Path) -> None:
+def test_imports_point_down_in_the_server() -> None:
     floors = {room: floor for floor, rooms in enumerate(SERVING_FLOORS) for room in rooms}
-    room = path.relative_to(SOURCE / "serving").parts[0].removesuffix(".py")
-    floor = floors["live"] if room == "services" else floors.get(room)
-    for name in imports(path):
-        other = name.removeprefix("sottovoce.serving.").partition(".")[0]
-        if name.startswith("sottovoce.serving.") and other not in {room, "services"}:
-            assert floor is not None
-            assert floors[other] < floor, f"{path}: {room} must not import {name}"
+    floors["services"] = floors["live"]
+    for path, names in IMPORTS.items():
+        if room_of(path) != "serving":
+            continue
+        room = path.relative_to(SOURCE / "serving").parts[0].removesuffix(".py")
+        for name in names:
+            other = name.removeprefix("sottovoce.serving.").partition(".")[0]
+            if name.startswith("sottovoce.serving.") and other not in {room, "services"}:
+                assert room in floors
+                assert floors[other] < floors[room], f"{path}: {room} must not import {name}"
 
 
 def test_no_module_imports_itself_by_way_of_others() -> None:
-    """Imports within a function and those for types alone count too."""
-    arrows = {module_of(path): set(imports(path)) for path in modules()}
-    reached: dict[str, set[str]] = {}
+    def module_of(path: Path) -> str:
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        return ".".join(("sottovoce", *parts)).removesuffix(".__init__")
+
+    arrows = {module_of(path): names for path, names in IMPORTS.items()}
+    circles = []
     for module in arrows:
         seen, waiting = set[str](), [module]
         while waiting:
             new = (arrows[waiting.pop()] & arrows.keys()) - seen
             seen |= new
             waiting += new
-        reached[module] = seen
-    circles = sorted(module for module, seen in reached.items() if module in seen)
+        circles += [module] if module in seen else []
     assert not circles, f"modules that import one another: {', '.join(circles)}"

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.ctc.texts import spelled, write_ngrams
-from benchmarks.harness.arguments import benchmark_parser
+from benchmarks.harness.report import benchmark_parser
 
 _FILES = "c[a-r][0-9][0-9]"
 _BEFORE = "([{"

@@ -7,9 +7,10 @@
 Emissions: those of base's CTC head on English clips of people. The n-gram is trained here, a trigram of the
 text of `ctc.people` with its 20 000 most used words, unless an ARPA file is named; its words are what is
 known. Weights, and the price of an unknown word, are one for all sides. Every reading is scored by a way that
-searches nothing: all paths of the text are summed in 64-bit floats, n-gram and word scores come on top
-(`ctc.flashlight`). So a higher mean is a better search, whatever the words. Where flashlight drops an
-unfinished last word, the text that it gives is scored. Prunings are those of `ctc.kenlm`.
+searches nothing: all paths of the text are summed in 64-bit floats, n-gram and word scores come on top. So a
+higher mean is a better search, whatever the words. Where flashlight drops an unfinished last word, the text
+that it gives is scored. "Pruned": 10 nats and 8 tokens a frame; pyctcdecode has its own prunings, 10 nats and
+tokens above -5.
 
 Prints mean score, words wrong with their bootstrap 95 % interval, and the median over repeats of the speed
 (processor time, sides in turn) as a ratio to the first side; then one JSON line.
@@ -21,7 +22,7 @@ import logging
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,22 +30,77 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.ctc.emissions import Vocabulary
-from benchmarks.ctc.flashlight import acoustic
-from benchmarks.ctc.kenlm import DecodeAll, english, one_by_one
+from benchmarks.ctc.emissions import BLANK, Vocabulary
 from benchmarks.ctc.people import Said, Texts, held_out, reported
-from benchmarks.ctc.sides import PRUNED, WEIGHT, WORD_SCORE, Task, flashlight, ours, pyctcdecode
-from benchmarks.ctc.steps import errors_of, interval, letters_of, shown
-from benchmarks.ctc.texts import frequencies, write_ngrams
-from benchmarks.harness.arguments import benchmark_parser
-from benchmarks.harness.tables import show_heads, show_json, show_row
-from sottovoce.api import load_model
+from benchmarks.ctc.sides import (
+    PRUNED,
+    WEIGHT,
+    WORD_SCORE,
+    Batched,
+    Side,
+    Task,
+    flashlight,
+    ours,
+    pyctcdecode,
+)
+from benchmarks.ctc.texts import errors_of, frequencies, interval, letters_of, shown, write_ngrams
+from benchmarks.harness.report import benchmark_parser, show_heads, show_json, show_row
+from sottovoce.api import Model, load_model
+from sottovoce.cli.ctc_decode import recorded_emissions
 from sottovoce.ctc import CtcFusionOptions
 from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.lm.ngram import NgramModel
 
 SPECIAL = ("<s>", "</s>", "<unk>", "<UNK>")
 UNKNOWN_SCORE = CtcFusionOptions().unknown_score
+DecodeAll = Callable[[list[Tensor]], list[str]]
+
+
+def english(model: Model, clips: list[Said]) -> tuple[list[str], list[Tensor]]:
+    """Labels of English, blank first and the space second, and emissions (T, V) of them alone.
+
+    A frame of the space ends each: flashlight drops a last word without one.
+    """
+    head = model.ctc_head
+    assert head is not None
+    labels = ["", " ", *"abcdefghijklmnopqrstuvwxyz'"]
+    places = [head.blank, *(head.labels.index(label) for label in labels[1:])]
+    heard = [recorded_emissions(clip.path, model).values for clip in clips]
+    end = torch.full((1, len(labels)), -12.0)
+    end[0, 1] = 0.0
+    rows = [torch.cat((each.reshape(-1, each.shape[-1])[:, places], end)) for each in heard]
+    return labels, [row.log_softmax(dim=1) for row in rows]
+
+
+def one_by_one(side: Side) -> DecodeAll:
+    if isinstance(side, Batched):
+        return lambda emissions: [side.decode(each[None])[0] for each in emissions]
+    return lambda emissions: [side.decode(each) for each in emissions]
+
+
+def acoustic(emissions: np.ndarray, text: str, labels: list[str]) -> float:
+    """Log-probability of a text in emissions (T, V), summed over all paths.
+
+    A separator may be said again, and before the first word and after the last; a last word needs none.
+    """
+    gap = labels.index(" ")
+    spelled = [gap, *(labels.index(letter) for letter in text), gap]
+    states = np.array([BLANK, *(each for label in spelled for each in (label, BLANK))])
+    after = states == gap
+    may_skip = np.zeros(len(states), bool)  # the blank between two labels that differ
+    may_skip[3:] = (states[3:] != BLANK) & (states[3:] != states[1:-2])
+    now = np.full(len(states), -np.inf)
+    now[:4] = [emissions[0, BLANK], emissions[0, gap], -np.inf, emissions[0, states[3]]]
+    for frame in emissions[1:]:
+        moved = np.logaddexp(now, np.concatenate(([-np.inf], now[:-1])))
+        skipped = np.concatenate(([-np.inf, -np.inf], now[:-2]))
+        moved = np.logaddexp(moved, np.where(may_skip, skipped, -np.inf))
+        # A first separator may be left out altogether; every one may be said again after its blank.
+        moved[3] = np.logaddexp(moved[3], now[0])
+        again = np.concatenate((now[1:], [-np.inf]))
+        now = np.logaddexp(moved, np.where(after, again, -np.inf)) + frame[states]
+    ends = now[[-1, -2, -3, -4]]
+    return float(np.logaddexp.reduce(ends))
 
 
 def sides(task: Task) -> Iterator[tuple[str, DecodeAll]]:
@@ -69,7 +125,7 @@ def exact_score(task: Task, emissions: np.ndarray, text: str) -> float:
         score, states = model.score(states, torch.tensor([token]))
         total += WEIGHT * float(score[0])
     total += WEIGHT * float(model.finish(states)[0])
-    return total + acoustic(emissions, text, task.known.labels, np.logaddexp)
+    return total + acoustic(emissions, text, task.known.labels)
 
 
 def measured(

@@ -1,14 +1,11 @@
-"""What people say, through the CTC heads of real models, step by step. For names see `ctc.people_names`.
+"""What people say, through the CTC heads of real models, step by step.
 
     python -m benchmarks ctc people --data ../shared/data
-    python -m benchmarks ctc people --data ../shared/data --models base --neural-seconds 160
 
 Clips: recordings of people whose text is known, of the part that reports (`harness.clips`): base's head was
 not trained on them. Weights are chosen, for each model, on the clips that `recipes.ctc_head` held out of its
 training (nano has heard those). The language models are trained here, per language, on text that holds no
-sentence of any of these clips: a trigram; a lexicon of its words and the 20 000 most used ones; a small
-causal transformer over words, which rescores the 32 best beside half of the trigram. Needs transformers
-where --neural-seconds is above 0.
+sentence of any of these clips: a trigram, and a lexicon of its words and the 20 000 most used ones.
 
 Prints letters and words wrong of every set, words also with a bootstrap 95 % interval over all clips; then
 one JSON line.
@@ -25,28 +22,33 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.ctc.network import trained
-from benchmarks.ctc.steps import errors_of, interval, letters_of, shown, word_error_rate
-from benchmarks.ctc.texts import Clip, frequencies, holds_any, passages, spelled, write_ngrams
+from benchmarks.ctc.texts import (
+    Clip,
+    errors_of,
+    frequencies,
+    holds_any,
+    interval,
+    letters_of,
+    passages,
+    shown,
+    spelled,
+    word_error_rate,
+    write_ngrams,
+)
 from benchmarks.harness import clips as human_clips
-from benchmarks.harness.arguments import benchmark_parser
-from benchmarks.harness.tables import show_json, show_row
+from benchmarks.harness.report import benchmark_parser, show_json, show_row
 from recipes.ctc_head.human import human_clips_of, is_spelt
 from sottovoce.api import Model, load_model
 from sottovoce.cli.ctc_decode import recorded_emissions
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.evaluation.wer import count_edits
-from sottovoce.lm.base import WordHistory
-from sottovoce.lm.causal import CausalWordModel
 from sottovoce.lm.lexicon import Lexicon
-from sottovoce.lm.neural import NeuralRescorer, ReplacedModel
 from sottovoce.lm.ngram import NgramModel
 from sottovoce.types import Hypothesis
 
 LANGUAGES = ("en", "de", "es", "fr")
 BEAM = 32
 LM_WEIGHTS, WORD_SCORES = (0.2, 0.4, 0.6, 0.9), (0.0, 1.0, 2.0)
-NEURAL_WEIGHTS, KEPT = (0.25, 0.5, 1.0), 0.5
 UNKNOWN_SCORE = -5.0
 
 
@@ -90,12 +92,9 @@ def group_of(name: str, language: str) -> str:
 class Texts:
     """The language models of each language, of text without any sentence of the clips."""
 
-    def __init__(
-        self, data: Path, folder: Path, clips: Sequence[Clip], letters: str, neural_s: float
-    ) -> None:
+    def __init__(self, data: Path, folder: Path, clips: Sequence[Clip], letters: str) -> None:
         self.ngrams: dict[str, NgramModel] = {}
         self.words: dict[str, list[str]] = {}
-        self.neural: dict[str, CausalWordModel] = {}
         languages = list(dict.fromkeys(clip.language for clip in clips))
         for language in languages:
             spoken = {clip.text for clip in clips if clip.language == language}
@@ -107,8 +106,6 @@ class Texts:
             self.words[language] = list(
                 dict.fromkeys([*(word for text in texts for word in text.split()), *frequent])
             )
-            if neural_s > 0:
-                self.neural[language] = trained(texts, frequent, neural_s / len(languages))
 
     @staticmethod
     def read(data: Path, language: str, letters: str, spoken: set[str]) -> list[str]:
@@ -144,8 +141,6 @@ class Bench:
         yield f"beam {BEAM}", _best(self._decoded(plain, self.test))
         yield "+ n-gram", self._tuned("n-gram", lexicon=False)
         yield "+ lexicon", self._tuned("lexicon", lexicon=True)
-        if self._texts.neural:
-            yield "+ neural rescoring", self._rescored()
 
     def _decoder(
         self, language: str, fusion: CtcFusionOptions | None = None, *, lm: bool = True, lexicon: bool = False
@@ -195,40 +190,6 @@ class Bench:
         self.chosen[name] = {"lm_weight": best[0], "word_score": best[1]}
         return _best(self._listed(best, self.test, lexicon=lexicon))
 
-    def _rescored(self) -> list[str]:
-        weights = (self.chosen["lexicon"]["lm_weight"], self.chosen["lexicon"]["word_score"])
-        lists = {part: self._listed(weights, clips, lexicon=True) for part, clips in self._parts()}
-        scored = {part: self._scored(clips, lists[part], weights[0]) for part, clips in self._parts()}
-        rates = {
-            weight: word_error_rate(self.dev, _reranked(scored["dev"], weight)) for weight in NEURAL_WEIGHTS
-        }
-        best = min(rates, key=rates.__getitem__)
-        self.chosen["neural"] = {"weight": best, "kept": KEPT, "dev": rates[best]}
-        return _reranked(scored["test"], best)
-
-    def _parts(self) -> list[tuple[str, Sequence[Said]]]:
-        return [("dev", self.dev), ("test", self.test)]
-
-    def _scored(
-        self, clips: Sequence[Said], lists: Sequence[list[Hypothesis]], lm_weight: float
-    ) -> list[list[tuple[str, float, float]]]:
-        """Of every hypothesis: its text, its score less the n-gram's share, and the neural model's."""
-        rows: list[list[tuple[str, float, float]]] = []
-        beginning = WordHistory()
-        for clip, found in zip(clips, lists, strict=True):
-            histories = [beginning.with_words(hypothesis.text.split()) for hypothesis in found]
-            network = self._texts.neural[clip.language]
-            ngram = ReplacedModel(self._texts.ngrams[clip.language], lm_weight)
-            alone = NeuralRescorer(network, lm_weight).adjustments(histories, final=True)
-            instead = NeuralRescorer(network, lm_weight, replaces=ngram).adjustments(histories, final=True)
-            values = zip(found, alone, instead, strict=True)
-            rows.append([(h.text, h.score + (1 - KEPT) * (less - value), value) for h, value, less in values])
-        return rows
-
-
-def _reranked(scored: Sequence[Sequence[tuple[str, float, float]]], weight: float) -> list[str]:
-    return [max(rows, key=lambda row: row[1] + weight * row[2])[0] if rows else "" for rows in scored]
-
 
 def _best(lists: Sequence[Sequence[Hypothesis]]) -> list[str]:
     return [found[0].text if found else "" for found in lists]
@@ -277,9 +238,6 @@ def main() -> None:
         help="of the n-gram and a word, where a language has too few clips to choose by",
     )
     parser.add_argument("--clips", type=int, default=1000, help="at most, the same share of every set")
-    parser.add_argument(
-        "--neural-seconds", type=float, default=0, help="processor time to train the networks"
-    )
     options = parser.parse_args()
     weights = [tuple(options.weights)] if options.weights else [*itertools.product(LM_WEIGHTS, WORD_SCORES)]
     begin = time.process_time()
@@ -291,7 +249,7 @@ def main() -> None:
     test, dev = test[::share], dev[::share]
     rows = {}
     with tempfile.TemporaryDirectory() as name:
-        texts = Texts(options.data, Path(name), [*test, *dev], letters, options.neural_seconds)
+        texts = Texts(options.data, Path(name), [*test, *dev], letters)
         for model in models:
             bench = Bench(model, texts, dev, test, weights)
             rows[model.name] = {"steps": show(model.name, bench), "chosen": bench.chosen}

@@ -39,8 +39,7 @@ from torch import Tensor
 
 from benchmarks.ctc.emissions import Vocabulary, made_emissions, token_models, vocabulary, words_of_arpa
 from benchmarks.ctc.sides import Batched, Side, Task, sides
-from benchmarks.harness.arguments import benchmark_parser
-from benchmarks.harness.tables import show_json
+from benchmarks.harness.report import benchmark_parser, show_json
 from sottovoce.lm.ngram import NgramModel
 
 SLOW_S = 1.0

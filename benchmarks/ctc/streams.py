@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.ctc.emissions import made_emissions, vocabulary, words_of_arpa
-from benchmarks.harness.arguments import benchmark_parser
+from benchmarks.harness.report import benchmark_parser
 from sottovoce.ctc import CtcDecoder
 from sottovoce.lm.neural import History
 from sottovoce.types import FRAMES_PER_SECOND
@@ -59,13 +59,12 @@ def _run(kind: str, decoder: CtcDecoder, emissions: torch.Tensor, marks: list[in
     for part in torch.split(emissions[:1000], CHUNK_FRAMES):
         decoder.decode_chunk(warm, part)
     decoder.finish(warm)
-    has_events = hasattr(decoder, "committed")
     told = 0
     for begin in range(0, marks[-1], CHUNK_FRAMES):
         part = emissions[begin : begin + CHUNK_FRAMES]
         started = time.process_time()
         decoder.decode_chunk(state, part)
-        told += sum(len(event.words) for event in decoder.committed(state)) if has_events else 0
+        told += sum(len(event.words) for event in decoder.committed(state))
         spent += time.process_time() - started
         n_chunks += 1
         longest = max(longest, sum(chunk.shape[1] for chunk, _ in state.emissions))
@@ -92,7 +91,6 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--doubt", choices=["clear", "doubtful"], default="doubtful")
     parser.add_argument("--whole", action="store_true", help="decode the whole at once too")
-    parser.add_argument("--kinds", nargs="+", choices=["search", "lexicon and 3-gram", "neural"])
     given = parser.parse_args()
     torch.set_num_threads(1)
     words = words_of_arpa(given.ctc / ARPA)[:N_WORDS]
@@ -107,8 +105,7 @@ def main() -> None:
         "lexicon and 3-gram": CtcDecoder(known.labels, 0, lm=given.ctc / ARPA, lexicon=lexicon),
         "neural": CtcDecoder(known.labels, 0, lm=given.ctc / ARPA, lexicon=lexicon, neural_lm=InstantWords()),
     }
-    for kind in given.kinds or decoders:
-        decoder = decoders[kind]
+    for kind, decoder in decoders.items():
         found = _run(kind, decoder, emissions, marks)
         text = found.pop("text")
         if given.whole:

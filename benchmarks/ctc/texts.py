@@ -1,4 +1,4 @@
-"""Texts, clips and language models for `benchmarks/ctc/steps.py`.
+"""Texts, clips, errors with their intervals, and n-gram models of the CTC benchmarks.
 
 No sentence that is said in a clip is in the text of a language model, nor one of the same words.
 """
@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import gzip
 import itertools
-import json
 import math
-import subprocess
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-VOICES = {"en": "en-us+m7", "de": "de+f4", "es": "es+m3", "fr": "fr-fr+f2"}
-"""espeak-ng's voices that nano never heard."""
-READERS = {"en": "kathleen-en", "de": "kerstin-de"}
+import numpy as np
+
+from sottovoce.api import Model
+from sottovoce.evaluation.wer import count_edits
+
 RIGHTS = {"en": "eng", "de": "deu_1996", "es": "spa", "fr": "fra"}
 """Names of files of the Universal Declaration of Human Rights."""
 Ngram = tuple[str, ...]
@@ -32,41 +32,40 @@ class Clip:
     language: str
 
 
-@dataclass(frozen=True, slots=True)
-class Corpus:
-    """test: clips that are reported. dev: others, to choose weights on. texts: by language, neither's."""
-
-    test: list[Clip]
-    dev: list[Clip]
-    texts: dict[str, list[str]]
-
-
 def spelled(text: str, letters: str) -> str:
     """Lower case, and a space for whatever the labels cannot spell."""
     lowered = text.lower().replace("’", "'")
     return " ".join("".join(c if c in letters else " " for c in lowered).split())
 
 
-def corpus(data: Path, folder: Path, letters: str, n_spoken: int, n_read: int) -> Corpus:
-    """Held-out clips of two readers and four synthetic voices, three of four for dev, and all other text."""
-    test: list[Clip] = []
-    dev: list[Clip] = []
-    texts: dict[str, list[str]] = {}
-    rows = [json.loads(line) for line in (data / "manifest.jsonl").read_text().splitlines()]
-    for language, voice in VOICES.items():
-        lines = _sentences(data, language, letters)
-        said, kept = lines[: 4 * n_spoken], lines[4 * n_spoken :]
-        clips = [speak(folder, language, voice, text, i) for i, text in enumerate(said)]
-        kept += passages(data, language, letters)
-        of_reader = [row for row in rows if row["id"].startswith(READERS.get(language, "?") + "/")]
-        held = [row for row in of_reader if row.get("split") == "test"][: 4 * n_read]
-        clips += [Clip(data / row["file"], spelled(row["text"], letters), language) for row in held]
-        test += clips[3::4]
-        dev += [clip for i, clip in enumerate(clips) if i % 4 < 3]
-        kept += [spelled(row["text"], letters) for row in of_reader if row.get("split") == "train"]
-        spoken = {clip.text for clip in clips}
-        texts[language] = [text for text in dict.fromkeys(kept) if text and not holds_any(text, spoken)]
-    return Corpus(test, dev, texts)
+def letters_of(model: Model) -> str:
+    """The labels that words are made of: letters and the apostrophe."""
+    assert model.ctc_head is not None
+    single = (label for label in model.ctc_head.labels if len(label) == 1)
+    return "".join(label for label in single if label.isalpha() or label == "'")
+
+
+def errors_of(clips: Sequence[Clip], texts: Sequence[str]) -> np.ndarray:
+    """Word errors and words of every clip: (n, 2)."""
+    counts = [count_edits(c.text.split(), text.split()) for c, text in zip(clips, texts, strict=True)]
+    return np.array([[count.n_errors, count.n_reference] for count in counts], dtype=np.float64)
+
+
+def word_error_rate(clips: Sequence[Clip], texts: Sequence[str]) -> float:
+    errors, words = errors_of(clips, texts).sum(axis=0)
+    return float(errors / max(words, 1))
+
+
+def interval(values: np.ndarray, words: np.ndarray, n_draws: int = 2000) -> tuple[float, float]:
+    """Bootstrap 95 % interval of sum(values) / sum(words) over clips."""
+    chosen = np.random.default_rng(0).integers(len(values), size=(n_draws, len(values)))
+    rates = values[chosen].sum(axis=1) / words[chosen].sum(axis=1)
+    low, high = np.quantile(rates, (0.025, 0.975))
+    return float(low), float(high)
+
+
+def shown(limits: tuple[float, float]) -> str:
+    return f"{limits[0]:.1%} to {limits[1]:.1%}"
 
 
 def holds_any(text: str, spoken: Iterable[str]) -> bool:
@@ -89,25 +88,6 @@ def passages(data: Path, language: str, letters: str) -> list[str]:
     runs = (itertools.groupby(text.split(), known.__contains__) for text in texts)
     whole = (list(words) for groups in runs for is_known, words in groups if is_known)
     return [" ".join(words) for words in whole if len(words) >= 3]
-
-
-def _sentences(data: Path, language: str, letters: str) -> list[str]:
-    """Sentences of 4 to 14 words without digits; of Spanish, whose file lost its accented letters, only those
-    of frequent words, which are whole."""
-    lines = (data / "text" / "sentences" / f"{language}.txt").read_text(encoding="utf-8").splitlines()
-    plain = [line.strip() for line in lines if not any(c.isdigit() for c in line)]
-    texts = [spelled(line, letters) for line in plain]
-    if language == "es":
-        known = frequencies(data, language, letters, 20_000).keys()
-        texts = [text for text in texts if known >= set(text.split())]
-    return [text for text in dict.fromkeys(texts) if 4 <= len(text.split()) <= 14]
-
-
-def speak(folder: Path, language: str, voice: str, text: str, number: int) -> Clip:
-    """A clip of a text in a voice of espeak-ng."""
-    path = folder / f"{language}-{number}.wav"
-    subprocess.run(["espeak-ng", "-v", voice, "-s", "150", "-w", str(path), text], check=True)
-    return Clip(path, text, language)
 
 
 def frequencies(data: Path, language: str, letters: str, n: int) -> dict[str, int]:

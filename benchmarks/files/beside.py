@@ -4,7 +4,7 @@
     python -m benchmarks files beside invented ../shared --log invented.jsonl
     python -m benchmarks files beside speed ../shared  # on a machine that does nothing else
 
-Programs and weights: `files.engines`; each lives in a process of its own, with its own defaults, the
+Programs and weights: `harness.programs`; each lives in a process of its own, with its own defaults, the
 language given, one thread. Recordings are people's (`harness.clips`, those that report). `errors` and
 `invented` run one program after the other, as no figure depends on time, and go on where --log ends;
 `speed` has them all read one recording in turns, so that a noisy machine disturbs all alike, and counts the
@@ -29,12 +29,18 @@ from typing import NamedTuple
 
 import torch
 
-from benchmarks.files.engines import BUILDERS, Weights
-from benchmarks.harness.arguments import add_shared, benchmark_parser
 from benchmarks.harness.clips import UNSPACED, clips, joined, spread
-from benchmarks.harness.log import add_row, read_rows
+from benchmarks.harness.programs import BUILDERS, Weights
+from benchmarks.harness.report import (
+    add_row,
+    add_shared,
+    benchmark_parser,
+    read_rows,
+    show_heads,
+    show_json,
+    show_row,
+)
 from benchmarks.harness.sounds import sounds
-from benchmarks.harness.tables import show_heads, show_json, show_row
 from sottovoce.audio.io import load_audio
 from sottovoce.evaluation.wer import ScoredUtterance, compare, score, split_units
 from sottovoce.models.load import load_checkpoint

@@ -3,7 +3,7 @@
     python -m benchmarks files hallucination ../shared --log nasty.jsonl
     python -m benchmarks files hallucination ../shared --log nasty-tiny.jsonl --model tiny.en
 
-Programs: `files.engines`, each in a process of its own with its own defaults, English and the beam given.
+Programs: `harness.programs`, each in a process of its own with its own defaults, English and the beam given.
 What they read: sounds without speech (`harness.sounds`, and music of `nasty`), and clips of people that chose
 no setting, with silence around them, repeated, broken off, and as they are. Without speech every word is
 invented. With speech, invented is what an alignment with the text inserts; dropped is what it deletes, but
@@ -17,12 +17,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.files.beside import Item, Journal, read_all
-from benchmarks.files.engines import BUILDERS
-from benchmarks.files.nasty import SILENCE_S, around_speech, cut_off, music, repeated
-from benchmarks.harness.arguments import add_shared, benchmark_parser
 from benchmarks.harness.clips import Clip, clips, spread
-from benchmarks.harness.sounds import sounds
-from benchmarks.harness.tables import show_heads, show_json, show_row
+from benchmarks.harness.programs import BUILDERS
+from benchmarks.harness.report import add_shared, benchmark_parser, show_heads, show_json, show_row
+from benchmarks.harness.sounds import SILENCE_S, around_speech, cut_off, music, repeated, sounds
 from sottovoce.audio.io import load_audio
 from sottovoce.evaluation.wer import ErrorCounts, ScoredUtterance, count_errors, split_units
 from sottovoce.text.normalize import plain

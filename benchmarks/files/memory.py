@@ -22,8 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.harness.arguments import benchmark_parser
-from benchmarks.harness.tables import show_json
+from benchmarks.harness.report import benchmark_parser, show_json
 from sottovoce.audio.io import load_audio
 
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"

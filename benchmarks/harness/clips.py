@@ -30,6 +30,7 @@ DEMO = (
 PAUSES_S = (0.3, 1.5, 0.7, 3.0, 0.5)
 """Silence between the clips of a long recording, over and over."""
 LEFT_OUT = ("fsdd-en",)
+NOISE, VOXLINGUA = "noise-rir", "voxlingua107-dev"
 UNSPACED = ("zh", "ja")
 """Languages written without spaces, whose errors are counted in characters."""
 

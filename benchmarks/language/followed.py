@@ -24,7 +24,6 @@ process with one thread, without loading. Needs `make test`'s environment.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -32,24 +31,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.harness.arguments import add_part, benchmark_parser
 from benchmarks.harness.clips import Part
-from benchmarks.harness.log import add_row, read_rows
-from benchmarks.harness.tables import show_json
-from benchmarks.language.conditions import CONDITIONS
-from benchmarks.language.mixed_recordings import MixedRecording, described, mixed_recordings
-from benchmarks.language.systems import PARTS, Outcome, systems
-from benchmarks.live.counts import pairs, timed_units
-from benchmarks.live.switching import border_errors
+from benchmarks.harness.report import add_part, benchmark_parser, show_json
+from benchmarks.language.mixed_recordings import CONDITIONS, MixedRecording, described, mixed_recordings
+from benchmarks.language.systems import PARTS, Outcome, outcomes, read_missing, systems
+from benchmarks.live.counts import TimedUnit, pairs, timed_units
 from sottovoce.audio.vad import speech_segments
-from sottovoce.evaluation.language_scores import NO_SCORES, FoundSwitch, score_switches
+from sottovoce.evaluation.language_scores import NO_SCORES, FoundSwitch, score_switches, true_switches
 from sottovoce.evaluation.wer import ScoredUtterance, ScoreOptions, compare, score
 from sottovoce.offline.pieces import PIECE_VAD, Piece
 from sottovoce.offline.unread import covered_by_word, uncovered
 from sottovoce.text.normalize import normalizer_for
+from sottovoce.text.word_edits import align_words
 from sottovoce.types import HOP_SAMPLES, Word
 
 N_RECORDINGS = 20
+BORDER_S = 1.0
 KINDS = "text", "all"
 
 
@@ -62,30 +59,6 @@ def chosen_recordings(
         for kind in kinds
     ]
     return [one for found in some for one in found]
-
-
-def run(recordings: Sequence[MixedRecording], names: Sequence[str], log: Path) -> None:
-    """Let systems read recordings; what the log has is not read again."""
-    done = set(outcomes(log))
-    for name in names:
-        todo = [one for one in recordings if (name, one.name) not in done]
-        if not todo:
-            continue
-        read = systems()[name]()
-        read(recordings[0], recordings[0].audio())  # warm
-        for recording in todo:
-            outcome = read(recording, recording.audio())
-            add_row(log, {"system": name, "recording": recording.name, **asdict(outcome)})
-            print(name, recording.name, f"{outcome.cpu_s:.1f} s", flush=True)
-
-
-def outcomes(log: Path) -> dict[tuple[str, str], Outcome]:
-    """What the log has, by system and recording."""
-    found: dict[tuple[str, str], Outcome] = {}
-    for row in read_rows(log):
-        key = row.pop("system"), row.pop("recording")
-        found[key] = Outcome(**row)
-    return found
 
 
 def unread_s(recording: MixedRecording, outcome: Outcome) -> list[tuple[float, float]]:
@@ -215,6 +188,22 @@ def live_figures(found: Sequence[tuple[MixedRecording, Outcome, Outcome]]) -> di
     }
 
 
+def border_errors(
+    spans: Sequence[tuple[float, float, str]], reference: Sequence[Word], heard: Sequence[Word]
+) -> tuple[int, int]:
+    """Units near a border that the parts as files have alone, and that the live transcript has alone."""
+    borders = [(one.from_s, one.to_s) for one in true_switches(spans)]
+
+    def is_near(unit: TimedUnit) -> bool:
+        return any(a - BORDER_S <= unit.start_s and unit.end_s <= b + BORDER_S for a, b in borders)
+
+    ours, theirs = timed_units(heard, None), timed_units(reference, None)
+    aligned = align_words([one.text for one in ours], [one.text for one in theirs])
+    lost = sum(i is None and j is not None and is_near(theirs[j]) for i, j in aligned)
+    doubled = sum(j is None and i is not None and is_near(ours[i]) for i, j in aligned)
+    return lost, doubled
+
+
 def spoken_at(recording: MixedRecording, word: Word) -> str | None:
     """The language that is spoken in the middle of a word; None in a pause."""
     at = (word.start + word.end) / 2
@@ -252,5 +241,6 @@ def main() -> None:
     kinds = KINDS if given.kind is None else (given.kind,)
     recordings = chosen_recordings(given.data, given.part, given.recordings, given.condition, kinds)
     if given.action == "run":
-        run(recordings, given.systems.split(","), given.log)
+        known = systems()
+        read_missing(recordings, {name: known[name] for name in given.systems.split(",")}, given.log)
     show(recordings, given.log)

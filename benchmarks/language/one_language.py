@@ -17,23 +17,20 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.harness.arguments import add_part, benchmark_parser
-from benchmarks.harness.clips import Clip, Part, clips, joined, spread
-from benchmarks.harness.joined_languages import NOISE
-from benchmarks.harness.log import add_row, read_rows
+from benchmarks.harness.clips import NOISE, Clip, Part, clips, joined, spread
 from benchmarks.harness.programs import openai_model
-from benchmarks.harness.tables import show_json
+from benchmarks.harness.report import add_part, benchmark_parser, show_json
+from benchmarks.language.systems import Outcome, System, ours, outcomes, read_missing
 from sottovoce.api import load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.models.load import load_checkpoint
-from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.types import SAMPLE_RATE, Samples
 
 LONG_S = 90.0
@@ -49,27 +46,13 @@ class Item:
     language: str
     files: tuple[Clip, ...]
 
-    def samples(self) -> Samples:
+    def audio(self) -> Samples:
         return load_audio(self.files[0].file) if len(self.files) == 1 else joined(self.files, LONG_S)
 
     @property
     def text(self) -> str | None:
         texts = [clip.text for clip in self.files]
         return None if None in texts else " ".join(text or "" for text in texts)
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """segments: (start, end, language, text). unread: (start, end)."""
-
-    text: str
-    segments: list[tuple[float, float, str, str]]
-    unread: list[tuple[float, float]]
-    duration_s: float
-    cpu_s: float
-
-
-System = Callable[[Item, Samples], Outcome]
 
 
 def items(data: Path, part: Part, n_clips: int, n_long: int) -> list[Item]:
@@ -95,20 +78,11 @@ def items(data: Path, part: Part, n_clips: int, n_long: int) -> list[Item]:
     return [*found, *long]
 
 
-def ours(dtype: str, *, given: bool = False, **options: Any) -> System:
-    model = load_model("base", device="cpu", dtype=dtype)
-
-    def read(item: Item, samples: Samples) -> Outcome:
-        started = time.process_time()
-        transcription = model.transcribe(
-            samples, language=item.language if given else None, options=TranscribeOptions(**options)
-        )
-        segments = [(one.start, one.end, one.language, one.text) for one in transcription]
-        spent = time.process_time() - started
-        unread = [*(transcription.unread or ())]
-        return Outcome(transcription.text, segments, unread, len(samples) / SAMPLE_RATE, spent)
-
-    return read
+def own(dtype: str, language: Callable[[Item], str | None], **options: Any) -> System:
+    """Ours, greedy, without word times."""
+    return ours(
+        load_model("base", device="cpu", dtype=dtype), language, words=False, beam_size=None, **options
+    )
 
 
 def openai() -> System:
@@ -119,45 +93,24 @@ def openai() -> System:
         torch.manual_seed(0)
         found = program.transcribe(samples, fp16=False)
         spent = time.process_time() - started
-        segments = [(one["start"], one["end"], found["language"], one["text"]) for one in found["segments"]]
-        return Outcome(found["text"].strip(), segments, [], len(samples) / SAMPLE_RATE, spent)
+        spans = [(one["start"], one["end"], found["language"]) for one in found["segments"]]
+        text = " ".join(one["text"] for one in found["segments"])
+        return Outcome(text, [], spans, spent)
 
     return read
 
 
+PLAIN = {"follow_languages": False, "read_again": False}
 SYSTEMS: dict[str, Callable[[], System]] = {
-    "auto": lambda: ours("float32"),
-    "plain": lambda: ours("float32", follow_languages=False, read_again=False),
-    "given": lambda: ours("float32", given=True),
+    "auto": lambda: own("float32", lambda item: None),
+    "plain": lambda: own("float32", lambda item: None, **PLAIN),
+    "given": lambda: own("float32", lambda item: item.language),
     "openai": openai,
-    "native auto": lambda: ours("auto"),
-    "native plain": lambda: ours("auto", follow_languages=False, read_again=False),
+    "native auto": lambda: own("auto", lambda item: None),
+    "native plain": lambda: own("auto", lambda item: None, **PLAIN),
 }
 BESIDE = {"native auto": "native plain"}
 """Whose texts a system's are compared with, if not openai-whisper's."""
-
-
-def run(chosen: Sequence[Item], names: Sequence[str], log: Path) -> None:
-    """Let systems read recordings; what the log has is not read again."""
-    for name in names:
-        done = outcomes(log)
-        todo = [one for one in chosen if (name, one.name) not in done]
-        if not todo:
-            continue
-        read = SYSTEMS[name]()
-        read(todo[0], todo[0].samples())  # warm
-        for item in todo:
-            outcome = read(item, item.samples())
-            add_row(log, {"system": name, "item": item.name, **asdict(outcome)})
-
-
-def outcomes(log: Path) -> dict[tuple[str, str], Outcome]:
-    """What the log has, by system and recording."""
-    found: dict[tuple[str, str], Outcome] = {}
-    for row in read_rows(log):
-        key = row.pop("system"), row.pop("item")
-        found[key] = Outcome(**row)
-    return found
 
 
 def difference(one: str, other: str) -> str:
@@ -179,21 +132,21 @@ def show(chosen: Sequence[Item], log: Path) -> None:
         ("long", [one for one in chosen if len(one.files) > 1]),
     ):
         for name in dict.fromkeys(system for system, _ in found):
-            own = [(one, found[name, one.name]) for one in some if (name, one.name) in found]
-            if not own:
+            read = [(one, found[name, one.name]) for one in some if (name, one.name) in found]
+            if not read:
                 continue
-            switched = [one for one, outcome in own if len({segment[2] for segment in outcome.segments}) > 1]
+            switched = [one for one, outcome in read if len({span[2] for span in outcome.spans}) > 1]
             row = {
                 "system": name,
                 "kind": kind,
-                "recordings": len(own),
+                "recordings": len(read),
                 "in several languages": len(switched),
             }
             for one in switched:
-                print("SWITCH", name, one.name, one.language, found[name, one.name].segments)
+                print("SWITCH", name, one.name, one.language, found[name, one.name].spans)
             other = BESIDE.get(name, "openai")
             beside = [
-                (one, outcome, found[other, one.name]) for one, outcome in own if (other, one.name) in found
+                (one, outcome, found[other, one.name]) for one, outcome in read if (other, one.name) in found
             ]
             unlike = [each for each in beside if each[1].text.split() != each[2].text.split()]
             for one, outcome, theirs in unlike:
@@ -201,9 +154,9 @@ def show(chosen: Sequence[Item], log: Path) -> None:
                     "TEXT", name, one.name, one.language, difference(outcome.text, theirs.text), "|", one.text
                 )
             row |= {f"beside {other}": len(beside), "other text": len(unlike)}
-            row["unread s"] = round(sum(end - start for _, one in own for start, end in one.unread), 1)
-            row["audio s"] = round(sum(outcome.duration_s for _, outcome in own), 1)
-            row["cpu s"] = round(sum(outcome.cpu_s for _, outcome in own), 1)
+            row["unread s"] = round(sum(end - start for _, one in read for start, end in one.told), 1)
+            row["audio s"] = round(sum(len(one.audio()) for one, _ in read) / SAMPLE_RATE, 1)
+            row["cpu s"] = round(sum(outcome.cpu_s for _, outcome in read), 1)
             rows.append(row)
     for row in rows:
         print(" | ".join(f"{key} {value}" for key, value in row.items()))
@@ -226,5 +179,5 @@ def main() -> None:
     if given.action == "run":
         n_clips = given.clips if given.first is None else given.first
         some = [one for index, one in enumerate(chosen) if index < n_clips or len(one.files) > 1]
-        run(some, given.systems.split(","), given.log)
+        read_missing(some, {name: SYSTEMS[name] for name in given.systems.split(",")}, given.log)
     show(chosen, given.log)

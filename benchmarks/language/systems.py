@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.programs import faster_model
+from benchmarks.harness.report import add_row, read_rows
 from benchmarks.language.mixed_recordings import MixedRecording
 from sottovoce.api import Model, load_model
 from sottovoce.evaluation.latency import run_live
@@ -40,7 +41,8 @@ class Outcome:
     told: list[tuple[float, float]] = field(default_factory=list)
 
 
-System = Callable[[MixedRecording, Samples], Outcome]
+System = Callable[[Any, Samples], Outcome]
+"""Reads a `MixedRecording`, or what else has a name."""
 WAYS: dict[str, dict[str, Any]] = {
     "": {},
     " vad": {"mode": "vad"},
@@ -49,16 +51,21 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 def ours(
-    model: Model, languages: Callable[[MixedRecording], str | None], *, words: bool = True, **options: Any
+    model: Model,
+    languages: Callable[[Any], str | None],
+    *,
+    words: bool = True,
+    beam_size: int | None = BEAM_SIZE,
+    **options: Any,
 ) -> System:
     """The file as `transcribe` reads it. words: with their times, for what they show. options: others."""
 
-    def read(recording: MixedRecording, samples: Samples) -> Outcome:
+    def read(recording: Any, samples: Samples) -> Outcome:
         started = time.process_time()
         found = model.transcribe(
             samples,
             language=languages(recording),
-            beam_size=BEAM_SIZE,
+            beam_size=beam_size,
             word_timestamps=words,
             options=TranscribeOptions(**options),
         )
@@ -207,3 +214,27 @@ def _own_ways(
         for suffix in ("", " untimed")
         for way, options in WAYS.items()
     }
+
+
+def read_missing(recordings: Sequence[Any], made: Mapping[str, Callable[[], System]], log: Path) -> None:
+    """Let systems read recordings, each with a name and samples; what the log has is not read again."""
+    done = set(outcomes(log))
+    for name, make in made.items():
+        todo = [one for one in recordings if (name, one.name) not in done]
+        if not todo:
+            continue
+        read = make()
+        read(todo[0], todo[0].audio())  # warm
+        for recording in todo:
+            outcome = read(recording, recording.audio())
+            add_row(log, {"system": name, "recording": recording.name, **asdict(outcome)})
+            print(name, recording.name, f"{outcome.cpu_s:.1f} s", flush=True)
+
+
+def outcomes(log: Path) -> dict[tuple[str, str], Outcome]:
+    """What the log has, by system and recording."""
+    found: dict[tuple[str, str], Outcome] = {}
+    for row in read_rows(log):
+        key = row.pop("system"), row.pop("recording")
+        found[key] = Outcome(**row)
+    return found

@@ -10,10 +10,18 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from benchmarks.harness.tables import seconds, show_table
-from benchmarks.live.command import run_command
-from benchmarks.live.runs import Bench, Item, Setting, counted
-from benchmarks.live.settings import add_clips, chosen, settings, show_live_json
+from benchmarks.harness.report import seconds, show_table
+from benchmarks.live.runs import (
+    Bench,
+    Item,
+    Setting,
+    add_clips,
+    chosen,
+    counted,
+    run_command,
+    settings,
+    show_live_json,
+)
 from benchmarks.live.translate import chrf, interval
 from sottovoce.errors import OptionError
 from sottovoce.evaluation.latency import run_live

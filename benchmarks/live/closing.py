@@ -16,11 +16,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.harness.tables import apart, percent, show_table
-from benchmarks.live.command import run_command
+from benchmarks.harness.report import apart, percent, show_table
 from benchmarks.live.counts import beside, error_rate, errors
-from benchmarks.live.runs import Bench, Item, Setting, counted
-from benchmarks.live.settings import add_clips, chosen, settings
+from benchmarks.live.runs import Bench, Item, Setting, add_clips, chosen, counted, run_command, settings
 from sottovoce.api import Model
 from sottovoce.backends.base import EXACT, EncoderMode, IncrementalWindow
 from sottovoce.decoding.decode import decode_with_fallback, finish

@@ -9,13 +9,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.harness.clips import clips
 from benchmarks.harness.programs import openai_model
-from benchmarks.harness.tables import percent, show_table
-from benchmarks.live.command import run_command
+from benchmarks.harness.report import percent, show_table
 from benchmarks.live.counts import error_rate, errors
-from benchmarks.live.runs import GIVEN, Bench, Item, counted
-from benchmarks.live.settings import settings, show_live_json
-from benchmarks.live.switching import of_set
+from benchmarks.live.runs import GIVEN, Bench, Item, counted, item_of, run_command, settings, show_live_json
 from sottovoce.models.load import load_checkpoint
 
 REAL = "codeswitch"
@@ -39,8 +37,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> None:
     bench = Bench(given.log)
-    found = of_set(given.shared / "data", given.part, REAL)
-    items = [one.item for one in found if one.item.text and len(one.item.languages) > 1]
+    parts = ("dev", "test") if given.part == "all" else (given.part,)
+    data = given.shared / "data"
+    found = [item_of(clip) for one in parts for clip in clips(data, one, sets=[REAL], with_text=True)]
+    items = [
+        replace(item, languages=tuple(dict.fromkeys(item.languages)))
+        for item in found
+        if len(set(item.languages)) > 1
+    ]
     texts = {"openai-whisper, best single language": best_single(bench, given.model, items)}
     asked = [replace(one, switching=mode) for one in settings(given) for mode in given.modes]
     cpu = {}

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
 
-from benchmarks.harness.tables import apart, percent, seconds, show_table
-from benchmarks.live import words as live_words
-from benchmarks.live.command import run_command
+from benchmarks.harness.report import apart, percent, seconds, show_table
 from benchmarks.live.counts import Summary, beside, error_rate, errors, summary
 from benchmarks.live.plots import plot_curve
-from benchmarks.live.runs import Bench, Item, Live, Whole, counted
-from benchmarks.live.settings import add_clips, chosen, settings, show_live_json
+from benchmarks.live.runs import (
+    Bench,
+    Item,
+    Live,
+    Whole,
+    add_clips,
+    chosen,
+    counted,
+    run_command,
+    settings,
+    show_live_json,
+)
 from benchmarks.live.simul import Simul
 from sottovoce.errors import OptionError
 
@@ -44,14 +52,7 @@ class Side:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_clips(parser)
     parser.add_argument("--texts", action="store_true", help="print what was said and heard, clip by clip")
-    parser.add_argument("--beside", metavar="LABEL", help="also the differences to what the log has of LABEL")
     parser.add_argument("--simul", type=Path, metavar="CHECKOUT", help="also SimulStreaming, from there")
-    parser.add_argument(
-        "--simul-thresholds",
-        type=lambda text: [float(one) for one in text.split(",")],
-        metavar="N[,N…]",
-        help="its thresholds [those of ours]",
-    )
     parser.add_argument("--simul-vac", action="store_true", help="with its voice activity controller")
     parser.add_argument("--picture", type=Path, help="errors over latency, a line a program and interval")
 
@@ -68,10 +69,6 @@ def run(given: argparse.Namespace) -> None:
     found = {name: summary(items, lives, wholes) for name, lives in heard.items()}
     show(items, wholes, found)
     show_sets(items, wholes, heard)
-    print()
-    show_table(["words", *live_words.HEADS], live_words.rows(items, wholes, heard))
-    if given.beside:
-        show_beside(given, bench, items, heard)
     if given.texts:
         show_texts(items, wholes, heard)
     if given.picture:
@@ -88,7 +85,7 @@ def sides(given: argparse.Namespace, bench: Bench) -> list[Side]:
     if given.simul is None:
         return ours
     simul = Simul(given.simul, given.model, bench.log, vac=given.simul_vac)
-    asked = product(given.chunk_s, given.simul_thresholds or given.frame_thresholds)
+    asked = product(given.chunk_s, given.frame_thresholds)
     return ours + [
         Side(simul.name(threshold, chunk_s), partial(simul.live, frame_threshold=threshold, chunk_s=chunk_s))
         for chunk_s, threshold in asked
@@ -140,23 +137,6 @@ def show_sets(items: Sequence[Item], wholes: Sequence[Whole], heard: dict[str, l
         rows.append([name, *row])
     print()
     show_table(["errors", *(f"{g} ({len(at)})" for g, at in zip(groups, places, strict=True))], rows)
-
-
-def show_beside(
-    given: argparse.Namespace, bench: Bench, items: Sequence[Item], heard: dict[str, list[Live]]
-) -> None:
-    """Differences to what the log holds of another label, over the clips that both have."""
-    rows = []
-    for setting in settings(given):
-        other = replace(setting, label=given.beside)
-        at = [i for i, item in enumerate(items) if bench.log.get(other.key, item.name)]
-        if at:
-            both = [items[i] for i in at]
-            before = [bench.live(other, item).text for item in both]
-            found = beside(both, before, [heard[setting.name][i].text for i in at])
-            rows.append([setting.name, str(len(at)), percent(error_rate(both, before)), apart(found)])
-    print()
-    show_table([f"beside {given.beside}", "clips", "errors there", "difference, 95 %"], rows)
 
 
 def show_texts(items: Sequence[Item], wholes: Sequence[Whole], heard: dict[str, list[Live]]) -> None:

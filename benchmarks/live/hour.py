@@ -15,12 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.harness.clips import PAUSES_S
-from benchmarks.harness.tables import percent, show_table
-from benchmarks.live.command import run_command
+from benchmarks.harness.report import percent, show_table
 from benchmarks.live.counts import errors, is_long, is_loop
 from benchmarks.live.plots import plot_hour
-from benchmarks.live.runs import AUTO, Bench, Item
-from benchmarks.live.settings import add_clips, chosen, settings, show_live_json
+from benchmarks.live.runs import AUTO, Bench, Item, add_clips, chosen, run_command, settings, show_live_json
 from sottovoce.evaluation.latency import LiveRun, run_live
 from sottovoce.evaluation.wer import ErrorCounts
 from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Samples, Word

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.harness.report import show_table
 from benchmarks.harness.sounds import sounds
-from benchmarks.harness.tables import show_table
-from benchmarks.live.command import run_command
-from benchmarks.live.runs import AUTO, Bench, Item, Live, counted
-from benchmarks.live.settings import settings, show_live_json
+from benchmarks.live.runs import AUTO, Bench, Item, Live, counted, run_command, settings, show_live_json
 from sottovoce.evaluation.wer import split_units
 from sottovoce.text.normalize import plain
 from sottovoce.types import SAMPLE_RATE, Samples

@@ -12,17 +12,8 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
 from benchmarks.live.counts import Summary
-from sottovoce.evaluation.latency import LiveRun
 
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#aa3377", "#66ccee", "#ccbb44")
-LANGUAGE_COLOURS = dict(
-    zip(
-        ("en", "de", "es", "fr", "it", "pl", "pt", "ru", "zh", "ja"),
-        (*COLOURS, "#ee8866", "#99ddff", "#bbcc33", "#ffaabb"),
-        strict=True,
-    )
-)
-"""Other languages are grey; every band is labelled."""
 plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
 
 
@@ -63,58 +54,6 @@ def plot_hour(
     _finish(above, "", "ms of processor time\na second of audio")
     _finish(below, "minutes of one stream", "resident memory (MB)")
     figure.savefig(path, dpi=130)
-
-
-def plot_switches(
-    path: Path,
-    names: Sequence[str],
-    spoken: Sequence[Sequence[tuple[float, float, str]]],
-    heard: Mapping[str, Sequence[LiveRun]],
-) -> None:
-    """Languages over time, a panel a recording. spoken: (start, end, language), seconds; heard: runs of the
-    same recordings by mode. A triangle stands where a change was told, below the band that it begins."""
-    figure, panels = plt.subplots(
-        len(names),
-        1,
-        figsize=(7.6, 0.75 + len(names) * (0.5 + 0.26 * (1 + len(heard)))),
-        layout="constrained",
-    )
-    for number, axes in enumerate([panels] if len(names) == 1 else panels):
-        runs = {mode: some[number] for mode, some in heard.items()}
-        rows = ["spoken", *runs]
-        _band(axes, 0, spoken[number])
-        for row, run in enumerate(runs.values(), 1):
-            _band(axes, row, heard_spans(run))
-            axes.plot(
-                [one.confirmed_s for one in run.switches],
-                [row + 0.47] * len(run.switches),
-                "k^",
-                ms=4,
-                clip_on=False,
-            )
-        axes.set(yticks=range(len(rows)), yticklabels=rows, ylim=(len(rows) - 0.4, -0.6))
-        axes.set_xlim(0, next(iter(runs.values())).duration_s)
-        axes.set_title(names[number], loc="left", fontsize=8)
-        axes.tick_params(length=0)
-        axes.spines["left"].set_visible(False)
-    axes.set_xlabel("seconds")
-    figure.savefig(path, dpi=130)
-
-
-def heard_spans(run: LiveRun) -> list[tuple[float, float, str]]:
-    """What a session said was spoken: from one change to the next."""
-    if run.first_language is None:
-        return []
-    starts = [0.0, *(one.at_s for one in run.switches)]
-    languages = [run.first_language, *(one.target for one in run.switches)]
-    return list(zip(starts, [*starts[1:], run.duration_s], languages, strict=True))
-
-
-def _band(axes: Axes, row: int, spans: Sequence[tuple[float, float, str]]) -> None:
-    for start, end, language in spans:
-        colour = LANGUAGE_COLOURS.get(language, "#bbbbbb")
-        axes.barh(row, end - start, left=start, height=0.72, color=colour, alpha=0.75, lw=0)
-        axes.text((start + end) / 2, row, language, ha="center", va="center", fontsize=7)
 
 
 def _finish(axes: Axes, x: str, y: str) -> None:

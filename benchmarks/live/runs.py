@@ -1,18 +1,23 @@
-"""Recordings through live sessions and as whole files, kept in a log that a later call goes on with.
+"""Recordings through live sessions and as whole files, kept in a log that a later call goes on with; and
+the arguments that choose clips and settings.
 
 Only what a program would use is used: `load_model`, `Model.session`, `push`, `close` and events. A run is
-kept under everything that it depends on: recording, options, and the package's own source, or a label that
-stands for it.
+kept under everything that it depends on: recording, options, and the package's own source, or a label
+that stands for it. A benchmark prints a Markdown table and then one JSON line, and goes on where --log
+ends. Clips: `harness.clips`, whose `dev` part chooses settings and whose `test` part reports. One thread;
+processor time is this process's own.
 """
 
 from __future__ import annotations
 
+import argparse
 import gc
 import hashlib
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, is_dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
 
@@ -20,8 +25,9 @@ import numpy as np
 import torch
 
 import sottovoce
-from benchmarks.harness.clips import PAUSES_S
-from benchmarks.harness.log import add_row, read_rows
+from benchmarks.files.beside import LANGUAGES
+from benchmarks.harness.clips import PAUSES_S, Clip, clips, spread
+from benchmarks.harness.report import add_part, add_row, add_shared, benchmark_parser, read_rows, show_json
 from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.backends.base import IncrementalResult, IncrementalWindow
@@ -296,3 +302,131 @@ def counted(items: Sequence[Item], what: str) -> Iterator[Item]:
         print(f"\r{what}: {number} of {len(items)} {'':20}", end="", file=sys.stderr, flush=True)
         yield item
     print(file=sys.stderr)
+
+
+def add_clips(parser: argparse.ArgumentParser, n_clips: int = 30) -> None:
+    add_part(parser, "dev")
+    parser.add_argument(
+        "--clips", type=int, default=n_clips, help=f"at most, spread over the sets [{n_clips}]"
+    )
+    parser.add_argument("--sets", type=lambda text: text.split(","), help="names of sets [all with text]")
+    parser.add_argument("--together", type=int, default=1, help="clips a recording, with pauses between [1]")
+    parser.add_argument(
+        "--spoken", type=lambda text: text.split(","), default=[*LANGUAGES], help="languages of the clips"
+    )
+
+
+def chosen(given: argparse.Namespace) -> list[Item]:
+    """Clips of one language with their text."""
+    found = [
+        clip
+        for clip in clips(given.shared / "data", given.part, sets=given.sets, with_text=True)
+        if len(clip.languages) == 1 and clip.language in given.spoken
+    ]
+    return said_on([item_of(clip) for clip in spread(found, given.clips)], given.together)
+
+
+def said_on(items: Sequence[Item], n_clips: int) -> list[Item]:
+    """So many clips of a set and language one after the other; what is left over is left out."""
+    groups: dict[tuple[str, str], list[Item]] = {}
+    for item in items:
+        groups.setdefault((item.group, item.language), []).append(item)
+    found = []
+    for some in groups.values():
+        for at in range(0, len(some) - n_clips + 1, n_clips):
+            found.append(as_one(some[at : at + n_clips]))
+    return found
+
+
+def as_one(items: Sequence[Item]) -> Item:
+    """Clips as one recording, with pauses between."""
+    name = "+".join([items[0].name, *(item.name.split("/")[-1] for item in items[1:])])
+    files = tuple(item.source for item in items if isinstance(item.source, Path))
+    text = " ".join(item.text for item in items)
+    return Item(name, files, items[0].languages, text, items[0].group)
+
+
+def item_of(clip: Clip) -> Item:
+    return Item(clip.name, clip.file, clip.languages, clip.text or "", clip.group)
+
+
+def settings(given: argparse.Namespace) -> list[Setting]:
+    """One for each number format, update interval, threshold and width of beam that was asked for."""
+    one = Setting(
+        model=given.model,
+        languages=given.languages,
+        switching=given.switching,
+        session=given.session,
+        label=given.label,
+    )
+    return [
+        replace(one, dtype=dtype, stream=_stream(threshold, chunk_s, beam_size) | given.stream)
+        for dtype, chunk_s, threshold, beam_size in product(
+            given.dtypes, given.chunk_s, given.frame_thresholds, given.beam_sizes
+        )
+    ]
+
+
+def _stream(threshold: float, chunk_s: float, beam_size: int) -> dict[str, float]:
+    beams = {} if beam_size == 1 else {"beam_size": beam_size}
+    return {"frame_threshold": threshold, "chunk_s": chunk_s, **beams}
+
+
+def show_live_json(name: str, asked: Sequence[Setting], figures: Mapping[str, Any]) -> None:
+    """Print the last line: what was asked for, and every figure."""
+    show_json(f"live {name}", {"settings": [asdict(one) for one in asked], **figures})
+
+
+def numbers(text: str) -> list[float]:
+    return [float(one) for one in text.split(",")]
+
+
+def counts(text: str) -> list[int]:
+    return [int(one) for one in text.split(",")]
+
+
+def _add_common(parser: argparse.ArgumentParser, switching: str, languages: str) -> None:
+    add_shared(parser)
+    parser.add_argument("--log", type=Path, help="what was done so far: JSON lines that are added to")
+    parser.add_argument("--label", default="", help="stands for the source in the log [a hash of it]")
+    parser.add_argument("--model", default="base")
+    parser.add_argument("--dtypes", type=lambda text: text.split(","), default=["float32"])
+    parser.add_argument("--frame-thresholds", type=numbers, default=[25.0], metavar="N[,N…]")
+    parser.add_argument("--chunk-s", type=numbers, default=[0.5], metavar="S[,S…]", help="update intervals")
+    parser.add_argument("--beam-sizes", type=counts, default=[1], metavar="N[,N…]", help="1: greedy [1]")
+    parser.add_argument("--switching", choices=("off", "restart", "parallel"), default=switching)
+    parser.add_argument("--languages", default=languages, metavar="given|auto|CODE,CODE")
+    parser.add_argument(
+        "--stream",
+        nargs="+",
+        default=[],
+        metavar="NAME=VALUE",
+        help="of StreamOptions; commit.commit_prob=0.5, encoder={}",
+    )
+    parser.add_argument(
+        "--session",
+        nargs="+",
+        default=[],
+        metavar="NAME=VALUE",
+        help="of Model.session; vad=false, following.switch.…=…",
+    )
+
+
+def run_command(
+    description: str,
+    add_arguments: Callable[[argparse.ArgumentParser], None],
+    run: Callable[[argparse.Namespace], None],
+    follows: tuple[str, str] = ("off", GIVEN),
+) -> None:
+    """Run a benchmark on what the command line says.
+
+    follows: the defaults of --switching and --languages.
+    """
+    parser = benchmark_parser(description)
+    _add_common(parser, *follows)
+    add_arguments(parser)
+    given = parser.parse_args()
+    given.label = given.label or source_version()
+    given.log = Log(given.log)
+    given.stream, given.session = options_from(given.stream), options_from(given.session)
+    run(given)

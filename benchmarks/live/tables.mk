@@ -7,10 +7,8 @@ EITHER ?= float32,bfloat16
 LIVE = OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks live
 OF = $(SHARED) --part test --log live/log --dtypes
 OTHER = $(if $(SIMUL),--simul $(SIMUL))
-LIST = en,de,es,fr,it,pt,pl,ru,nl,zh,ja,ko
-TABLES = errors soon together curve curve-often curve-rare waits switching switching-given switching-list codeswitch \
-	hour-float32 hour-bfloat16 translate noise beside language changes encoder \
-	beam curve-all
+TABLES = errors soon together curve curve-often curve-rare curve-all beam codeswitch \
+	hour-float32 hour-bfloat16 translate noise beside
 live-tables: $(TABLES:%=live/%.txt)  ## every table of live speech in docs/, into live/
 
 live/errors.txt: ARGS = errors $(OF) $(EITHER) --clips 40 $(OTHER)
@@ -21,11 +19,6 @@ live/curve-often.txt: ARGS = errors $(OF) float32 --clips 20 --frame-thresholds 
 live/curve-rare.txt: ARGS = errors $(OF) float32 --clips 20 --chunk-s 1.2 $(OTHER)
 live/curve-all.txt: ARGS = errors $(OF) float32 --clips 40 --chunk-s 0.5,0.25 --frame-thresholds 10,25,50
 live/beam.txt: ARGS = errors $(OF) float32 --clips 40 --beam-sizes 1,5
-live/waits.txt: ARGS = waits $(SHARED) --part dev --clips 30 --dtypes bfloat16 --chunk-s 0.25 \
-	--stream commit.commit_prob=2 commit.confident_threshold_ratio=0.2 commit.agreed_frames=25
-live/switching.txt: ARGS = switching $(OF) $(EITHER) --joined 4 --limit 8 --picture live/switching.png
-live/switching-given.txt: ARGS = switching $(OF) $(EITHER) --joined 4 --limit 8 --languages given
-live/switching-list.txt: ARGS = switching $(OF) $(EITHER) --joined 12 --limit 20 --languages $(LIST)
 live/codeswitch.txt: ARGS = codeswitch $(OF) $(EITHER)
 live/hour-float32.txt: ARGS = hour $(SHARED) --part test --dtypes float32 --picture live/hour-float32.png
 live/hour-bfloat16.txt: ARGS = hour $(SHARED) --part test --dtypes bfloat16 --picture live/hour-bfloat16.png
@@ -36,7 +29,3 @@ live/beside.txt: ARGS = beside $(OF) bfloat16 --clips 16 --new-words 0,4
 live/%.txt: | $(VENV)/test
 	@mkdir -p live
 	$(LIVE) $(ARGS) > $@.part && mv $@.part $@
-
-live/language.txt: ARGS = language $(SHARED)/data --readers 60 --log live/language.jsonl
-live/changes.txt: ARGS = changes $(SHARED)/data --singles 0 --log live/changes.jsonl
-live/encoder.txt: ARGS = encoder $(SHARED)

@@ -10,11 +10,20 @@ from pathlib import Path
 import numpy as np
 from sacrebleu.metrics import CHRF
 
-from benchmarks.harness.tables import seconds, show_table
-from benchmarks.live.command import run_command
+from benchmarks.harness.report import seconds, show_table
 from benchmarks.live.counts import is_loop, median, timing
-from benchmarks.live.runs import Bench, Item, Live, Whole, counted
-from benchmarks.live.settings import add_clips, chosen, settings, show_live_json
+from benchmarks.live.runs import (
+    Bench,
+    Item,
+    Live,
+    Whole,
+    add_clips,
+    chosen,
+    counted,
+    run_command,
+    settings,
+    show_live_json,
+)
 from sottovoce.errors import OptionError
 from sottovoce.evaluation.latency import laal
 

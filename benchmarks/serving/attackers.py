@@ -26,7 +26,7 @@ import numpy as np
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
-from benchmarks.harness.arguments import benchmark_parser
+from benchmarks.harness.report import benchmark_parser
 from benchmarks.serving.live_clients import speech
 
 FROM = ("127.0.0.2", 0)
@@ -128,14 +128,14 @@ async def half_requests(address: str, outcomes: Outcomes) -> None:
     host, port = address.split(":")
     head = f"POST {TRANSCRIPTIONS} HTTP/1.1\r\nhost: {address}\r\ncontent-length: 99\r\n".encode()
     held = []
-    for number in range(N_CONNECTIONS):
-        try:
-            reader, writer = await asyncio.open_connection(host, int(port), local_addr=FROM)
-            writer.write((b"GET / HT", head, head + b"\r\n", b"")[number % 4])
-            held.append((reader, writer))
-        except OSError:
-            outcomes["refused"] += 1
     try:
+        for number in range(N_CONNECTIONS):
+            try:
+                reader, writer = await asyncio.open_connection(host, int(port), local_addr=FROM)
+                writer.write((b"GET / HT", head, head + b"\r\n", b"")[number % 4])
+                held.append((reader, writer))
+            except OSError:
+                outcomes["refused"] += 1
         await asyncio.sleep(60)
     finally:
         for reader, writer in held:

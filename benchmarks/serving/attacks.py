@@ -27,11 +27,9 @@ from pathlib import Path
 
 import httpx
 
-from benchmarks.harness.arguments import benchmark_parser
-from benchmarks.harness.tables import machine, show_json, show_table
+from benchmarks.harness.report import benchmark_parser, show_json, show_table
 from benchmarks.serving.attackers import ATTACKS, TRANSCRIPTIONS, silence
-from benchmarks.serving.live_clients import Lateness, part, served, speak, speech
-from benchmarks.serving.others import OtherPrograms
+from benchmarks.serving.live_clients import Lateness, OtherPrograms, metrics, part, served, speak, speech
 
 N_FILES = 256
 SHUTDOWN_S = 5.0
@@ -99,9 +97,8 @@ def idle_again(address: str, within_s: float = 120.0) -> float:
     """Wait until the server is at nothing any more; return for how long (seconds)."""
     began = time.monotonic()
     while time.monotonic() - began < within_s:
-        lines = httpx.get(f"http://{address}/metrics", timeout=60).text.splitlines()
-        values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-        if not any(float(values[f"sottovoce_{name}"]) for name in ("sessions", "recordings", "work_waiting")):
+        values = metrics(address)
+        if not any(values[f"sottovoce_{name}"] for name in ("sessions", "recordings", "work_waiting")):
             break
         time.sleep(0.2)
     return time.monotonic() - began
@@ -192,7 +189,7 @@ def main() -> None:
     ]
     show_table(heads, rows)
     print(f"\ntold to end within {SHUTDOWN_S:g} s: gone after {end_s:.1f} s")
-    show_json("serving attacks", {**vars(options), **machine(), "end_s": end_s, **found})
+    show_json("serving attacks", {**vars(options), "end_s": end_s, **found})
 
 
 if __name__ == "__main__":

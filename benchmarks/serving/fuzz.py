@@ -29,8 +29,7 @@ import httpx
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from benchmarks.harness.arguments import benchmark_parser
-from benchmarks.harness.tables import machine, show_json
+from benchmarks.harness.report import benchmark_parser, show_json
 from benchmarks.serving.live_clients import served, speech
 
 Frame: TypeAlias = "str | bytes"
@@ -233,7 +232,7 @@ def main() -> None:
     if faults:
         print(*errors, sep="", file=sys.stderr)
     figures = {"frames": frames, "requests": requests, "faults": faults}
-    show_json("serving fuzz", {**vars(options), **machine(), **figures, "s": time.monotonic() - began})
+    show_json("serving fuzz", {**vars(options), **figures, "s": time.monotonic() - began})
     sys.exit(1 if faults else 0)
 
 

@@ -20,8 +20,7 @@ from statistics import median
 import numpy as np
 import torch
 
-from benchmarks.harness.arguments import add_part, add_shared, benchmark_parser
-from benchmarks.harness.tables import show_json
+from benchmarks.harness.report import add_part, add_shared, benchmark_parser, show_json
 from benchmarks.speakers.conversations import Conversation, made
 from benchmarks.speakers.turns import matched, table
 from sottovoce.api import Model, load_model
@@ -119,7 +118,6 @@ def line(model: Model, talks: Sequence[Conversation], options: SpeakerOptions) -
     n_words, *shares = sums
     names_of = ("right_at_first", "told_without", "right_in_final", "right_offline")
     return {
-        "number": "found" if options.n_speakers is None else "given",
         "words": int(n_words),
         **dict(zip(names_of, (float(share / n_words) for share in shares), strict=True)),
         "delay_median": f"{median(delays):.1f} s",
@@ -135,7 +133,6 @@ def main() -> None:
     parser.add_argument("--speakers", default="2,3,4")
     parser.add_argument("--conversations", type=int, default=2, help="of each number of speakers")
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--given", action="store_true", help="give the number of speakers too")
     parser.add_argument("--voices", choices=["ge2e", "campplus"], default="ge2e")
     parser.add_argument("--model", default="base")
     given = parser.parse_args()
@@ -151,13 +148,8 @@ def main() -> None:
             seconds=given.seconds,
             whole=True,
         )
-        for wish in (None, n_speakers) if given.given else (None,):
-            lines.append(
-                {
-                    "speakers": n_speakers,
-                    **line(model, talks, SpeakerOptions(n_speakers=wish, voices=given.voices)),
-                }
-            )
-            print(lines[-1], flush=True)
+        found = line(model, talks, SpeakerOptions(voices=given.voices))
+        lines.append({"speakers": n_speakers, **found})
+        print(lines[-1], flush=True)
     print(table(lines))
     show_json("speakers live", {"part": given.part, "lines": lines})

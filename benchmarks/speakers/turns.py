@@ -26,8 +26,7 @@ from difflib import SequenceMatcher
 import torch
 from torch import Tensor
 
-from benchmarks.harness.arguments import add_part, add_shared, benchmark_parser
-from benchmarks.harness.tables import show_json
+from benchmarks.harness.report import add_part, add_shared, benchmark_parser, show_json
 from benchmarks.speakers.conversations import Conversation, made
 from sottovoce.api import Model, load_model
 from sottovoce.audio.recording import Recording
@@ -208,7 +207,6 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--engine", choices=["own", "pyannote"], default="own")
     parser.add_argument("--voices", choices=["ge2e", "campplus"], default="ge2e")
-    parser.add_argument("--distance", type=float)
     parser.add_argument("--windows", action="store_true", help="speech and windows, no segmentation network")
     parser.add_argument("--words", action="store_true", help="look at words rather than at turns")
     parser.add_argument("--channels", action="store_true", help="words: a microphone for each speaker too")
@@ -216,7 +214,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     local = VoiceActivity() if given.windows else load_segmentation()
-    options = SpeakerOptions(engine=given.engine, voices=given.voices, distance=given.distance)
+    options = SpeakerOptions(engine=given.engine, voices=given.voices)
     model = load_model(given.model, device="cpu", dtype="float32") if given.words else None
     lines: list[Line] = []
     for n_speakers in map(int, given.speakers.split(",")):

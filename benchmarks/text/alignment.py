@@ -21,9 +21,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.harness.arguments import add_part, add_shared, benchmark_parser
 from benchmarks.harness.clips import PAUSES_S, clips, spread
-from benchmarks.harness.tables import show_heads, show_json, show_row
+from benchmarks.harness.report import add_part, add_shared, benchmark_parser, show_heads, show_json, show_row
 from sottovoce import load_model
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio

@@ -28,8 +28,7 @@ from typing import Literal, TypeAlias
 
 import torch
 
-from benchmarks.harness.arguments import add_part, add_shared, benchmark_parser
-from benchmarks.harness.tables import show_json
+from benchmarks.harness.report import add_part, add_shared, benchmark_parser, show_json
 from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel, window_features

@@ -17,26 +17,17 @@ LAYERS = ((256, 1), (256, 5), (256, 7))
 class HeadNetwork(nn.Module):
     """Encoder states to log-probabilities of labels, blank first.
 
-    States are brought to mean 0 and deviation 1 by `fit`; `weights` puts that into the first layer, which
-    has to be of width 1 for it.
+    States are brought to mean 0 and deviation 1 by `fit`; `weights` puts that into the first layer, whose
+    width is 1 for it.
     """
 
-    def __init__(
-        self,
-        d: int,
-        labels: Sequence[str],
-        *,
-        layers: Sequence[tuple[int, int]] = LAYERS,
-        dropout: float = 0.1,
-    ) -> None:
+    def __init__(self, d: int, labels: Sequence[str], *, dropout: float = 0.1) -> None:
         super().__init__()
-        if not layers or layers[0][1] != 1:
-            raise ValueError(f"layers: expected a first one of width 1, got {layers}")
         self.labels = tuple(labels)
-        sizes = [d, *(n for n, _ in layers)]
+        sizes = [d, *(n for n, _ in LAYERS)]
         self.convolutions = nn.ModuleList(
             nn.Conv1d(n_in, n_out, width, padding=width // 2)
-            for n_in, (n_out, width) in zip(sizes, layers, strict=False)
+            for n_in, (n_out, width) in zip(sizes, LAYERS, strict=False)
         )
         self.out = nn.Linear(sizes[-1], len(labels))
         self._dropout = dropout

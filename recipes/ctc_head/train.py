@@ -26,19 +26,17 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """minutes: of the processor; max_steps ends it earlier, at the same step on every machine.
+    """minutes: of the processor. frames: encoder frames a batch. average: decay of the moving average.
 
-    frames: encoder frames a batch. average: decay of the moving average. masks: stretches of a window that
-    are hidden, one for so many frames; None: nothing is.
+    masks: stretches of a window that are hidden, one for so many frames.
     """
 
     minutes: float = 15.0
-    max_steps: int | None = None
     learning_rate: float = 2e-3
     weight_decay: float = 0.02
     frames: int = 3000
     average: float = 0.998
-    masks: int | None = 250
+    masks: int = 250
     warm_up_steps: int = 100
     log_every: int = 100
     seed: int = 14
@@ -95,12 +93,9 @@ class Batches:
 
     def masked(self, batch: StateBatch) -> StateBatch:
         """The same with stretches of up to 15 frames hidden (SpecAugment in time, Park et al. 2019)."""
-        every = self._schedule.masks
-        if every is None:
-            return batch
         states = batch.states.clone()
         for row, length in zip(states, batch.lengths.tolist(), strict=True):
-            for _ in range(length // every):
+            for _ in range(length // self._schedule.masks):
                 start = self._rng.randrange(length)
                 row[start : start + self._rng.randint(1, 15)] = 0.0
         return StateBatch(states, batch.lengths, batch.symbols)
@@ -128,13 +123,11 @@ class Trainer:
         self._average = [parameter.detach().clone() for parameter in network.parameters()]
 
     def run(self) -> None:
-        """Train until time or steps are up, then put the average in the place of the weights."""
+        """Train until the time is up, then put the average in the place of the weights."""
         begin, losses = time.process_time(), []
         self.network.train()
         for step, batch in enumerate(self._batches):
             progress = (time.process_time() - begin) / (60 * self._schedule.minutes)
-            if self._schedule.max_steps is not None:
-                progress = max(progress, step / self._schedule.max_steps)
             if progress >= 1.0:
                 break
             losses.append(self._step(self._batches.masked(batch), self._schedule.rate(progress, step), step))

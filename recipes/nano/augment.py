@@ -117,14 +117,13 @@ def normalized(mel: Mel) -> tuple[Mel, float]:
 class NoiseBank:
     """Stretches of noise to mix in: stationary, hum, clicks, and babble made of other clips."""
 
-    def __init__(self, babble: Sequence[Mel], rng: random.Random, *, seconds: float = 40.0) -> None:
+    def __init__(self, babble: Sequence[Mel], rng: random.Random) -> None:
         self._rng = rng
         generator = np.random.default_rng(rng.randrange(2**32))
-        n_samples = int(seconds * SAMPLE_RATE)
+        n_samples = 40 * SAMPLE_RATE
         self._stretches = [_coloured_noise(n_samples, power, generator) for power in (0.0, 0.5, 1.0)]
         self._stretches.append(_hum(n_samples, generator))
-        if babble:
-            self._stretches.append(_babble(babble, rng))
+        self._stretches.append(_babble(babble, rng))
 
     def draw(self, n_frames: int) -> Mel:
         """(n_frames, 80) from a random place, repeated where a stretch is too short."""

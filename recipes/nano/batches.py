@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from copy import copy
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import IterableDataset, get_worker_info
 
-from recipes.nano.clips import FeatureStore
 from recipes.nano.model import TokenTable
 from recipes.nano.samples import IGNORED, Sample, SampleMaker, Utterance
 from sottovoce.errors import OptionError
-from sottovoce.text.tokenizer import Tokenizer
 
 FULL_WINDOW = 3000
 HIDING = (4.0, 8.0, 15.0, 30.0)
@@ -52,15 +48,6 @@ class Batch:
     hidden: Tensor | None
     seconds: float
 
-    def to(self, device: torch.device) -> Batch:
-        """The same batch with its tensors on a device."""
-        moved = copy(self)
-        for part in fields(self):
-            value = getattr(self, part.name)
-            if isinstance(value, Tensor):
-                setattr(moved, part.name, value.to(device))
-        return moved
-
 
 @dataclass(frozen=True, slots=True)
 class Curriculum:
@@ -83,8 +70,8 @@ class Curriculum:
         return next((limit for until, limit in self.limits if progress < until), FULL_WINDOW)
 
 
-class BatchMaker(IterableDataset[Batch]):
-    """An endless stream of batches; `progress` is set by the trainer, also for other processes."""
+class BatchMaker:
+    """An endless stream of batches; `progress` is set by the trainer."""
 
     def __init__(
         self,
@@ -110,23 +97,10 @@ class BatchMaker(IterableDataset[Batch]):
             raise OptionError(
                 f"share of {', '.join(strangers)}: expected one of the clips' languages, {known}"
             )
-        self._progress = torch.zeros(1)
-        self._progress.share_memory_()  # type: ignore[no-untyped-call]
-
-    @property
-    def progress(self) -> float:
-        """Share of the training that is done, 0 to 1."""
-        return float(self._progress)
-
-    @progress.setter
-    def progress(self, progress: float) -> None:
-        self._progress[0] = progress
+        self.progress = 0.0
 
     def __iter__(self) -> Iterator[Batch]:
-        """Batches without end; every process of a DataLoader draws its own."""
-        worker = get_worker_info()
-        if worker is not None:
-            self.reseed(worker.seed)
+        """Batches without end."""
         n_made = 0
         while True:
             for group in self._groups():
@@ -135,10 +109,6 @@ class BatchMaker(IterableDataset[Batch]):
                 full = self.progress > self._curriculum.windows_from
                 if full and n_made % self._curriculum.windows_every == 0:
                     yield self.full_windows()
-
-    def reseed(self, seed: int) -> None:
-        """Draw other batches from here on: for copies that shall not all hear the same."""
-        self._rng.seed(seed)
 
     def full_windows(self) -> Batch:
         """Windows of 30 s with several clips, padded to the end."""
@@ -242,11 +212,6 @@ class BatchMaker(IterableDataset[Batch]):
         width = self._rng.randint(50, 150)
         first = min(int(self._rng.uniform(start, max(start, end - width))), n_frames - 1)
         return first, min(first + width, n_frames)
-
-
-def language_indices(store: FeatureStore, chosen: Sequence[int], tokenizer: Tokenizer) -> list[int]:
-    """Clips of the chosen ones whose language has a token."""
-    return [index for index in chosen if store.clips[index].language in tokenizer.language_codes]
 
 
 def _stack(rows: Sequence[Sequence[float]], length: int, padding: float) -> Tensor:

@@ -3,7 +3,7 @@
 The table holds the pieces in use, the special tokens and the timestamps; one more row stands for all ids
 of Whisper's vocabulary that are never said. Timestamp rows are a linear map of Whisper's sinusoids, so
 that a time never seen lies between its neighbours. `to_checkpoint` spreads the table over the whole
-vocabulary again.
+vocabulary again, and `start_from` takes the rows in use out of it, to go on from a checkpoint.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from recipes.nano.pieces import CtcSymbols, Pieces
 from recipes.nano.samples import IGNORED
+from sottovoce.errors import CheckpointError
 from sottovoce.models.caches import AudioContext, BatchAttention, CacheShape, DecoderCache, RowGroups
 from sottovoce.models.checkpoint.base import Checkpoint, CtcWeights
 from sottovoce.models.dims import AlignmentHeads, ModelDims
 from sottovoce.models.whisper import Whisper, sinusoids
 from sottovoce.text.tokenizer import N_TIMESTAMPS, Tokenizer
 
+EMBEDDING = "decoder.token_embedding.weight"
 NANO_DIMS = ModelDims(
     n_mels=80,
     n_audio_ctx=1500,
@@ -166,7 +169,7 @@ class NanoModel(nn.Module):
         embedding[list(self.table.ids)] = rows[: len(self.table.ids)]
         first = self.table.tokenizer.timestamp_begin
         embedding[first : first + N_TIMESTAMPS] = rows[len(self.table.ids) : -1]
-        tensors["decoder.token_embedding.weight"] = embedding
+        tensors[EMBEDDING] = embedding
         head = self.ctc_head
         stamps = range(first, first + N_TIMESTAMPS)
         return Checkpoint(
@@ -199,3 +202,56 @@ class NanoModel(nn.Module):
                     nn.init.normal_(module.weight, std=scale * module.in_features**-0.5)
                     if module.bias is not None:
                         nn.init.zeros_(module.bias)
+
+
+def known_text(checkpoint: Checkpoint) -> tuple[Pieces, CtcSymbols]:
+    """The pieces that a checkpoint writes with, and the symbols of its CTC head.
+
+    Raises: CheckpointError for a checkpoint that has no CTC head or does not say which tokens it knows.
+    """
+    if checkpoint.trained_tokens is None or checkpoint.ctc_head is None:
+        raise CheckpointError(f"{checkpoint.name}: expected a CTC head and a list of trained tokens")
+    tokenizer = Tokenizer.for_model(checkpoint.dims.n_vocab)
+    kept = frozenset(token for token in checkpoint.trained_tokens if token < tokenizer.eot)
+    return Pieces(tokenizer, kept), CtcSymbols(checkpoint.ctc_head.labels)
+
+
+@torch.no_grad()
+def start_from(checkpoint: Checkpoint, table: TokenTable) -> NanoModel:
+    """A model with the weights of a checkpoint; rows that it never trained begin near the mean of the others.
+
+    Raises: CheckpointError, as `known_text`.
+    """
+    known_text(checkpoint)
+    assert checkpoint.trained_tokens is not None
+    assert checkpoint.ctc_head is not None
+    head = checkpoint.ctc_head
+    model = NanoModel(checkpoint.dims, table, head.labels)
+    tensors = {name: value.float() for name, value in checkpoint.tensors.items()}
+    embedding = tensors.pop(EMBEDDING)
+    tensors[EMBEDDING] = _rows(embedding, table, set(checkpoint.trained_tokens))
+    model.whisper.load_state_dict(tensors)
+    model.ctc_head.load_state_dict({"weight": head.weight.float(), "bias": head.bias.float()})
+    unused = next(i for i in range(len(embedding)) if i not in set(checkpoint.trained_tokens))
+    model.unused_row.copy_(embedding[unused])
+    first = table.tokenizer.timestamp_begin
+    _fit_timestamps(model, embedding[first : first + N_TIMESTAMPS])
+    return model
+
+
+def _rows(embedding: Tensor, table: TokenTable, trained: set[int]) -> Tensor:
+    known = torch.tensor([token in trained for token in table.ids])
+    rows = embedding[list(table.ids)].clone()
+    rows[~known] = rows[known].mean(dim=0) + 0.03 * torch.randn(int((~known).sum()), rows.shape[1])
+    return rows
+
+
+def _fit_timestamps(model: NanoModel, rows: Tensor) -> None:
+    """The linear map of the clock that gives the timestamps' rows, by least squares."""
+    clock = model.clock
+    assert isinstance(clock, Tensor)
+    wide = torch.cat([clock, torch.ones(len(clock), 1)], dim=1).double()
+    ridge = 1e-6 * torch.eye(wide.shape[1], dtype=torch.float64)
+    solution = torch.linalg.solve(wide.T @ wide + ridge, wide.T @ rows.double()).float()
+    model.timestamp_map.weight.copy_(solution[:-1].T)
+    model.timestamp_map.bias.copy_(solution[-1])

@@ -80,9 +80,8 @@ class CtcSymbols:
     symbols: tuple[str, ...]
 
     @classmethod
-    def of(cls, texts: Iterable[str], min_count: int = 1) -> CtcSymbols:
-        counts = Counter(character for text in texts for character in text)
-        return cls(("<blank>", *sorted(c for c, n in counts.items() if n >= min_count)))
+    def of(cls, texts: Iterable[str]) -> CtcSymbols:
+        return cls(("<blank>", *sorted({character for text in texts for character in text})))
 
     def encode(self, text: str) -> list[int]:
         """Ids of the characters; those without a symbol are left out."""

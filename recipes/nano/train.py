@@ -1,9 +1,8 @@
-"""The training loop: schedule, decoder replays, moving average, checkpoints, log.
+"""A training of nano: the parts put together, the loop, and the checkpoint at its end.
 
 Learning rate and curriculum follow the share of the time given that is used up, so a run ends when it
 should on any machine. The decoder needs more steps than the encoder and costs a quarter of it: states of
-recent batches are kept and decoded again. Batches are made by processes of their own; several copies may
-train beside each other (see `averaging`).
+recent batches are kept and decoded again.
 """
 
 from __future__ import annotations
@@ -14,57 +13,53 @@ import math
 import random
 import time
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 
-from recipes.nano.averaging import Alone, Team
-from recipes.nano.batches import Batch, BatchMaker
-from recipes.nano.devices import leave_interrupts_to_the_parent, products_in
-from recipes.nano.losses import Heard, Weights, decoder_loss, total_loss
-from recipes.nano.model import NanoModel
-from sottovoce.errors import OptionError
+from recipes.nano.augment import Augmenter, NoiseBank, Strengths
+from recipes.nano.batches import Batch, BatchMaker, Curriculum
+from recipes.nano.clips import FeatureStore
+from recipes.nano.losses import Heard, Weights, decoder_loss, guided_heads, total_loss
+from recipes.nano.model import NANO_DIMS, NanoModel, TokenTable, known_text, start_from
+from recipes.nano.pieces import CtcSymbols, Pieces, frequent_words
+from recipes.nano.samples import SampleMaker, TaskMix, utterances
+from recipes.nano.texts import spelled
+from sottovoce.backends.registry import choose_dtype
+from sottovoce.errors import CheckpointError, ManifestError
+from sottovoce.models.checkpoint.base import Checkpoint
+from sottovoce.models.load import read_compact, save_compact
+from sottovoce.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
+
+N_BABBLE_CLIPS = 60
+LOG_EVERY = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """How a run spends its time.
 
-    minutes: wall clock; max_steps ends it earlier. learning_rate: the decoder's highest; the encoder's is
-    encoder_share of it. constant_until: progress at which the cosine begins. replays: decoder steps on
-    kept states after every step, until progress replays_until. average: decay of the moving average.
-    dtype: of the products; weights and losses stay float32. bfloat16 is 2.4 times faster where the
-    processor has it, and several times slower where it has not. workers: processes that make batches.
+    minutes: wall clock. learning_rate: the decoder's highest; the encoder's is encoder_share of it.
+    constant_until: progress at which the cosine begins. replays_until: progress until which every step is
+    followed by one of the decoder on kept states. average: decay of the moving average.
     """
 
     minutes: float = 80.0
-    max_steps: int | None = None
     learning_rate: float = 5e-4
     encoder_share: float = 0.8
     constant_until: float = 0.25
     warm_up_steps: int = 150
-    replays: int = 1
     replays_until: float = 0.8
     oracle: float = 0.4
     oracle_until: float = 0.4
     average: float = 0.9985
-    dtype: torch.dtype = torch.float32
-    workers: int = 0
-    log_every: int = 50
-    save_every_s: float = 180.0
-
-    def __post_init__(self) -> None:
-        if self.minutes <= 0 or self.learning_rate <= 0 or min(self.replays, self.workers) < 0:
-            raise OptionError(
-                f"schedule: minutes {self.minutes} and learning rate {self.learning_rate} must be positive, "
-                f"replays {self.replays} and workers {self.workers} not negative"
-            )
 
     def rate(self, progress: float, step: int) -> float:
         """Learning rate: warm-up by steps, then constant, then a half cosine to 1.5 % and on to 0."""
@@ -78,24 +73,67 @@ class Schedule:
         return Weights(guidance=0.6 if progress < 0.6 else 0.3, oracle=oracle)
 
 
-class Trainer:
-    """A model, its optimiser and its moving average; `run` trains until the schedule ends.
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """A model with the batches it is trained on."""
 
-    It trains where the model's weights are. Of a team the first writes the log and the state.
+    model: NanoModel
+    batches: BatchMaker
+    languages: tuple[str, ...]
+
+
+def set_up(
+    store: FeatureStore,
+    curriculum: Curriculum,
+    rng: random.Random,
+    *,
+    min_word_count: int = 60,
+    start: Checkpoint | None = None,
+) -> Setup:
+    """Choose pieces and symbols by the training texts, and make model and batches.
+
+    min_word_count: rarer words are written by letters. start: go on from these weights, with their pieces
+    and symbols.
+
+    Raises: ManifestError when no training clip has a text.
     """
+    chosen = [i for i, clip in enumerate(store.clips) if not clip.split.startswith(("test", "dev"))]
+    texts = [(c.language, c.text) for c in (store.clips[i] for i in chosen) if c.text is not None]
+    if not texts:
+        raise ManifestError(f"none of {len(store)} clips is for training and has a text")
+    languages = tuple(dict.fromkeys(store.clips[index].language for index in chosen))
+    tokenizer = Tokenizer.for_model(NANO_DIMS.n_vocab)
+    if start is None:
+        pieces = frequent_words(tokenizer, texts, min_word_count)
+        symbols = CtcSymbols.of(spelled(*text) for text in texts)
+    else:
+        pieces, symbols = known_text(start)
+        languages = start.languages or languages
+    table = TokenTable.of(tokenizer, _tokens(pieces, texts) | pieces.kept, languages)
+    model = NanoModel(NANO_DIMS, table, symbols.symbols) if start is None else start_from(start, table)
+    babble = rng.sample(chosen, min(N_BABBLE_CLIPS, len(chosen)))
+    noises = NoiseBank([store.log_mel(index).astype(np.float32) for index in babble], rng)
+    space = symbols.symbols.index(" ") if " " in symbols.symbols else 0
+    augmenter = Augmenter(Strengths(), noises, rng)
+    maker = SampleMaker(store, tokenizer, augmenter, TaskMix(), rng, separator=space)
+    clips = utterances(store, chosen, pieces, symbols)
+    of_language = [index for index in chosen if store.clips[index].language in tokenizer.language_codes]
+    batches = BatchMaker(clips, of_language, maker, table, curriculum, rng)
+    if start is None:
+        model.fit_convolutions(next(iter(batches)).mel)
+    return Setup(model, batches, languages)
 
-    def __init__(
-        self,
-        model: NanoModel,
-        batches: BatchMaker,
-        schedule: Schedule,
-        folder: Path,
-        rng: random.Random,
-        team: Alone | Team | None = None,
-    ) -> None:
-        self.model, self._batches, self._schedule, self._folder = model, batches, schedule, folder
-        self._rng, self._team = rng, team or Alone()
-        self._device = model.unused_row.device
+
+def _tokens(pieces: Pieces, texts: Iterable[tuple[str, str]]) -> set[int]:
+    return {token for language, text in texts for token in pieces.encode(text, language)}
+
+
+class Trainer:
+    """A model, its optimiser and its moving average."""
+
+    def __init__(self, model: NanoModel, schedule: Schedule, rng: random.Random) -> None:
+        self.model, self._schedule, self._rng = model, schedule, rng
+        self._dtype = choose_dtype("auto", torch.device("cpu"))
         self._optimizer = torch.optim.AdamW(self._groups(), lr=0.0, betas=(0.9, 0.98), eps=1e-8)
         self._halves = [
             [p for name, p in model.named_parameters() if _hears(name) == hears] for hears in (True, False)
@@ -104,60 +142,21 @@ class Trainer:
         self._kept: deque[Heard] = deque(maxlen=100)
         self.n_updates = 0
         self.seconds_heard = 0.0
-        folder.mkdir(parents=True, exist_ok=True)
 
-    def run(self) -> None:
-        """Train; writes `log.jsonl` as it goes and `state.pt` every few minutes and at the end.
-
-        Interrupted, it saves its state first.
-        """
-        try:
-            self._run()
-        except KeyboardInterrupt:
-            logger.info("stopped; --resume %s goes on", self._folder / "state.pt")
-            raise
-        finally:
-            self.save()
-
-    def _run(self) -> None:
-        start = saved = time.monotonic()
-        sums: dict[str, float] = {}
-        step = n_summed = 0
-        for step, (batch, progress) in enumerate(self._until_end(start), 1):
-            for name, value in self._step(batch, progress).items():
-                sums[name] = sums.get(name, 0.0) + value
-            n_summed += 1
-            if step % self._schedule.log_every == 0:
-                self._log(step, time.monotonic() - start, {k: v / n_summed for k, v in sums.items()})
-                sums, n_summed = {}, 0
-            if time.monotonic() - saved > self._schedule.save_every_s:
-                saved = time.monotonic()
-                self.save()
-        if n_summed:
-            self._log(step, time.monotonic() - start, {k: v / n_summed for k, v in sums.items()})
-
-    def save(self) -> None:
-        """Write everything that `resume` needs, whole or not at all."""
-        if self._team.rank:
-            return
-        state = {
-            "model": self.model.state_dict(),
-            "average": self._average,
-            "optimizer": self._optimizer.state_dict(),
-            "n_updates": self.n_updates,
-            "seconds_heard": self.seconds_heard,
-        }
-        partial = self._folder / "state.partial"
-        torch.save(state, partial)
-        partial.replace(self._folder / "state.pt")
-
-    def resume(self, path: Path) -> None:
-        """Go on from a `state.pt`; the schedule begins anew."""
-        state = torch.load(path, map_location="cpu", weights_only=True)
-        self.model.load_state_dict(state["model"])
-        self._average = [average.to(self._device) for average in state["average"]]
-        self._optimizer.load_state_dict(state["optimizer"])
-        self.n_updates, self.seconds_heard = state["n_updates"], state["seconds_heard"]
+    def run(self, batches: BatchMaker, log: Path) -> None:
+        """Train until the time is up; a line of `log` every so many steps. Interrupted, it ends early."""
+        start = time.monotonic()
+        rows: list[dict[str, float]] = []
+        with suppress(KeyboardInterrupt):
+            for step, batch in enumerate(batches, 1):
+                batches.progress = (time.monotonic() - start) / (60 * self._schedule.minutes)
+                if batches.progress >= 1:
+                    break
+                rows.append(self._step(batch, batches.progress))
+                if len(rows) == LOG_EVERY:
+                    means = {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
+                    self._log(log, step, time.monotonic() - start, means)
+                    rows = []
 
     def averaged(self) -> NanoModel:
         """The model with its moving average as weights: what is exported. Ends the training."""
@@ -166,38 +165,22 @@ class Trainer:
                 parameter.copy_(average)
         return self.model.eval()
 
-    def _until_end(self, start: float) -> Iterator[tuple[Batch, float]]:
-        limit = self._schedule.max_steps
-        parameters = list(self.model.parameters())
-        made = DataLoader(
-            self._batches,
-            batch_size=None,
-            num_workers=self._schedule.workers,
-            worker_init_fn=leave_interrupts_to_the_parent,
-        )
-        for step, batch in enumerate(made):
-            progress = (time.monotonic() - start) / (60 * self._schedule.minutes)
-            if limit is not None:
-                progress = max(progress, step / limit)
-            self._team.meet(parameters, progress)
-            if progress >= 1:
-                return
-            self._batches.progress = progress
-            yield batch.to(self._device), progress
-
     def _step(self, batch: Batch, progress: float) -> dict[str, float]:
         weights = self._schedule.weights(progress)
-        with products_in(self._schedule.dtype, self._device):
+        with self._products():
             loss, parts, heard = total_loss(self.model, batch, weights)
         self._update(loss, progress)
         self.seconds_heard += batch.seconds
         self._kept.append(heard.detached())
         if progress < self._schedule.replays_until:
-            for _ in range(self._schedule.replays):
-                with products_in(self._schedule.dtype, self._device):
-                    replayed, _ = decoder_loss(self.model, self._rng.choice(self._kept), weights)
-                self._update(replayed, progress)
+            with self._products():
+                replayed, _ = decoder_loss(self.model, self._rng.choice(self._kept), weights)
+            self._update(replayed, progress)
         return parts
+
+    def _products(self) -> torch.autocast:
+        """Products in bfloat16 where the processor has it; weights and losses stay float32."""
+        return torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._dtype == torch.bfloat16)
 
     def _update(self, loss: Tensor, progress: float) -> None:
         loss.backward()  # type: ignore[no-untyped-call]
@@ -233,15 +216,13 @@ class Trainer:
             for (encoder, matrix), parameters in groups.items()
         ]
 
-    def _log(self, step: int, elapsed_s: float, parts: dict[str, float]) -> None:
-        rounded = {name: round(value, 4) for name, value in parts.items()}
+    def _log(self, log: Path, step: int, elapsed_s: float, means: dict[str, float]) -> None:
+        rounded = {name: round(value, 4) for name, value in means.items()}
         hours = round(self.seconds_heard / 3600, 3)
-        row = {"step": step, "updates": self.n_updates, "seconds": round(elapsed_s, 1), "hours": hours}
-        if self._team.rank:
-            return
         logger.info("step %d, %.1f h heard: %s", step, hours, rounded)
-        with (self._folder / "log.jsonl").open("a", encoding="utf-8") as log:
-            log.write(json.dumps({**row, **rounded}) + "\n")
+        row = {"step": step, "updates": self.n_updates, "seconds": round(elapsed_s, 1), "hours": hours}
+        with log.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({**row, **rounded}) + "\n")
 
 
 def _hears(name: str) -> bool:
@@ -249,12 +230,56 @@ def _hears(name: str) -> bool:
     return name.startswith(("whisper.encoder", "ctc_head"))
 
 
-def save_settings(folder: Path, schedule: Schedule, model: NanoModel) -> None:
-    """Write what a run was made with beside its checkpoints."""
-    content = {
-        "schedule": {**asdict(schedule), "dtype": str(schedule.dtype)},
-        "dims": asdict(model.dims),
-        "token_ids": model.table.ids,
-        "symbols": model.symbols,
-    }
-    (folder / "settings.json").write_text(json.dumps(content, ensure_ascii=False, indent=1), encoding="utf-8")
+def train(
+    folder: Path,
+    output: Path,
+    schedule: Schedule,
+    curriculum: Curriculum,
+    *,
+    min_word_count: int = 60,
+    seed: int = 5,
+    start: Checkpoint | None = None,
+) -> None:
+    """Train on the features in `folder`; write `nano.safetensors` and `log.jsonl` into `output`."""
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    setup = set_up(FeatureStore(folder), curriculum, rng, min_word_count=min_word_count, start=start)
+    torch.manual_seed(seed)
+    rng.seed(seed)
+    output.mkdir(parents=True, exist_ok=True)
+    trainer = Trainer(setup.model, schedule, random.Random(seed))
+    trainer.run(setup.batches, output / "log.jsonl")
+    model = trainer.averaged()
+    heads = guided_heads(model.dims.n_text_layer)[1]
+    save_compact(model.to_checkpoint("nano", setup.languages, heads), output / "nano.safetensors")
+    logger.info("%.1f h heard, %d updates", trainer.seconds_heard / 3600, trainer.n_updates)
+
+
+def average(sources: Sequence[Path], target: Path) -> None:
+    """Write the mean of the weights of small files.
+
+    The mean of the beginning and the end of a fine-tuning keeps more of what was known before (Wortsman et
+    al. 2022, "Robust fine-tuning of zero-shot models").
+
+    Raises: CheckpointError when they differ in more than their weights.
+    """
+    found = [read_compact(source) for source in sources]
+    first = found[0]
+    for source, other in zip(sources[1:], found[1:], strict=True):
+        if _shape(other) != _shape(first):
+            raise CheckpointError(f"{source}: other dimensions, tokens or symbols than {sources[0]}")
+    tensors = {name: _mean([each.tensors[name] for each in found]) for name in first.tensors}
+    heads = [each.ctc_head for each in found if each.ctc_head is not None]
+    if heads:
+        weight, bias = _mean([head.weight for head in heads]), _mean([head.bias for head in heads])
+        first = replace(first, ctc_head=replace(heads[0], weight=weight, bias=bias))
+    save_compact(replace(first, tensors=tensors), target)
+
+
+def _shape(checkpoint: Checkpoint) -> tuple[object, ...]:
+    head = checkpoint.ctc_head
+    return checkpoint.dims, checkpoint.trained_tokens, head and (head.labels, head.blank)
+
+
+def _mean(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.stack([tensor.float() for tensor in tensors]).mean(dim=0)

@@ -29,8 +29,6 @@ from sottovoce.options.writer import WriterOptions
 from sottovoce.serving.parsing.forms import FORM, LIVE
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE = DOCS / "cli.md"
-SERVING, PROTOCOL = DOCS / "serving.md", DOCS / "protocol.md"
 TABLE = re.compile(r"(<!-- options of (?P<of>[\w -]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 SHOWN_BY = {
     "ctc tune": "ctc decode",
@@ -40,7 +38,6 @@ SHOWN_BY = {
 }
 """Commands whose table leaves out what the table of another one has."""
 CALL_OPTIONS = ("verbose", "debug")
-REFERENCE = DOCS / "reference.md"
 CLASSES = re.compile(r"(<!-- class (?P<of>\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 OWNERS = {
     one.__name__: one
@@ -189,16 +186,22 @@ def with_names(page: str) -> str:
     return NAMES.sub(made, page)
 
 
-def rewritten(page: str, marks: re.Pattern[str] = TABLE, made: Callable[[str], str] = tables) -> str:
+def rewritten(page: str, marks: re.Pattern[str], made: Callable[[str], str]) -> str:
     """The page with every table as the options have it now."""
     return marks.sub(lambda match: f"{match[1]}{made(match['of'])}\n{match[3]}", page)
 
 
+PAGES: tuple[tuple[Path, re.Pattern[str], Callable[[str], str]], ...] = (
+    (DOCS / "cli.md", TABLE, tables),
+    (DOCS / "serving.md", FIELDS, form_table),
+    (DOCS / "protocol.md", FIELDS, form_table),
+    (DOCS / "reference.md", CLASSES, class_table),
+)
+"""Pages with tables, the marks around these, and what makes one."""
+
+
 if __name__ == "__main__":
-    PAGE.write_text(rewritten(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    for page in (SERVING, PROTOCOL):
-        page.write_text(rewritten(page.read_text(encoding="utf-8"), FIELDS, form_table), encoding="utf-8")
+    for page, marks, made in PAGES:
+        page.write_text(rewritten(page.read_text(encoding="utf-8"), marks, made), encoding="utf-8")
     for page in COMING:
         page.write_text(with_names(page.read_text(encoding="utf-8")), encoding="utf-8")
-    reference = REFERENCE.read_text(encoding="utf-8")
-    REFERENCE.write_text(rewritten(reference, CLASSES, class_table), encoding="utf-8")

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from sottovoce.errors import OptionError
 from sottovoce.formats.base import write_transcript
-from sottovoce.formats.bilingual import cue_maker, shared_out
-from sottovoce.formats.layout import width
+from sottovoce.formats.subtitles import BilingualCues, shared_out, width
 from sottovoce.formats.writers import writer_for
 from sottovoce.options.writer import WriterOptions
 from sottovoce.types import Segment, Transcript, Word
@@ -58,7 +57,7 @@ def test_both_languages_are_whole_in_every_layout(options: WriterOptions) -> Non
 
 def test_the_translation_stands_below_and_is_never_underlined() -> None:
     options = WriterOptions(highlight_words=True)
-    cues = cue_maker(options).segment(spoken("One two.", "Eins zwei."))
+    cues = BilingualCues(options).segment(spoken("One two.", "Eins zwei."))
     assert [cue.text for cue in cues] == [
         "<u>One</u> two.\nEins zwei.",
         "One two.\nEins zwei.",
@@ -68,7 +67,7 @@ def test_the_translation_stands_below_and_is_never_underlined() -> None:
 
 def test_segments_without_translation_are_as_ever() -> None:
     options = WriterOptions(reading_speed=17.0)
-    both, one = cue_maker(options), cue_maker(options)
+    both, one = BilingualCues(options), BilingualCues(options)
     alone = one.segment(spoken(SAID, None)) + one.flush()
     assert both.segment(spoken(SAID, None)) + both.flush() == alone
     mixed = both.segment(spoken(SAID, None)) + both.segment(spoken(SAID, MEANT, 20.0)) + both.flush()
@@ -78,7 +77,7 @@ def test_segments_without_translation_are_as_ever() -> None:
 def test_word_times_are_needed() -> None:
     untimed = replace(spoken(SAID, MEANT), words=None)
     with pytest.raises(OptionError, match="word timestamps"):
-        cue_maker(WriterOptions(max_line_width=20)).segment(untimed)
+        BilingualCues(WriterOptions(max_line_width=20)).segment(untimed)
 
 
 def test_languages_without_spaces_are_cut_between_characters() -> None:

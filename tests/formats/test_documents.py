@@ -13,8 +13,7 @@ from hypothesis import given, settings
 
 from sottovoce.errors import OptionError
 from sottovoce.formats.base import write_document, write_transcript
-from sottovoce.formats.confidence import LOW_CONFIDENCE
-from sottovoce.formats.document import JsonWriter, document, segment_document, word_document
+from sottovoce.formats.document import LOW_CONFIDENCE, JsonWriter, document, segment_document, word_document
 from sottovoce.formats.page.html import word_span
 from sottovoce.formats.writers import BINARY, FORMATS, PLAIN, SUBTITLES, writer_for, writers_for
 from sottovoce.options.writer import WriterOptions

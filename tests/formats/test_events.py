@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from sottovoce.formats.event_lines import event_document, event_line
+from sottovoce.formats.document import event_document, event_line
 from sottovoce.types import (
     Event,
     Final,

@@ -86,8 +86,9 @@ def test_a_score_that_is_no_number_stays_none(tmp_path: Path) -> None:
     assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
 
 
-@pytest.mark.parametrize("options", [["-w"], []], ids=["words", "plain"])
-@pytest.mark.parametrize(("kind", "name"), [("json", "mixed.json"), ("json-full", "mixed.full.json")])
+@pytest.mark.parametrize(
+    ("kind", "name", "options"), [("json", "mixed.json", []), ("json-full", "mixed.full.json", ["-w"])]
+)
 def test_what_the_command_wrote_is_written_again_to_the_byte(
     tmp_path: Path, kind: str, name: str, options: list[str]
 ) -> None:
@@ -177,3 +178,33 @@ def test_reading_and_writing_need_no_pytorch(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
     assert (tmp_path / "talk.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("talk.json", "{", "expected JSON, got something else (Expecting property name"),
+        ("talk.json", "5", "the document: expected an object, got a number"),
+        ("talk.json", '{"segments": [{"end": 1, "text": ""}]}', "'start' is missing"),
+        ("talk.json", '{"segments": 5}', "'segments': expected a list, got a number"),
+        (
+            "talk.json",
+            '{"segments": [{"start": 0, "end": 1, "text": 5}]}',
+            "'text': expected a text, got a number",
+        ),
+        ("talk.json", "[" * 100_000, "expected JSON"),
+        ("talk.txt", "{}", "expected a name that ends in .json, .srt, .vtt"),
+    ],
+)
+def test_what_is_no_transcript_is_told(tmp_path: Path, name: str, content: str, told: str) -> None:
+    path = tmp_path / name
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(OptionError, match="transcript ") as caught:
+        Transcript.load(path)
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="cannot be read"):
+        Transcript.load(tmp_path / "none.srt")

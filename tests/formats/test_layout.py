@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sottovoce.errors import OptionError
-from sottovoce.formats.layout import LONGEST_RUN, ReadableCues, ends_with, width
-from sottovoce.formats.subtitles import Cue, one_line
+from sottovoce.formats.subtitles import LONGEST_RUN, Cue, ReadableCues, ends_with, one_line, width
 from sottovoce.options.writer import WriterOptions
 from sottovoce.text.languages import SENTENCE_ENDS
 from sottovoce.types import Segment, Word

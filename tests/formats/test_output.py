@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sottovoce.errors import OptionError
-from sottovoce.formats.output import open_output, writable_folder
-from sottovoce.formats.output_names import document_names, output_paths
+from sottovoce.formats.output import document_names, open_output, output_paths, writable_folder
 
 
 def write(path: Path | str, *pieces: str, live: bool = False) -> None:

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from sottovoce.formats.base import TranscriptInfo
-from sottovoce.formats.page.html import HtmlWriter
-from sottovoce.formats.page.page_audio import audio_link, embedded_audio
+from sottovoce.formats.page.html import HtmlWriter, audio_link, embedded_audio
 from sottovoce.types import Segment, Word
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

@@ -21,8 +21,7 @@ from hypothesis import strategies as st
 
 from sottovoce.cli.main import run
 from sottovoce.errors import MissingExtraError
-from sottovoce.formats import save_transcript, write_document, write_transcript, writer_for, writers_for
-from sottovoce.formats.output import open_output
+from sottovoce.formats import write_document, write_transcript, writer_for, writers_for
 from sottovoce.formats.paragraphs import LONG, paragraphs
 from sottovoce.types import Segment, Transcript
 
@@ -200,22 +199,6 @@ def test_a_recording_becomes_a_document(tmp_path: Path) -> None:
     assert run(["convert", str(tmp_path / "mixed.json"), "-f", "docx,md", "-o", str(tmp_path / "out")]) == 0
     assert (tmp_path / "out" / "mixed.docx").read_bytes() == made.read_bytes()
     assert (tmp_path / "out" / "mixed.md").read_bytes() == (tmp_path / "mixed.md").read_bytes()
-
-
-def half_written(path: Path, piece: bytes) -> None:
-    with open_output(path) as output:
-        output.write(piece)
-        raise KeyboardInterrupt
-
-
-def test_a_document_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
-    path = tmp_path / "talk.docx"
-    save_transcript(talk(said(0, 0.0, " One.")), path)
-    before = path.read_bytes()
-    with pytest.raises(KeyboardInterrupt):
-        half_written(path, before[:100])
-    assert path.read_bytes() == before
-    assert os.listdir(tmp_path) == ["talk.docx"]
 
 
 @pytest.fixture

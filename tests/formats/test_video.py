@@ -14,7 +14,7 @@ import pytest
 from sottovoce.audio.io import load_audio
 from sottovoce.cli.main import run
 from sottovoce.errors import OptionError
-from sottovoce.formats.video import check_video, write_karaoke
+from sottovoce.formats.ass import check_video, write_karaoke
 from sottovoce.types import SAMPLE_RATE, Segment, Transcript, Word
 
 CLIP = Path(__file__).parents[2] / "examples" / "clips" / "de.flac"

@@ -11,8 +11,6 @@ import torch
 
 from sottovoce.decoding.alignment import TimedWord, WindowText, align_windows
 from sottovoce.offline.segments import (
-from sottovoce.decoding.alignment import TimedWord, WindowText, align_windows
-from sottovoce.offline.segments import (
     WindowCut,
     WordRules,
     cut_at_sentence_ends,
@@ -22,8 +20,6 @@ from sottovoce.offline.segments import (
     place_words,
     usual_duration,
 )
-from sottovoce.options.transcribe import APPENDED, PREPENDED
-from sottovoce.types import Segment
 from sottovoce.options.transcribe import APPENDED, PREPENDED
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Segment, Word

@@ -12,9 +12,8 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from benchmarks.files.nasty import SILENCE_S, around_speech, music, repeated
 from benchmarks.harness.clips import shown
-from benchmarks.harness.sounds import Sound
+from benchmarks.harness.sounds import SILENCE_S, Sound, around_speech, music, repeated
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.vad import speech_segments

@@ -12,7 +12,7 @@ from openai import OpenAI
 
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
-from sottovoce.formats.event_lines import event_document
+from sottovoce.formats.document import event_document
 from sottovoce.serving.http.server import ServerThread
 from tests.real.conftest import usual_model, weights
 from tests.serving.servers import serving

@@ -15,7 +15,7 @@ from sottovoce.api import Model
 from sottovoce.engine.batching import BatchingExecutor
 from sottovoce.engine.calls import CallGenerator, IncrementalEncodeCall, Priority, Task
 from sottovoce.errors import OptionError
-from sottovoce.formats.event_lines import event_document
+from sottovoce.formats.document import event_document
 from sottovoce.options.live import LiveOptions
 from sottovoce.serving.live.connection import InputQueue
 from sottovoce.serving.parsing.faults import ApiError

@@ -18,7 +18,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
-from sottovoce.formats.event_lines import event_document
+from sottovoce.formats.document import event_document
 from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.live.connection import InputQueue
 from sottovoce.serving.settings import ServerLimits

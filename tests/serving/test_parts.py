@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from sottovoce.engine.calls import Priority
 from sottovoce.errors import CheckpointError, ModelNotFoundError, OptionError
-from sottovoce.formats.event_lines import event_document
+from sottovoce.formats.document import event_document
 from sottovoce.serving.live.connection import MAX_COMMANDS, InputQueue
 from sottovoce.serving.parsing.faults import ApiError, fault_of
 from sottovoce.serving.parsing.forms import Fields

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sottovoce.formats.event_lines import event_line
+from sottovoce.formats.document import event_line
 from sottovoce.streaming.session import Session, SessionOptions
 from sottovoce.types import Event, Final, Partial, Samples
 from tests.speakers.somebody import one_speaker

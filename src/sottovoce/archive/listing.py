@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from sottovoce.errors import ManifestError, SottovoceError
 from sottovoce.evaluation.manifest import read_manifest
 from sottovoce.formats.document import Json, document
-from sottovoce.formats.output_names import label_of
+from sottovoce.formats.output import label_of
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.text.files import read_lines
 from sottovoce.types import Transcript

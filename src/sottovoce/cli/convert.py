@@ -24,7 +24,7 @@ from sottovoce.cli.transcribe import (
 from sottovoce.errors import OptionError
 from sottovoce.formats.base import info_of
 from sottovoce.formats.files import load_transcript, parse_transcript
-from sottovoce.formats.output_names import STANDARD_INPUT, label_of
+from sottovoce.formats.output import STANDARD_INPUT, label_of
 from sottovoce.formats.plain import RttmWriter
 from sottovoce.offline.regroup import Rule, parse_rules, regrouped
 from sottovoce.options.schema import Option

@@ -17,10 +17,18 @@ from rich.markup import escape
 from sottovoce.cli.each_file import clock
 from sottovoce.errors import OptionError
 from sottovoce.formats.base import TranscriptInfo, Writer, pieces_of
-from sottovoce.formats.output import STANDARD_OUTPUT, Output, open_output, open_outputs, writable_folder
-from sottovoce.formats.output_names import format_named, label_of, named_document, output_paths
-from sottovoce.formats.page.html import HtmlWriter
-from sottovoce.formats.page.page_audio import audio_link, embedded_audio
+from sottovoce.formats.output import (
+    STANDARD_OUTPUT,
+    Output,
+    format_named,
+    label_of,
+    named_document,
+    open_output,
+    open_outputs,
+    output_paths,
+    writable_folder,
+)
+from sottovoce.formats.page.html import HtmlWriter, audio_link, embedded_audio
 from sottovoce.formats.writers import BINARY, FORMATS, extension_of, writer_for, writers_for
 from sottovoce.options.schema import made
 from sottovoce.options.writer import WriterOptions

@@ -40,7 +40,7 @@ def karaoke(context: click.Context, /, recording: str, **given: Any) -> int:
     from sottovoce.cli.align import read_text
     from sottovoce.cli.options import open_model
     from sottovoce.errors import OptionError
-    from sottovoce.formats.video import check_video, write_karaoke
+    from sottovoce.formats.ass import check_video, write_karaoke
 
     if recording == "-":
         raise OptionError("karaoke: expected a file, whose sound the video has, got standard input")

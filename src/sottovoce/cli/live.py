@@ -41,9 +41,8 @@ from sottovoce.cli.options import (
 )
 from sottovoce.errors import OptionError, TranslationError, cause_of
 from sottovoce.evaluation.latency import LogLine
-from sottovoce.formats.document import json_text
-from sottovoce.formats.event_lines import event_line
-from sottovoce.formats.output_names import label_of
+from sottovoce.formats.document import event_line, json_text
+from sottovoce.formats.output import label_of
 from sottovoce.options.schema import made, options_of
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.streaming.options import StreamOptions

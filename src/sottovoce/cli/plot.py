@@ -11,7 +11,7 @@ from sottovoce.cli.call import this_call
 from sottovoce.cli.each_file import each_file
 from sottovoce.cli.flags import Clock, SectionedCommand
 from sottovoce.cli.options import LANGUAGE, MODEL
-from sottovoce.formats.output_names import label_of
+from sottovoce.formats.output import label_of
 
 PICTURE = (
     click.option(

@@ -29,7 +29,7 @@ from sottovoce.cli.options import (
 )
 from sottovoce.cli.resuming import FileStart, file_start_of, header_of, interrupted_note, recorded
 from sottovoce.errors import AudioError, OptionError
-from sottovoce.formats.output_names import STANDARD_INPUT
+from sottovoce.formats.output import STANDARD_INPUT
 from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.offline.regroup import Rule, parse_rules, regrouped
 from sottovoce.offline.resume import ResumePoint

@@ -1,8 +1,8 @@
-"""The seam of the writers: begin a document, add segments one by one, end it.
+"""The interface of writers: begin a document, add segments one by one, end it.
 
 Segments come from a generator and a recording may be hours long, so a writer turns each segment into
-text at once and keeps only what its format forces it to. Formats that are no text give bytes instead. Another
-format is one file with a class of this shape, and one line in `registry.py`.
+text at once and keeps only what its format forces it to. Binary formats give bytes instead. Another
+format is a class of this shape, and one line in `writers.py`.
 """
 
 from __future__ import annotations
@@ -15,20 +15,19 @@ from sottovoce.errors import OptionError
 from sottovoce.types import Segment, Span, Transcript, Turn
 
 Piece: TypeAlias = "str | bytes"
-"""What a writer adds to its document: text, or bytes where the format is no text."""
+"""A part of a document: text, or bytes of a binary format."""
 
 
 @dataclass(frozen=True, slots=True)
 class TranscriptInfo:
-    """What is known of a recording beside its segments; duration in seconds.
+    """A recording without its segments; duration in seconds.
 
     At the beginning language and duration may still be unknown (None); at the end they are known.
-    source: the recording's name, for people. audio: its address for a page that plays it, relative to the
+    source: the recording's name. audio: its address for a page that plays it, relative to the
     page or a `data:` address. spectrogram: the address of its picture, for a page. translation: code of
-    the language that segments are translated into, None where they are not. turns: who speaks when, at the
-    end, where that was asked for. unread: as in a `Transcript`, at the end. language_probability and
-    language_probabilities: as in a `Transcript`, at the end. token_text: what an id stands for, where that is
-    known.
+    the language that segments are translated into, None where they are not. turns, unread,
+    language_probability, language_probabilities: as in a `Transcript`, known at the end. token_text: the text
+    of a token id, None where it is unknown.
     """
 
     model: str

@@ -1,7 +1,12 @@
-"""Writer of the JSON document of a recording, on one line; and its parts as plain values.
+"""The JSON document of a recording, on one line, its parts as plain values, and the events of a stream as
+JSON lines.
 
-Times are rounded to milliseconds and scores to six digits. JSON has no NaN and no infinity: a score
-that is not finite is written as null. `words` is an empty list when no word times were asked for.
+Times are rounded to milliseconds and scores to six digits. JSON has no NaN and no infinity: a score that
+is not finite is written as null. `words` is an empty list without word times.
+
+Every line of a stream has type, start, end, text, language, words, emission_time and seq, so that a
+reader can treat all alike; an event of an utterance has its number; `language` adds from, to, at and
+confirmed_at.
 """
 
 from __future__ import annotations
@@ -13,8 +18,30 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from sottovoce.formats.base import TranscriptInfo
-from sottovoce.formats.confidence import has_low_confidence
-from sottovoce.types import Segment, Span, Token, Transcript, Turn, Word
+from sottovoce.types import (
+    Event,
+    Final,
+    LanguageChanged,
+    Partial,
+    Segment,
+    Span,
+    SpeechEnded,
+    SpeechStarted,
+    Token,
+    Transcript,
+    Turn,
+    Unstable,
+    Word,
+)
+
+VERY_LOW_CONFIDENCE, LOW_CONFIDENCE = 0.5, 0.8
+"""Probabilities below which a word may as well be wrong, and below which it may be."""
+
+
+def has_low_confidence(probability: float) -> bool:
+    """Tell whether a word of a probability may well be wrong; one without a number (NaN) does not count."""
+    return probability < LOW_CONFIDENCE
+
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 
@@ -46,10 +73,9 @@ class JsonWriter:
             "language": info.language,
             **detection_document(info.language_probability, info.language_probabilities),
             "duration": duration,
+            **turns_document(info.turns),
+            **unread_document(info.unread),
         }
-        if info.turns:
-            rest["turns"] = [turn_document(turn) for turn in info.turns]
-        rest |= unread_document(info.unread)
         return "], " + json_text(rest)[1:] + "\n"
 
     def _entry(self, segment: Segment) -> Mapping[str, Json]:
@@ -84,7 +110,6 @@ def _without_text(token: int) -> str | None:
 
 def document(transcript: Transcript) -> dict[str, Json]:
     """Build the JSON document of a whole transcript, as plain values."""
-    turns = {"turns": [turn_document(turn) for turn in transcript.turns]} if transcript.turns else {}
     return {
         "text": transcript.text,
         "language": transcript.language,
@@ -92,7 +117,7 @@ def document(transcript: Transcript) -> dict[str, Json]:
         "duration": seconds(transcript.duration),
         "model": transcript.model,
         "segments": [segment_document(segment) for segment in transcript.segments],
-        **turns,
+        **turns_document(transcript.turns),
         **unread_document(transcript.unread),
     }
 
@@ -106,7 +131,7 @@ def detection_document(probability: float | None, probabilities: Mapping[str, fl
 
 
 def unread_document(unread: Sequence[Span] | None) -> dict[str, Json]:
-    """Sum up speech without words, in seconds, with its spans; empty where nobody looked for it."""
+    """Sum up speech without words, in seconds, with its spans; empty where it was not looked for."""
     if unread is None:
         return {}
     total: dict[str, Json] = {"unread": seconds(sum(end - start for start, end in unread))}
@@ -115,7 +140,6 @@ def unread_document(unread: Sequence[Span] | None) -> dict[str, Json]:
 
 
 def segment_document(segment: Segment) -> dict[str, Json]:
-    """Build one entry of `segments`."""
     translation = {} if segment.translation is None else {"translation": segment.translation}
     return {
         "id": segment.id,
@@ -148,9 +172,12 @@ def word_document(word: Word) -> dict[str, Json]:
     }
 
 
-def turn_document(turn: Turn) -> dict[str, Json]:
-    """Build one entry of `turns`."""
-    return {"start": seconds(turn.start), "end": seconds(turn.end), "speaker": turn.speaker}
+def turns_document(turns: Sequence[Turn]) -> dict[str, Json]:
+    """Build `turns`; empty without any."""
+    found: list[Json] = [
+        {"start": seconds(one.start), "end": seconds(one.end), "speaker": one.speaker} for one in turns
+    ]
+    return {"turns": found} if found else {}
 
 
 def token_documents(segment: Segment, text: Callable[[int], str | None]) -> Iterator[dict[str, Json]]:
@@ -169,7 +196,6 @@ def token_documents(segment: Segment, text: Callable[[int], str | None]) -> Iter
 
 
 def token_document(token: Token) -> dict[str, Json]:
-    """Build one entry of `token_details`."""
     return {
         "id": token.id,
         "text": token.text,
@@ -195,3 +221,66 @@ def seconds(value: float) -> float:
 def score(value: float) -> float | None:
     """Round a log-probability, probability or ratio to six digits; None when it is not finite."""
     return round(float(value), 6) if math.isfinite(value) else None
+
+
+def event_line(event: Event) -> str:
+    """Encode one event as a line of JSON, line break included."""
+    return json_text(event_document(event)) + "\n"
+
+
+def event_document(event: Event) -> dict[str, Json]:
+    """Build one event as plain values: times in seconds, rounded to milliseconds."""
+    document = _document(event)
+    document["seq"] = event.seq
+    if event.utterance is not None:
+        document["utterance"] = event.utterance
+    return document
+
+
+def _document(event: Event) -> dict[str, Json]:
+    """Build the event without its numbers."""
+    if isinstance(event, LanguageChanged):
+        return _language_changed(event)
+    if isinstance(event, SpeechStarted):
+        return _line("speech_started", event.at, event.at, event.emission_time)
+    if isinstance(event, SpeechEnded):
+        return _line("speech_ended", event.at, event.at, event.emission_time)
+    kind = {Partial: "partial", Final: "final", Unstable: "unstable"}[type(event)]
+    words = () if isinstance(event, Unstable) else event.words
+    times = (event.start, event.end, event.emission_time)
+    line = _line(kind, *times, text=event.text, language=event.language, words=words)
+    if isinstance(event, Final) and event.allowed_mass is not None:
+        line["allowed_mass"] = score(event.allowed_mass)
+    return line
+
+
+def _language_changed(event: LanguageChanged) -> dict[str, Json]:
+    return {
+        **_line("language", event.at, event.at, event.confirmed_at, language=event.target),
+        "from": event.source,
+        "to": event.target,
+        "at": seconds(event.at),
+        "confirmed_at": seconds(event.confirmed_at),
+        "posteriors": {language: score(p) for language, p in event.posteriors.items()},
+    }
+
+
+def _line(
+    kind: str,
+    start: float,
+    end: float,
+    emission_time: float,
+    *,
+    text: str = "",
+    language: str | None = None,
+    words: tuple[Word, ...] = (),
+) -> dict[str, Json]:
+    return {
+        "type": kind,
+        "start": seconds(start),
+        "end": seconds(end),
+        "text": text,
+        "language": language,
+        "words": [word_document(word) for word in words],
+        "emission_time": seconds(emission_time),
+    }

@@ -1,9 +1,8 @@
 """Words to boost, taken from documents: those that are said again and again there and are rare elsewhere.
 
-How frequent a word is in general is told by Whisper's own pieces, which were cut by frequency over many
-languages: a word that is one piece, in small letters or with a capital, is a common one. So nothing has to be
-looked up, and of languages that the pieces know less more words are taken. What a document is about, this
-does not know.
+Whisper's tokens, which were made by frequency over many languages, stand in for a list of common words: a
+word that is one token, in small letters or with a capital, is common. So no list is needed, and more words
+count as rare in languages that have fewer tokens. The subject of a document plays no role.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ MOST_WORDS, LEAST_COUNT, LEAST_LETTERS = 200, 2, 3
 _MULTILINGUAL = 51865
 _WORD = re.compile(r"\w+(?:[-'’]\w+)*")
 _ADDRESS = re.compile(r"\w+://\S+|\S+@\S+|```.*?```|`[^`\n]+`", re.DOTALL)
-"""What nobody says: addresses, and code in Markdown."""
+"""Addresses, and code in Markdown: text that is not spoken."""
 _POSSESSIVE = re.compile(r"['’]s$")
 
 
@@ -32,7 +31,7 @@ def vocabulary_from(
 ) -> list[str]:
     """Return the rare words of documents (PDF, DOCX, or text such as Markdown), those said most first.
 
-    tokenizer: whose pieces tell common words; None: Whisper's for many languages. most: words at most.
+    tokenizer: its single tokens are common words; None: that of multilingual models. most: words at most.
     Raises: LanguageModelError for a document that cannot be read or holds no such word, MissingExtraError for
         a PDF without `pypdf` and a DOCX without `python-docx`.
     """

@@ -10,10 +10,9 @@ from pathlib import Path
 
 from sottovoce.errors import OptionError, cause_of
 from sottovoce.formats.base import write_document
-from sottovoce.formats.output import open_output
-from sottovoce.formats.output_names import format_named, label_of
+from sottovoce.formats.output import format_named, label_of, open_output
 from sottovoce.formats.parse_json import transcript_of_json
-from sottovoce.formats.parse_subtitles import has_cues, transcript_of_cues
+from sottovoce.formats.srt_vtt import has_cues, transcript_of_cues
 from sottovoce.formats.writers import FORMATS, extension_of, writer_for
 from sottovoce.options.writer import WriterOptions
 from sottovoce.text.files import decode_text, read_text
@@ -35,7 +34,11 @@ def load_transcript(path: str | Path) -> Transcript:
     kind = path.suffix.lower()
     if kind not in READABLE:
         raise OptionError(f"{name}: expected a name that ends in {', '.join(READABLE)}")
-    return parse_transcript(_bytes_of(path, name), name, is_json=kind == ".json")
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise OptionError(f"{name}: cannot be read ({cause_of(error)})") from error
+    return parse_transcript(data, name, is_json=kind == ".json")
 
 
 def load_text(path: str | Path) -> str | Transcript:
@@ -77,19 +80,14 @@ def parse_transcript(data: bytes, name: str, *, is_json: bool | None = None) -> 
 
 
 def _transcript(text: str, name: str, *, is_json: bool) -> Transcript:
-    document = _json(text, name) if is_json else None
+    try:
+        document: object = json.loads(text) if is_json else None
+    except (ValueError, RecursionError) as error:  # nested deeper than any transcript is
+        raise OptionError(f"{name}: expected JSON, got something else ({cause_of(error)})") from error
     try:
         return transcript_of_json(document) if is_json else transcript_of_cues(text)
     except ValueError as error:
         raise OptionError(f"{name}: {error}") from error
-
-
-def _bytes_of(path: Path, name: str) -> bytes:
-    """Raises: OptionError."""
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise OptionError(f"{name}: cannot be read ({cause_of(error)})") from error
 
 
 def _decoded(data: bytes, name: str) -> str:
@@ -112,20 +110,8 @@ def _decoded(data: bytes, name: str) -> str:
         ) from error
 
 
-def _json(text: str, name: str) -> object:
-    """Parse JSON.
-
-    Raises: OptionError for other text, or JSON nested deeper than any transcript is.
-    """
-    try:
-        document: object = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise OptionError(f"{name}: expected JSON, got something else ({cause_of(error)})") from error
-    return document
-
-
 def save_transcript(transcript: Transcript, path: str | Path, options: WriterOptions | None = None) -> None:
-    """Write the document whose format the ending of the name tells; it appears whole or not at all.
+    """Write the document in the format of the name's ending; it appears whole or not at all.
 
     Raises: OptionError for an ending that no format has, options that the format has no use for, and where
         nothing can be written; MissingExtraError.

@@ -1,20 +1,35 @@
-"""Join segments into paragraphs, as people read a transcript; for any format of documents."""
+"""Segments joined into paragraphs, as people read a transcript, and their documents: Markdown and Word
+(docx).
+
+A docx has styles that people can change; the same transcript gives the same bytes, as dates are removed.
+Source of Markdown: https://spec.commonmark.org.
+"""
 
 from __future__ import annotations
 
+import io
+import re
+import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
 
 from sottovoce.formats.base import TranscriptInfo
-from sottovoce.formats.layout import ends_with
+from sottovoce.formats.subtitles import direction, ends_with
 from sottovoce.text.languages import SENTENCE_ENDS, UNSPACED, language_name
 from sottovoce.types import Segment
+
+if TYPE_CHECKING:
+    from docx.document import Document
+    from docx.text.paragraph import Paragraph as Block
+    from docx.text.run import Run
+
 
 PAUSE_S = 2.0
 """A pause that ends a paragraph."""
 LONG = 600
-"""Characters from which on a paragraph ends with its sentence, where nobody pauses."""
+"""Characters after which a paragraph ends with its sentence, without a pause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +62,6 @@ def paragraphs(segments: Iterable[Segment]) -> Iterator[Paragraph]:
 
 
 def paragraph_of(segment: Segment) -> Paragraph:
-    """Make a paragraph of one segment."""
     translation = flat(segment.translation or "") or None
     speaker = flat(segment.speaker or "") or None
     return Paragraph(segment.start, segment.end, flat(segment.text), segment.language, speaker, translation)
@@ -76,12 +90,10 @@ def joined(first: Paragraph, second: Paragraph, *, has_space: bool) -> Paragraph
 
 
 def languages_of(paragraphs: Iterable[Paragraph]) -> list[str]:
-    """List the languages in the order in which they are spoken first."""
     return list(dict.fromkeys(paragraph.language for paragraph in paragraphs if paragraph.language))
 
 
 def name_of(language: str) -> str:
-    """Name a language: German; an unknown code stays."""
     try:
         return language_name(language).title()
     except (KeyError, ValueError):
@@ -109,14 +121,221 @@ def clock(seconds: float) -> str:
 
 def flat(text: str) -> str:
     """Put text on one line, with single spaces and without characters that XML cannot hold."""
-    return " ".join("".join(c if is_shown(c) else " " for c in text).split())
+    allowed = (c if is_text(c) and c not in "\ufffe\uffff" else " " for c in text)
+    return " ".join("".join(allowed).split())
 
 
-def is_shown(character: str) -> bool:
-    """Tell whether XML allows the character: no control, no half of a surrogate pair, no noncharacter."""
-    return not (
-        character < " "
-        or "\x7f" <= character <= "\x9f"
-        or "\ud800" <= character <= "\udfff"
-        or character in "\ufffe\uffff"
-    )
+def is_text(character: str) -> bool:
+    """Tell whether HTML allows the character: no control, no half of a surrogate pair."""
+    return not (character < " " or "\x7f" <= character <= "\x9f" or "\ud800" <= character <= "\udfff")
+
+
+_ANYWHERE = re.compile(r"[\\`*_\[\]<~]|&(?=[#\w])")
+"""What marks emphasis, code, links, tags, and references to characters."""
+_AT_START = re.compile(r"^(?:[#>+=-]|\d{1,9}(?=[.)]))")
+"""What begins a heading, a quotation, a list or a rule."""
+
+
+class MarkdownWriter:
+    """Writes a heading, facts of the recording, and its paragraphs, a translation below each as a quotation.
+
+    Duration and languages stand at the head, so all segments are held.
+    """
+
+    extension = "md"
+
+    def __init__(self) -> None:
+        self._segments: list[Segment] = []
+
+    def begin(self, info: TranscriptInfo) -> str:
+        self._segments = []
+        return ""
+
+    def segment(self, segment: Segment) -> str:
+        self._segments.append(segment)
+        return ""
+
+    def end(self, info: TranscriptInfo) -> str:
+        found = list(paragraphs(self._segments))
+        self._segments = []
+        languages = languages_of(found)
+        facts = " · ".join(facts_of(info, languages))
+        parts = [f"# {escaped(title_of(info))}", escaped(facts)]
+        for paragraph in found:
+            parts += [head(paragraph, names_language=len(languages) > 1), escaped(paragraph.text)]
+            parts += [f"> {escaped(paragraph.translation)}"] if paragraph.translation else []
+        return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def head(paragraph: Paragraph, *, names_language: bool) -> str:
+    """Format speaker, start, and language where there are several: **Ann** · 0:05 · German."""
+    first = f"**{escaped(paragraph.speaker)}** · " if paragraph.speaker else ""
+    language = f" · {escaped(name_of(paragraph.language))}" if names_language and paragraph.language else ""
+    return f"{first}{clock(paragraph.start)}{language}"
+
+
+def escaped(text: str) -> str:
+    """Escape what Markdown would read as markup, at the beginning of a line too."""
+    plain = _ANYWHERE.sub(r"\\\g<0>", flat(text))
+    return _AT_START.sub(lambda sign: sign[0] + "\\" if sign[0].isdigit() else "\\" + sign[0], plain)
+
+
+GREY = "6B7280"
+FIRST_DAY = (1980, 1, 1, 0, 0, 0)
+"""The earliest date of a zip archive."""
+EAST_ASIAN = ("zh", "yue", "ja", "ko")
+
+
+class DocxWriter:
+    """A title, what is known of the recording, and its paragraphs under their speaker and time.
+
+    The parts of a document are one archive, so all segments are held.
+    """
+
+    extension = "docx"
+
+    def __init__(self) -> None:
+        self._segments: list[Segment] = []
+
+    def begin(self, info: TranscriptInfo) -> bytes:
+        self._segments = []
+        return b""
+
+    def segment(self, segment: Segment) -> bytes:
+        self._segments.append(segment)
+        return b""
+
+    def end(self, info: TranscriptInfo) -> bytes:
+        found = list(paragraphs(self._segments))
+        self._segments = []
+        languages = languages_of(found)
+        document = _empty_document(title_of(info))
+        document.add_paragraph(" · ".join(facts_of(info, languages)), style="Facts")
+        for paragraph in found:
+            _add(document, paragraph, names_language=len(languages) > 1)
+        data = io.BytesIO()
+        document.save(data)
+        return without_dates(data.getvalue())
+
+
+def _empty_document(title: str) -> Document:
+    """Create a document with its styles, a title, page numbers, and no author."""
+    import docx
+    from docx.shared import Mm
+
+    document = docx.Document()
+    properties = document.core_properties
+    properties.title, properties.author, properties.comments, properties.revision = title, "", "", 1
+    for name in ("created", "modified"):
+        for found in properties._element.findall(f"{{http://purl.org/dc/terms/}}{name}"):
+            properties._element.remove(found)
+    page = document.sections[0]
+    page.page_width, page.page_height = Mm(210), Mm(297)
+    page.left_margin = page.right_margin = page.top_margin = page.bottom_margin = Mm(25)
+    _add_styles(document)
+    _add_page_number(document)
+    heading = document.add_paragraph(title, style="Title")
+    _set_direction(heading, title)
+    return document
+
+
+def _add_styles(document: Document) -> None:
+    from docx.enum.style import WD_STYLE_TYPE
+    from docx.shared import Pt, RGBColor
+
+    styles = document.styles
+    normal = styles["Normal"]
+    normal.font.name, normal.font.size, normal.paragraph_format.line_spacing = "Calibri", Pt(11), 1.15
+    normal.paragraph_format.space_after = Pt(6)
+    facts = styles.add_style("Facts", WD_STYLE_TYPE.PARAGRAPH)
+    facts.base_style, facts.next_paragraph_style = normal, normal
+    facts.font.size, facts.font.color.rgb = Pt(10), RGBColor.from_string(GREY)
+    speaker = styles.add_style("Speaker", WD_STYLE_TYPE.PARAGRAPH)
+    speaker.base_style, speaker.next_paragraph_style = normal, normal
+    speaker.paragraph_format.keep_with_next = True
+    speaker.paragraph_format.space_before, speaker.paragraph_format.space_after = Pt(12), Pt(2)
+    translation = styles.add_style("Translation", WD_STYLE_TYPE.PARAGRAPH)
+    translation.base_style, translation.font.italic = normal, True
+    translation.font.color.rgb = RGBColor.from_string(GREY)
+    translation.paragraph_format.left_indent = Pt(18)
+
+
+def _add(document: Document, paragraph: Paragraph, *, names_language: bool) -> None:
+    """Add the line of the speaker, the text, and its translation."""
+    from docx.shared import RGBColor
+
+    line = document.add_paragraph(style="Speaker")
+    if paragraph.speaker:
+        name = line.add_run(paragraph.speaker)
+        name.font.bold = name.font.cs_bold = True  # of other scripts too
+        name.font.rtl = direction(paragraph.speaker) == "rtl" or None
+    language = name_of(paragraph.language) if names_language and paragraph.language else ""
+    facts = [fact for fact in (clock(paragraph.start), language) if fact]
+    facts_run = line.add_run(("  " if paragraph.speaker else "") + " · ".join(facts))
+    facts_run.font.color.rgb = RGBColor.from_string(GREY)
+    _set_size(facts_run, 9)
+    facts_run.font.rtl = False if direction(paragraph.text) == "rtl" else None
+    _set_direction(line, paragraph.text, runs=False)
+    text_block = document.add_paragraph(paragraph.text)
+    _set_direction(text_block, paragraph.text)
+    for run in text_block.runs:
+        _set_language(run, paragraph.language)
+    if paragraph.translation:
+        below = document.add_paragraph(paragraph.translation, style="Translation")
+        _set_direction(below, paragraph.translation)
+
+
+def _element(name: str, **attributes: str) -> Any:
+    """Create an element of the `w` namespace with attributes of it."""
+    from docx.oxml import OxmlElement
+    from docx.oxml.ns import qn
+
+    made = OxmlElement(f"w:{name}")
+    for key, value in attributes.items():
+        made.set(qn(f"w:{key}"), value)
+    return made
+
+
+def _set_size(run: Run, points: int) -> None:
+    """Set the size of letters, and of those of complex scripts."""
+    from docx.oxml.ns import qn
+    from docx.shared import Pt
+
+    run.font.size = Pt(points)
+    size = run._r.get_or_add_rPr().find(qn("w:sz"))
+    size.addnext(_element("szCs", val=str(2 * points)))
+
+
+def _set_direction(block: Block, text: str, *, runs: bool = True) -> None:
+    """Mark text that runs from right to left. runs: the characters too, not the paragraph alone."""
+    if direction(text) == "ltr":
+        return
+    block._p.get_or_add_pPr().append(_element("bidi"))
+    for run in block.runs if runs else []:
+        run.font.rtl = True
+
+
+def _set_language(run: Run, language: str) -> None:
+    """Set the language in which a word processor checks the spelling."""
+    if language:
+        kind = "eastAsia" if language in EAST_ASIAN else "bidi" if direction(run.text) == "rtl" else "val"
+        run._r.get_or_add_rPr().append(_element("lang", **{kind: language}))
+
+
+def _add_page_number(document: Document) -> None:
+    from docx.enum.text import WD_ALIGN_PARAGRAPH
+
+    line = document.sections[0].footer.paragraphs[0]
+    line.alignment = WD_ALIGN_PARAGRAPH.CENTER
+    line._p.append(_element("fldSimple", instr="PAGE"))
+
+
+def without_dates(archive: bytes) -> bytes:
+    """Write the same archive with a fixed date in all entries."""
+    written = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(archive)) as source, zipfile.ZipFile(written, "w") as target:
+        for entry in source.infolist():
+            plain = zipfile.ZipInfo(entry.filename, FIRST_DAY)
+            plain.compress_type, plain.create_system = zipfile.ZIP_DEFLATED, 3
+            target.writestr(plain, source.read(entry))
+    return written.getvalue()

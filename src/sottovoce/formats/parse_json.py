@@ -110,7 +110,7 @@ def _with_words(rows: Sequence[Row], words: Sequence[Row]) -> list[Row]:
 def _segment_spans(rows: Sequence[Row], duration: float | None) -> list[Span]:
     """Return the times of segments; those that are null are their words', or those of the segments around.
 
-    Raises: ValueError where nothing tells a time.
+    Raises: ValueError where no time is known.
     """
     spans = _each(rows, lambda _, row: _bounds(row))
     known = [time for span in spans for time in span if time is not None]

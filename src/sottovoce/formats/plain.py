@@ -1,16 +1,33 @@
-"""Writers of line-based formats: txt, tsv, csv, lrc, Audacity labels, RTTM."""
+"""Writers of line-based formats: txt, tsv, csv, lrc, Audacity labels, RTTM, and Praat's TextGrid."""
 
 from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from sottovoce.formats.base import TranscriptInfo
 from sottovoce.formats.subtitles import behind_speaker, milliseconds
 from sottovoce.types import Segment, Turn
 
 
-class TxtWriter:
+class _LineWriter:
+    """A writer whose document is what its segments add."""
+
+    extension = ""
+
+    def begin(self, info: TranscriptInfo) -> str:
+        return ""
+
+    def segment(self, segment: Segment) -> str:
+        raise NotImplementedError
+
+    def end(self, info: TranscriptInfo) -> str:
+        return ""
+
+
+class TxtWriter(_LineWriter):
     """Plain text: one segment a line, behind its speaker where known, its translation in the next.
 
     Source: openai-whisper's `WriteTXT`.
@@ -18,27 +35,19 @@ class TxtWriter:
 
     extension = "txt"
 
-    def begin(self, info: TranscriptInfo) -> str:
-        return ""
-
     def segment(self, segment: Segment) -> str:
         translation = "" if segment.translation is None else segment.translation.strip() + "\n"
         return behind_speaker(segment.speaker, segment.text.strip()) + "\n" + translation
 
-    def end(self, info: TranscriptInfo) -> str:
-        return ""
 
-
-class TsvWriter:
+class TsvWriter(_LineWriter):
     """Tab-separated columns start, end (milliseconds), text, and translation where there are any.
 
     Source: openai-whisper's `WriteTSV`; line breaks become spaces too.
     """
 
     extension = "tsv"
-
-    def __init__(self) -> None:
-        self._is_translated = False
+    _is_translated = False
 
     def begin(self, info: TranscriptInfo) -> str:
         self._is_translated = info.translation is not None
@@ -51,20 +60,15 @@ class TsvWriter:
             text += "\t" + _flat(segment.translation or "").replace("\t", " ")
         return f"{start}\t{end}\t{text}\n"
 
-    def end(self, info: TranscriptInfo) -> str:
-        return ""
 
-
-class CsvWriter:
+class CsvWriter(_LineWriter):
     """Columns start, end (milliseconds), language, speaker, text, and translation where there are any.
 
     Quoted as RFC 4180 says, lines ended by \\n.
     """
 
     extension = "csv"
-
-    def __init__(self) -> None:
-        self._is_translated = False
+    _is_translated = False
 
     def begin(self, info: TranscriptInfo) -> str:
         self._is_translated = info.translation is not None
@@ -77,11 +81,8 @@ class CsvWriter:
         more = [_flat(segment.translation or "")] if self._is_translated else []
         return _row(start, end, segment.language, segment.speaker or "", _flat(segment.text), *more)
 
-    def end(self, info: TranscriptInfo) -> str:
-        return ""
 
-
-class LrcWriter:
+class LrcWriter(_LineWriter):
     """Simple LRC lyrics: the time of the first word before each line; minutes run past 60.
 
     An empty line marks the end of the last segment.
@@ -89,9 +90,7 @@ class LrcWriter:
     """
 
     extension = "lrc"
-
-    def __init__(self) -> None:
-        self._last_end = 0.0
+    _last_end = 0.0
 
     def begin(self, info: TranscriptInfo) -> str:
         self._last_end = 0.0
@@ -108,16 +107,13 @@ class LrcWriter:
         return f"[{_lrc_time(self._last_end)}]\n" if self._last_end else ""
 
 
-class LabelsWriter:
+class LabelsWriter(_LineWriter):
     """Audacity's labels, one a segment: start and end in seconds, then speaker and text, with tabs between.
 
     Source: Audacity's manual, "Importing and Exporting Labels".
     """
 
     extension = "labels.txt"
-
-    def begin(self, info: TranscriptInfo) -> str:
-        return ""
 
     def segment(self, segment: Segment) -> str:
         text = f"{segment.speaker}: {segment.text.strip()}" if segment.speaker else segment.text
@@ -126,11 +122,8 @@ class LabelsWriter:
         # A line that begins with a backslash carries frequencies; a label's line begins with a number.
         return f"{segment.start:.6f}\t{segment.end:.6f}\t{' '.join(text.split())}\n"
 
-    def end(self, info: TranscriptInfo) -> str:
-        return ""
 
-
-class RttmWriter:
+class RttmWriter(_LineWriter):
     """Turns, one a line, overlaps included; where only segments have speakers, those.
 
     For programs that score or join diarizations. Fields are ended by spaces, so names have none.
@@ -179,3 +172,99 @@ def _row(*cells: str) -> str:
 def _lrc_time(seconds: float) -> str:
     minutes, hundredths = divmod(round(seconds * 100), 6000)
     return f"{minutes:02d}:{hundredths // 100:02d}.{hundredths % 100:02d}"
+
+
+SHORTEST_S = 0.001
+"""Praat knows no interval without a length, and Whisper writes words that have none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Start and end in seconds, and text; empty between texts."""
+
+    start: float
+    end: float
+    text: str
+
+
+class TextGridWriter(_LineWriter):
+    """Writes a tier of segments, one of words where they have times, and one of speakers where there are any.
+
+    The number of intervals and the end stand at the head, so all segments are held. Intervals of a tier tile
+    it: where they overlap, the later one begins at the end of the one before.
+    Source: Praat's manual, "TextGrid file formats" (the long text format, UTF-8).
+    """
+
+    extension = "TextGrid"
+
+    def __init__(self) -> None:
+        self._tiers: dict[str, list[Interval]] = {}
+
+    def begin(self, info: TranscriptInfo) -> str:
+        self._tiers = {"segments": []}
+        return ""
+
+    def segment(self, segment: Segment) -> str:
+        self._add("segments", segment.start, segment.end, segment.text)
+        for word in segment.words or ():
+            self._add("words", word.start, word.end, word.word)
+        if segment.speaker:
+            self._add("speakers", segment.start, segment.end, segment.speaker)
+        if segment.translation:
+            self._add("translations", segment.start, segment.end, segment.translation)
+        return ""
+
+    def end(self, info: TranscriptInfo) -> str:
+        placed = {name: tidy(intervals) for name, intervals in self._tiers.items()}
+        last = max([SHORTEST_S, round(info.duration or 0.0, 3), *(t[-1].end for t in placed.values() if t)])
+        head = (
+            'File type = "ooTextFile"\nObject class = "TextGrid"\n\n'
+            f"xmin = 0\nxmax = {last:.6f}\ntiers? <exists>\nsize = {len(placed)}\nitem []:\n"
+        )
+        tiers = [tier(number, name, placed[name], last) for number, name in enumerate(placed, start=1)]
+        self._tiers = {}
+        return head + "".join(tiers)
+
+    def _add(self, name: str, start: float, end: float, text: str) -> None:
+        if text.strip():
+            self._tiers.setdefault(name, []).append(Interval(start, end, " ".join(text.split())))
+
+
+def tidy(intervals: Iterable[Interval]) -> list[Interval]:
+    """Round intervals to milliseconds, without overlaps and without empty durations."""
+    placed: list[Interval] = []
+    for interval in intervals:
+        start = max(round(interval.start, 3), placed[-1].end if placed else 0.0)
+        placed.append(Interval(start, max(round(interval.end, 3), start + SHORTEST_S), interval.text))
+    return placed
+
+
+def tiled(intervals: Sequence[Interval], last: float) -> list[Interval]:
+    """Fill the gaps between intervals with empty ones, from 0 to `last`."""
+    tiles: list[Interval] = []
+    at = 0.0
+    for interval in [*intervals, Interval(last, last, "")]:
+        if interval.start - at > SHORTEST_S / 2:
+            tiles.append(Interval(at, interval.start, ""))
+        if interval.text:
+            tiles.append(interval)
+        at = interval.end
+    return tiles
+
+
+def tier(number: int, name: str, intervals: Sequence[Interval], last: float) -> str:
+    tiles = tiled(intervals, last)
+    head = (
+        f'    item [{number}]:\n        class = "IntervalTier"\n        name = "{name}"\n'
+        f"        xmin = 0\n        xmax = {last:.6f}\n        intervals: size = {len(tiles)}\n"
+    )
+    return head + "".join(entry(index, tile) for index, tile in enumerate(tiles, start=1))
+
+
+def entry(index: int, tile: Interval) -> str:
+    """Format one interval of a tier; a quote inside a text is doubled."""
+    text = tile.text.replace('"', '""')
+    return (
+        f"        intervals [{index}]:\n            xmin = {tile.start:.6f}\n"
+        f'            xmax = {tile.end:.6f}\n            text = "{text}"\n'
+    )

@@ -13,12 +13,18 @@ from sottovoce.errors import MissingExtraError, OptionError
 from sottovoce.formats.ass import AssWriter
 from sottovoce.formats.base import Writer
 from sottovoce.formats.document import JsonFullWriter, JsonWriter
-from sottovoce.formats.docx import DocxWriter
-from sottovoce.formats.markdown import MarkdownWriter
 from sottovoce.formats.page.html import HtmlWriter
-from sottovoce.formats.plain import CsvWriter, LabelsWriter, LrcWriter, RttmWriter, TsvWriter, TxtWriter
-from sottovoce.formats.subtitle_writers import SrtWriter, VttWriter
-from sottovoce.formats.textgrid import TextGridWriter
+from sottovoce.formats.paragraphs import DocxWriter, MarkdownWriter
+from sottovoce.formats.plain import (
+    CsvWriter,
+    LabelsWriter,
+    LrcWriter,
+    RttmWriter,
+    TextGridWriter,
+    TsvWriter,
+    TxtWriter,
+)
+from sottovoce.formats.srt_vtt import SrtWriter, VttWriter
 from sottovoce.options.writer import WriterOptions
 
 logger = logging.getLogger(__name__)
@@ -49,9 +55,9 @@ FORMATS: tuple[str, ...] = (
 )
 
 OF_SPEAKERS: tuple[str, ...] = ("rttm",)
-"""Formats that hold nothing where speakers are not told apart."""
+"""Formats that are empty without speakers."""
 BINARY: tuple[str, ...] = ("docx",)
-"""Formats that are no text."""
+"""Formats of bytes."""
 
 
 def writer_for(name: str, options: WriterOptions | None = None) -> Writer:
@@ -92,7 +98,7 @@ def writers_for(
 ) -> list[Writer]:
     """Make writers for a list such as "srt,json", or "all"; each format once, in the order given.
 
-    has_speakers: whether speakers are told apart; "all" leaves out formats that would be empty without.
+    has_speakers: "all" leaves out formats that are empty without speakers where they are not known.
     has_files: documents go to files of their own; "all" leaves out binary formats where they do not. Formats
     that need a package that is not installed are left out of "all" too, with a warning.
     Raises: OptionError for an unknown name, or when none of the formats uses the options; MissingExtraError.
@@ -107,7 +113,8 @@ def writers_for(
     plain = replace(options, offset_n=0)
     if not SUBTITLES.keys() & set(unique):
         return [writer_for(name, plain) for name in unique]
-    return [writer_for(name, _options_for(name, options, plain)) for name in unique]
+    chosen = dict.fromkeys(SUBTITLES, plain) | {"srt": options}
+    return [writer_for(name, chosen.get(name)) for name in unique]
 
 
 def _all(*, has_speakers: bool, has_files: bool) -> list[str]:
@@ -117,10 +124,3 @@ def _all(*, has_speakers: bool, has_files: bool) -> list[str]:
         if not is_installed(name):
             logger.warning("all formats but %s, which needs a package: sottovoce[%s]", name, name)
     return [name for name in wanted if is_installed(name)]
-
-
-def _options_for(name: str, options: WriterOptions, plain: WriterOptions) -> WriterOptions | None:
-    """Choose the options that a format uses, of those meant for several."""
-    if name == "srt":
-        return options
-    return plain if name in SUBTITLES else None

@@ -5,8 +5,7 @@ Encoder modes: how a window of growing audio is padded, and which frames an upda
 Whisper was trained on windows of 30 s that end in silence. Its encoder rests attention on a few frames of
 that silence, the same ones whatever the speech before them (their normalised states are a fifth as long
 as others'): padding may be made sparse as long as these anchors are there. The modes of published models
-at the end were measured with `benchmarks/live/encoder.py`, whose `--anchors` finds the frames; the table
-is in docs/streaming.md.
+at the end and the frames were found on clips of people: docs/figures/live-encoder.md has the table.
 """
 
 from __future__ import annotations

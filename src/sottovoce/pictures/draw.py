@@ -18,7 +18,7 @@ from sottovoce.audio.mel import MEL_FRAMES_PER_SECOND, log_mel, normalize, windo
 from sottovoce.audio.vad import SpeechFinder, SpeechWindows, load_silero
 from sottovoce.decoding.alignment import WindowText, attention_of
 from sottovoce.errors import MissingExtraError, OptionError, cause_of
-from sottovoce.formats.confidence import VERY_LOW_CONFIDENCE, has_low_confidence
+from sottovoce.formats.document import VERY_LOW_CONFIDENCE, has_low_confidence
 from sottovoce.language.probe import LanguageProbe
 from sottovoce.models.checkpoint.writing import whole_file
 from sottovoce.offline.pieces import PIECE_VAD, pieces_between

@@ -15,7 +15,7 @@ the language: German "um" and "er", Portuguese "um" and "em", Italian "eh" and D
 are not in the tables; nor are discourse words ("like", "also", "pues"), which mean something more often
 than not. Words that stand twice by right ("that that", "very very", "der der", "nous nous", numbers) are
 in no list. Languages are there once the rules ran over edited text and changed next to nothing
-(`benchmarks/text/verbatim_texts.py`); those that are written without spaces are not.
+(docs/verbatim.md); those that are written without spaces are not.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""A transcript as one HTML page with nothing beside it."""
+"""A transcript as one self-contained HTML page."""

@@ -7,13 +7,19 @@ nothing from anywhere but the recording, and its policy says so.
 
 from __future__ import annotations
 
+import base64
 import math
+import mimetypes
+import os
 from html import escape
 from importlib.resources import files
+from pathlib import Path, PurePath
+from urllib.parse import quote
 
+from sottovoce.errors import OptionError, cause_of
 from sottovoce.formats.base import TranscriptInfo
-from sottovoce.formats.confidence import VERY_LOW_CONFIDENCE, has_low_confidence
-from sottovoce.formats.paragraphs import clock
+from sottovoce.formats.document import VERY_LOW_CONFIDENCE, has_low_confidence
+from sottovoce.formats.paragraphs import clock, is_text
 from sottovoce.formats.subtitles import direction
 from sottovoce.types import Segment, Word
 
@@ -105,11 +111,6 @@ def plain(text: str) -> str:
     return escape("".join(" " if c.isspace() else c for c in text if c.isspace() or is_text(c)))
 
 
-def is_text(character: str) -> bool:
-    """Tell whether HTML allows the character: no control, no half of a surrogate pair."""
-    return not (character < " " or "\x7f" <= character <= "\x9f" or "\ud800" <= character <= "\udfff")
-
-
 def time(seconds: float) -> str:
     """Format seconds with milliseconds, without zeros at the end."""
     return f"{seconds:.3f}".rstrip("0").rstrip(".")
@@ -118,3 +119,39 @@ def time(seconds: float) -> str:
 def asset(name: str) -> str:
     """Read a file of this folder."""
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+LARGEST_EMBEDDED_BYTES = 200_000_000
+"""Browsers read longer `data:` addresses badly or not at all."""
+
+
+def audio_link(recording: Path, folder: Path) -> str:
+    """Build the address of a recording from a page in `folder`: relative, so that both can be moved
+    together.
+    """
+    here, there = os.path.realpath(folder), os.path.realpath(recording)
+    try:
+        relative = os.path.relpath(there, here)
+    except ValueError:  # another drive
+        return Path(there).as_uri()
+    return quote(os.fsencode(PurePath(relative).as_posix()))
+
+
+def embedded_audio(recording: Path) -> str:
+    """Encode a recording as a `data:` address.
+
+    Raises: OptionError when it cannot be read or is too long for that.
+    """
+    try:
+        size = recording.stat().st_size
+        if size > LARGEST_EMBEDDED_BYTES:
+            limit = LARGEST_EMBEDDED_BYTES // 1_000_000
+            raise OptionError(
+                f"input '{recording}': expected at most {limit} MB to put into a page, "
+                f"got {size / 1e6:.0f} MB"
+            )
+        data = recording.read_bytes()
+    except OSError as error:
+        raise OptionError(f"input '{recording}': cannot be put into a page ({cause_of(error)})") from None
+    kind = mimetypes.guess_type(recording.name)[0] or "application/octet-stream"
+    return f"data:{kind};base64,{base64.b64encode(data).decode('ascii')}"

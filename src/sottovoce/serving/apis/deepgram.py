@@ -22,7 +22,7 @@ from starlette.websockets import WebSocket
 from sottovoce.audio.live_container import LiveContainer
 from sottovoce.errors import OptionError
 from sottovoce.formats.document import Json, score, seconds
-from sottovoce.formats.layout import ends_with
+from sottovoce.formats.subtitles import ends_with
 from sottovoce.options.live import LiveDecodingOptions, LiveOptions
 from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.options.transcribe import TranscribeOptions

@@ -19,8 +19,7 @@ from starlette.responses import Response
 from starlette.websockets import WebSocket
 
 from sottovoce.errors import OptionError, TranslationError
-from sottovoce.formats.document import Json
-from sottovoce.formats.event_lines import event_document
+from sottovoce.formats.document import Json, event_document
 from sottovoce.options.live import LiveOptions
 from sottovoce.options.requests import LIVE_REQUEST, MODEL
 from sottovoce.options.schema import changed

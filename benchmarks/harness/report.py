@@ -1,7 +1,10 @@
-"""Markdown tables, row by row as they come, and the JSON line that ends a benchmark."""
+"""What every benchmark has: arguments, a log that a later run goes on with, Markdown tables, and the JSON
+line at its end.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 import platform
 import subprocess
@@ -12,6 +15,37 @@ from typing import Any
 import torch
 
 from sottovoce.evaluation.wer import Comparison
+
+
+def benchmark_parser(doc: str | None) -> argparse.ArgumentParser:
+    """A parser whose help is the docstring of the benchmark, as it is written."""
+    raw = argparse.RawDescriptionHelpFormatter
+    return argparse.ArgumentParser(description=(doc or "").replace("%", "%%"), formatter_class=raw)
+
+
+def add_shared(parser: argparse.ArgumentParser) -> None:
+    """The folder of the recordings."""
+    parser.add_argument("shared", type=Path, help="folder that holds data/manifest.jsonl")
+
+
+def add_part(parser: argparse.ArgumentParser, default: str = "test") -> None:
+    """Which clips: those that choose settings, or those that report (`harness.clips`)."""
+    told = f"dev: clips that choose settings; test: clips that report [{default}]"
+    parser.add_argument("--part", choices=("dev", "test"), default=default, help=told)
+
+
+def read_rows(path: Path | None) -> list[dict[str, Any]]:
+    """The rows of a log; none where there is no file, or no log is kept (None)."""
+    if path is None or not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+
+
+def add_row(path: Path | None, row: Mapping[str, Any]) -> None:
+    """Add a row to a log, if one is kept."""
+    if path is not None:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
 def show_heads(*heads: object) -> None:

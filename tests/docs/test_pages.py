@@ -1,0 +1,227 @@
+"""What the pages show and name is there: examples run, links lead somewhere, commands know their options."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from benchmarks.__main__ import benchmarks
+from sottovoce.cli.main import cli
+from tests.docs.command_tables import PAGES as TABLED
+from tests.docs.command_tables import rewritten
+from tests.fresh_process import run_code
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "sottovoce"
+NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "recipes").rglob("*.md")),
+    *(ROOT / name for name in ("llms.txt", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md")),
+]
+DISTRIBUTIONS = {"rapidocr_onnxruntime": "rapidocr-onnxruntime", "PIL": "pillow"}
+"""Names of packages in an index, where they differ."""
+FENCE = re.compile(r"^```(\w*)(?: needs=)?([\w,]*)(?: .*)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+"""Blocks: their language, packages that they need and the project does not, and their text."""
+TEST = re.compile(r'^\[yes\]\(\.\./(?P<file>tests/[\w/]+\.py) "(?P<test>test_\w+)"\)$')
+REPOSITORY = "https://github.com/sottovoce/sottovoce"
+
+
+def text(path: str | Path) -> str:
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+def blocks() -> Iterator[tuple[str, re.Match[str]]]:
+    for page in PAGES:
+        for number, match in enumerate(FENCE.finditer(text(page))):
+            yield f"{page.name}-{number}", match
+
+
+def python_blocks() -> Iterator[object]:
+    for name, match in blocks():
+        if match[1] == "python":
+            needs = [name for name in match[2].split(",") if name and not find_spec(name)]
+            skip = pytest.mark.skipif(bool(needs), reason=f"{', '.join(needs)}: not installed")
+            yield pytest.param(match[3], id=name, marks=skip)
+
+
+def commands() -> Iterator[object]:
+    for name, match in blocks():
+        for line in match[3].replace("\\\n", " ").splitlines():
+            if line.startswith("sottovoce "):
+                yield pytest.param(line, id=f"{name}: {line[:60]}")
+
+
+def rows(page: str) -> list[list[str]]:
+    """Cells of the rows of a page's tables, with heads."""
+    lines = [line for line in text(f"docs/{page}").splitlines() if line.startswith("|")]
+    found = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    return [row for row in found if "---" not in row[0]]
+
+
+def names_of(path: Path) -> set[str]:
+    """Names of functions and classes anywhere in a file, and of what it assigns at its top."""
+    tree = ast.parse(text(path))
+    kinds = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    found = {node.name for node in ast.walk(tree) if isinstance(node, kinds)}
+    for node in tree.body:
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        targets = [node.target] if isinstance(node, ast.AnnAssign) else targets
+        found |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", [*python_blocks()])
+def test_python_examples_run(code: str, tmp_path: Path) -> None:
+    assert run_code(code, ROOT, tmp_path / "said") == 0, (tmp_path / "said").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs_and_keeps_nothing_printed(notebook: Path, tmp_path: Path) -> None:
+    cells: list[dict[str, Any]] = json.loads(text(notebook))["cells"]
+    sources = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert [cell for cell in sources if cell["outputs"] or cell["execution_count"] is not None] == []
+    code = "\n".join("".join(cell["source"]) for cell in sources)
+    assert run_code(code, notebook.parent, tmp_path / "said") == 0, (tmp_path / "said").read_text()
+
+
+def test_what_examples_need_is_installed_by_make_test() -> None:
+    """Else they would skip wherever nobody happens to have it."""
+    needed = {name for _, match in blocks() for name in match[2].split(",") if name}
+    installed = re.findall(r"[\w-]+(?=[=>]=)", text("Makefile") + text("pyproject.toml"))
+    assert needed
+    assert {DISTRIBUTIONS.get(name, name) for name in needed} <= {name.lower() for name in installed}
+
+
+@pytest.mark.parametrize("line", [*commands()])
+def test_commands_are_understood(line: str) -> None:
+    words = shlex.split(line, comments=True)[1:]
+    for stop in ("|", ">", "<"):
+        words = words[: words.index(stop)] if stop in words else words
+    command: click.Command = cli
+    context = click.Context(cli, info_name="sottovoce", **cli.context_settings)
+    while isinstance(command, click.Group):
+        name = words.pop(0)
+        found = command.get_command(context, name)
+        assert found is not None, f"no command {name}"
+        command = found
+        context = click.Context(command, parent=context, info_name=name)
+    command.make_parser(context).parse_args(words)
+
+
+def test_every_benchmark_that_a_page_names_is_there() -> None:
+    """Those of the past are named by their commit."""
+    named = re.findall(r"python -m benchmarks\s+([a-z]+)\s+([a-z_]+)", "\n".join(map(text, PAGES)))
+    assert len(named) > 20
+    assert [(room, name) for room, name in named if name not in benchmarks(room)] == []
+
+
+@pytest.mark.parametrize(("page", "marks", "made"), TABLED)
+def test_the_tables_of_options_are_true(page: Path, marks: Any, made: Any) -> None:
+    assert text(page) == rewritten(text(page), marks, made), (
+        "bring it up to date: python -m tests.docs.command_tables"
+    )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", FENCE.sub("", text(page)))
+    local = [target for target in targets if "://" not in target]
+    assert [target for target in local if not (page.parent / target).exists()] == []
+
+
+def test_a_task_of_a_newcomer_begins_where_it_says() -> None:
+    tasks = [row for row in rows("architecture.md") if len(row) == 3 and row[0].endswith("?")]
+    assert len(tasks) > 5
+    for question, file, name in tasks:
+        path = ROOT / file.strip("`")
+        assert path.exists(), f"{question} {file} is not there"
+        assert name.strip("`") in names_of(path), f"{question} {file} has no {name}"
+
+
+def test_a_term_of_the_glossary_is_in_the_code() -> None:
+    paths = list(SOURCE.rglob("*.py"))
+    source, files = "\n".join(map(text, paths)), {path.name for path in paths}
+    terms = [row for row in rows("glossary.md") if len(row) == 4 and row[0] != "term"]
+    assert terms
+    for term, meaning, place, _ in terms:
+        name = place.strip("`")
+        assert meaning, term
+        if name.endswith(".py"):
+            assert Path(name).name in files, f"{term}: there is no {name}"
+        elif name != "–":
+            assert re.search(rf"\b{re.escape(name)}\b", source), f"{term}: the code has no {name}"
+
+
+def test_what_is_ours_beside_other_projects_has_its_test() -> None:
+    table = [[cell.strip() for cell in row] for row in rows("compared.md")[1:]]
+    assert len(table) > 20
+    assert {len(row) for row in table} == {7}
+    assert all(all(row) for row in table)
+    assert len({row[0] for row in table}) == len(table)
+    for row in table:
+        if row[-1] != "–":
+            found = TEST.match(row[-1])
+            assert found is not None, f'{row[0]}: expected [yes](../tests/file.py "test"), got {row[-1]}'
+            assert found["test"] in names_of(ROOT / found["file"]), f"{row[0]}: no {found['test']}"
+
+
+@pytest.mark.slow
+def test_the_site_is_built_and_every_link_leads_somewhere(tmp_path: Path) -> None:
+    pytest.importorskip("material", reason="the extra docs is not installed")
+    pytest.importorskip("mkdocstrings", reason="the extra docs is not installed")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "load_model" in (tmp_path / "site" / "reference" / "index.html").read_text(encoding="utf-8")
+
+
+def test_every_page_is_in_the_menu() -> None:
+    menu = text("mkdocs.yml").partition("\nnav:")[2]
+    pages = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
+    assert set(re.findall(r"[\w/-]+\.md", menu)) == pages
+
+
+def test_there_is_one_address_version_and_licence() -> None:
+    files = ("pyproject.toml", "mkdocs.yml", "CITATION.cff", "CONTRIBUTING.md")
+    for name in files:
+        assert set(re.findall(r"https://github\.com/[\w-]+/[\w-]+", text(name))) == {REPOSITORY}, name
+    citation: dict[str, Any] = yaml.safe_load(text("CITATION.cff"))
+    assert f'version = "{citation["version"]}"' in text("pyproject.toml")
+    assert citation["license"] in text("pyproject.toml")
+
+
+def test_every_version_of_python_is_tested() -> None:
+    told = set(re.findall(r"Python :: (3\.\d+)", text("pyproject.toml")))
+    matrix = yaml.safe_load(text(".github/workflows/test.yml"))["jobs"]["test"]["strategy"]["matrix"]
+    assert told == set(matrix["python"])
+
+
+def test_workflows_run_what_is_there() -> None:
+    paths = sorted((ROOT / ".github/workflows").glob("*.yml"))
+    assert paths
+    for path in paths:
+        jobs: dict[str, Any] = yaml.safe_load(text(path))["jobs"]
+        lines = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
+        targets = {word for line in lines for word in re.findall(r"^make (\S+)", line)}
+        assert targets <= set(re.findall(r"^([\w-]+):", text("Makefile"), re.MULTILINE))
+        for line in lines:
+            for command in re.findall(r"sottovoce (\w+)", line):
+                assert command in cli.commands or cli.get_command(None, command)  # type: ignore[arg-type]
