@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -41,9 +42,7 @@ def watched(*sessions: Waiting, seconds: float, every_s: float = 1.0) -> list[in
     held = {}
     for number, one in enumerate(sessions):
         behind = lambda one=one: one.behind_s + one.more_s  # noqa: E731
-        held[number] = watch.placed(
-            cast(SessionHandle, one), behind, lambda number=number: sent.append(number)
-        )  # type: ignore[misc]
+        held[number] = watch.placed(cast(SessionHandle, one), behind, partial(sent.append, number))
         held[number].__enter__()
     while now <= seconds:
         n_before = len(sent)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import TypeVar, cast
 
@@ -106,18 +106,18 @@ class Services(Collector):
         for name, (meaning, value) in now.items():
             yield GaugeMetricFamily(f"sottovoce_{name}", meaning, value)
         if self.jobs is not None:
-            counts = {(status,): self.jobs.count(status) for status in JOB_STATES}
+            counts = [((status,), self.jobs.count(status)) for status in JOB_STATES]
             yield gauges("jobs_here", "Jobs by what they are at.", ("status",), counts)
             yield GaugeMetricFamily(
                 "sottovoce_job_bytes", "Of jobs' recordings and results.", self.jobs.n_bytes
             )
-        engines = dict(engines_of(self.registry))
-        busy = {place: state.busy for place, state in engines.items()}
+        engines = engines_of(self.registry)
+        busy = [(place, state.busy) for place, state in engines]
         yield gauges("engine_busy", "The part of the time that an engine is at work.", ENGINE_LABELS, busy)
-        updates = {place: state.n_live for place, state in engines.items()}
+        updates = [(place, state.n_live) for place, state in engines]
         meaning = "Updates of live sessions under way in an engine."
         yield gauges("engine_updates", meaning, ENGINE_LABELS, updates)
-        forecasts = {(name,): one.forecast.part for name, one in self.registry.running.items()}
+        forecasts = [((name,), one.forecast.part) for name, one in self.registry.running.items()]
         meaning = "The part of the engines' time that live sessions take if all speak."
         yield gauges("load_forecast", meaning, ENGINE_LABELS[:1], forecasts)
 
@@ -308,11 +308,11 @@ class Services(Collector):
 
 
 def gauges(
-    name: str, meaning: str, labels: Sequence[str], values: Mapping[tuple[str, ...], float]
+    name: str, meaning: str, labels: Sequence[str], values: Iterable[tuple[Sequence[str], float]]
 ) -> GaugeMetricFamily:
     """Make a gauge with a value for each tuple of labels."""
     family = GaugeMetricFamily(f"sottovoce_{name}", meaning, labels=labels)
-    for place, value in values.items():
+    for place, value in values:
         family.add_metric(place, value)
     return family
 

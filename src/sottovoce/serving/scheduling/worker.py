@@ -27,7 +27,6 @@ from sottovoce.engine.update_interval import UpdateIntervalController
 from sottovoce.serving.parsing.faults import INTERNAL, fault_of, leaving
 
 logger = logging.getLogger(__name__)
-Result = TypeVar("Result")
 
 THREADS = torch.get_num_threads()
 """PyTorch's for an operation, before any engine has set its own: what a thread sets is also what new threads
@@ -173,7 +172,7 @@ class EngineThread:
                 job.on_work(worked_s / len(live))
         return served, took_s
 
-    def _call(self, do: Callable[[], Result]) -> Result | None:
+    def _call(self, do: Callable[[], T]) -> T | None:
         """Call the engine; where it fails itself, all that is under way ends with that."""
         assert self._engine is not None
         try:
