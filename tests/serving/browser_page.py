@@ -260,6 +260,7 @@ def test_a_key_is_asked_for_where_one_is_needed(microphone: Path) -> None:
         assert page.inner_text("#now .words").startswith("word")
         page.click("#toggle")
         state(page, "ended")
+        page.set_viewport_size(WIDE)
         assert downloaded(page, "txt").startswith("word")
         assert [fault for fault in faults if "401" not in fault and "WebSocket" not in fault] == []
 

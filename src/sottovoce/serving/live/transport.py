@@ -131,7 +131,10 @@ class WebSocketTransport:
             if self._socket.application_state == WebSocketState.CONNECTING:
                 await deny(self._socket, fault)
             else:
-                await close_with(self._socket, fault, document)
+                await self._socket.send_text(json_text(document))
+                code = TRY_AGAIN if fault.retry_s is not None else FAILED if fault.status >= 500 else REFUSED
+                reason = fault.message.encode()[:MAX_REASON_BYTES].decode("utf-8", "ignore")
+                await self._socket.close(code, reason)
         except (WebSocketDisconnect, RuntimeError, OSError) as error:
             raise GoneError from error
 
@@ -155,18 +158,7 @@ def error_answer(connection: HTTPConnection, fault: ApiError) -> JSONResponse:
     return JSONResponse(body, status_code=fault.status, headers=headers)
 
 
-async def close_with(socket: WebSocket, fault: ApiError, document: dict[str, Json]) -> None:
-    """Send an error and close: 1013 where a retry may succeed, 1011 for an error of the server, else 1008."""
-    await socket.send_text(json_text(document))
-    code = TRY_AGAIN if fault.retry_s is not None else FAILED if fault.status >= 500 else REFUSED
-    await socket.close(code, reason_of(fault.message))
-
-
 def own_error(fault: ApiError) -> dict[str, Json]:
     """Render a fault as a message of the server's own protocol, and of OpenAI's, with when to come again."""
     again: dict[str, Json] = {} if fault.retry_s is None else {"retry_after": fault.retry_after}
     return {"type": "error", "error": {**fault.details, **again}}
-
-
-def reason_of(message: str) -> str:
-    return message.encode()[:MAX_REASON_BYTES].decode("utf-8", "ignore")

@@ -88,17 +88,12 @@ def speaker_segment(segment: Segment) -> dict[str, Json]:
 
 def streamed_segment(segment: Segment, request: FileRequest) -> dict[str, Json]:
     """Render the event of a segment: with its language, and with its words as the live protocol has them."""
-    is_diarized = request.response_format == "diarized_json"
-    event = speaker_segment(segment) if is_diarized else segment_event(segment)
+    event = speaker_segment(segment)
+    if request.response_format != "diarized_json":
+        del event["speaker"]
     event["language"] = segment.language
     if request.words:
         event["words"] = [live_word(word) for word in segment.words or ()]
-    return event
-
-
-def segment_event(segment: Segment) -> dict[str, Json]:
-    event = speaker_segment(segment)
-    del event["speaker"]
     return event
 
 
