@@ -11,7 +11,6 @@ from starlette.responses import Response
 
 from sottovoce.errors import MissingExtraError, OptionError
 from sottovoce.formats.base import as_bytes, info_of, pieces_of
-from sottovoce.formats.base import pieces_of as body_pieces
 from sottovoce.formats.files import parse_transcript
 from sottovoce.formats.writers import FORMATS, OF_SPEAKERS, writer_for
 from sottovoce.offline.regroup import parse_rules, regrouped
@@ -21,6 +20,7 @@ from sottovoce.serving.parsing.faults import ApiError, fault_of, wrong
 from sottovoce.serving.parsing.forms import read_field
 from sottovoce.serving.parsing.values import note_ignored, one_of, read_text
 from sottovoce.serving.recordings.decode_pool import Slices
+from sottovoce.serving.recordings.uploads import pieces_of as body_pieces
 from sottovoce.serving.services import services_of
 from sottovoce.types import Transcript
 

@@ -180,6 +180,15 @@ async def received_body(
         yield Fields([]), UploadedFile(upload, digest.hexdigest())
 
 
+async def pieces_of(request: Request) -> AsyncIterator[bytes]:
+    """Yield the body of a request, within the limits of an upload. Raises: ApiError."""
+    try:
+        async for piece in limited(request, services_of(request).settings.limits, lambda n_bytes: None):
+            yield piece
+    except _Refused as refused:
+        raise refused.error from None
+
+
 async def limited(
     request: Request, limits: ServerLimits, take: Callable[[int], None]
 ) -> AsyncGenerator[bytes, None]:
