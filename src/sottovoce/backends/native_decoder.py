@@ -74,9 +74,9 @@ class NativeDecoder:
         self._decoder = kernels.Decoder(*sizes)
         for layer in range(dims.n_text_layer):
             self._set_layer(layer, tensors)
-        self._set_table(-1, 0, _floats(tensors["decoder.token_embedding.weight"]), None)
+        self._set_table(-1, 0, floats(tensors["decoder.token_embedding.weight"]), None)
         self._set_norm(-1, 0, tensors, "decoder.ln")
-        positions = _floats(tensors["decoder.positional_embedding"])
+        positions = floats(tensors["decoder.positional_embedding"])
         self._decoder.set_positions(positions.data_ptr())
 
     def _set_layer(self, layer: int, tensors: Mapping[str, Tensor]) -> None:
@@ -90,10 +90,10 @@ class NativeDecoder:
                 tensors.get(f"{name}.{part}.{one}.bias", torch.zeros(self.dims.n_text_state))
                 for one in projections
             ]
-            self._set_table(layer, which, _floats(torch.cat(weights)), _floats(torch.cat(biases)))
+            self._set_table(layer, which, floats(torch.cat(weights)), floats(torch.cat(biases)))
         for part, which in ATTENTION_TABLES:
             weight, bias = tensors[f"{name}.{part}.weight"], tensors[f"{name}.{part}.bias"]
-            self._set_table(layer, which, _floats(weight), _floats(bias))
+            self._set_table(layer, which, floats(weight), floats(bias))
         for part, which in NORMS:
             self._set_norm(layer, which, tensors, f"{name}.{part}")
 
@@ -103,7 +103,7 @@ class NativeDecoder:
         self._decoder.set_table(layer, which, weight.data_ptr(), address, (n_out, n_in))
 
     def _set_norm(self, layer: int, which: int, tensors: Mapping[str, Tensor], name: str) -> None:
-        weight, bias = _floats(tensors[f"{name}.weight"]), _floats(tensors[f"{name}.bias"])
+        weight, bias = floats(tensors[f"{name}.weight"]), floats(tensors[f"{name}.bias"])
         self._decoder.set_norm(layer, which, weight.data_ptr(), bias.data_ptr())
 
     def windows(self, encoded: EncoderOutput) -> list[WindowKv]:
@@ -137,7 +137,7 @@ class NativeDecoder:
             keys, values = (torch.zeros(n_rows, *shape, dtype=torch.bfloat16) for shape in shapes)
             layers.append((keys, values))
         for row in range(n_rows):
-            of_row = _floats(states[row])
+            of_row = floats(states[row])
             keys_at, values_at = ([pair[which][row].data_ptr() for pair in layers] for which in (0, 1))
             self._decoder.cross_keys_values(of_row.data_ptr(), n_frames, keys_at, values_at, n_threads())
         return layers
@@ -241,5 +241,5 @@ def _bias(row_input: RowInput) -> Tensor | None:
     return row_input.window.log_weights if row_input.bias is None else row_input.bias
 
 
-def _floats(tensor: Tensor) -> Tensor:
+def floats(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", torch.float32).contiguous()

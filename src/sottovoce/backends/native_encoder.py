@@ -26,6 +26,7 @@ from sottovoce.backends.encoder_updates import (
     update_of,
 )
 from sottovoce.backends.kernels import WIDEST_HEAD
+from sottovoce.backends.native_decoder import floats
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.dims import ModelDims, default_encoder_mode, upper_half_heads
 from sottovoce.models.incremental_encoder import EncoderUpdate
@@ -165,10 +166,10 @@ class NativeWindows:
         for layer in range(dims.n_audio_layer):
             self._set_layer(layer, tensors, chosen)
         for which, n_in in enumerate((dims.n_mels, dims.n_audio_state)):
-            weight, bias = (_floats(tensors[f"encoder.conv{which + 1}.{of}"]) for of in ("weight", "bias"))
+            weight, bias = (floats(tensors[f"encoder.conv{which + 1}.{of}"]) for of in ("weight", "bias"))
             self._encoder.set_convolution(which, weight.data_ptr(), bias.data_ptr(), n_in)
         self._set_norm(-1, 0, tensors, "encoder.ln_post")
-        positions = _floats(tensors["encoder.positional_embedding"])
+        positions = floats(tensors["encoder.positional_embedding"])
         self._encoder.set_positions(positions.data_ptr())
         padding = _frame_of_padding(tensors)
         self._encoder.set_padding(padding.data_ptr())
@@ -176,7 +177,7 @@ class NativeWindows:
     def _set_layer(self, layer: int, tensors: Mapping[str, Tensor], in_bytes: Collection[str]) -> None:
         block = f"encoder.blocks.{layer}"
         for which, (parts, name) in enumerate(LAYERS):
-            weights = [_floats(tensors[f"{block}.{part}.weight"]) for part in parts]
+            weights = [floats(tensors[f"{block}.{part}.weight"]) for part in parts]
             weight = torch.cat(weights)
             bias = torch.cat([self._bias(tensors, f"{block}.{part}", len(weights[0])) for part in parts])
             shape = (weight.shape[0], weight.shape[1])
@@ -189,15 +190,15 @@ class NativeWindows:
     @staticmethod
     def _bias(tensors: Mapping[str, Tensor], name: str, n_out: int) -> Tensor:
         bias = tensors.get(f"{name}.bias")
-        return torch.zeros(n_out) if bias is None else _floats(bias)
+        return torch.zeros(n_out) if bias is None else floats(bias)
 
     def _set_norm(self, layer: int, which: int, tensors: Mapping[str, Tensor], name: str) -> None:
-        weight, bias = (_floats(tensors[f"{name}.{of}"]) for of in ("weight", "bias"))
+        weight, bias = (floats(tensors[f"{name}.{of}"]) for of in ("weight", "bias"))
         self._encoder.set_norm(layer, which, weight.data_ptr(), bias.data_ptr())
 
     def __call__(self, mel: Tensor) -> Tensor:
         """Encode (B, n_mels, n_mel_frames), an even number, to states (B, n_mel_frames / 2, d) float32."""
-        rows = _floats(mel)
+        rows = floats(mel)
         n_columns = rows.shape[2]
         states = torch.empty(len(rows), n_columns // 2, self.dims.n_audio_state)
         self._encoder.encode(
@@ -211,7 +212,7 @@ class NativeWindows:
 
     def update(self, updates: Sequence[EncoderUpdate[WindowFrames]]) -> list[WindowFrames]:
         """Compute the frames of several windows; return each window's, those before and after included."""
-        mels = [_floats(update.mel) for update in updates]
+        mels = [floats(update.mel) for update in updates]
         made = [self._room(update) for update in updates]
         windows = [_window(update, mel, own) for update, mel, own in zip(updates, mels, made, strict=True)]
         self._encoder.encode(windows, n_threads())
@@ -271,13 +272,15 @@ def _window(update: EncoderUpdate[WindowFrames], mel: Tensor, own: WindowFrames)
 
 def _frame_of_padding(tensors: Mapping[str, Tensor]) -> Tensor:
     """Output (d,) of the convolutions for padding far from any audio."""
-    first, bias = (_floats(tensors[f"encoder.conv{which}.bias"]) for which in (1, 2))
-    table = _floats(tensors["encoder.conv2.weight"]).sum(2)
+    first, bias = (floats(tensors[f"encoder.conv{which}.bias"]) for which in (1, 2))
+    table = floats(tensors["encoder.conv2.weight"]).sum(2)
     return gelu(table @ gelu(first) + bias).contiguous()
 
 
-def _floats(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("cpu", torch.float32).contiguous()
+class NativeEncoderState(CachedWindow[WindowFrames]):
+    """`EncoderState` of the kernels."""
+
+    __slots__ = ()
 
 
 class NativeEncoder:
@@ -299,31 +302,14 @@ class NativeEncoder:
 
     def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
         check_windows(windows, self.dims, self.name)
-        return encode_windows(self._windows, windows, self.dtype)
-
-
-class NativeEncoderState(CachedWindow[WindowFrames]):
-    """`EncoderState` of the kernels."""
-
-    __slots__ = ()
-
-
-def encode_windows(
-    encoder: NativeWindows, windows: Sequence[IncrementalWindow], dtype: torch.dtype
-) -> list[IncrementalResult]:
-    """Encode windows in one call; see `Backend.encode_incremental`. dtype: of the states.
-
-    Raises: OptionError for a state of another backend.
-    """
-    states = [state_of(window, NativeEncoderState) for window in windows]
-    plans = [
-        plan_update(window, None if state is None else state.cache, encoder.dims.n_audio_ctx)
-        for window, state in zip(windows, states, strict=True)
-    ]
-    cpu = torch.device("cpu")
-    updates = [update_of(*each, cpu) for each in zip(windows, states, plans, strict=True)]
-    made = zip(plans, updates, encoder.update(updates), strict=True)
-    return [_result(plan, update, frames, dtype) for plan, update, frames in made]
+        states = [state_of(window, NativeEncoderState) for window in windows]
+        plans = [
+            plan_update(window, None if state is None else state.cache, self.dims.n_audio_ctx)
+            for window, state in zip(windows, states, strict=True)
+        ]
+        updates = [update_of(*each, self.device) for each in zip(windows, states, plans, strict=True)]
+        made = zip(plans, updates, self._windows.update(updates), strict=True)
+        return [_result(plan, update, frames, self.dtype) for plan, update, frames in made]
 
 
 def _result(
