@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 
 from sottovoce.decoding.alignment import (
+    RunningStatistics,
     alignment_matrix,
     cut_frames,
     dtw,
     median_filter,
+    normalize_over_tokens,
 )
 
 
@@ -97,6 +99,17 @@ def test_median_filter_equals_sorting(width: int) -> None:
 def test_cutting_frames_is_softmax_over_fewer() -> None:
     logits = torch.randn(2, 5, 30)
     assert torch.allclose(cut_frames(logits.softmax(-1), 12), logits[..., :12].softmax(-1), atol=1e-6)
+
+
+def test_running_statistics_equal_those_of_the_whole_history() -> None:
+    attention = torch.rand(2, 3, 25, 17)  # (R, heads, tokens, frames)
+    running = RunningStatistics.of(attention[:, :, :4])
+    for token in range(4, 25):
+        running = running.updated(attention[:, :, token : token + 1])
+    whole = normalize_over_tokens(attention)
+    assert torch.allclose(running.normalize(attention[:, :, -1:]), whole[:, :, -1:], atol=1e-4)
+    swapped = running.select(torch.tensor([1, 0]))
+    assert torch.equal(swapped.mean[0], running.mean[1])
 
 
 def test_attention_that_never_changes_gives_numbers() -> None:

@@ -1,4 +1,4 @@
-"""The frame that a token attends to, the frontier rule, loops, and the reader's endings."""
+"""The running attention statistics, the frontier rule, loops, and the reader's endings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ import pytest
 import torch
 
 from sottovoce.audio.mel import log_mel, window_features
-from sottovoce.streaming.alignatt import AlignAttDecoder, AlignAttRequest, LiveVocabulary, attended_frames
+from sottovoce.decoding.alignment import median_filter
+from sottovoce.streaming.alignatt import (
+    SPREAD_FLOOR,
+    AlignAttDecoder,
+    AlignAttRequest,
+    AttentionTracker,
+    LiveVocabulary,
+)
 from sottovoce.streaming.hypothesis import (
     AlignAttHypothesis,
     BeamPath,
@@ -28,27 +35,88 @@ PREFIX = DecoderPrefix(SOT, 0, 0)
 VOCABULARY = LiveVocabulary.of(TOKENIZER, TOKENIZER.n_vocab, torch.device("cpu"))
 
 
-def test_a_token_is_where_the_mean_over_heads_is_highest() -> None:
-    generator = torch.Generator().manual_seed(0)
-    attention = torch.rand(3, 4, 50, generator=generator)
-    attention[:, :, 40:] = 2.0  # behind the audio
-    attention[:, 2, 10:20] = 1.5
-    attention[:, 2, 30] = 1.9  # a single frame, which the filter takes out
-    frames = attended_frames([attention], [40])
-    assert frames.shape == (4,)
-    assert 10 <= int(frames[2]) < 20
-    for n_frames in (1, 2, 40):
-        assert int(attended_frames([attention], [n_frames]).max()) < n_frames
+def reference_frontier(rows: torch.Tensor) -> torch.Tensor:
+    """The definition: z-score over all tokens, median filter over frames, mean over heads, argmax."""
+    deviation, mean = torch.std_mean(rows.double(), dim=2, keepdim=True, unbiased=False)
+    scores = median_filter((rows.double() - mean) / (deviation + SPREAD_FLOOR / rows.shape[-1]))
+    return scores.mean(dim=1)[:, -1].argmax(dim=-1)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_rows_of_any_length_are_followed_as_alone(seed: int) -> None:
-    rng = random.Random(seed)
+def random_attention(seed: int, n_rows: int, n_tokens: int, n_frames: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
-    lengths = [rng.randint(4, 70) for _ in range(4)]
-    rows = [torch.rand(3, rng.randint(1, 3), n + rng.randint(0, 5), generator=generator) for n in lengths]
-    alone = [attended_frames([row], [n]) for row, n in zip(rows, lengths, strict=True)]
-    assert torch.equal(attended_frames(rows, lengths), torch.cat(alone))
+    return torch.randn(n_rows, 3, n_tokens, n_frames, generator=generator).mul(2).softmax(dim=-1)
+
+
+def whole(rows: torch.Tensor, n_frames: int) -> AttentionTracker:
+    """Of rows that come together, each with all its tokens."""
+    tracker = AttentionTracker()
+    for row in rows:
+        tracker.admit(n_frames, row)
+    return tracker
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_running_statistics_equal_the_whole_history(seed: int) -> None:
+    rows = random_attention(seed, 2, 40, 90)
+    tracker = whole(rows[:, :, :5], 80)
+    for t in range(5, 40):
+        tracker.extend(range(2), list(rows[:, :, t : t + 1]))
+        expected = reference_frontier(rows[:, :, : t + 1, :80])
+        assert tracker.frontier().tolist() == expected.tolist()
+
+
+def test_rows_follow_their_beam() -> None:
+    rows = random_attention(9, 3, 12, 60)
+    order = [2, 2, 0]
+    tracker = whole(rows[:, :, :6], 60)
+    tracker.select(order)
+    for t in range(6, 12):
+        tracker.extend(range(3), list(rows[:, :, t : t + 1]))
+    moved = torch.cat([rows[order, :, :6], rows[:, :, 6:]], dim=2)
+    assert tracker.frontier().tolist() == reference_frontier(moved).tolist()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_of_any_length_and_age_are_tracked_as_alone(seed: int) -> None:
+    """What lies behind a shorter row's audio changes neither its statistics nor its frontier, nor does it
+    matter when a row comes and which others go on."""
+    rng = random.Random(seed)
+    lengths = [40, 70, 25]
+    histories = [random_attention(seed + 100 * i, 1, 12, 70)[0] for i in range(3)]
+    tracker, read = AttentionTracker(), [0, 0, 0]
+    for row, history in enumerate(histories):
+        read[row] = rng.randint(1, 4)
+        tracker.admit(lengths[row], history[:, : read[row], : 70 if row else 45])
+        going_on = [i for i in range(row + 1) if rng.random() < 0.7] or [row]
+        tracker.extend(going_on, [histories[i][:, read[i] : read[i] + 1] for i in going_on])
+        for i in going_on:
+            read[i] += 1
+    expected = [
+        int(reference_frontier(history[None, :, :n, :length])[0])
+        for history, n, length in zip(histories, read, lengths, strict=True)
+        if n > 1
+    ]
+    several = [i for i in range(3) if read[i] > 1]
+    assert tracker.frontier(several).tolist() == expected
+    tracker.select([2, 0])
+    assert tracker.frontier([1]).tolist() == tracker.frontier()[1:].tolist()
+    tracker.select([])
+    assert tracker.n_rows == 0
+
+
+def test_state_does_not_grow_with_tokens() -> None:
+    tracker = whole(random_attention(0, 1, 1, 50), 50)
+    for t in range(30):
+        tracker.extend([0], list(random_attention(t, 1, 1, 50)))
+    statistics = tracker._statistics
+    assert statistics is not None
+    assert statistics.mean.shape == statistics.squares.shape == (1, 3, 50)
+    assert tracker._last.shape == (1, 3, 1, 50)
+
+
+def test_short_audio_has_a_frontier_too() -> None:
+    tracker = whole(random_attention(1, 1, 1, 2), 2)
+    assert int(tracker.frontier()[0]) in (0, 1)
 
 
 def encoded(words: list[str]) -> EncoderOutput:

@@ -3,7 +3,7 @@
 The recipe: cut to the frames of the audio, softmax, z-score over tokens, median filter over frames, mean
 over heads, then dynamic time warping. To time the words of a text, the decoder reads it again; all
 segments of a window are aligned in one pass, and several windows together. Source: openai-whisper
-20250625, timing.py.
+20250625, timing.py. Streaming uses the same steps with running statistics instead of the whole history.
 """
 
 from __future__ import annotations
@@ -84,6 +84,56 @@ def alignment_matrix(attention: Tensor, n_frames: int) -> Tensor:
     """
     weights = normalize_over_tokens(cut_frames(attention, n_frames))
     return mean_over_heads(median_filter(weights))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunningStatistics:
+    """Mean and variance over tokens that come one by one, for the z-score of `normalize_over_tokens`.
+
+    n_tokens: (..., 1), number of tokens. mean, squares: (..., n_frames), their mean and sum of squared
+    deviations. Source: Chan, Golub, LeVeque 1979 (pairwise update).
+    """
+
+    n_tokens: Tensor
+    mean: Tensor
+    squares: Tensor
+
+    @classmethod
+    def of(cls, attention: Tensor, counted: Tensor | None = None) -> RunningStatistics:
+        """Compute the statistics of tokens (..., n_tokens, n_frames).
+
+        counted: (..., n_tokens), 1 for tokens and 0 for padding, at least one of them 1; None: all 1.
+        """
+        if counted is None:
+            counted = attention.new_ones(attention.shape[-2:-1])
+        weight = counted.unsqueeze(-1)
+        n_tokens = weight.sum(dim=-2)
+        mean = (attention * weight).sum(dim=-2) / n_tokens
+        return cls(n_tokens, mean, ((attention - mean.unsqueeze(-2)).square() * weight).sum(dim=-2))
+
+    def updated(self, attention: Tensor, counted: Tensor | None = None) -> RunningStatistics:
+        """Return the statistics with more tokens (..., n_new, n_frames); counted: as in `of`."""
+        new = RunningStatistics.of(attention, counted)
+        total = self.n_tokens + new.n_tokens
+        delta = new.mean - self.mean
+        return RunningStatistics(
+            total,
+            self.mean + delta * (new.n_tokens / total),
+            self.squares + new.squares + delta.square() * (self.n_tokens * new.n_tokens / total),
+        )
+
+    def select(self, rows: Tensor) -> RunningStatistics:
+        """Return the statistics of `rows` (R',) of the first dimension, when beams are reordered."""
+        n_tokens = self.n_tokens[rows] if self.n_tokens.ndim == self.mean.ndim else self.n_tokens
+        return RunningStatistics(n_tokens, self.mean[rows], self.squares[rows])
+
+    def normalize(self, attention: Tensor, *, floor: Tensor | float = 0.0) -> Tensor:
+        """Compute the z-score of tokens (..., n, n_frames) against all tokens so far.
+
+        floor: added to the standard deviation, a number or a tensor that broadcasts to (..., n_frames).
+        """
+        std = ((self.squares / self.n_tokens).sqrt() + floor).clamp_min(_TINY)
+        return (attention - self.mean.unsqueeze(-2)) / std.unsqueeze(-2)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

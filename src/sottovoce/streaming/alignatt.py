@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sottovoce.backends.base import Backend, RowPrefix
-from sottovoce.decoding.alignment import median_filter
+from sottovoce.decoding.alignment import RunningStatistics, mean_over_heads, median_filter
 from sottovoce.decoding.filters import FORBIDDEN, suppressed_tokens
 from sottovoce.decoding.search import FusedRowScores, Fusion
 from sottovoce.options.decoding import NON_SPEECH
@@ -35,6 +35,140 @@ from sottovoce.streaming.hypothesis import (
 )
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import EncoderOutput
+
+SPREAD_FLOOR = 0.1
+"""Added to the standard deviation of a frame's attention, as a fraction of uniform attention. Where all
+tokens but one attend elsewhere, every frame in the foot of that one's peak has the same z-score: the floor
+lets the peak win."""
+
+
+class AttentionTracker:
+    """Find the frame that each row attends to most (the frontier), from running statistics of attention.
+
+    As for word times, each head's attention is normalised over the tokens (mean 0, variance 1 at every
+    frame), median-filtered over the frames, and averaged over the heads. Only the newest token's row is
+    needed, so statistics are kept instead of the rows: the work for a token does not grow with the tokens
+    before it. Statistics are (R, n_heads, n_frames), per row: rows of any age and length come and go.
+    """
+
+    def __init__(self) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
+        self._lengths: list[int] = []  # frames that hold audio
+        self._n_frames = torch.zeros(0, dtype=torch.int64)  # the same, where the statistics are
+        self._statistics: RunningStatistics | None = None
+        self._last = torch.zeros(0)  # (R, n_heads, 1, longest), of each row's newest token
+
+    @property
+    def n_rows(self) -> int:
+        return len(self._lengths)
+
+    @property
+    def _longest(self) -> int:
+        return max(self._lengths)
+
+    def admit(self, n_frames: int, attention: Tensor, cached: RunningStatistics | None = None) -> None:
+        """Add a row with the attention (n_heads, n_tokens, n_frames or more) of its first tokens.
+
+        n_frames: those that hold audio; attention beyond is ignored. cached: statistics of the tokens before
+            these, of one row (see `statistics_of`); None: there are none.
+        """
+        new = statistics_of(attention, n_frames, cached)
+        last = attention[None, :, -1:, :n_frames].float()
+        count = torch.tensor([n_frames], device=last.device)
+        others = self._statistics
+        self._lengths.append(n_frames)
+        if others is None:
+            self._n_frames, self._statistics, self._last = count, new, last
+            return
+        self._n_frames = torch.cat([self._n_frames, count])
+        self._last = self._joined(self._last, last)
+        self._statistics = RunningStatistics(
+            torch.cat([others.n_tokens, new.n_tokens]),
+            self._joined(others.mean, new.mean),
+            self._joined(others.squares, new.squares),
+        )
+
+    def extend(self, rows: Sequence[int], attention: Sequence[Tensor]) -> None:
+        """Add the attention (n_heads, 1, n_frames or more) of one new token of each of these rows."""
+        assert self._statistics is not None
+        newest = torch.stack([self._cut(one.float()) for one in attention])
+        counted = newest.new_ones(len(rows), 1, 1)
+        if list(rows) == list(range(self.n_rows)):
+            self._statistics, self._last = self._statistics.updated(newest, counted), newest
+            return
+        index = torch.tensor(rows, device=newest.device)
+        updated = self._statistics.select(index).updated(newest, counted)
+        current = self._statistics
+        for whole, part in (
+            (current.n_tokens, updated.n_tokens),
+            (current.mean, updated.mean),
+            (current.squares, updated.squares),
+            (self._last, newest),
+        ):
+            whole.index_copy_(0, index, part)
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Let row i continue the former row rows[i]."""
+        if not rows:
+            self._forget()
+            return
+        assert self._statistics is not None
+        index = torch.tensor(rows, device=self._last.device)
+        self._lengths = [self._lengths[row] for row in rows]
+        self._n_frames = self._n_frames[index]
+        self._last = self._cut(self._last[index])
+        chosen = self._statistics.select(index)
+        self._statistics = RunningStatistics(
+            chosen.n_tokens, self._cut(chosen.mean), self._cut(chosen.squares)
+        )
+
+    def frontier(self, rows: Sequence[int] | None = None) -> Tensor:
+        """Return the frame (n,) int64 that each row's newest token attends to most; rows None: of all."""
+        assert self._statistics is not None
+        statistics, last, n_frames = self._statistics, self._last, self._n_frames
+        if rows is not None and list(rows) != list(range(self.n_rows)):
+            index = torch.tensor(rows, device=last.device)
+            statistics, last, n_frames = statistics.select(index), last[index], n_frames[index]
+        floor = SPREAD_FLOOR / n_frames[:, None, None]  # (R, 1, 1)
+        score = statistics.normalize(last, floor=floor)
+        several = statistics.n_tokens.unsqueeze(-2) > 1
+        frames = torch.arange(self._longest, device=score.device)
+        ends = n_frames[:, None, None]
+        beyond = frames >= ends  # (R, 1, n_frames)
+        # The filter mirrors what it sees at the end: a shorter row at its own end.
+        mirrored = torch.where(beyond, (2 * (ends - 1) - frames).clamp(min=0), frames)
+        score = torch.where(several, score, last)
+        score = score.gather(-1, mirrored[:, :, None].expand_as(score))
+        score = mean_over_heads(median_filter(score))  # (R, 1, n_frames)
+        return score.masked_fill(beyond, -torch.inf).argmax(dim=-1)[:, 0]
+
+    def _joined(self, old: Tensor, new: Tensor) -> Tensor:
+        """Append rows to others, as long as the longest."""
+        return torch.cat([self._cut(old), self._cut(new)])
+
+    def _cut(self, rows: Tensor) -> Tensor:
+        """Return rows (..., n) as long as the longest: cut, or padded with 0."""
+        return F.pad(rows[..., : self._longest], (0, max(0, self._longest - rows.shape[-1])))
+
+
+def statistics_of(
+    attention: Tensor, n_frames: int, cached: RunningStatistics | None = None
+) -> RunningStatistics:
+    """Return statistics (1, n_heads, n_frames) of the attention (n_heads, n_tokens, n_frames or more) of
+    tokens.
+
+    cached: of the tokens before them, in a window of at most as many frames; None: there are none.
+    """
+    rows = attention[None, ..., :n_frames].float()
+    counted = rows.new_ones(1, 1, rows.shape[2])
+    if cached is None:
+        return RunningStatistics.of(rows, counted)
+    more = (0, n_frames - cached.mean.shape[-1])
+    widened = RunningStatistics(cached.n_tokens, F.pad(cached.mean, more), F.pad(cached.squares, more))
+    return widened.updated(rows, counted) if rows.shape[2] else widened
+
 
 FEW = 0.25
 """Up to this fraction of the vocabulary, selecting its rows costs less than computing all."""
@@ -126,11 +260,11 @@ class AlignAttRequest:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DraftStep:
-    """A computed draft token: the frame (1,) attended to most, and the logits after it (1, n_rows)."""
+    """A computed draft token: its attention (n_heads, 1, n_frames), and the logits after it (1, n_rows)."""
 
     token: int
     logits: Tensor
-    attended: Tensor
+    attention: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +352,6 @@ class ActiveRequest:
         self.paths = [BeamPath()]
         self.logits: Tensor | None = None
         """(n_beams, n_rows) after each beam, once computed."""
-        self.attended: Tensor | None = None
-        """(n_beams,) int64, the frame that the newest token of each beam attends to most."""
         self.is_new = True
         cache = request.prefix_cache
         self.cache = cache if cache and cache.applies_to(self.prefix.tokens, n_frames) else None
@@ -228,6 +360,8 @@ class ActiveRequest:
         self.draft_steps: deque[DraftStep] = deque()
         """Draft tokens computed and not yet reached."""
         self.lm_rows = lm_rows
+        self.prefix_statistics: RunningStatistics | None = None
+        """Attention of the tokens to cache."""
         self._new_cache: PrefixCache | None = None
         self._n_recomputed = request.n_recomputed
         self._beam_size = beam_size
@@ -269,9 +403,9 @@ class ActiveRequest:
 
     def save_cache(self, state: RowPrefix | None) -> None:
         """Take the decoder's state of the first `n_to_cache` tokens; None: the backend has none."""
-        if state is not None:
+        if state is not None and self.prefix_statistics is not None:
             tokens = self.prefix.tokens[: self.n_to_cache]
-            self._new_cache = PrefixCache(tokens, state, self.n_frames, self.no_speech_prob)
+            self._new_cache = PrefixCache(tokens, state, self.prefix_statistics, self.no_speech_prob)
 
     def extend(self, candidates: Sequence[NextTokens]) -> list[int]:
         """Stop or extend every beam; return the parent of each new beam, none once the request is done."""
@@ -384,6 +518,7 @@ class AlignAttBatch:
         self._backend = backend
         self._vocabulary = vocabulary
         self._rows = backend.rows()
+        self._tracker = AttentionTracker()
         self._active: list[ActiveRequest] = []
         self._n_admitted = 0
 
@@ -430,44 +565,52 @@ class AlignAttBatch:
                 positions += [[0]] * len(one.paths)
         heads, rows = self._backend.alignment_heads, self._vocabulary.rows
         output = self._rows.step(tokens, positions, vocabulary=rows, capture=heads)
-        n_newest = [1 + len(one.draft_tokens) if one.is_new else 1 for one in self._active for _ in one.paths]
-        attended = attended_frames(
-            [row[:, -n:] for row, n in zip(output.attention, n_newest, strict=True)],
-            [one.n_frames for one in self._active for _ in one.paths],
-        )
-        logits = output.logits
+        n_old = self._tracker.n_rows
+        if n_old:
+            self._tracker.extend(range(n_old), output.attention[:n_old])
+        attention = iter(output.attention[n_old:])
+        at = 0
         for one in self._active:
-            n_tokens = 1 + len(one.draft_tokens) if one.is_new else len(one.paths)
-            if one.is_new and one.computes_sot:
-                one.no_speech_prob = self._vocabulary.no_speech_probs(logits[:1])[0]
-                logits = logits[1:]
-            self._take(one, logits[:n_tokens], attended[:n_tokens])
-            logits, attended = logits[n_tokens:], attended[n_tokens:]
+            n_logits = 1 + one.computes_sot + len(one.draft_tokens) if one.is_new else len(one.paths)
+            logits = output.logits[at : at + n_logits]
+            at += n_logits
+            if one.is_new:
+                self._begin(one, logits, next(attention))
+            else:
+                one.logits = logits
 
-    def _take(self, one: ActiveRequest, logits: Tensor, attended: Tensor) -> None:
-        """Take the results of a step.
+    def _begin(self, one: ActiveRequest, logits: Tensor, attention: Tensor) -> None:
+        """Take what the prefix of a new request and its draft tokens gave.
 
-        logits: (n, n_rows), after each beam, or after a prefix and each of its draft tokens. attended: (n,),
-        the frame that each of these tokens attends to most.
+        logits: (n, n_rows) at <|startoftranscript|> if computed, after the prefix, and after each draft
+        token. attention: (n_heads, n_tokens, n_frames) of all tokens computed.
         """
-        if not one.is_new:
-            one.logits, one.attended = logits, attended
-            return
+        n_unread = len(one.prefix.tokens) - one.n_cached
         one.is_new = False
-        one.logits, one.attended = logits[:1], attended[:1]
-        for i, token in enumerate(one.draft_tokens, start=1):
-            one.draft_steps.append(DraftStep(token, logits[i : i + 1], attended[i : i + 1]))
+        if one.computes_sot:
+            one.no_speech_prob = self._vocabulary.no_speech_probs(logits[:1])[0]
+            logits = logits[1:]
+        one.logits = logits[:1]
+        cached = None if one.cache is None else one.cache.attention
+        self._tracker.admit(one.n_frames, attention[:, :n_unread], cached)
+        if one.n_to_cache:
+            n_new = one.n_to_cache - one.n_cached
+            one.prefix_statistics = statistics_of(attention[:, :n_new], one.n_frames, cached)
+        for i, token in enumerate(one.draft_tokens):
+            after = attention[:, n_unread + i : n_unread + i + 1]
+            one.draft_steps.append(DraftStep(token, logits[1 + i : 2 + i], after))
 
     def _accepts_draft(self, one: ActiveRequest) -> bool:
         """Return whether the newest token was drafted, so that its logits are there; else drop the draft."""
-        one.logits = one.attended = None
+        one.logits = None
         if not one.draft_steps:
             return False
-        drafted = one.draft_steps.popleft()
+        drafted, row = one.draft_steps.popleft(), self._first_row(one)
         if drafted.token == one.paths[0].tokens[-1]:
-            one.logits, one.attended = drafted.logits, drafted.attended
+            self._tracker.extend([row], [drafted.attention])
+            one.logits = drafted.logits
             return True
-        self._rows.cut(self._first_row(one), len(one.draft_steps) + 1)
+        self._rows.cut(row, len(one.draft_steps) + 1)
         one.draft_steps.clear()
         return False
 
@@ -475,13 +618,13 @@ class AlignAttBatch:
         return sum(len(other.paths) for other in self._active[: self._active.index(one)])
 
     def _extend(self, ready: Sequence[ActiveRequest]) -> None:
-        """Extend requests whose logits are there by a token; rows follow their beams."""
+        """Extend requests whose logits are there by a token; rows and statistics follow their beams."""
         places: dict[int, range] = {}
         at = 0
         for one in self._active:
             places[one.ticket] = range(at, at + len(one.paths))
             at += len(one.paths)
-        candidates = iter(self._next_tokens(ready))
+        candidates = iter(self._next_tokens(ready, [row for one in ready for row in places[one.ticket]]))
         parents = {one.ticket: one.extend([next(candidates) for _ in one.paths]) for one in ready}
         rows: list[int] = []
         for one in self._active:
@@ -492,11 +635,11 @@ class AlignAttBatch:
         self._active = [one for one in self._active if one.paths]
         if rows != list(range(at)):
             self._rows.select(rows)
+            self._tracker.select(rows)
 
-    def _next_tokens(self, ready: Sequence[ActiveRequest]) -> list[NextTokens]:
+    def _next_tokens(self, ready: Sequence[ActiveRequest], rows: Sequence[int]) -> list[NextTokens]:
         """Return the best next tokens of all beams, read back from the device at once."""
         logits = [one.logits for one in ready if one.logits is not None]
-        attended = [one.attended for one in ready if one.attended is not None]
         paths = [path for one in ready for path in one.paths]
         first = [place for place, path in enumerate(paths) if not path.tokens]
         log_probs = self._vocabulary.log_probs(torch.cat(logits).float(), first=first)
@@ -506,28 +649,9 @@ class AlignAttBatch:
         best = (log_probs if lm_scores is None else log_probs + lm_scores).topk(n_best, dim=-1).indices
         logprobs = log_probs.gather(1, best)
         added = torch.zeros_like(logprobs) if lm_scores is None else lm_scores.gather(1, best)
-        frames, tokens = torch.cat(attended).to(logprobs), self._vocabulary.ids[best].to(logprobs)
+        frames, tokens = self._tracker.frontier(rows).to(logprobs), self._vocabulary.ids[best].to(logprobs)
         values = torch.cat([frames[:, None], entropies[:, None], tokens, logprobs, added], dim=1).tolist()
         return [NextTokens.from_values(row, n_best) for row in values]
-
-
-def attended_frames(attention: Sequence[Tensor], n_frames: Sequence[int]) -> Tensor:
-    """Return the frame (n,) int64 that each token attends to most, in the mean over heads.
-
-    attention: of each row (n_heads, n_tokens, n_frames or more), filtered by the median over the frames.
-    n_frames: of each row, those that hold audio; attention beyond is ignored.
-    """
-    longest = max(n_frames)
-    rows = [F.pad(one[..., :longest], (0, max(0, longest - one.shape[-1]))) for one in attention]
-    weights = torch.cat(rows, dim=1)
-    lengths = [n for one, n in zip(attention, n_frames, strict=True) for _ in range(one.shape[1])]
-    ends = torch.tensor(lengths, device=weights.device)[:, None]
-    frames = torch.arange(longest, device=weights.device)
-    beyond = frames >= ends  # (n, longest)
-    # The filter mirrors what it sees at the end: a shorter row at its own end.
-    mirrored = torch.where(beyond, (2 * (ends - 1) - frames).clamp(min=0), frames)
-    mean = median_filter(weights.gather(-1, mirrored.expand_as(weights))).mean(dim=0)
-    return mean.masked_fill(beyond, -torch.inf).argmax(dim=-1)
 
 
 def _lm_scores(ready: Sequence[ActiveRequest], log_probs: Tensor) -> Tensor | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from sottovoce.backends.base import RowPrefix
+from sottovoce.decoding.alignment import RunningStatistics
 
 MAX_TOKENS = 224
 """Half of Whisper's text context: the most that offline decoding samples for a window."""
@@ -43,13 +44,13 @@ class PrefixCache:
     """The decoder's state of the first tokens of a prefix, for the next update.
 
     Between two updates audio is added and the newest frames change; the states of the words before them
-    hardly do. state: the decoder's, of these tokens. n_frames: of the window. no_speech_prob: at
-    <|startoftranscript|>, if that is one of them.
+    hardly do. state: the decoder's, of these tokens. attention: statistics (1, n_heads, n_frames) of theirs.
+    no_speech_prob: at <|startoftranscript|>, if that is one of them.
     """
 
     tokens: tuple[int, ...]
     state: RowPrefix
-    n_frames: int
+    attention: RunningStatistics
     no_speech_prob: float
 
     def applies_to(self, tokens: tuple[int, ...], n_frames: int) -> bool:
@@ -57,7 +58,8 @@ class PrefixCache:
         frames.
         """
         n_cached = len(self.tokens)
-        return self.n_frames <= n_frames and n_cached < len(tokens) and tokens[:n_cached] == self.tokens
+        fits = self.attention.mean.shape[-1] <= n_frames
+        return fits and n_cached < len(tokens) and tokens[:n_cached] == self.tokens
 
 
 class StopReason(Enum):
