@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from recipes.nano.batches import Batch
 from recipes.nano.model import NanoModel
 from recipes.nano.samples import IGNORED
-from sottovoce.decoding.ctc.kernel.paths import align_rows
+from sottovoce.decoding.ctc.kernel.frame_loop import align_rows
 from sottovoce.decoding.ctc.state import NEVER
 from sottovoce.models.dims import AlignmentHeads
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.archive.listing import Item, list_recordings
+from sottovoce.archive.results import Item, list_recordings
 from sottovoce.errors import ManifestError
 
 

@@ -10,8 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.archive.listing import Item, Row, failed_row, row_of
-from sottovoce.archive.results import JsonLinesTable, left_to_do, open_results, write_rows
+from sottovoce.archive.results import (
+    Item,
+    JsonLinesTable,
+    Row,
+    failed_row,
+    left_to_do,
+    open_results,
+    row_of,
+    write_rows,
+)
 from sottovoce.errors import OptionError
 from sottovoce.types import Segment, Transcript, Turn, Word
 

@@ -35,7 +35,7 @@ from sottovoce.backends.base import (
     check_step,
     first_step_by_bias,
 )
-from sottovoce.backends.encoder_updates import EncoderCacheInfo, check_windows, plan_update, state_of
+from sottovoce.backends.incremental_encoder import EncoderCacheInfo, check_windows, plan_update, state_of
 from sottovoce.errors import OptionError
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import EncoderOutput, Features, StepOutput

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from sottovoce.cli.main import run
-from sottovoce.cli.resuming import PartHeader, PartWriter, read_part
+from sottovoce.cli.transcribe_files import PartHeader, PartWriter, read_part
 from sottovoce.offline.resume import ResumePoint, SeekPlace, StateSnapshot
 from sottovoce.types import Segment
 from tests.offline.test_resume import joined

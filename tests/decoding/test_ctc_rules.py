@@ -83,7 +83,7 @@ def others() -> None:
 
 
 def sums() -> None:
-    from sottovoce.decoding.ctc.kernel.numeric import log_add
+    from sottovoce.decoding.ctc.kernel.beams import log_add
 
     state = searches(None)[0].start(4, torch.device("cpu"))
     generator = torch.Generator().manual_seed(1)

@@ -18,7 +18,7 @@ from sottovoce.errors import CheckpointError, ModelNotFoundError, SottovoceError
 from sottovoce.models.sources import package_index
 from sottovoce.models.sources.find import SourceError
 from sottovoce.options.speakers import SpeakerOptions
-from sottovoce.speakers import networks, weights
+from sottovoce.speakers import networks
 from sottovoce.speakers.choose import load_voice_encoder
 from sottovoce.speakers.networks import (
     CAMPPLUS_BLOCKS,
@@ -209,11 +209,11 @@ def test_tensors_are_read_and_no_code_is_run(tmp_path: Path) -> None:
     path = tmp_path / "model.bin"
     made = OrderedDict(a=torch.randn(3, 4).t(), b=torch.arange(3), c=torch.ones(2, dtype=torch.float16))
     torch.save({"state": made, "extra": _Evil(), "plain": [1, "x"]}, path)
-    found = weights.read_tensors(path, "state")
+    found = networks.read_tensors(path, "state")
     assert found.keys() == made.keys()
     assert all(torch.equal(found[name], made[name]) for name in made)
     torch.save({"state": made}, path, _use_new_zipfile_serialization=False)
-    assert weights.read_tensors(path, "state").keys() == made.keys()
+    assert networks.read_tensors(path, "state").keys() == made.keys()
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", pickle.dumps({"other": 1})])
@@ -221,11 +221,11 @@ def test_a_damaged_file_is_one_line(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "model.bin"
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match=r"model\.bin"):
-        weights.read_tensors(path, "state")
+        networks.read_tensors(path, "state")
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("x/data.pkl", content)
     with pytest.raises(CheckpointError, match=r"model\.bin"):
-        weights.read_tensors(path, "state")
+        networks.read_tensors(path, "state")
 
 
 @pytest.mark.parametrize(

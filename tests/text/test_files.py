@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from sottovoce.archive.listing import list_recordings
+from sottovoce.archive.results import list_recordings
 from sottovoce.cli.align import read_text as text_to_align
 from sottovoce.cli.ctc_decode import read_emissions, read_priors
 from sottovoce.cli.serve import read_toml
@@ -20,9 +20,9 @@ from sottovoce.errors import InputError, LanguageModelError
 from sottovoce.evaluation.manifest import read_manifest
 from sottovoce.formats.document_words import document_text
 from sottovoce.formats.files import load_transcript
-from sottovoce.lm.arpa import read_arpa
 from sottovoce.lm.grammar import Grammar
 from sottovoce.lm.lexicon import read_lexicon
+from sottovoce.lm.ngram import read_arpa
 from sottovoce.lm.phrase_lists import read_phrases
 from sottovoce.models.checkpoint.huggingface import read_json
 from sottovoce.serving.access.api_keys import read_keys

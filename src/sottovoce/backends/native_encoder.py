@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu
 
 from sottovoce.backends.base import Capabilities, IncrementalResult, IncrementalWindow
-from sottovoce.backends.encoder_updates import (
+from sottovoce.backends.incremental_encoder import (
     CachedWindow,
+    EncoderUpdate,
     UpdatePlan,
     check_features,
     check_windows,
@@ -29,7 +30,6 @@ from sottovoce.backends.kernels import WIDEST_HEAD
 from sottovoce.backends.native_decoder import floats
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.dims import ModelDims, default_encoder_mode, upper_half_heads
-from sottovoce.models.incremental_encoder import EncoderUpdate
 from sottovoce.models.layers import KeysValues, pack
 from sottovoce.models.whisper import AudioEncoder, TextDecoder, Whisper, stays_float32
 from sottovoce.threads import n_threads

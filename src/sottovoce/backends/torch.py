@@ -26,12 +26,15 @@ from sottovoce.backends.base import (
     check_tokens,
     first_step_by_bias,
 )
-from sottovoce.backends.encoder_updates import (
+from sottovoce.backends.incremental_encoder import (
     CachedWindow,
+    EncoderKvCache,
     UpdatePlan,
+    WindowUpdate,
     check_features,
     check_windows,
     content_frames,
+    encode_incremental,
     group_by_kind,
     plan_update,
     state_of,
@@ -52,7 +55,6 @@ from sottovoce.models.caches import (
 )
 from sottovoce.models.checkpoint.base import TAIL_S, Checkpoint
 from sottovoce.models.dims import default_encoder_mode, upper_half_heads
-from sottovoce.models.incremental_encoder import EncoderKvCache, WindowUpdate, encode_incremental
 from sottovoce.models.layers import KeysValues
 from sottovoce.models.whisper import Whisper, whisper_from_tensors
 from sottovoce.types import EncoderOutput, Features, StepOutput

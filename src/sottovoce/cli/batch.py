@@ -32,8 +32,7 @@ from sottovoce.errors import OptionError
 from sottovoce.options.schema import Option
 
 if TYPE_CHECKING:
-    from sottovoce.archive.listing import BatchOptions, Item, Row
-    from sottovoce.archive.results import ResultTable
+    from sottovoce.archive.results import BatchOptions, Item, ResultTable, Row
     from sottovoce.serving.ray.cluster import Actors
 
 TABLE = (
@@ -94,8 +93,7 @@ def run_batch(source: str, output: str, given: dict[str, Any], call: Call) -> in
 
     Raises: SottovoceError for what no recording could be read with.
     """
-    from sottovoce.archive.listing import BatchOptions, list_recordings
-    from sottovoce.archive.results import left_to_do, open_results
+    from sottovoce.archive.results import BatchOptions, left_to_do, list_recordings, open_results
     from sottovoce.backends.registry import choose_device
     from sottovoce.models.sources.names import default_model
 
@@ -121,7 +119,7 @@ def run_batch(source: str, output: str, given: dict[str, Any], call: Call) -> in
 def rows_of(
     items: Sequence[Item], given: dict[str, Any], batch: BatchOptions, actors: Actors | None
 ) -> Iterator[Row]:
-    from sottovoce.archive.listing import transcribe_items
+    from sottovoce.archive.results import transcribe_items
     from sottovoce.serving.ray.cluster import connect, transcribe_on_ray
 
     if actors is None:

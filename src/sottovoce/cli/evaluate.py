@@ -131,7 +131,7 @@ def language(manifest: str, **given: Any) -> None:
 def switching(manifest: str, **given: Any) -> None:
     """Change points, delays, false switches and mixed error rate of live sessions."""
     from sottovoce.cli.measures import chosen_entries, switch_scores
-    from sottovoce.pictures.language_plot import require_plots
+    from sottovoce.pictures.draw import require_plots
 
     if given["plots"]:
         require_plots()

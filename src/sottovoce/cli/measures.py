@@ -28,7 +28,7 @@ from sottovoce.evaluation.wer import ScoredUtterance, ScoreOptions, by_span, sco
 from sottovoce.language.probe import LanguageProbe
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions
-from sottovoce.pictures.language_plot import plot_timeline
+from sottovoce.pictures.draw import plot_timeline
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.text.languages import UNSPACED
 from sottovoce.text.normalize import normalizer_for

@@ -1,4 +1,6 @@
-"""Draw one picture of a part of a recording: panels under each other over the same seconds."""
+"""Pictures: panels of a part of a recording under each other over the same seconds, and its languages
+over time with posteriors, true and found switches, and words.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,11 @@ from sottovoce.audio.mel import MEL_FRAMES_PER_SECOND, log_mel, normalize, windo
 from sottovoce.audio.vad import SpeechFinder, SpeechWindows, load_silero
 from sottovoce.decoding.alignment import WindowText, attention_of
 from sottovoce.errors import MissingExtraError, OptionError, cause_of
+from sottovoce.evaluation.language_scores import FoundSwitch
+from sottovoce.evaluation.manifest import LabelledSpan
 from sottovoce.formats.document import VERY_LOW_CONFIDENCE, has_low_confidence
 from sottovoce.language.probe import LanguageProbe
+from sottovoce.language.timeline import TimelineFrame
 from sottovoce.models.checkpoint.writing import whole_file
 from sottovoce.offline.pieces import PIECE_VAD, pieces_between
 from sottovoce.options.vad import WINDOW_SAMPLES
@@ -423,3 +428,53 @@ DRAWERS: dict[str, Callable[[Axes, FigureData], None]] = {
     "attention": _draw_attention,
     "confidence": _draw_confidence,
 }
+
+
+def require_plots() -> None:
+    """Check that matplotlib is installed.
+
+    Raises: MissingExtraError without it.
+    """
+    try:
+        import matplotlib as mpl
+    except ImportError as error:
+        raise MissingExtraError("matplotlib", "plot", "the picture of the language timeline") from error
+    assert mpl
+
+
+def plot_timeline(
+    path: str | Path,
+    languages: Sequence[str],
+    frames: Sequence[TimelineFrame],
+    *,
+    spans: Sequence[LabelledSpan] = (),
+    switches: Sequence[FoundSwitch] = (),
+    words: Sequence[Word] = (),
+) -> None:
+    """Write a plot (format by the path's ending): posteriors of each language over time, true languages as
+    coloured ground, found switches as dashed lines, words along the top.
+
+    Raises: MissingExtraError without matplotlib.
+    """
+    require_plots()
+    from matplotlib.figure import Figure
+
+    end_s = max([frame.end_s for frame in frames] + [span.end_s for span in spans] + [1.0])
+    figure = Figure(figsize=(min(24.0, max(7.0, 0.6 * end_s)), 3.2), layout="constrained")
+    axes = figure.subplots()
+    colours = {code: f"C{i}" for i, code in enumerate(languages)}
+    for span in spans:
+        axes.axvspan(span.start_s, span.end_s, color=colours.get(span.language, "0.5"), alpha=0.12, lw=0)
+    centres = [frame.centre_s for frame in frames]
+    for i, code in enumerate(languages):
+        posterior = [float(frame.posterior[i]) for frame in frames]
+        if max(posterior, default=0.0) > 0.05:
+            axes.plot(centres, posterior, color=colours[code], label=code, marker=".", ms=3, lw=1)
+    for switch in switches:
+        axes.axvline(switch.at_s, color=colours.get(switch.target, "k"), ls="--", lw=1.2)
+    for word in words:
+        colour = colours.get(word.language or "", "k")
+        axes.text(word.start, 1.04, word.word.strip(), fontsize=6, rotation=60, color=colour, ha="left")
+    axes.set(xlim=(0.0, end_s), ylim=(0.0, 1.0), xlabel="seconds", ylabel="posterior")
+    axes.legend(loc="lower left", fontsize=7, ncol=len(languages))
+    figure.savefig(path, dpi=110)

@@ -12,8 +12,7 @@ from typing import cast
 import pytest
 
 from sottovoce.api import Model, load_model
-from sottovoce.archive.listing import BatchOptions, Item, Row, list_recordings
-from sottovoce.archive.results import open_results, write_rows
+from sottovoce.archive.results import BatchOptions, Item, Row, list_recordings, open_results, write_rows
 from sottovoce.cli.main import run
 from sottovoce.errors import AudioError, OptionError
 from sottovoce.types import Segment, Transcript

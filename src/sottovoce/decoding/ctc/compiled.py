@@ -89,7 +89,7 @@ class CompiledSearch(PrefixSearch):
     def trusts(self, log_probs: Tensor, lengths: Tensor) -> bool:
         if log_probs.device.type != "cpu":
             return False
-        from sottovoce.decoding.ctc.kernel.paths import are_plausible
+        from sottovoce.decoding.ctc.kernel.frame_loop import are_plausible
 
         return are_plausible(log_probs.contiguous().numpy(), lengths.numpy())
 
@@ -140,7 +140,7 @@ class CompiledSearch(PrefixSearch):
         """Align tokens (N, L); see `align.align`."""
         if log_probs.device.type != "cpu":
             return PrefixSearch.align(log_probs, lengths, tokens, n_tokens, rows=rows, blank=blank)
-        from sottovoce.decoding.ctc.kernel.paths import align_rows
+        from sottovoce.decoding.ctc.kernel.frame_loop import align_rows
 
         emissions, counts = log_probs.contiguous().numpy(), lengths.numpy()
         labels, n_labels, of = tokens.contiguous().numpy(), n_tokens.numpy(), rows.numpy()
@@ -169,7 +169,7 @@ class CompiledSearch(PrefixSearch):
             return PrefixSearch.common_cut(
                 log_probs, tokens, n_tokens, n_shared=n_shared, blank=blank, is_late=is_late
             )
-        from sottovoce.decoding.ctc.kernel.paths import common_cut_frames
+        from sottovoce.decoding.ctc.kernel.frame_loop import common_cut_frames
 
         frames, labels, n_labels = (
             log_probs.contiguous().numpy(),

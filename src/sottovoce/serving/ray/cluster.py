@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sottovoce.api import Model
-from sottovoce.archive.listing import BatchOptions, Item, Row, failed_row, transcribe_items
+from sottovoce.archive.results import BatchOptions, Item, Row, failed_row, transcribe_items
 from sottovoce.errors import MissingExtraError, OptionError, SottovoceError
 from sottovoce.formats.document import json_text
 

@@ -13,8 +13,7 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from sottovoce.decoding.ctc.kernel.beams import NEVER
-from sottovoce.decoding.ctc.kernel.numeric import bits_of_float
+from sottovoce.decoding.ctc.kernel.beams import NEVER, bits_of_float
 from sottovoce.jit import compiled, inner
 from sottovoce.lm.base import Floats, Ints, Records
 
