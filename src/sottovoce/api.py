@@ -12,13 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sottovoce.alignment.forced import CtcAligner, TextAligner
-from sottovoce.alignment.given_text import lines_of
-from sottovoce.alignment.phrases import Match, find_phrase
-from sottovoce.audio.io import AudioSource
-from sottovoce.audio.recording import Recording
-from sottovoce.audio.vad import VadStream
-from sottovoce.backends.base import Backend
 from sottovoce.backends.registry import (
     AUTO,
     BACKENDS,
@@ -27,31 +20,16 @@ from sottovoce.backends.registry import (
     choose_number_format,
     choose_runtime,
 )
-from sottovoce.decoding.detect import LanguageDetection
-from sottovoce.engine.executor import CallExecutor
 from sottovoce.errors import AudioError, OptionError
-from sottovoce.lm.fusion import ShallowFusion
-from sottovoce.lm.grammar import Grammar
 from sottovoce.lm.phrase_lists import HOTWORD_WEIGHT
-from sottovoce.lm.text_fusion import text_fusion
-from sottovoce.models.checkpoint.base import Checkpoint
-from sottovoce.models.ctc_head import CtcHead
 from sottovoce.models.load import load_checkpoint
 from sottovoce.models.sources.find import Source, Sources
 from sottovoce.models.sources.names import default_model
-from sottovoce.offline.languages import LanguageSpan, language_spans, recording_language
-from sottovoce.offline.longform import open_recording, transcribe_batch, transcriber_for, transcription_of
-from sottovoce.offline.resume import ResumePoint
-from sottovoce.offline.transcriber import SecondModel, Transcriber, with_arguments
-from sottovoce.offline.transcription import FileTranscription, RunControl
-from sottovoce.options.align import AlignOptions
+from sottovoce.offline.longform import open_recording, transcriber_for, transcription_of
+from sottovoce.offline.transcriber import SecondModel, with_arguments
+from sottovoce.offline.transcription import RunControl
 from sottovoce.options.fallback import DeferralOptions
 from sottovoce.options.transcribe import TranscribeOptions
-from sottovoce.options.vad import VadStreamOptions
-from sottovoce.speakers.choose import Speakers, make_live_speakers
-from sottovoce.speakers.live_speakers import LiveSpeakers
-from sottovoce.streaming.options import StreamOptions
-from sottovoce.streaming.session import Session, SessionOptions, Switching
 from sottovoce.text.languages import LanguageChoice
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import SAMPLE_RATE, Task, Transcript
@@ -177,6 +155,7 @@ class Model:
         log-mel (30 MB). The rest as in `transcribe`.
         Raises: OptionError for options that are wrong for all of them.
         """
+        from sottovoce.offline.longform import transcribe_batch
 
         if batch_size < 1:
             raise OptionError(f"batch_size: expected at least 1, got {batch_size}")
@@ -221,6 +200,7 @@ class Model:
         grammar_penalty: what a token costs that it does not allow (nats), None: it is never emitted.
         Raises: LanguageModelError; OptionError when there is neither.
         """
+        from sottovoce.lm.text_fusion import text_fusion
 
         return text_fusion(
             self.tokenizer,
@@ -249,6 +229,8 @@ class Model:
         are refined. language: of the text; None takes that of the transcript, or detects it.
         Raises: AudioError; OptionError for a text that is not said there.
         """
+        from sottovoce.alignment.forced import CtcAligner, TextAligner
+        from sottovoce.alignment.given_text import lines_of
         from sottovoce.audio.recording import Recording
         from sottovoce.options.align import AlignOptions
 
@@ -285,6 +267,7 @@ class Model:
         `transcribe`.
         Raises: AudioError, OptionError.
         """
+        from sottovoce.alignment.phrases import find_phrase
 
         find_phrase(Transcript((), "", 0.0, ""), phrase, least_score=least_score)  # before the work
         if not isinstance(source, Transcript):
@@ -316,6 +299,7 @@ class Model:
         Raises: AudioError, for a recording without audio too; OptionError, for an English-only model too.
         """
         from sottovoce.audio.recording import Recording
+        from sottovoce.offline.languages import recording_language
 
         if not self.tokenizer.is_multilingual:
             raise OptionError(f"{self.name}: an English-only model has no languages to tell apart")
@@ -340,6 +324,7 @@ class Model:
         Raises: AudioError; OptionError, for an English-only model too.
         """
         from sottovoce.audio.recording import Recording
+        from sottovoce.offline.languages import language_spans
 
         if not self.tokenizer.is_multilingual:
             raise OptionError(f"{self.name}: an English-only model cannot tell languages apart")
@@ -374,6 +359,8 @@ class Model:
         executor: see `Session`.
         Raises: OptionError, CheckpointError, ModelNotFoundError.
         """
+        from sottovoce.audio.vad import VadStream
+        from sottovoce.speakers.choose import make_live_speakers
         from sottovoce.streaming.options import StreamOptions
         from sottovoce.streaming.session import Session, SessionOptions
 
