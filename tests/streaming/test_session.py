@@ -244,7 +244,7 @@ N_WORDS = 4
 """Of a turn."""
 
 
-@pytest.mark.parametrize("n_switches", [40, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n_switches", [40, pytest.param(300, marks=pytest.mark.slow)])
 def test_switches_leave_no_trace(n_switches: int) -> None:
     """Flat memory: what is held has bounds that no number of switches moves."""
     live = session(stream=StreamOptions(chunk_s=1.0, max_context_tokens=20))
