@@ -1,4 +1,4 @@
-"""Record from a microphone, through PortAudio (the `sounddevice` package, extra `mic`)."""
+"""Recording from a microphone, through PortAudio (the `sounddevice` package, extra `mic`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_BACKLOG_S = 60.0
 
 
 class InputStream(Protocol):
-    """A device that calls back with samples between start and close."""
+    """An audio device that delivers samples by a callback between start and close."""
 
     def start(self) -> None: ...
 
@@ -26,20 +26,21 @@ class InputStream(Protocol):
 
 
 Deliver: TypeAlias = Callable[[Samples, bool], None]
-"""Takes samples (n,) and whether the device lost some before them; called from the device's thread."""
+"""Callback with samples (n,) and whether the device lost some before them; called from the device's thread.
+"""
 OpenStream: TypeAlias = Callable[[int, int | str | None, Deliver], InputStream]
-"""Opens a device: samples a chunk, device, and where to deliver."""
+"""Opens a device: samples a chunk, device, and callback."""
 
 
 class Microphone:
     """Chunks of chunk_s seconds from an input device until `close` or an interrupt; iterate once.
 
-    device: number or name, None for the system's own choice. A context manager: leaving it, by Ctrl-C too,
-    stops the device. open_stream: another kind of device.
+    device: number or name; None for the system's default. A context manager that stops the device.
+    open_stream: replaces PortAudio.
 
     Raises: OptionError for a chunk_s that is not positive; MissingExtraError without `sounddevice`;
-        AudioError when there is no such device, when it cannot record 16 kHz mono, or, while iterating,
-        when reading falls a minute behind.
+        AudioError when there is no such device, when it cannot record 16 kHz mono, or, while iterating, when
+        reading falls a minute behind.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Microphone:
             start_sample += len(samples)
 
     def close(self) -> None:
-        """Stop the device; iteration ends after what has been recorded."""
+        """Stop the device; iteration ends after the recorded samples."""
         self._stream.close()
         if self._n_losses:
             logger.warning("microphone: the device lost samples %d times", self._n_losses)
