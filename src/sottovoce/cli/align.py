@@ -1,4 +1,4 @@
-"""`sottovoce align`: a recording and its text in, documents with times out."""
+"""`sottovoce align`: forced alignment of a text with its recording."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def align(context: click.Context, /, recording: str, text: str, **given: Any) ->
 def align_file(recording: str, text: str, given: Mapping[str, Any], call: Call) -> int:
     """Align a recording with its text; return the exit code.
 
-    Raises: SottovoceError for a text that cannot be read, or wrong options.
+    Raises: SottovoceError for an unreadable text or wrong options.
     """
     options = made(AlignOptions, given)
     if recording == text == "-":
@@ -81,5 +81,4 @@ def align_file(recording: str, text: str, given: Mapping[str, Any], call: Call) 
 
 
 def read_text(name: str) -> str | Transcript:
-    """Read a text, or a transcript, from a file or from a pipe (`-`)."""
     return parse_text(sys.stdin.buffer.read(), "standard input") if name == "-" else load_text(name)

@@ -1,4 +1,4 @@
-"""`sottovoce bench`: how fast models are on this machine, part by part and on a recording."""
+"""`sottovoce bench`: speed of models on this machine, by part and on a recording."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 LEAST_S = 0.1
 CHOSEN = ("model", "dtype", "backend")
-"""Options that take several names; each combination is measured."""
+"""Options with several values; every combination is measured."""
 MEASURE = (
     *LANGUAGE,
     *beam_size(5),
@@ -47,7 +47,7 @@ UPDATE_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One row of the table: what it is, how a person reads it, and its numbers."""
+    """One row of the table: its key, text for people, and numbers."""
 
     name: str
     shown: str
@@ -103,7 +103,7 @@ def measures(given: Mapping[str, Any], samples: Samples | None) -> Iterator[Meas
         yield _transcribed(model, samples, given)
         if not given["no_live"]:
             yield _live(model, samples, given)
-    peak = peak_bytes()  # the most that the process held since the model was opened
+    peak = peak_bytes()  # peak memory since the model was opened
     if peak is None:
         yield Measured("peak memory", "unknown here", {})
     else:
@@ -111,7 +111,6 @@ def measures(given: Mapping[str, Any], samples: Samples | None) -> Iterator[Meas
 
 
 def _label(chosen: Mapping[str, str | None]) -> str:
-    """Return the head of a column; a runtime that was chosen by name stands in it."""
     runtime = "" if chosen["backend"] == "auto" else f" {chosen['backend']}"
     return f"{chosen['model'] or 'default'} {chosen['dtype']}{runtime}"
 
@@ -144,7 +143,7 @@ def _transcribed(model: Model, samples: Samples, given: Mapping[str, Any]) -> Me
 
 
 def _live(model: Model, samples: Samples, given: Mapping[str, Any]) -> Measured:
-    """A live session once: its state is warm after the first words."""
+    """Measure one live session; its state is warm after the first words."""
     import statistics
 
     from sottovoce.evaluation.latency import run_live
@@ -187,7 +186,7 @@ def _beginning(file: str, seconds: float) -> Samples:
 
 
 def _check(choices: Iterable[tuple[str | None, ...]], given: Mapping[str, Any]) -> None:
-    """Look for all models, number formats and runtimes before any of them is measured."""
+    """Check that all models, number formats and runtimes exist before measuring."""
     from sottovoce.backends.registry import AUTO, check_runtime, choose_device, choose_number_format
     from sottovoce.models.sources.find import Sources, resolve
 
@@ -202,7 +201,7 @@ def _check(choices: Iterable[tuple[str | None, ...]], given: Mapping[str, Any]) 
 
 
 def _several(text: str | None) -> list[str | None]:
-    """Names separated by commas; one that is not given is the command's own choice."""
+    """Split comma-separated names; None stands for the default."""
     if text is None:
         return [None]
     names: list[str | None] = [name.strip() for name in text.split(",")]
