@@ -1,4 +1,4 @@
-"""How a given text is brought together with its recording."""
+"""Options of forced alignment."""
 
 from __future__ import annotations
 
