@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 LEAST_S = 0.1
 CHOSEN = ("model", "dtype", "backend")
-"""Options with several values; every combination is measured."""
 MEASURE = (
     *LANGUAGE,
     *beam_size(5),
@@ -47,8 +46,6 @@ UPDATE_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One row of the table: its key, text for people, and numbers."""
-
     name: str
     shown: str
     numbers: Mapping[str, float]
@@ -87,7 +84,6 @@ def bench(file: str | None, **given: Any) -> None:
 
 
 def measures(given: Mapping[str, Any], samples: Samples | None) -> Iterator[Measured]:
-    """Yield the rows of one model, as they are measured."""
     from sottovoce.evaluation.speed import forget_peak, model_parts, peak_bytes, timed
 
     loading = timed(partial(open_model, given), given["repeats"])
@@ -143,7 +139,6 @@ def _transcribed(model: Model, samples: Samples, given: Mapping[str, Any]) -> Me
 
 
 def _live(model: Model, samples: Samples, given: Mapping[str, Any]) -> Measured:
-    """Measure one live session; its state is warm after the first words."""
     import statistics
 
     from sottovoce.evaluation.latency import run_live
@@ -186,7 +181,6 @@ def _beginning(file: str, seconds: float) -> Samples:
 
 
 def _check(choices: Iterable[tuple[str | None, ...]], given: Mapping[str, Any]) -> None:
-    """Check that all models, number formats and runtimes exist before measuring."""
     from sottovoce.backends.registry import AUTO, check_runtime, choose_device, choose_number_format
     from sottovoce.models.sources.find import Sources, resolve
 
@@ -201,7 +195,6 @@ def _check(choices: Iterable[tuple[str | None, ...]], given: Mapping[str, Any]) 
 
 
 def _several(text: str | None) -> list[str | None]:
-    """Split comma-separated names; None stands for the default."""
     if text is None:
         return [None]
     names: list[str | None] = [name.strip() for name in text.split(",")]

@@ -1,10 +1,8 @@
 """State of one command-line call: verbosity, errors as one line, and interrupts.
 
-Ctrl-C, SIGTERM and SIGHUP all raise KeyboardInterrupt, so that the same code cleans up.
-
-Python drops the exception inside destructors and inside C callbacks that drop exceptions. libav reads files
-through such a callback: an interrupt there looked like a damaged file, so a recording ended early with exit
-code 0. An interrupt that falls into one of them is therefore raised again a moment later.
+Python drops a KeyboardInterrupt inside destructors and some C callbacks. libav reads files through such a
+callback: an interrupt there looked like a damaged file, so a recording ended early with exit code 0. Such an
+interrupt is therefore raised again a moment later.
 """
 
 from __future__ import annotations
@@ -30,7 +28,6 @@ FILES = "sottovoce.audio.sources"
 """The module whose `CheckedFile` libav calls; not imported here, for the speed of `--help`."""
 CALLBACKS = frozenset({"read", "seek", "tell", "seekable", "readable"})
 WORDS = {"SIGINT": "interrupted", "SIGTERM": "terminated", "SIGHUP": "hung up"}
-"""The handled signals and the description of each."""
 
 
 class Interrupts:
@@ -79,7 +76,6 @@ class Interrupts:
 
     @property
     def word(self) -> str:
-        """How the call ended: interrupted, terminated."""
         return WORDS[self._last.name]
 
     @property
@@ -89,7 +85,6 @@ class Interrupts:
 
     @property
     def is_polite_end(self) -> bool:
-        """Whether the last signal asked the process to end, as opposed to a person's Ctrl-C."""
         return self._last is not signal.SIGINT
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
@@ -125,14 +120,12 @@ def drops_exceptions(frame: FrameType | None) -> bool:
 
 
 def _signals() -> list[signal.Signals]:
-    """The signals of `WORDS` that this system has; only in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         return []
     return [number for number in signal.Signals if number.name in WORDS]
 
 
 def _is_free(number: signal.Signals) -> bool:
-    """Whether a signal has its default handler."""
     default = signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL
     return signal.getsignal(number) is default
 
@@ -164,7 +157,6 @@ class Call:
         warnings.simplefilter("default")
 
     def trace(self) -> str | None:
-        """Format the traceback of the current error; None unless it is to be shown."""
         return traceback.format_exc() if self.debug else None
 
 
@@ -219,7 +211,6 @@ def say_error(message: str) -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error means that the CPU or a device has no memory left."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in OUT_OF_MEMORY)

@@ -75,7 +75,6 @@ class Conversion:
     wants_all: bool
 
     def write(self, name: str) -> None:
-        """Write the documents of one transcript."""
         transcript = load_transcript(name) if name != STANDARD_INPUT else read_standard_input()
         if self.needs_words and any(segment.words is None for segment in transcript.segments):
             raise OptionError(
@@ -92,7 +91,6 @@ class Conversion:
         self._documents_for(name, transcript).write(name, transcript, info)
 
     def _documents_for(self, name: str, transcript: Transcript) -> Documents:
-        """Omit speaker documents without speakers, unless named explicitly."""
         has_speakers = transcript.turns or any(segment.speaker for segment in transcript.segments)
         others = [writer for writer in self.documents.writers if not isinstance(writer, RttmWriter)]
         if has_speakers or len(others) == len(self.documents.writers):

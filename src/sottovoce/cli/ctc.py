@@ -32,8 +32,6 @@ _words = partial(Option, group="Words")
 
 @dataclass(frozen=True, slots=True)
 class DecoderOptions:
-    """Options of both `decode` and `tune`, named as in `CtcOptions` and `CtcFusionOptions`."""
-
     labels: Path | None = _emissions(
         "Labels: one a line, or JSON (a list, or vocab.json).", kind="file"
     ).as_field(None)

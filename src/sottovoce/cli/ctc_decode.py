@@ -37,7 +37,6 @@ from sottovoce.text.normalize import composed
 from sottovoce.types import FRAMES_PER_SECOND, Hypothesis
 
 Decode = Callable[[Tensor, Sequence[int]], list[list[Hypothesis]]]
-"""Emissions (B, T, V) and lengths to hypotheses, best first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +128,6 @@ class Utterances:
 
     @classmethod
     def opened(cls, options: DecoderOptions) -> Utterances:
-        """Load the model, and the labels of its CTC head or of `--labels`."""
         choose_device(options.device)
         if options.threads is not None:
             torch.set_num_threads(options.threads)
@@ -142,7 +140,6 @@ class Utterances:
         return cls(options, model, read_labels(options.labels))
 
     def of(self, path: Path) -> Iterator[EmissionSource]:
-        """Yield the utterances of a file, as log-probabilities."""
         if self.model is not None:
             found: Iterator[EmissionSource] = iter([recorded_emissions(path, self.model)])
         else:
@@ -152,7 +149,6 @@ class Utterances:
             yield EmissionSource(source.name, values)
 
     def fusion(self) -> CtcFusionOptions:
-        """Return the weights of the language models."""
         return CtcFusionOptions(**_shared(CtcFusionOptions, self.options))
 
     def decoder(self, n_best: int, fusion: CtcFusionOptions, **loaded: Any) -> CtcDecoder:
@@ -182,7 +178,6 @@ class Utterances:
 
 
 def _shared(owner: type[CtcOptions] | type[CtcFusionOptions], options: DecoderOptions) -> dict[str, Any]:
-    """The options that are fields of a dataclass."""
     names = {one.name for one in fields(options)}
     return {one.name: getattr(options, one.name) for one in fields(owner) if one.name in names}
 
@@ -223,7 +218,6 @@ def _sources(utterances: Utterances, files: Sequence[Path]) -> Iterator[Emission
 def _together(
     decode: Decode, sources: Sequence[EmissionSource]
 ) -> Iterator[tuple[str, list[Hypothesis] | SottovoceError]]:
-    """Decode one batch; if it fails, each utterance alone."""
     if len({source.values.shape[1] for source in sources}) == 1 and len(sources) > 1:
         try:
             lists = _decode(decode, sources)

@@ -39,9 +39,9 @@ from sottovoce.types import Segment, Transcript, Word
 class Documents:
     """The destinations of every input's text.
 
-    paths: by input and extension; None is standard output. shown: the text is read as it comes, on a terminal
-    or through a pipe. folder: of a page, for the address of its recording; None without a page. embeds: the
-    page contains the recording. screen: writes the text to the terminal while documents go to files, or None.
+    paths: by input and extension; None is standard output. shown: the text is read as it comes. folder: of a
+    page, or None. embeds: the page contains the recording. screen: writes the text to the terminal while
+    documents go to files, or None.
     """
 
     writers: Sequence[Writer]
@@ -73,14 +73,12 @@ class Documents:
         return replace(info, audio=audio, spectrogram=spectrogram_address(recording))
 
     def places(self, name: str) -> list[Path | str]:
-        """Return the destinations of one input, in the order of the writers."""
         if self.paths is None:
             return [STANDARD_OUTPUT for _ in self.writers]
         return [self.paths[name, writer.extension] for writer in self.writers]
 
     @contextmanager
     def opened(self, name: str) -> Iterator[list[tuple[Writer, Output]]]:
-        """Open the writers and outputs of one input; documents appear when the block ends."""
         with (
             open_outputs(self.places(name), live=self.shown) as outputs,
             open_output(STANDARD_OUTPUT, live=True) as terminal,
@@ -99,12 +97,10 @@ class Documents:
                     output.write(piece)
 
     def are_there(self, name: str) -> bool:
-        """Return whether every document of an input exists already."""
         return self.paths is not None and all(Path(place).is_file() for place in self.places(name))
 
     @property
     def is_text_on_terminal(self) -> bool:
-        """Whether the terminal shows the text as it comes."""
         return (self.shown and sys.stdout.isatty()) or self.screen is not None
 
     def inputs(self, files: Sequence[str]) -> list[str]:
@@ -113,7 +109,6 @@ class Documents:
 
 
 def documents_of(files: Sequence[str], given: Mapping[str, Any]) -> Documents:
-    """Create the documents that the options describe, and their folder."""
     formats = given["output_format"]
     check_rttm(given, formats)
     writers = writers_for(
@@ -212,7 +207,6 @@ def tells_speakers(given: Mapping[str, Any]) -> bool:
 
 
 def times_words(given: Mapping[str, Any]) -> bool:
-    """Return whether words are timed: by an option, or for their speakers."""
     tells_speakers = given.get("speakers") is not None or given.get("channels") == "energy"
     return bool(given.get("word_timestamps") or tells_speakers or given.get("tinydiarize"))
 

@@ -51,7 +51,6 @@ def each_file(
 
 
 def exit_code(n_failed: int, n_inputs: int) -> int:
-    """Return the exit code for this number of failures and inputs."""
     if not n_failed:
         return 0
     return 2 if n_failed == n_inputs else 1
@@ -70,7 +69,6 @@ def failure_line(error: Exception, name: str, advice: str) -> str:
 
 
 def free_memory() -> None:
-    """Release the device memory of a failed file."""
     torch = sys.modules.get("torch")  # not imported: nothing was allocated
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.empty_cache()
@@ -117,7 +115,6 @@ class Progress:
         self._task = self._bar.add_task(heading, total=None, at="0:00")
 
     def segment(self, segment: Segment, position_s: float, duration_s: float | None) -> None:
-        """Advance to position_s, of duration_s if known."""
         if self._task is not None:
             done = max(segment.end, position_s)
             self._bar.update(self._task, completed=done, total=duration_s, at=clock(done))
@@ -128,14 +125,12 @@ class Progress:
             self._task = None
 
     def failed(self, message: str, trace: str | None) -> None:
-        """Report a failed file."""
         self.end()
         if trace is not None:
             self._console.print(trace, markup=False, soft_wrap=True)
         self._console.print(f"[red]error:[/red] {escape(one_line(message))}", soft_wrap=True)
 
     def note(self, message: str) -> None:
-        """Show a note about the current file."""
         self._console.print(f"[yellow]note:[/yellow] {escape(one_line(message))}", soft_wrap=True)
 
 

@@ -59,8 +59,6 @@ class Finite(click.ParamType):  # type: ignore[type-arg]  # not generic in click
 
 
 class Clock(click.ParamType):  # type: ignore[type-arg]
-    """A time in a recording: seconds, m:ss or h:mm:ss, with optional decimals."""
-
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
@@ -237,7 +235,6 @@ def flag_of(name: str) -> str:
 
 
 Flag: TypeAlias = Option | Callable[[Any], Any]
-"""An option, or a decorator of `click.option`."""
 
 
 def decorator_of(option: Flag) -> Callable[[Any], Any]:
@@ -245,8 +242,6 @@ def decorator_of(option: Flag) -> Callable[[Any], Any]:
 
 
 class SectionedCommand(click.Command):
-    """A command with options under headings, in the order of the help."""
-
     def __init__(self, *args: Any, sections: Mapping[str, Sequence[Flag]], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.sections: dict[str, list[click.Parameter]] = {}
@@ -257,7 +252,6 @@ class SectionedCommand(click.Command):
             self.sections[heading] = self.params[first:]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write every section, then options without one, which every command has."""
         sectioned = [param for params in self.sections.values() for param in params]
         options: list[click.Parameter] = [
             param for param in self.get_params(ctx) if isinstance(param, click.Option)

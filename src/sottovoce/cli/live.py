@@ -144,7 +144,6 @@ def is_pipe(source: str) -> bool:
 def source_pieces(
     source: str | None, n_samples: int, *, realtime: bool, input_format: str | None = None
 ) -> Iterator[Samples]:
-    """Yield samples as they arrive from the microphone, a pipe or a file."""
     chunk_s = n_samples / SAMPLE_RATE
     if source is None:
         with Microphone(chunk_s=chunk_s) as microphone:
@@ -260,13 +259,10 @@ def write_lines(events: Sequence[Event]) -> None:
 
 
 class EmittedWords:
-    """Words, with the audio received and the clock time at their emission."""
-
     def __init__(self) -> None:
         self.words: list[tuple[Word, float, float]] = []
         self.n_samples = 0
         self.is_polite_end = False
-        """Whether a signal asked the process to end."""
 
     def take(self, events: Sequence[Event], elapsed_s: float) -> None:
         for event in events:
@@ -357,7 +353,6 @@ class WaveRecorder:
             raise self._fault
 
     def through(self, pieces: Iterator[Samples]) -> Iterator[Samples]:
-        """Write pieces and yield them."""
         for piece in pieces:
             if self._fault is None:
                 with self._fault_deferred():
@@ -436,7 +431,6 @@ class LiveView:
             self._unstable = Text()
 
     def _spoken(self, event: Final) -> Text:
-        """The text, with speaker names if known."""
         style = self._colour(event.language)
         if not any(word.speaker for word in event.words):
             return Text(event.text, style)

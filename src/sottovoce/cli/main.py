@@ -1,10 +1,9 @@
-"""The command `sottovoce`: lazily loaded subcommands, errors as one line, exit codes.
+"""The command `sottovoce`.
 
 Exit codes: 0 done, 1 some inputs failed, 2 wrong usage or unreadable input, 130 interrupted, 143 and 129
 ended by SIGTERM and SIGHUP.
 
-Standard streams may be closed, full, or in an old encoding. Files and pipes get UTF-8 in any locale; a
-terminal gets its own encoding, with backslash escapes for characters that it lacks.
+Files and pipes get UTF-8 in any locale; a terminal gets its own encoding, with backslash escapes.
 """
 
 from __future__ import annotations
@@ -92,7 +91,6 @@ with_call_options(cli)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit with its code."""
     _shorten_spinning()
     prepare_standard_streams()
     code = run(arguments)
@@ -112,7 +110,6 @@ def _shorten_spinning() -> None:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line (None: that of the process); return its exit code."""
     call = Call()
     call.begin()
     words = None if arguments is None else list(arguments)
@@ -140,7 +137,6 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def say_usage(error: click.ClickException) -> None:
-    """Write one line about wrong usage; a group without a command shows its help."""
     if not isinstance(error, click.UsageError) or error.ctx is None:
         say_error(error.format_message())
     elif type(error).__name__ == "NoArgsIsHelpError":
@@ -150,7 +146,6 @@ def say_usage(error: click.ClickException) -> None:
 
 
 def prepare_standard_streams() -> None:
-    """Make the standard streams usable; only for a process of its own."""
     sys.stdin = sys.stdin or _stand_in(0, os.O_WRONLY, "r")
     sys.stdout = _rewrapped(sys.stdout or _stand_in(1, os.O_RDONLY, "w"), StandardOutput)
     sys.stderr = _rewrapped(sys.stderr or _stand_in(2, os.O_WRONLY, "w"), StandardError)
@@ -191,8 +186,6 @@ class StandardOutput(io.TextIOWrapper):
 
 
 class _Bytes(Protocol):
-    """The byte layer of a text stream."""
-
     def write(self, data: bytes, /) -> object: ...
 
     def flush(self) -> object: ...
@@ -218,8 +211,6 @@ class StandardBytes(io.BufferedIOBase):
 
 
 class StandardError(io.TextIOWrapper):
-    """Standard error; failures to write are ignored."""
-
     def write(self, text: str, /) -> int:
         with suppress(OSError):
             super().write(text)

@@ -62,7 +62,6 @@ def error_rates(model: Model, entries: Sequence[ManifestEntry], languages: Seque
 
 
 def offline(model: Model, entry: ManifestEntry, languages: Sequence[str]) -> tuple[str, list[Word]]:
-    """Decode greedily, offline: the transcript and its words."""
     options = TranscribeOptions(fallback=FallbackOptions(temperatures=(0.0,)))
     language = entry.language or ",".join(languages)
     found = model.transcribe(str(entry.path), language=language, word_timestamps=True, options=options)
@@ -191,10 +190,6 @@ def latency_by_threshold(
     thresholds: Sequence[float],
     given: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Measure errors and latency for each frame threshold, and offline errors.
-
-    given: chunk_ms, audio_max_len.
-    """
     whole = [offline(model, entry, languages) for entry in entries]
     offline_rates = _rates_of(entries, [text for text, _ in whole])
     rows = []
@@ -265,7 +260,6 @@ def _rates_of(entries: Sequence[ManifestEntry], texts: Sequence[str]) -> dict[st
 
 
 def _units(text: str, language: str | None) -> list[str]:
-    """The units with times: words, or characters in languages without spaces."""
     return [*"".join(text.split())] if language in UNSPACED else text.split()
 
 

@@ -26,7 +26,6 @@ def models() -> None:
 
 
 def folder(text: str) -> Path:
-    """Format a folder as people type it."""
     return Path(text).expanduser()
 
 

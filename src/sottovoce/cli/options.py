@@ -89,7 +89,6 @@ LANGUAGE = (
         metavar="auto|CODE[,CODE…]",
     ),
 )
-"""For commands that need a transcript only as an intermediate result."""
 TASK = grouped("Task")
 FUSION = (
     Option(
@@ -135,7 +134,6 @@ DEFERRAL = tuple(option for option in options_of(DeferralOptions) if option.flag
 
 
 def beam_size(default: int) -> tuple[Option]:
-    """Create the beam-size option alone, as commands differ in its default."""
     (size,) = (option for option in LIBRARY if option.key == "beam_size")
     return (replace(size, cli_default=default),)
 
@@ -159,7 +157,6 @@ def open_model(given: Mapping[str, Any]) -> Model:
 
 
 def second_of(given: Mapping[str, Any]) -> SecondModel | None:
-    """Load the second model of a cascade, if one is named."""
     if given["second_model"] is None:
         return None
     model = open_model({**given, "model": given["second_model"]})
@@ -183,7 +180,6 @@ def check_fusion(given: Mapping[str, Any], temperatures: Sequence[float] = (0.0,
 
 
 def fusion_of(model: Model, given: Mapping[str, Any]) -> ShallowFusion | None:
-    """Create the language-model fusion of the `FUSION` options, if any."""
     listed = given["hotwords"] if is_file(given["hotwords"]) else None
     documents = given["vocabulary_from"]
     if given["lm"] is None and listed is None and not documents and given["grammar"] is None:
@@ -340,7 +336,6 @@ class Translation:
 
 
 def translation_of(given: Mapping[str, Any], files: Iterable[str] = ()) -> Translation | None:
-    """Read the translation options; None without a target language. files: inputs, unless live."""
     target = given["translate_to"]
     if target is None:
         return None
@@ -368,7 +363,6 @@ def translation_of(given: Mapping[str, Any], files: Iterable[str] = ()) -> Trans
 
 
 def chat_server(given: Mapping[str, Any]) -> tuple[ChatServer, Glossary]:
-    """Create the server of --translation-url, and read its glossary."""
     from sottovoce.translation.chat import ChatServer, Glossary
 
     if given["translation_model"] is None:

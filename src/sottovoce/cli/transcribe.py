@@ -189,7 +189,6 @@ def transcribe_options(given: Mapping[str, Any]) -> TranscribeOptions:
 
 
 def _vad(values: Values) -> VadOptions | None:
-    """VAD options, or None if none is given."""
     given = {one.field: values[one.key] for one in options_of(VadOptions) if values.get(one.key) is not None}
     return replace(WINDOW_VAD, **given) if given else None
 

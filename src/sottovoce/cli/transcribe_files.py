@@ -1,9 +1,7 @@
-"""Transcription of files into documents, with one line per failure; repeating the call resumes interrupted
-recordings.
+"""Transcription of files into documents; repeating the call resumes interrupted recordings.
 
-Part files are JSON lines beside the document: a header with recording, model and options, then the library's
-segments and, after those of every window, a resume point. Half a line, left by a crash, is ignored. The file
-exists from the first resume point until the documents are written.
+Part files are JSON lines beside the document: a header with recording, model and options, then segments and,
+after every window, a resume point. Half a line, left by a crash, is ignored.
 """
 
 from __future__ import annotations
@@ -52,7 +50,6 @@ from sottovoce.types import Segment
 FORMAT = "sottovoce part 1"
 ENDING = ".part"
 SYNC_S = 5.0
-"""Shortest interval of writing to disk."""
 READ_WITH = (
     "model",
     "second_model",
@@ -124,7 +121,6 @@ def header_of(
 
 
 def _with_files(value: object) -> object:
-    """An option's value; for a file also its size and modification time."""
     values = value if isinstance(value, tuple | list) else [value]
     files = [os.stat(one) for one in map(str, values) if is_file(one)]
     return value, [(one.st_size, one.st_mtime_ns) for one in files]
@@ -248,7 +244,6 @@ class PartWriter:
         self._lines.append(_line({"segment": segment_to_json(segment)}))
 
     def note(self, point: ResumePoint | None) -> None:
-        """Write a resume point after the added segments."""
         if point is None or point is self._point or self._has_failed:
             return
         self._point = point
@@ -280,21 +275,18 @@ class PartWriter:
         return begun
 
     def close(self) -> None:
-        """Close the file and keep it for the next call."""
         if self._file is not None:
             with suppress(OSError):
                 self._file.close()
             self._file = None
 
     def remove(self) -> None:
-        """Delete the file."""
         self.close()
         with suppress(OSError):
             self.path.unlink(missing_ok=True)
 
 
 def recorded(transcription: FileTranscription, writer: PartWriter) -> Iterator[Segment]:
-    """Yield the segments of a transcription, writing each to the part file with its resume point."""
     executor = LocalExecutor(transcription.backend)
 
     def note() -> None:
@@ -310,7 +302,6 @@ def _line(row: Mapping[str, Any]) -> str:
 
 
 LOADED = ("model", "device", "dtype", "backend", "threads", "model_dir", "revision", "local_only")
-"""Options that `open_model` reads."""
 ADVICE = "a smaller --batch-size or --beam-size, or a smaller --model"
 
 
@@ -421,7 +412,6 @@ def resuming(name: str, run: TranscribeRun) -> Iterator[FileStart]:
 def begin(
     name: str, run: TranscribeRun, resume: ResumePoint | None
 ) -> FileTranscription | MultiprocessTranscription:
-    """Start the transcription of a recording, or of its rest after a resume point."""
     n_processes = run.given["processors"]
     if n_processes > 1:
         load = partial(open_model, {name: run.given[name] for name in LOADED})
@@ -433,7 +423,6 @@ def begin(
 
 
 def transcribe_file(name: str, run: TranscribeRun) -> None:
-    """Transcribe one file into all its documents, which appear together at its end."""
     if name in run.notes:
         run.progress.note(run.notes[name])
     with resuming(name, run) as begun_at, ExitStack() as stack:
@@ -483,7 +472,6 @@ MOST_PLACES = 5
 def notes_of(
     transcription: FileTranscription | MultiprocessTranscription, run: TranscribeRun
 ) -> Iterator[str]:
-    """Return notes about a recording, a line each."""
     second_s = transcription.second_s if isinstance(transcription, FileTranscription) else 0.0
     if second_s > 0.0:
         duration_s = transcription.duration
@@ -502,7 +490,6 @@ def notes_of(
 
 
 MOST_NAMED = 3
-"""Skipped inputs named in one line; -v gives each its own line."""
 
 
 @dataclass(frozen=True, slots=True)
