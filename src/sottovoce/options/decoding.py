@@ -13,13 +13,11 @@ from sottovoce.text.languages import find_language
 from sottovoce.types import Task
 
 NON_SPEECH = -1
-"""In `suppress_tokens`: stands for brackets, tags and music signs."""
 HOTTEST = 1.0
 """At 1 the model's own probabilities are sampled; above it they would be flattened. Source: the range of
 OpenAI's transcription API.
 """
 MOST_BEAM = 16
-"""Limit of a request's beam."""
 SPECIALS_ALONE = (50_258,)
 """`<|startoftranscript|>` (`<|en|>` of English models): suppresses only special tokens that are never
 written.

@@ -22,8 +22,6 @@ ENTROPY_TOKENS = 32
 
 
 class ScoredText(Protocol):
-    """A text with its quality scores; see `decoding.decode.DecodingResult`."""
-
     @property
     def tokens(self) -> tuple[int, ...]: ...
     @property
@@ -131,12 +129,10 @@ class FallbackOptions:
         check_options(self)
 
     def at_temperature(self, options: DecodingOptions, temperature: float, seed: int) -> DecodingOptions:
-        """Return the decoding options of a window at a temperature."""
         chosen = replace(options.at_temperature(temperature), seed=seed)
         return chosen if self.best_of is None else replace(chosen, best_of=self.best_of)
 
     def repeats(self, result: ScoredText) -> bool:
-        """Return whether the text is too repetitive."""
         limit = self.compression_ratio_threshold
         if limit is not None and result.compression_ratio > limit:
             return True
@@ -186,7 +182,7 @@ def token_entropy(tokens: Sequence[int]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class DeferralOptions:
-    """Thresholds below which a segment is deferred to the second model; skipped speech always is.
+    """Thresholds beyond which a segment is deferred to the second model; skipped speech always is.
 
     Raises: OptionError for values out of range.
     """

@@ -119,14 +119,12 @@ class Option:
 
     @property
     def param(self) -> str:
-        """Name of the parameter on the command line."""
         if self.many:
             return self.key
         return (self.flags or self.key).removeprefix("--").replace("-", "_")
 
     @property
     def is_ranged(self) -> bool:
-        """Whether the option restricts the values of its type."""
         return bool(self.choices) or (self.least, self.most, self.above) != (None, None, None)
 
     def check(self, value: Any, name: str = "") -> None:
@@ -163,7 +161,6 @@ class Option:
 
 
 def options_of(owner: type) -> tuple[Option, ...]:
-    """Return the options of a dataclass, in field order."""
     return _options(owner)
 
 

@@ -360,24 +360,20 @@ class TranscribeOptions:
 
     @property
     def is_resumable(self) -> bool:
-        """Whether a transcription can resume: not with speaker diarization."""
         tells_speakers = self.speakers is not None or self.decoding.speaker_turns
         return self.channels == "mixed" and not tells_speakers
 
     @property
     def is_part(self) -> bool:
-        """Whether a part is read as a recording of its own."""
         return self.offset_s > 0 or self.duration_s is not None
 
     @property
     def needs_words(self) -> bool:
-        """Whether words are timed, which speakers require."""
         tells_speakers = self.speakers is not None or self.channels == "energy"
         return self.word_timestamps or tells_speakers or self.decoding.speaker_turns
 
     @property
     def follows_languages(self) -> bool:
-        """Whether several languages are expected."""
         if self.decoding.language is not None:
             return False
         if self.follow_languages is None:
@@ -386,7 +382,6 @@ class TranscribeOptions:
 
     @property
     def may_follow_languages(self) -> bool:
-        """Whether the language may change within the recording."""
         if self.decoding.language is not None or len(self.decoding.allowed_languages) == 1:
             return False
         return self.follow_languages is not False
@@ -415,5 +410,4 @@ class TranscribeOptions:
 
     @property
     def is_conditioned(self) -> bool:
-        """Whether windows are conditioned on preceding text."""
         return self.condition_on_previous_text and self.batch_size == 1

@@ -21,7 +21,6 @@ def ms_to_samples(duration_ms: float) -> float:
 
 
 def exit_threshold(threshold: float, neg_threshold: float | None) -> float:
-    """Return the probability below which speech ends."""
     return max(threshold - 0.15, 0.01) if neg_threshold is None else neg_threshold
 
 
@@ -126,7 +125,6 @@ class VadOptions:
 
     @property
     def max_samples(self) -> float:
-        """Longest unpadded segment whose padded length is within max_speech_s."""
         return SAMPLE_RATE * self.max_speech_s - WINDOW_SAMPLES - 2 * ms_to_samples(self.speech_pad_ms)
 
 
