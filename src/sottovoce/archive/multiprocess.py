@@ -35,8 +35,6 @@ WAIT_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class RecordingPart:
-    """Start and end of a part in seconds; end_s None: to the end of the recording."""
-
     start_s: float
     end_s: float | None
 
@@ -145,9 +143,6 @@ def transcribe_parts(
 
 
 def _find_speech(source: str, options: TranscribeOptions) -> tuple[list[SpeechSegment], float, float, float]:
-    """Return the speech of the requested part, its first and last second, and the whole recording's
-    duration.
-    """
     length = 0
 
     def counted(chunks: Iterable[AudioChunk]) -> Iterator[AudioChunk]:
@@ -173,7 +168,6 @@ def _find_speech(source: str, options: TranscribeOptions) -> tuple[list[SpeechSe
 
 
 def _with_language(model: Model, source: AudioSource, options: TranscribeOptions) -> TranscribeOptions:
-    """Set the language of the whole recording, detected as in one process."""
     is_given = options.decoding.language is not None or not model.tokenizer.is_multilingual
     if is_given or options.follow_languages:
         return options
@@ -192,8 +186,6 @@ class _ReadPart:
 
 @dataclass(slots=True)
 class _PartWorker:
-    """A process that transcribes one part."""
-
     part: RecordingPart
     process: BaseProcess
     pipe: Connection
@@ -252,9 +244,7 @@ class _PartWorker:
 def _read(
     pipe: Connection, load: Callable[[], Model], source: str, options: TranscribeOptions, threads: int
 ) -> None:
-    """Transcribe a part and send the result: the process's main function. It ignores Ctrl-C, because the
-    parent ends it.
-    """
+    """Main function of a process. It ignores Ctrl-C, because the parent ends it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(threads)
     answer: _ReadPart | BaseException

@@ -1,8 +1,7 @@
-"""The recordings of a folder or manifest, and the resumable table of their results: one row each, a document
-or an error.
+"""The resumable table of results: one row per recording, a document or an error.
 
 JSON lines are one file; a row counts once its line break is written. Parquet is a folder of atomically
-written parts; rows in no part are done again. Only one program at a time may write to a table.
+written parts. Only one program at a time may write to a table.
 """
 
 from __future__ import annotations
@@ -38,8 +37,6 @@ SUFFIXES = frozenset(f".{kind}" for kind in f"{_AUDIO} {_VIDEO}".split())
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One recording: its path, and its unique id in the results."""
-
     id: str
     path: str
 
@@ -84,10 +81,6 @@ def _of_names(place: Path) -> list[Item]:
 
 
 def _each_once(items: Iterable[Item], source: str | Path) -> list[Item]:
-    """Remove duplicates.
-
-    Raises: ManifestError for one id of two recordings.
-    """
     found: dict[str, Item] = {}
     for item in items:
         if found.setdefault(item.id, item).path != item.path:
@@ -146,7 +139,6 @@ def row_of(item: Item, outcome: Transcript | Exception, model: str) -> Row:
 
 
 def failed_row(item: Item, model: str, why: str) -> Row:
-    """Build the row of a failed recording. why: one line."""
     nothing: Sequence[Json] = []
     return {
         "id": item.id,
@@ -173,9 +165,7 @@ def reason(error: Exception) -> str:
 
 
 PART_ROWS = 512
-"""Rows of a Parquet part, except the last one of a run."""
 _BEGINNING = b'{"id": '
-"""Start of every row in JSON lines."""
 
 
 class ResultTable(Protocol):
@@ -183,15 +173,11 @@ class ResultTable(Protocol):
 
     def rows(self) -> Iterator[Row]: ...
 
-    def replace(self, rows: Sequence[Row]) -> None:
-        """Rewrite the table with only these rows."""
-        ...
+    def replace(self, rows: Sequence[Row]) -> None: ...
 
     def append(self, row: Row) -> None: ...
 
-    def flush(self) -> None:
-        """Write added rows to disk."""
-        ...
+    def flush(self) -> None: ...
 
 
 @contextmanager
@@ -374,7 +360,6 @@ def _pyarrow() -> tuple[Any, Any]:
 
 
 def _schema(arrow: Any) -> Any:
-    """Build fixed columns of `Row`, independent of the first rows."""
     text, real, whole = arrow.string(), arrow.float64(), arrow.int64()
     word = {"word": text, "start": real, "end": real, "probability": real, "language": text, "speaker": text}
     segment = {
