@@ -72,7 +72,6 @@ def diarization_errors(
 def _pieces(
     truth: Sequence[Turn], found: Sequence[Turn], collar_s: float
 ) -> Iterable[tuple[float, frozenset[str], frozenset[str]]]:
-    """Cut the recording at all edges: seconds, true and found speakers of each piece outside the collars."""
     edges = sorted(edge for turn in truth for edge in (turn.start, turn.end))
     left_out = [(edge - collar_s, edge + collar_s) for edge in edges] if collar_s else []
     cuts = {edge for turn in (*truth, *found) for edge in (turn.start, turn.end)}

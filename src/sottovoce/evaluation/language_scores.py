@@ -15,8 +15,6 @@ from statistics import median
 
 @dataclass(slots=True)
 class LanguageScores:
-    """Counts of (true, predicted) language pairs."""
-
     pairs: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def add(self, true: str, predicted: str) -> None:
@@ -56,8 +54,6 @@ class LanguageScores:
 
 @dataclass(frozen=True, slots=True)
 class FoundSwitch:
-    """A reported switch: change point, time of confirmation, and languages."""
-
     at_s: float
     confirmed_s: float
     source: str
@@ -83,8 +79,6 @@ class TrueSwitch:
 
 @dataclass(frozen=True, slots=True)
 class SwitchScores:
-    """Counts over recordings and derived rates. Delays are of matched switches."""
-
     n_true: int
     n_found: int
     n_matched: int
@@ -128,7 +122,6 @@ NO_SCORES = SwitchScores(0, 0, 0, 0, 0.0, ())
 
 
 def true_switches(spans: Sequence[tuple[float, float, str]]) -> list[TrueSwitch]:
-    """List the changes between neighbouring spans (start, end, language), in order of time."""
     ordered = sorted(spans)
     pairs = pairwise(ordered)
     return [TrueSwitch(min(a[1], b[0]), max(a[1], b[0]), a[2], b[2]) for a, b in pairs if a[2] != b[2]]

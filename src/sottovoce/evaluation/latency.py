@@ -128,7 +128,6 @@ class LogLine:
     reference: str = ""
 
     def to_json(self) -> str:
-        """Return one JSON line: times in milliseconds, `prediction` as words joined by spaces."""
         document = {
             "index": self.index,
             "prediction": " ".join(self.words),
@@ -143,8 +142,6 @@ class LogLine:
 
 
 class LiveSession(Protocol):
-    """The interface of sessions for `run_live`."""
-
     def push(self, pcm: Samples) -> Sequence[Event]: ...
 
     def close(self) -> Sequence[Event]: ...

@@ -18,8 +18,6 @@ from sottovoce.text.languages import language_code
 
 @dataclass(frozen=True, slots=True)
 class LabelledSpan:
-    """A stretch of a recording in one language; text is empty if unknown."""
-
     start_s: float
     end_s: float
     language: str
@@ -28,8 +26,6 @@ class LabelledSpan:
 
 @dataclass(frozen=True, slots=True)
 class ManifestEntry:
-    """One recording. language: its only one, or None. spans: in order, possibly empty."""
-
     id: str
     path: Path
     language: str | None

@@ -31,8 +31,6 @@ FORGET_PEAK = "5"
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds of a repeated action: median, lowest and highest."""
-
     median_s: float
     lowest_s: float
     highest_s: float
@@ -42,7 +40,6 @@ class Timing:
         return cls(statistics.median(seconds), min(seconds), max(seconds))
 
     def each(self, n: int) -> Timing:
-        """Return the time per item of an action on n items."""
         return Timing(self.median_s / n, self.lowest_s / n, self.highest_s / n)
 
 

@@ -72,8 +72,6 @@ class ScoreOptions:
 
 @dataclass(frozen=True, slots=True)
 class ErrorCounts:
-    """Units of an alignment: hits, substitutions, deletions, insertions."""
-
     hits: int = 0
     substitutions: int = 0
     deletions: int = 0
@@ -102,8 +100,6 @@ class ErrorCounts:
 
 @dataclass(frozen=True, slots=True)
 class ErrorRate:
-    """A rate over a set of utterances, and its interval (None if not computed)."""
-
     counts: ErrorCounts
     low: float | None = None
     high: float | None = None
@@ -124,8 +120,6 @@ class ErrorRate:
 
 @dataclass(frozen=True, slots=True)
 class ErrorRates:
-    """Word, character and mixed error rate of one set of utterances."""
-
     n_utterances: int
     wer: ErrorRate
     cer: ErrorRate
@@ -138,8 +132,6 @@ class ErrorRates:
 
 @dataclass(frozen=True, slots=True)
 class ScoreReport:
-    """Rates of all utterances and of each language, with the options used."""
-
     overall: ErrorRates
     by_language: Mapping[str, ErrorRates] = field(default_factory=lambda: MappingProxyType({}))
     options: ScoreOptions = field(default_factory=ScoreOptions)
@@ -168,8 +160,6 @@ def score(utterances: Sequence[ScoredUtterance], options: ScoreOptions | None = 
 
 @dataclass(frozen=True, slots=True)
 class UtteranceErrors:
-    """Errors of one utterance in each unit."""
-
     word: ErrorCounts
     character: ErrorCounts
     mixed: ErrorCounts
