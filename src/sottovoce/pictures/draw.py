@@ -115,7 +115,6 @@ def _later(word: Word, seconds: float) -> Word:
 
 
 def _languages(model: Model, samples: Samples, mel: Tensor, start_s: float) -> Languages | None:
-    """Detect the languages of pieces of speech, each encoded by itself, as for code-switched files."""
     if not model.tokenizer.is_multilingual:
         return None
     finder = SpeechFinder(PIECE_VAD)
@@ -157,7 +156,6 @@ def _text_tokens(transcript: Transcript, eot: int) -> tuple[int, ...]:
 
 
 def likeliest(languages: Languages, n_languages: int = 5, least: float = 0.15) -> Sequence[int]:
-    """Choose the languages to draw, by index: those probable somewhere, by total probability."""
     mean, peak = languages.probabilities.mean(axis=0), languages.probabilities.max(axis=0)
     order = np.argsort(-mean)
     return [int(i) for i in order if peak[i] >= least][:n_languages] or [int(order[0])]
@@ -178,7 +176,6 @@ FONTS = (
 )
 INCHES_A_SECOND = 0.62
 WORD_INCHES = 0.135
-"""Distance of slanted words."""
 LOWEST_HZ, HIGHEST_HZ = 0.0, 8000.0
 
 
@@ -268,7 +265,6 @@ def _width(data: FigureData) -> float:
 
 
 def _fonts() -> list[str]:
-    """Return the installed ones of `FONTS`, in order of preference."""
     from matplotlib.font_manager import get_font_names
 
     installed = set(get_font_names())
@@ -286,7 +282,6 @@ def _attention_height(data: FigureData) -> float:
 
 
 def _words_on_top(axis: Axes, data: FigureData) -> None:
-    """Write the words above the top panel, coloured by confidence; overlapping ones move right."""
     place = float("-inf")
     for word in data.words:
         place = max(word.start, place + data.duration_s * WORD_INCHES / _width(data))
@@ -323,7 +318,6 @@ def _draw_mel(axis: Axes, data: FigureData) -> None:
 
 
 def _mel_of(hz: float) -> float:
-    """Convert Hz to mel (Slaney's scale)."""
     return hz * 3 / 200 if hz < 1000 else 15 + 27 * float(np.log(hz / 1000)) / float(np.log(6.4))
 
 
@@ -383,7 +377,6 @@ def _draw_attention(axis: Axes, data: FigureData) -> None:
 
 
 def _rows_of_words(words: Sequence[Word], tokens: Sequence[str]) -> Sequence[tuple[int, int, Word]]:
-    """Return first token, number of tokens, and word, until words and tokens differ."""
     rows, at = [], 0
     for word in words:
         first, text = at, ""
