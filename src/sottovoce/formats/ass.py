@@ -73,7 +73,6 @@ class AssWriter:
 
 
 def head(style: str) -> str:
-    """Build the header; plain text is not gold."""
     plain = style.replace("Default", "Plain").replace("&H0000D7FF", "&H00FFFFFF")
     return HEAD.format(style=style, plain=plain)
 

@@ -1,8 +1,7 @@
 """The interface of writers: begin a document, add segments one by one, end it.
 
-Segments come from a generator, and a recording may be hours long. So a writer converts each segment to text
-(bytes in binary formats) at once, and keeps only what its format requires. A new format is a class of this
-interface, and one line in `writers.py`.
+A writer converts each segment at once and keeps only what its format requires, because a recording may be
+hours long. A new format is a class of this interface, and one line in `writers.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from sottovoce.errors import OptionError
 from sottovoce.types import Segment, Span, Transcript, Turn
 
 Piece: TypeAlias = "str | bytes"
-"""A part of a document: text, or bytes in binary formats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +42,10 @@ class TranscriptInfo:
 
 
 class Writer(Protocol):
-    """One document in one format: the concatenated pieces, text as UTF-8."""
-
     @property
     def extension(self) -> str: ...
 
-    def begin(self, info: TranscriptInfo) -> Piece:
-        """Begin a new document: return its head."""
-        ...
+    def begin(self, info: TranscriptInfo) -> Piece: ...
 
     def segment(self, segment: Segment) -> Piece:
         """Add a segment: return its output, empty while the writer waits for more.
@@ -60,9 +54,7 @@ class Writer(Protocol):
         """
         ...
 
-    def end(self, info: TranscriptInfo) -> Piece:
-        """End the document: return the pending output and the foot."""
-        ...
+    def end(self, info: TranscriptInfo) -> Piece: ...
 
 
 def info_of(transcript: Transcript, source: str | None = None) -> TranscriptInfo:

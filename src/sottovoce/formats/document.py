@@ -1,10 +1,7 @@
 """The JSON document of a recording, on one line, and the events of a stream as JSON lines.
 
-Times are rounded to milliseconds and scores to six digits. Scores that are not finite are null, because JSON
-has no NaN. Without word times `words` is empty.
-
-Every line of a stream has type, start, end, text, language, words, emission_time and seq; events of
-utterances also have its number, and `language` has from, to, at and confirmed_at.
+Times are rounded to milliseconds and scores to six digits. Scores that are not finite are null. Every line of
+a stream has type, start, end, text, language, words, emission_time and seq.
 """
 
 from __future__ import annotations
@@ -81,8 +78,6 @@ class JsonWriter:
 
 
 class JsonFullWriter(JsonWriter):
-    """The JSON document with all tokens of every segment, timed if words are."""
-
     extension = "full.json"
 
     def __init__(self) -> None:
@@ -120,7 +115,6 @@ def document(transcript: Transcript) -> dict[str, Json]:
 
 
 def detection_document(probability: float | None, probabilities: Mapping[str, float]) -> dict[str, Json]:
-    """Build the probabilities of the detected language; empty if the language was given."""
     found: dict[str, Json] = {} if probability is None else {"language_probability": score(probability)}
     if probabilities:
         found["language_probabilities"] = {code: score(value) for code, value in probabilities.items()}
@@ -128,7 +122,6 @@ def detection_document(probability: float | None, probabilities: Mapping[str, fl
 
 
 def unread_document(unread: Sequence[Span] | None) -> dict[str, Json]:
-    """Summarise skipped speech, in seconds, with its spans; empty if it was not searched for."""
     if unread is None:
         return {}
     total: dict[str, Json] = {"unread": seconds(sum(end - start for start, end in unread))}
@@ -221,7 +214,6 @@ def event_line(event: Event) -> str:
 
 
 def event_document(event: Event) -> dict[str, Json]:
-    """Return an event as plain values: times in seconds, rounded to milliseconds."""
     document = _document(event)
     document["seq"] = event.seq
     if event.utterance is not None:
@@ -230,7 +222,6 @@ def event_document(event: Event) -> dict[str, Json]:
 
 
 def _document(event: Event) -> dict[str, Json]:
-    """Return the event without its sequence numbers."""
     if isinstance(event, LanguageChanged):
         return _language_changed(event)
     if isinstance(event, SpeechStarted):

@@ -1,8 +1,7 @@
 """Words to boost, from documents: words that are frequent there and rare elsewhere.
 
-Whisper's tokens, made by frequency over many languages, replace a list of common words: a word that is one
-token, in lower case or capitalised, is common. Languages with fewer tokens have more rare words. The subject
-of a document plays no role.
+A word that is a single Whisper token, in lower case or capitalised, is common. Whisper's tokens were made by
+frequency over many languages, so languages with fewer tokens have more rare words.
 """
 
 from __future__ import annotations
@@ -97,7 +96,6 @@ def document_text(path: str | Path) -> str:
 
 
 def _pdf_text(path: Path) -> str:
-    """The text of all pages, with hyphenated line ends joined. Raises: OSError, ValueError."""
     try:
         from pypdf import PdfReader
         from pypdf.errors import PyPdfError
@@ -111,7 +109,6 @@ def _pdf_text(path: Path) -> str:
 
 
 def _docx_text(path: Path) -> str:
-    """The text of paragraphs and tables. Raises: OSError, ValueError, KeyError."""
     try:
         import docx
         from docx.opc.exceptions import PackageNotFoundError
@@ -131,6 +128,5 @@ def _is_word(word: str) -> bool:
 
 
 def _is_rare(word: str, tokenizer: Tokenizer) -> bool:
-    """Whether a word has several tokens in each capitalisation."""
     forms = {word, word.lower(), word.capitalize()}
     return all(len(tokenizer.encode(f" {form}")) > 1 for form in forms)

@@ -16,7 +16,6 @@ from sottovoce.text.files import decode_text, read_text
 from sottovoce.types import Transcript
 
 READABLE = (".json", ".srt", ".vtt")
-"""Extensions of transcripts, as opposed to text."""
 UNREADABLE = (".ass", ".ssa", ".sbv", ".sub", ".smi", ".ttml", ".dfxp", ".lrc", ".tsv", ".csv", ".textgrid")
 """Extensions of unsupported transcripts, whose times must not be read as words."""
 

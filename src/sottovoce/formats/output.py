@@ -181,7 +181,6 @@ def _named(path: Path) -> Iterator[None]:
 
 STANDARD_INPUT = "-"
 FULL = "full.json"
-"""End of json-full names after the recording's name."""
 
 
 def label_of(name: str) -> str:
@@ -216,7 +215,6 @@ def output_paths(
 
 
 def format_named(name: str) -> str | None:
-    """Return the format of a file name (srt for talk.srt), or None."""
     extensions = {extension_of(name_of_format).lower(): name_of_format for name_of_format in FORMATS}
     fitting = [extension for extension in extensions if _has_extension(name, extension)]
     return extensions[max(fitting, key=len)] if fitting else None
@@ -263,7 +261,6 @@ def document_names(inputs: Sequence[str]) -> dict[str, str]:
 
 
 def _name(path: str, level: int) -> str:
-    """Name a document: at level 0 without extension, then with that many parts of its path."""
     if path == STANDARD_INPUT:
         return "stdin"
     if level:

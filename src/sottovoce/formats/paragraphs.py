@@ -41,7 +41,6 @@ class Paragraph:
 
 
 def paragraphs(segments: Iterable[Segment]) -> Iterator[Paragraph]:
-    """Join segments, in order, into paragraphs of one speaker and language; skip empty ones."""
     open_one: Paragraph | None = None
     for segment in segments:
         own = paragraph_of(segment)
@@ -64,7 +63,6 @@ def paragraph_of(segment: Segment) -> Paragraph:
 
 
 def ends_before(paragraph: Paragraph, following: Paragraph) -> bool:
-    """Return whether a paragraph ends: by another speaker or language, a pause, or its length."""
     if (paragraph.speaker, paragraph.language) != (following.speaker, following.language):
         return True
     is_long = len(paragraph.text) >= LONG and ends_with(paragraph.text.split(" ")[-1], SENTENCE_ENDS)
@@ -117,14 +115,11 @@ def flat(text: str) -> str:
 
 
 def is_text(character: str) -> bool:
-    """Return whether HTML allows the character: no control, no lone surrogate."""
     return not (character < " " or "\x7f" <= character <= "\x9f" or "\ud800" <= character <= "\udfff")
 
 
 _ANYWHERE = re.compile(r"[\\`*_\[\]<~]|&(?=[#\w])")
-"""Markers of emphasis, code, links, tags, and character references."""
 _AT_START = re.compile(r"^(?:[#>+=-]|\d{1,9}(?=[.)]))")
-"""Markers of a heading, quotation, list or rule."""
 
 
 class MarkdownWriter:
@@ -166,7 +161,6 @@ def head(paragraph: Paragraph, *, names_language: bool) -> str:
 
 
 def escaped(text: str) -> str:
-    """Escape Markdown's markup, also at the start of a line."""
     plain = _ANYWHERE.sub(r"\\\g<0>", flat(text))
     return _AT_START.sub(lambda sign: sign[0] + "\\" if sign[0].isdigit() else "\\" + sign[0], plain)
 
@@ -302,7 +296,6 @@ def _set_direction(block: Block, text: str, *, runs: bool = True) -> None:
 
 
 def _set_language(run: Run, language: str) -> None:
-    """Set the language of the word processor's spelling checker."""
     if language:
         kind = "eastAsia" if language in EAST_ASIAN else "bidi" if direction(run.text) == "rtl" else "val"
         run._r.get_or_add_rPr().append(_element("lang", **{kind: language}))
@@ -317,7 +310,6 @@ def _add_page_number(document: Document) -> None:
 
 
 def without_dates(archive: bytes) -> bytes:
-    """Rewrite the archive with a fixed date in all entries."""
     written = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(archive)) as source, zipfile.ZipFile(written, "w") as target:
         for entry in source.infolist():

@@ -1,11 +1,12 @@
-"""Parsing of JSON documents into transcripts: sottovoce's, completely, and those of other programs.
+"""Parsing of JSON documents into transcripts.
 
-Supported are openai-whisper and compatible programs (WhisperX, whisper-timestamped, stable-ts, segments of
-faster-whisper, OpenAI's API), whisper.cpp and transformers. Some omit spaces, punctuation or times of words:
+Supported are sottovoce's documents, openai-whisper's and compatible ones (WhisperX, whisper-timestamped,
+stable-ts, faster-whisper's segments, OpenAI's API), whisper.cpp's and transformers'. Some omit spaces,
+punctuation or times of words:
 
 - A word gets the space and punctuation of its segment's text.
-- A missing, null or NaN start is the previous end, and a missing end the next start, within the segment.
-  Consecutive words without times share the gap in proportion to their letters.
+- A missing start is the previous end, and a missing end the next start. Consecutive words without times share
+  the gap in proportion to their letters.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Row = Mapping[str, object]
 OpenSpan: TypeAlias = "tuple[float | None, float | None]"
-"""Start and end in seconds, None if unknown."""
 NAN = math.nan
 PROBABILITIES = ("probability", "score", "confidence")
 """Keys of a word's probability: openai-whisper's and sottovoce's, WhisperX's, whisper-timestamped's."""
@@ -179,7 +179,6 @@ def _segment(number: int, row: Row, span: Span, language: str, has_words: bool) 
 
 
 def _is_ours(row: Row) -> bool:
-    """Whether sottovoce wrote a segment: it has a language, and its words are spelled as in its text."""
     return "language" in row
 
 
@@ -227,7 +226,6 @@ def _as_in_text(words: Sequence[str], text: str) -> list[str]:
 
 
 def _places(words: Sequence[str], text: str) -> list[int] | None:
-    """Return the offset of each word in a text, or None unless all occur in order."""
     places, at = [], 0
     for word in words:
         place = text.find(word.strip(), at)
@@ -356,7 +354,6 @@ def _rows(row: Row, name: str) -> list[Row]:
 
 
 def _some_rows(row: Row, name: str) -> list[Row]:
-    """An optional list."""
     return _rows(row, name) if row.get(name) else []
 
 
@@ -385,7 +382,6 @@ def _language(value: object) -> str:
 
 
 def _name(value: object) -> str | None:
-    """A speaker, by name or number."""
     return str(value) if isinstance(value, str | int) and value != "" else None
 
 
@@ -420,7 +416,6 @@ def _seconds(row: Row, name: str) -> float:
 
 
 def _time(row: Row, name: str) -> float | None:
-    """A time in seconds; None if missing, null or NaN."""
     value = row.get(name)
     try:
         time = _number(value, name)
@@ -433,6 +428,5 @@ def _time(row: Row, name: str) -> float | None:
 
 
 def _kind(value: object) -> str:
-    """Name of a value's JSON type."""
     names = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
     return names.get(type(value), "a number")

@@ -13,8 +13,6 @@ from sottovoce.types import Segment, Turn
 
 
 class _LineWriter:
-    """A writer without head and foot."""
-
     extension = ""
 
     def begin(self, info: TranscriptInfo) -> str:
@@ -155,7 +153,6 @@ class RttmWriter(_LineWriter):
 
 
 def rttm_field(text: str) -> str:
-    """Replace spaces by underscores."""
     return "_".join(text.split()) or "_"
 
 
@@ -180,8 +177,6 @@ SHORTEST_S = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Start and end in seconds, and text; empty between texts."""
-
     start: float
     end: float
     text: str
@@ -231,7 +226,6 @@ class TextGridWriter(_LineWriter):
 
 
 def tidy(intervals: Iterable[Interval]) -> list[Interval]:
-    """Round intervals to milliseconds, without overlaps and empty durations."""
     placed: list[Interval] = []
     for interval in intervals:
         start = max(round(interval.start, 3), placed[-1].end if placed else 0.0)
@@ -261,7 +255,6 @@ def tier(number: int, name: str, intervals: Sequence[Interval], last: float) -> 
 
 
 def entry(index: int, tile: Interval) -> str:
-    """Format one interval of a tier; quotes in a text are doubled."""
     text = tile.text.replace('"', '""')
     return (
         f"        intervals [{index}]:\n            xmin = {tile.start:.6f}\n"

@@ -21,8 +21,6 @@ _ARROW = re.compile("--+>")
 
 
 class _CueWriter:
-    """A writer of cues. escape: the format's escaping of text."""
-
     def __init__(self, options: WriterOptions, escape: Callable[[str], str] = str) -> None:
         self._options = options
         self._escape = escape
@@ -141,7 +139,6 @@ def has_cues(text: str) -> bool:
 
 
 def is_webvtt(text: str) -> bool:
-    """Return whether a text begins as WebVTT, after blank lines and byte order marks."""
     return re.match(r"[\s\ufeff]*WEBVTT(?:\s|$)", text) is not None
 
 
@@ -217,7 +214,6 @@ class _Subtitles:
         return self._number(at - 1) is not None and not is_text
 
     def _head(self, at: int, before: Sequence[_Cue]) -> tuple[int, int | None]:
-        """Return the first line of the cue with times on line `at`, and its number."""
         lowest = before[-1].at + 1 if before else 0
         above = at - 1
         while above >= lowest and not self._flat[above]:
@@ -248,9 +244,6 @@ class _Subtitles:
         return text
 
     def _blocks(self, start: int, end: int) -> Iterator[tuple[int, list[str]]]:
-        """Yield blocks between blank lines with their first line numbers, without WebVTT's comments and
-        styles.
-        """
         block: list[str] = []
         for at in range(start, end + 1):
             if at < end and not self._is_blank(at):
@@ -290,7 +283,6 @@ def _seconds(time: str) -> float:
 
 
 def _plain_srt(lines: Sequence[str]) -> str:
-    """Remove known tags."""
     return _joined([_TAG.sub("", _BREAK.sub(" ", line)) for line in lines])
 
 
@@ -303,7 +295,6 @@ def _plain_vtt(lines: Sequence[str]) -> str:
 
 
 def _speaker(cue: str) -> str | None:
-    """Return the voice of a cue, or None if there are several."""
     voices = {" ".join(unescape(name).split()) for name in _VOICE.findall(cue)}
     return (voices.pop() or None) if len(voices) == 1 else None
 

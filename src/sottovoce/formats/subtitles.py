@@ -1,17 +1,14 @@
 """Subtitle cues from segments: by openai-whisper's rules, laid out for reading, or in two languages.
 
-`CueMaker` follows openai-whisper (`whisper/utils.py`, `SubtitlesWriter`) over a stream of segments: the same
-options give the same cues. Widths count code points.
+`CueMaker` follows openai-whisper (`whisper/utils.py`, `SubtitlesWriter`): the same options give the same
+cues. Widths count code points.
 
-`ReadableCues` ends cues at sentences, clauses or pauses, shows them long enough to be read, and balances
-lines without orphans. Widths are terminal cells: a full-width character counts two, a combining one none.
-Word times never change; a cue may outlast its last word, up to the next cue. Fast speech stays fast: no word
-is dropped. Source of the limits: Netflix, Timed Text Style Guide (42 characters a line, 2 lines, 5/6 to 7
-seconds).
+`ReadableCues` ends cues at sentences, clauses or pauses, and balances lines. Widths are terminal cells. A cue
+may outlast its last word, up to the next cue, to be read; word times never change, and no word is dropped.
+Source of the limits: Netflix, Timed Text Style Guide (42 characters a line, 2 lines, 5/6 to 7 seconds).
 
-`BilingualCues` distributes a translation over the cues of its text by width, cut between words (characters in
-languages without spaces). The limits apply to each language by itself; a much longer translation gets more
-lines.
+`BilingualCues` distributes a translation over the cues of its text by width. The limits apply to each
+language by itself; a much longer translation gets more lines.
 """
 
 from __future__ import annotations
@@ -37,8 +34,6 @@ _NO_LIMIT = 1000
 
 @dataclass(frozen=True, slots=True)
 class CueWord:
-    """A word as shown: with its space, with a preceding line break, or bare."""
-
     text: str
     start: float
     end: float
@@ -46,8 +41,6 @@ class CueWord:
 
 @dataclass(frozen=True, slots=True)
 class Cue:
-    """A subtitle: seconds, and text in words, a single one without word times."""
-
     start: float
     end: float
     words: tuple[CueWord, ...]
@@ -105,13 +98,11 @@ class CueMaker:
         return self._finish(cue for chunk in self._chunks(segment.words) for cue in self._add(chunk))
 
     def _whole(self, segment: Segment) -> list[Cue]:
-        """Return one cue for a segment without word times."""
         text = self.escape(one_line(segment.text).strip())
         words = (CueWord(text, segment.start, segment.end),)
         return [Cue(segment.start, segment.end, words, segment.speaker)] if text else []
 
     def _bilingual(self, segment: Segment) -> list[Cue]:
-        """Return one cue for a segment and its translation, without layout."""
         cues = self._finish([*self._add(segment.words), *self._close()]) if segment.words else []
         text = self.escape(one_line(segment.translation or "").strip())
         below = CueWord("\n" + text, segment.end, segment.end)
@@ -194,7 +185,6 @@ def behind_speaker(speaker: str | None, text: str) -> str:
 
 
 def direction(text: str) -> str:
-    """Return the direction of a text, "ltr" or "rtl", by its first letter."""
     for kind in map(unicodedata.bidirectional, text):
         if kind in ("L", "R", "AL"):
             return "ltr" if kind == "L" else "rtl"
@@ -202,7 +192,6 @@ def direction(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Remove line breaks, which would end a cue."""
     return " ".join(text.splitlines())
 
 
@@ -211,12 +200,10 @@ N_LINES = 2
 SHORTEST_S = 5 / 6
 LONGEST_S = 7.0
 RUN_PAUSE_S = 1.0
-"""Pause that no cue crosses."""
 CLAUSE_PAUSE_S = 0.3
 GAP_S = 0.08
 """Gap after an extended cue, so that viewers notice the change."""
 LONGEST_RUN = 160
-"""Words held before some are laid out without a pause."""
 OPENING = "\"'“‘«([（「『"
 ABBREVIATIONS = frozenset(
     {
@@ -240,10 +227,6 @@ class ReadableCues:
     _held: Cue | None = field(default=None, init=False)
 
     def segment(self, segment: Segment) -> list[Cue]:
-        """Add a segment; return the cues that it completes.
-
-        Raises: OptionError when the segment has no word times.
-        """
         if segment.words is None:
             raise OptionError("reading speed needs word times: ask for word timestamps")
         own = (segment.language, segment.speaker)
@@ -287,7 +270,6 @@ class ReadableCues:
         return Cue(words[0].start, max(word.end for word in words), tuple(placed), words[0].speaker)
 
     def _stay(self, cue: Cue, next_start: float) -> Cue:
-        """Extend a cue to its reading time, up to the next one."""
         wanted = cue.start + min(LONGEST_S, max(SHORTEST_S, width(cue.text) / self._limits.reading_speed))
         return replace(cue, end=max(cue.end, min(wanted, next_start - GAP_S)))
 
@@ -302,10 +284,6 @@ class ReadableCues:
 
 @dataclass(frozen=True, slots=True)
 class ReadingLimits:
-    """Limits of a layout: line_width (cells a line), n_lines (lines a cue), reading_speed (cells a
-    second).
-    """
-
     line_width: int
     n_lines: int
     reading_speed: float
@@ -318,7 +296,6 @@ def begins_run(before: Word, word: Word) -> bool:
 
 
 def share_out(words: Sequence[Word], limits: ReadingLimits) -> Iterator[Sequence[Word]]:
-    """Cut a run without long pauses into cues at the lowest cost; yields the words of each."""
     n_words = len(words)
     texts = [one_line(word.word) for word in words]
     best = [math.inf] * n_words + [0.0]
@@ -335,7 +312,6 @@ def share_out(words: Sequence[Word], limits: ReadingLimits) -> Iterator[Sequence
 
 
 def cue_ends(words: Sequence[Word], texts: Sequence[str], first: int, limits: ReadingLimits) -> Iterator[int]:
-    """Yield the possible ends (exclusive) of a cue that begins with word `first`."""
     n_lines, used = 1, 0
     for index in range(first, len(words)):
         size = width(texts[index])
@@ -418,7 +394,6 @@ def greedy_lines(texts: Sequence[str], line_width: int) -> list[list[str]]:
 
 
 def last_sentence(words: Sequence[Word]) -> int:
-    """Count the words up to the last sentence end, or all without one."""
     ends = [index + 1 for index, word in enumerate(words) if ends_with(word.word, SENTENCE_ENDS)]
     return ends[-1] if ends else len(words)
 
@@ -446,13 +421,10 @@ def _cells(character: str) -> int:
 
 _UNSPACED = r"\u3040-\u30ff\u3400-\u9fff\u0e00-\u0eff"
 _PIECES = re.compile(rf"\s*(?:[{_UNSPACED}]|[^\s{_UNSPACED}]+)")
-"""Words with preceding spaces; characters in scripts without spaces."""
 
 
 @dataclass(slots=True)
 class BilingualCues:
-    """Makes cues of segments as they come, translated or not."""
-
     options: WriterOptions
     escape: Callable[[str], str] = str
     _plain: CueMaker | ReadableCues = field(init=False)
@@ -461,10 +433,6 @@ class BilingualCues:
         self._plain = _one_language(self.options, self.escape)
 
     def segment(self, segment: Segment) -> list[Cue]:
-        """Add a segment; return the cues that it completes.
-
-        Raises: OptionError when the options place words and the segment has no word times.
-        """
         if segment.translation is None or not self.options.need_words:
             return self._plain.segment(segment)
         if segment.words is None:
@@ -496,7 +464,6 @@ class BilingualCues:
 
 
 def shared_out(text: str, widths: Sequence[int]) -> list[list[str]]:
-    """Distribute the words of a text over cues, in order, in proportion to their widths."""
     parts: list[list[str]] = [[] for _ in widths]
     pieces = _PIECES.findall(one_line(text).strip())
     ends = list(accumulate(widths))

@@ -29,8 +29,6 @@ POLICY = (
 
 
 class HtmlWriter:
-    """Writes one page, segment by segment."""
-
     extension = "html"
 
     def begin(self, info: TranscriptInfo) -> str:
@@ -99,7 +97,6 @@ def word_span(word: Word) -> str:
 
 
 def confidence(probability: float) -> str:
-    """Return the class that marks a word of low confidence."""
     if probability < VERY_LOW_CONFIDENCE:
         return " c0"
     return " c1" if has_low_confidence(probability) else ""
@@ -110,7 +107,6 @@ def plain(text: str) -> str:
 
 
 def time(seconds: float) -> str:
-    """Format seconds with milliseconds, without trailing zeros."""
     return f"{seconds:.3f}".rstrip("0").rstrip(".")
 
 

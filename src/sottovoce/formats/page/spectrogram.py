@@ -19,7 +19,6 @@ from sottovoce.audio.mel import DYNAMIC_RANGE, MelStream
 MOST_COLUMNS = 1600
 N_ROWS = 40
 FRAMES_A_COLUMN = 5
-"""Frames of 10 ms in one stored column, while the length is unknown."""
 COLOURS = (
     (0, 0, 4),
     (43, 17, 94),
@@ -29,7 +28,6 @@ COLOURS = (
     (254, 176, 120),
     (252, 253, 191),
 )
-"""From the floor to the loudest value, evenly spaced."""
 N_SHADES = 64
 
 Bytes = npt.NDArray[np.uint8]
@@ -47,7 +45,6 @@ def spectrogram_address(recording: Path) -> str:
 
 
 def _columns(recording: Path) -> npt.NDArray[np.float32]:
-    """Compute the un-normalised log-mel (n, n_rows), averaged over 50 ms."""
     stream, pooled = MelStream(2 * N_ROWS), []
     waiting = np.zeros((0, 2 * N_ROWS), np.float32)
     with open_audio(recording) as reader:
@@ -69,7 +66,6 @@ def _mean(frames: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 
 
 def _pooled(columns: npt.NDArray[np.float32], most: int) -> npt.NDArray[np.float32]:
-    """Average neighbouring columns to at most `most`."""
     if len(columns) <= most:
         return columns
     starts = np.arange(most) * len(columns) // most
