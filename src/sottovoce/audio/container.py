@@ -1,11 +1,10 @@
 """Decoding of containers and codecs with PyAV, packet by packet, to 16 kHz 16-bit samples.
 
-Packets that cannot be decoded are skipped and counted, as in ffmpeg. Time stamps give the positions of
-samples (`timeline`); `downmix` resamples and mixes.
+Packets that cannot be decoded are skipped and counted, as in ffmpeg.
 
-Chained Ogg (Internet radio) is a sequence of files, each with its own headers, rate and channels. libav
-refuses a change of channels or rate within one container, and some versions lose the first page of a later
-link. So every link is opened as a container of its own.
+Chained Ogg (Internet radio) is a sequence of files. libav refuses a change of channels or rate within one
+container, and some versions lose the first page of a later link, so every link is opened as a container of
+its own.
 
 Audio tracks are counted from 1. Languages match by code in any standard: `de`, `ger` and `deu` are equal.
 """
@@ -137,8 +136,6 @@ UNKNOWN_LANGUAGES = ("", "und", "unk", "mis", "zxx", "mul")
 
 @dataclass(frozen=True, slots=True)
 class AudioTrack:
-    """One audio track; `number` counts from 1, `language` and `title` are its tags."""
-
     number: int
     language: str | None = None
     title: str | None = None
@@ -209,9 +206,8 @@ class ContainerDecoder:
 
     audio_track: number from 1, or a language; None takes ffmpeg's choice. raw: the format of headerless
     samples. most_gap_s: the longest gap in time stamps that is filled with silence. warned: see `Downmix`.
-    Raises: AudioError, from the constructor when the data has no known format or no such track, from `blocks`
-        when nothing can be decoded or samples are NaN or infinite; OptionError for a track that is neither a
-        number nor a language.
+    Raises: AudioError for an unknown format or missing track, and from `blocks` when nothing can be decoded
+        or samples are not finite; OptionError for a track that is neither a number nor a language.
     """
 
     def __init__(
@@ -247,7 +243,6 @@ class ContainerDecoder:
         self._truncation: str | None = None
         self._sought: Iterator[av.AudioFrame] | None = None
         self.first_sample = 0
-        """First sample of `blocks` in the recording, at 16 kHz."""
         self.owned_file: BinaryIO | None = None
 
     def seek(self, start_sample: int) -> bool:
@@ -359,7 +354,6 @@ class ContainerDecoder:
             return []
 
     def _check_finite(self, frame: av.AudioFrame) -> None:
-        """Refuse NaN and infinity in packed PCM, the only format that can carry them from outside."""
         if frame.format.name not in ("flt", "dbl"):
             return
         samples = frame.to_ndarray().reshape(-1, frame.layout.nb_channels)
@@ -374,8 +368,8 @@ class ContainerDecoder:
     def _check_length(self, n_samples: int) -> None:
         """Refuse a source without samples; note one that is shorter than it declares.
 
-        The sound of a film may end before its picture, so only the duration of the track counts. Matroska and
-        FLV have none; FFmpeg then gives the container's to tracks without a seen packet.
+        Only the track's own duration counts, because the sound of a film may end before its picture. Matroska
+        and FLV have none, and FFmpeg then gives the container's.
         """
         if n_samples == 0 and self._sought is None:
             damaged = f", {self._n_damaged} damaged packets" if self._n_damaged else ""

@@ -1,12 +1,9 @@
 """Resampling to 16 kHz, and mixing of channels to one.
 
-16-bit samples are converted as openai-whisper has ffmpeg do it (`-ac 1 -ar 16000 -f s16le`): libswresample
-with its standard downmix, rounded to 16 bits. Results agree to 3 units of 16 bits with an older ffmpeg, and
-exactly with the same libraries. The downmix weighs channels by position (front centre 1, sides and back less,
-LFE none) and scales the sum so that it cannot clip. Layouts without a rule in libswresample are averaged.
-
-If one wire of a stereo recording is crossed, a channel is the other one times -1, and their sum is silence.
-Therefore channels that cancel the others are left out.
+16-bit samples are converted as by openai-whisper's ffmpeg (`-ac 1 -ar 16000 -f s16le`): libswresample with
+its standard downmix, rounded to 16 bits (equal to 3 units with an older ffmpeg). The downmix weighs channels
+by position (front centre 1, sides and back less, LFE none) and cannot clip. Layouts without a rule in
+libswresample are averaged.
 """
 
 from __future__ import annotations
@@ -33,7 +30,6 @@ N_SUSTAINED = 5
 CANCELLED = 0.1
 """Share of the energy of uncorrelated channels below which a downmix counts as cancelled."""
 INTACT = 0.5
-"""Share above which the downmix is used again."""
 ROUNDING = 0.25
 """Largest energy that rounding to integers adds to a sample."""
 
@@ -54,20 +50,18 @@ class _Block(Generic[S]):
 
 
 class Downmix(Generic[S]):
-    """Passes a downmix on, and leaves out channels while they cancel the others.
+    """Passes a downmix on, and leaves out channels while they cancel the others (a crossed wire: one channel
+    is the other one times -1).
 
     Input is at 16 kHz, cut anywhere; the result does not depend on the cuts. weights: (n_channels,) of the
-    downmix; channels of weight 0 are ignored. name: for the log, which has one line per recording.
-    first_sample: position of the first sample in the recording. warned: names of recordings that are already
-    in the log.
+    downmix; channels of weight 0 are ignored. name: for the log. first_sample: position of the first sample
+    in the recording. warned: names of recordings that are already in the log.
 
-    A sum of channels x_k with weights w_k has the energy `E = sum w_k^2 |x_k|^2` if they are uncorrelated
-    (music, noise, two speakers), up to n times that if they are equal, and exactly E if only one has sound.
-    Below E / 10 (-10 dB) the correlation of two channels is below -0.9: they are one sound in opposite phase.
-    Then the channels whose absence makes the downmix loudest are left out (of two, the quieter one), until
-    the downmix is above E / 2 (-3 dB). A change begins at a block of 0.1 s that has crossed the threshold, as
-    have most blocks of the next half second and their sum, so single sounds and pauses cause none. Blocks
-    wait for later ones only where a change may begin. All other samples are unchanged.
+    A sum of channels x_k with weights w_k has the energy `E = sum w_k^2 |x_k|^2` if they are uncorrelated,
+    and more if they are alike. Below E / 10 the correlation of two channels is below -0.9. Then the channels
+    whose absence makes the downmix loudest are left out (of two, the quieter one), until the downmix is above
+    E / 2. A change begins at a block of 0.1 s that has crossed the threshold, as have most blocks of the next
+    half second and their sum, so single sounds and pauses cause none.
     """
 
     def __init__(
@@ -80,7 +74,6 @@ class Downmix(Generic[S]):
         self._channels: list[npt.NDArray[S]] = []
         self._waiting: deque[_Block[S]] = deque()
         self._kept: tuple[int, ...] = ()
-        """Channels that are mixed while others are left out; empty while none are."""
         self._warned = set() if warned is None else warned
 
     def push(
@@ -256,7 +249,6 @@ def _resampler_to(layout: str) -> av.AudioResampler:
 
 
 def _resampled(resampler: av.AudioResampler | None, frame: av.AudioFrame | None, n_channels: int) -> Pcm16:
-    """Resample a frame (None: flush) to (n, n_channels)."""
     frames = [] if resampler is None else resampler.resample(frame)
     # Packed samples only: PyAV miscounts the planes of planar frames with 8 channels and more.
     blocks = [one.to_ndarray().reshape(-1, n_channels) for one in frames if one is not None]
@@ -350,6 +342,5 @@ class FloatMixer:
         return self._downmix.push(mean[0], channels)[None]
 
     def flush(self) -> Samples:
-        """Return the rest (1, n); no samples may follow."""
         rest = self._resampler.flush()
         return rest if self._is_mono else self._downmix.push(rest[0], rest[1:], is_last=True)[None]

@@ -7,8 +7,7 @@ Whisper clamps the log-mel at 8 below the maximum of its whole input. Three maxi
 - "running": the maximum of the audio read so far; one reading, no delay.
 - "window": each window by itself, as in a live stream; one reading, no delay.
 
-The last two clamp less in quiet windows or before louder passages: sound more than 80 dB below the
-recording's maximum stays. All else is equal, and so are windows with the loudest moment.
+The last two differ only in windows quieter than the maximum, where sound more than 80 dB below it stays.
 """
 
 from __future__ import annotations
@@ -151,7 +150,6 @@ class RecordingFeatures:
         return self._frames.end + (self._n_frames is not None)
 
     def skip_to(self, frame: int, *, n_frames_read: int) -> None:
-        """Read n_frames_read frames, dropping those before `frame`."""
         for reached in range(0, n_frames_read, WINDOW_FRAMES):
             self._read_to(reached)
             self.drop_before(min(frame, reached))
@@ -168,7 +166,6 @@ class RecordingFeatures:
         self.close()
 
     def _read(self) -> Iterator[Tensor]:
-        """Yield un-normalised frames (n_mels, n) to the end, updating the maximum."""
         observer, self._observer = self._observer, None  # only the first reading is observed
         for chunk in self._reader:
             if observer is not None:
@@ -191,7 +188,6 @@ class RecordingFeatures:
         return frames
 
     def _scan(self) -> None:
-        """Read to the end once for the maximum; hold a short recording, else start over."""
         if self._is_scanned:
             return
         self._is_scanned = True
@@ -217,7 +213,6 @@ class RecordingFeatures:
 
 
 def _with_silence(frames: Tensor, tail: Tensor | None, n_frames: int) -> Tensor:
-    """Pad frames (n_mels, n) to n_frames with the tail across the recording's end, then silence."""
     parts = [frames] if tail is None else [frames, tail]
     n_missing = max(0, n_frames - sum(part.shape[1] for part in parts))
     silence = frames.new_full((frames.shape[0], n_missing), SILENCE_LOG_MEL)
@@ -225,8 +220,6 @@ def _with_silence(frames: Tensor, tail: Tensor | None, n_frames: int) -> Tensor:
 
 
 class _FrameQueue:
-    """A queue of blocks of frames (n_mels, n_i), dropped at the front by whole blocks."""
-
     def __init__(self) -> None:
         self.clear()
 

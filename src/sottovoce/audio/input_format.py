@@ -65,13 +65,10 @@ _NO_SOUND = {
     b"\x93NUMPY": "a NumPy array",
 }
 _PACKET_BYTES = 188
-"""Packet size of an MPEG transport stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class RawFormat:
-    """Samples without a header; `name` is FFmpeg's, from `RAW_FORMATS`."""
-
     name: str
     sample_rate: int
     n_channels: int = 1
@@ -108,7 +105,6 @@ def read_input_format(text: str) -> RawFormat:
 
 
 def format_of_ending(name: str) -> RawFormat | None:
-    """Return the headerless format of a file extension, or None."""
     found = _ENDINGS.get(os.path.splitext(name)[1].lower())
     return None if found is None else RawFormat(found, RAW_FORMATS[found])
 
@@ -138,7 +134,6 @@ def _are_frames(head: bytes, codec: str, known: int, sync: int, shared: int) -> 
 
 
 def no_sound(head: bytes) -> str | None:
-    """Name the file type of the first bytes, if it is neither a container nor samples."""
     if not head:
         return "0 bytes"
     for mark, name in _NO_SOUND.items():

@@ -53,7 +53,6 @@ QUIET = 4 / 32768
 """Digital silence as lossy codecs decode it."""
 LEAST_PAUSE_S = 0.05
 Span: TypeAlias = tuple[int, int]
-"""Samples [start, end)."""
 TOLERANCE_S = 0.1
 """Most change of duration by a filter: its delay, and the end of an echo."""
 _OUTPUT = f"sample_fmts=flt:sample_rates={SAMPLE_RATE}:channel_layouts=mono"
@@ -180,7 +179,6 @@ class AudioReader:
         self._warned = warned
         self._n_read = 0
         self._last_sound = -1
-        """Last sample read that is not quiet."""
         self._pauses: list[tuple[float, float]] = []
         """Quiet stretches in seconds that contain missing sound."""
 
@@ -316,14 +314,13 @@ def open_audio(
 ) -> AudioReader:
     """Open a recording, or a part of it, for reading as 16 kHz mono chunks of chunk_s seconds.
 
-    start_s, duration_s: start and longest duration of the part, exact to the sample. Containers with an index
-    are sought in; others are decoded from their beginning. sample_rate: of an array; files declare theirs.
-    channel: the only channel to read, from 0; None mixes all, in files by libswresample's weights and in
-    arrays by their mean. keep_channels: do not mix, for `AudioReader.channels`. audio_filter: see
-    `AudioFilter`. audio_track: number from 1 or language ("de", "deu"); None takes ffmpeg's choice.
-    input_format: of headerless samples, see `read_input_format`; None: by the file's extension. warned: names
-    of recordings with a logged warning, shared by several readings. Samples of files are 16-bit values /
-    32768, as in openai-whisper; those of arrays at 16 kHz are unchanged.
+    start_s, duration_s: the part, exact to the sample. Containers with an index are sought in; others are
+    decoded from their beginning. sample_rate: of an array. channel: the only channel to read, from 0; None
+    mixes all, in files by libswresample's weights and in arrays by their mean. keep_channels: do not mix, for
+    `AudioReader.channels`. audio_filter: see `AudioFilter`. audio_track: number from 1 or language ("de",
+    "deu"); None takes ffmpeg's choice. input_format: of headerless samples, see `read_input_format`; None: by
+    the file's extension. warned: names of recordings with a logged warning, shared by several readings.
+    Samples of files are 16-bit values / 32768, as in openai-whisper; those of arrays at 16 kHz are unchanged.
 
     Raises: AudioError when it cannot be opened or has no such channel or track, and while reading when it
         ends before the part begins; OptionError for bad options.
@@ -434,7 +431,6 @@ class _Pipe:
         self._stream = stream
         self._is_at_end = False
         self.head = b""
-        """Inspected bytes that were not read yet."""
 
     def is_container(self) -> bool:
         while not (found := is_container(self.head)) and len(self.head) < HEAD_BYTES and not self._is_at_end:
@@ -485,7 +481,6 @@ def read_pcm(
 
 
 def _pcm_blocks(stream: BinaryIO, n_bytes: int, name: str) -> Iterator[bytes]:
-    """Yield blocks of n_bytes; the last one is shorter, of even length."""
     pending = b""
     while True:
         try:

@@ -24,7 +24,6 @@ logger = logging.getLogger(__name__)
 MOST_AT_ONCE_S = 5.0
 """Most seconds that `take` returns at once: a few bytes may hold hours of silence."""
 MOST_BLOCKS = 32
-"""Capacity of the queue of decoded blocks."""
 THREAD_NAME = "sottovoce-container"
 _Decoded: TypeAlias = "Samples | AudioError | bool"
 """True: more input is needed; False: the container has ended."""
@@ -49,7 +48,6 @@ class LiveContainer:
         self._is_dropped = False
 
     def feed(self, piece: bytes) -> None:
-        """Add the next bytes; bytes after the end of the container are ignored."""
         if self._is_over or not piece:
             return
         self._is_pending = True
@@ -82,7 +80,6 @@ class LiveContainer:
             self._fed.put(b"")
 
     def close(self) -> None:
-        """Stop the thread and release everything; idempotent."""
         self._is_dropped = True
         self._fed.put(b"")
         while not self._decoded.empty():  # the thread may wait for a free slot

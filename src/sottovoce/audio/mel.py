@@ -1,15 +1,11 @@
 """Whisper's log-mel spectrogram, for whole recordings and for streams that arrive in pieces.
 
-`log_mel` and `MelStream` compute the un-normalised logarithm; `normalize` clamps and scales it with a
-maximum. Whisper takes the maximum of its whole input, so a stream keeps un-normalised frames and normalises
-each encoder window by itself.
+Whisper normalises with the maximum of its whole input, so a stream keeps un-normalised frames (`log_mel`,
+`MelStream`) and normalises each encoder window by itself (`normalize`).
 
-Windows are padded in one of two ways:
-
-- zero *samples* before the transform (`padding_samples`): frames of silence get the floor of the clamp.
-  openai-whisper appends 30 s of them to a recording.
-- zero *mel values* after normalisation (`pad_or_trim`): openai-whisper and faster-whisper pad slices shorter
-  than the encoder's window so. 0.0 is not the value of silence.
+Windows are padded with zero *samples* before the transform (`padding_samples`; openai-whisper appends 30 s of
+them to a recording), or with zero *mel values* after normalisation (`pad_or_trim`; openai-whisper and
+faster-whisper pad short slices so). 0.0 is not the value of silence.
 """
 
 from __future__ import annotations
@@ -96,7 +92,6 @@ class MelStream:
 
     def reset(self) -> None:
         self._pending = torch.zeros(0, device=self._device)
-        """Samples from 160 * n_frames - 200 on (from 0 while no frame is out)."""
         self._n_samples = 0
         self._n_frames = 0
         self._finished = False

@@ -18,8 +18,6 @@ _MAX_BACKLOG_S = 60.0
 
 
 class InputStream(Protocol):
-    """An audio device that delivers samples by a callback between start and close."""
-
     def start(self) -> None: ...
 
     def close(self) -> None: ...
@@ -29,7 +27,6 @@ Deliver: TypeAlias = Callable[[Samples, bool], None]
 """Callback with samples (n,) and whether the device lost some before them; called from the device's thread.
 """
 OpenStream: TypeAlias = Callable[[int, int | str | None, Deliver], InputStream]
-"""Opens a device: samples a chunk, device, and callback."""
 
 
 class Microphone:
@@ -66,7 +63,6 @@ class Microphone:
             start_sample += len(samples)
 
     def close(self) -> None:
-        """Stop the device; iteration ends after the recorded samples."""
         self._stream.close()
         if self._n_losses:
             logger.warning("microphone: the device lost samples %d times", self._n_losses)

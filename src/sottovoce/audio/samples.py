@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 
 MAX_CHANNELS = 64
-"""Limit of libswresample."""
 MIN_RATE, MAX_RATE = 1_000, 768_000
 """Plausible sample rates; a header with another one is damaged."""
 
@@ -25,7 +24,6 @@ Array = npt.NDArray[np.generic]
 
 
 def is_tensor(value: object) -> TypeGuard[Tensor]:
-    """Return whether a value is a PyTorch tensor, without importing PyTorch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
@@ -115,7 +113,6 @@ class AudioBuffer:
         self.reset()
 
     def reset(self, start_sample: int = 0) -> None:
-        """Drop all samples; the next one has the index start_sample."""
         self._data = np.empty(_MIN_CAPACITY, np.float32)
         self._first = 0  # position in _data of sample `start`
         self._start = start_sample

@@ -159,7 +159,6 @@ def _decoder(file: BinaryIO, name: str, request: SourceRequest, raw: RawFormat |
 
 
 def _format_of_ending(file: BinaryIO, name: str, begin: int) -> RawFormat | None:
-    """Return the headerless format of the name's extension, unless the file is a container."""
     found = format_of_ending(name)
     if found is not None:
         try:
@@ -225,8 +224,6 @@ def is_seekable(file: BinaryIO) -> bool:
 
 
 class ArraySource:
-    """Samples (n,) or (n_channels, n) in memory; mixed as `FloatMixer` does."""
-
     def __init__(
         self, array: npt.NDArray[np.generic], name: str, request: SourceRequest, *, sample_rate: int
     ) -> None:

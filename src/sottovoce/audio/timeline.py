@@ -1,17 +1,16 @@
-"""Time stamps of decoded audio: the position of a sample is its time stamp, counted from the start time of
-the container, as a player shows it.
+"""Time stamps of decoded audio: samples are positioned as a player shows them, from the start time of the
+container.
 
 Frames within 0.1 s of the expected position follow on untouched. Otherwise gaps are filled with silence and
-overlaps trimmed, as by FFmpeg's `aresample=async=1`. Deviations that last less than half a second count as
-damaged stamps and are ignored. Implausible steps (back by more than ten seconds or to the beginning, or more
-than an hour ahead) start a new timeline where the sound so far ends, so nothing is lost and no hours of
-silence are made. Every step back does so in formats whose stamps may begin anew (MPEG-TS, Ogg), as in FFmpeg.
-Formats without time stamps (MP3, ADTS, FLAC, WAV) are joined end to end.
+overlaps trimmed, as by FFmpeg's `aresample=async=1`. Deviations of less than half a second are ignored as
+damaged stamps. Implausible steps (back by more than ten seconds or to the beginning, or more than an hour
+ahead) start a new timeline where the sound so far ends; so does every step back in formats whose stamps may
+begin anew (MPEG-TS, Ogg), as in FFmpeg. Formats without time stamps (MP3, ADTS, FLAC, WAV) are joined end to
+end.
 
-`seek_before` seeks to a part with the same sample positions: it decodes the first frames for their stamp and
-size, seeks to a little before the part, lets the decoder settle for half a second, and returns frames from a
-sample at which the grids of 16 kHz and of the source meet. It returns None if the position of a frame is not
-exact to the sample; the caller then decodes from the beginning.
+`seek_before` finds a part with the same sample positions. It decodes the first frames for their stamp and
+size, seeks to a little before the part, lets the decoder settle for half a second, and starts at a sample at
+which the grids of 16 kHz and of the source meet.
 """
 
 from __future__ import annotations
@@ -75,7 +74,6 @@ class Timeline:
 
     @property
     def is_joined(self) -> bool:
-        """Whether time stamps were not used somewhere."""
         return self._is_damaged or self._n_restarts > 0
 
     def begin(self, frame: av.AudioFrame, container: InputContainer, stream: AudioStream) -> float:
@@ -106,7 +104,6 @@ class Timeline:
     def placed(
         self, frames: Iterator[av.AudioFrame], container: InputContainer, stream: AudioStream
     ) -> Iterator[av.AudioFrame]:
-        """Yield the frames of a container, filled with silence and trimmed where stamps require it."""
         if _name(container) not in STAMPED_FORMATS:
             yield from frames
             return
@@ -178,7 +175,6 @@ class Timeline:
                 return
 
     def _astray(self, held: deque[av.AudioFrame]) -> tuple[int, float]:
-        """Count the frames, and their seconds, before one that is back on the timeline."""
         length_s = 0.0
         for n, frame in enumerate(held):
             is_back = n > 0 and frame.time is not None
@@ -273,14 +269,11 @@ def cut_frame(frame: av.AudioFrame, n_samples: int) -> av.AudioFrame:
 SEEKABLE_FORMATS = ("mov", "matroska", "mp3", "flac", "wav", "w64", "ogg", "aiff")
 """Containers with an index or positions in their packets; others (ADTS) guess them from the bit rate."""
 SHORTEST_S = 10.0
-"""Parts that begin earlier are decoded from the beginning."""
 PREROLL_S = 1.0
 WARM_UP_S = 0.5
 """Sound decoded and discarded after a seek, while the decoder lacks earlier packets."""
 STAMP_S = 0.0015
-"""Largest difference of a stamp in milliseconds from the position by frame sizes."""
 UNEQUAL = ("vorbis",)
-"""Codecs with frames of unequal size, even if the first ones are equal."""
 _N_FIRST = 4
 
 
@@ -361,7 +354,6 @@ def _place_of(frame: av.AudioFrame, first: _FirstFrames) -> int | None:
 
 
 def _frame_at(n_before: int, frames: Iterator[av.AudioFrame], rate: int) -> av.AudioFrame | None:
-    """Skip n_before samples; return the frame with the next sample, cut to begin there, or None."""
     for frame in frames:
         if frame.sample_rate != rate:
             return None

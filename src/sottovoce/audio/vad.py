@@ -1,11 +1,7 @@
 """Voice activity detection with Silero VAD: speech segments of a recording, and speech edges in a stream.
 
-Silero gives the speech probability of 32 ms windows; speech begins at `threshold` and ends below the lower
-`neg_threshold`.
-
 The weights are those of the TorchScript file in the `silero-vad` package. Its Python code is not imported,
-because that would set the process's number of torch threads. The network runs here, with explicit state and
-batched convolutions.
+because that would set the process's number of torch threads.
 """
 
 from __future__ import annotations
@@ -55,8 +51,6 @@ class SileroState:
 
 
 class SpeechModel(Protocol):
-    """Computes the speech probability of each window of 512 samples."""
-
     def start(self) -> SileroState: ...
 
     def probabilities(self, samples: Tensor, state: SileroState) -> tuple[Tensor, SileroState]:
@@ -71,8 +65,7 @@ class SileroModel:
     products: for a few windows three times as fast as torch's.
 
     weights: named and shaped as in the TorchScript model for 16 kHz (`_model`).
-
-    Source: the TorchScript code of silero-vad 6.2, and the package's plain PyTorch version.
+    Source: the TorchScript code of silero-vad 6.2.
     """
 
     def __init__(self, weights: dict[str, Tensor]) -> None:
@@ -154,15 +147,12 @@ class _Convolution:
         return cls(taps.permute(1, 2, 0).flatten(0, 1).contiguous(), weights[f"{name}.bias"], stride)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Map (n, t, n_in) to (n, t / stride, n_out)."""
         taps = F.pad(x, (0, 0, 1, 1)).unfold(1, 3, self.stride)  # (n, t / stride, n_in, 3)
         product = torch.addmm(self.bias, taps.reshape(-1, self.weight.shape[0]), self.weight)
         return product.relu_().view(*taps.shape[:2], -1)
 
 
 class SpeechWindows:
-    """Cuts samples (n,) into whole windows and computes their speech probabilities."""
-
     def __init__(self, model: SpeechModel) -> None:
         self._model = model
         self._state: SileroState = model.start()
@@ -177,7 +167,6 @@ class SpeechWindows:
         return self._probabilities(signal[:n_whole])
 
     def finish(self) -> list[float]:
-        """Return the probability of the last window, padded with zeros."""
         missing = -len(self._pending) % WINDOW_SAMPLES
         return self._probabilities(torch.nn.functional.pad(self._pending, (0, missing)))
 
@@ -228,8 +217,6 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
 
 @dataclass(frozen=True, slots=True)
 class SpeechSegment:
-    """Samples [start_sample, end_sample) of a recording that contain speech."""
-
     start_sample: int
     end_sample: int
 
@@ -341,7 +328,6 @@ class _Segmenter:
         return self._segments
 
     def segments(self, start: int, end: int) -> list[SpeechSegment]:
-        """Return the segments that overlap samples [start, end), in order, the unfinished one included."""
         going_on = () if self._start is None else (SpeechSegment(self._start, self._position),)
         first = bisect_left(self._segments, start, key=lambda one: one.end_sample)
         found = takewhile(lambda one: one.start_sample < end, islice(self._segments, first, None))
@@ -381,7 +367,6 @@ class _Segmenter:
 
 
 def _padded(segments: list[SpeechSegment], n_samples: int, options: VadOptions) -> list[SpeechSegment]:
-    """Pad segments at both sides; neighbours that are too close share the pause."""
     if not segments:
         return []
     pad = int(ms_to_samples(options.speech_pad_ms))
@@ -406,8 +391,6 @@ def _sample_blocks(audio: Samples | Iterable[AudioChunk]) -> Iterator[Samples]:
 
 @dataclass(frozen=True, slots=True)
 class SpeechEdge:
-    """Speech starts or ends at the absolute index `sample`, detected at `detected_sample`."""
-
     kind: Literal["start", "end"]
     sample: int
     detected_sample: int
@@ -438,7 +421,6 @@ class VadStream:
         return None if option is False else cls(None if option is True else option)
 
     def reset(self, start_sample: int = 0) -> None:
-        """Drop all audio; the next sample has the index start_sample."""
         self._windows = SpeechWindows(self._model)
         self._base = start_sample
         self._position = start_sample
