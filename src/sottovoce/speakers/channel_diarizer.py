@@ -31,7 +31,6 @@ APART_DB = 6.0
 """Channels this much quieter than the loudest are silent."""
 SHORTEST_S = 0.2
 ALIKE_DB = 0.5
-"""Channels that never differ by more hold the same sound."""
 MARGIN_FRAMES = 5
 """Frames (0.1 s) around a channel's own speech that count as its quiet edges, not as crosstalk."""
 LEAKS_DB = ((10.0, 10.0), (15.0, 6.0))
@@ -41,8 +40,6 @@ because the lines of a call may have very different levels.
 
 
 class ChannelDiarizer:
-    """Finds turns by channel levels; see `Diarizer`."""
-
     def turns(self, recording: Recording) -> list[Turn]:
         """Find the turns.
 
@@ -115,7 +112,6 @@ def loud_frames(levels: Floats) -> npt.NDArray[np.bool_]:
 
 
 def are_alike(levels: Floats) -> bool:
-    """Return whether levels (n_frames, n_channels) are the same sound in all channels."""
     is_loud = loud_frames(levels)
     return bool(is_loud.any() and np.ptp(levels[is_loud], axis=1).max() < ALIKE_DB)
 

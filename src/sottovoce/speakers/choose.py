@@ -44,7 +44,6 @@ class PyannoteDiarizer:
         self._pipeline = pipeline or load_pipeline(os.environ.get(VARIABLE, PIPELINE))
 
     def turns(self, recording: Recording) -> list[Turn]:
-        """Find the turns; the pipeline loads the whole recording."""
         with recording.open() as reader:
             samples = torch.cat([torch.from_numpy(chunk.samples) for chunk in reader])
         audio: Mapping[str, Tensor | int] = {"waveform": samples[None], "sample_rate": SAMPLE_RATE}

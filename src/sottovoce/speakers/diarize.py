@@ -1,9 +1,8 @@
 """Diarization of a recording: segmentation of short windows, then clustering of voices over all of them.
 
-Each window of five seconds has a few local speakers with an activity in each frame. The speech of each one
-alone is embedded in a vector; the vectors are clustered into speakers by mean cosine distance; overlaid
-windows give the turns, overlaps included. The number of speakers is given, or follows from a distance
-threshold. The recording is read once; only probabilities and vectors are kept.
+Each window of five seconds has a few local speakers. The speech of each one alone is embedded in a vector;
+the vectors are clustered by mean cosine distance; overlaid windows give the turns. The recording is read
+once; only probabilities and vectors are kept.
 
 Sources: H. Bredin and A. Laurent (arXiv 2104.04045) and the pipeline of pyannote.audio; F. Murtagh and P.
 Contreras, Algorithms for hierarchical clustering (arXiv 1105.0121): nearest-neighbour chains, which find the
@@ -68,7 +67,6 @@ def mean_linkage(vectors: Floats) -> list[Join]:
 
 
 def _join(distances: Floats, sizes: npt.NDArray[np.float64], retained: int, gone: int) -> None:
-    """Merge cluster `gone` into `retained`; distances are means over members."""
     total = sizes[retained] + sizes[gone]
     row = (sizes[retained] * distances[retained] + sizes[gone] * distances[gone]) / total
     row[retained] = np.inf
@@ -78,7 +76,6 @@ def _join(distances: Floats, sizes: npt.NDArray[np.float64], retained: int, gone
 
 
 def groups_after(n: int, joins: Sequence[Join]) -> Labels:
-    """Return the cluster (n,) of each of n vectors after some joins, counted from 0."""
     parents = list(range(n))
 
     def root(index: int) -> int:
@@ -145,7 +142,6 @@ def _heaviest(labels: Labels, weights: Floats, most: int, least_weight: float) -
 
 
 def weighted_sums(vectors: Floats, weights: Floats, labels: Labels, groups: Sequence[int]) -> Floats:
-    """Sum the vectors (n, size) of each group by their weights (n,): (n_groups, size)."""
     own = [labels == group for group in groups]
     return np.stack([(vectors[is_own] * weights[is_own, None]).sum(axis=0) for is_own in own])
 
@@ -155,7 +151,6 @@ def _means(vectors: Floats, weights: Floats, labels: Labels, retained: Sequence[
 
 
 def _refined(vectors: Floats, weights: Floats, centres: Floats) -> Floats:
-    """Refine by a few rounds of k-means."""
     for _ in range(N_ROUNDS):
         labels = np.argmax(vectors @ centres.T, axis=1)
         present = np.unique(labels)
@@ -166,13 +161,11 @@ def _refined(vectors: Floats, weights: Floats, centres: Floats) -> Floats:
 
 
 def unit(vectors: Floats) -> Floats:
-    """Scale rows (n, size) to length 1; rows of zeros stay."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.asarray(vectors / np.maximum(lengths, 1e-9), dtype=np.float32)
 
 
 STEP_FRAMES = 59
-"""Hop of the windows: about a second."""
 BATCH = 8
 ACTIVE = 0.5
 LEAST_ALONE_S = 0.4
@@ -215,7 +208,6 @@ class ClusteringDiarizer:
             yield batch
 
     def diarize_windows(self, windows: Sequence[Tensor]) -> list[DiarizedWindow]:
-        """Segment windows (window_samples,) float32 and embed their speakers."""
         activity = self._local.activity(torch.stack(list(windows))).numpy()
         spans = [
             self._alone(samples, frames, local)
@@ -239,7 +231,6 @@ class ClusteringDiarizer:
             yield torch.nn.functional.pad(held, (0, size - len(held)))
 
     def _alone(self, samples: Tensor, activity: Floats, local: int) -> Tensor:
-        """Concatenate the samples of one speaker alone: (n,)."""
         is_active = activity > ACTIVE
         is_alone = is_active[:, local] & (is_active.sum(axis=1) == 1)
         size = self._local.frame_samples
@@ -249,7 +240,6 @@ class ClusteringDiarizer:
         return alone if len(alone) >= LEAST_ALONE_S * SAMPLE_RATE else samples[:0]
 
     def cluster(self, diarized: Sequence[DiarizedWindow]) -> list[Turn]:
-        """Cluster the speakers of all windows of a recording; return its turns."""
         centres = self._centres(diarized)
         if len(centres) == 0:
             return []
@@ -305,7 +295,6 @@ class ClusteringDiarizer:
         )
 
     def spans(self, active: npt.NDArray[np.bool_]) -> list[tuple[float, float, int]]:
-        """Return start, end (seconds) and speaker of each active stretch of a mask (n_frames, n_speakers)."""
         frame_s = self._local.frame_samples / SAMPLE_RATE
         first_s = self._local.first_samples / SAMPLE_RATE - frame_s / 2
         nobody = ~active.any(axis=1)
@@ -336,14 +325,12 @@ def assign_speakers(window: DiarizedWindow, centres: Floats) -> Iterator[tuple[i
 
 
 def most_active(scores: Floats, n_active: npt.NDArray[np.int_]) -> npt.NDArray[np.bool_]:
-    """Mark in each frame the n_active (n_frames,) speakers with the highest scores (n_frames, n_speakers)."""
     order = np.argsort(-scores, axis=1, kind="stable")
     ranks = np.argsort(order, axis=1, kind="stable")
     return (ranks < n_active[:, None]) & (scores > 0)
 
 
 def active_spans(is_active: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Return the spans [start, end) in which a mask (n_frames,) is True."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], is_active, [False])).astype(np.int8)))
     return [(int(start), int(end)) for start, end in edges.reshape(-1, 2)]
 

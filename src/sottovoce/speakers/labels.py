@@ -36,7 +36,6 @@ def replace_letter(speaker: str | None, names: Sequence[str]) -> str | None:
 
 
 def letter_index(name: str) -> int:
-    """Return the index, from 0, of a speaker's letter."""
     place = 0
     for character in name:
         place = 26 * place + ord(character) - ord("A") + 1
@@ -62,7 +61,6 @@ def name_turns(
 
 PAUSE_S = 0.25
 FAR_S = 2.0
-"""Limit of a word's distance to the turns of a speaker."""
 SENTENCE_COST, PAUSE_COST, INSIDE_COST = 0.05, 0.15, 0.3
 """Costs of a speaker change, in seconds of words of a silent speaker: at the end of a sentence or segment;
 in a pause or at the end of a clause; elsewhere.
@@ -126,7 +124,6 @@ class SpeakerLabels:
         return path[::-1]
 
     def _near(self, start: float, end: float) -> dict[str, list[Turn]]:
-        """Group the turns around a stretch by speaker; without any, the nearest turn."""
         first = bisect_left(self._starts, start - FAR_S - self._longest)
         last = bisect_left(self._starts, end + FAR_S)
         near: dict[str, list[Turn]] = {}

