@@ -1,19 +1,15 @@
 """Disfluencies: prompts that make Whisper write them, and rules that remove them from text.
 
-Whisper omits most fillers, repetitions and broken-off words, as its training transcripts did, but continues
-in the style of its prompt. docs/verbatim.md tells how the prompts were chosen and what they cost on fluent
-speech. No suppressed token is needed: the hyphen of a broken-off word and the ellipsis are not suppressed.
-
-`clean_text` removes disfluencies by rule:
+Whisper omits most fillers, repetitions and broken-off words, but continues in the style of its prompt
+(docs/verbatim.md). `clean_text` removes them by rule:
 
     Um, I I think we, we should, uh, go. -> I think we, we should, go.
 
 Only fillers and restarts in a table of the language are removed, and repetitions only if the sentence
-continues: "No, no, no.", "I know, I know." and "bye bye" stay. A filler is a sound of hesitation that is no
-word of the language: German "um" and "er", Portuguese "um" and "em", Italian "eh" and Dutch "hè" are words,
-so the tables omit them, and discourse words ("like", "also", "pues"). Legitimate repetitions ("that that",
-"very very", "der der", "nous nous", numbers) are in no list. A language is listed once its rules changed next
-to nothing in edited text (docs/verbatim.md); languages without spaces are not.
+continues: "No, no, no.", "I know, I know." and "bye bye" stay. Sounds that are also words are not in the
+tables (German "um" and "er", Portuguese "um" and "em", Italian "eh", Dutch "hè"), nor are discourse words
+("like", "also", "pues") and legitimate repetitions ("that that", "very very", "der der", "nous nous",
+numbers). A language is listed once its rules changed next to nothing in edited text (docs/verbatim.md).
 """
 
 from __future__ import annotations
@@ -59,7 +55,6 @@ def check_verbatim(language: str) -> None:
 
 
 def verbatim_tokens(tokenizer: Tokenizer) -> list[int]:
-    """Return the tokens of the prompt in the tokenizer's language, or none."""
     prompt = VERBATIM_PROMPTS.get(tokenizer.language or "en")
     return [] if prompt is None else tokenizer.encode(" " + prompt)
 
@@ -94,7 +89,6 @@ class DisfluencyRules:
         parted_openers: str,
         parted: str = "",
     ) -> DisfluencyRules:
-        """Build rules from a regular expression, and words separated by spaces."""
         return cls(
             re.compile(fillers),
             frozenset(f"{restarts} {conjunctions}".split()),
@@ -190,7 +184,6 @@ DISFLUENCIES: Mapping[str, DisfluencyRules] = MappingProxyType(
         ),
     }
 )
-"""By Whisper's code of the language."""
 
 
 ENDS = frozenset(".!?…")
@@ -306,13 +299,11 @@ def _without_fillers(pieces: Sequence[_Piece], rules: DisfluencyRules) -> list[_
 
 
 def _is_loose_filler(piece: _Piece, rules: DisfluencyRules) -> bool:
-    """Whether a piece is a filler without a question or exclamation mark, quotes or brackets."""
     signs = (piece.lead + piece.tail).split()
     return rules.is_filler(piece.word) and not set("".join(signs)) - set(PAUSES + ".…")
 
 
 def _take_end(before: _Piece, tail: str, after: _Piece | None) -> None:
-    """Move the end of a sentence from a filler to the word before."""
     if ENDS.isdisjoint(tail):
         return
     goes_on = after is not None and after.word[:1].islower()
@@ -322,7 +313,6 @@ def _take_end(before: _Piece, tail: str, after: _Piece | None) -> None:
 
 
 def _restarts(pieces: Sequence[_Piece], rules: DisfluencyRules) -> Iterator[tuple[int, int]]:
-    """Yield repeated phrases: index of the first one, and its number of pieces."""
     for n_words in range(1, LONGEST_PHRASE + 1):
         for start in range(len(pieces) - n_words):
             if _is_restart(pieces, start, n_words, rules):

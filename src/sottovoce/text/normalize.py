@@ -1,8 +1,7 @@
 """Unicode forms of equal text, and normalisation for scores.
 
-Letters with accents, vowel marks and Hangul have several canonically equivalent forms: "é" is one character
-(NFC) or "e" and a combining accent (NFD), and marks may have several orders. Words are compared in NFC.
-Labels keep the form that their model was trained with, and words are spelled in that form. NFKC is not used
+A letter may have several canonically equivalent forms: "é" is one character (NFC) or "e" and a combining
+accent (NFD). Words are compared in NFC, but spelled in the form that a model's labels have. NFKC is not used
 there, because it changes letters.
 
 Scores also ignore letter case, punctuation and spelling variants. State the normaliser with every figure.
@@ -38,7 +37,6 @@ def decomposed(text: str) -> str:
 
 
 def letters_of(text: str) -> list[str]:
-    """Split a text into its letters with their combining marks."""
     found: list[str] = []
     for character in composed(text):
         if found and unicodedata.combining(character):
@@ -96,7 +94,6 @@ def indexed_by_form(words: Iterable[str]) -> dict[str, str]:
 
 @lru_cache(maxsize=2**14)
 def _forms(letter: str) -> tuple[str, ...]:
-    """Equivalent forms of a letter with its marks, most composed first."""
     whole, apart = composed(letter), decomposed(letter)
     if len(apart) == 1:
         return (whole,)
@@ -143,7 +140,6 @@ def normalizer_for(language: str | None, kind: Normalization = "whisper") -> Nor
 
 
 def join_spaces(text: str) -> str:
-    """Collapse white space to single spaces."""
     return " ".join(text.split())
 
 

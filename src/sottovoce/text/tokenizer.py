@@ -146,7 +146,6 @@ class Tokenizer:
 
     @property
     def language_tokens(self) -> tuple[int, ...]:
-        """Ids of `language_codes`; empty for English-only models."""
         return tuple(range(self.sot + 1, self.sot + 1 + len(self.language_codes)))
 
     def language_token(self, language: str) -> int:
@@ -266,7 +265,6 @@ class Tokenizer:
 
     @property
     def splits_on_spaces(self) -> bool:
-        """Whether words of this language are separated by spaces."""
         return self.language not in UNSPACED
 
     def split_to_word_tokens(self, tokens: Sequence[int]) -> tuple[list[str], list[list[int]]]:
@@ -286,7 +284,6 @@ class Tokenizer:
         return [text for text, _ in characters], [ids for _, ids in characters]
 
     def _split_on_characters(self, tokens: Sequence[int]) -> list[tuple[str, list[int]]]:
-        """Shortest runs of tokens that end at a character boundary."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         runs: list[tuple[str, list[int]]] = []
         text, ids = "", []
@@ -368,7 +365,6 @@ class Detokenizer:
 
     @property
     def pending(self) -> bytes:
-        """The bytes of an incomplete character, at most three."""
         return self._decoder.getstate()[0]
 
     def flush(self) -> str:
@@ -380,7 +376,5 @@ class Detokenizer:
 
 @dataclass(frozen=True, slots=True)
 class TokenWord:
-    """A word as written (leading space included) and its text tokens."""
-
     text: str
     tokens: tuple[int, ...]

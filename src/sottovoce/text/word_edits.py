@@ -49,7 +49,6 @@ def align_words(
 
 
 def equal_words(words: Sequence[str], others: Sequence[str]) -> list[int | None]:
-    """Find the index of each word's match among the others, in order; None without a match."""
     found: list[int | None] = [None] * len(words)
     for i, j in align_words(words, others, substitution=math.inf):
         if i is not None:
