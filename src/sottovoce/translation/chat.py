@@ -105,8 +105,7 @@ class ChatServer:
         return data
 
 
-class _AgainError(Exception):
-    """A failure that a retry may fix."""
+class _AgainError(Exception): ...
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -179,14 +178,11 @@ class Glossary:
         return cls(tuple(terms))
 
     def of(self, text: str) -> list[tuple[str, str]]:
-        """Find the terms that occur in a text, ignoring case and Unicode form."""
         folded = composed(text).casefold()
         return [pair for pair in self.terms if composed(pair[0]).casefold() in folded]
 
 
 class Chat(Protocol):
-    """A chat model, such as `ChatServer`."""
-
     def reply(self, messages: list[Message]) -> str: ...
 
 
@@ -257,7 +253,6 @@ class ChatTranslator:
 
 
 def _tidied(reply: str, source: str) -> str:
-    """Reduce a reply to one line, without quotation marks that the source lacks."""
     line = " ".join(reply.split())
     for opening, closing in QUOTES:
         is_quoted = len(line) > 1 and line.startswith(opening) and line.endswith(closing)

@@ -93,12 +93,8 @@ class SourceText:
 
 
 class LiveTranslatorBackend(Protocol):
-    """Translates live speech: `ChatTranslator` by a server, `WhisperTranslator` by Whisper."""
-
     @property
-    def target(self) -> str:
-        """Code of the target language."""
-        ...
+    def target(self) -> str: ...
 
     def translate(self, source: SourceText) -> str:
         """Translate the text.

@@ -80,7 +80,6 @@ def _translated(
 
 
 def _apart(own: Sequence[Segment]) -> list[tuple[float, float]]:
-    """Return start and end of each sentence, without overlaps."""
     spans: list[tuple[float, float]] = []
     for one in own:
         start = max(one.start, spans[-1][1] if spans else 0.0)
