@@ -1,10 +1,9 @@
 """Forced alignment: finds the times of a given text's words in a recording.
 
-A recording of up to 29 s is one window. In a longer one the text is first located roughly: by the times of
-the transcript to refine, or by a rough transcription whose words are paired with the text; other words are
-interpolated by their letters. Windows are cut in the longest pauses. The words of each window are timed by
-the decoder's attention or the path of a CTC head, and moved to the speech by loudness, which locates its
-edges better than a detector with 32 ms frames.
+A recording of up to 29 s is one window. A longer text is first located roughly, by the times of the
+transcript to refine or by a rough transcription; windows are cut in the longest pauses. The words of each
+window are timed by the decoder's attention or the path of a CTC head, and moved to the speech by loudness,
+which locates its edges better than a detector with 32 ms frames.
 """
 
 from __future__ import annotations
@@ -117,7 +116,6 @@ class CtcAligner:
             )
 
     def _spelled(self, units: Sequence[Unit]) -> tuple[list[int], list[int | None]]:
-        """Return the label ids of the text, and each one's unit (None for separators)."""
         labels: list[int] = []
         owners: list[int | None] = []
         for number, unit in enumerate(units):
@@ -183,7 +181,6 @@ def move_to_speech(words: Sequence[TimedWord], speech: Sequence[SpeechSegment]) 
 
 
 def _signs_after(words: list[TimedWord], spoken: set[int]) -> list[TimedWord]:
-    """Move punctuation after its word, whose end it would cut off."""
     for i in range(1, len(words)):
         if i not in spoken:
             least = words[i - 1].end
@@ -195,7 +192,6 @@ SIGNS = " .,;:!?…\"'()[]{}«»“”‘’„¿¡-–—。，！？、：；�
 
 
 def _home(word: TimedWord, speech: Sequence[SpeechSegment]) -> SpeechSegment | None:
-    """Find the speech that a word overlaps most; None below `SHORTEST_S`."""
     best, most = None, SHORTEST_S
     for segment in speech[bisect_left(speech, word.start, key=lambda one: one.end_s) :]:
         if segment.start_s >= word.end:
@@ -299,7 +295,6 @@ def _pause_middle(one: SpeechSegment, after: SpeechSegment) -> int:
 
 
 def _loud_part(one: SpeechSegment, first: int, last: int, levels: Levels) -> SpeechSegment:
-    """Return the loud part of levels [first, last), or the whole segment without one."""
     inside = levels[first:last]
     if not len(inside) or not inside.max():
         return one
@@ -383,7 +378,6 @@ def _is_pause(spans: Sequence[Span], found: Sequence[Span | None], unit: int) ->
 
 
 def _end(units: Sequence[Unit], spans: Sequence[Span], first: int) -> int:
-    """Find the end of a window that begins with unit `first`: all that fits, or its longest pause."""
     start = spans[first][0]
     n_tokens, last = 0, first
     limit = LONGEST_S - SURE_MARGIN_S
@@ -456,7 +450,6 @@ class TextAligner:
         return plan_windows(units, self._rough_times(units, recording), duration_s)
 
     def _rough_times(self, units: Sequence[Unit], recording: Recording) -> list[Span | None]:
-        """Return word times from a rough transcript of the recording, None if not found."""
         words = [(word, key) for word in self._rough(recording) if (key := letters_of(word.word))]
         given = [i for i, unit in enumerate(units) if unit.letters]
         pairs = equal_words([units[i].letters for i in given], [key for _, key in words])

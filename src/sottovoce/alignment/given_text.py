@@ -101,13 +101,11 @@ def _times(line: Line, words: Sequence[str]) -> Sequence[tuple[float, float] | N
 
 
 def _letter_spans(segment: Segment) -> list[tuple[float, float, int]]:
-    """Return start, end and number of letters of each word, or of the segment without word times."""
     words = [(word.start, word.end, len(letters_of(word.word))) for word in segment.words or ()]
     return [word for word in words if word[2]] or [(segment.start, segment.end, 1)]
 
 
 def _time_at(spans: Sequence[tuple[float, float, int]], share: float) -> float:
-    """Return the time at which a share of a segment's letters has been spoken."""
     left = share * sum(n for _, _, n in spans)
     for start, end, n_letters in spans:
         if left <= n_letters:

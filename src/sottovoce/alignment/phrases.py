@@ -60,7 +60,6 @@ def find_phrase(transcript: Transcript, phrase: str, *, least_score: float = LEA
 
 
 def _units(text: str, apart: bool) -> list[str]:
-    """Split into characters (apart), or into words and characters of scripts without spaces."""
     return list(letters_of(text)) if apart else _UNIT.findall(plain(text))
 
 
@@ -78,7 +77,6 @@ def _placed_units(segment: Segment, apart: bool) -> Iterator[_PlacedUnit]:
 
 
 def _shares(segment: Segment) -> Iterator[Word]:
-    """Interpolate the words of a segment without word times by their letters."""
     words = segment.text.split()
     total = max(1, sum(len(word) + 1 for word in words))
     done = 0
