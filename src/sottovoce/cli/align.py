@@ -56,10 +56,6 @@ def align(context: click.Context, /, recording: str, text: str, **given: Any) ->
 
 
 def align_file(recording: str, text: str, given: Mapping[str, Any], call: Call) -> int:
-    """Align a recording with its text; return the exit code.
-
-    Raises: SottovoceError for an unreadable text or wrong options.
-    """
     options = made(AlignOptions, given)
     if recording == text == "-":
         raise OptionError("standard input: expected the recording or the text there, got '-' for both")

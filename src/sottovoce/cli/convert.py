@@ -101,10 +101,6 @@ class Conversion:
 
 
 def convert_files(files: Sequence[str], given: Mapping[str, Any], call: Call) -> int:
-    """Write the documents of every transcript; failures do not stop the others. Return the exit code.
-
-    Raises: OptionError for wrong usage.
-    """
     transcribed = {**given, "word_timestamps": True, "speakers": "auto"}  # each file shows whether it was
     rules = () if given["regroup"] is None else parse_rules(given["regroup"])
     documents = documents_of(files, transcribed)
@@ -128,7 +124,7 @@ def convert_files(files: Sequence[str], given: Mapping[str, Any], call: Call) ->
 def recording_of(files: Sequence[str], given: Mapping[str, Any], documents: Documents) -> Path | None:
     """Find the recording for a page's player.
 
-    Raises: OptionError for several transcripts, and if it is to be embedded and is not given.
+    Raises: OptionError for several transcripts, or none to embed.
     """
     name = given["recording"]
     if documents.folder is None:

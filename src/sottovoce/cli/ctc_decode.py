@@ -85,7 +85,6 @@ def read_priors(path: Path) -> tuple[float, ...]:
 
 
 def recorded_emissions(path: Path, model: Model) -> EmissionSource:
-    """Compute the emissions of a recording by a model's CTC head, window by window. Raises: OptionError."""
     if model.ctc_head is None:
         raise OptionError(
             f"--model: expected a model with a CTC head (nano and base have one), got {model.name}"
@@ -131,7 +130,7 @@ class Utterances:
         choose_device(options.device)
         if options.threads is not None:
             torch.set_num_threads(options.threads)
-        # What is tuned over emissions (weights, penalties) was tuned on the states of PyTorch's encoder.
+        # Weights and penalties were tuned on the states of PyTorch's encoder.
         model = None if options.model is None else load_model(options.model, backend="torch")
         if model is not None and model.ctc_head is not None:
             return cls(options, model, LabelList(tuple(model.ctc_head.labels), model.ctc_head.blank))

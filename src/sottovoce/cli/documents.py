@@ -52,10 +52,6 @@ class Documents:
     screen: ScreenWriter | None = None
 
     def info(self, name: str, model: str) -> TranscriptInfo:
-        """Return the facts of an input that are known before it is read.
-
-        Raises: OptionError when it cannot be embedded in a page.
-        """
         if name == "-":
             return TranscriptInfo(model)
         return self.with_recording(TranscriptInfo(model, source=label_of(Path(name).name)), Path(name))
@@ -87,10 +83,6 @@ class Documents:
             yield pairs if self.screen is None else [(self.screen, terminal), *pairs]
 
     def write(self, name: str, transcript: Transcript, info: TranscriptInfo) -> None:
-        """Write all documents of a complete transcript; they appear together.
-
-        Raises: OptionError as the writers, and when nothing can be written.
-        """
         with self.opened(name) as outputs:
             for writer, output in outputs:
                 for piece in pieces_of(writer, transcript, info):
@@ -184,7 +176,9 @@ def check_extension(output: str, formats: str) -> None:
 
 
 def check_binary(files: Sequence[str], writers: Sequence[Writer]) -> None:
-    """Raises: OptionError for a binary format on a terminal or beside another document on standard output."""
+    """Raises: OptionError for a binary format on a terminal or together with another document on standard
+    output.
+    """
     extensions = [writer.extension for writer in writers]
     for name in set(extensions) & set(map(extension_of, BINARY)):
         if sys.stdout.isatty():
@@ -196,7 +190,6 @@ def check_binary(files: Sequence[str], writers: Sequence[Writer]) -> None:
 
 
 def check_rttm(given: Mapping[str, Any], formats: str) -> None:
-    """Raises: OptionError for turns without speakers; a text to align may contain them."""
     if "rttm" in formats.split(",") and "speakers" in given and not tells_speakers(given):
         raise OptionError("output format 'rttm': needs --speakers, --channels or --tinydiarize")
 
@@ -264,10 +257,6 @@ class ScreenWriter:
 
 
 def writer_options(given: Mapping[str, Any]) -> WriterOptions:
-    """Read the options of subtitle layout.
-
-    Raises: OptionError when they need word times that are off.
-    """
     options = made(WriterOptions, given)
     if options.need_words and not times_words(given):
         raise OptionError("line breaking and highlighting place single words: add --word-timestamps")

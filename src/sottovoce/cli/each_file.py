@@ -82,7 +82,7 @@ class Progress:
 
     def __init__(self, n_files: int, *, quiet: bool = False) -> None:
         self._console = Console(stderr=True, highlight=False)
-        is_terminal = sys.stderr.isatty()  # FORCE_COLOR makes rich take a pipe for one
+        is_terminal = sys.stderr.isatty()  # with FORCE_COLOR rich treats a pipe as one
         self._bar = RichProgress(
             TextColumn("[bold]{task.description}"),
             BarColumn(),

@@ -49,7 +49,7 @@ def find(context: click.Context, /, recording: str, phrase: str, **given: Any) -
     least = given["least_score"]
     find_phrase(
         Transcript((), "", 0.0, ""), phrase, least_score=least
-    )  # a phrase of no letters: before all work
+    )  # fail early for a phrase without letters
 
     found: list[Match] = []
 

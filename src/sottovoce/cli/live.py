@@ -56,9 +56,8 @@ MOST_WAITING = 2048
 
 
 def transcribe_live(source: str | None, given: dict[str, Any], interrupts: Interrupts) -> int:
-    """Transcribe one live recording; return the exit code.
+    """Transcribe one live recording; return the exit code. Usage errors are found before the model is loaded.
 
-    Usage errors are found before the model is loaded.
     Raises: SottovoceError.
     """
     check(source, given)
@@ -198,7 +197,7 @@ def caught_up(
                 came_s = came_s if came.full() else clock()
                 give((piece, came_s))
             give(None)
-        except BaseException as error:  # signal to the main thread
+        except BaseException as error:  # raised again in the main thread
             give(error)
 
     reader = threading.Thread(target=read, name="sottovoce-source", daemon=True)
@@ -224,7 +223,7 @@ def caught_up(
             raise end
     finally:
         is_left.set()
-        reader.join(1.0)  # closes a microphone; a pipe may stay silent for long
+        reader.join(1.0)  # the thread closes a microphone; a pipe may block for long
 
 
 def n_joined(
@@ -233,8 +232,8 @@ def n_joined(
     """Return how many of the waiting pieces, with their times of arrival, are processed as one.
 
     Several, of most_s together, if the first one has waited longer than late_s and they arrived at most at
-    twice real time. Faster pieces (`cat FILE |`) stay separate, so the result does not depend on the speed of
-    the machine.
+    twice real time. Faster pieces (`cat FILE |`) stay separate, so that the result does not depend on the
+    machine.
     """
     _, first_s = waiting[0]
     _, last_s = waiting[-1]
@@ -287,7 +286,7 @@ def run(
     try:
         for piece in pieces:
             interrupts.check()
-            with interrupts.deferred():  # commit pending text of an interrupted session
+            with interrupts.deferred():  # an interrupt half-way would lose committed text
                 emitted.n_samples += len(piece)
                 events = session.push(np.ascontiguousarray(piece), newest_only=newest_only)
                 emitted.take(events, time.monotonic() - began)
@@ -303,7 +302,6 @@ def run(
 
 
 def append_log(path: Path, emitted: EmittedWords, source: str) -> None:
-    """Add one line with the number of earlier lines as its index. Raises: OptionError."""
     try:
         index = len(path.read_bytes().splitlines()) if path.exists() else 0
         line = LogLine(
@@ -391,7 +389,7 @@ class LiveView:
     """Shows events as they come; a context manager. Pipes get finished utterances as lines of text."""
 
     def __init__(self, console: Console | None = None) -> None:
-        # FORCE_COLOR makes rich take a pipe for a terminal, and draw over lines there
+        # with FORCE_COLOR rich treats a pipe as a terminal, and redraws lines
         self._console = console or Console(force_terminal=sys.stdout.isatty())
         self._live = Live(console=self._console, transient=True, auto_refresh=False)
         self._line = Text()
@@ -491,7 +489,7 @@ class TranslatedView:
         if self.show is None:
             sys.stdout.write(json_text({**translation.document, "seq": self._next()}) + "\n")
         elif isinstance(event, Final) and translation.text != event.text.strip():
-            # Else it was said in that language.
+            # Else the speech is in the target language.
             times = f"[{translation.language} {translation.start:7.2f}-{translation.end:7.2f}]"
             click.echo(f"{times} {translation.text}")
 

@@ -82,10 +82,6 @@ def language_accuracy(
     noises: Sequence[Samples],
     snr_db: float,
 ) -> list[dict[str, Any]]:
-    """Measure the accuracy of the language probe for each window width (seconds).
-
-    entries: of one language each. noises: mixed in, in turn, at snr_db.
-    """
     probe = LanguageProbe(model.backend, model.tokenizer, languages)
     scores = {width: LanguageScores() for width in widths}
     for i, entry in enumerate(entries):
@@ -135,10 +131,6 @@ def mixed_with(audio: Samples, noise: Samples, snr_db: float) -> Samples:
 def switch_scores(
     model: Model, entries: Sequence[ManifestEntry], languages: Sequence[str], given: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Measure change points, delays, false switches and errors of live sessions.
-
-    given: chunk_ms, audio_max_len, switching, and plots (a folder for timeline plots, or None).
-    """
     wide = narrow = NO_SCORES
     utterances, parts = [], []
     for entry in entries:

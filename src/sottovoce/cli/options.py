@@ -164,7 +164,6 @@ def second_of(given: Mapping[str, Any]) -> SecondModel | None:
 
 
 def check_fusion(given: Mapping[str, Any], temperatures: Sequence[float] = (0.0,)) -> None:
-    """Raises: OptionError for language models without a beam search, and for missing files."""
     has_phrases = is_file(given["hotwords"])
     if not has_phrases and means_file(given["hotwords"]):
         raise OptionError(
@@ -266,10 +265,6 @@ def enrolled_voices(pairs: Sequence[str]) -> dict[str, Samples]:
 
 
 def voice_of(path: str) -> Samples:
-    """Read enrolment speech, (n,) at 16 kHz.
-
-    Raises: OptionError if it is too short or too long; AudioError.
-    """
     from sottovoce.audio.io import load_audio
     from sottovoce.types import SAMPLE_RATE
 

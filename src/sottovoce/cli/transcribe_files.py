@@ -175,10 +175,6 @@ class FileStart:
 
 
 def read_part(path: Path, header: PartHeader) -> StoredPart | None:
-    """Read a part file up to its last complete resume point; None without a file.
-
-    Raises: OptionError for an unreadable file.
-    """
     try:
         with path.open("rb") as file:
             first = _row(file.readline())
@@ -329,9 +325,8 @@ class TranscribeRun:
 def transcribe_files(
     files: Sequence[str], given: Mapping[str, Any], options: TranscribeOptions, call: Call
 ) -> int:
-    """Transcribe every file; failures do not stop the others. Return the exit code.
+    """Transcribe every file; return the exit code. Usage errors are found before the model is loaded.
 
-    Usage errors are found before the model is loaded.
     Raises: SottovoceError.
     """
     check_fusion(given, options.fallback.temperatures)
