@@ -82,7 +82,7 @@ class LiveDecodingOptions:
         least=0.0,
         most=30.0,
     ).as_field(None)
-    """None of it thinned; not where the encoder is the full window."""
+    """A given padding is computed in full (never thinned); refused with the full encoder window."""
     held_over_s: float = _in_python(
         "An utterance is resumed after pauses of up to this, with its audio and text as context.",
         least=0.0,

@@ -103,7 +103,7 @@ class SpeakerOptions:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Check speaker names. Raises: OptionError for one that is empty, duplicate, or not one line."""
+    """Raises: OptionError for a name that is empty, duplicate, or not one line."""
     for name in names:
         if not name.strip() or not name.isprintable():
             raise OptionError(f"speaker names: expected a name, got '{name}'")
@@ -112,7 +112,9 @@ def check_names(names: Sequence[str]) -> None:
 
 
 def check_speaker_names(names: Sequence[str], speakers: SpeakerOptions | Diarizer | None) -> None:
-    """Check names. Raises: OptionError for no names, known voices, and more names than speakers."""
+    """Raises: OptionError if there are no speakers to name, for known voices, and for more names than
+    speakers.
+    """
     check_names(names)
     if not isinstance(speakers, SpeakerOptions):
         return
