@@ -213,10 +213,6 @@ class _PartWorker:
         return cls(part, process, ours)
 
     def result(self) -> _ReadPart:
-        """Wait for the transcript of the part.
-
-        Raises: the error of the process; OptionError if it ended without a result.
-        """
         try:
             while not wait([self.pipe], timeout=WAIT_S):
                 pass

@@ -127,10 +127,6 @@ def transcribe_items(model: Model, items: Iterable[Item], batch: BatchOptions) -
 
 
 def row_of(item: Item, outcome: Transcript | Exception, model: str) -> Row:
-    """Build the row of a transcript or error.
-
-    Raises: the error itself, if it is a bug.
-    """
     if isinstance(outcome, Transcript):
         # A table has no columns for these.
         plain = replace(outcome, language_probability=None, language_probabilities={})
@@ -278,10 +274,6 @@ class JsonLinesTable:
             raise OptionError(f"output '{self._path}': cannot be written ({cause_of(error)})") from error
 
     def _drop_half_line(self) -> None:
-        """Cut off an incomplete last row.
-
-        Raises: OptionError for a foreign file, which stays unchanged.
-        """
         if not self._path.exists():
             return
         with self._path.open("rb+") as file:
