@@ -300,7 +300,7 @@ def _words_on_top(axis: Axes, data: FigureData) -> None:
 
 
 def _colour(probability: float) -> str:
-    if not probability < 0.8:  # not known either
+    if not probability < 0.8:  # also nan: unknown
         return "0.15"
     return GUESSED if probability < 0.5 else "#aa7700"
 
