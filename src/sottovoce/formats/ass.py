@@ -183,7 +183,7 @@ def _command(recording: Path, target: Path, size: str, background: str, seconds:
         *("ffmpeg", "-hide_banner", "-loglevel", "error", "-nostdin", "-y"),
         *("-f", "lavfi", "-i", colour, "-i", f"file:{recording.absolute()}"),
         *("-map", "0:v", "-map", "1:a:0", "-vf", "ass=words.ass", "-pix_fmt", "yuv420p"),
-        *("-af", "aresample=async=1:first_pts=0"),  # sound at its time stamps, as the words are
+        *("-af", "aresample=async=1:first_pts=0"),  # keep time stamps, to which word times refer
         *("-t", f"{max(seconds, 0.1):.3f}", str(target)),
         # Read the picture too: libav ignores discarded streams in the start time of MPEG-TS.
         *("-map", "0:v", "-map", "1:v?", "-c", "copy", "-t", f"{max(seconds, 0.1):.3f}", "-f", "null", "-"),

@@ -87,10 +87,6 @@ def _transcript(text: str, name: str, *, is_json: bool) -> Transcript:
 
 
 def _decoded(data: bytes, name: str) -> str:
-    """Decode subtitles or JSON, which some programs write in UTF-16 or UTF-32 without a byte order mark.
-
-    Raises: OptionError.
-    """
     encoding = json.detect_encoding(data)
     try:
         return data.decode(encoding)

@@ -221,10 +221,6 @@ def format_named(name: str) -> str | None:
 
 
 def named_document(name: str, path: Path, extension: str) -> Mapping[tuple[str, str], Path]:
-    """Return the one document of an input, as `output_paths`.
-
-    Raises: OptionError when it would overwrite the input.
-    """
     if name != STANDARD_INPUT and os.path.realpath(path) == os.path.realpath(name):
         raise OptionError(f"output '{path}': is the input; choose another name")
     return {(name, extension): path}

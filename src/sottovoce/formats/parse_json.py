@@ -108,10 +108,6 @@ def _with_words(rows: Sequence[Row], words: Sequence[Row]) -> list[Row]:
 
 
 def _segment_spans(rows: Sequence[Row], duration: float | None) -> list[Span]:
-    """Return the times of segments; null ones are taken from their words or neighbours.
-
-    Raises: ValueError if no time is known.
-    """
     spans = _each(rows, lambda _, row: _bounds(row))
     known = [time for span in spans for time in span if time is not None]
     if rows and not known:

@@ -164,10 +164,6 @@ class _Subtitles:
         self._flat = [" ".join(line.translate(_INVISIBLE).split()) for line in self._lines]
 
     def cues(self) -> Iterator[tuple[_Cue, list[str]]]:
-        """Yield every cue with its lines of text.
-
-        Raises: ValueError.
-        """
         cues: list[_Cue] = []
         for at in range(len(self._lines)):
             if span := self._times(at):
@@ -182,10 +178,6 @@ class _Subtitles:
             yield cue, self._text(cue, end)
 
     def _times(self, at: int) -> tuple[float, float] | None:
-        """Return start and end in seconds of a line of times, None for any other.
-
-        Raises: ValueError for malformed times.
-        """
         line, may_begin = self._flat[at], self._may_begin(at)
         found = _TIMES.fullmatch(line)
         if found is None:
@@ -230,10 +222,6 @@ class _Subtitles:
         return (above, None) if self.is_vtt and opens else (at, None)
 
     def _text(self, cue: _Cue, end: int) -> list[str]:
-        """Return the lines of text between the times of a cue and line `end`.
-
-        Raises: ValueError for a cue number without times.
-        """
         text: list[str] = []
         for at, block in self._blocks(cue.at + 1, end):
             is_next = at > cue.at + 1 and cue.number is not None and self._number(at) == cue.number + 1
