@@ -177,7 +177,7 @@ def _track_number(request: int | str) -> int | None:
     return int(text)
 
 
-# What libav's decoders and PyAV's wrappers raise on damaged input (FFmpegError itself has several bases).
+# Errors of libav's decoders and PyAV's wrappers on damaged input (FFmpegError itself has several bases).
 _DAMAGE = (av.FFmpegError, ValueError, RuntimeError, ArithmeticError, LookupError)
 # Playlists and reference movies could name other files and URLs: no protocol is allowed to open them.
 _NO_PROTOCOLS = {"protocol_whitelist": "none"}

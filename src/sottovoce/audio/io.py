@@ -56,7 +56,7 @@ Span: TypeAlias = tuple[int, int]
 TOLERANCE_S = 0.1
 """Most change of duration by a filter: its delay, and the end of an echo."""
 _OUTPUT = f"sample_fmts=flt:sample_rates={SAMPLE_RATE}:channel_layouts=mono"
-# What PyAV raises for options that a filter does not take, and for what cannot be linked.
+# PyAV's errors for bad filter options, and for filters that cannot be linked.
 _REFUSALS = (av.FFmpegError, ValueError, RuntimeError, OSError)
 
 

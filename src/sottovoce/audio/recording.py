@@ -72,7 +72,7 @@ class Recording:
             source = self._spool = _spooled(source, self.name)
         self._source = source
         self._is_pipe = not reread and _is_pipe(source)
-        # A file object is read again from where it stood, not from its beginning.
+        # A file object is reread from its initial position.
         self._position = (
             None if isinstance(source, str | os.PathLike | bytes | np.ndarray) else _position(source)
         )

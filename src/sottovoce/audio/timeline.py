@@ -163,7 +163,7 @@ class Timeline:
                 for _ in range(n_astray):
                     yield from self._following(held.popleft())
             elif length_s >= STEADY_S or is_end:
-                # Muxers that mend a damaged stamp ahead let the next ones stand still: no sound is missing.
+                # Behind a damaged stamp ahead, muxers repeat it until time catches up: no sound is missing.
                 before_last_s = length_s - held[-1].samples / held[-1].sample_rate
                 steady_s = self._deviation_s(held[-1], self._next_s + before_last_s)
                 if jump_s < 0 or abs(steady_s - jump_s) <= min(JITTER_S, before_last_s / 2):
