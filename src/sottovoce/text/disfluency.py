@@ -45,10 +45,7 @@ style: hesitations alone cost capitals.
 
 
 def check_verbatim(language: str) -> None:
-    """Check that a language has a prompt.
-
-    Raises: OptionError if it has none.
-    """
+    """Raises: OptionError for a language without a prompt."""
     if find_language(language) not in VERBATIM_PROMPTS:
         measured = ", ".join(VERBATIM_PROMPTS)
         raise OptionError(f"verbatim: expected a language that was measured ({measured}), got '{language}'")
@@ -240,10 +237,7 @@ class _Piece:
 
 
 def check_cleanable(language: str) -> None:
-    """Check that a language (code or English name) has rules.
-
-    Raises: OptionError if it has none.
-    """
+    """Raises: OptionError for a language (code or English name) without rules."""
     if find_language(language) not in DISFLUENCIES:
         checked = ", ".join(DISFLUENCIES)
         raise OptionError(
@@ -294,7 +288,7 @@ def _without_fillers(pieces: Sequence[_Piece], rules: DisfluencyRules) -> list[_
         if before is not None and not opens:
             _take_end(before, piece.tail.strip(), after)
             if before.tail == "," and before.folded in rules.restarts:
-                before.tail = ""  # "the, uh, house": no such word has a comma of its own
+                before.tail = ""  # "the, uh, house": the comma belongs to the filler
     return left
 
 

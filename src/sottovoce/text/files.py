@@ -34,7 +34,7 @@ def text_lines(file: IO[bytes]) -> Iterator[str]:
     buffered = io.BufferedReader(cast(io.RawIOBase, file))  # needs only read()
     start = buffered.peek(4)
     encoding = next((name for mark, name in _ENCODINGS.items() if start.startswith(mark)), "utf-8")
-    # Of UTF-8, a byte that cannot be decoded becomes a lone surrogate, so that the error can name its line.
+    # An invalid UTF-8 byte becomes a lone surrogate, so that the error can name its line.
     with io.TextIOWrapper(buffered, encoding, errors="surrogateescape") as lines:
         try:
             for number, line in enumerate(lines, start=1):

@@ -31,7 +31,7 @@ N_VOCAB_ENGLISH, N_VOCAB_99, N_VOCAB_100 = 51864, 51865, 51866
 # GPT-2's rule for cutting text before BPE (tiktoken's r50k pattern).
 _PIECES = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
-# Symbols that annotate rather than transcribe: speaker tags, brackets, music. Hyphen and apostrophe may
+# Symbols of annotations: speaker tags, brackets, music. Hyphen and apostrophe may
 # stand inside words, so only their spaced forms are suppressed. Source: OW `Tokenizer.non_speech_tokens`.
 _SYMBOLS: tuple[str, ...] = (
     *'"#()*+/:;<=>@[\\]^_`{|}~「」『』',
