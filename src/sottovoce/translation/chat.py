@@ -66,7 +66,7 @@ class ChatServer:
         return address if address.endswith(ENDPOINT) else address + ENDPOINT
 
     def reply(self, messages: Sequence[Message]) -> str:
-        """Return the text of the answer.
+        """Return the answer's text.
 
         Raises: TranslationError naming the server and its error message.
         """
@@ -118,17 +118,13 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         headers: HTTPMessage,
         newurl: str,
     ) -> None:
-        return None  # raises an HTTPError
+        return None  # urllib then raises an HTTPError
 
 
 _OPENER = urllib.request.build_opener(_NoRedirects)
 
 
 def _text(data: bytes) -> str:
-    """Parse the answer.
-
-    Raises: ValueError for another document.
-    """
     document = json.loads(data)
     try:
         text = document["choices"][0]["message"]["content"]

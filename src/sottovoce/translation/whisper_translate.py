@@ -122,7 +122,6 @@ class WhisperTranslator:
             self._audio.append(pcm)
 
     def tee(self, pieces: Iterator[Samples]) -> Iterator[Samples]:
-        """Push pieces (n,) float32 and yield them."""
         for piece in pieces:
             self.push(piece)
             yield piece
