@@ -109,7 +109,7 @@ class OggLinks:
         return self._place
 
     def is_chained(self) -> bool:
-        """Return whether another link follows, by reading up to it; the file must be seekable."""
+        """Return whether another link follows; reads up to it and needs a seekable file."""
         place = self._place
         self.seek(0)
         while self._magic == b"OggS" and self.read(_SCANNED_BYTES):
@@ -118,7 +118,7 @@ class OggLinks:
         return self._next_link is not None
 
     def next(self) -> bool:
-        """Go on to the next link of a file that cannot be sought in; False if there is none."""
+        """Go on to the next link of an unseekable file; False if there is none."""
         if self._magic != b"OggS":
             return False
         while self.read(_SCANNED_BYTES):
@@ -150,10 +150,6 @@ ONLY_TRACK = AudioTrack(1)
 
 
 def track_named(tracks: Sequence[AudioTrack], request: int | str, name: str) -> AudioTrack:
-    """Choose a track by number, or the first one in a language; `name` appears in messages.
-
-    Raises: AudioError that lists the tracks; OptionError for a request that is neither.
-    """
     number = _track_number(request)
     if number is None:
         code = language_code(str(request))
@@ -187,9 +183,8 @@ _TITLES: dict[str, Any] = {"metadata_errors": "ignore"} if int(av.__version__.sp
 
 @dataclass(frozen=True, slots=True)
 class AudioInfo:
-    """The declared properties of a source; duration_s is None if it declares none.
-
-    track: the decoded one of `tracks`. Samples without a container count as one track.
+    """The declared properties of a source; duration_s is None if unknown. Samples without a container
+    count as one track.
     """
 
     name: str
@@ -204,10 +199,10 @@ class AudioInfo:
 class ContainerDecoder:
     """Decodes an audio track of a container to 16 kHz, mixed to mono or all channels.
 
-    audio_track: number from 1, or a language; None takes ffmpeg's choice. raw: the format of headerless
-    samples. most_gap_s: the longest gap in time stamps that is filled with silence. warned: see `Downmix`.
+    raw: the format of headerless samples. most_gap_s: the longest gap in time stamps that is filled with
+    silence. Other arguments: `open_audio`.
     Raises: AudioError for an unknown format or missing track, and from `blocks` when nothing can be decoded
-        or samples are not finite; OptionError for a track that is neither a number nor a language.
+        or samples are not finite; OptionError for an invalid track.
     """
 
     def __init__(
@@ -248,8 +243,8 @@ class ContainerDecoder:
     def seek(self, start_sample: int) -> bool:
         """Seek to `first_sample`, at or shortly before `start_sample` (16 kHz), before anything is decoded.
 
-        first_sample stays 0 in formats without positions, and near the beginning. False if the position is
-        not exact to the sample; the decoder is then spent.
+        first_sample stays 0 in formats without positions, and near the beginning. After False (the position
+        is not exact) the decoder is spent.
         """
         has_positions = self._container.format.name.split(",")[0] in SEEKABLE_FORMATS
         if not has_positions or start_sample < SHORTEST_S * SAMPLE_RATE:
@@ -274,7 +269,7 @@ class ContainerDecoder:
             self.owned_file.close()
 
     def blocks(self) -> Iterator[Samples]:
-        """Decode to the end: blocks (n_channels, n) float32 of some thousand samples, 16-bit values / 32768.
+        """Decode to the end: blocks (n_channels, n) float32, 16-bit values / 32768.
 
         Raises: AudioError when nothing could be decoded, or samples are NaN or infinite.
         """

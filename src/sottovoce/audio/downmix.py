@@ -39,8 +39,8 @@ S = TypeVar("S", np.int16, np.float32)
 
 @dataclass(frozen=True, slots=True)
 class _Block(Generic[S]):
-    """Samples mixed (n,) and channels (n_channels, n); energy of mixed; products of channels (n_channels,
-    n_channels), summed over samples.
+    """Samples mixed (n,) and channels (n_channels, n); energy of mixed; products (n_channels, n_channels)
+    of channels.
     """
 
     mixed: npt.NDArray[S]
@@ -53,15 +53,14 @@ class Downmix(Generic[S]):
     """Passes a downmix on, and leaves out channels while they cancel the others (a crossed wire: one channel
     is the other one times -1).
 
-    Input is at 16 kHz, cut anywhere; the result does not depend on the cuts. weights: (n_channels,) of the
-    downmix; channels of weight 0 are ignored. name: for the log. first_sample: position of the first sample
-    in the recording. warned: names of recordings that are already in the log.
+    The result does not depend on the cuts of the input. weights: (n_channels,) of the downmix. name: for the
+    log. first_sample: position in the recording. warned: names of recordings that are already in the log.
 
-    A sum of channels x_k with weights w_k has the energy `E = sum w_k^2 |x_k|^2` if they are uncorrelated,
-    and more if they are alike. Below E / 10 the correlation of two channels is below -0.9. Then the channels
-    whose absence makes the downmix loudest are left out (of two, the quieter one), until the downmix is above
-    E / 2. A change begins at a block of 0.1 s that has crossed the threshold, as have most blocks of the next
-    half second and their sum, so single sounds and pauses cause none.
+    A sum of channels x_k with weights w_k has the energy `E = sum w_k^2 |x_k|^2` if they are uncorrelated.
+    Below E / 10 the correlation of two channels is below -0.9. Then the channels without which the downmix is
+    loudest are left out, until it is above E / 2. A change begins at a block of 0.1 s that has crossed the
+    threshold, as have most blocks of the next half second and their sum, so single sounds and pauses cause
+    none.
     """
 
     def __init__(
@@ -114,9 +113,6 @@ class Downmix(Generic[S]):
         return done
 
     def _changes(self, stretch: list[_Block[S]]) -> bool:
-        """Whether a stretch and most of its blocks are cancelled (intact, if channels are left out). Silent
-        blocks are neither.
-        """
         sounding = [block for block in stretch if self._has_sound(block)]
         changed = [block for block in sounding if self._is_across([block])]
         return self._is_across(stretch) and 2 * len(changed) > len(sounding)
@@ -256,8 +252,8 @@ def _resampled(resampler: av.AudioResampler | None, frame: av.AudioFrame | None,
 
 
 def downmix_weights(layout: str) -> tuple[float, ...] | None:
-    """Return the channel weights (n_channels,) of libswresample's mono downmix, measured by mixing one sample
-    of each channel; None if it has no rule for the layout.
+    """Return the channel weights (n_channels,) of libswresample's mono downmix, measured; None without a
+    rule.
     """
     n_channels = av.AudioLayout(layout).nb_channels
     pulses = np.eye(n_channels, dtype=np.int16) * 2**14
@@ -312,10 +308,8 @@ class FloatResampler:
 
 
 class FloatMixer:
-    """Resamples float samples (n_channels, n) to 16 kHz and mixes them to (1, n) by their mean, without
-    channels that cancel the others (`Downmix`).
+    """Resamples float samples (n_channels, n) to 16 kHz and mixes them to (1, n) by their mean (`Downmix`).
 
-    first_sample, warned: see `Downmix`.
     Raises: as `FloatResampler`.
     """
 

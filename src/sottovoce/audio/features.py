@@ -38,10 +38,8 @@ _N_TAIL_FRAMES = 3
 class RecordingFeatures:
     """Normalised log-mel windows of a recording, requested front to back. A context manager.
 
-    Frames are 10 ms, counted from the start of the recording, and stay until `drop_before`. held_frames: the
-    longest recording held whole from its first reading. observer: receives every sample once, before its
-    window is returned.
-
+    Frames are 10 ms and stay until `drop_before`. held_frames: the longest recording held whole from its
+    first reading. observer: receives every sample once, before its window is returned.
     Raises: OptionError for an unknown normalization; AudioError, when it opens or reads, as `open_audio`.
     """
 
@@ -100,10 +98,8 @@ class RecordingFeatures:
     ) -> Features:
         """Return frames [start, end) as one encoder window: mel (1, n_mels, n_frames) float32.
 
-        end: at most and by default start + n_frames; clipped to the end of the recording. fill: padding to
-        n_frames. openai-whisper decodes windows padded with 0.0, but detects the language of a short
-        recording with silence as padding.
-
+        end: at most and by default start + n_frames. fill: padding. openai-whisper decodes windows padded
+        with 0.0, but detects the language of a short recording with silence as padding.
         Raises: OptionError for a window that is empty, was dropped, or begins after the recording's end.
         """
         last = start + n_frames if end is None else min(end, start + n_frames)
@@ -142,7 +138,7 @@ class RecordingFeatures:
         return bool(loudest <= SILENCE_LOG_MEL) or bool(loudest <= maximum - DYNAMIC_RANGE)
 
     def drop_before(self, frame: int) -> None:
-        """Release frames before `frame`, read or not; they cannot be requested again."""
+        """Release frames before `frame`; they cannot be requested again."""
         self._frames.drop_before(frame)
 
     @property

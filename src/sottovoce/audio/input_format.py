@@ -1,7 +1,5 @@
-"""Recognition of a source: a container, samples without a header, or data that is no audio.
-
-Containers are recognised by their first bytes, headerless samples by the file name's extension or an input
-format that the caller gives.
+"""Recognition of a source: a container (by its first bytes), samples without a header (by extension), or
+no audio.
 """
 
 from __future__ import annotations
@@ -120,8 +118,8 @@ def is_container(head: bytes) -> bool:
 
 
 def _are_frames(head: bytes, codec: str, known: int, sync: int, shared: int) -> bool:
-    """Whether a codec's parser finds contiguous frames of one kind: three from the first byte on, or four
-    later, as in a broadcast.
+    """Whether a codec's parser finds contiguous frames: three from the first byte on, or four later, as in
+    a broadcast.
     """
     n_alike, before = 0, 0
     for n, packet in enumerate(av.CodecContext.create(codec, "r").parse(head), start=1):

@@ -1,7 +1,6 @@
 """Reading of paths, standard input, file objects, bytes and arrays as 16 kHz mono float32.
 
-PyAV decodes files chunk by chunk, in bounded memory. Every unreadable source raises one AudioError of one
-line that names it.
+Every unreadable source raises one AudioError of one line that names it.
 """
 
 from __future__ import annotations
@@ -63,9 +62,8 @@ _REFUSALS = (av.FFmpegError, ValueError, RuntimeError, OSError)
 class AudioFilter:
     """A chain of FFmpeg filters (`-af`, "highpass=f=100,afftdn") over 16 kHz mono samples.
 
-    text: comma-separated filters, quoted as in FFmpeg, without labels and branches. Filters that change the
-    duration are refused, because they would change all times. A constant delay (25 ms for afftdn) goes
-    unnoticed and shifts times.
+    text: comma-separated filters without labels and branches. Filters that change the duration are refused,
+    because they would change all times. A constant delay (25 ms for afftdn) goes unnoticed and shifts times.
     Raises: OptionError for unknown filters or bad options.
     """
 
@@ -94,10 +92,6 @@ class AudioFilter:
         )
 
     def push(self, samples: Samples) -> Samples:
-        """Filter samples (n,) float32; return the finished ones (m,), clipped to full scale.
-
-        Raises: OptionError when they are not finite.
-        """
         frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(samples)[None], format="flt", layout="mono")
         frame.sample_rate, frame.pts = SAMPLE_RATE, self._n_in
         frame.time_base = Fraction(1, SAMPLE_RATE)
@@ -150,8 +144,8 @@ def _split(text: str) -> list[str]:
 class AudioReader:
     """A recording being read: iterate once over its AudioChunks, or over its channels. A context manager.
 
-    start, end: the part in samples (end None: to the end). audio_filter: applied to `channel`.
-    `info.duration_s` is that of the part; `recording_s` is the declared duration of the whole.
+    start, end: the part in samples. audio_filter: applied to `channel`. `info.duration_s` is that of the
+    part; `recording_s` is the declared duration of the whole.
     """
 
     def __init__(
@@ -238,9 +232,8 @@ class AudioReader:
         return samples
 
     def channels(self) -> Iterator[Samples]:
-        """Yield blocks (n_channels, n) float32: one row unless opened with all channels.
-
-        Raises: AudioError when the source is damaged beyond use, empty, or holds NaN or infinity.
+        """Yield blocks (n_channels, n) float32: one row unless opened with all channels. Raises: as
+        iteration.
         """
         pending: list[Samples] = []
         n_pending = 0
@@ -265,10 +258,6 @@ class AudioReader:
 
 
 def _part(source: BlockSource, start: int, end: int | None) -> Iterator[Samples]:
-    """Yield the blocks of samples [start, end) of a recording, at 16 kHz; end None: to its end.
-
-    Raises: AudioError when the recording ends before the part begins.
-    """
     place = source.first_sample
     for block in source.blocks():
         inside = block[:, max(0, start - place) : None if end is None else end - place]
@@ -390,10 +379,6 @@ def probe_audio(
     audio_track: int | str | None = None,
     input_format: str | None = None,
 ) -> AudioInfo:
-    """Return the declared properties of a recording, without decoding it.
-
-    Raises: AudioError when it cannot be opened, or has no such track.
-    """
     with open_audio(
         source, sample_rate=sample_rate, audio_track=audio_track, input_format=input_format
     ) as reader:
@@ -403,10 +388,9 @@ def probe_audio(
 def read_live(
     stream: BinaryIO, *, input_format: str | None = None, chunk_s: float = 0.1, name: str = "standard input"
 ) -> Iterator[AudioChunk]:
-    """Yield chunks of chunk_s seconds from a pipe as they arrive: a container (recognised), 16-bit mono PCM
-    at 16 kHz, or samples of an input_format (`read_input_format`).
+    """Yield chunks of chunk_s seconds from an unbuffered pipe as they arrive: a container, 16-bit mono PCM at
+    16 kHz, or samples of an input_format (`read_input_format`).
 
-    stream: unbuffered, so that `read` returns available bytes at once.
     Raises: AudioError for data that is no sound; OptionError for an unknown input format.
     """
     file = _Pipe(stream)
@@ -458,9 +442,8 @@ def read_pcm(
 ) -> Iterator[AudioChunk]:
     """Yield chunks of raw little-endian 16-bit mono PCM as it arrives.
 
-    Chunks last chunk_s seconds, except the last one; resampling from another sample_rate varies their length
-    a little. Half a sample at the end is dropped with a warning.
-
+    Chunks last chunk_s seconds, or about that after resampling. Half a sample at the end is dropped with a
+    warning.
     Raises: AudioError when reading fails; OptionError for a rate or chunk that is not positive.
     """
     if sample_rate < 1 or not chunk_s * sample_rate >= 1:

@@ -1,7 +1,7 @@
 """Decoding of containers that arrive in pieces, as browsers record them: WebM and Ogg with Opus, and other
 formats that FFmpeg reads sequentially.
 
-FFmpeg's reads block, so each container has a thread, which runs only while `take` waits for samples.
+FFmpeg's reads block, so each container has a thread.
 """
 
 from __future__ import annotations

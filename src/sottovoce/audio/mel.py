@@ -47,7 +47,6 @@ def hz_to_mel(hz: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def mel_to_hz(mels: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Convert mels, of any shape, to Hz: the inverse of `hz_to_mel`."""
     logarithmic = 1000.0 * np.exp(np.log(6.4) * (mels - 15.0) / 27.0)
     return np.where(mels < 15.0, mels * 200.0 / 3.0, logarithmic)
 
@@ -80,8 +79,7 @@ def mel_filters(n_mels: int) -> npt.NDArray[np.float32]:
 class MelStream:
     """Computes log-mel frames of audio that comes in pieces; the frames do not depend on the cuts.
 
-    Frame t is centred on sample 160 t and complete with sample 160 t + 199 (12.5 ms later). The start of the
-    audio is mirrored, as in Whisper's transform.
+    Frame t is centred on sample 160 t and complete with sample 160 t + 199 (12.5 ms later).
     """
 
     def __init__(self, n_mels: int = 80, device: torch.device | str = "cpu") -> None:
@@ -120,10 +118,9 @@ class MelStream:
         return self._advance(received)
 
     def finish(self, *, n_padding_frames: int = 0) -> Tensor:
-        """Return the frames still due (n_mels, n), up to n_samples // 160 in all, with silence after the end.
+        """Return the frames still due (n_mels, n), with silence after the end, and n_padding_frames more.
 
-        They equal the content frames of `log_mel(audio, padding_samples=480000)`; n_padding_frames more
-        follow.
+        They equal the content frames of `log_mel(audio, padding_samples=480000)`.
         """
         self._finished = True
         n_due = self._n_samples // HOP_SAMPLES + n_padding_frames - self._n_frames
@@ -168,9 +165,7 @@ def log_mel(
     """Compute the un-normalised log10 mel power of 16 kHz audio: (n_mels, n_frames) float32.
 
     samples: (n,) float32 in [-1, 1]; n_frames is (n + padding_samples) // 160. padding_samples zeros are
-    appended (openai-whisper: 480000 for a file); the signal is mirrored at both ends. Blocks of 30 s bound
-    the memory.
-
+    appended (openai-whisper: 480000 for a file); the signal is mirrored at both ends.
     Raises: AudioError for audio of another shape or shorter than 201 samples, padding included.
     Source: openai-whisper `log_mel_spectrogram` (n_fft 400, hop 160, periodic Hann, power, clamp 1e-10).
     """
@@ -215,8 +210,7 @@ def window_features(
     """Normalise un-normalised windows (n_mels, n_i) and stack them to a batch (B, n_mels, n_frames).
 
     n_frames: even, at least 2; windows are cut to it or padded with 0.0 after normalisation. maximum: see
-    `normalize`. `n_content_frames` counts log-mel frames (100 a second).
-
+    `normalize`.
     Raises: OptionError for an odd or non-positive n_frames, or no windows.
     """
     if n_frames < 2 or n_frames % 2:

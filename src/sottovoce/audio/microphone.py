@@ -30,14 +30,11 @@ OpenStream: TypeAlias = Callable[[int, int | str | None, Deliver], InputStream]
 
 
 class Microphone:
-    """Chunks of chunk_s seconds from an input device until `close` or an interrupt; iterate once.
+    """Chunks of chunk_s seconds from an input device until `close` or an interrupt; a context manager.
 
-    device: number or name; None for the system's default. A context manager that stops the device.
-    open_stream: replaces PortAudio.
-
+    device: number or name; None for the system's default.
     Raises: OptionError for a chunk_s that is not positive; MissingExtraError without `sounddevice`;
-        AudioError when there is no such device, when it cannot record 16 kHz mono, or, while iterating, when
-        reading falls a minute behind.
+        AudioError when the device is missing, cannot record 16 kHz mono, or is read a minute late.
     """
 
     def __init__(
@@ -97,10 +94,6 @@ class Microphone:
 
 
 def open_portaudio(chunk_samples: int, device: int | str | None, deliver: Deliver) -> InputStream:
-    """Open an input device of PortAudio at 16 kHz mono float32.
-
-    Raises: MissingExtraError, AudioError: see `Microphone`.
-    """
     try:
         import sounddevice
     except ModuleNotFoundError as error:

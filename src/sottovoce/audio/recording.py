@@ -1,7 +1,6 @@
 """A recording that can be read several times, whatever its source.
 
-The maximum of a file, its speech and its windows need several readings. Files and arrays are read again; a
-pipe is copied, still compressed, to memory and beyond a limit to a temporary file.
+A pipe is copied, still compressed, to memory and beyond a limit to a temporary file.
 """
 
 from __future__ import annotations
@@ -34,9 +33,8 @@ _SPOOL_BYTES = 16 * 2**20
 class Recording:
     """A source that can be opened repeatedly, one reading at a time. A context manager.
 
-    sample_rate, channel, audio_filter, audio_track and input_format: see `open_audio`. reread: False does not
-    copy a pipe, whose second `open` then raises. name: for messages, if the source has none.
-
+    reread: False does not copy a pipe, whose second `open` then raises. name: for messages. Other arguments:
+    `open_audio`.
     Raises: AudioError when a pipe cannot be read.
     """
 
@@ -78,7 +76,7 @@ class Recording:
         )
 
     def open(self) -> AudioReader:
-        """Start a reading from the beginning (of the part).
+        """Start a reading.
 
         Raises: AudioError as in `open_audio`, and for a second reading of a pipe.
         """
@@ -87,10 +85,6 @@ class Recording:
         return reader
 
     def open_channels(self) -> AudioReader:
-        """Start a reading of all channels, for `AudioReader.channels`.
-
-        Raises: AudioError, as `open`.
-        """
         return self._opened(keep_channels=True)
 
     def _opened(
@@ -120,9 +114,8 @@ class Recording:
         return [] if self._reader is None else self._reader.silences()
 
     def part(self, start_s: float, duration_s: float | None = None) -> Recording:
-        """Return the part from start_s of at most duration_s as a recording.
-
-        Close it before this one; the two cannot be read at the same time.
+        """Return the part from start_s of at most duration_s. Not readable together with this one, and to
+        be closed first.
         """
         part = copy(self)
         part._spool = None
@@ -143,7 +136,6 @@ class Recording:
         """Return a recording of each channel, for concurrent reading; close them before this one.
 
         silent: for each channel, spans [start, end) in samples that are replaced by silence.
-        Raises: AudioError.
         """
         with self.open_channels() as reader:
             n_channels = reader.info.n_channels
@@ -153,7 +145,7 @@ class Recording:
         return found
 
     def beginning(self, seconds: float) -> Samples:
-        """Read the first samples (n,) float32, at most `seconds`.
+        """Read the first samples (n,) float32.
 
         Raises: AudioError as `open`.
         """

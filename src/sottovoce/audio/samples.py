@@ -29,7 +29,7 @@ def is_tensor(value: object) -> TypeGuard[Tensor]:
 
 
 def tensor_array(tensor: Tensor, name: str) -> Array:
-    """Return a tensor's samples as an array of the same shape, sharing memory if possible.
+    """Return a tensor's samples as an array, sharing memory if possible.
 
     Raises: AudioError for a tensor that is not in the memory of the CPU.
     """
@@ -41,11 +41,7 @@ def tensor_array(tensor: Tensor, name: str) -> Array:
 
 
 def require_finite(samples: Samples, name: str, *, start_sample: int = 0) -> None:
-    """Check that samples (..., n) are finite; the error names their number and the first position.
-
-    start_sample: index of the first sample in the recording, at 16 kHz.
-    Raises: AudioError for NaN or infinity.
-    """
+    """Raises: AudioError for NaN or infinity in samples (..., n), with their number and first position."""
     if np.isfinite(samples).all():
         return
     bad = ~np.isfinite(samples)
@@ -57,8 +53,7 @@ def require_finite(samples: Samples, name: str, *, start_sample: int = 0) -> Non
 
 
 def to_float32(array: Array, name: str) -> Samples:
-    """Convert samples of any shape to float32 in [-1, 1]: floats unchanged, int16 and int32 divided by full
-    scale.
+    """Convert samples to float32 in [-1, 1]: floats unchanged, integers divided by full scale.
 
     Raises: AudioError for another dtype, NaN or infinity.
     """
@@ -74,10 +69,6 @@ def to_float32(array: Array, name: str) -> Samples:
 
 
 def as_samples(array: Array, name: str) -> Samples:
-    """Return mono samples (n,) float32 of a one-dimensional array; see `to_float32` for the dtypes.
-
-    Raises: AudioError for another shape or dtype, NaN or infinity.
-    """
     if array.ndim != 1:
         raise AudioError(f"{name}: expected samples of shape (n,), got {array.shape}")
     return to_float32(array, name)
@@ -86,7 +77,7 @@ def as_samples(array: Array, name: str) -> Samples:
 def as_channels(array: Array, name: str) -> Samples:
     """Return samples (n_channels, n) float32 of an array of shape (n,) or (n_channels, n).
 
-    Raises: AudioError for another shape or dtype, NaN, infinity, or no sample at all.
+    Raises: AudioError for another shape or dtype, NaN, infinity, or no samples.
     """
     if array.ndim not in (1, 2) or (array.ndim == 2 and not 1 <= array.shape[0] <= MAX_CHANNELS):
         raise AudioError(
@@ -103,10 +94,10 @@ _MIN_CAPACITY = SAMPLE_RATE
 
 
 class AudioBuffer:
-    """Samples [start, end) of a stream: append at the end, drop at the start, view any range.
+    """Samples [start, end) of a stream, with absolute indices: append, drop the beginning, view any range.
 
-    Indices are absolute. Appending and dropping cost amortised constant time a sample; memory is at most
-    about four times the longest stretch held.
+    Appending and dropping cost amortised constant time a sample; memory is at most about four times the
+    longest stretch held.
     """
 
     def __init__(self) -> None:
@@ -130,10 +121,9 @@ class AudioBuffer:
         return self._end - self._start
 
     def append(self, samples: npt.NDArray[np.float32]) -> None:
-        """Append samples (n,) float32 at 16 kHz; n = 0 changes nothing.
+        """Append samples (n,) float32 at 16 kHz.
 
-        Raises: AudioError, with the buffer unchanged, for anything but finite float32 samples of that shape,
-            and for a push longer than `MAX_PUSH_S`.
+        Raises: AudioError, with the buffer unchanged, for anything else, and for more than `MAX_PUSH_S`.
         """
         self._check(samples)
         self._reserve(len(samples))
@@ -148,10 +138,8 @@ class AudioBuffer:
         self._start = sample
 
     def view(self, start: int | None = None, end: int | None = None) -> Samples:
-        """Return samples [start, end) as a read-only array (n,) float32 that later appends and drops do not
-        change.
+        """Return samples [start, end) as an immutable array (n,) float32.
 
-        start, end: None for those of the buffer.
         Raises: AudioError for samples that are not held.
         """
         first = self._start if start is None else start

@@ -1,7 +1,4 @@
-"""Sources of sample blocks: a decoded container, an array, or raw PCM.
-
-A source yields float32 blocks (n_channels, n) at 16 kHz, one channel if it mixes. Use it through `io`.
-"""
+"""Sources of sample blocks (a decoded container, an array, or raw PCM). Use them through `io`."""
 
 from __future__ import annotations
 
@@ -35,17 +32,13 @@ Arrays, and tensors on the CPU, have the shape (n,) or (channels, n): floats in 
 
 
 def plain_source(source: AudioSource) -> PlainSource:
-    """Convert a tensor (n,) or (channels, n) to an array; return other sources unchanged.
-
-    Raises: AudioError for a tensor that is not on the CPU.
-    """
     return tensor_array(source, "audio") if is_tensor(source) else cast(PlainSource, source)
 
 
 class BlockSource(Protocol):
-    """A recording that yields its samples once, front to back.
+    """A recording that yields blocks (n_channels, n) float32 at 16 kHz once, front to back.
 
-    first_sample: first sample of `blocks` in the recording, at 16 kHz.
+    first_sample: first sample of `blocks` in the recording.
     """
 
     @property
@@ -54,12 +47,7 @@ class BlockSource(Protocol):
     @property
     def first_sample(self) -> int: ...
 
-    def blocks(self) -> Iterator[Samples]:
-        """Yield blocks (n_channels, n) float32 at 16 kHz.
-
-        Raises: AudioError while reading.
-        """
-        ...
+    def blocks(self) -> Iterator[Samples]: ...
 
     def warnings(self) -> list[str]: ...
 
@@ -70,11 +58,10 @@ class BlockSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SourceRequest:
-    """How to read a source.
+    """How to read a source; see `open_audio` and `ContainerDecoder`.
 
-    keep_channels: do not mix. audio_track: number from 1 or language; None: ffmpeg's choice. start_sample:
-    first sample needed, at 16 kHz. raw: format of headerless samples; None: by the file's extension. warned:
-    see `Downmix`. most_gap_s: see `ContainerDecoder`.
+    start_sample: first sample needed, at 16 kHz. raw: format of headerless samples; None: by the file's
+    extension.
     """
 
     keep_channels: bool = False
@@ -128,7 +115,6 @@ def open_container(file: BinaryIO, name: str, request: SourceRequest, *, owned: 
     """Open a container, near the start of the request if seeking can reach it.
 
     owned: the file is closed with the decoder.
-    Raises: AudioError.
     """
     try:
         begin = file.tell() if is_seekable(file) else None
@@ -172,10 +158,9 @@ def _format_of_ending(file: BinaryIO, name: str, begin: int) -> RawFormat | None
 
 
 class CheckedFile:
-    """Makes a file object safe for libav: `read` returns bytes, and never more than requested.
+    """Makes a file object safe for libav, which copies whatever `read` returns into a buffer of fixed size.
 
-    libav copies whatever `read` returns into a buffer of fixed size. Positions count from the file's initial
-    position.
+    Positions count from the file's initial position.
     """
 
     def __init__(self, file: BinaryIO, name: str) -> None:
@@ -193,10 +178,6 @@ class CheckedFile:
         return True
 
     def read(self, n_bytes: int) -> bytes:
-        """Read up to n_bytes; empty only at the end.
-
-        Raises: AudioError when the file returns no bytes object, or cannot be read.
-        """
         try:
             received = self._surplus or self._file.read(n_bytes)
         except (OSError, ValueError) as error:

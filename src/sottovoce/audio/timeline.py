@@ -57,7 +57,6 @@ class Timeline:
         self._most_gap_s = most_gap_s
         self._origin_s: float | None = None
         self._next_s = 0.0
-        """Position of the next frame by its stamp; before `end_s` while an overlap is trimmed."""
         self._to_trim_s = 0.0
         self._last_stamp_s = 0.0
         self._late_s = 0.0
@@ -77,7 +76,6 @@ class Timeline:
         return self._is_damaged or self._n_restarts > 0
 
     def begin(self, frame: av.AudioFrame, container: InputContainer, stream: AudioStream) -> float:
-        """Place the first frame of a container; return the delay of its audio in seconds, 0 within jitter."""
         stamp = frame.time
         if stamp is None:
             return 0.0
@@ -151,7 +149,6 @@ class Timeline:
     def _settled(
         self, held: deque[av.AudioFrame], *, restarts: bool, is_end: bool
     ) -> Iterator[av.AudioFrame]:
-        """Yield held frames once their stamps have been steady for `STEADY_S`."""
         while held:
             jump_s = self._deviation_s(held[0], self._next_s)
             if abs(jump_s) <= JITTER_S:
@@ -184,7 +181,6 @@ class Timeline:
         return len(held), length_s
 
     def _jump(self, jump_s: float, frame: av.AudioFrame, *, restarts: bool) -> Iterator[av.AudioFrame]:
-        """Move to the stamp of a frame: by silence, by trimming, or by a new timeline."""
         stamp = frame.time or 0.0
         if jump_s > 0:
             is_new = jump_s > self._most_gap_s or self._filled_s + jump_s > MOST_FILLED_S
@@ -279,8 +275,8 @@ _N_FIRST = 4
 
 @dataclass(frozen=True, slots=True)
 class _FirstFrames:
-    """The beginning of a stream: time stamp of its first sample (origin), samples of the first frame
-    (n_first) and of each later one (n_each, None if they differ).
+    """Time stamp of the first sample, samples of the first frame, and of each later one (None if they
+    differ).
     """
 
     origin: int
@@ -299,7 +295,7 @@ def seek_before(
     """Seek an undecoded stream to just before start_s; return the first sample (16 kHz) and the frames.
 
     None if the position is uncertain; the container is then spent. decoded: yields frames from the
-    container's position on. timeline: positions them.
+    container's position on.
     Raises: errors of libav.
     """
     heads = list(islice(decoded(), _N_FIRST))
@@ -338,8 +334,7 @@ def _first_frames(frames: list[av.AudioFrame], codec: str) -> _FirstFrames | Non
 def _place_of(frame: av.AudioFrame, first: _FirstFrames) -> int | None:
     """Return the first sample of a frame in the source; None if uncertain.
 
-    Stamps finer than a sample give it directly, coarser ones (milliseconds in Matroska) if all frames have
-    one size.
+    Stamps in milliseconds (Matroska) are exact only if all frames have one size.
     """
     step = frame.time_base
     if frame.pts is None or step is None or frame.sample_rate != first.rate:

@@ -35,8 +35,8 @@ _N_GATES = 4 * _STATE_SIZE
 _FFT_SAMPLES, _FFT_HOP, _N_BINS = 256, 128, 129
 _BLOCK_WINDOWS = 512
 _GROUP_WINDOWS = 8
-"""Windows multiplied together. The number and each window's row are fixed, because matrix products of other
-sizes may round differently, and probabilities must not depend on the cuts.
+"""Windows per matrix product, fixed: other sizes may round differently, and probabilities must not depend
+on the cuts.
 """
 
 
@@ -53,9 +53,7 @@ class SileroState:
 class SpeechModel(Protocol):
     def start(self) -> SileroState: ...
 
-    def probabilities(self, samples: Tensor, state: SileroState) -> tuple[Tensor, SileroState]:
-        """Compute probabilities (n,) of n whole windows (n * 512,) float32, and the next state."""
-        ...
+    def probabilities(self, samples: Tensor, state: SileroState) -> tuple[Tensor, SileroState]: ...
 
 
 class SileroModel:
@@ -183,9 +181,7 @@ _ONE_AT_A_TIME = Lock()
 
 
 def load_silero() -> SileroModel:
-    """Load the model with the weights of the installed `silero-vad` package (2 MB), read once; thread-safe.
-
-    It is stateless, so all streams share it.
+    """Load the stateless model with the weights of the `silero-vad` package (2 MB), once; thread-safe.
 
     Raises: ModelNotFoundError when the package is not installed.
     """
@@ -241,12 +237,10 @@ def speech_segments(
 ) -> list[SpeechSegment]:
     """Find the speech of a recording: segments in order that do not overlap (except for overlap_s).
 
-    audio: samples (n,) float32 at 16 kHz, or chunks of an AudioReader (bounded memory). model: Silero if
-    None.
-
+    audio: samples (n,) float32 at 16 kHz, or chunks of an AudioReader (bounded memory).
     Raises: AudioError for samples that are not finite or of another shape.
-    Source: the rules of Silero's `get_speech_timestamps`, with two differences: after a cut at max_speech_s
-        the later pauses still count, and a cut within speech loses no window.
+    Source: Silero's `get_speech_timestamps`, with two differences: after a cut at max_speech_s the later
+        pauses still count, and a cut within speech loses no window.
     """
     finder = SpeechFinder(options, model=model)
     for samples in _sample_blocks(audio):
@@ -265,8 +259,8 @@ class SpeechFinder:
         self._is_finished = False
 
     def beside(self, options: VadOptions) -> SpeechFinder:
-        """Return a finder with other options that shares this one's probabilities and input; call it before
-        the first samples.
+        """Return a finder with other options that shares this one's probabilities; call it before the
+        first samples.
         """
         other = copy(self)
         other._options, other._segmenter = options, _Segmenter(options)
@@ -277,7 +271,6 @@ class SpeechFinder:
         self._take(self._windows.push(samples))
 
     def finish(self) -> list[SpeechSegment]:
-        """End the recording; return all of its speech. Idempotent."""
         if not self._is_finished:
             self._is_finished = True
             self._take(self._windows.finish())
@@ -291,10 +284,7 @@ class SpeechFinder:
                 segmenter.push(probability)
 
     def segments(self, start_sample: int = 0, end_sample: int | None = None) -> list[SpeechSegment]:
-        """Return the speech between two samples, cut to them; None: up to the last sample read.
-
-        Unfinished speech ends at the last sample read.
-        """
+        """Return the speech between two samples, cut to them and to the last sample read."""
         last = self._windows.n_samples if end_sample is None else end_sample
         found = self._segmenter.segments(start_sample - SAMPLE_RATE, last + SAMPLE_RATE)
         padded = _padded(found, self._windows.n_samples, self._options)
@@ -436,7 +426,7 @@ class VadStream:
         return self._base + self._windows.n_samples
 
     def push(self, samples: Samples) -> list[SpeechEdge]:
-        """Append samples (n,) float32 of any number and return the edges they reveal.
+        """Append samples (n,) float32 and return the edges they reveal.
 
         Raises: SessionClosedError after `close`; AudioError for samples not finite or of another shape.
         """
