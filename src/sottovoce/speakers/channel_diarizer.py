@@ -66,10 +66,6 @@ class ChannelDiarizer:
 
 
 def has_channels_apart(recording: Recording) -> bool:
-    """Return whether a recording has several channels with different sound.
-
-    Raises: AudioError.
-    """
     with recording.open_channels() as reader:
         return reader.info.n_channels > 1 and not are_alike(levels_db(reader.channels()))
 

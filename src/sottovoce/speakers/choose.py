@@ -80,10 +80,6 @@ Speakers: TypeAlias = "SpeakerOptions | Diarizer | int | str"
 
 
 def parse_speakers(request: Speakers) -> SpeakerOptions | Diarizer:
-    """Parse "auto" (any number of speakers) or a number of speakers.
-
-    Raises: OptionError.
-    """
     if isinstance(request, str):
         if request != "auto" and not (request.isascii() and request.isdecimal()):
             raise OptionError(f"speakers: expected 'auto' or how many there are, got '{request}'")
@@ -92,10 +88,6 @@ def parse_speakers(request: Speakers) -> SpeakerOptions | Diarizer:
 
 
 def make_diarizer(options: SpeakerOptions | Diarizer) -> Diarizer:
-    """Create the diarizer that options describe, downloading weights if needed.
-
-    Raises: ModelNotFoundError, CheckpointError, MissingExtraError.
-    """
     if not isinstance(options, SpeakerOptions):
         return options
     if options.engine == "pyannote":
@@ -104,10 +96,6 @@ def make_diarizer(options: SpeakerOptions | Diarizer) -> Diarizer:
 
 
 def load_voice_encoder(options: SpeakerOptions) -> VoiceEncoder:
-    """Load the voice encoder that options describe, downloading weights if needed.
-
-    Raises: ModelNotFoundError, CheckpointError.
-    """
     return load_campplus() if options.voices == "campplus" else load_ge2e()
 
 

@@ -135,7 +135,6 @@ def _given(joins: Sequence[Join], weights: Floats, n_speakers: int) -> tuple[Lab
 
 
 def _heaviest(labels: Labels, weights: Floats, most: int, least_weight: float) -> list[int]:
-    """Order clusters by weight; keep the first, and up to `most` of at least least_weight."""
     sums = np.bincount(labels, weights)
     order = [int(group) for group in np.argsort(-sums, kind="stable")]
     return order[:1] + [group for group in order[1:most] if sums[group] >= least_weight]
@@ -179,10 +178,6 @@ LONGEST_GAP_S = 0.3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DiarizedWindow:
-    """One window: activity (n_frames, n_local), voice vectors (n_local, size), seconds alone (n_local,),
-    all float32.
-    """
-
     activity: Floats
     vectors: Floats
     alone_s: Floats
@@ -257,7 +252,6 @@ class ClusteringDiarizer:
         return name_turns(self.spans(most_active(scores, n_active)), self._enrolled(centres))
 
     def _enrolled(self, centres: Floats) -> dict[Hashable, str]:
-        """Name the speakers that match a voice of `options.known`, nearest first."""
         names = list(self._options.known)
         if not names:
             return {}

@@ -1,7 +1,5 @@
 """Speaker labels: names of speakers, and assignment of words and segments to turns.
 
-Speakers are named in order of appearance (A, B, … Z, AA) or by given names.
-
 Word times are off by some tenths of a second, so the speakers of a segment's words are chosen jointly: a
 change costs less at the end of a sentence or in a pause than inside a clause.
 """
@@ -99,7 +97,6 @@ class SpeakerLabels:
         return self._last
 
     def of_words(self, words: Sequence[Word]) -> list[str]:
-        """Choose the speakers of consecutive words by the cheapest path."""
         near = self._near(words[0].start, words[-1].end)
         names = sorted(near)
         change = SENTENCE_COST if self._last in near else 0.0
@@ -169,7 +166,6 @@ def parts_of(segment: Segment, groups: Sequence[tuple[Word, ...]]) -> Iterator[S
 
 
 def shared_out(tokens: Sequence[int], groups: Sequence[Sequence[Word]]) -> list[tuple[int, ...]]:
-    """Distribute the tokens of a segment over groups of its words; timestamps stay with the word before."""
     counts = [sum(len(word.tokens) for word in words) for words in groups]
     texts = iter(token.id for words in groups for word in words for token in word.tokens)
     shared: list[list[int]] = [[] for _ in groups]

@@ -41,7 +41,6 @@ MOST_NAMES = 100
 LEAST_ALONE_S = 1.0
 """Seconds of one speaker alone in a window below which a voice is ignored."""
 LEAST_SPEECH_S = 1.0
-"""Speakers with less are merged into others when voices are clustered again."""
 
 
 class LiveSpeakers:
@@ -67,7 +66,6 @@ class LiveSpeakers:
         self._n_named = 0
 
     def start_session(self) -> None:
-        """Start at sample 0 of a session; earlier voices stay."""
         self.n_samples = 0
         self._held = np.zeros(0, np.float32)
         self._next_end = STEP_FRAMES * self._local.frame_samples
@@ -209,7 +207,6 @@ class LiveSpeakers:
         self._names = names
 
     def _names_of(self, labels: Labels, n_centres: int) -> list[str]:
-        """Name new centres by the old ones that share most speech, largest first."""
         names: dict[int, str] = {}
         if self._names:
             before = np.argmax(self._vectors @ self._centres.T, axis=1)

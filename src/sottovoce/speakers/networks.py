@@ -95,9 +95,8 @@ def fetched(name: str, model: IndexModel) -> Path:
 
 
 def read_tensors(path: Path, key: str | None = None) -> dict[str, Tensor]:
-    """Read the tensors of a `torch.save` file under a key (None: at the top level).
+    """Read the tensors of a `torch.save` file under a key (None: at the top level), without running code.
 
-    Other content (settings, classes of other programs) becomes empty objects: no code runs.
     Raises: CheckpointError.
     """
     content = _unpickled(path) if zipfile.is_zipfile(path) else load_pickle(path)
@@ -155,10 +154,6 @@ def _rebuilt(
 
 
 def require_shapes(tensors: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]], path: Path) -> None:
-    """Check the shapes of tensors.
-
-    Raises: CheckpointError when a tensor is missing or of another shape.
-    """
     for name, shape in shapes.items():
         found = tuple(tensors[name].shape) if name in tensors else "none"
         if found != shape:
@@ -184,8 +179,6 @@ class VoiceDistances:
 
 
 class VoiceEncoder(Protocol):
-    """Embeds speech in vectors, whose cosine is higher for one speaker than for two."""
-
     distances: VoiceDistances
 
     def embed(self, speech: Sequence[Tensor]) -> Floats:
@@ -198,8 +191,7 @@ class VoiceEncoder(Protocol):
 class LocalSpeakers(Protocol):
     """A segmentation model: the activity of a few local speakers within a window of some seconds.
 
-    window_samples: length of the window. first_samples: from its start to the centre of the first frame;
-    frame_samples: between centres; n_frames: of a window.
+    first_samples: from the window's start to the centre of the first frame; frame_samples: between centres.
     """
 
     window_samples: int
@@ -229,8 +221,8 @@ GE2E_BATCH = 64
 class Ge2eEncoder:
     """Embeds stretches of speech in unit vectors (256,) by a three-layer LSTM over mel power.
 
-    The vectors of 1.6 s windows are averaged. The input is power, not its logarithm, so every stretch is
-    scaled to one level first.
+    The vectors of 1.6 s windows are averaged. The input is not logarithmic, so stretches are scaled to one
+    level.
 
     weights: `lstm.*` and `linear.*` of the GE2E network.
     """
@@ -325,10 +317,6 @@ FBANK_FLOOR = 1.1920928955078125e-07
 
 class CampPlusEncoder:
     """Embeds stretches of speech in unit vectors (192,) by convolutions with context-aware masks.
-
-    Two-dimensional convolutions (frequency and time) precede three densely connected blocks, whose layers are
-    masked by local and global context; mean and deviation over time give the vector. A stretch is read as a
-    whole.
 
     weights: under 3D-Speaker's names (`head.*`, `xvector.*`).
     """
@@ -477,8 +465,7 @@ LOWEST_HZ, NARROWEST_HZ = 50.0, 50.0
 class SegmentationNetwork:
     """Maps windows (n, 80000) of 5 s to activities (n, 293, 3) of three speakers, every 16.9 ms.
 
-    Sinc filters, four bidirectional LSTM layers, three probabilities a frame. The order of speakers differs
-    between windows; clustering matches them.
+    The order of speakers differs between windows.
 
     weights: under pyannote's names (`sincnet.*`, `lstm.*`, `linear.*`, `classifier.*`).
     """
