@@ -60,12 +60,11 @@ def verbatim_tokens(tokenizer: Tokenizer) -> list[int]:
 class DisfluencyRules:
     """The rules of one language, in lower case.
 
-    fillers: matches a whole filler without punctuation. restarts: words whose immediate repetition is a
-    restart ("the the"). openers: pronouns that may begin a repeated phrase of two or three words ("it was it
-    was"). parted: words that are restarts only with punctuation between ("to, to get", but "listened to to");
-    parted_openers: likewise for phrases ("in the, in the house", but "to confuse the audience the audience
-    is"). conjunctions: never part of a repeated phrase ("again and again and again"), though their own
-    repetition is a restart.
+    restarts: words whose immediate repetition is a restart ("the the"). openers: pronouns that may begin a
+    repeated phrase of two or three words ("it was it was"). parted: words that are restarts only with
+    punctuation between ("to, to get", but "listened to to"); parted_openers: likewise for phrases ("in the,
+    in the house", but "to confuse the audience the audience is"). conjunctions: never part of a repeated
+    phrase ("again and again and again").
     """
 
     fillers: re.Pattern[str]
@@ -96,10 +95,6 @@ class DisfluencyRules:
         )
 
     def may_restart(self, words: Sequence[str], is_parted: bool) -> bool:
-        """Return whether the immediate repetition of a phrase is a restart.
-
-        words: of the phrase, in lower case. is_parted: punctuation stands between the two.
-        """
         if len(words) == 1:
             return words[0] in self.restarts or (is_parted and words[0] in self.parted)
         opens = words[0] in self.openers or (is_parted and words[0] in self.parted_openers)
@@ -185,11 +180,9 @@ DISFLUENCIES: Mapping[str, DisfluencyRules] = MappingProxyType(
 
 ENDS = frozenset(".!?…")
 PAUSES = ",;:-–—"
-"""Punctuation within a sentence."""
 ELLIPSES = ("...", "…")
 LONGEST_PHRASE = 3
 BREAK_SIGNS = frozenset({"", ",", "-", "–", "—", "-,", "...", "…"})
-"""Punctuation allowed between repeated words."""
 BROKEN_OFF = frozenset({"-", "-,"})
 """Endings of a broken-off word."""
 PIECE = re.compile(r"\s*\S+(?:\s+$)?")
@@ -258,7 +251,7 @@ def clean_text(text: str, language: str) -> str:
 def clean_pieces(pieces: Sequence[str], rules: DisfluencyRules) -> dict[int, str]:
     """Remove fillers and restarts; return the remaining pieces by index, in order.
 
-    pieces: words with their punctuation and preceding space. Punctuation and capitals are repaired.
+    pieces: words with their punctuation and preceding space.
     """
     found = [_Piece.of(index, text) for index, text in enumerate(pieces)]
     left = _without_fillers(found, rules)

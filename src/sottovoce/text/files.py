@@ -45,7 +45,6 @@ def text_lines(file: IO[bytes]) -> Iterator[str]:
 
 
 def decode_text(data: bytes) -> str:
-    """Decode the bytes of a text. Raises: ValueError as `text_lines`."""
     return "".join(text_lines(io.BytesIO(data)))
 
 
@@ -54,7 +53,7 @@ def read_text(
 ) -> str:
     """Read a text file.
 
-    expected: description of the file for errors. name: start of the message; None: the path.
+    expected: description of the file for errors.
     Raises: the error given, for a file that cannot be read or is not text.
     """
     try:

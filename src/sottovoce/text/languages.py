@@ -175,8 +175,7 @@ def _hint(text: str) -> str:
 class LanguageChoice:
     """The possible languages of a recording, from "auto", "en", "English" or "en,de".
 
-    fixed: the only language, or None if it is to be detected. allowed: the candidates; empty means all that
-    the model was trained on.
+    fixed: the only language, or None. allowed: the candidates; empty means all.
     """
 
     fixed: str | None

@@ -88,7 +88,6 @@ def letter_spellings(word: str, ids: Mapping[str, int]) -> list[tuple[int, ...]]
 
 
 def indexed_by_form(words: Iterable[str]) -> dict[str, str]:
-    """Map the NFC form of each word that is not in NFC to the word."""
     return {composed(word): word for word in words if not (word.isascii() or is_composed(word))}
 
 

@@ -81,8 +81,7 @@ class PieceTable:
 class Tokenizer:
     """Ids and text of one vocabulary, with the language and task of the next transcript. Immutable.
 
-    n_vocab: rows of the model's embedding. language: a code, or None if unknown. pieces: the only text tokens
-    that `encode` may use; None: all.
+    n_vocab: rows of the model's embedding. pieces: the only text tokens that `encode` may use; None: all.
     """
 
     encoding: tiktoken.Encoding
@@ -117,10 +116,6 @@ class Tokenizer:
         return replace(self, language=find_language(language, among))
 
     def with_task(self, task: Task) -> Tokenizer:
-        """Return this tokenizer for another task.
-
-        Raises: OptionError for an unknown task, and for `translate` on an English-only model.
-        """
         if task not in ("transcribe", "translate"):
             raise OptionError(f"task: expected 'transcribe' or 'translate', got '{task}'")
         if task == "translate" and not self.is_multilingual:
@@ -128,10 +123,7 @@ class Tokenizer:
         return replace(self, task=task)
 
     def with_pieces(self, trained: Iterable[int]) -> Tokenizer:
-        """Return this tokenizer restricted to trained text tokens and single bytes, for small models.
-
-        trained: ids of trained rows; those that are not text are skipped.
-        """
+        """Return this tokenizer restricted to trained text tokens and single bytes, for small models."""
         ids = {bytes([value]): self.encoding.encode_single_token(bytes([value])) for value in range(256)}
         text = (token for token in trained if token < self.eot)
         return replace(self, pieces=PieceTable.of(ids | {self.token_bytes(token): token for token in text}))
@@ -149,10 +141,6 @@ class Tokenizer:
         return tuple(range(self.sot + 1, self.sot + 1 + len(self.language_codes)))
 
     def language_token(self, language: str) -> int:
-        """Return the id of a language, by code or name.
-
-        Raises: OptionError if the model has no token for it.
-        """
         return self.sot + 1 + self.language_codes.index(find_language(language, self.language_codes))
 
     @property

@@ -59,10 +59,6 @@ def equal_words(words: Sequence[str], others: Sequence[str]) -> list[int | None]
 def _costs(
     before: Costs, first: int, rows: Sequence[int], columns: npt.NDArray[np.int64], substitution: float
 ) -> Costs:
-    """Compute edit costs (n + 1, m + 1) before and after each of n hypothesis words.
-
-    first: number of the first one. before: the row (m + 1,) before it.
-    """
     steps = _GAP * np.arange(len(columns) + 1)
     cost = np.empty((len(rows) + 1, len(columns) + 1))
     cost[0] = before
@@ -77,7 +73,6 @@ def _costs(
 def _trace(
     cost: Costs, rows: Sequence[int], columns: npt.NDArray[np.int64], substitution: float
 ) -> tuple[list[Pair], int]:
-    """Trace a block back: pairs, last first, and the number of reference words before it."""
     i, j = len(rows), len(columns)
     pairs: list[Pair] = []
     while i:
