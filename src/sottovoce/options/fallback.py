@@ -56,7 +56,6 @@ class FallbackOptions:
             )
         },
     ).as_field((0.0, 0.2, 0.4, 0.6, 0.8, 1.0))
-    """Tried in order until a result passes."""
     compression_ratio_threshold: float | None = Option(
         "Text that compresses better than this repeats itself: try the next temperature.",
         group="Fallback",

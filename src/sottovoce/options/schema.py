@@ -49,10 +49,9 @@ SAME = object()
 class ApiField:
     """Name and range of an option in the requests of an API.
 
-    names: the first is documented; a suffix `[]` marks a list. help: for the docs; "": that of the preceding
-    field. least, most: if narrower than the option's. per_unit: factor of the API's unit (1000:
-    milliseconds). none_upto: numbers up to this mean unset. kind: if different. reads: converts a value; None
-    means unset.
+    names: the first is documented; a suffix `[]` marks a list. help: "": that of the preceding field.
+    per_unit: factor of the API's unit (1000: milliseconds). none_upto: numbers up to this mean unset. reads:
+    converts a value; None means unset.
     """
 
     names: str
@@ -75,13 +74,11 @@ class ApiField:
 class Option:
     """One option.
 
-    help: one line for all interfaces. unset: meaning of None, or the default. group: heading in the help of
-    commands. key: unique name; "": the field's. flag: on the command line; "": derived from the key, None:
-    none. short: one-letter flag. negated: the flag negates the field. switch: also has a `--no-` flag.
-    cli_default: if different from the field's. many: the flag may be repeated. reads: converts the command
-    line's value. least, most, above: range of finite numbers, `above` exclusive; may_be_infinite: in Python.
-    expected, called: words of the error message, if not derived. choices: allowed texts. apis: names in
-    server requests. field, owner, default: set by the dataclass.
+    unset: meaning of None. group: heading in the help. key: unique name; "": the field's. flag: "": derived
+    from the key, None: none. negated: the flag negates the field. switch: also has a `--no-` flag.
+    cli_default: if different from the field's. many: repeatable. reads: converts the command line's value.
+    `above` is exclusive; may_be_infinite: in Python. expected, called: words of the error message, if not
+    derived. apis: names in server requests. field, owner, default: set by the dataclass.
     """
 
     help: str

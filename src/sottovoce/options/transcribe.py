@@ -74,7 +74,6 @@ class TranscribeOptions:
     ).as_field("seek")
     """ "seek" advances by the model's timestamps; "vad" packs speech into windows."""
     vad: VadOptions | None = None
-    """Speech detection in mode "vad"; None is `WINDOW_VAD`."""
     batch_size: int = Option(
         "Windows decoded together; above 1 implies --vad, as do all options that begin so.",
         group="Speech",
@@ -98,7 +97,6 @@ class TranscribeOptions:
         group="Speech",
         switch=True,
     ).as_field(True)
-    """Speech is also read again in halves."""
     language_windows: int = Option(
         "Most windows of 30 s with speech over which the language is found; fewer where they agree.",
         flag=None,
@@ -115,7 +113,6 @@ class TranscribeOptions:
             "whisper_cpp": ApiField("prompt", "what was said before"),
         },
     ).as_field(None)
-    """For the first window; with carry_initial_prompt for every window."""
     carry_initial_prompt: bool = Option(
         "Give the initial prompt to every window.",
         group="Context",
@@ -127,7 +124,6 @@ class TranscribeOptions:
         flag="--no-condition-on-previous-text",
         negated=True,
     ).as_field(True)
-    """Use the preceding text as a prompt."""
     max_context: int | None = Option(
         "Tokens of earlier text given to a window at most.",
         unset="as many as the model takes",
