@@ -89,10 +89,7 @@ def batch(context: click.Context, /, source: str, output: str, **given: Any) -> 
 
 
 def run_batch(source: str, output: str, given: dict[str, Any], call: Call) -> int:
-    """Transcribe recordings without a row; return the exit code: 1 if some were unreadable, 2 if all.
-
-    Raises: SottovoceError for errors that affect every recording.
-    """
+    """Transcribe recordings without a row; return the exit code: 1 if some were unreadable, 2 if all."""
     from sottovoce.archive.results import BatchOptions, left_to_do, list_recordings, open_results
     from sottovoce.backends.registry import choose_device
     from sottovoce.models.sources.names import default_model

@@ -1,4 +1,4 @@
-"""`sottovoce bench`: speed of models on this machine, by part and on a recording."""
+"""`sottovoce bench`: speed of models on this machine."""
 
 from __future__ import annotations
 

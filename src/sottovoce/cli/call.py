@@ -202,7 +202,6 @@ def with_call_options(command: click.Command) -> click.Command:
 
 
 def one_line(message: str) -> str:
-    """Remove line breaks and control characters, which file names may contain."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
 
 

@@ -41,8 +41,6 @@ Decode = Callable[[Tensor, Sequence[int]], list[list[Hypothesis]]]
 
 @dataclass(frozen=True, slots=True)
 class EmissionSource:
-    """One utterance: name and log-probabilities or logits (T, V) float32."""
-
     name: str
     values: Tensor
 
@@ -119,8 +117,6 @@ def _read_csv(path: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
 
 @dataclass(frozen=True, slots=True)
 class Utterances:
-    """The emissions of a call and their decoder. model: computes them; None: files hold them."""
-
     options: DecoderOptions
     model: Model | None
     labels: LabelList
@@ -184,10 +180,7 @@ def _shared(owner: type[CtcOptions] | type[CtcFusionOptions], options: DecoderOp
 def decoded(
     utterances: Utterances, files: Sequence[Path], n_best: int, batch_size: int, is_greedy: bool
 ) -> Iterator[tuple[str, list[Hypothesis] | SottovoceError]]:
-    """Yield the hypotheses, or the error, of every utterance of the files in order.
-
-    batch_size: utterances decoded at once. is_greedy: best path instead of a search.
-    """
+    """Yield the hypotheses, or the error, of every utterance of the files in order."""
     decoder = utterances.decoder(n_best, utterances.fusion(), lm=load_ngram(utterances.options.lm))
 
     def greedy(batch: Tensor, lengths: Sequence[int]) -> list[list[Hypothesis]]:

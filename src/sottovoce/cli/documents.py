@@ -57,10 +57,6 @@ class Documents:
         return self.with_recording(TranscriptInfo(model, source=label_of(Path(name).name)), Path(name))
 
     def with_recording(self, info: TranscriptInfo, recording: Path) -> TranscriptInfo:
-        """Add what a page needs to play a recording, if there is a page among the documents.
-
-        Raises: OptionError when it cannot be embedded in a page; AudioError.
-        """
         if self.folder is None:
             return info
         from sottovoce.formats.page.spectrogram import spectrogram_address  # imports PyTorch
@@ -137,7 +133,6 @@ def with_output_file(
 ) -> dict[str, Any]:
     """Add `output_file` to the options: the path of the only document if `-o` names a file, else None.
 
-    Its extension then gives the format. typed: options given on the command line.
     Raises: OptionError for several inputs, and for a format that contradicts the extension.
     """
     output = given["output_dir"]
@@ -158,7 +153,6 @@ def with_output_file(
 
 
 def means_file(output: str) -> bool:
-    """Return whether `-o` names a file: it has an extension, and no such folder exists."""
     if output.endswith(("/", os.sep)) or Path(output).is_dir():
         return False
     return format_named(output) is not None or bool(re.fullmatch(r"\.[A-Za-z]{2,4}", Path(output).suffix))
@@ -205,7 +199,6 @@ def times_words(given: Mapping[str, Any]) -> bool:
 
 
 def screen_writer(by_confidence: bool) -> ScreenWriter:
-    """Create the writer of the terminal; requested colours also go into a pipe."""
     console = Console(highlight=False, force_terminal=by_confidence or None)
     return ScreenWriter(console, by_confidence=by_confidence)
 
@@ -214,7 +207,6 @@ COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 
 
 CONFIDENCE = ((0.5, "red"), (0.7, "dark_orange"), (0.85, "yellow"), (0.95, "green_yellow"))
-"""Probabilities below which a word has the colour; above the last one it is green."""
 
 
 def coloured(word: Word) -> str:
@@ -223,10 +215,7 @@ def coloured(word: Word) -> str:
 
 
 class ScreenWriter:
-    """Writes one segment a line for people; pipes get the txt format instead.
-
-    by_confidence: words have the colour of their probability, if they are timed.
-    """
+    """Writes one segment a line for people; pipes get the txt format instead."""
 
     extension = "txt"
 

@@ -1,6 +1,4 @@
-"""Processing of several files in one call, where failures do not stop the others; progress on standard
-error.
-"""
+"""Processing of several files in one call; progress on standard error."""
 
 from __future__ import annotations
 
@@ -30,8 +28,7 @@ def each_file(
 ) -> int:
     """Process every file; a failure is one line. Return the exit code.
 
-    advice: remedy for a lack of memory. n_refused, n_skipped: inputs not among the files, because they are
-    unreadable or already done.
+    advice: remedy for a lack of memory. n_refused, n_skipped: inputs that are unreadable or already done.
     Raises: OutputError, because it would affect the other files too.
     """
     n_failed = 0
@@ -57,10 +54,6 @@ def exit_code(n_failed: int, n_inputs: int) -> int:
 
 
 def failure_line(error: Exception, name: str, advice: str) -> str:
-    """Return the line for a failure that users can fix.
-
-    Raises: the error itself otherwise: a bug shows its traceback.
-    """
     if is_out_of_memory(error):
         return f"input '{name}': memory ran out; try {advice}"
     if isinstance(error, SottovoceError):
@@ -75,10 +68,7 @@ def free_memory() -> None:
 
 
 class Progress:
-    """Progress over the files of a call; a context manager.
-
-    quiet: the terminal shows the transcript, so instead of a bar a line announces each of several files.
-    """
+    """Progress over the files of a call. quiet: no bar, because the terminal shows the transcript."""
 
     def __init__(self, n_files: int, *, quiet: bool = False) -> None:
         self._console = Console(stderr=True, highlight=False)

@@ -71,10 +71,6 @@ class Clock(click.ParamType):  # type: ignore[type-arg]
 
 
 def seconds_of(text: str) -> float:
-    """Parse "90", "1:30" or "0:01:30.5" to seconds.
-
-    Raises: ValueError for anything else, negative or not finite.
-    """
     *higher, last = text.strip().split(":")
     parts = [*map(float, map(int, higher)), float(last)]
     if len(parts) > 3 or not all(0 <= part < math.inf for part in parts) or max(parts[1:], default=0) >= 60:
@@ -189,7 +185,6 @@ def default_of(option: Option) -> Any:
 def read_values(given: Mapping[str, Any], options: Iterable[Option] = LIBRARY) -> dict[str, Any]:
     """Convert parameters to option values by key; others are unchanged.
 
-    given: by parameter name; an option that the command lacks has its default.
     Raises: OptionError for text that cannot be read.
     """
     values = dict(given)
@@ -217,9 +212,8 @@ def typed_options(context: click.Context) -> frozenset[str]:
 
 
 def check_exclusive(context: click.Context, table: Mapping[str, Sequence[str]]) -> None:
-    """Refuse mutually exclusive options; one typed with its default value is not set.
+    """Refuse mutually exclusive options; an option typed with its default value counts as unset.
 
-    table: parameter names, each with those that it excludes.
     Raises: OptionError.
     """
     defaults = {param.name: param.default for param in context.command.params}

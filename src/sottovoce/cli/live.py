@@ -86,8 +86,7 @@ def transcribe_live(source: str | None, given: dict[str, Any], interrupts: Inter
 
 def check(source: str | None, given: dict[str, Any]) -> None:
     """Raises: OptionError for options that exclude each other, and a log that cannot be written;
-    AudioError for a recording that cannot be opened. Pipes are not opened here, because they can be
-    read only once.
+    AudioError for an unreadable recording, except a pipe, which can be read only once.
     """
     if bool(source) == given["mic"]:
         raise OptionError("stream: expected one of FILE, - and --mic")
@@ -120,7 +119,6 @@ def open_session(model: Model, given: dict[str, Any]) -> Session:
 
 
 def stream_options(model: Model, given: dict[str, Any]) -> StreamOptions:
-    """Read the decoding options; hotwords given as text are put before the prompt."""
     terms = [given["static_prompt"], hotword_text(given) or ""]
     return made(
         StreamOptions,
@@ -321,8 +319,9 @@ def append_log(path: Path, emitted: EmittedWords, source: str) -> None:
 class WaveRecorder:
     """Writes 16-bit mono audio; a context manager. Interrupted recordings are valid files.
 
-    Existing content stays until the first piece arrives. On a full disk, pieces pass without being written.
-    Raises: OptionError for a path that cannot be written; at the end for later failures.
+    Existing content stays until the first piece arrives. On a full disk the pieces still pass, and the error
+    comes at the end.
+    Raises: OptionError for a path that cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -386,8 +385,6 @@ COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "red")
 
 
 class LiveView:
-    """Shows events as they come; a context manager. Pipes get finished utterances as lines of text."""
-
     def __init__(self, console: Console | None = None) -> None:
         # with FORCE_COLOR rich treats a pipe as a terminal, and redraws lines
         self._console = console or Console(force_terminal=sys.stdout.isatty())
@@ -462,8 +459,8 @@ def live_translator(
 class TranslatedView:
     """Shows events at once, and their translations after them.
 
-    show: shows events to people; None writes numbered JSON lines in the order of appearance. A failed
-    translation is one line on standard error, and the session continues.
+    show: None writes numbered JSON lines. A failed translation is one line on standard error, and the session
+    continues.
     """
 
     translator: LiveTranslator

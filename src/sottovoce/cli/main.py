@@ -54,8 +54,6 @@ class CallInterruptedError(Exception):
 
 
 class LazyGroup(click.Group):
-    """A group that imports a subcommand when it is invoked, not when it is listed."""
-
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
@@ -100,10 +98,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _shorten_spinning() -> None:
-    """Let PyTorch's threads, here and in child processes, sleep after 1000 turns of busy waiting.
+    """Let PyTorch's threads sleep after 1000 turns of busy waiting, unless the environment sets this.
 
     OpenMP's default of 300,000 turns slows other programs (docs/figures/serving.md). PyTorch reads the
-    variable when it is loaded. A value set by the user is kept.
+    variable when it is loaded.
     """
     if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
         os.environ["GOMP_SPINCOUNT"] = "1000"
@@ -173,9 +171,6 @@ class StandardOutput(io.TextIOWrapper):
 
     @contextmanager
     def failing_once(self) -> Iterator[None]:
-        """Discard further output after the first error. Raises: OutputError; Exit if the reader has gone
-        away.
-        """
         try:
             yield
         except OSError as error:

@@ -40,7 +40,7 @@ def chosen_entries(
 ) -> list[ManifestEntry]:
     """Choose recordings in these languages only, spread evenly over the list.
 
-    spoken: those with a text. single: those in one language. Raises: ManifestError.
+    spoken: those with a text. single: those in one language.
     """
     entries = [
         entry
@@ -105,7 +105,6 @@ def language_accuracy(
 def probed(
     model: Model, probe: LanguageProbe, audio: Samples, widths: Sequence[float]
 ) -> list[tuple[float, str]]:
-    """Return (width, language) of windows that tile the recording; widths beyond its length are skipped."""
     mel = log_mel(audio, model.backend.dims.n_mels, model.backend.device)
     n_frames = mel.shape[1] // 2
     encoded = model.backend.encode(window_features([mel], 2 * (n_frames + n_frames % 2)))

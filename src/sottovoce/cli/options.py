@@ -249,10 +249,6 @@ def speakers_of(given: Mapping[str, Any]) -> SpeakerOptions | Diarizer | None:
 
 
 def enrolled_voices(pairs: Sequence[str]) -> dict[str, Samples]:
-    """Read the speech of `--known-voice` by name, (n,) at 16 kHz. pairs: "NAME=FILE" each.
-
-    Raises: OptionError; AudioError for a file that cannot be read.
-    """
     voices: dict[str, Samples] = {}
     for pair in pairs:
         name, _, path = (part.strip() for part in pair.partition("="))
@@ -314,15 +310,12 @@ TRANSLATION = (
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """Target language and translator: a server, or the model itself (None)."""
-
     target: str
     translator: ChatTranslator | None
 
     def of(
         self, segments: Iterable[Segment], model: Model, source: Any, options: TranscribeOptions
     ) -> Iterator[Segment]:
-        """Yield sentences with their translations; the model's own come after the whole recording."""
         if self.translator is not None:
             return self.translator.segments(segments)
         from sottovoce.translation.whisper_translate import with_english

@@ -80,10 +80,6 @@ def file_start_of(
     is_fresh: bool,
     offset_s: float = 0.0,
 ) -> FileStart:
-    """Find the resume point of a recording. places: of its documents. header: None if it cannot resume.
-
-    Raises: OptionError for an unreadable part file.
-    """
     if header is None or str(places[0]) == STANDARD_OUTPUT:
         return FileStart()
     path = Path(f"{places[0]}{ENDING}")
@@ -131,11 +127,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PartHeader:
-    """The conditions under which a part file is valid.
-
-    version: of sottovoce. model: its name. options: all that change the text. size_bytes, changed_ns: of the
-    recording.
-    """
+    """The conditions under which a part file is valid."""
 
     version: str
     model: str
@@ -151,8 +143,8 @@ class PartHeader:
 class StoredPart:
     """The content of a part file.
 
-    is_foreign: it is no part file, and is left alone. matches: recording, model and options are the same;
-    else the rest is empty. n_bytes: up to the end of the last resume point.
+    is_foreign: it is no part file, and is left alone. matches: recording, model and options are the same.
+    n_bytes: up to the end of the last resume point.
     """
 
     is_foreign: bool = False
@@ -223,8 +215,7 @@ def _row(line: bytes) -> Mapping[str, Any] | None:
 class PartWriter:
     """Writes a part file: nothing before the first resume point, then everything up to each point at once.
 
-    n_bytes: size of the existing file to append to; 0 starts it anew. Write failures are a warning, and the
-    transcription continues without the file.
+    n_bytes: size of the existing file to append to; 0 starts it anew. Write failures are a warning only.
     """
 
     path: Path
@@ -303,12 +294,6 @@ ADVICE = "a smaller --batch-size or --beam-size, or a smaller --model"
 
 @dataclass(frozen=True, slots=True)
 class TranscribeRun:
-    """Settings for every file of a call.
-
-    interrupts: checked between segments, and before documents appear. notes: messages when an input begins.
-    given: all options as typed.
-    """
-
     model: Model
     options: TranscribeOptions
     fusion: ShallowFusion | None
@@ -373,9 +358,6 @@ def transcribe_files(
 
 @contextmanager
 def resuming(name: str, run: TranscribeRun) -> Iterator[FileStart]:
-    """Yield the start of a recording; its part file is deleted when the block ends, and kept if
-    interrupted.
-    """
     begun_at = file_start_of(
         name,
         run.documents.places(name),
@@ -504,11 +486,6 @@ class Inputs:
 def inputs_to_read(
     inputs: Sequence[str], documents: Documents, given: Mapping[str, Any], call: Call
 ) -> Inputs:
-    """Find the inputs left to do, with a line on standard error for each unreadable one, and one for all
-    finished ones.
-
-    Raises: OptionError for a track that is neither a number nor a language.
-    """
     lines = Progress(len(inputs))
     skipped = [name for name in inputs if given["skip_existing"] and documents.are_there(name)]
     if skipped:
@@ -543,10 +520,7 @@ def track_line(info: AudioInfo) -> str:
 
 
 def info_of(name: str, audio_track: str | None, input_format: str | None) -> AudioInfo | None:
-    """Read the header of an input; None for a pipe, which opening would use up.
-
-    Raises: AudioError; OptionError for a track that is neither a number nor a language.
-    """
+    """Read the header of an input; None for a pipe, which opening would use up."""
     is_there = os.path.exists(name)
     if name == STANDARD_INPUT or (is_there and not os.path.isfile(name) and not os.path.isdir(name)):
         return None
