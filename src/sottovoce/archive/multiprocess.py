@@ -69,9 +69,9 @@ def parts_of(
 class MultiprocessTranscription(Iterator[Segment]):
     """The segments of a recording, in order, as its parts are done; a context manager.
 
-    language: the most frequent one so far. duration: seconds, known at once. turns: none, as speakers are not
-    diarized. language_probability, language_probabilities: not computed. unread, outside_languages: of the
-    parts so far, as in a `FileTranscription`.
+    language: the most frequent one so far. duration: seconds, known at once. turns, language_probability,
+    language_probabilities: not computed. unread, outside_languages: of the parts so far, as in a
+    `FileTranscription`.
     """
 
     language: str | None
@@ -124,9 +124,8 @@ def transcribe_parts(
 ) -> MultiprocessTranscription:
     """Transcribe a recording with several processes.
 
-    model: of this process; detects the language if it is not given. load: loads the model in the other
-    processes (it is pickled). options: complete, without clip_timestamps, speakers, channels and
-    speaker_turns, which need the whole recording.
+    load: loads the model in the other processes (it is pickled). options: without clip_timestamps, speakers,
+    channels and speaker_turns, which need the whole recording.
     Raises: AudioError; while iterating, the errors of the processes.
     """
     speech, start_s, end_s, duration_s = _find_speech(source, options)

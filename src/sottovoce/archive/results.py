@@ -98,8 +98,8 @@ turns, if speakers were diarized.
 class BatchOptions:
     """How recordings are transcribed.
 
-    options: as in `Model.transcribe`. language: likewise; separate, because it is checked before a model is
-    loaded. n_together: recordings whose windows share batches.
+    language: separate from options, because it is checked before a model is loaded. n_together: recordings
+    whose windows share batches.
     """
 
     options: TranscribeOptions = field(default_factory=TranscribeOptions)
@@ -108,7 +108,7 @@ class BatchOptions:
 
 
 def transcribe_items(model: Model, items: Iterable[Item], batch: BatchOptions) -> Iterator[Row]:
-    """Transcribe recordings: yield a row for each, in order, or a row with its error.
+    """Yield a row for each recording, in order, with its document or error.
 
     Raises: OptionError for options that would fail on every recording.
     """
@@ -396,7 +396,7 @@ def left_to_do(items: Sequence[Item], results: ResultTable, *, again: bool = Fal
 def write_rows(rows: Iterable[Row], results: ResultTable) -> Iterator[Row]:
     """Append rows to the table as they come; yield each one once it is written.
 
-    Raises: OptionError before the first one if the table has rows of another model.
+    Raises: OptionError if the table has rows of another model.
     """
     seen: set[str] = set()
     for row in rows:
