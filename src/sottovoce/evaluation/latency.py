@@ -22,10 +22,10 @@ from sottovoce.types import SAMPLE_RATE, Event, LanguageChanged, Partial, Sample
 def laal(delays_s: Sequence[float], source_s: float, n_reference: int) -> float:
     """Compute the length-adaptive average lagging of one utterance, in seconds; nan without words.
 
-    delays_s: of each emitted word, in order. source_s: length of the audio. n_reference: reference words.
-    Words after the first one emitted at the end of the audio are not counted.
+    delays_s: of each emitted word. source_s: length of the audio. Words after the first one emitted at the
+    end of the audio are not counted.
     Source: Papi et al., Over-Generation Cannot Be Rewarded (2022), equation 4; as in SimulEval, an utterance
-        whose first word comes after its end has that word's delay.
+        with its first word after the end has that word's delay.
     """
     if not delays_s or source_s <= 0.0:
         return math.nan
@@ -115,8 +115,7 @@ def word_latencies(
 class LogLine:
     """One recording in the log format of SimulEval and OmniSTEval.
 
-    delays_s: audio received at each word's emission. elapsed_s: clock time then, since the start of the
-    audio. source_s: length of the recording.
+    delays_s: audio received at each word's emission. elapsed_s: clock time then.
     """
 
     index: int
@@ -151,10 +150,9 @@ class LiveSession(Protocol):
 class LiveRun:
     """The result of a session over one recording.
 
-    delays_s: audio received when each word came. elapsed_s: the clock then, for audio in real time, with each
-    piece pushed once it is there and the previous one is done. languages: first language, and the switches.
-    compute_s: clock time inside the session. cpu_s: processor time inside it, less sensitive to other load.
-    late_updates: share of updates that were unfinished when the next audio arrived.
+    delays_s: audio received when each word came. elapsed_s: the clock then, for audio in real time.
+    languages: first language, and the switches. compute_s, cpu_s: clock and processor time inside the
+    session. late_updates: share of updates that were unfinished when the next audio arrived.
     """
 
     words: tuple[Word, ...]

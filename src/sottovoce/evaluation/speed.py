@@ -48,8 +48,7 @@ def timed(
 ) -> Timing:
     """Time an action: `warm_ups` unmeasured runs, then `repeats` measured ones.
 
-    device: synchronised before and after each run if asynchronous (CUDA).
-
+    device: synchronised around each run if asynchronous (CUDA).
     Raises: OptionError for less than one repeat.
     """
     if repeats < 1:

@@ -1,10 +1,8 @@
 """Word, character and mixed error rates over utterances, per language, with confidence intervals.
 
-Words are separated by spaces. Characters include spaces, except beside scripts without them. Mixed units are
-a character of such a script or a word of any other: the rate to read for Chinese, Japanese and Thai, and for
-code-switched speech.
-
-Rates divide all errors of a set by all reference units, and may exceed 1. jiwer counts the errors.
+Characters include spaces, except beside scripts without them. Mixed units are a character of such a script or
+a word of any other: the rate to read for Chinese, Japanese and Thai, and for code-switched speech. Rates
+divide all errors of a set by all reference units, and may exceed 1.
 """
 
 from __future__ import annotations
@@ -53,8 +51,7 @@ class ScoreOptions:
     """How utterances are scored.
 
     normalization: see `normalizer_for`. n_resamples: of the bootstrap, 0 for no intervals. confidence:
-    probability mass of the intervals. seed: of the bootstrap.
-
+    probability mass of the intervals.
     Raises: OptionError for values out of range.
     """
 
@@ -191,8 +188,7 @@ def split_units(text: str, unit: Unit) -> list[str]:
 def by_span(spans: Sequence[LabelledSpan], text: str) -> list[ScoredUtterance]:
     """Split a transcript by the spans of a recording into one utterance each, for errors by spoken language.
 
-    Units (words; Chinese characters) go to the span of their aligned reference unit. Empty if the text of a
-    span is unknown.
+    Units go to the span of their aligned reference unit. Empty if the text of a span is unknown.
     """
     if not all(span.text for span in spans):
         return []
@@ -229,10 +225,8 @@ def count_edits(reference: Sequence[str], hypothesis: Sequence[str]) -> ErrorCou
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Difference of the error rates of two systems on the same utterances.
-
-    difference: second minus first rate, negative if the second is better; low and high bound it. probability:
-    share of resampled sets on which the second is better.
+    """Difference of two error rates, second minus first, with its interval, and the probability that the
+    second system is better (share of resampled sets).
     """
 
     difference: float
