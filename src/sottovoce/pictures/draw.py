@@ -60,8 +60,7 @@ class Attention:
 class FigureData:
     """The data of a figure; times are seconds of the recording.
 
-    mel: (n_mels, n) float32, normalised. speech: (n,) probabilities of windows of 32 ms. languages,
-    attention: None if the model does not provide them, or without speech.
+    mel: (n_mels, n) float32, normalised. speech: (n,) probabilities of windows of 32 ms.
     """
 
     name: str
@@ -80,8 +79,7 @@ def collect(
 ) -> FigureData:
     """Run the model and the speech detector over a part of a recording, whose transcript has word times.
 
-    samples: (n,) float32 at 16 kHz, at most 30 s. transcript: of these samples alone. start_s: of the samples
-    in the recording.
+    samples: (n,) float32 at 16 kHz, at most 30 s. start_s: of the samples in the recording.
     Raises: OptionError for a part that is longer, or too short to show anything.
     """
     duration_s = len(samples) / SAMPLE_RATE
