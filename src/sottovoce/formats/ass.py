@@ -44,10 +44,8 @@ JOINER = "\u2060"
 class AssWriter:
     """Writes ASS events; times are hundredths of a second.
 
-    Subtitles without word times are plain. The speaker is the name of an event, and precedes its text.
     Braces, which begin commands and have no portable escape, become full-width ones; a backslash gets an
     invisible joiner behind it.
-
     Source: the format as Aegisub writes it and libass reads it.
     """
 

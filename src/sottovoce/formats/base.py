@@ -20,9 +20,8 @@ Piece: TypeAlias = "str | bytes"
 class TranscriptInfo:
     """A recording without its segments; duration in seconds.
 
-    Language and duration may be None at the beginning. source: the recording's name. audio: its address for a
-    page's player, relative to the page or a `data:` address. spectrogram: address of its picture, for a page.
-    translation: language code of translations, or None. turns, unread, language_probability,
+    Language and duration may be None at the beginning. audio, spectrogram: addresses for a page, relative or
+    `data:`. translation: language code of translations, or None. turns, unread, language_probability,
     language_probabilities: as in a `Transcript`, known at the end. token_text: the text of a token id, None
     if unknown.
     """
@@ -47,20 +46,14 @@ class Writer(Protocol):
 
     def begin(self, info: TranscriptInfo) -> Piece: ...
 
-    def segment(self, segment: Segment) -> Piece:
-        """Add a segment: return its output, empty while the writer waits for more.
-
-        Raises: OptionError when the options need word times and the segment has none.
-        """
-        ...
+    def segment(self, segment: Segment) -> Piece: ...
 
     def end(self, info: TranscriptInfo) -> Piece: ...
 
 
 def info_of(transcript: Transcript, source: str | None = None) -> TranscriptInfo:
-    """Describe the recording of a transcript; source: the recording's name.
-
-    Transcripts do not store the language of translations, so it is "und" (BCP 47).
+    """Describe the recording of a transcript. The language of translations is not stored, so it is "und"
+    (BCP 47).
     """
     is_translated = any(segment.translation is not None for segment in transcript.segments)
     return TranscriptInfo(
@@ -90,10 +83,6 @@ def write_transcript(writer: Writer, transcript: Transcript, *, source: str | No
 
 
 def write_document(writer: Writer, transcript: Transcript, *, source: str | None = None) -> bytes:
-    """Write the document of a transcript as bytes, in any format. source: the recording's name.
-
-    Raises: OptionError as the writer.
-    """
     return b"".join(map(as_bytes, pieces_of(writer, transcript, info_of(transcript, source))))
 
 

@@ -30,7 +30,7 @@ def vocabulary_from(
 ) -> list[str]:
     """Return the rare words of documents (PDF, DOCX, or text such as Markdown), most frequent first.
 
-    tokenizer: its single tokens are common words; None: that of multilingual models. most: limit of words.
+    tokenizer: None: that of multilingual models. most: limit of words.
     Raises: LanguageModelError for a document that cannot be read or has no such word, MissingExtraError for a
         PDF without `pypdf` and a DOCX without `python-docx`.
     """
@@ -64,7 +64,6 @@ def with_vocabulary(
 
 
 def rare_words(texts: Iterable[str], tokenizer: Tokenizer, *, most: int = MOST_WORDS) -> list[str]:
-    """Return words of several tokens that occur repeatedly, most frequent first."""
     counts: Counter[str] = Counter()
     forms: dict[str, Counter[str]] = {}
     for text in texts:

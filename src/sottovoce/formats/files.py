@@ -38,7 +38,7 @@ def load_transcript(path: str | Path) -> Transcript:
 
 
 def load_text(path: str | Path) -> str | Transcript:
-    """Read a text, or a transcript if the extension or content is one's.
+    """Read a text, or a transcript by its extension or content.
 
     Raises: OptionError naming the file and what was expected.
     """
@@ -50,10 +50,6 @@ def load_text(path: str | Path) -> str | Transcript:
 
 
 def parse_text(data: bytes, name: str) -> str | Transcript:
-    """Parse the bytes of a text or transcript. name: start of error messages.
-
-    Raises: OptionError.
-    """
     try:
         text = decode_text(data)
     except ValueError as error:
@@ -115,10 +111,6 @@ def save_transcript(transcript: Transcript, path: str | Path, options: WriterOpt
 
 
 def format_of(path: Path) -> str:
-    """Return the format of a file name: json-full for talk.full.json.
-
-    Raises: OptionError.
-    """
     found = format_named(path.name)
     if found is None:
         endings = ", ".join(f".{extension_of(one)}" for one in FORMATS)

@@ -35,8 +35,8 @@ class Output(Protocol):
 def open_output(path: Path | str, *, live: bool = False) -> Iterator[Output]:
     """Open an output for one document: a file (text as UTF-8), or standard output for "-".
 
-    The document appears when the block ends, and not if it raises (KeyboardInterrupt included). live:
-    standard output gets pieces at once. So do paths that are no regular file (a pipe, /dev/null).
+    The document appears when the block ends without an error (or KeyboardInterrupt). Pieces go out at once
+    with `live` on standard output, and to paths that are no regular file (a pipe, /dev/null).
     Raises: OptionError naming the path when it cannot be written.
     """
     if str(path) == STANDARD_OUTPUT:
@@ -50,20 +50,12 @@ def open_output(path: Path | str, *, live: bool = False) -> Iterator[Output]:
 
 @contextmanager
 def open_outputs(places: Sequence[Path | str], *, live: bool = False) -> Iterator[list[Output]]:
-    """Open outputs for the documents of one recording, which appear in order when the block ends.
-
-    Raises: OptionError naming the path that cannot be written.
-    """
     with ExitStack() as stack:
         opened = [stack.enter_context(open_output(place, live=live)) for place in reversed(places)]
         yield opened[::-1]
 
 
 def writable_folder(folder: Path) -> Path:
-    """Create a folder and its parents if needed; return it.
-
-    Raises: OptionError naming the path when it cannot be made or written in.
-    """
     with _named(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):  # permissions do not show a read-only disk
@@ -136,8 +128,6 @@ def _standard_output(live: bool) -> Iterator[Output]:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A pending document, either text or bytes, so that the order of outputs is kept."""
-
     texts: tempfile.SpooledTemporaryFile[str]
     data: list[bytes] = field(default_factory=list)
 
@@ -232,11 +222,11 @@ def _has_extension(name: str, extension: str) -> bool:
 
 
 def document_names(inputs: Sequence[str]) -> dict[str, str]:
-    """Name the documents of each input, without extension: {input: name}, in the given order.
+    """Name the documents of each input, without extension: {input: name}.
 
     `talk` for talk.mp3; inputs that would share it become `talk.mp3` and `talk.wav`; those that share this
     too get their folders, `monday-talk.mp3` and `friday-talk.mp3`, and so on. Names are compared without
-    case, because some file systems ignore it. The result does not depend on the order.
+    case, because some file systems ignore it.
     """
     distinct: dict[str, str] = {}
     for name in inputs:

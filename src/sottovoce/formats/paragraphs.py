@@ -109,7 +109,6 @@ def clock(seconds: float) -> str:
 
 
 def flat(text: str) -> str:
-    """Put text on one line, with single spaces, without characters that XML forbids."""
     allowed = (c if is_text(c) and c not in "\ufffe\uffff" else " " for c in text)
     return " ".join("".join(allowed).split())
 
@@ -123,11 +122,6 @@ _AT_START = re.compile(r"^(?:[#>+=-]|\d{1,9}(?=[.)]))")
 
 
 class MarkdownWriter:
-    """Writes a heading, facts of the recording, and its paragraphs, with translations as quotations.
-
-    All segments are held, because duration and languages come first.
-    """
-
     extension = "md"
 
     def __init__(self) -> None:
@@ -171,11 +165,6 @@ EAST_ASIAN = ("zh", "yue", "ja", "ko")
 
 
 class DocxWriter:
-    """Writes a title, facts of the recording, and its paragraphs with speaker and time.
-
-    All segments are held, because a docx is one archive.
-    """
-
     extension = "docx"
 
     def __init__(self) -> None:
@@ -287,7 +276,6 @@ def _set_size(run: Run, points: int) -> None:
 
 
 def _set_direction(block: Block, text: str, *, runs: bool = True) -> None:
-    """Mark right-to-left text. runs: mark the characters too, not only the paragraph."""
     if direction(text) == "ltr":
         return
     block._p.get_or_add_pPr().append(_element("bidi"))

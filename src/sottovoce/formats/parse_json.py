@@ -288,7 +288,6 @@ def _segment_of_whisper_cpp(row: Row) -> Row:
 
 
 def _words_of_tokens(tokens: Sequence[Row]) -> Iterator[Row]:
-    """Join whisper.cpp's tokens to words. Tokens may split a character into invalid UTF-8."""
     words: list[tuple[str, list[Row]]] = []
     open_bytes, open_tokens = b"", []
     for token in tokens:
@@ -318,7 +317,6 @@ def _words_of_tokens(tokens: Sequence[Row]) -> Iterator[Row]:
 
 
 def _offsets(row: Row) -> Row:
-    """Return start and end in seconds from whisper.cpp's milliseconds; some tokens have none."""
     times = {"start": _time(row, "from"), "end": _time(row, "to")}
     return {name: None if time is None else time / 1000 for name, time in times.items()}
 

@@ -185,8 +185,7 @@ class Interval:
 class TextGridWriter(_LineWriter):
     """Writes tiers of segments, of words if they have times, and of speakers if known.
 
-    All segments are held, because the number of intervals and the end come first. Intervals tile a tier: an
-    overlapping one begins at the end of the one before.
+    Intervals tile a tier: an overlapping one begins at the end of the one before.
     Source: Praat's manual, "TextGrid file formats" (the long text format, UTF-8).
     """
 

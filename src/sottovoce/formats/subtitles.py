@@ -66,10 +66,7 @@ class Cue:
 
 @dataclass(slots=True)
 class CueMaker:
-    """Makes cues of segments as they come; holds the open subtitle, and skips empty cues.
-
-    escape: the format's escaping of text; widths are counted before it.
-    """
+    """Makes cues of segments as they come. escape: the format's escaping; widths are counted before it."""
 
     options: WriterOptions = field(default_factory=WriterOptions)
     escape: Callable[[str], str] = str
@@ -216,10 +213,7 @@ ABBREVIATIONS = frozenset(
 
 @dataclass(slots=True)
 class ReadableCues:
-    """Makes cues of segments as they come; holds the words since the last long pause, and one cue.
-
-    escape: the format's escaping of text; widths are counted before it.
-    """
+    """Makes cues of segments as they come. escape: the format's escaping; widths are counted before it."""
 
     options: WriterOptions
     escape: Callable[[str], str] = str
@@ -409,7 +403,6 @@ def is_abbreviation(word: str) -> bool:
 
 
 def width(text: str) -> int:
-    """Return the cells of a text: two for a full-width character, none for a combining or invisible one."""
     return sum(map(_cells, text))
 
 

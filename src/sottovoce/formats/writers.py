@@ -97,7 +97,7 @@ def writers_for(
 
     "all" omits speaker formats unless has_speakers, binary formats unless has_files, and, with a warning,
     formats whose package is not installed.
-    Raises: OptionError for an unknown name, or when none of the formats uses the options; MissingExtraError.
+    Raises: OptionError for an unknown name or unused options; MissingExtraError.
     """
     options = options or WriterOptions()
     wanted = [name.strip() for name in names.split(",")]
