@@ -36,8 +36,8 @@ ENDPOINT = "/chat/completions"
 class ChatServer:
     """A server with OpenAI's chat endpoint.
 
-    url: the API's base ("http://127.0.0.1:8080/v1") or its chat endpoint. model: the server's name of it.
-    key: bearer token, if any. timeout_s: per answer. waits_s: delay before each retry.
+    url: the API's base ("http://127.0.0.1:8080/v1") or its chat endpoint. key: bearer token, if any.
+    timeout_s: per answer. waits_s: delay before each retry.
     Raises: OptionError for an invalid address.
     """
 

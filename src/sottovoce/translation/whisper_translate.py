@@ -93,8 +93,7 @@ class WhisperTranslator:
     """Translates live speech into English by decoding each utterance again with the translate task.
 
     Call `push` with all samples before the session gets them; `translate` may run in another thread. English
-    is returned unchanged. Decoding is greedy in a full window of 30 s; a repetitive result of a whole
-    utterance is decoded again at temperature 0.4.
+    is returned unchanged. A repetitive result of a whole utterance is decoded again at temperature 0.4.
     Raises: OptionError for a model that cannot translate.
     """
 
@@ -134,10 +133,6 @@ class WhisperTranslator:
         return LocalExecutor(self.model.backend).run(self.calls(source))
 
     def calls(self, source: SourceText) -> CallGenerator[str]:
-        """Translate as a generator of model calls, for a shared executor.
-
-        Raises: the errors of the model.
-        """
         if not source.text.strip() or source.language == TARGET:
             text = " ".join(source.text.split())
         else:
@@ -169,7 +164,6 @@ class WhisperTranslator:
 
 
 def live_options(duration_s: float, *, is_whole: bool) -> TranscribeOptions:
-    """Choose options for an utterance of duration_s: one window, and a token limit by speaking rate."""
     return TranscribeOptions(
         decoding=DecodingOptions(
             without_timestamps=True,
