@@ -158,10 +158,10 @@ SHORTEST_S = 0.06
 
 
 def move_to_speech(words: Sequence[TimedWord], speech: Sequence[SpeechSegment]) -> list[TimedWord]:
-    """Move word bounds in silence or beside a pause to the speech that the words overlap most.
+    """Move word bounds in silence or at a pause to the speech that the words overlap most.
 
-    speech: in the same seconds as the words. Words that overlap none by `SHORTEST_S` stay. A word beside a
-    pause is extended to the edge of the speech within `SPEECH_REACH_S`.
+    Words that overlap none by `SHORTEST_S` stay. A word at a pause is extended to the edge of the speech
+    within `SPEECH_REACH_S`.
     """
     homes = [_home(word, speech) for word in words]
     spoken = [i for i, home in enumerate(homes) if home is not None and words[i].word.strip(SIGNS)]
@@ -224,8 +224,6 @@ NO_LEVELS: Levels = np.zeros(0, np.float32)
 
 
 class LevelMeter:
-    """Passes audio through and records the level (root mean square) of every 10 ms."""
-
     def __init__(self) -> None:
         self._found: list[Levels] = []
         self._rest: Samples = np.zeros(0, np.float32)
@@ -306,7 +304,7 @@ LONGEST_S = 29.0
 MOST_TOKENS = 400
 EARLIEST_CUT_S = 12.0
 PAUSE_S = 1.5
-"""Pause between roughly timed words at which a window ends."""
+"""A window ends at the first such pause between roughly timed words."""
 SURE_MARGIN_S, UNSURE_MARGIN_S = 1.0, 3.0
 """Audio beyond the outer words of a window, with and without rough times."""
 SECONDS_A_LETTER = 0.07
@@ -316,8 +314,6 @@ Span = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class AlignWindow:
-    """Units [first, end) between two times, in seconds."""
-
     first: int
     end: int
     start_s: float
@@ -412,8 +408,8 @@ Progress = Callable[[float, float | None], None]
 class TextAligner:
     """Aligns texts with recordings.
 
-    tokenizer: with the language of the text. ctc: a CTC head instead of the decoder's attention. on_progress:
-    called with the aligned and total seconds of the recording.
+    ctc: a CTC head instead of the decoder's attention. on_progress: called with the aligned and total
+    seconds.
     """
 
     backend: Backend
@@ -535,7 +531,6 @@ def warn_if_unlikely(words: Sequence[TimedWord], recording: str) -> None:
 
 
 def trimmed(window: AlignWindow, speech: Sequence[SpeechSegment]) -> AlignWindow:
-    """Cut the silence at both ends of a window except a margin, because attention is unreliable there."""
     inside = [one for one in speech if one.start_s < window.end_s and one.end_s > window.start_s]
     if not inside:
         return window

@@ -16,8 +16,6 @@ SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”’)\]]*\s+|(?<=[。！？])(?=\
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of the text, one segment of the result. segment: of the transcript to refine, if any."""
-
     text: str
     segment: Segment | None = None
 
@@ -38,7 +36,6 @@ class Unit:
 
 
 def letters_of(text: str) -> str:
-    """Return the letters and digits of a text in lower case, for comparison."""
     return plain(text).replace(" ", "")
 
 
