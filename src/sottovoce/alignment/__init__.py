@@ -1,1 +1,1 @@
-"""Align a given text with its recording: when each word is said, and where a phrase is."""
+"""Alignment of a given text with its recording, and search for phrases."""

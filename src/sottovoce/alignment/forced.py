@@ -1,11 +1,9 @@
-"""Forced alignment: the words of a text are given, their times in a recording are found.
+"""Forced alignment: finds the times of a given text's words in a recording.
 
-A recording of up to 29 s is one window. In a longer one the text is first placed roughly: by the times of
-the transcript that is refined, or by transcribing the recording once and pairing its words with those of
-the text; words without a time are placed between the others by their letters. Windows are cut in the
-longest pauses between words. Then the words of each window are timed, by the decoder's attention or by
-the path of a CTC head, and moved to the speech: by loudness, which gives the beginning and end of speech
-more closely than a detector with frames of 32 ms that holds on over pauses.
+A recording of up to 29 s is one window. A longer text is first located roughly, by the times of the
+transcript to refine or by a rough transcription; windows are cut in the longest pauses. The words of each
+window are timed by the decoder's attention or the path of a CTC head, and moved to the speech by loudness,
+which locates its edges better than a detector with 32 ms frames.
 """
 
 from __future__ import annotations
@@ -50,7 +48,7 @@ logger = logging.getLogger(__name__)
 def timed_by_attention(
     backend: Backend, encoded: EncoderOutput, units: Sequence[Unit], tokenizer: Tokenizer
 ) -> list[TimedWord]:
-    """Time every unit by the cross-attention of the decoder; seconds from the start of the window."""
+    """Time every unit by the decoder's cross-attention, in seconds of the window."""
     tokens = tuple(token for unit in units for token in unit.tokens)
     text = WindowText(tokenizer, tokens, 2 * encoded.n_content_frames[0])
     found = align_windows(backend, encoded, [text])[0]
@@ -60,9 +58,7 @@ def timed_by_attention(
 
 
 def _regrouped(found: Sequence[TimedWord], units: Sequence[Unit]) -> list[TimedWord]:
-    """Join tokens by the units' own bounds, where the words of a window are cut otherwise than those of its
-    lines.
-    """
+    """Join tokens by the units' bounds, if the words of a window are split otherwise than its lines."""
     pieces = [piece for word in found for piece in word.pieces]
     words, done = [], 0
     for unit in units:
@@ -74,9 +70,7 @@ def _regrouped(found: Sequence[TimedWord], units: Sequence[Unit]) -> list[TimedW
 
 
 class CtcAligner:
-    """Times words by the most probable path of a CTC head that spells the text; letters that it lacks are
-    skipped.
-    """
+    """Times words by the most probable path of a CTC head through the text; unknown letters are skipped."""
 
     def __init__(self, head: CtcHead) -> None:
         self._head = head
@@ -84,9 +78,9 @@ class CtcAligner:
         self._gap = next((self._ids[name] for name in SEPARATORS if name in self._ids), None)
 
     def timed(self, encoded: EncoderOutput, units: Sequence[Unit]) -> list[TimedWord]:
-        """Time every unit; seconds from the start of the window.
+        """Time every unit, in seconds of the window.
 
-        Raises: OptionError for more text than can be said in the window.
+        Raises: OptionError for more text than fits the window.
         """
         emissions = self._head.emissions_of(encoded)
         n_frames = encoded.n_content_frames[0]
@@ -112,7 +106,7 @@ class CtcAligner:
     def check(self, units: Sequence[Unit]) -> None:
         """Check that the head has at least one letter of the text.
 
-        Raises: OptionError where nothing would have a time.
+        Raises: OptionError otherwise.
         """
         if not self._spelled(units)[0]:
             letters = "".join(sorted(name for name in self._ids if name.isalpha() and len(name) == 1))
@@ -122,7 +116,6 @@ class CtcAligner:
             )
 
     def _spelled(self, units: Sequence[Unit]) -> tuple[list[int], list[int | None]]:
-        """Return the label ids of the text, and the unit of each; separators between words belong to none."""
         labels: list[int] = []
         owners: list[int | None] = []
         for number, unit in enumerate(units):
@@ -160,15 +153,15 @@ def _by_owner(
 
 
 SPEECH_REACH_S = 0.4
-"""How far a word next to a pause is stretched to the beginning or end of speech."""
+"""Largest extension of a word beside a pause to the edge of speech."""
 SHORTEST_S = 0.06
 
 
 def move_to_speech(words: Sequence[TimedWord], speech: Sequence[SpeechSegment]) -> list[TimedWord]:
-    """Move words to the speech that they overlap most: bounds in silence, and those next to a pause.
+    """Move word bounds in silence or at a pause to the speech that the words overlap most.
 
-    speech: in the same seconds as the words. A word that overlaps none by `SHORTEST_S` stays. One with a
-    pause before or after it begins or ends with the speech, if that is within `SPEECH_REACH_S`.
+    Words that overlap none by `SHORTEST_S` stay. A word at a pause is extended to the edge of the speech
+    within `SPEECH_REACH_S`.
     """
     homes = [_home(word, speech) for word in words]
     spoken = [i for i, home in enumerate(homes) if home is not None and words[i].word.strip(SIGNS)]
@@ -188,7 +181,6 @@ def move_to_speech(words: Sequence[TimedWord], speech: Sequence[SpeechSegment]) 
 
 
 def _signs_after(words: list[TimedWord], spoken: set[int]) -> list[TimedWord]:
-    """Move signs behind the words that they follow, whose ends they would cut off else."""
     for i in range(1, len(words)):
         if i not in spoken:
             least = words[i - 1].end
@@ -200,7 +192,6 @@ SIGNS = " .,;:!?…\"'()[]{}«»“”‘’„¿¡-–—。，！？、：；�
 
 
 def _home(word: TimedWord, speech: Sequence[SpeechSegment]) -> SpeechSegment | None:
-    """Find the speech that a word overlaps most; None where it overlaps none by `SHORTEST_S`."""
     best, most = None, SHORTEST_S
     for segment in speech[bisect_left(speech, word.start, key=lambda one: one.end_s) :]:
         if segment.start_s >= word.end:
@@ -212,7 +203,7 @@ def _home(word: TimedWord, speech: Sequence[SpeechSegment]) -> SpeechSegment | N
 
 
 def in_order(words: Sequence[TimedWord]) -> list[TimedWord]:
-    """Clip times so that no word begins before the one before it, and none ends after the next one begins."""
+    """Clip times so that starts do not decrease, and no word ends after the next one begins."""
     if not words:
         return []
     ordered = [words[0]]
@@ -226,16 +217,13 @@ def in_order(words: Sequence[TimedWord]) -> list[TimedWord]:
 STEP_SAMPLES = SAMPLE_RATE // 100
 STEP_S = 0.01
 LEVEL_DB, REACH_S = 35.0, 0.2
-"""Speech, or a word, begins where it is first so near to its loudest 10 ms, at most so far from where it was
-found."""
+"""Speech or a word begins where its level first comes this near to its loudest 10 ms, within this reach."""
 REACH = round(REACH_S / STEP_S)
 Levels = npt.NDArray[np.float32]
 NO_LEVELS: Levels = np.zeros(0, np.float32)
 
 
 class LevelMeter:
-    """Lets audio through and keeps its level: the root mean square of every whole 10 ms."""
-
     def __init__(self) -> None:
         self._found: list[Levels] = []
         self._rest: Samples = np.zeros(0, np.float32)
@@ -251,12 +239,11 @@ class LevelMeter:
 
     @property
     def levels(self) -> Levels:
-        """Of every 10 ms so far: (n,)."""
         return np.concatenate(self._found) if self._found else NO_LEVELS
 
 
 def at_loud_bounds(speech: Sequence[SpeechSegment], levels: Levels) -> list[SpeechSegment]:
-    """Return speech that begins and ends where it is loud; segments keep their order and do not overlap.
+    """Move the edges of speech to where it is loud; segments keep their order and do not overlap.
 
     levels: (n,) of every 10 ms of the recording.
     """
@@ -271,8 +258,8 @@ def at_loud_bounds(speech: Sequence[SpeechSegment], levels: Levels) -> list[Spee
 
 
 def at_quiet_bounds(words: Sequence[TimedWord], levels: Levels) -> list[TimedWord]:
-    """Return words that begin where the sound before them does, and end where that behind them does: "f" and
-    "s" are soft. Where it is not quiet within `REACH_S` and before the next word, a bound stays.
+    """Extend words to the edges of their sound, as "f" and "s" are soft. A bound stays if no quiet lies
+    within `REACH_S` and before the next word.
 
     levels: (n,) of every 10 ms, in the time of the words.
     """
@@ -306,7 +293,6 @@ def _pause_middle(one: SpeechSegment, after: SpeechSegment) -> int:
 
 
 def _loud_part(one: SpeechSegment, first: int, last: int, levels: Levels) -> SpeechSegment:
-    """Return the loud part of the levels [first, last), or the whole segment if none of them is loud."""
     inside = levels[first:last]
     if not len(inside) or not inside.max():
         return one
@@ -318,9 +304,9 @@ LONGEST_S = 29.0
 MOST_TOKENS = 400
 EARLIEST_CUT_S = 12.0
 PAUSE_S = 1.5
-"""A window ends at the first pause of this length between words with a rough time."""
+"""A window ends at the first such pause between roughly timed words."""
 SURE_MARGIN_S, UNSURE_MARGIN_S = 1.0, 3.0
-"""Audio beyond the outer words of a window: where they have a rough time, and where they have none."""
+"""Audio beyond the outer words of a window, with and without rough times."""
 SECONDS_A_LETTER = 0.07
 
 Span = tuple[float, float]
@@ -328,8 +314,6 @@ Span = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class AlignWindow:
-    """Units [first, end) are said between two times, in seconds."""
-
     first: int
     end: int
     start_s: float
@@ -337,9 +321,7 @@ class AlignWindow:
 
 
 def guess_times(units: Sequence[Unit], found: Sequence[Span | None], duration_s: float) -> list[Span]:
-    """Guess the times of every unit: those found stay, the others share the time between them by their
-    letters.
-    """
+    """Interpolate the times of units between found ones, in proportion to their letters."""
     sure = [i for i, span in enumerate(found) if span is not None]
     spans = [span or (0.0, 0.0) for span in found]
     for before, after in pairwise([-1, *sure, len(units)]):
@@ -392,7 +374,6 @@ def _is_pause(spans: Sequence[Span], found: Sequence[Span | None], unit: int) ->
 
 
 def _end(units: Sequence[Unit], spans: Sequence[Span], first: int) -> int:
-    """Find the end of a window that begins with unit `first`: all that fits, or the longest pause in it."""
     start = spans[first][0]
     n_tokens, last = 0, first
     limit = LONGEST_S - SURE_MARGIN_S
@@ -417,9 +398,9 @@ ROUGH = TranscribeOptions(
     mode="vad",
     word_timestamps=True,
 )
-"""Options of the rough transcript, by which the text is located: one greedy pass."""
+"""Options of the rough transcript that locates the text: one greedy pass."""
 LIKELY = 0.2
-"""Mean probability of words below which a text probably does not belong to the recording."""
+"""Mean word probability below which a text probably does not belong to the recording."""
 Progress = Callable[[float, float | None], None]
 
 
@@ -427,8 +408,8 @@ Progress = Callable[[float, float | None], None]
 class TextAligner:
     """Aligns texts with recordings.
 
-    tokenizer: with the language of the text. ctc: aligns by a CTC head instead of the decoder's attention.
-    on_progress: called with the seconds that are aligned and those of the recording.
+    ctc: a CTC head instead of the decoder's attention. on_progress: called with the aligned and total
+    seconds.
     """
 
     backend: Backend
@@ -438,9 +419,9 @@ class TextAligner:
     on_progress: Progress | None = None
 
     def segments(self, lines: Sequence[Line], recording: Recording) -> tuple[list[Segment], float]:
-        """Return the lines as segments with the times of their words, and the seconds of the recording.
+        """Return the lines as segments with word times, and the seconds of the recording.
 
-        Raises: AudioError; OptionError for a text that is not said there, or that the model cannot align.
+        Raises: AudioError; OptionError for a text that does not occur, or that the model cannot align.
         """
         units = units_of(lines, self.tokenizer)
         if self.ctc is not None:
@@ -465,7 +446,6 @@ class TextAligner:
         return plan_windows(units, self._rough_times(units, recording), duration_s)
 
     def _rough_times(self, units: Sequence[Unit], recording: Recording) -> list[Span | None]:
-        """Return the times of the words in a rough transcript of the recording, None where not found."""
         words = [(word, key) for word in self._rough(recording) if (key := letters_of(word.word))]
         given = [i for i, unit in enumerate(units) if unit.letters]
         pairs = equal_words([units[i].letters for i in given], [key for _, key in words])
@@ -540,7 +520,7 @@ class TextAligner:
 
 
 def warn_if_unlikely(words: Sequence[TimedWord], recording: str) -> None:
-    """Warn when the words of a text are improbable in the recording: alignment gives times to any text."""
+    """Warn when the words are improbable in the recording, because alignment times any text."""
     probability = sum(word.probability for word in words) / max(1, len(words))
     if words and probability < LIKELY:
         logger.warning(
@@ -551,7 +531,6 @@ def warn_if_unlikely(words: Sequence[TimedWord], recording: str) -> None:
 
 
 def trimmed(window: AlignWindow, speech: Sequence[SpeechSegment]) -> AlignWindow:
-    """Cut the silence at both ends of a window, but for a margin: attention is unreliable there."""
     inside = [one for one in speech if one.start_s < window.end_s and one.end_s > window.start_s]
     if not inside:
         return window
@@ -563,7 +542,6 @@ def trimmed(window: AlignWindow, speech: Sequence[SpeechSegment]) -> AlignWindow
 
 
 def shifted(word: TimedWord, seconds: float) -> TimedWord:
-    """Return the word and its tokens, some seconds later."""
     pieces = tuple(
         replace(piece, start=piece.start + seconds, end=piece.end + seconds) for piece in word.pieces
     )

@@ -1,4 +1,4 @@
-"""The text to be aligned: lines, their words with tokens, and their times as far as they are given."""
+"""The text to align: lines, words with tokens, and known times."""
 
 from __future__ import annotations
 
@@ -16,20 +16,16 @@ SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”’)\]]*\s+|(?<=[。！？])(?=\
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of the text, which becomes one segment. segment: its segment in the transcript being refined, if
-    any.
-    """
-
     text: str
     segment: Segment | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A word or punctuation mark of the text: the number of its line, its tokens, and its letters alone.
+    """A word or punctuation mark: number of its line, tokens, and letters.
 
-    times: start and end in seconds by the transcript being refined, shared by letters where only its segments
-    have times; None without such a transcript.
+    times: start and end in seconds from the transcript to refine, interpolated by letters if only segments
+    have times; else None.
     """
 
     line: int
@@ -40,12 +36,11 @@ class Unit:
 
 
 def letters_of(text: str) -> str:
-    """Return the letters and digits of a text alone, lower case, to compare words by."""
     return plain(text).replace(" ", "")
 
 
 def lines_of(text: str | Sequence[str] | Transcript) -> list[Line]:
-    """Split a text into lines, cut at the ends of sentences; the strings of a list, and segments, stay whole.
+    """Split a text into lines at sentence ends; list items and segments stay whole.
 
     Raises: OptionError for a text without words.
     """
@@ -72,9 +67,9 @@ def _sentences(row: str) -> Iterator[str]:
 
 
 def units_of(lines: Sequence[Line], tokenizer: Tokenizer) -> list[Unit]:
-    """Split lines into words and punctuation marks, with the tokens that the model writes them with.
+    """Split lines into words and punctuation marks, with the model's tokens.
 
-    tokenizer: with the language; where it has no spaces, units are characters.
+    tokenizer: with the language; without spaces, units are characters.
     """
     units: list[Unit] = []
     lead = " " if tokenizer.splits_on_spaces else ""
@@ -87,8 +82,8 @@ def units_of(lines: Sequence[Line], tokenizer: Tokenizer) -> list[Unit]:
 
 
 def _times(line: Line, words: Sequence[str]) -> Sequence[tuple[float, float] | None]:
-    """Return the times of the words of a line in the transcript being refined: their share of letters within
-    its words, or within the segment where words have no times.
+    """Return the times of a line's words in the transcript to refine, interpolated by letters within its
+    words or segment.
     """
     if line.segment is None:
         return [None] * len(words)
@@ -103,13 +98,11 @@ def _times(line: Line, words: Sequence[str]) -> Sequence[tuple[float, float] | N
 
 
 def _letter_spans(segment: Segment) -> list[tuple[float, float, int]]:
-    """Return start, end and number of letters of each word, or of the segment where words have no times."""
     words = [(word.start, word.end, len(letters_of(word.word))) for word in segment.words or ()]
     return [word for word in words if word[2]] or [(segment.start, segment.end, 1)]
 
 
 def _time_at(spans: Sequence[tuple[float, float, int]], share: float) -> float:
-    """Return the time at which a share of the letters of a segment has been said."""
     left = share * sum(n for _, _, n in spans)
     for start, end, n_letters in spans:
         if left <= n_letters:

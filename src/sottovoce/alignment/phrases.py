@@ -1,7 +1,7 @@
-"""Find where a phrase is said: the stretches of a transcript that are most like it, with their times.
+"""Phrase search: the most similar stretches of a transcript, with their times.
 
-Words are compared by their letters, so that a misspelt name is found; a word written as two, or two as one,
-costs little.
+Words are compared by letters, so misspelt names are found; a word written as two, or two as one, costs
+little.
 """
 
 from __future__ import annotations
@@ -19,16 +19,14 @@ from sottovoce.types import Segment, Transcript, Word
 
 LEAST_SCORE = 0.7
 JOINING = 0.25
-"""Cost of one word written as two, or of two written as one."""
+"""Cost of one word written as two, or two as one."""
 _UNIT = re.compile(rf"[{UNSPACED_LETTERS}]|[^\s{UNSPACED_LETTERS}]+")
-"""A letter of a script without spaces between words, else a word."""
+"""A letter of a script without spaces, else a word."""
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A place where a phrase is said: seconds, the words as written there, and a score of similarity
-    up to 1.
-    """
+    """An occurrence of a phrase: seconds, its words as transcribed, and a similarity of up to 1."""
 
     start: float
     end: float
@@ -44,10 +42,10 @@ class _PlacedUnit:
 
 
 def find_phrase(transcript: Transcript, phrase: str, *, least_score: float = LEAST_SCORE) -> list[Match]:
-    """Find the places where a phrase is said, in order; they do not overlap.
+    """Find the occurrences of a phrase, in order, without overlaps.
 
-    Words without times get their share, by letters, of their segment's. least_score: 1 is the same letters,
-    0.7 lets three of ten be others.
+    Words without times are interpolated in their segment by letters. least_score: 1 requires the same
+    letters, 0.7 lets three of ten differ.
     Raises: OptionError for a phrase without letters, or a score out of range.
     """
     if not 0.0 < least_score <= 1.0:
@@ -62,7 +60,6 @@ def find_phrase(transcript: Transcript, phrase: str, *, least_score: float = LEA
 
 
 def _units(text: str, apart: bool) -> list[str]:
-    """Split into characters (apart) or into words, and characters of scripts without spaces."""
     return list(letters_of(text)) if apart else _UNIT.findall(plain(text))
 
 
@@ -80,7 +77,6 @@ def _placed_units(segment: Segment, apart: bool) -> Iterator[_PlacedUnit]:
 
 
 def _shares(segment: Segment) -> Iterator[Word]:
-    """Place the words of a segment without word times, by their letters."""
     words = segment.text.split()
     total = max(1, sum(len(word) + 1 for word in words))
     done = 0
@@ -94,8 +90,7 @@ def _shares(segment: Segment) -> Iterator[Word]:
 def _ends(wanted: Sequence[str], placed: Sequence[str]) -> Iterator[tuple[float, int, int]]:
     """Yield the best stretch that ends with each word of the transcript: score, first word, end.
 
-    Edit distance where the stretch may begin anywhere; the weight of a word is its letters, so that a small
-    one that is missing costs little.
+    Edit distance with a free start; words weigh by their letters, so that a missing short one costs little.
     """
     weights = [len(word) for word in wanted]
     total = sum(weights)
@@ -124,7 +119,7 @@ def _ends(wanted: Sequence[str], placed: Sequence[str]) -> Iterator[tuple[float,
         if first < j:
             yield max(0.0, 1 - cost / total), first, j
         if j > 2:
-            columns[j - 2] = []  # no longer looked at
+            columns[j - 2] = []  # no longer needed
 
 
 def _add(cell: tuple[float, int], cost: float) -> tuple[float, int]:
@@ -132,7 +127,6 @@ def _add(cell: tuple[float, int], cost: float) -> tuple[float, int]:
 
 
 def _apart(found: Sequence[tuple[float, int, int]]) -> list[tuple[float, int, int]]:
-    """Choose the best of those that overlap; returned in order."""
     chosen: list[tuple[float, int, int]] = []
     for one in sorted(found, key=lambda one: (-one[0], one[2] - one[1], one[1])):
         if all(one[2] <= other[1] or one[1] >= other[2] for other in chosen):
@@ -148,7 +142,7 @@ def _match(placed: Sequence[_PlacedUnit], score: float) -> Match:
 
 @lru_cache(maxsize=100_000)
 def unlikeness(first: str, second: str) -> float:
-    """Compute the edits of letters from one word to the other, over the letters of the longer one: 0 to 1."""
+    """Return the edit distance of two words over the length of the longer one: 0 to 1."""
     if first == second:
         return 0.0
     if not first or not second:

@@ -1,1 +1,1 @@
-"""Transcribe many recordings into rows of one table; after a crash it goes on where it stopped."""
+"""Resumable transcription of many recordings into the rows of a table."""

@@ -1,7 +1,6 @@
-"""Transcribe one long recording with several processes: cut at pauses, each part by a model of its own.
+"""Transcription of one long recording by several processes: cut at pauses, with a model in each process.
 
-A part is transcribed without the text of the part before. The caller hands in a function that loads the
-model.
+A part is transcribed without the text of the part before. The caller passes a function that loads the model.
 """
 
 from __future__ import annotations
@@ -30,14 +29,12 @@ from sottovoce.types import SAMPLE_RATE, AudioChunk, Segment, Span, Turn
 
 SHORTEST_PART_S = 5.0
 REACH = 0.25
-"""A cut may lie this share of a part beside its even place, where the longest pause is."""
+"""Largest shift of a cut from its even position, as a share of a part."""
 WAIT_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class RecordingPart:
-    """Start and end in seconds of a recording; end_s None: to its end."""
-
     start_s: float
     end_s: float | None
 
@@ -45,10 +42,9 @@ class RecordingPart:
 def parts_of(
     speech: Sequence[SpeechSegment], start_s: float, end_s: float, n_parts: int, *, is_open: bool = True
 ) -> list[RecordingPart]:
-    """Cut a recording into at most n_parts of about equal length, in the middle of pauses; fewer without
-    pauses.
+    """Cut a recording into at most n_parts of about equal length, in the middle of pauses.
 
-    speech: of the recording. is_open: the last part goes on to the end of the recording, whatever that is.
+    speech: of the recording. is_open: the last part has no end.
     """
     length = (end_s - start_s) / n_parts
     pauses = [(before.end_s, after.start_s) for before, after in pairwise(speech)]
@@ -71,11 +67,11 @@ def parts_of(
 
 @dataclass(slots=True)
 class MultiprocessTranscription(Iterator[Segment]):
-    """The segments of a recording, in order, as its parts are done; a context manager, or closed by `close`.
+    """The segments of a recording, in order, as its parts are done; a context manager.
 
-    language: spoken most so far. duration: seconds, known at once. turns: none, speakers are not told apart.
-    language_probability, language_probabilities: not computed for the whole. unread, outside_languages: of
-    the parts so far, as of a `FileTranscription`.
+    language: the most frequent one so far. duration: seconds, known at once. turns, language_probability,
+    language_probabilities: not computed. unread, outside_languages: of the parts so far, as in a
+    `FileTranscription`.
     """
 
     language: str | None
@@ -119,7 +115,6 @@ class MultiprocessTranscription(Iterator[Segment]):
         self.close()
 
     def close(self) -> None:
-        """End the processes; segments that were given stay."""
         while self._workers:
             self._workers.pop().end()
 
@@ -129,10 +124,9 @@ def transcribe_parts(
 ) -> MultiprocessTranscription:
     """Transcribe a recording with several processes.
 
-    model: of this process; detects the language where it is not given. load: loads a model in each of the
-    others (it is pickled and sent there). options: with all keywords of `Model.transcribe` put in.
-    options must have no clip_timestamps, speakers, channels or speaker_turns: these need the whole recording.
-    Raises: AudioError. While iterating: what a process raises.
+    load: loads the model in the other processes (it is pickled). options: without clip_timestamps, speakers,
+    channels and speaker_turns, which need the whole recording.
+    Raises: AudioError; while iterating, the errors of the processes.
     """
     speech, start_s, end_s, duration_s = _find_speech(source, options)
     if end_s - start_s < 2 * SHORTEST_PART_S:
@@ -148,9 +142,6 @@ def transcribe_parts(
 
 
 def _find_speech(source: str, options: TranscribeOptions) -> tuple[list[SpeechSegment], float, float, float]:
-    """Find the speech of the part that is asked for: its segments, first and last second, and the seconds of
-    the whole recording.
-    """
     length = 0
 
     def counted(chunks: Iterable[AudioChunk]) -> Iterator[AudioChunk]:
@@ -176,7 +167,6 @@ def _find_speech(source: str, options: TranscribeOptions) -> tuple[list[SpeechSe
 
 
 def _with_language(model: Model, source: AudioSource, options: TranscribeOptions) -> TranscribeOptions:
-    """Set the language of the whole recording, found as when one process transcribes it."""
     is_given = options.decoding.language is not None or not model.tokenizer.is_multilingual
     if is_given or options.follow_languages:
         return options
@@ -188,8 +178,6 @@ def _with_language(model: Model, source: AudioSource, options: TranscribeOptions
 
 @dataclass(frozen=True, slots=True)
 class _ReadPart:
-    """The result that a process sends of its part."""
-
     segments: list[Segment]
     unread: tuple[Span, ...] | None
     outside_languages: Mapping[str, float]
@@ -197,8 +185,6 @@ class _ReadPart:
 
 @dataclass(slots=True)
 class _PartWorker:
-    """A process that transcribes one part."""
-
     part: RecordingPart
     process: BaseProcess
     pipe: Connection
@@ -226,10 +212,6 @@ class _PartWorker:
         return cls(part, process, ours)
 
     def result(self) -> _ReadPart:
-        """Wait for the transcript of the part.
-
-        Raises: what the process raised; OptionError when it ended without a result.
-        """
         try:
             while not wait([self.pipe], timeout=WAIT_S):
                 pass
@@ -257,9 +239,7 @@ class _PartWorker:
 def _read(
     pipe: Connection, load: Callable[[], Model], source: str, options: TranscribeOptions, threads: int
 ) -> None:
-    """Transcribe a part and send the result: the main function of a process. Ctrl-C is ignored here: the
-    parent handles it and ends this process.
-    """
+    """Main function of a process. It ignores Ctrl-C, because the parent ends it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(threads)
     answer: _ReadPart | BaseException
@@ -269,5 +249,5 @@ def _read(
         answer = _ReadPart(segments, transcription.unread, dict(transcription.outside_languages))
     except (SottovoceError, MemoryError, RuntimeError) as error:
         answer = error
-    with suppress(OSError):  # nobody waits any more
+    with suppress(OSError):  # the parent has gone
         pipe.send(answer)

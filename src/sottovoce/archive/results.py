@@ -1,9 +1,7 @@
-"""The recordings of a folder or of a manifest, and the table of their results: a row each, its document
-or an error. After a crash the table goes on where it was.
+"""The resumable table of results: one row per recording, a document or an error.
 
-JSON lines are one file; a row counts when its line break is written. Parquet is a folder of parts, each
-of which appears whole; rows that are in no part yet are done again. One program at a time may write to a
-table.
+JSON lines are one file; a row counts once its line break is written. Parquet is a folder of atomically
+written parts. Only one program at a time may write to a table.
 """
 
 from __future__ import annotations
@@ -34,25 +32,22 @@ if TYPE_CHECKING:
 _AUDIO = "aac ac3 aif aiff amr ape au caf flac m4a m4b mka mp2 mp3 oga ogg opus spx w64 wav weba wma wv"
 _VIDEO = "3gp avi flv m4v mkv mov mp4 mpeg mpg mts ogv ts vob webm wmv"
 SUFFIXES = frozenset(f".{kind}" for kind in f"{_AUDIO} {_VIDEO}".split())
-"""Of files in a folder that are taken for recordings; a list may name any file."""
+"""Extensions of recordings in a folder; a list may name any file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One recording. id: its name in the results, once in a listing. path: where it is read."""
-
     id: str
     path: str
 
 
 def list_recordings(source: str | Path) -> list[Item]:
-    """List the recordings of a folder and the folders in it, or those of a manifest, in order.
+    """List the recordings of a folder tree or of a manifest, in order, without duplicates.
 
-    In a folder the id is the path within it. A manifest is JSON lines with a `file` each, relative to the
-    manifest, and maybe an `id`; or, where it ends in .txt, a file name a line. A recording listed twice is
-    done once.
+    In a folder the id is the relative path. A manifest is JSON lines with a `file`, relative to the manifest,
+    and an optional `id`; or a .txt list of file names.
 
-    Raises: ManifestError where there is nothing, or two recordings have one id.
+    Raises: ManifestError if it is empty, or two recordings have one id.
     """
     place = Path(source)
     if place.is_dir():
@@ -86,10 +81,6 @@ def _of_names(place: Path) -> list[Item]:
 
 
 def _each_once(items: Iterable[Item], source: str | Path) -> list[Item]:
-    """Drop repetitions.
-
-    Raises: ManifestError for one id of two recordings.
-    """
     found: dict[str, Item] = {}
     for item in items:
         if found.setdefault(item.id, item).path != item.path:
@@ -99,15 +90,16 @@ def _each_once(items: Iterable[Item], source: str | Path) -> list[Item]:
 
 Row: TypeAlias = "dict[str, Json]"
 """id, file, error (None, or one line), and the JSON document: text, language, duration, model, segments;
-turns, where speakers were told apart."""
+turns, if speakers were diarized.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchOptions:
     """How recordings are transcribed.
 
-    options: as of `Model.transcribe`. language: as there; kept apart since it is checked against a model that
-    is not loaded yet. n_together: recordings whose windows share the batches of the model.
+    language: separate from options, because it is checked before a model is loaded. n_together: recordings
+    whose windows share batches.
     """
 
     options: TranscribeOptions = field(default_factory=TranscribeOptions)
@@ -116,9 +108,9 @@ class BatchOptions:
 
 
 def transcribe_items(model: Model, items: Iterable[Item], batch: BatchOptions) -> Iterator[Row]:
-    """Transcribe recordings: a row for each, in their order; one that fails has a row with its error.
+    """Yield a row for each recording, in order, with its document or error.
 
-    Raises: OptionError for options that no recording could be transcribed with.
+    Raises: OptionError for options that would fail on every recording.
     """
     waiting: list[Item] = []
 
@@ -135,10 +127,6 @@ def transcribe_items(model: Model, items: Iterable[Item], batch: BatchOptions) -
 
 
 def row_of(item: Item, outcome: Transcript | Exception, model: str) -> Row:
-    """Build the row of a transcript or error.
-
-    Raises: the error itself, where it is a fault of the program.
-    """
     if isinstance(outcome, Transcript):
         # A table has no columns for these.
         plain = replace(outcome, language_probability=None, language_probabilities={})
@@ -147,7 +135,6 @@ def row_of(item: Item, outcome: Transcript | Exception, model: str) -> Row:
 
 
 def failed_row(item: Item, model: str, why: str) -> Row:
-    """Build the row of a recording that failed. why: one line."""
     nothing: Sequence[Json] = []
     return {
         "id": item.id,
@@ -164,7 +151,7 @@ def failed_row(item: Item, model: str, why: str) -> Row:
 def reason(error: Exception) -> str:
     """Describe an error in one line.
 
-    Raises: the error itself, where it is a fault of the program rather than of the recording.
+    Raises: the error itself, if it is a bug rather than a fault of the recording.
     """
     if isinstance(error, SottovoceError):
         return str(error)
@@ -174,37 +161,27 @@ def reason(error: Exception) -> str:
 
 
 PART_ROWS = 512
-"""Rows of a Parquet part, but for the last one of a run."""
 _BEGINNING = b'{"id": '
-"""Of every row in JSON lines."""
 
 
 class ResultTable(Protocol):
-    """A table being written. Methods raise OptionError for a file of something else and for a full disk."""
+    """A table being written. Methods raise OptionError for a foreign file and for a full disk."""
 
-    def rows(self) -> Iterator[Row]:
-        """Yield the rows of the table."""
-        ...
+    def rows(self) -> Iterator[Row]: ...
 
-    def replace(self, rows: Sequence[Row]) -> None:
-        """Write the table anew with these rows alone."""
-        ...
+    def replace(self, rows: Sequence[Row]) -> None: ...
 
-    def append(self, row: Row) -> None:
-        """Add a row."""
-        ...
+    def append(self, row: Row) -> None: ...
 
-    def flush(self) -> None:
-        """Write added rows to disk."""
-        ...
+    def flush(self) -> None: ...
 
 
 @contextmanager
 def open_results(place: str | Path) -> Iterator[ResultTable]:
-    """Open a table to go on with, or create one: a .jsonl file, or a .parquet folder; flushed at the end.
+    """Open or create a table, a .jsonl file or a .parquet folder; it is flushed at the end.
 
-    Raises: OptionError for another name, a place that cannot be written, a file of something else, and a
-        table that another program writes to; MissingExtraError for Parquet without pyarrow.
+    Raises: OptionError for another extension, an unwritable place, a foreign file, and a table in use by
+        another program; MissingExtraError for Parquet without pyarrow.
     """
     path = Path(place)
     suffix = path.suffix.lower()
@@ -238,9 +215,9 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 class JsonLinesTable:
-    """A file of JSON lines, one for each row. Half a line, which a crash left at the end, is dropped.
+    """A file of JSON lines, one per row. Half a line at the end, left by a crash, is dropped.
 
-    Raises: OptionError for a path that is no file, or a file of something else.
+    Raises: OptionError for a path that is no file, or a foreign file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -297,10 +274,6 @@ class JsonLinesTable:
             raise OptionError(f"output '{self._path}': cannot be written ({cause_of(error)})") from error
 
     def _drop_half_line(self) -> None:
-        """Cut off what a crash left of the last row.
-
-        Raises: OptionError for a file of something else, which stays as it is.
-        """
         if not self._path.exists():
             return
         with self._path.open("rb+") as file:
@@ -318,7 +291,7 @@ class JsonLinesTable:
 
 
 class ParquetTable:
-    """A folder of Parquet parts; rows are collected until there are enough for a part.
+    """A folder of Parquet parts; rows are buffered until a part is full.
 
     Raises: OptionError for a path that is no folder, or cannot be written; MissingExtraError without pyarrow.
     """
@@ -335,7 +308,7 @@ class ParquetTable:
     def rows(self) -> Iterator[Row]:
         for part in self._parts():
             for row in self._parquet.read_table(part).to_pylist():
-                if row.get("turns") is None:  # speakers were not told apart
+                if row.get("turns") is None:  # speakers were not diarized
                     row.pop("turns", None)
                 yield row
 
@@ -379,7 +352,6 @@ def _pyarrow() -> tuple[Any, Any]:
 
 
 def _schema(arrow: Any) -> Any:
-    """Build the columns of `Row`, independent of what the first rows happen to hold."""
     text, real, whole = arrow.string(), arrow.float64(), arrow.int64()
     word = {"word": text, "start": real, "end": real, "probability": real, "language": text, "speaker": text}
     segment = {
@@ -412,7 +384,7 @@ def _schema(arrow: Any) -> Any:
 
 
 def left_to_do(items: Sequence[Item], results: ResultTable, *, again: bool = False) -> list[Item]:
-    """List the recordings without a row. again: rows with an error are removed, and done once more."""
+    """List the recordings without a row. again: remove rows with an error, and include their recordings."""
     rows = list(results.rows()) if again else []
     good = [row for row in rows if row["error"] is None]
     if len(good) < len(rows):
@@ -422,16 +394,16 @@ def left_to_do(items: Sequence[Item], results: ResultTable, *, again: bool = Fal
 
 
 def write_rows(rows: Iterable[Row], results: ResultTable) -> Iterator[Row]:
-    """Append rows to the table as they come, one for each recording; yield each once it is written.
+    """Append rows to the table as they come; yield each one once it is written.
 
-    Raises: OptionError before the first one where the table has rows of another model.
+    Raises: OptionError if the table has rows of another model.
     """
     seen: set[str] = set()
     for row in rows:
         if not seen:
             _check_model(row, results)
         name = str(row["id"])
-        if name in seen:  # work that was handed out twice: the first one to come back counts
+        if name in seen:  # of duplicate work, the first result counts
             continue
         seen.add(name)
         results.append(row)

@@ -1,18 +1,12 @@
 """Decoding of containers and codecs with PyAV, packet by packet, to 16 kHz 16-bit samples.
 
-Packets that cannot be decoded are left out, as ffmpeg does, and counted. The position of a sample is its
-time stamp (`timeline`); resampling and mixing are in `downmix`.
+Packets that cannot be decoded are skipped and counted, as in ffmpeg.
 
-Chained Ogg, as Internet radio sends it, is several files one behind another, each with headers, a rate
-and channels of its own. libav refuses a change of channels or rate within one container, and in some
-versions loses the first page of a later link. So the reading of a file ends where its next link begins,
-and that one is opened as a container of its own.
+Chained Ogg (Internet radio) is a sequence of files. libav refuses a change of channels or rate within one
+container, and some versions lose the first page of a later link, so every link is opened as a container of
+its own.
 
-Films have an audio track for each language, meetings one for each microphone. Tracks are counted from 1,
-as players count them; languages are compared by their codes, in any of the standards: `de`, `ger` and
-`deu` are one.
-
-This module knows no paths; `sources` opens them, and `io` cuts chunks.
+Audio tracks are counted from 1. Languages match by code in any standard: `de`, `ger` and `deu` are equal.
 """
 
 from __future__ import annotations
@@ -40,12 +34,12 @@ logger = logging.getLogger(__name__)
 _PAGE = re.compile(rb"OggS\0([\0-\7])", re.DOTALL)
 _HEADER_BYTES = 6
 _BEGINS_STREAM = 2
-"""Flag of the pages that begin a stream; all of a link come before its other pages."""
+"""Page flag; within a link, pages that begin a stream precede all others."""
 _SCANNED_BYTES = 2**20
 
 
 class ByteFile(Protocol):
-    """A file for libav; `read` returns at most n_bytes, and nothing only at the end."""
+    """A file for libav; `read` returns at most n_bytes, and no bytes only at the end."""
 
     @property
     def n_read(self) -> int: ...
@@ -60,20 +54,17 @@ class ByteFile(Protocol):
 
 
 class OggLinks:
-    """A file for libav that ends where the next link of chained Ogg begins; other files are unchanged."""
+    """A file for libav that ends where the next link of chained Ogg begins."""
 
     def __init__(self, file: ByteFile) -> None:
         self._file = file
         self._place = 0
         self._magic = b""
         self._tail = b""
-        """The last bytes that were read, as a page may begin in them."""
         self._rest = b""
-        """Bytes that were read, but not given yet."""
         self._is_within = False
-        """Whether a page was read that begins no stream: after it, one that does begins a link."""
+        """Set after a page that begins no stream: the next page that begins one starts a new link."""
         self._next_link: int | None = None
-        """Place of the next link, where it is known."""
         self._is_first = True
 
     @property
@@ -118,10 +109,7 @@ class OggLinks:
         return self._place
 
     def is_chained(self) -> bool:
-        """Tell whether another link follows the first one, of a file that can be sought in.
-
-        It reads up to there, without decoding.
-        """
+        """Return whether another link follows; reads up to it and needs a seekable file."""
         place = self._place
         self.seek(0)
         while self._magic == b"OggS" and self.read(_SCANNED_BYTES):
@@ -130,7 +118,7 @@ class OggLinks:
         return self._next_link is not None
 
     def next(self) -> bool:
-        """Go on to the next link, as a file that cannot be sought in; False where there is none."""
+        """Go on to the next link of an unseekable file; False if there is none."""
         if self._magic != b"OggS":
             return False
         while self.read(_SCANNED_BYTES):
@@ -144,13 +132,10 @@ class OggLinks:
 
 
 UNKNOWN_LANGUAGES = ("", "und", "unk", "mis", "zxx", "mul")
-"""Tags that name no language."""
 
 
 @dataclass(frozen=True, slots=True)
 class AudioTrack:
-    """One audio track; number: from 1. language, title: its tags, None where it has none."""
-
     number: int
     language: str | None = None
     title: str | None = None
@@ -165,11 +150,6 @@ ONLY_TRACK = AudioTrack(1)
 
 
 def track_named(tracks: Sequence[AudioTrack], request: int | str, name: str) -> AudioTrack:
-    """Choose the track of a number, or the first one in a language.
-
-    name: of the recording, in messages.
-    Raises: AudioError that lists the tracks; OptionError for a request that is neither.
-    """
     number = _track_number(request)
     if number is None:
         code = language_code(str(request))
@@ -193,7 +173,7 @@ def _track_number(request: int | str) -> int | None:
     return int(text)
 
 
-# What libav's decoders and PyAV's wrappers raise on damaged input (FFmpegError itself has several bases).
+# Errors of libav's decoders and PyAV's wrappers on damaged input (FFmpegError itself has several bases).
 _DAMAGE = (av.FFmpegError, ValueError, RuntimeError, ArithmeticError, LookupError)
 # Playlists and reference movies could name other files and URLs: no protocol is allowed to open them.
 _NO_PROTOCOLS = {"protocol_whitelist": "none"}
@@ -203,9 +183,8 @@ _TITLES: dict[str, Any] = {"metadata_errors": "ignore"} if int(av.__version__.sp
 
 @dataclass(frozen=True, slots=True)
 class AudioInfo:
-    """The properties that a source declares. duration_s: None when it declares none.
-
-    tracks: its audio tracks; track: the one that is decoded. Samples without a container count as one track.
+    """The declared properties of a source; duration_s is None if unknown. Samples without a container
+    count as one track.
     """
 
     name: str
@@ -218,14 +197,12 @@ class AudioInfo:
 
 
 class ContainerDecoder:
-    """Decodes an audio track of a container to 16 kHz, mixed to mono or all channels: a `BlockSource`.
+    """Decodes an audio track of a container to 16 kHz, mixed to mono or all channels.
 
-    audio_track: number from 1, or a language; None takes the one that ffmpeg would. raw: the format of
-    samples without a header. most_gap_s: the longest gap in time stamps that becomes silence; behind a longer
-    one the sound follows on. warned: see `Downmix`.
-    Raises: AudioError, from the constructor when the data is of no known format or has no such audio track,
-        from `blocks` when nothing could be decoded or samples are NaN or infinite; OptionError for a track
-        that is neither a number nor a language.
+    raw: the format of headerless samples. most_gap_s: the longest gap in time stamps that is filled with
+    silence. Other arguments: `open_audio`.
+    Raises: AudioError for an unknown format or missing track, and from `blocks` when nothing can be decoded
+        or samples are not finite; OptionError for an invalid track.
     """
 
     def __init__(
@@ -261,15 +238,13 @@ class ContainerDecoder:
         self._truncation: str | None = None
         self._sought: Iterator[av.AudioFrame] | None = None
         self.first_sample = 0
-        """Sample of the recording, at 16 kHz, at which `blocks` begins."""
         self.owned_file: BinaryIO | None = None
-        """Closed with the decoder."""
 
     def seek(self, start_sample: int) -> bool:
-        """Seek to `first_sample`, at or shortly before a sample at 16 kHz, before anything is decoded. It
-        stays 0 in formats without positions, and where the sample is so early that decoding is as fast.
+        """Seek to `first_sample`, at or shortly before `start_sample` (16 kHz), before anything is decoded.
 
-        False where the position cannot be determined to the sample: this decoder is then spent.
+        first_sample stays 0 in formats without positions, and near the beginning. After False (the position
+        is not exact) the decoder is spent.
         """
         has_positions = self._container.format.name.split(",")[0] in SEEKABLE_FORMATS
         if not has_positions or start_sample < SHORTEST_S * SAMPLE_RATE:
@@ -294,7 +269,7 @@ class ContainerDecoder:
             self.owned_file.close()
 
     def blocks(self) -> Iterator[Samples]:
-        """Decode to the end: blocks (n_channels, n) float32 of some thousand samples, 16-bit values / 32768.
+        """Decode to the end: blocks (n_channels, n) float32, 16-bit values / 32768.
 
         Raises: AudioError when nothing could be decoded, or samples are NaN or infinite.
         """
@@ -310,7 +285,6 @@ class ContainerDecoder:
         yield from self._resampler.flush()
 
     def warnings(self) -> list[str]:
-        """Return warnings about the part of the recording that was decoded, a line each."""
         damaged = f"left out {self._n_damaged} damaged packets" if self._n_damaged else None
         unread = f"left out {self._n_unread_links} streams of a chained file that cannot be read"
         found = [
@@ -322,7 +296,6 @@ class ContainerDecoder:
         return [warning for warning in found if warning]
 
     def silences(self) -> list[tuple[float, float]]:
-        """Return the stretches in seconds that were filled with silence, as far as it was decoded."""
         return list(self._timeline.silences)
 
     def _frames(self) -> Iterator[av.AudioFrame]:
@@ -364,7 +337,7 @@ class ContainerDecoder:
             if isinstance(error, AudioError):
                 raise
             self._n_damaged += 1
-            yield None  # what the decoder still holds
+            yield None  # flush the decoder
 
     def _decoded(self, packet: av.Packet[AudioStream] | None) -> list[av.AudioFrame]:
         try:
@@ -376,7 +349,6 @@ class ContainerDecoder:
             return []
 
     def _check_finite(self, frame: av.AudioFrame) -> None:
-        """Refuse NaN and infinity in PCM; only its packed formats can carry them from outside."""
         if frame.format.name not in ("flt", "dbl"):
             return
         samples = frame.to_ndarray().reshape(-1, frame.layout.nb_channels)
@@ -391,8 +363,8 @@ class ContainerDecoder:
     def _check_length(self, n_samples: int) -> None:
         """Refuse a source without samples; note one that is shorter than it declares.
 
-        The sound of a film may end before its picture: only the duration of the track itself counts. Matroska
-        and FLV have none; FFmpeg gives that of the container to tracks whose first packet it has not seen.
+        Only the track's own duration counts, because the sound of a film may end before its picture. Matroska
+        and FLV have none, and FFmpeg then gives the container's.
         """
         if n_samples == 0 and self._sought is None:
             damaged = f", {self._n_damaged} damaged packets" if self._n_damaged else ""
@@ -432,7 +404,6 @@ def _cause(error: BaseException) -> str:
 
 
 def _audio_stream(container: InputContainer, name: str, audio_track: int | str | None) -> AudioStream:
-    """Return the requested track (None: the one that ffmpeg would choose)."""
     kinds = sorted({stream.type for stream in container.streams})
     if "audio" not in kinds:
         raise AudioError(f"{name}: expected an audio track, got {' and '.join(kinds) or 'no track at all'}")

@@ -1,13 +1,9 @@
 """Resampling to 16 kHz, and mixing of channels to one.
 
-The conversion of 16-bit samples is the one that openai-whisper asks ffmpeg for (`-ac 1 -ar 16000 -f s16le`):
-libswresample with its standard downmix, rounded to 16 bits, so that the same file gives the same samples (to
-3 units of 16 bits, for 16-bit PCM at another rate, where ffmpeg is older than the libraries in PyAV). Its
-downmix weighs the channels by their position (front centre 1, sides and back less, LFE none) and scales the
-sum so that it cannot clip. Channel layouts that libswresample has no rule for are averaged.
-
-A downmix is a weighted sum of the channels. Where a wire is crossed, one channel is the other one times -1:
-their sum is silence although each channel has speech. So channels that cancel the others are left out.
+16-bit samples are converted as by openai-whisper's ffmpeg (`-ac 1 -ar 16000 -f s16le`): libswresample with
+its standard downmix, rounded to 16 bits (equal to 3 units with an older ffmpeg). The downmix weighs channels
+by position (front centre 1, sides and back less, LFE none) and cannot clip. Layouts without a rule in
+libswresample are averaged.
 """
 
 from __future__ import annotations
@@ -30,11 +26,10 @@ logger = logging.getLogger(__name__)
 
 BLOCK_SAMPLES = SAMPLE_RATE // 10
 N_SUSTAINED = 5
-"""Blocks over which the channels must cancel, or no longer cancel: half a second."""
+"""Blocks (half a second) over which the channels must cancel, or no longer cancel."""
 CANCELLED = 0.1
-"""Share of the energy of uncorrelated channels below which a downmix is cancelled."""
+"""Share of the energy of uncorrelated channels below which a downmix counts as cancelled."""
 INTACT = 0.5
-"""The share above which it is used again."""
 ROUNDING = 0.25
 """Largest energy that rounding to integers adds to a sample."""
 
@@ -44,8 +39,8 @@ S = TypeVar("S", np.int16, np.float32)
 
 @dataclass(frozen=True, slots=True)
 class _Block(Generic[S]):
-    """mixed: (n,), channels: (n_channels, n). energy: of mixed; products: of channels by each other, summed
-    over samples, (n_channels, n_channels).
+    """Samples mixed (n,) and channels (n_channels, n); energy of mixed; products (n_channels, n_channels)
+    of channels.
     """
 
     mixed: npt.NDArray[S]
@@ -55,22 +50,17 @@ class _Block(Generic[S]):
 
 
 class Downmix(Generic[S]):
-    """Passes a downmix of channels on, and leaves out channels where they cancel the others.
+    """Passes a downmix on, and leaves out channels while they cancel the others (a crossed wire: one channel
+    is the other one times -1).
 
-    Both come at 16 kHz, cut anywhere; the result does not depend on the cuts. weights: (n_channels,), of the
-    downmix; channels of weight 0 count for nothing. name: of the recording, in the log, which has one line
-    for all that cancels. first_sample: of the recording, at which the samples begin. warned: names of
-    recordings that are in the log already, as other readings found the same.
+    The result does not depend on the cuts of the input. weights: (n_channels,) of the downmix. name: for the
+    log. first_sample: position in the recording. warned: names of recordings that are already in the log.
 
-    The energy of a sum of channels x_k with weights w_k is `E = sum w_k^2 |x_k|^2` where they are
-    uncorrelated (music, noise, two speakers), up to n times as much where they are equal, and exactly E where
-    one of them alone has sound. Below a tenth of E (-10 dB) the correlation of two channels is below -0.9:
-    they are one sound in opposite phase. There, the channels are left out whose absence makes the downmix
-    loudest: of two channels the louder one stays. The downmix returns above half of E (-3 dB). Either change
-    happens at the beginning of a block of 0.1 s which is itself on the other side, as are most blocks of the
-    half second that begins with it and their sum: neither a single sound that happens to cancel counts, nor
-    a pause between words. Blocks wait for later ones only where a change may begin. All other samples are
-    those of the downmix, unchanged.
+    A sum of channels x_k with weights w_k has the energy `E = sum w_k^2 |x_k|^2` if they are uncorrelated.
+    Below E / 10 the correlation of two channels is below -0.9. Then the channels without which the downmix is
+    loudest are left out, until it is above E / 2. A change begins at a block of 0.1 s that has crossed the
+    threshold, as have most blocks of the next half second and their sum, so single sounds and pauses cause
+    none.
     """
 
     def __init__(
@@ -83,14 +73,14 @@ class Downmix(Generic[S]):
         self._channels: list[npt.NDArray[S]] = []
         self._waiting: deque[_Block[S]] = deque()
         self._kept: tuple[int, ...] = ()
-        """Channels that are mixed while the others are left out; empty while none are."""
         self._warned = set() if warned is None else warned
 
     def push(
         self, mixed: npt.NDArray[S], channels: npt.NDArray[S], *, is_last: bool = False
     ) -> npt.NDArray[S]:
-        """Take the next samples of the downmix (n,) and of the channels (n_channels, n); return those of the
-        result that are decided, (m,). is_last: nothing comes after these; the result is all that is left.
+        """Append samples of the downmix (n,) and the channels (n_channels, n); return the decided ones (m,).
+
+        is_last: flush; no samples may follow.
         """
         mixed = np.concatenate([*self._mixed, mixed])
         channels = np.concatenate([*self._channels, channels], axis=1)
@@ -123,10 +113,6 @@ class Downmix(Generic[S]):
         return done
 
     def _changes(self, stretch: list[_Block[S]]) -> bool:
-        """Tell whether a stretch and most of its blocks are cancelled; where channels are left out, intact.
-
-        Silent blocks are neither.
-        """
         sounding = [block for block in stretch if self._has_sound(block)]
         changed = [block for block in sounding if self._is_across([block])]
         return self._is_across(stretch) and 2 * len(changed) > len(sounding)
@@ -143,14 +129,11 @@ class Downmix(Generic[S]):
         return CANCELLED * uncorrelated > rounding
 
     def _energies(self, block: _Block[S]) -> tuple[float, float, float]:
-        """Return the energy of the downmix, of its rounding at most, and of uncorrelated channels."""
         rounding = ROUNDING * len(block.mixed) if block.mixed.dtype.kind == "i" else 0.0
         return block.energy, rounding, float(self._weights**2 @ np.diag(block.products))
 
     def _best_channels(self, stretch: list[_Block[S]]) -> tuple[int, ...]:
-        """Leave out channels, each time the one without which the mean of the others is loudest, until these
-        do not cancel.
-        """
+        """Drop channels greedily, maximising the energy of the mean, until the rest do not cancel."""
         products = np.sum([block.products for block in stretch], axis=0)
 
         def energy(kept: Sequence[int]) -> float:
@@ -193,7 +176,7 @@ class Downmix(Generic[S]):
 class Pcm16Resampler:
     """Resamples to 16 kHz 16 bits with libswresample; restarts when rate, format or layout change.
 
-    next_sample: of the recording, at 16 kHz, at which the next frame begins.
+    next_sample: position of the next frame in the recording, at 16 kHz.
     """
 
     def __init__(self, name: str, *, keep_channels: bool, warned: set[str] | None) -> None:
@@ -262,7 +245,6 @@ def _resampler_to(layout: str) -> av.AudioResampler:
 
 
 def _resampled(resampler: av.AudioResampler | None, frame: av.AudioFrame | None, n_channels: int) -> Pcm16:
-    """Resample a frame (None: flush) to (n, n_channels)."""
     frames = [] if resampler is None else resampler.resample(frame)
     # Packed samples only: PyAV miscounts the planes of planar frames with 8 channels and more.
     blocks = [one.to_ndarray().reshape(-1, n_channels) for one in frames if one is not None]
@@ -270,8 +252,8 @@ def _resampled(resampler: av.AudioResampler | None, frame: av.AudioFrame | None,
 
 
 def downmix_weights(layout: str) -> tuple[float, ...] | None:
-    """Return the weights of channels (n_channels,) in libswresample's mono, found by mixing one sample of
-    each; None where it has no rule for the layout.
+    """Return the channel weights (n_channels,) of libswresample's mono downmix, measured; None without a
+    rule.
     """
     n_channels = av.AudioLayout(layout).nb_channels
     pulses = np.eye(n_channels, dtype=np.int16) * 2**14
@@ -287,7 +269,7 @@ def downmix_weights(layout: str) -> tuple[float, ...] | None:
 class FloatResampler:
     """Resamples float samples (n_channels, n) to 16 kHz, each channel by itself; 16 kHz is unchanged.
 
-    Raises: AudioError for a rate outside of 1 to 768 kHz.
+    Raises: AudioError for a rate outside 1 to 768 kHz.
     """
 
     def __init__(self, sample_rate: int, n_channels: int, name: str) -> None:
@@ -302,13 +284,12 @@ class FloatResampler:
         )
 
     def push(self, samples: Samples) -> Samples:
-        """Resample (n_channels, n) float32; return what comes out so far, a few samples behind."""
+        """Resample (n_channels, n) float32; the output lags a few samples."""
         if not self._channels:
             return samples
         return self._resampled([self._frame(row) for row in samples])
 
     def flush(self) -> Samples:
-        """Return the samples (n_channels, n) that the filter still holds; nothing may be pushed after."""
         if not self._channels:
             return np.zeros((self._n_channels, 0), np.float32)
         return self._resampled([None] * self._n_channels)
@@ -327,10 +308,8 @@ class FloatResampler:
 
 
 class FloatMixer:
-    """Resamples float samples (n_channels, n) of any rate to 16 kHz, and mixes them to one channel (1, n): by
-    their mean, without channels that cancel the others (`Downmix`).
+    """Resamples float samples (n_channels, n) to 16 kHz and mixes them to (1, n) by their mean (`Downmix`).
 
-    first_sample, warned: see `Downmix`.
     Raises: as `FloatResampler`.
     """
 
@@ -349,7 +328,7 @@ class FloatMixer:
         self._downmix: Downmix[np.float32] = Downmix(weights, name, first_sample=first_sample, warned=warned)
 
     def push(self, samples: Samples) -> Samples:
-        """Mix (n_channels, n) float32; return what can be decided so far, at most 0.5 s behind."""
+        """Mix (n_channels, n) float32; the output lags at most 0.5 s."""
         if self._is_mono:
             return self._resampler.push(samples)
         mean = samples.mean(axis=0, keepdims=True, dtype=np.float32)
@@ -357,6 +336,5 @@ class FloatMixer:
         return self._downmix.push(mean[0], channels)[None]
 
     def flush(self) -> Samples:
-        """Return the rest (1, n); nothing may be pushed after."""
         rest = self._resampler.flush()
         return rest if self._is_mono else self._downmix.push(rest[0], rest[1:], is_last=True)[None]

@@ -1,17 +1,13 @@
 """Encoder windows of a recording, in bounded memory.
 
-Whisper clamps the log-mel at 8 below the maximum of its whole input, so a window of a file depends on the
-loudest moment of the file. There are three ways to have that maximum:
+Whisper clamps the log-mel at 8 below the maximum of its whole input. Three maxima are available:
 
-- "recording": exactly openai-whisper's. The file is read to its end first; up to ten minutes of frames are
-  kept from that, a longer file is read a second time. The first window comes when the first reading is done
-  (a few seconds an hour of audio).
-- "running": the maximum of what has been read so far. One reading, the first window at once.
-- "window": each window by itself, as a live stream does. One reading.
+- "recording": exactly openai-whisper's. The file is read to its end first (a few seconds an hour of audio);
+  up to ten minutes of frames are kept, a longer file is read twice.
+- "running": the maximum of the audio read so far; one reading, no delay.
+- "window": each window by itself, as in a live stream; one reading, no delay.
 
-The last two have a lower floor than openai-whisper before a louder passage, or in any quiet window: faint
-sound more than 8 log10 units (80 dB) below the recording's maximum is then not clamped away. Everything
-above that floor is the same in all three, and so are windows that hold the loudest moment.
+The last two differ only in windows quieter than the maximum, where sound more than 80 dB below it stays.
 """
 
 from __future__ import annotations
@@ -31,7 +27,7 @@ from sottovoce.options.transcribe import Normalization
 from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, Features
 
 Fill: TypeAlias = Literal["zero", "silence"]
-"""What follows the end of a recording in a window: 0.0 after normalisation, or the log-mel of silence."""
+"""Padding after the end of a recording: 0.0 after normalisation, or the log-mel of silence."""
 
 HELD_FRAMES = 60_000
 """Frames kept from the first reading (10 minutes; 19 MB with 80 mels, 31 MB with 128)."""
@@ -42,10 +38,8 @@ _N_TAIL_FRAMES = 3
 class RecordingFeatures:
     """Normalised log-mel windows of a recording, requested front to back. A context manager.
 
-    Frames are 10 ms, counted from the start of the recording. Frames stay until `drop_before`; a window may
-    be requested again until then. held_frames: the longest recording that is held whole from its first
-    reading. observer: gets all samples too, each once, before they are in a window.
-
+    Frames are 10 ms and stay until `drop_before`. held_frames: the longest recording held whole from its
+    first reading. observer: receives every sample once, before its window is returned.
     Raises: OptionError for an unknown normalization; AudioError, when it opens or reads, as `open_audio`.
     """
 
@@ -80,23 +74,22 @@ class RecordingFeatures:
 
     @property
     def n_frames(self) -> int | None:
-        """Frames of the whole recording; None until its end has been read (never so with "recording")."""
+        """Frames of the recording; None until its end has been read (never with "recording")."""
         self._scan()
         return self._n_frames
 
     @property
     def n_held_frames(self) -> int:
-        """Frames in memory, except for less than a chunk."""
         return max(0, self._frames.end - self._frames.start)
 
     @property
     def duration_s(self) -> float | None:
-        """Length by the samples decoded; None like n_frames. Frames drop what is less than 10 ms."""
+        """Length by decoded samples; None as for n_frames. Frames drop a rest below 10 ms."""
         self._scan()
         return None if self._n_frames is None else self._n_samples / SAMPLE_RATE
 
     def has(self, frame: int) -> bool:
-        """Tell whether the recording reaches that frame; reads up to it."""
+        """Return whether the recording reaches that frame; reads up to it."""
         self._read_to(frame + 1)
         return frame < self._frames.end
 
@@ -105,10 +98,8 @@ class RecordingFeatures:
     ) -> Features:
         """Return frames [start, end) as one encoder window: mel (1, n_mels, n_frames) float32.
 
-        end: start + n_frames by default, and never more; the end of the recording where that comes first.
-        fill: what pads the window to n_frames. openai-whisper decodes windows padded with 0.0, but detects
-        the language of a short recording from one padded with silence.
-
+        end: at most and by default start + n_frames. fill: padding. openai-whisper decodes windows padded
+        with 0.0, but detects the language of a short recording with silence as padding.
         Raises: OptionError for a window that is empty, was dropped, or begins after the recording's end.
         """
         last = start + n_frames if end is None else min(end, start + n_frames)
@@ -127,7 +118,7 @@ class RecordingFeatures:
         return Features(features.mel, (last - start,))
 
     def log_mel(self, start: int, end: int) -> Tensor:
-        """Return un-normalised frames [start, end), to the end of the recording at most: (n_mels, n) float32.
+        """Return un-normalised frames [start, end), clipped to the recording: (n_mels, n) float32.
 
         Raises: OptionError for frames that were dropped or lie behind the end.
         """
@@ -138,8 +129,8 @@ class RecordingFeatures:
         return self._frames.slice(start, last)
 
     def is_blank(self, start: int, end: int) -> bool:
-        """Tell whether frames [start, end) are silent in a window: digital silence, or below Whisper's
-        dynamic range under the loudest moment of the recording.
+        """Whether frames [start, end) are digital silence or below Whisper's dynamic range under the
+        recording's maximum.
         """
         self._read_to(end)
         loudest = self._frames.slice(start, min(end, self._frames.end)).max()
@@ -147,16 +138,14 @@ class RecordingFeatures:
         return bool(loudest <= SILENCE_LOG_MEL) or bool(loudest <= maximum - DYNAMIC_RANGE)
 
     def drop_before(self, frame: int) -> None:
-        """Release the memory of frames before `frame`, read or not; they cannot be requested again."""
+        """Release frames before `frame`; they cannot be requested again."""
         self._frames.drop_before(frame)
 
     @property
     def n_frames_read(self) -> int:
-        """Frames that were read, those dropped since included; where the end was read, one more."""
         return self._frames.end + (self._n_frames is not None)
 
     def skip_to(self, frame: int, *, n_frames_read: int) -> None:
-        """Read n_frames_read frames of the recording, dropping on the way those before `frame`."""
         for reached in range(0, n_frames_read, WINDOW_FRAMES):
             self._read_to(reached)
             self.drop_before(min(frame, reached))
@@ -164,7 +153,6 @@ class RecordingFeatures:
         self.drop_before(frame)
 
     def close(self) -> None:
-        """Stop reading; the recording stays with its owner."""
         self._reader.close()
 
     def __enter__(self) -> RecordingFeatures:
@@ -174,8 +162,7 @@ class RecordingFeatures:
         self.close()
 
     def _read(self) -> Iterator[Tensor]:
-        """Yield un-normalised frames (n_mels, n) to the end of a reading, updating the maximum."""
-        observer, self._observer = self._observer, None  # a second reading is not for it
+        observer, self._observer = self._observer, None  # only the first reading is observed
         for chunk in self._reader:
             if observer is not None:
                 observer.push(chunk.samples)
@@ -197,7 +184,6 @@ class RecordingFeatures:
         return frames
 
     def _scan(self) -> None:
-        """Read to the end once for the maximum; hold a short recording, else begin again."""
         if self._is_scanned:
             return
         self._is_scanned = True
@@ -223,9 +209,6 @@ class RecordingFeatures:
 
 
 def _with_silence(frames: Tensor, tail: Tensor | None, n_frames: int) -> Tensor:
-    """Pad frames (n_mels, n) with the tail that overlaps the end of the recording, and silence up to
-    n_frames.
-    """
     parts = [frames] if tail is None else [frames, tail]
     n_missing = max(0, n_frames - sum(part.shape[1] for part in parts))
     silence = frames.new_full((frames.shape[0], n_missing), SILENCE_LOG_MEL)
@@ -233,8 +216,6 @@ def _with_silence(frames: Tensor, tail: Tensor | None, n_frames: int) -> Tensor:
 
 
 class _FrameQueue:
-    """A queue of blocks of frames (n_mels, n_i), dropped at the front by whole blocks."""
-
     def __init__(self) -> None:
         self.clear()
 

@@ -1,7 +1,5 @@
-"""Recognition of what a source is: a container, samples without a header, or no sound at all.
-
-Containers are known by the bytes with which they begin. Samples without a header are known by the ending of
-the file's name, or by an input format that the caller names.
+"""Recognition of a source: a container (by its first bytes), samples without a header (by extension), or
+no audio.
 """
 
 from __future__ import annotations
@@ -17,16 +15,15 @@ from sottovoce.errors import OptionError
 from sottovoce.types import SAMPLE_RATE
 
 HEAD_BYTES = 4096
-"""Bytes from which a container is recognised."""
+"""Bytes needed to recognise a container."""
 TELEPHONE_RATE = 8_000
 RAW_FORMATS = {
     **dict.fromkeys(("s16le", "s16be", "s24le", "s24be", "s32le", "s32be", "s8", "u8"), SAMPLE_RATE),
     **dict.fromkeys(("f32le", "f32be", "f64le", "f64be", "g722"), SAMPLE_RATE),
     **dict.fromkeys(("mulaw", "alaw", "gsm"), TELEPHONE_RATE),
 }
-"""FFmpeg's names of formats without a header, and the sample rate of each where none is given."""
+"""FFmpeg's names of headerless formats, with the default sample rate of each."""
 _FIXED = ("g722", "gsm")
-"""Formats of one channel and one rate."""
 _ENDINGS = {
     ".g722": "g722",
     ".722": "g722",
@@ -49,8 +46,9 @@ _FRAMES = (
     ("aac", 0xFFF60000, 0xFFF00000, 0xFFFEFC00),
     ("ac3", 0xFFFF0000, 0x0B770000, 0xFFFF0000),
 )
-"""Codecs whose frames need no container: the parser, and of the first four bytes of a frame the mask of those
-bits that are known, these bits, and the mask of those that all frames share (version, layer, rate)."""
+"""Codecs whose frames need no container: parser; mask and value of the known bits in the first four bytes of
+a frame; mask of the bits that all frames share (version, layer, rate).
+"""
 _NO_SOUND = {
     b"\xff\xd8\xff": "a JPEG picture",
     b"\x89PNG": "a PNG picture",
@@ -65,20 +63,16 @@ _NO_SOUND = {
     b"\x93NUMPY": "a NumPy array",
 }
 _PACKET_BYTES = 188
-"""Of an MPEG transport stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class RawFormat:
-    """Samples without a header. name: FFmpeg's, of `RAW_FORMATS`."""
-
     name: str
     sample_rate: int
     n_channels: int = 1
 
     @property
     def options(self) -> dict[str, str]:
-        """Those of libavformat's demuxer."""
         if self.name in _FIXED:
             return {}
         layout = "mono" if self.n_channels == 1 else f"{self.n_channels}c"
@@ -86,7 +80,7 @@ class RawFormat:
 
 
 def read_input_format(text: str) -> RawFormat:
-    """Read `NAME`, `NAME:RATE` or `NAME:RATE:CHANNELS`, as "mulaw" or "s16le:44100:2".
+    """Parse `NAME`, `NAME:RATE` or `NAME:RATE:CHANNELS`, such as "mulaw" or "s16le:44100:2".
 
     Raises: OptionError.
     """
@@ -109,15 +103,12 @@ def read_input_format(text: str) -> RawFormat:
 
 
 def format_of_ending(name: str) -> RawFormat | None:
-    """Return the format without a header that a file's name ends in; None for other endings."""
     found = _ENDINGS.get(os.path.splitext(name)[1].lower())
     return None if found is None else RawFormat(found, RAW_FORMATS[found])
 
 
 def is_container(head: bytes) -> bool:
-    """Tell whether bytes, the first `HEAD_BYTES` of a source or fewer, are those of a container, or of frames
-    of mp3, AAC or AC-3.
-    """
+    """Return whether the first `HEAD_BYTES` of a source are a container, or frames of mp3, AAC or AC-3."""
     if any(head.startswith(marks, offset) for offset, marks in _CONTAINERS):
         return True
     packets = head[::_PACKET_BYTES]
@@ -127,8 +118,8 @@ def is_container(head: bytes) -> bool:
 
 
 def _are_frames(head: bytes, codec: str, known: int, sync: int, shared: int) -> bool:
-    """Tell whether a codec's parser finds frames of one kind, each at the end of the one before: three from
-    the first byte on, or four further on, as in a broadcast.
+    """Whether a codec's parser finds contiguous frames: three from the first byte on, or four later, as in
+    a broadcast.
     """
     n_alike, before = 0, 0
     for n, packet in enumerate(av.CodecContext.create(codec, "r").parse(head), start=1):
@@ -141,7 +132,6 @@ def _are_frames(head: bytes, codec: str, known: int, sync: int, shared: int) -> 
 
 
 def no_sound(head: bytes) -> str | None:
-    """Name what the first bytes of a source are, where these are neither a container nor samples."""
     if not head:
         return "0 bytes"
     for mark, name in _NO_SOUND.items():

@@ -1,8 +1,6 @@
-"""Read recordings from anywhere as 16 kHz mono float32: paths, standard input, file objects, bytes,
-arrays.
+"""Reading of paths, standard input, file objects, bytes and arrays as 16 kHz mono float32.
 
-Files are decoded by PyAV (`container`), a chunk at a time, in bounded memory. Every source that cannot be
-read raises one AudioError of one line that names it.
+Every unreadable source raises one AudioError of one line that names it.
 """
 
 from __future__ import annotations
@@ -51,24 +49,22 @@ logger = logging.getLogger(__name__)
 
 CHUNK_S = 5.0
 QUIET = 4 / 32768
-"""Digital silence, as lossy codecs decode it."""
+"""Digital silence as lossy codecs decode it."""
 LEAST_PAUSE_S = 0.05
 Span: TypeAlias = tuple[int, int]
-"""Samples [start, end)."""
 TOLERANCE_S = 0.1
-"""How much longer or shorter a filter may leave a recording: what it holds back, and the end of an echo."""
+"""Most change of duration by a filter: its delay, and the end of an echo."""
 _OUTPUT = f"sample_fmts=flt:sample_rates={SAMPLE_RATE}:channel_layouts=mono"
-# What PyAV raises for options that a filter does not take, and for what cannot be linked.
+# PyAV's errors for bad filter options, and for filters that cannot be linked.
 _REFUSALS = (av.FFmpegError, ValueError, RuntimeError, OSError)
 
 
 class AudioFilter:
-    """A chain of filters, as FFmpeg's `-af` takes it ("highpass=f=100,afftdn"), over 16 kHz mono samples.
+    """A chain of FFmpeg filters (`-af`, "highpass=f=100,afftdn") over 16 kHz mono samples.
 
-    text: filters with a comma between them; quotes and backslashes as FFmpeg's. No labels and branches. A
-    filter that changes the duration would change all times, and is refused; one that delays the sound and
-    keeps its length, as afftdn does by 25 ms, is not noticed: times are later by as much.
-    Raises: OptionError for unknown filters, or options that they do not take.
+    text: comma-separated filters without labels and branches. Filters that change the duration are refused,
+    because they would change all times. A constant delay (25 ms for afftdn) goes unnoticed and shifts times.
+    Raises: OptionError for unknown filters or bad options.
     """
 
     def __init__(self, text: str) -> None:
@@ -96,10 +92,6 @@ class AudioFilter:
         )
 
     def push(self, samples: Samples) -> Samples:
-        """Filter samples (n,) float32; return those that come out so far (m,), clipped to full scale.
-
-        Raises: OptionError when they are not finite.
-        """
         frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(samples)[None], format="flt", layout="mono")
         frame.sample_rate, frame.pts = SAMPLE_RATE, self._n_in
         frame.time_base = Fraction(1, SAMPLE_RATE)
@@ -108,10 +100,6 @@ class AudioFilter:
         return self._pulled()
 
     def flush(self) -> Samples:
-        """Return the samples (m,) that the filters still hold; nothing may be pushed after.
-
-        Raises: OptionError when the recording is longer or shorter now.
-        """
         self._graph.push(None)
         rest = self._pulled()
         if abs(self._n_out - self._n_in) > TOLERANCE_S * SAMPLE_RATE:
@@ -137,7 +125,6 @@ class AudioFilter:
 
 
 def _split(text: str) -> list[str]:
-    """Split a chain at its commas; quotes and backslashes protect commas, and are removed."""
     parts, letters = [""], iter(text)
     for letter in letters:
         if letter == "\\":
@@ -157,9 +144,8 @@ def _split(text: str) -> list[str]:
 class AudioReader:
     """A recording being read: iterate once over its AudioChunks, or over its channels. A context manager.
 
-    start, end: samples of the part that is read (end None: to the end). audio_filter: applied to `channel`.
-    `info` is there from the start; its duration is that of the part, and `recording_s` is the duration that
-    the whole recording declares. Leaving the context closes the source.
+    start, end: the part in samples. audio_filter: applied to `channel`. `info.duration_s` is that of the
+    part; `recording_s` is the declared duration of the whole.
     """
 
     def __init__(
@@ -183,13 +169,12 @@ class AudioReader:
         self.info = _part_info(source.info, start, end)
         self.recording_s = source.info.duration_s
         self.silent: Sequence[Span] = ()
-        """Stretches [start, end) in samples, in order, that are read as silence."""
+        """Stretches [start, end) in samples, in order, that are replaced by silence."""
         self._warned = warned
         self._n_read = 0
         self._last_sound = -1
-        """The last sample read that is not quiet."""
         self._pauses: list[tuple[float, float]] = []
-        """Quiet stretches in seconds, of which missing sound is a part."""
+        """Quiet stretches in seconds that contain missing sound."""
 
     def __enter__(self) -> AudioReader:
         return self
@@ -198,9 +183,7 @@ class AudioReader:
         self.close()
 
     def silences(self) -> list[tuple[float, float]]:
-        """Return the stretches in seconds that were filled with silence, each with the digital silence around
-        it, as far as the recording was read.
-        """
+        """Return the gaps filled with silence so far, each with the digital silence around it, in seconds."""
         pauses = [*self._pauses, ((self._last_sound + 1) / SAMPLE_RATE, self._n_read / SAMPLE_RATE)]
         found = []
         for filled in self._filled():
@@ -227,7 +210,6 @@ class AudioReader:
                 self._pauses.append((float(start_s), float(end_s)))
 
     def close(self) -> None:
-        """Stop reading and release the file."""
         self._source.close()
 
     def __iter__(self) -> Iterator[AudioChunk]:
@@ -250,9 +232,8 @@ class AudioReader:
         return samples
 
     def channels(self) -> Iterator[Samples]:
-        """Yield blocks (n_channels, n) float32: one row unless opened with all channels.
-
-        Raises: AudioError when the source is damaged beyond use, empty, or holds NaN or infinity.
+        """Yield blocks (n_channels, n) float32: one row unless opened with all channels. Raises: as
+        iteration.
         """
         pending: list[Samples] = []
         n_pending = 0
@@ -277,10 +258,6 @@ class AudioReader:
 
 
 def _part(source: BlockSource, start: int, end: int | None) -> Iterator[Samples]:
-    """Yield the blocks of samples [start, end) of a recording, at 16 kHz; end None: to its end.
-
-    Raises: AudioError when the recording ends before the part begins.
-    """
     place = source.first_sample
     for block in source.blocks():
         inside = block[:, max(0, start - place) : None if end is None else end - place]
@@ -324,19 +301,15 @@ def open_audio(
     duration_s: float | None = None,
     warned: set[str] | None = None,
 ) -> AudioReader:
-    """Open a recording for reading as 16 kHz mono chunks of chunk_s seconds; or a part of it, read as if it
-    were all.
+    """Open a recording, or a part of it, for reading as 16 kHz mono chunks of chunk_s seconds.
 
-    start_s, duration_s: start and longest duration of the part. A part is cut to the sample, and costs about
-    its own length: containers with an index are sought in by the time stamps of their packets, others are
-    decoded from their beginning. sample_rate: of an array; files declare theirs. channel: the only channel to
-    take, from 0; None mixes all, in files by the weights of their places and in arrays by their mean.
-    keep_channels: do not mix them, for `AudioReader.channels`.
-    audio_filter: applied to that channel, see `AudioFilter`. audio_track: of a container with several, its
-    number from 1 or its language ("de", "deu"); None takes the one that ffmpeg would. input_format: of a file
-    of samples without a header, see `read_input_format`; None: as its name ends. warned: keeps what
-    was logged from one reading of a recording to the next. Samples of files are
-    16-bit values / 32768, as in openai-whisper; those of arrays at 16 kHz are unchanged.
+    start_s, duration_s: the part, exact to the sample. Containers with an index are sought in; others are
+    decoded from their beginning. sample_rate: of an array. channel: the only channel to read, from 0; None
+    mixes all, in files by libswresample's weights and in arrays by their mean. keep_channels: do not mix, for
+    `AudioReader.channels`. audio_filter: see `AudioFilter`. audio_track: number from 1 or language ("de",
+    "deu"); None takes ffmpeg's choice. input_format: of headerless samples, see `read_input_format`; None: by
+    the file's extension. warned: names of recordings with a logged warning, shared by several readings.
+    Samples of files are 16-bit values / 32768, as in openai-whisper; those of arrays at 16 kHz are unchanged.
 
     Raises: AudioError when it cannot be opened or has no such channel or track, and while reading when it
         ends before the part begins; OptionError for bad options.
@@ -372,7 +345,7 @@ def load_audio(
 ) -> Samples:
     """Read a recording, or the part of it from start_s of at most duration_s: (n,) float32 at 16 kHz.
 
-    Other arguments, and the cost of a part: `open_audio`.
+    The other arguments are those of `open_audio`.
 
     Raises: AudioError as in `open_audio`, and when the part has no sample; OptionError for a negative start
         or a duration that is not positive.
@@ -391,9 +364,9 @@ def load_audio(
 
 
 def load_channels(source: AudioSource, *, sample_rate: int = SAMPLE_RATE) -> Samples:
-    """Read a whole recording with its channels apart: (n_channels, n) float32 at 16 kHz.
+    """Read a whole recording without mixing: (n_channels, n) float32 at 16 kHz.
 
-    Raises: AudioError as in `open_audio`, and when the number of channels changes on the way.
+    Raises: AudioError as in `open_audio`, and when the number of channels changes.
     """
     with open_audio(source, sample_rate=sample_rate, keep_channels=True) as reader:
         return np.concatenate(list(reader.channels()), axis=1)
@@ -406,10 +379,6 @@ def probe_audio(
     audio_track: int | str | None = None,
     input_format: str | None = None,
 ) -> AudioInfo:
-    """Return what a recording declares of itself, without decoding it.
-
-    Raises: AudioError when it cannot be opened, or has no such track.
-    """
     with open_audio(
         source, sample_rate=sample_rate, audio_track=audio_track, input_format=input_format
     ) as reader:
@@ -419,10 +388,9 @@ def probe_audio(
 def read_live(
     stream: BinaryIO, *, input_format: str | None = None, chunk_s: float = 0.1, name: str = "standard input"
 ) -> Iterator[AudioChunk]:
-    """Yield chunks of chunk_s seconds from a pipe as they arrive: a container, which is recognised, 16-bit
-    mono PCM at 16 kHz, or samples of an input_format (`read_input_format`).
+    """Yield chunks of chunk_s seconds from an unbuffered pipe as they arrive: a container, 16-bit mono PCM at
+    16 kHz, or samples of an input_format (`read_input_format`).
 
-    stream: unbuffered, so that `read` returns the bytes that have come.
     Raises: AudioError for data that is no sound; OptionError for an unknown input format.
     """
     file = _Pipe(stream)
@@ -447,7 +415,6 @@ class _Pipe:
         self._stream = stream
         self._is_at_end = False
         self.head = b""
-        """The bytes that were inspected and not yet read."""
 
     def is_container(self) -> bool:
         while not (found := is_container(self.head)) and len(self.head) < HEAD_BYTES and not self._is_at_end:
@@ -475,9 +442,8 @@ def read_pcm(
 ) -> Iterator[AudioChunk]:
     """Yield chunks of raw little-endian 16-bit mono PCM as it arrives.
 
-    Chunks have chunk_s seconds, the last one what is left; at another sample_rate than 16 kHz they are
-    resampled and their length varies a little. A half sample at the end is dropped with a warning.
-
+    Chunks last chunk_s seconds, or about that after resampling. Half a sample at the end is dropped with a
+    warning.
     Raises: AudioError when reading fails; OptionError for a rate or chunk that is not positive.
     """
     if sample_rate < 1 or not chunk_s * sample_rate >= 1:
@@ -498,7 +464,6 @@ def read_pcm(
 
 
 def _pcm_blocks(stream: BinaryIO, n_bytes: int, name: str) -> Iterator[bytes]:
-    """Yield blocks of n_bytes from a stream that may give fewer; the last one shorter, of even length."""
     pending = b""
     while True:
         try:

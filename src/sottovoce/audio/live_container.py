@@ -1,8 +1,7 @@
 """Decoding of containers that arrive in pieces, as browsers record them: WebM and Ogg with Opus, and other
-formats that FFmpeg reads from the beginning on.
+formats that FFmpeg reads sequentially.
 
-FFmpeg requests bytes and blocks until they come; so each container has a thread, which runs only while `take`
-waits for samples.
+FFmpeg's reads block, so each container has a thread.
 """
 
 from __future__ import annotations
@@ -23,19 +22,16 @@ from sottovoce.types import SAMPLE_RATE, Samples
 logger = logging.getLogger(__name__)
 
 MOST_AT_ONCE_S = 5.0
-"""Of decoded audio that `take` returns: a few bytes may be hours of silence."""
+"""Most seconds that `take` returns at once: a few bytes may hold hours of silence."""
 MOST_BLOCKS = 32
-"""Decoded ones that wait to be taken."""
 THREAD_NAME = "sottovoce-container"
 _Decoded: TypeAlias = "Samples | AudioError | bool"
-"""True: no more without another piece; False: no more at all."""
+"""True: more input is needed; False: the container has ended."""
 
 
 class LiveContainer:
-    """Decodes bytes of a container, cut anywhere, to samples at 16 kHz, mixed to one channel: `feed` a piece,
-    then `take` until it is used up. One thread at a time may call it.
-
-    name: in errors.
+    """Decodes the bytes of a container, cut anywhere, to 16 kHz mono: `feed` a piece, then `take` until it is
+    used up. Not thread-safe.
     """
 
     n_read = 0
@@ -52,7 +48,6 @@ class LiveContainer:
         self._is_dropped = False
 
     def feed(self, piece: bytes) -> None:
-        """Add the next bytes; those behind the end of the container are ignored."""
         if self._is_over or not piece:
             return
         self._is_pending = True
@@ -64,7 +59,7 @@ class LiveContainer:
             self._fed.put(piece)
 
     def take(self) -> tuple[Samples, bool]:
-        """Return samples (n,) float32, and whether there are more of what was fed.
+        """Return samples (n,) float32, and whether the fed bytes hold more.
 
         Raises: AudioError for data that is no container, or has no audio.
         """
@@ -80,22 +75,20 @@ class LiveContainer:
         return np.concatenate(parts), self._is_pending
 
     def end(self) -> None:
-        """End the container; `take` then returns the rest."""
         if self._thread is not None and not self._is_over:
             self._is_pending = True
             self._fed.put(b"")
 
     def close(self) -> None:
-        """Stop the thread and release everything; a second call does nothing."""
         self._is_dropped = True
         self._fed.put(b"")
-        while not self._decoded.empty():  # the thread may wait for room
+        while not self._decoded.empty():  # the thread may wait for a free slot
             self._decoded.get()
         if self._thread is not None:
             self._thread.join()
 
     def read(self, n_bytes: int) -> bytes:
-        """Return up to n_bytes, in the thread of the decoder; waits for them."""
+        """Return up to n_bytes to the decoder's thread, waiting for them."""
         if not self._rest and not self._is_read and not self._is_dropped:
             self._hand(True)
             self._rest = self._fed.get()

@@ -1,15 +1,11 @@
 """Whisper's log-mel spectrogram, for whole recordings and for streams that arrive in pieces.
 
-There are two steps. `log_mel` and `MelStream` give the un-normalised logarithm; `normalize` then clamps
-and scales it with a maximum. Whisper takes that maximum over its whole input, so a stream keeps the
-un-normalised frames and normalises each encoder window by itself.
+Whisper normalises with the maximum of its whole input, so a stream keeps un-normalised frames (`log_mel`,
+`MelStream`) and normalises each encoder window by itself (`normalize`).
 
-Two ways of filling a window are in use, and they differ:
-
-- zero *samples* after the audio, before the transform (`padding_samples`): the last frames see silence,
-  and silent frames get the floor of the clamp. openai-whisper appends 30 s of them to a recording.
-- zero *mel values* after normalisation (`pad_or_trim`): what openai-whisper and faster-whisper do with a
-  slice shorter than the encoder's window. 0.0 is not the value of silence.
+Windows are padded with zero *samples* before the transform (`padding_samples`; openai-whisper appends 30 s of
+them to a recording), or with zero *mel values* after normalisation (`pad_or_trim`; openai-whisper and
+faster-whisper pad short slices so). 0.0 is not the value of silence.
 """
 
 from __future__ import annotations
@@ -26,9 +22,7 @@ from sottovoce.errors import AudioError, OptionError, SessionClosedError
 from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, Features, Samples
 
 N_FFT = 400
-"""Samples under one Hann window (25 ms)."""
 MEL_FRAMES_PER_SECOND = SAMPLE_RATE // HOP_SAMPLES
-"""Log-mel frames a second (100)."""
 WINDOW_FRAMES = 3000
 """Log-mel frames of the encoder's full window (30 s)."""
 FLOOR = 1e-10
@@ -44,7 +38,7 @@ _MIN_COLUMNS = 64
 
 
 def hz_to_mel(hz: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Convert frequencies, of any shape, to mels: linear (200/3 Hz a mel) below 1 kHz, logarithmic above.
+    """Convert Hz, of any shape, to mels: linear (200/3 Hz a mel) below 1 kHz, logarithmic above.
 
     Source: Slaney, Auditory Toolbox (1998), the default scale of librosa.
     """
@@ -53,7 +47,6 @@ def hz_to_mel(hz: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def mel_to_hz(mels: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Convert mels, of any shape, to Hz: the inverse of `hz_to_mel`."""
     logarithmic = 1000.0 * np.exp(np.log(6.4) * (mels - 15.0) / 27.0)
     return np.where(mels < 15.0, mels * 200.0 / 3.0, logarithmic)
 
@@ -84,11 +77,9 @@ def mel_filters(n_mels: int) -> npt.NDArray[np.float32]:
 
 
 class MelStream:
-    """Computes log-mel frames of audio that comes in pieces; the same frames however it is cut.
+    """Computes log-mel frames of audio that comes in pieces; the frames do not depend on the cuts.
 
-    Frame t is centred on sample 160 t and is returned once sample 160 t + 199 has come
-    (12.5 ms after its centre). The first frames have the audio mirrored at its start, as Whisper's transform
-    does.
+    Frame t is centred on sample 160 t and complete with sample 160 t + 199 (12.5 ms later).
     """
 
     def __init__(self, n_mels: int = 80, device: torch.device | str = "cpu") -> None:
@@ -98,9 +89,7 @@ class MelStream:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all audio; the next sample is sample 0."""
         self._pending = torch.zeros(0, device=self._device)
-        """Samples from 160 * n_frames - 200 on (from 0 while no frame is out)."""
         self._n_samples = 0
         self._n_frames = 0
         self._finished = False
@@ -111,12 +100,10 @@ class MelStream:
 
     @property
     def n_samples(self) -> int:
-        """Samples received."""
         return self._n_samples
 
     @property
     def n_frames(self) -> int:
-        """Frames given out."""
         return self._n_frames
 
     def push(self, samples: Samples | Tensor) -> Tensor:
@@ -131,10 +118,9 @@ class MelStream:
         return self._advance(received)
 
     def finish(self, *, n_padding_frames: int = 0) -> Tensor:
-        """Return the frames still due (n_mels, n), up to n_samples // 160 in all, with silence after the end.
+        """Return the frames still due (n_mels, n), with silence after the end, and n_padding_frames more.
 
-        They equal the content frames of `log_mel(audio, padding_samples=480000)`; n_padding_frames more are
-        appended.
+        They equal the content frames of `log_mel(audio, padding_samples=480000)`.
         """
         self._finished = True
         n_due = self._n_samples // HOP_SAMPLES + n_padding_frames - self._n_frames
@@ -155,9 +141,6 @@ class MelStream:
         return frames
 
     def _transform(self, signal: Tensor, n_frames: int) -> Tensor:
-        """Compute log-mel (n_mels, n_frames) of frames that begin at every 160th sample, in blocks of
-        30 s.
-        """
         log_mels = self._filters.new_empty(self.n_mels, n_frames)
         for first in range(0, n_frames, _BLOCK_FRAMES):
             n_block = min(_BLOCK_FRAMES, n_frames - first)
@@ -182,9 +165,7 @@ def log_mel(
     """Compute the un-normalised log10 mel power of 16 kHz audio: (n_mels, n_frames) float32.
 
     samples: (n,) float32 in [-1, 1]; n_frames is (n + padding_samples) // 160. padding_samples zeros are
-    appended first (openai-whisper: 480000 for a file); the signal is mirrored at both of its ends.
-    Computed in blocks of 30 s, so that memory beyond input and result does not grow.
-
+    appended (openai-whisper: 480000 for a file); the signal is mirrored at both ends.
     Raises: AudioError for audio of another shape or shorter than 201 samples, padding included.
     Source: openai-whisper `log_mel_spectrogram` (n_fft 400, hop 160, periodic Hann, power, clamp 1e-10).
     """
@@ -202,8 +183,8 @@ def log_mel(
 def normalize(log_mel: Tensor, maximum: Tensor | float | None = None) -> Tensor:
     """Clamp to 8 below the maximum and scale to about [-1, 1.5], as Whisper's encoder expects.
 
-    log_mel: (..., n_mels, n_frames). maximum: the largest value of the input that counts, by default of
-    each window by itself; give that of the recording to match openai-whisper on files.
+    log_mel: (..., n_mels, n_frames). maximum: None takes each window's own; the recording's matches
+    openai-whisper on files.
     """
     if maximum is None:
         maximum = log_mel.amax(dim=(-2, -1), keepdim=True)
@@ -228,10 +209,9 @@ def window_features(
 ) -> Features:
     """Normalise un-normalised windows (n_mels, n_i) and stack them to a batch (B, n_mels, n_frames).
 
-    n_frames: even, at least 2; windows are cut to it or filled with 0.0 after normalisation. maximum: see
-    `normalize`. Content of a window is counted in log-mel frames (100 a second).
-
-    Raises: OptionError for an odd or non-positive n_frames or for no window at all.
+    n_frames: even, at least 2; windows are cut to it or padded with 0.0 after normalisation. maximum: see
+    `normalize`.
+    Raises: OptionError for an odd or non-positive n_frames, or no windows.
     """
     if n_frames < 2 or n_frames % 2:
         raise OptionError(f"window_features: expected an even number of frames, got {n_frames}")

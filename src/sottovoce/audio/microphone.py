@@ -1,4 +1,4 @@
-"""Record from a microphone, through PortAudio (the `sounddevice` package, extra `mic`)."""
+"""Recording from a microphone, through PortAudio (the `sounddevice` package, extra `mic`)."""
 
 from __future__ import annotations
 
@@ -18,28 +18,23 @@ _MAX_BACKLOG_S = 60.0
 
 
 class InputStream(Protocol):
-    """A device that calls back with samples between start and close."""
-
     def start(self) -> None: ...
 
     def close(self) -> None: ...
 
 
 Deliver: TypeAlias = Callable[[Samples, bool], None]
-"""Takes samples (n,) and whether the device lost some before them; called from the device's thread."""
+"""Callback with samples (n,) and whether the device lost some before them; called from the device's thread.
+"""
 OpenStream: TypeAlias = Callable[[int, int | str | None, Deliver], InputStream]
-"""Opens a device: samples a chunk, device, and where to deliver."""
 
 
 class Microphone:
-    """Chunks of chunk_s seconds from an input device until `close` or an interrupt; iterate once.
+    """Chunks of chunk_s seconds from an input device until `close` or an interrupt; a context manager.
 
-    device: number or name, None for the system's own choice. A context manager: leaving it, by Ctrl-C too,
-    stops the device. open_stream: another kind of device.
-
+    device: number or name; None for the system's default.
     Raises: OptionError for a chunk_s that is not positive; MissingExtraError without `sounddevice`;
-        AudioError when there is no such device, when it cannot record 16 kHz mono, or, while iterating,
-        when reading falls a minute behind.
+        AudioError when the device is missing, cannot record 16 kHz mono, or is read a minute late.
     """
 
     def __init__(
@@ -65,7 +60,6 @@ class Microphone:
             start_sample += len(samples)
 
     def close(self) -> None:
-        """Stop the device; iteration ends after what has been recorded."""
         self._stream.close()
         if self._n_losses:
             logger.warning("microphone: the device lost samples %d times", self._n_losses)
@@ -100,10 +94,6 @@ class Microphone:
 
 
 def open_portaudio(chunk_samples: int, device: int | str | None, deliver: Deliver) -> InputStream:
-    """Open an input device of PortAudio at 16 kHz mono float32.
-
-    Raises: MissingExtraError, AudioError: see `Microphone`.
-    """
     try:
         import sounddevice
     except ModuleNotFoundError as error:

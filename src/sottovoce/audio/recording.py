@@ -1,8 +1,6 @@
 """A recording that can be read several times, whatever its source.
 
-Finding the maximum of a whole file, its speech, and its windows takes more than one reading. Files and
-arrays are simply read again; what comes through a pipe is kept, in memory while it is small and then in a
-temporary file, still compressed.
+A pipe is copied, still compressed, to memory and beyond a limit to a temporary file.
 """
 
 from __future__ import annotations
@@ -33,12 +31,10 @@ _SPOOL_BYTES = 16 * 2**20
 
 
 class Recording:
-    """A source to be opened as often as needed, one reading at a time.
+    """A source that can be opened repeatedly, one reading at a time. A context manager.
 
-    sample_rate, channel, audio_filter, audio_track and input_format: see `open_audio`. reread: whether
-    the recording will be read more than once; with False a pipe is not copied, and its second `open` raises.
-    name: for messages, where the source has none. A context manager.
-
+    reread: False does not copy a pipe, whose second `open` then raises. name: for messages. Other arguments:
+    `open_audio`.
     Raises: AudioError when a pipe cannot be read.
     """
 
@@ -57,7 +53,7 @@ class Recording:
         source = plain_source(source)
         self.name = name or source_name(source)
         self.declared_s: float | None = None
-        """Seconds of the whole recording as it declares, once it was opened; None where it does not."""
+        """Declared duration of the whole recording, once opened; None if it declares none."""
         self._audio_track = audio_track
         self._input_format = input_format
         self._warned: set[str] = set()
@@ -74,13 +70,13 @@ class Recording:
             source = self._spool = _spooled(source, self.name)
         self._source = source
         self._is_pipe = not reread and _is_pipe(source)
-        # A file object is read again from where it stood, not from its beginning.
+        # A file object is reread from its initial position.
         self._position = (
             None if isinstance(source, str | os.PathLike | bytes | np.ndarray) else _position(source)
         )
 
     def open(self) -> AudioReader:
-        """Begin a reading from the start, or that of the part.
+        """Start a reading.
 
         Raises: AudioError as in `open_audio`, and for a second reading of a pipe.
         """
@@ -89,10 +85,6 @@ class Recording:
         return reader
 
     def open_channels(self) -> AudioReader:
-        """Begin a reading of all channels apart, for `AudioReader.channels`.
-
-        Raises: AudioError, as `open`.
-        """
         return self._opened(keep_channels=True)
 
     def _opened(
@@ -119,13 +111,11 @@ class Recording:
         return reader
 
     def silences(self) -> list[tuple[float, float]]:
-        """Return the silences of the last reading, as far as it came: see `AudioReader.silences`."""
         return [] if self._reader is None else self._reader.silences()
 
     def part(self, start_s: float, duration_s: float | None = None) -> Recording:
-        """Return the part that begins at start_s, of at most duration_s, as a recording.
-
-        Close it before this recording; the two cannot be read at the same time.
+        """Return the part from start_s of at most duration_s. Not readable together with this one, and to
+        be closed first.
         """
         part = copy(self)
         part._spool = None
@@ -135,7 +125,7 @@ class Recording:
         return part
 
     def to_read_beside(self) -> Recording:
-        """Return the same recording for another reader at the same time; to be closed before this one."""
+        """Return the same recording for a concurrent reader; close it before this one."""
         other = copy(self)
         other._spool = None
         if self._position is not None:
@@ -143,10 +133,9 @@ class Recording:
         return other
 
     def channels(self, silent: Sequence[Sequence[Span]] | None = None) -> list[Recording]:
-        """Return a recording of each channel, which can be read side by side; to be closed before this one.
+        """Return a recording of each channel, for concurrent reading; close them before this one.
 
-        silent: of each channel, spans [start, end) in samples that are read as silence.
-        Raises: AudioError.
+        silent: for each channel, spans [start, end) in samples that are replaced by silence.
         """
         with self.open_channels() as reader:
             n_channels = reader.info.n_channels
@@ -156,7 +145,7 @@ class Recording:
         return found
 
     def beginning(self, seconds: float) -> Samples:
-        """Read the first samples (n,) float32, at most so many seconds.
+        """Read the first samples (n,) float32.
 
         Raises: AudioError as `open`.
         """
@@ -170,7 +159,6 @@ class Recording:
         return np.concatenate(pieces)
 
     def close(self) -> None:
-        """Remove the copy of a pipe."""
         if self._spool is not None:
             self._spool.close()
 
@@ -182,7 +170,7 @@ class Recording:
 
 
 class FileView:
-    """A view of an open file with its own position; reads alternate with those of the other views."""
+    """A view of an open file with its own position; views may be read alternately."""
 
     def __init__(self, file: BinaryIO, position: int) -> None:
         self._file = file

@@ -1,7 +1,4 @@
-"""Samples in memory: checks and conversion of arrays, and the buffer of a live stream.
-
-Anything but finite samples of a known shape and type raises an error of one line.
-"""
+"""Samples in memory: checks and conversion of arrays, and the buffer of a live stream."""
 
 from __future__ import annotations
 
@@ -19,7 +16,6 @@ if TYPE_CHECKING:
 
 
 MAX_CHANNELS = 64
-"""Channels that libswresample can take."""
 MIN_RATE, MAX_RATE = 1_000, 768_000
 """Plausible sample rates; a header with another one is damaged."""
 
@@ -28,13 +24,12 @@ Array = npt.NDArray[np.generic]
 
 
 def is_tensor(value: object) -> TypeGuard[Tensor]:
-    """Tell whether a value is a PyTorch tensor, without importing PyTorch: a caller with one has done so."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
 
 def tensor_array(tensor: Tensor, name: str) -> Array:
-    """Return the samples of a tensor as an array of the same shape, which shares its memory where it can.
+    """Return a tensor's samples as an array, sharing memory if possible.
 
     Raises: AudioError for a tensor that is not in the memory of the CPU.
     """
@@ -46,11 +41,7 @@ def tensor_array(tensor: Tensor, name: str) -> Array:
 
 
 def require_finite(samples: Samples, name: str, *, start_sample: int = 0) -> None:
-    """Check that samples (..., n) are finite; the error gives the number of bad ones and the first position.
-
-    start_sample: index of the first sample in the recording, at 16 kHz.
-    Raises: AudioError for NaN or infinity.
-    """
+    """Raises: AudioError for NaN or infinity in samples (..., n), with their number and first position."""
     if np.isfinite(samples).all():
         return
     bad = ~np.isfinite(samples)
@@ -62,8 +53,7 @@ def require_finite(samples: Samples, name: str, *, start_sample: int = 0) -> Non
 
 
 def to_float32(array: Array, name: str) -> Samples:
-    """Convert samples of any shape to float32 in [-1, 1]: floats unchanged, int16 and int32 over their full
-    scale.
+    """Convert samples to float32 in [-1, 1]: floats unchanged, integers divided by full scale.
 
     Raises: AudioError for another dtype, NaN or infinity.
     """
@@ -79,10 +69,6 @@ def to_float32(array: Array, name: str) -> Samples:
 
 
 def as_samples(array: Array, name: str) -> Samples:
-    """Return mono samples (n,) float32 of a one-dimensional array; see `to_float32` for the dtypes.
-
-    Raises: AudioError for another shape or dtype, NaN or infinity.
-    """
     if array.ndim != 1:
         raise AudioError(f"{name}: expected samples of shape (n,), got {array.shape}")
     return to_float32(array, name)
@@ -91,7 +77,7 @@ def as_samples(array: Array, name: str) -> Samples:
 def as_channels(array: Array, name: str) -> Samples:
     """Return samples (n_channels, n) float32 of an array of shape (n,) or (n_channels, n).
 
-    Raises: AudioError for another shape or dtype, NaN, infinity, or no sample at all.
+    Raises: AudioError for another shape or dtype, NaN, infinity, or no samples.
     """
     if array.ndim not in (1, 2) or (array.ndim == 2 and not 1 <= array.shape[0] <= MAX_CHANNELS):
         raise AudioError(
@@ -108,17 +94,16 @@ _MIN_CAPACITY = SAMPLE_RATE
 
 
 class AudioBuffer:
-    """Samples [start, end) of a stream: append at the end, drop at the start, view anything between.
+    """Samples [start, end) of a stream, with absolute indices: append, drop the beginning, view any range.
 
-    Sample i of the stream keeps the index i, whatever has been dropped before it. Appending and dropping cost
-    amortised constant time a sample; memory is at most about four times the longest stretch held.
+    Appending and dropping cost amortised constant time a sample; memory is at most about four times the
+    longest stretch held.
     """
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self, start_sample: int = 0) -> None:
-        """Forget everything; the next sample has the index start_sample."""
         self._data = np.empty(_MIN_CAPACITY, np.float32)
         self._first = 0  # position in _data of sample `start`
         self._start = start_sample
@@ -126,22 +111,19 @@ class AudioBuffer:
 
     @property
     def start(self) -> int:
-        """Index of the first sample held."""
         return self._start
 
     @property
     def end(self) -> int:
-        """Index after the last sample held: the samples received so far."""
         return self._end
 
     def __len__(self) -> int:
         return self._end - self._start
 
     def append(self, samples: npt.NDArray[np.float32]) -> None:
-        """Append samples (n,) float32 at 16 kHz; n = 0 changes nothing.
+        """Append samples (n,) float32 at 16 kHz.
 
-        Raises: AudioError, with the buffer unchanged, for anything but finite float32 samples of that shape,
-            and for a push longer than `MAX_PUSH_S`.
+        Raises: AudioError, with the buffer unchanged, for anything else, and for more than `MAX_PUSH_S`.
         """
         self._check(samples)
         self._reserve(len(samples))
@@ -150,16 +132,14 @@ class AudioBuffer:
         self._end += len(samples)
 
     def drop_before(self, sample: int) -> None:
-        """Drop the samples before the absolute index `sample`, which is first clipped to [start, end]."""
+        """Drop the samples before the absolute index `sample`, clipped to [start, end]."""
         sample = min(max(sample, self._start), self._end)
         self._first += sample - self._start
         self._start = sample
 
     def view(self, start: int | None = None, end: int | None = None) -> Samples:
-        """Return samples [start, end) as a read-only array (n,) float32; later appends and drops do not
-        change it.
+        """Return samples [start, end) as an immutable array (n,) float32.
 
-        start, end: None for those of the buffer.
         Raises: AudioError for samples that are not held.
         """
         first = self._start if start is None else start

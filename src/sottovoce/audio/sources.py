@@ -1,7 +1,4 @@
-"""Sources of sample blocks: a decoded container, an array, or raw PCM.
-
-A source yields float32 blocks (n_channels, n) at 16 kHz, one channel when it mixes. Callers use `io`.
-"""
+"""Sources of sample blocks (a decoded container, an array, or raw PCM). Use them through `io`."""
 
 from __future__ import annotations
 
@@ -35,17 +32,13 @@ Arrays, and tensors on the CPU, have the shape (n,) or (channels, n): floats in 
 
 
 def plain_source(source: AudioSource) -> PlainSource:
-    """Convert a tensor (n,) or (channels, n) to an array; another source stays.
-
-    Raises: AudioError for a tensor that is not on the CPU.
-    """
     return tensor_array(source, "audio") if is_tensor(source) else cast(PlainSource, source)
 
 
 class BlockSource(Protocol):
-    """A recording that yields its samples once, front to back.
+    """A recording that yields blocks (n_channels, n) float32 at 16 kHz once, front to back.
 
-    first_sample: sample of the recording, at 16 kHz, at which `blocks` begins.
+    first_sample: first sample of `blocks` in the recording.
     """
 
     @property
@@ -54,32 +47,21 @@ class BlockSource(Protocol):
     @property
     def first_sample(self) -> int: ...
 
-    def blocks(self) -> Iterator[Samples]:
-        """Yield blocks (n_channels, n) float32 at 16 kHz.
+    def blocks(self) -> Iterator[Samples]: ...
 
-        Raises: AudioError while reading.
-        """
-        ...
+    def warnings(self) -> list[str]: ...
 
-    def warnings(self) -> list[str]:
-        """Return warnings about the part of the recording that was read, a line each."""
-        ...
-
-    def silences(self) -> list[tuple[float, float]]:
-        """Return the stretches in seconds that were filled with silence, as far as it was read."""
-        ...
+    def silences(self) -> list[tuple[float, float]]: ...
 
     def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class SourceRequest:
-    """How to read a source.
+    """How to read a source; see `open_audio` and `ContainerDecoder`.
 
-    keep_channels: do not mix them. audio_track: of a container, number from 1 or language, None: the one that
-    ffmpeg would take. start_sample: at 16 kHz, before which nothing is needed. raw: the format of samples
-    without a header; None: as the file's name ends, where it has no header. warned: see `Downmix`.
-    most_gap_s: see `ContainerDecoder`.
+    start_sample: first sample needed, at 16 kHz. raw: format of headerless samples; None: by the file's
+    extension.
     """
 
     keep_channels: bool = False
@@ -91,7 +73,7 @@ class SourceRequest:
 
 
 def open_source(source: AudioSource, request: SourceRequest, *, sample_rate: int) -> BlockSource:
-    """Open any AudioSource; sample_rate counts for arrays only.
+    """Open any AudioSource; sample_rate applies to arrays only.
 
     Raises: AudioError when the source cannot be opened, or has no such track.
     """
@@ -114,7 +96,6 @@ def open_source(source: AudioSource, request: SourceRequest, *, sample_rate: int
 
 
 def source_name(source: AudioSource) -> str:
-    """Return the name of a source for messages."""
     source = plain_source(source)
     if isinstance(source, str | os.PathLike):
         return "standard input" if os.fspath(source) == "-" else _shown(os.fspath(source))
@@ -131,10 +112,9 @@ def _shown(path: str) -> str:
 
 
 def open_container(file: BinaryIO, name: str, request: SourceRequest, *, owned: bool) -> ContainerDecoder:
-    """Open a container, near the start of the request where that can be reached by seeking.
+    """Open a container, near the start of the request if seeking can reach it.
 
     owned: the file is closed with the decoder.
-    Raises: AudioError.
     """
     try:
         begin = file.tell() if is_seekable(file) else None
@@ -165,7 +145,6 @@ def _decoder(file: BinaryIO, name: str, request: SourceRequest, raw: RawFormat |
 
 
 def _format_of_ending(file: BinaryIO, name: str, begin: int) -> RawFormat | None:
-    """Return the format without a header that the name ends in, unless the file is a container."""
     found = format_of_ending(name)
     if found is not None:
         try:
@@ -179,10 +158,9 @@ def _format_of_ending(file: BinaryIO, name: str, begin: int) -> RawFormat | None
 
 
 class CheckedFile:
-    """A file object made safe for libav: `read` returns bytes, and never more than requested.
+    """Makes a file object safe for libav, which copies whatever `read` returns into a buffer of fixed size.
 
-    libav copies what `read` returns into a buffer of its own, whatever its length. Positions count from where
-    the file stands, which need not be its beginning.
+    Positions count from the file's initial position.
     """
 
     def __init__(self, file: BinaryIO, name: str) -> None:
@@ -200,10 +178,6 @@ class CheckedFile:
         return True
 
     def read(self, n_bytes: int) -> bytes:
-        """Read up to n_bytes; empty only at the end.
-
-        Raises: AudioError when the file gives something else, or cannot be read.
-        """
         try:
             received = self._surplus or self._file.read(n_bytes)
         except (OSError, ValueError) as error:
@@ -231,8 +205,6 @@ def is_seekable(file: BinaryIO) -> bool:
 
 
 class ArraySource:
-    """Samples (n,) or (n_channels, n) in memory; mixed as `FloatMixer` does."""
-
     def __init__(
         self, array: npt.NDArray[np.generic], name: str, request: SourceRequest, *, sample_rate: int
     ) -> None:

@@ -1,19 +1,16 @@
-"""Time stamps of decoded audio: the position of a sample is its time stamp, counted from the start time
-of the container, as a player shows it.
+"""Time stamps of decoded audio: samples are positioned as a player shows them, from the start time of the
+container.
 
-Frames whose time stamps stay within a tenth of a second of the samples so far follow on untouched.
-Otherwise missing sound is replaced by silence and overlapping sound is trimmed, as FFmpeg's
-`aresample=async=1` does. Time stamps that leave this line for less than half a second are taken as
-damaged and ignored. Steps that no recording has (back by more than ten seconds or to the beginning, or
-more than an hour ahead) start a new line where the sound so far ends: nothing is lost, and no hours of
-silence are made. In formats whose time stamps may begin anew (MPEG-TS, Ogg), every step back does so, as
-in FFmpeg. Formats without time stamps of their own (MP3, ADTS, FLAC, WAV) are joined end to end.
+Frames within 0.1 s of the expected position follow on untouched. Otherwise gaps are filled with silence and
+overlaps trimmed, as by FFmpeg's `aresample=async=1`. Deviations of less than half a second are ignored as
+damaged stamps. Implausible steps (back by more than ten seconds or to the beginning, or more than an hour
+ahead) start a new timeline where the sound so far ends; so does every step back in formats whose stamps may
+begin anew (MPEG-TS, Ogg), as in FFmpeg. Formats without time stamps (MP3, ADTS, FLAC, WAV) are joined end to
+end.
 
-`seek_before` seeks to a part without decoding all before it, and gives samples the same positions: the
-first frames are decoded for their time stamp and size; the container is asked to seek to a little before
-the part; the decoder gets half a second to settle; and frames are handed out from a sample on at which
-the grid of 16 kHz meets that of the source. Where the position of a frame is not certain to the sample,
-the result is None, and the caller decodes from the beginning.
+`seek_before` finds a part with the same sample positions. It decodes the first frames for their stamp and
+size, seeks to a little before the part, lets the decoder settle for half a second, and starts at a sample at
+which the grids of 16 kHz and of the source meet.
 """
 
 from __future__ import annotations
@@ -33,35 +30,33 @@ from sottovoce.types import SAMPLE_RATE
 
 JITTER_S = 0.1
 STEADY_S = 0.5
-"""How long time stamps must differ from the line so far before they count."""
+"""Duration for which stamps must deviate before they count."""
 MOST_GAP_S = 3600.0
 MOST_LIVE_GAP_S = 30.0
-"""Of live audio: a pause of the sender, such as a computer that slept, is not replayed to listeners."""
+"""Limit for live audio: a pause of the sender, such as a sleeping computer, is not replayed."""
 MOST_FILLED_S = 12 * 3600.0
-"""Silence in one recording: a few bytes of a file must not make days of it."""
+"""Limit of silence in one recording, so that a few damaged bytes cannot make days of it."""
 MOST_OVERLAP_S = 10.0
 SWALLOWED_S = 0.3
-"""Sound that a decoder may need before its first frame."""
+"""Sound that a decoder may consume before its first frame."""
 STAMPED_FORMATS = ("mov", "matroska", "mpegts", "mpeg", "ogg", "asf", "flv", "nut", "mxf", "wtv")
-"""Containers that store time stamps; libav derives those of others from the number and size of frames."""
+"""Containers that store time stamps; libav derives those of others from frame sizes."""
 RESTARTING_FORMATS = ("mpegts", "mpeg", "ogg")
 """Containers whose time stamps may begin anew, as in files that were concatenated (AVFMT_TS_DISCONT)."""
 MOST_PLANES = 7
-"""Of a frame whose samples PyAV reads; it miscounts the planes of frames with more."""
+"""Limit of planes that PyAV counts correctly."""
 
 
 class Timeline:
     """Places the frames of one recording, which may be several containers one after another.
 
-    most_gap_s: the longest gap that is filled. end_s: place at which the next sample goes.
+    most_gap_s: the longest gap that is filled. end_s: position of the next sample.
     """
 
     def __init__(self, *, most_gap_s: float = MOST_GAP_S) -> None:
         self._most_gap_s = most_gap_s
         self._origin_s: float | None = None
-        """Time stamp of place 0."""
         self._next_s = 0.0
-        """Place of the next frame by the stamps so far; before `end_s` while an overlap is trimmed."""
         self._to_trim_s = 0.0
         self._last_stamp_s = 0.0
         self._late_s = 0.0
@@ -71,7 +66,6 @@ class Timeline:
         self._n_restarts = 0
         self._is_damaged = False
         self.silences: list[tuple[float, float]] = []
-        """Stretches in seconds that were filled with silence."""
 
     @property
     def end_s(self) -> float:
@@ -79,13 +73,9 @@ class Timeline:
 
     @property
     def is_joined(self) -> bool:
-        """Whether time stamps were not used somewhere."""
         return self._is_damaged or self._n_restarts > 0
 
     def begin(self, frame: av.AudioFrame, container: InputContainer, stream: AudioStream) -> float:
-        """Place the first frame of a container; return how much later than the container its audio begins, in
-        seconds, or 0 where that is within jitter.
-        """
         stamp = frame.time
         if stamp is None:
             return 0.0
@@ -104,17 +94,14 @@ class Timeline:
         return late_s
 
     def begin_at(self, frame: av.AudioFrame, place_s: float) -> None:
-        """Place the first frame after a seek."""
         self._next_s, self._origin_s = place_s, (frame.time or 0.0) - place_s
 
     def stamp_of(self, place_s: float) -> float:
-        """Return the time stamp of a place, once the first frame is placed."""
         return place_s + (self._origin_s or 0.0)
 
     def placed(
         self, frames: Iterator[av.AudioFrame], container: InputContainer, stream: AudioStream
     ) -> Iterator[av.AudioFrame]:
-        """Yield the frames of a container, silence between them, and what is left of those that overlap."""
         if _name(container) not in STAMPED_FORMATS:
             yield from frames
             return
@@ -135,7 +122,6 @@ class Timeline:
         self._origin_s = None
 
     def changes(self) -> str | None:
-        """Say what the time stamps changed; None where nothing was changed."""
         found = []
         if self._late_s:
             found.append(f"the audio begins at {self._late_s:.2f} s")
@@ -163,7 +149,6 @@ class Timeline:
     def _settled(
         self, held: deque[av.AudioFrame], *, restarts: bool, is_end: bool
     ) -> Iterator[av.AudioFrame]:
-        """Yield the frames that were held back, once their time stamps have been steady for `STEADY_S`."""
         while held:
             jump_s = self._deviation_s(held[0], self._next_s)
             if abs(jump_s) <= JITTER_S:
@@ -175,7 +160,7 @@ class Timeline:
                 for _ in range(n_astray):
                     yield from self._following(held.popleft())
             elif length_s >= STEADY_S or is_end:
-                # Muxers that mend a damaged stamp ahead let the next ones stand still: no sound is missing.
+                # Behind a damaged stamp ahead, muxers repeat it until time catches up: no sound is missing.
                 before_last_s = length_s - held[-1].samples / held[-1].sample_rate
                 steady_s = self._deviation_s(held[-1], self._next_s + before_last_s)
                 if jump_s < 0 or abs(steady_s - jump_s) <= min(JITTER_S, before_last_s / 2):
@@ -187,7 +172,6 @@ class Timeline:
                 return
 
     def _astray(self, held: deque[av.AudioFrame]) -> tuple[int, float]:
-        """Count the frames before one that is back on the line; and their seconds."""
         length_s = 0.0
         for n, frame in enumerate(held):
             is_back = n > 0 and frame.time is not None
@@ -197,7 +181,6 @@ class Timeline:
         return len(held), length_s
 
     def _jump(self, jump_s: float, frame: av.AudioFrame, *, restarts: bool) -> Iterator[av.AudioFrame]:
-        """Move the line to the stamp of a frame: by silence, by trimming, or by a new line."""
         stamp = frame.time or 0.0
         if jump_s > 0:
             is_new = jump_s > self._most_gap_s or self._filled_s + jump_s > MOST_FILLED_S
@@ -214,7 +197,7 @@ class Timeline:
             self._to_trim_s -= jump_s
             self._next_s += jump_s
             return
-        gap_s = jump_s - self._to_trim_s  # silence over the sound that was still to be trimmed
+        gap_s = jump_s - self._to_trim_s  # silence replaces the overlap still to be trimmed
         self._next_s += jump_s - max(gap_s, 0.0)
         self._to_trim_s = max(-gap_s, 0.0)
         if gap_s > 0:
@@ -223,7 +206,6 @@ class Timeline:
             self._filled_s += self._next_s - before_s
 
     def _silence(self, seconds: float, like: av.AudioFrame) -> Iterator[av.AudioFrame]:
-        """Yield silent frames like a frame, of at most a second each."""
         rate = like.sample_rate
         n_left = round(seconds * rate)
         self.silences.append((self.end_s, self.end_s + n_left / rate))
@@ -234,7 +216,6 @@ class Timeline:
             yield _silent_frame(n_samples, like)
 
     def _following(self, frame: av.AudioFrame) -> Iterator[av.AudioFrame]:
-        """Yield a frame that follows on, without what is to be trimmed."""
         stamp, length_s = frame.time, frame.samples / frame.sample_rate
         if stamp is not None:
             self._last_stamp_s = stamp
@@ -255,7 +236,9 @@ def _name(container: InputContainer) -> str:
 
 
 def _silent_frame(n_samples: int, like: av.AudioFrame) -> av.AudioFrame:
-    """Return silence in the format of a frame: another one restarts the resampler, which rounds lengths."""
+    """Return silence in the format of a frame; another format would restart the resampler, which rounds
+    lengths.
+    """
     is_readable = not like.format.is_planar or like.layout.nb_channels <= MOST_PLANES
     frame = av.AudioFrame(like.format.name if is_readable else "s16", like.layout.name, n_samples)
     frame.sample_rate = like.sample_rate
@@ -280,26 +263,20 @@ def cut_frame(frame: av.AudioFrame, n_samples: int) -> av.AudioFrame:
 
 
 SEEKABLE_FORMATS = ("mov", "matroska", "mp3", "flac", "wav", "w64", "ogg", "aiff")
-"""Containers with an index or with positions in their packets; others, like ADTS, guess them from the bit
-rate."""
+"""Containers with an index or positions in their packets; others (ADTS) guess them from the bit rate."""
 SHORTEST_S = 10.0
-"""For a part that begins earlier, everything before it is decoded."""
 PREROLL_S = 1.0
 WARM_UP_S = 0.5
-"""Sound that is decoded after a seek and discarded, while the decoder lacks earlier packets."""
+"""Sound decoded and discarded after a seek, while the decoder lacks earlier packets."""
 STAMP_S = 0.0015
-"""Largest difference of a time stamp in milliseconds from the position by the size of frames."""
 UNEQUAL = ("vorbis",)
-"""Codecs whose frames differ in size, though the first ones may not."""
 _N_FIRST = 4
 
 
 @dataclass(frozen=True, slots=True)
 class _FirstFrames:
-    """How a stream begins.
-
-    origin: time stamp of its first sample. n_first: samples of the first frame; n_each: of those after it,
-    None where they differ.
+    """Time stamp of the first sample, samples of the first frame, and of each later one (None if they
+    differ).
     """
 
     origin: int
@@ -315,10 +292,10 @@ def seek_before(
     decoded: Callable[[], Iterator[av.AudioFrame]],
     timeline: Timeline,
 ) -> tuple[int, Iterator[av.AudioFrame]] | None:
-    """Seek a stream that was not decoded yet to just before start_s (seconds): the sample at 16 kHz at which
-    the frames begin, and the frames. None where the position is uncertain; the container is then spent.
+    """Seek an undecoded stream to just before start_s; return the first sample (16 kHz) and the frames.
 
-    decoded: yields the frames from the container's position on. timeline: positions them.
+    None if the position is uncertain; the container is then spent. decoded: yields frames from the
+    container's position on.
     Raises: errors of libav.
     """
     heads = list(islice(decoded(), _N_FIRST))
@@ -355,10 +332,9 @@ def _first_frames(frames: list[av.AudioFrame], codec: str) -> _FirstFrames | Non
 
 
 def _place_of(frame: av.AudioFrame, first: _FirstFrames) -> int | None:
-    """Locate a frame: the sample of the source at which it begins; None where that is uncertain.
+    """Return the first sample of a frame in the source; None if uncertain.
 
-    Time stamps finer than a sample give it directly; others, as the milliseconds of Matroska, give it where
-    all frames have one size.
+    Stamps in milliseconds (Matroska) are exact only if all frames have one size.
     """
     step = frame.time_base
     if frame.pts is None or step is None or frame.sample_rate != first.rate:
@@ -373,7 +349,6 @@ def _place_of(frame: av.AudioFrame, first: _FirstFrames) -> int | None:
 
 
 def _frame_at(n_before: int, frames: Iterator[av.AudioFrame], rate: int) -> av.AudioFrame | None:
-    """Skip n_before samples; return the frame that holds the next one, cut to begin there, or None."""
     for frame in frames:
         if frame.sample_rate != rate:
             return None

@@ -1,11 +1,7 @@
-"""Voice activity detection with Silero VAD: speech of a recording, and edges of speech in a stream.
+"""Voice activity detection with Silero VAD: speech segments of a recording, and speech edges in a stream.
 
-Silero's probability of 32 ms windows is held against two thresholds: speech begins at `threshold` and
-ends below the lower `neg_threshold`.
-
-The weights come from the TorchScript file in the `silero-vad` package. Its Python code is not imported,
-because importing it sets the process's number of torch threads; and the network is run here, so that the
-state is explicit and neighbouring windows go through the convolutions together.
+The weights are those of the TorchScript file in the `silero-vad` package. Its Python code is not imported,
+because that would set the process's number of torch threads.
 """
 
 from __future__ import annotations
@@ -39,15 +35,14 @@ _N_GATES = 4 * _STATE_SIZE
 _FFT_SAMPLES, _FFT_HOP, _N_BINS = 256, 128, 129
 _BLOCK_WINDOWS = 512
 _GROUP_WINDOWS = 8
-"""Windows that are multiplied together, always so many, and a window always in the same row: a matrix product
-of another size may round differently, and where audio was cut must not be seen in the probabilities."""
+"""Windows per matrix product, fixed: other sizes may round differently, and probabilities must not depend
+on the cuts.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class SileroState:
-    """Recurrent state: hidden and cell (128,), the last 64 samples (64,), and the number of windows so
-    far.
-    """
+    """Recurrent state: hidden and cell (128,), the last 64 samples (64,), and the number of windows."""
 
     hidden: Tensor
     cell: Tensor
@@ -56,26 +51,19 @@ class SileroState:
 
 
 class SpeechModel(Protocol):
-    """Computes for each window of 512 samples the probability of speech."""
+    def start(self) -> SileroState: ...
 
-    def start(self) -> SileroState:
-        """Return the state before any audio."""
-        ...
-
-    def probabilities(self, samples: Tensor, state: SileroState) -> tuple[Tensor, SileroState]:
-        """Compute probabilities (n,) of n whole windows (n * 512,) float32, and the state after them."""
-        ...
+    def probabilities(self, samples: Tensor, state: SileroState) -> tuple[Tensor, SileroState]: ...
 
 
 class SileroModel:
     """Silero VAD for 16 kHz: spectrum, four convolutions, one LSTM.
 
-    Windows get the same probabilities, bit by bit, in however many calls they come. A convolution is a
-    product with a matrix here: for a few windows that is three times as fast as torch's convolutions.
+    Probabilities are bitwise independent of how windows are split into calls. Convolutions are matrix
+    products: for a few windows three times as fast as torch's.
 
-    weights: under the names of the TorchScript model for 16 kHz (`_model`), of its shapes.
-
-    Source: the TorchScript code of silero-vad 6.2, and the plain rewriting of it that the package carries.
+    weights: named and shaped as in the TorchScript model for 16 kHz (`_model`).
+    Source: the TorchScript code of silero-vad 6.2.
     """
 
     def __init__(self, weights: dict[str, Tensor]) -> None:
@@ -112,7 +100,7 @@ class SileroModel:
         return torch.stack(probabilities), state
 
     def _gates(self, windows: Tensor, first: int) -> Tensor:
-        """Compute the input of the gates (n, 512) from samples (n, 576). first: row of the first window in
+        """Compute the LSTM's input gates (n, 512) from samples (n, 576). first: row of the first window in
         its group.
         """
         end = first + len(windows)
@@ -132,7 +120,6 @@ class SileroModel:
         return torch.addmm(self._gate_bias, x[:, 0], self._input)
 
     def _recur(self, gates: Tensor, hidden: Tensor, cell: Tensor) -> tuple[list[Tensor], Tensor, Tensor]:
-        """Run the LSTM over (n, 512), and its output layer: n probabilities, and the state after them."""
         probabilities = []
         for row in gates.unbind():
             sums = torch.addmv(row, self._recurrent, hidden)
@@ -146,7 +133,7 @@ class SileroModel:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Convolution:
-    """Three taps, a zero at either end, then the positive part: weight (3 * n_in, n_out), bias (n_out,)."""
+    """Convolution of three taps with zero padding, then ReLU: weight (3 * n_in, n_out), bias (n_out,)."""
 
     weight: Tensor
     bias: Tensor
@@ -158,15 +145,12 @@ class _Convolution:
         return cls(taps.permute(1, 2, 0).flatten(0, 1).contiguous(), weights[f"{name}.bias"], stride)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Map (n, t, n_in) to (n, t / stride, n_out)."""
         taps = F.pad(x, (0, 0, 1, 1)).unfold(1, 3, self.stride)  # (n, t / stride, n_in, 3)
         product = torch.addmm(self.bias, taps.reshape(-1, self.weight.shape[0]), self.weight)
         return product.relu_().view(*taps.shape[:2], -1)
 
 
 class SpeechWindows:
-    """Cuts samples (n,) into whole windows and computes their probabilities of speech."""
-
     def __init__(self, model: SpeechModel) -> None:
         self._model = model
         self._state: SileroState = model.start()
@@ -181,7 +165,6 @@ class SpeechWindows:
         return self._probabilities(signal[:n_whole])
 
     def finish(self) -> list[float]:
-        """Return the probability of the last window, padded with zeros."""
         missing = -len(self._pending) % WINDOW_SAMPLES
         return self._probabilities(torch.nn.functional.pad(self._pending, (0, missing)))
 
@@ -194,15 +177,13 @@ class SpeechWindows:
 
 
 _ONE_AT_A_TIME = Lock()
-"""Loads: TorchScript keeps what it reads in tables of the process, which two threads at once would break."""
+"""TorchScript's loader uses global tables that are not thread-safe."""
 
 
 def load_silero() -> SileroModel:
-    """Load the model with the weights of the installed `silero-vad` package (2 MB), read once; thread-safe.
+    """Load the stateless model with the weights of the `silero-vad` package (2 MB), once; thread-safe.
 
-    It is stateless, so all streams share it.
-
-    Raises: ModelNotFoundError when the package is not there.
+    Raises: ModelNotFoundError when the package is not installed.
     """
     spec = find_spec("silero_vad")
     for folder in (spec.submodule_search_locations or []) if spec else []:
@@ -232,8 +213,6 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
 
 @dataclass(frozen=True, slots=True)
 class SpeechSegment:
-    """Samples [start_sample, end_sample) of a recording that hold speech."""
-
     start_sample: int
     end_sample: int
 
@@ -258,11 +237,9 @@ def speech_segments(
 ) -> list[SpeechSegment]:
     """Find the speech of a recording: segments in order that do not overlap (except for overlap_s).
 
-    audio: samples (n,) float32 at 16 kHz, or chunks as an AudioReader yields them (bounded memory). model:
-    Silero, loaded when None.
-
+    audio: samples (n,) float32 at 16 kHz, or chunks of an AudioReader (bounded memory).
     Raises: AudioError for samples that are not finite or of another shape.
-    Source: the rules of Silero's `get_speech_timestamps`. Two differ: after a cut at max_speech_s the later
+    Source: Silero's `get_speech_timestamps`, with two differences: after a cut at max_speech_s the later
         pauses still count, and a cut within speech loses no window.
     """
     finder = SpeechFinder(options, model=model)
@@ -272,10 +249,7 @@ def speech_segments(
 
 
 class SpeechFinder:
-    """Finds the speech of a recording while its samples are read, by the rules of `speech_segments`.
-
-    With `beside` the same probabilities are segmented by other options too.
-    """
+    """Finds the speech of a recording while it is read, by the rules of `speech_segments`."""
 
     def __init__(self, options: VadOptions | None = None, *, model: SpeechModel | None = None) -> None:
         self._options = options or VadOptions()
@@ -285,8 +259,8 @@ class SpeechFinder:
         self._is_finished = False
 
     def beside(self, options: VadOptions) -> SpeechFinder:
-        """Return a finder with other options that shares this one's probabilities and is fed through it. To
-        be called before the first samples.
+        """Return a finder with other options that shares this one's probabilities; call it before the
+        first samples.
         """
         other = copy(self)
         other._options, other._segmenter = options, _Segmenter(options)
@@ -294,11 +268,9 @@ class SpeechFinder:
         return other
 
     def push(self, samples: Samples) -> None:
-        """Take the next samples (n,) float32."""
         self._take(self._windows.push(samples))
 
     def finish(self) -> list[SpeechSegment]:
-        """End the recording; return all of its speech. Harmless when it has ended."""
         if not self._is_finished:
             self._is_finished = True
             self._take(self._windows.finish())
@@ -312,11 +284,7 @@ class SpeechFinder:
                 segmenter.push(probability)
 
     def segments(self, start_sample: int = 0, end_sample: int | None = None) -> list[SpeechSegment]:
-        """Return the speech between two samples as far as it was read, cut to them; None: up to what was
-        read.
-
-        Speech that goes on ends where the reading has come to.
-        """
+        """Return the speech between two samples, cut to them and to the last sample read."""
         last = self._windows.n_samples if end_sample is None else end_sample
         found = self._segmenter.segments(start_sample - SAMPLE_RATE, last + SAMPLE_RATE)
         padded = _padded(found, self._windows.n_samples, self._options)
@@ -327,8 +295,6 @@ class SpeechFinder:
 
 
 class _Segmenter:
-    """Turns probabilities, window by window, into unpadded segments."""
-
     def __init__(self, options: VadOptions) -> None:
         self._options = options
         self._position = 0
@@ -352,7 +318,6 @@ class _Segmenter:
         return self._segments
 
     def segments(self, start: int, end: int) -> list[SpeechSegment]:
-        """Return the segments that reach into samples [start, end), in order, the unfinished one included."""
         going_on = () if self._start is None else (SpeechSegment(self._start, self._position),)
         first = bisect_left(self._segments, start, key=lambda one: one.end_sample)
         found = takewhile(lambda one: one.start_sample < end, islice(self._segments, first, None))
@@ -375,7 +340,7 @@ class _Segmenter:
             self._close(start, self._silence)
 
     def _cut(self, start: int, now: int) -> None:
-        """End a segment that is too long: at its longest pause, else where silence began, else here."""
+        """End a segment that is too long: at its longest pause, else at the start of silence, else here."""
         if self._pauses:
             pause = max(self._pauses, key=lambda pause: pause.duration_s)
             self._segments.append(SpeechSegment(start, pause.start_sample))
@@ -392,7 +357,6 @@ class _Segmenter:
 
 
 def _padded(segments: list[SpeechSegment], n_samples: int, options: VadOptions) -> list[SpeechSegment]:
-    """Widen segments at both sides; neighbours that are too close share the pause between them."""
     if not segments:
         return []
     pad = int(ms_to_samples(options.speech_pad_ms))
@@ -417,18 +381,15 @@ def _sample_blocks(audio: Samples | Iterable[AudioChunk]) -> Iterator[Samples]:
 
 @dataclass(frozen=True, slots=True)
 class SpeechEdge:
-    """Speech starts or ends at the absolute index `sample`; known once `detected_sample` had come."""
-
     kind: Literal["start", "end"]
     sample: int
     detected_sample: int
 
 
 class VadStream:
-    """Edges of speech in a stream; the same ones however the audio is cut.
+    """Speech edges in a stream; independent of the cuts, bit by bit.
 
-    Starts and ends alternate, and their samples never go back. The probabilities behind them are the same to
-    the last bit in however many pieces the audio comes.
+    Starts and ends alternate, and their samples never decrease.
     """
 
     def __init__(self, options: VadStreamOptions | None = None, *, model: SpeechModel | None = None) -> None:
@@ -438,7 +399,7 @@ class VadStream:
 
     @classmethod
     def from_option(cls, option: bool | VadStreamOptions) -> VadStream | None:
-        """Make a stream with the usual options (True), with these, or none (False: None).
+        """Create a stream with default options (True), given ones, or none (False: None).
 
         Raises: OptionError for anything else.
         """
@@ -450,7 +411,6 @@ class VadStream:
         return None if option is False else cls(None if option is True else option)
 
     def reset(self, start_sample: int = 0) -> None:
-        """Forget all audio; the next sample has the index start_sample."""
         self._windows = SpeechWindows(self._model)
         self._base = start_sample
         self._position = start_sample
@@ -460,15 +420,13 @@ class VadStream:
         self._closed = False
         self.is_speech = False
         self.probability = 0.0
-        """Of the latest whole window."""
 
     @property
     def n_samples(self) -> int:
-        """Absolute index after the last sample received."""
         return self._base + self._windows.n_samples
 
     def push(self, samples: Samples) -> list[SpeechEdge]:
-        """Take samples (n,) float32 of any number and return the edges they reveal.
+        """Append samples (n,) float32 and return the edges they reveal.
 
         Raises: SessionClosedError after `close`; AudioError for samples not finite or of another shape.
         """
@@ -480,7 +438,7 @@ class VadStream:
         return edges
 
     def close(self) -> list[SpeechEdge]:
-        """End the stream: classify the last part of a window, and end speech that is still going on."""
+        """End the stream: classify the last partial window, and end ongoing speech."""
         if self._closed:
             return []
         self._closed = True

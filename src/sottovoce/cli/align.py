@@ -1,4 +1,4 @@
-"""`sottovoce align`: a recording and its text in, documents with times out."""
+"""`sottovoce align`: forced alignment of a text with its recording."""
 
 from __future__ import annotations
 
@@ -56,10 +56,6 @@ def align(context: click.Context, /, recording: str, text: str, **given: Any) ->
 
 
 def align_file(recording: str, text: str, given: Mapping[str, Any], call: Call) -> int:
-    """Align a recording with its text; return the exit code.
-
-    Raises: SottovoceError for a text that cannot be read, or wrong options.
-    """
     options = made(AlignOptions, given)
     if recording == text == "-":
         raise OptionError("standard input: expected the recording or the text there, got '-' for both")
@@ -81,5 +77,4 @@ def align_file(recording: str, text: str, given: Mapping[str, Any], call: Call) 
 
 
 def read_text(name: str) -> str | Transcript:
-    """Read a text, or a transcript, from a file or from a pipe (`-`)."""
     return parse_text(sys.stdin.buffer.read(), "standard input") if name == "-" else load_text(name)

@@ -1,6 +1,6 @@
 """`sottovoce batch`: an archive into a table, in this process or on a Ray cluster.
 
-Imports nothing heavy: `--help` answers at once.
+Imports nothing heavy, so that `--help` is fast.
 """
 
 from __future__ import annotations
@@ -89,10 +89,7 @@ def batch(context: click.Context, /, source: str, output: str, **given: Any) -> 
 
 
 def run_batch(source: str, output: str, given: dict[str, Any], call: Call) -> int:
-    """Transcribe what has no row yet; return the exit code: 1 when some could not be read, 2 when none could.
-
-    Raises: SottovoceError for what no recording could be read with.
-    """
+    """Transcribe recordings without a row; return the exit code: 1 if some were unreadable, 2 if all."""
     from sottovoce.archive.results import BatchOptions, left_to_do, list_recordings, open_results
     from sottovoce.backends.registry import choose_device
     from sottovoce.models.sources.names import default_model

@@ -1,4 +1,4 @@
-"""`sottovoce bench`: how fast models are on this machine, part by part and on a recording."""
+"""`sottovoce bench`: speed of models on this machine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 LEAST_S = 0.1
 CHOSEN = ("model", "dtype", "backend")
-"""Options that take several names; each combination is measured."""
 MEASURE = (
     *LANGUAGE,
     *beam_size(5),
@@ -47,8 +46,6 @@ UPDATE_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One row of the table: what it is, how a person reads it, and its numbers."""
-
     name: str
     shown: str
     numbers: Mapping[str, float]
@@ -87,7 +84,6 @@ def bench(file: str | None, **given: Any) -> None:
 
 
 def measures(given: Mapping[str, Any], samples: Samples | None) -> Iterator[Measured]:
-    """Yield the rows of one model, as they are measured."""
     from sottovoce.evaluation.speed import forget_peak, model_parts, peak_bytes, timed
 
     loading = timed(partial(open_model, given), given["repeats"])
@@ -103,7 +99,7 @@ def measures(given: Mapping[str, Any], samples: Samples | None) -> Iterator[Meas
         yield _transcribed(model, samples, given)
         if not given["no_live"]:
             yield _live(model, samples, given)
-    peak = peak_bytes()  # the most that the process held since the model was opened
+    peak = peak_bytes()  # peak memory since the model was opened
     if peak is None:
         yield Measured("peak memory", "unknown here", {})
     else:
@@ -111,7 +107,6 @@ def measures(given: Mapping[str, Any], samples: Samples | None) -> Iterator[Meas
 
 
 def _label(chosen: Mapping[str, str | None]) -> str:
-    """Return the head of a column; a runtime that was chosen by name stands in it."""
     runtime = "" if chosen["backend"] == "auto" else f" {chosen['backend']}"
     return f"{chosen['model'] or 'default'} {chosen['dtype']}{runtime}"
 
@@ -144,7 +139,6 @@ def _transcribed(model: Model, samples: Samples, given: Mapping[str, Any]) -> Me
 
 
 def _live(model: Model, samples: Samples, given: Mapping[str, Any]) -> Measured:
-    """A live session once: its state is warm after the first words."""
     import statistics
 
     from sottovoce.evaluation.latency import run_live
@@ -187,7 +181,6 @@ def _beginning(file: str, seconds: float) -> Samples:
 
 
 def _check(choices: Iterable[tuple[str | None, ...]], given: Mapping[str, Any]) -> None:
-    """Look for all models, number formats and runtimes before any of them is measured."""
     from sottovoce.backends.registry import AUTO, check_runtime, choose_device, choose_number_format
     from sottovoce.models.sources.find import Sources, resolve
 
@@ -202,7 +195,6 @@ def _check(choices: Iterable[tuple[str | None, ...]], given: Mapping[str, Any]) 
 
 
 def _several(text: str | None) -> list[str | None]:
-    """Names separated by commas; one that is not given is the command's own choice."""
     if text is None:
         return [None]
     names: list[str | None] = [name.strip() for name in text.split(",")]

@@ -1,11 +1,8 @@
-"""State of one call of the command line: how much to say, errors as one line, and interrupts.
+"""State of one command-line call: verbosity, errors as one line, and interrupts.
 
-Ctrl-C, SIGTERM and SIGHUP all raise KeyboardInterrupt, so that the same code tidies up after each.
-
-Python raises KeyboardInterrupt wherever it happens to be. In two places the exception is dropped: inside
-a destructor, and inside a callback from C that drops exceptions. libav reads files through such a
-callback: an interrupt there looked like a damaged file, so that a recording ended early and the exit code
-was 0. Here an interrupt that falls into one of them is raised a moment later.
+Python drops a KeyboardInterrupt inside destructors and some C callbacks. libav reads files through such a
+callback: an interrupt there looked like a damaged file, so a recording ended early with exit code 0. Such an
+interrupt is therefore raised again a moment later.
 """
 
 from __future__ import annotations
@@ -26,19 +23,15 @@ import click
 
 RETRY_S = 0.01
 SWALLOWED_S = 3.0
-"""An interrupt that nothing came of by then is raised again; tidying up takes less."""
+"""Delay after which an interrupt without effect is raised again; cleaning up takes less."""
 FILES = "sottovoce.audio.sources"
-"""The module whose `CheckedFile` libav calls; not imported here, where only help may be wanted."""
+"""The module whose `CheckedFile` libav calls; not imported here, for the speed of `--help`."""
 CALLBACKS = frozenset({"read", "seek", "tell", "seekable", "readable"})
 WORDS = {"SIGINT": "interrupted", "SIGTERM": "terminated", "SIGHUP": "hung up"}
-"""The signals that are handled, where the system has them, and what is said of each."""
 
 
 class Interrupts:
-    """Handles the signals, and remembers one in case that its exception is swallowed somewhere after all.
-
-    Each becomes a KeyboardInterrupt, so that whatever tidies up after Ctrl-C does so after all of them.
-    """
+    """Handles the signals as KeyboardInterrupt, and remembers one that was swallowed."""
 
     def __init__(self) -> None:
         self._pending: signal.Signals | None = None
@@ -47,7 +40,9 @@ class Interrupts:
 
     @contextmanager
     def handled(self) -> Iterator[None]:
-        """Handle the signals in here, each unless it is ignored or handled by others, or this is a thread."""
+        """Handle the signals within the block, except ignored or otherwise handled ones, and in other
+        threads.
+        """
         before = {number: signal.getsignal(number) for number in _signals() if _is_free(number)}
         try:
             for number in before:
@@ -60,9 +55,9 @@ class Interrupts:
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Let what is done in here come to its end first; a second interrupt does not wait.
+        """Delay an interrupt until the block ends; a second one is immediate.
 
-        Raises: KeyboardInterrupt at the end when one came.
+        Raises: KeyboardInterrupt at the end if one came.
         """
         self._is_deferring = True
         try:
@@ -72,7 +67,7 @@ class Interrupts:
         self.check()
 
     def check(self) -> None:
-        """Raises: KeyboardInterrupt when one came and was not taken."""
+        """Raises: KeyboardInterrupt for a pending interrupt."""
         if self._pending is not None:
             raise KeyboardInterrupt
 
@@ -81,17 +76,15 @@ class Interrupts:
 
     @property
     def word(self) -> str:
-        """What became of the call: interrupted, terminated."""
         return WORDS[self._last.name]
 
     @property
     def exit_code(self) -> int:
-        """Of a call that an interrupt ended, as shells count: 128 and the number of the last signal."""
+        """Exit code after an interrupt, as in shells: 128 plus the last signal's number."""
         return 128 + self._last
 
     @property
     def is_polite_end(self) -> bool:
-        """Whether the last interrupt asked the process to end, rather than a person this recording."""
         return self._last is not signal.SIGINT
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
@@ -107,7 +100,7 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def _again(self) -> None:
-        """Raise it once more in the main thread, waking a call that waits there, unless it was dealt with."""
+        """Raise it again in the main thread, waking a blocked call, unless it took effect."""
         if self._pending is None:
             return
         if sys.platform == "win32":
@@ -117,7 +110,7 @@ class Interrupts:
 
 
 def drops_exceptions(frame: FrameType | None) -> bool:
-    """Tell whether an exception raised in a frame would be dropped on its way up."""
+    """Return whether an exception raised in a frame would be dropped on its way up."""
     while frame is not None:
         name, module = frame.f_code.co_name, frame.f_globals.get("__name__")
         if name == "__del__" or (module == FILES and name in CALLBACKS):
@@ -127,33 +120,30 @@ def drops_exceptions(frame: FrameType | None) -> bool:
 
 
 def _signals() -> list[signal.Signals]:
-    """Those of `WORDS` that this system has, where they can be handled: in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         return []
     return [number for number in signal.Signals if number.name in WORDS]
 
 
 def _is_free(number: signal.Signals) -> bool:
-    """Whether nobody handles a signal: Python's own way with Ctrl-C, or the system's with the others."""
     default = signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL
     return signal.getsignal(number) is default
 
 
 LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
 OUT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
-"""How torch's allocators say it, in RuntimeErrors without a kind of their own."""
+"""Messages of torch's allocators, whose RuntimeErrors have no class of their own."""
 
 
 @dataclass(slots=True)
 class Call:
-    """debug: show tracebacks, and warnings of libraries. verbosity: how often `-v` was given."""
+    """debug: show tracebacks, and warnings of libraries. verbosity: number of `-v`."""
 
     debug: bool = False
     verbosity: int = 0
     interrupts: Interrupts = field(default_factory=Interrupts)
 
     def begin(self) -> None:
-        """Say little, until options ask for more."""
         warnings.simplefilter("ignore")
         logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stderr)
         logging.getLogger().setLevel(logging.WARNING)
@@ -167,7 +157,6 @@ class Call:
         warnings.simplefilter("default")
 
     def trace(self) -> str | None:
-        """Write the traceback of the error at hand; None where it is not to be shown."""
         return traceback.format_exc() if self.debug else None
 
 
@@ -188,7 +177,7 @@ def _debug(context: click.Context, _: click.Parameter, value: bool) -> None:
 
 
 def with_call_options(command: click.Command) -> click.Command:
-    """Let a command, and all below it, know `-v` and `--debug`: people add them where they stand."""
+    """Add `-v` and `--debug` to a command and all its subcommands, so that they may stand anywhere."""
     if isinstance(command, click.Group):
         for child in command.commands.values():
             with_call_options(child)
@@ -213,7 +202,6 @@ def with_call_options(command: click.Command) -> click.Command:
 
 
 def one_line(message: str) -> str:
-    """Strip line breaks and control characters, which names of files may hold, from a message."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
 
 
@@ -222,7 +210,6 @@ def say_error(message: str) -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether memory ran out, on the processor or a device."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in OUT_OF_MEMORY)

@@ -1,4 +1,4 @@
-"""`sottovoce convert`: transcripts in, documents out, without a model and without PyTorch."""
+"""`sottovoce convert`: transcripts into documents, without a model and without PyTorch."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def convert(context: click.Context, /, files: tuple[str, ...], **given: Any) -> 
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """What to do with every transcript of a call.
+    """Settings for every transcript of a call.
 
-    needs_words: for whatever option. recording: what a page plays, if any. wants_all: formats were not named.
+    needs_words: an option needs word times. recording: for a page's player. wants_all: no formats were named.
     """
 
     documents: Documents
@@ -75,7 +75,6 @@ class Conversion:
     wants_all: bool
 
     def write(self, name: str) -> None:
-        """Write the documents of one transcript."""
         transcript = load_transcript(name) if name != STANDARD_INPUT else read_standard_input()
         if self.needs_words and any(segment.words is None for segment in transcript.segments):
             raise OptionError(
@@ -92,7 +91,6 @@ class Conversion:
         self._documents_for(name, transcript).write(name, transcript, info)
 
     def _documents_for(self, name: str, transcript: Transcript) -> Documents:
-        """Without a document of speakers where nobody told them apart and nobody asked for it by name."""
         has_speakers = transcript.turns or any(segment.speaker for segment in transcript.segments)
         others = [writer for writer in self.documents.writers if not isinstance(writer, RttmWriter)]
         if has_speakers or len(others) == len(self.documents.writers):
@@ -103,11 +101,7 @@ class Conversion:
 
 
 def convert_files(files: Sequence[str], given: Mapping[str, Any], call: Call) -> int:
-    """Write the documents of every transcript, whatever happens to the others; return the exit code.
-
-    Raises: OptionError for what is wrong with the call.
-    """
-    transcribed = {**given, "word_timestamps": True, "speakers": "auto"}  # whether it was, each file tells
+    transcribed = {**given, "word_timestamps": True, "speakers": "auto"}  # each file shows whether it was
     rules = () if given["regroup"] is None else parse_rules(given["regroup"])
     documents = documents_of(files, transcribed)
     conversion = Conversion(
@@ -128,9 +122,9 @@ def convert_files(files: Sequence[str], given: Mapping[str, Any], call: Call) ->
 
 
 def recording_of(files: Sequence[str], given: Mapping[str, Any], documents: Documents) -> Path | None:
-    """Find the recording that a page plays.
+    """Find the recording for a page's player.
 
-    Raises: OptionError for several transcripts, and where it is to be put into a page and is not given.
+    Raises: OptionError for several transcripts, or none to embed.
     """
     name = given["recording"]
     if documents.folder is None:
@@ -145,5 +139,4 @@ def recording_of(files: Sequence[str], given: Mapping[str, Any], documents: Docu
 
 
 def read_standard_input() -> Transcript:
-    """Read a transcript from a pipe."""
     return parse_transcript(sys.stdin.buffer.read(), "standard input")

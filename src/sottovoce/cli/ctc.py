@@ -1,6 +1,6 @@
-"""`sottovoce ctc`: decode the emissions of any CTC model with language models, and tune their weights.
+"""`sottovoce ctc`: decoding of CTC emissions with language models, and tuning of their weights.
 
-The options; the work is in `ctc_decode`. Imports nothing heavy: `--help` answers at once.
+Only the options; `ctc_decode` does the work. Imports nothing heavy, so that `--help` is fast.
 """
 
 from __future__ import annotations
@@ -32,8 +32,6 @@ _words = partial(Option, group="Words")
 
 @dataclass(frozen=True, slots=True)
 class DecoderOptions:
-    """The options that `decode` and `tune` share; names are those of `CtcOptions` and `CtcFusionOptions`."""
-
     labels: Path | None = _emissions(
         "Labels: one a line, or JSON (a list, or vocab.json).", kind="file"
     ).as_field(None)
@@ -129,11 +127,11 @@ EXCLUSIVE = {
     "model": ("labels", "blank", "frame_ms", "logits"),
     "greedy": ("lm", "label_lm", "lexicon", "hotwords", "vocabulary_from", "neural_lm", "nbest"),
 }
-"""Options that cannot hold together: a model brings its own labels, and a greedy path has no search."""
+"""Mutually exclusive options: a model has its own labels, and a greedy path no search."""
 
 
 class _DecodeByDefault(click.Group):
-    """`ctc FILE` decodes; other subcommands are named."""
+    """Makes `ctc FILE` an alias of `ctc decode FILE`."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return super().get_command(ctx, cmd_name) or super().get_command(ctx, "decode")

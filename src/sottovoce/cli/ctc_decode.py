@@ -1,6 +1,6 @@
-"""Emissions of npy, npz and csv files, or of recordings through a CTC head, decoded for `sottovoce ctc`.
+"""Decoding of emissions (npy, npz and csv files, or recordings through a CTC head) for `sottovoce ctc`.
 
-`tune` measures the word error rate of a development set with every choice of weights.
+`tune` measures the word error rate of a development set for every choice of weights.
 """
 
 from __future__ import annotations
@@ -37,22 +37,19 @@ from sottovoce.text.normalize import composed
 from sottovoce.types import FRAMES_PER_SECOND, Hypothesis
 
 Decode = Callable[[Tensor, Sequence[int]], list[list[Hypothesis]]]
-"""Emissions (B, T, V) and their lengths to hypotheses, best first."""
 
 
 @dataclass(frozen=True, slots=True)
 class EmissionSource:
-    """One utterance: its name and its log-probabilities or logits (T, V) float32."""
-
     name: str
     values: Tensor
 
 
 def read_emissions(path: Path) -> Iterator[EmissionSource]:
-    """Utterances of a file: (T, V) or (B, T, V) of an npy, every array of an npz, the rows of a csv.
+    """Yield the utterances of a file: (T, V) or (B, T, V) of an npy, each array of an npz, or the rows of a
+    csv (commas or semicolons, no header). "-" is an npy from standard input.
 
-    "-" is an npy from standard input. A csv is separated by commas or semicolons, without a header.
-    Raises InputError.
+    Raises: InputError.
     """
     try:
         if str(path) == "-":
@@ -77,7 +74,7 @@ def read_emissions(path: Path) -> Iterator[EmissionSource]:
 
 
 def read_priors(path: Path) -> tuple[float, ...]:
-    """Read how frequent each label is, (V,): numbers of a text file, one a line. Raises OptionError."""
+    """Read label priors (V,): a text file with one number a line. Raises: OptionError."""
     text = read_text(path, "one number a label")
     try:
         return tuple(float(line) for line in text.split())
@@ -86,7 +83,6 @@ def read_priors(path: Path) -> tuple[float, ...]:
 
 
 def recorded_emissions(path: Path, model: Model) -> EmissionSource:
-    """Compute the emissions of a recording by a model's CTC head, window by window. Raises OptionError."""
     if model.ctc_head is None:
         raise OptionError(
             f"--model: expected a model with a CTC head (nano and base have one), got {model.name}"
@@ -121,19 +117,16 @@ def _read_csv(path: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
 
 @dataclass(frozen=True, slots=True)
 class Utterances:
-    """The emissions that a call names, and what decodes them. model: computes them; None: files hold them."""
-
     options: DecoderOptions
     model: Model | None
     labels: LabelList
 
     @classmethod
     def opened(cls, options: DecoderOptions) -> Utterances:
-        """Load the model, and the labels: those of its CTC head, or of `--labels`."""
         choose_device(options.device)
         if options.threads is not None:
             torch.set_num_threads(options.threads)
-        # What is tuned over emissions (weights, penalties) was tuned on the states of PyTorch's encoder.
+        # Weights and penalties were tuned on the states of PyTorch's encoder.
         model = None if options.model is None else load_model(options.model, backend="torch")
         if model is not None and model.ctc_head is not None:
             return cls(options, model, LabelList(tuple(model.ctc_head.labels), model.ctc_head.blank))
@@ -142,7 +135,6 @@ class Utterances:
         return cls(options, model, read_labels(options.labels))
 
     def of(self, path: Path) -> Iterator[EmissionSource]:
-        """Yield the utterances of a file, as log-probabilities."""
         if self.model is not None:
             found: Iterator[EmissionSource] = iter([recorded_emissions(path, self.model)])
         else:
@@ -152,11 +144,9 @@ class Utterances:
             yield EmissionSource(source.name, values)
 
     def fusion(self) -> CtcFusionOptions:
-        """Return the weights of the language models."""
         return CtcFusionOptions(**_shared(CtcFusionOptions, self.options))
 
     def decoder(self, n_best: int, fusion: CtcFusionOptions, **loaded: Any) -> CtcDecoder:
-        """Make the decoder. loaded: models in place of those that are named, so that decoders share them."""
         options = self.options
         blank = options.blank if options.blank is not None else self.labels.blank
         priors = None if options.label_priors is None else read_priors(options.label_priors)
@@ -183,7 +173,6 @@ class Utterances:
 
 
 def _shared(owner: type[CtcOptions] | type[CtcFusionOptions], options: DecoderOptions) -> dict[str, Any]:
-    """The fields of a dataclass that the options of the command have too."""
     names = {one.name for one in fields(options)}
     return {one.name: getattr(options, one.name) for one in fields(owner) if one.name in names}
 
@@ -191,10 +180,7 @@ def _shared(owner: type[CtcOptions] | type[CtcFusionOptions], options: DecoderOp
 def decoded(
     utterances: Utterances, files: Sequence[Path], n_best: int, batch_size: int, is_greedy: bool
 ) -> Iterator[tuple[str, list[Hypothesis] | SottovoceError]]:
-    """Yield the hypotheses of every utterance of the files in order, or the error of one that has none.
-
-    batch_size: utterances decoded at once. is_greedy: the likeliest path instead of a search.
-    """
+    """Yield the hypotheses, or the error, of every utterance of the files in order."""
     decoder = utterances.decoder(n_best, utterances.fusion(), lm=load_ngram(utterances.options.lm))
 
     def greedy(batch: Tensor, lengths: Sequence[int]) -> list[list[Hypothesis]]:
@@ -224,7 +210,6 @@ def _sources(utterances: Utterances, files: Sequence[Path]) -> Iterator[Emission
 def _together(
     decode: Decode, sources: Sequence[EmissionSource]
 ) -> Iterator[tuple[str, list[Hypothesis] | SottovoceError]]:
-    """One batch; where it fails, each alone, so that only the faulty one fails."""
     if len({source.values.shape[1] for source in sources}) == 1 and len(sources) > 1:
         try:
             lists = _decode(decode, sources)
@@ -248,10 +233,10 @@ def _decode(decode: Decode, sources: Sequence[EmissionSource]) -> list[list[Hypo
 def word_error_rates(
     utterances: Utterances, manifest: Path, choices: Sequence[Mapping[str, float]]
 ) -> Iterator[dict[str, float]]:
-    """Measure the word error rate of a development set with every choice of weights.
+    """Measure the word error rate of a development set for every choice of weights.
 
-    manifest: JSON lines with "emissions" (or "file", with a model) and "text". choices: values for fields of
-    `CtcFusionOptions`.
+    manifest: JSON lines with "emissions" (or "file", with a model) and "text". choices: values of
+    `CtcFusionOptions` fields.
     Raises: ManifestError, InputError.
     """
     paths, texts = _listed(manifest)
@@ -266,7 +251,7 @@ def word_error_rates(
         weighted: CtcFusionOptions = replace(fusion, **chosen)  # type: ignore[arg-type]
         decoder = utterances.decoder(1, weighted, **loaded)
         if decoder.lexicon is not None:
-            loaded["lexicon"] = decoder.lexicon  # no weight is in it
+            loaded["lexicon"] = decoder.lexicon  # emissions do not depend on weights
         found = decoder.decode(batch, lengths)
         counts = [
             count_edits(composed(text).split(), composed(best[0].text if best else "").split())

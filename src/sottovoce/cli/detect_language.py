@@ -1,4 +1,4 @@
-"""`sottovoce detect-language`: which language a recording is in, or which one when."""
+"""`sottovoce detect-language`: the language of a recording, or its languages over time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documents of a call: which there are, where they go, and how the terminal shows the text meanwhile."""
+"""The documents of a call: formats, paths, and the text on the terminal."""
 
 from __future__ import annotations
 
@@ -37,12 +37,11 @@ from sottovoce.types import Segment, Transcript, Word
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """Where the text of every input goes.
+    """The destinations of every input's text.
 
-    paths: by input and extension; None is standard output. shown: the text is for a person or a pipe to read
-    as it comes. folder: where a page among them looks for its recording; None where there is no page.
-    embeds: the page holds the recording. screen: shows the text on the terminal while documents are written
-    to files; None where it is not shown.
+    paths: by input and extension; None is standard output. shown: the text is read as it comes. folder: of a
+    page, or None. embeds: the page contains the recording. screen: writes the text to the terminal while
+    documents go to files, or None.
     """
 
     writers: Sequence[Writer]
@@ -53,19 +52,11 @@ class Documents:
     screen: ScreenWriter | None = None
 
     def info(self, name: str, model: str) -> TranscriptInfo:
-        """Say what can be said of an input before it is read.
-
-        Raises: OptionError when it cannot be put into a page.
-        """
         if name == "-":
             return TranscriptInfo(model)
         return self.with_recording(TranscriptInfo(model, source=label_of(Path(name).name)), Path(name))
 
     def with_recording(self, info: TranscriptInfo, recording: Path) -> TranscriptInfo:
-        """Add what a page needs to play a recording, where there is a page among the documents.
-
-        Raises: OptionError when it cannot be put into a page; AudioError.
-        """
         if self.folder is None:
             return info
         from sottovoce.formats.page.spectrogram import spectrogram_address  # imports PyTorch
@@ -74,14 +65,12 @@ class Documents:
         return replace(info, audio=audio, spectrogram=spectrogram_address(recording))
 
     def places(self, name: str) -> list[Path | str]:
-        """List where the documents of one input go, in the order of the writers."""
         if self.paths is None:
             return [STANDARD_OUTPUT for _ in self.writers]
         return [self.paths[name, writer.extension] for writer in self.writers]
 
     @contextmanager
     def opened(self, name: str) -> Iterator[list[tuple[Writer, Output]]]:
-        """Give the writers of one input and where their text goes; documents appear when the block ends."""
         with (
             open_outputs(self.places(name), live=self.shown) as outputs,
             open_output(STANDARD_OUTPUT, live=True) as terminal,
@@ -90,32 +79,24 @@ class Documents:
             yield pairs if self.screen is None else [(self.screen, terminal), *pairs]
 
     def write(self, name: str, transcript: Transcript, info: TranscriptInfo) -> None:
-        """Write all documents of an input whose transcript is complete; they appear together.
-
-        Raises: OptionError where a writer does, and where nothing can be written.
-        """
         with self.opened(name) as outputs:
             for writer, output in outputs:
                 for piece in pieces_of(writer, transcript, info):
                     output.write(piece)
 
     def are_there(self, name: str) -> bool:
-        """Tell whether every document of an input is a file that is there already."""
         return self.paths is not None and all(Path(place).is_file() for place in self.places(name))
 
     @property
     def is_text_on_terminal(self) -> bool:
-        """Whether a person reads the text on the terminal as it comes."""
         return (self.shown and sys.stdout.isatty()) or self.screen is not None
 
     def inputs(self, files: Sequence[str]) -> list[str]:
-        """List the inputs to work on: one that is given twice is written to standard output twice, as a
-        program counts on that counts them, and to its file once."""
+        """Return the inputs to process; duplicates are kept for standard output, and dropped for files."""
         return list(files) if self.paths is None else list(dict.fromkeys(name for name, _ in self.paths))
 
 
 def documents_of(files: Sequence[str], given: Mapping[str, Any]) -> Documents:
-    """Make the documents that the options ask for, and their folder."""
     formats = given["output_format"]
     check_rttm(given, formats)
     writers = writers_for(
@@ -150,9 +131,8 @@ def documents_of(files: Sequence[str], given: Mapping[str, Any]) -> Documents:
 def with_output_file(
     files: Sequence[str], given: Mapping[str, Any], typed: Collection[str]
 ) -> dict[str, Any]:
-    """Add `output_file` to the options: the path of the one document where `-o` names a file, else None.
+    """Add `output_file` to the options: the path of the only document if `-o` names a file, else None.
 
-    The format is then that of its extension. typed: the options that stand on the command line.
     Raises: OptionError for several inputs, and for a format that contradicts the extension.
     """
     output = given["output_dir"]
@@ -173,14 +153,12 @@ def with_output_file(
 
 
 def means_file(output: str) -> bool:
-    """Tell whether `-o` names a file: it ends as files do, and no folder of that name is there."""
     if output.endswith(("/", os.sep)) or Path(output).is_dir():
         return False
     return format_named(output) is not None or bool(re.fullmatch(r"\.[A-Za-z]{2,4}", Path(output).suffix))
 
 
 def check_extension(output: str, formats: str) -> None:
-    """Raises: OptionError where a file is to hold several formats, or another one than its name says."""
     if "," in formats or formats == "all":
         raise OptionError(f"output '{output}': is one file; expected one format, got '{formats}'")
     extension = writer_for(formats).extension.rpartition(".")[2]
@@ -192,7 +170,9 @@ def check_extension(output: str, formats: str) -> None:
 
 
 def check_binary(files: Sequence[str], writers: Sequence[Writer]) -> None:
-    """Raises: OptionError for what is no text, where a terminal or another document is on standard output."""
+    """Raises: OptionError for a binary format on a terminal or together with another document on standard
+    output.
+    """
     extensions = [writer.extension for writer in writers]
     for name in set(extensions) & set(map(extension_of, BINARY)):
         if sys.stdout.isatty():
@@ -204,7 +184,6 @@ def check_binary(files: Sequence[str], writers: Sequence[Writer]) -> None:
 
 
 def check_rttm(given: Mapping[str, Any], formats: str) -> None:
-    """Raises: OptionError for turns where nobody tells speakers apart; a text to align may bring its own."""
     if "rttm" in formats.split(",") and "speakers" in given and not tells_speakers(given):
         raise OptionError("output format 'rttm': needs --speakers, --channels or --tinydiarize")
 
@@ -215,13 +194,11 @@ def tells_speakers(given: Mapping[str, Any]) -> bool:
 
 
 def times_words(given: Mapping[str, Any]) -> bool:
-    """Tell whether words are timed: as asked for, or to tell their speakers."""
     tells_speakers = given.get("speakers") is not None or given.get("channels") == "energy"
     return bool(given.get("word_timestamps") or tells_speakers or given.get("tinydiarize"))
 
 
 def screen_writer(by_confidence: bool) -> ScreenWriter:
-    """Make what shows the text; colours that were asked for go into a pipe too."""
     console = Console(highlight=False, force_terminal=by_confidence or None)
     return ScreenWriter(console, by_confidence=by_confidence)
 
@@ -230,7 +207,6 @@ COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 
 
 CONFIDENCE = ((0.5, "red"), (0.7, "dark_orange"), (0.85, "yellow"), (0.95, "green_yellow"))
-"""Probabilities below which a word has the colour; from the last one up it is green."""
 
 
 def coloured(word: Word) -> str:
@@ -239,10 +215,7 @@ def coloured(word: Word) -> str:
 
 
 class ScreenWriter:
-    """A writer for people: one segment a line. Pipes get the txt format instead.
-
-    by_confidence: words have the colour of their probability, where the words are known.
-    """
+    """Writes one segment a line for people; pipes get the txt format instead."""
 
     extension = "txt"
 
@@ -273,10 +246,6 @@ class ScreenWriter:
 
 
 def writer_options(given: Mapping[str, Any]) -> WriterOptions:
-    """Read how subtitles are broken into lines.
-
-    Raises: OptionError when that needs word times which are not asked for.
-    """
     options = made(WriterOptions, given)
     if options.need_words and not times_words(given):
         raise OptionError("line breaking and highlighting place single words: add --word-timestamps")

@@ -1,4 +1,4 @@
-"""Several files in one call: whatever happens to one, the others are done; progress on standard error."""
+"""Processing of several files in one call; progress on standard error."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ def each_file(
     n_refused: int = 0,
     n_skipped: int = 0,
 ) -> int:
-    """Do the work on every file; a failure is one line. Return the exit code of the call.
+    """Process every file; a failure is one line. Return the exit code.
 
-    advice: what to try against a lack of memory. n_refused, n_skipped: inputs of the call that are not among
-    the files, since they cannot be read, or since nothing is left to do for them.
-    Raises: OutputError: where nothing can be written, the other files cannot succeed either.
+    advice: remedy for a lack of memory. n_refused, n_skipped: inputs that are unreadable or already done.
+    Raises: OutputError, because it would affect the other files too.
     """
     n_failed = 0
     with progress or Progress(len(files)) as progress:
@@ -49,17 +48,12 @@ def each_file(
 
 
 def exit_code(n_failed: int, n_inputs: int) -> int:
-    """Give the exit code of a call with so many inputs, of which so many failed."""
     if not n_failed:
         return 0
     return 2 if n_failed == n_inputs else 1
 
 
 def failure_line(error: Exception, name: str, advice: str) -> str:
-    """Write the line for a failure that people can do something about.
-
-    Raises: the error itself when it is none: a fault of the program shows its traceback.
-    """
     if is_out_of_memory(error):
         return f"input '{name}': memory ran out; try {advice}"
     if isinstance(error, SottovoceError):
@@ -68,22 +62,17 @@ def failure_line(error: Exception, name: str, advice: str) -> str:
 
 
 def free_memory() -> None:
-    """Give back what a device keeps of a file that failed, for the next one."""
-    torch = sys.modules.get("torch")  # not imported yet means that nothing was allocated
+    torch = sys.modules.get("torch")  # not imported: nothing was allocated
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.empty_cache()
 
 
 class Progress:
-    """Progress over the files of a call; a context manager.
-
-    quiet: the transcript itself is shown on the terminal, so no bar is drawn over it; of several files, a
-    line tells which one begins.
-    """
+    """Progress over the files of a call. quiet: no bar, because the terminal shows the transcript."""
 
     def __init__(self, n_files: int, *, quiet: bool = False) -> None:
         self._console = Console(stderr=True, highlight=False)
-        is_terminal = sys.stderr.isatty()  # FORCE_COLOR makes rich take a pipe for one
+        is_terminal = sys.stderr.isatty()  # with FORCE_COLOR rich treats a pipe as one
         self._bar = RichProgress(
             TextColumn("[bold]{task.description}"),
             BarColumn(),
@@ -116,7 +105,6 @@ class Progress:
         self._task = self._bar.add_task(heading, total=None, at="0:00")
 
     def segment(self, segment: Segment, position_s: float, duration_s: float | None) -> None:
-        """Show that a segment came; all before position_s is done, of duration_s if that is known."""
         if self._task is not None:
             done = max(segment.end, position_s)
             self._bar.update(self._task, completed=done, total=duration_s, at=clock(done))
@@ -127,14 +115,12 @@ class Progress:
             self._task = None
 
     def failed(self, message: str, trace: str | None) -> None:
-        """Show that a file failed, for this reason; the next one begins."""
         self.end()
         if trace is not None:
             self._console.print(trace, markup=False, soft_wrap=True)
         self._console.print(f"[red]error:[/red] {escape(one_line(message))}", soft_wrap=True)
 
     def note(self, message: str) -> None:
-        """Something about the file at hand that a person should know."""
         self._console.print(f"[yellow]note:[/yellow] {escape(one_line(message))}", soft_wrap=True)
 
 

@@ -1,6 +1,6 @@
 """`sottovoce eval`: errors, language, switches and latency over a manifest, as one JSON document.
 
-Imports nothing heavy: `--help` answers at once.
+Imports nothing heavy, so that `--help` is fast.
 """
 
 from __future__ import annotations
@@ -72,8 +72,6 @@ def evaluate() -> None:
 
 
 def with_options(*groups: Sequence[Option]) -> Callable[[Decorated], Decorated]:
-    """Decorate a command with a manifest and all options of the groups, in this order."""
-
     def decorate(command: Decorated) -> Decorated:
         for option in reversed([option for group in groups for option in group]):
             command = flag(option)(command)
@@ -83,7 +81,6 @@ def with_options(*groups: Sequence[Option]) -> Callable[[Decorated], Decorated]:
 
 
 def set_up(given: dict[str, Any]) -> tuple[Model, tuple[str, ...]]:
-    """Load the model, and read the languages to choose among."""
     model = open_model(given)
     choice = LanguageChoice.parse(given["languages"], model.languages)
     return model, (choice.fixed,) if choice.fixed else choice.allowed or model.languages

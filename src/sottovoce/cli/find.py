@@ -1,4 +1,4 @@
-"""`sottovoce find`: where a phrase is said."""
+"""`sottovoce find`: search for a spoken phrase."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sottovoce.cli.options import LANGUAGE, MODEL
 from sottovoce.options.schema import Option
 
 NOT_FOUND = 1
-"""The exit code where a phrase is nowhere, as grep has it."""
+"""Exit code without a match, as in grep."""
 SEARCH = (
     Option(
         "How like the phrase the words must be; 1 is the same letters.",
@@ -49,7 +49,7 @@ def find(context: click.Context, /, recording: str, phrase: str, **given: Any) -
     least = given["least_score"]
     find_phrase(
         Transcript((), "", 0.0, ""), phrase, least_score=least
-    )  # a phrase of no letters: before all work
+    )  # fail early for a phrase without letters
 
     found: list[Match] = []
 

@@ -1,4 +1,4 @@
-"""Flags of the command line, made from options of the library, and their values read back."""
+"""Command-line flags from library options, and their values back."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ T = TypeVar("T")
 
 
 class Finite(click.ParamType):  # type: ignore[type-arg]  # not generic in click 8.1
-    """A number: not nan, which passes every comparison of a range, and not infinite.
+    """A finite number (nan would pass every range check).
 
-    least, most: the range, both included. above: exclusive instead of least.
+    least, most: inclusive range. above: exclusive lower end instead of least.
     """
 
     name = "number"
@@ -59,8 +59,6 @@ class Finite(click.ParamType):  # type: ignore[type-arg]  # not generic in click
 
 
 class Clock(click.ParamType):  # type: ignore[type-arg]
-    """A time in a recording: seconds, m:ss or h:mm:ss, the last with decimals where wanted."""
-
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
@@ -73,10 +71,6 @@ class Clock(click.ParamType):  # type: ignore[type-arg]
 
 
 def seconds_of(text: str) -> float:
-    """Seconds of "90", "1:30" or "0:01:30.5".
-
-    Raises: ValueError for anything else; what is negative or not finite is no time.
-    """
     *higher, last = text.strip().split(":")
     parts = [*map(float, map(int, higher)), float(last)]
     if len(parts) > 3 or not all(0 <= part < math.inf for part in parts) or max(parts[1:], default=0) >= 60:
@@ -88,17 +82,14 @@ def seconds_of(text: str) -> float:
 
 
 def numbers(option: str, text: str) -> tuple[float, ...]:
-    """Numbers separated by commas, all finite."""
     return _listed(option, text, _finite, "numbers")
 
 
 def whole_numbers(option: str, text: str) -> tuple[int, ...]:
-    """Whole numbers separated by commas."""
     return _listed(option, text, int, "whole numbers")
 
 
 def times(option: str, text: str) -> tuple[float, ...]:
-    """Times separated by commas, in seconds; each as `Clock` reads it."""
     return _listed(option, text, seconds_of, "seconds or h:mm:ss")
 
 
@@ -129,23 +120,19 @@ LIBRARY = tuple(
     for option in options_of(owner)
     if option.flags is not None
 )
-"""Every option of the library that has a flag."""
 LISTS: Mapping[str, Callable[[str, str], tuple[Any, ...]]] = {
     "numbers": numbers,
     "integers": whole_numbers,
     "times": times,
     "texts": lambda _, text: tuple(word.strip() for word in text.split(",")),
 }
-"""How text separated by commas is read."""
 
 
 def grouped(*groups: str, of: Sequence[Option] = LIBRARY) -> tuple[Option, ...]:
-    """List the options of some groups, one group after the other."""
     return tuple(option for group in groups for option in of if option.group == group)
 
 
 def flag(option: Option) -> Callable[[Any], Any]:
-    """Make the decorator that adds an option to a command."""
     long = option.flags
     assert long is not None, f"{option.key}: has no flag"
     default = default_of(option)
@@ -196,9 +183,8 @@ def default_of(option: Option) -> Any:
 
 
 def read_values(given: Mapping[str, Any], options: Iterable[Option] = LIBRARY) -> dict[str, Any]:
-    """Read the values of fields, by the keys of their options; what else was given stays as it is.
+    """Convert parameters to option values by key; others are unchanged.
 
-    given: by the names of parameters; an option that the command does not have has its default.
     Raises: OptionError for text that cannot be read.
     """
     values = dict(given)
@@ -226,9 +212,8 @@ def typed_options(context: click.Context) -> frozenset[str]:
 
 
 def check_exclusive(context: click.Context, table: Mapping[str, Sequence[str]]) -> None:
-    """Refuse options that cannot hold together; one typed with its default value is not set.
+    """Refuse mutually exclusive options; an option typed with its default value counts as unset.
 
-    table: names of parameters, each with those that it excludes.
     Raises: OptionError.
     """
     defaults = {param.name: param.default for param in context.command.params}
@@ -244,7 +229,6 @@ def flag_of(name: str) -> str:
 
 
 Flag: TypeAlias = Option | Callable[[Any], Any]
-"""An option, or what `click.option` makes: a decorator."""
 
 
 def decorator_of(option: Flag) -> Callable[[Any], Any]:
@@ -252,8 +236,6 @@ def decorator_of(option: Flag) -> Callable[[Any], Any]:
 
 
 class SectionedCommand(click.Command):
-    """Takes its options by heading, in the order in which the help shows them."""
-
     def __init__(self, *args: Any, sections: Mapping[str, Sequence[Flag]], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.sections: dict[str, list[click.Parameter]] = {}
@@ -264,7 +246,6 @@ class SectionedCommand(click.Command):
             self.sections[heading] = self.params[first:]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write every section, and last what stands in none: what every command has."""
         sectioned = [param for params in self.sections.values() for param in params]
         options: list[click.Parameter] = [
             param for param in self.get_params(ctx) if isinstance(param, click.Option)

@@ -1,4 +1,4 @@
-"""`sottovoce karaoke`: a video whose words are lit as they are said."""
+"""`sottovoce karaoke`: a video that highlights words as they are spoken."""
 
 from __future__ import annotations
 

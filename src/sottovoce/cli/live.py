@@ -1,4 +1,4 @@
-"""Speech as it comes, from a file, standard input or the microphone, for `sottovoce stream`."""
+"""Live transcription of a file, standard input or the microphone, for `sottovoce stream`."""
 
 from __future__ import annotations
 
@@ -52,13 +52,12 @@ from sottovoce.translation.whisper_translate import N_NEW_WORDS, WhisperTranslat
 from sottovoce.types import SAMPLE_RATE, Event, Final, LanguageChanged, Partial, Samples, Unstable, Word
 
 MOST_WAITING = 2048
-"""Pieces that wait in a queue: a long recording through a pipe is not kept in memory as a whole."""
+"""Limit of a queue, so that memory does not hold a whole recording from a pipe."""
 
 
 def transcribe_live(source: str | None, given: dict[str, Any], interrupts: Interrupts) -> int:
-    """Transcribe one recording as it comes; return the exit code.
+    """Transcribe one live recording; return the exit code. Usage errors are found before the model is loaded.
 
-    What can be wrong with the call is found out before the model is loaded.
     Raises: SottovoceError.
     """
     check(source, given)
@@ -86,8 +85,9 @@ def transcribe_live(source: str | None, given: dict[str, Any], interrupts: Inter
 
 
 def check(source: str | None, given: dict[str, Any]) -> None:
-    """Raises: OptionError for options that exclude each other, and a log that cannot be written; AudioError
-    for a recording that cannot be opened. A pipe is opened once, later."""
+    """Raises: OptionError for options that exclude each other, and a log that cannot be written;
+    AudioError for an unreadable recording, except a pipe, which can be read only once.
+    """
     if bool(source) == given["mic"]:
         raise OptionError("stream: expected one of FILE, - and --mic")
     check_fusion(given)
@@ -119,7 +119,6 @@ def open_session(model: Model, given: dict[str, Any]) -> Session:
 
 
 def stream_options(model: Model, given: dict[str, Any]) -> StreamOptions:
-    """Read how to decode; hotwords given as text stay before the prompt."""
     terms = [given["static_prompt"], hotword_text(given) or ""]
     return made(
         StreamOptions,
@@ -136,14 +135,12 @@ def _encoder_mode(model: Model, name: str) -> EncoderMode | None:
 
 
 def is_pipe(source: str) -> bool:
-    """Return whether a source is standard input or a named pipe, which can be read only once."""
     return source == "-" or Path(source).is_fifo()
 
 
 def source_pieces(
     source: str | None, n_samples: int, *, realtime: bool, input_format: str | None = None
 ) -> Iterator[Samples]:
-    """Yield samples as they come from the microphone, a pipe or a file."""
     chunk_s = n_samples / SAMPLE_RATE
     if source is None:
         with Microphone(chunk_s=chunk_s) as microphone:
@@ -162,7 +159,7 @@ def source_pieces(
 
 
 def file_pieces(audio: Samples, n_samples: int, *, realtime: bool) -> Iterator[Samples]:
-    """Yield a recording piece by piece; realtime: each no sooner than its last sample would be spoken."""
+    """Yield a recording piece by piece; realtime: each one at the time of its last sample."""
     began = time.monotonic()
     for start in range(0, len(audio), n_samples):
         piece = audio[start : start + n_samples]
@@ -175,9 +172,9 @@ def file_pieces(audio: Samples, n_samples: int, *, realtime: bool) -> Iterator[S
 def caught_up(
     pieces: Iterator[Samples], clock: Callable[[], float] = time.monotonic
 ) -> Generator[Samples, None, None]:
-    """Yield pieces of sound; those that came at the speed of sound while the last one was worked on, as one.
+    """Yield pieces of audio; those that arrived in real time during the previous step are joined.
 
-    A thread reads the pieces, at most 2 `MOST_WAITING` ahead, and notes when each came. clock: seconds.
+    A thread reads up to 2 `MOST_WAITING` pieces ahead and notes their arrival. clock: seconds.
     """
     came: queue.Queue[tuple[Samples, float] | BaseException | None] = queue.Queue(MOST_WAITING)
     is_left = threading.Event()
@@ -194,11 +191,11 @@ def caught_up(
             for piece in pieces:
                 if is_left.is_set():
                     break
-                # What waits for a place came faster than it is worked on, at whatever speed it is taken.
+                # Pieces that wait for a slot arrived faster than they are processed.
                 came_s = came_s if came.full() else clock()
                 give((piece, came_s))
             give(None)
-        except BaseException as error:  # for the thread that works
+        except BaseException as error:  # raised again in the main thread
             give(error)
 
     reader = threading.Thread(target=read, name="sottovoce-source", daemon=True)
@@ -224,17 +221,17 @@ def caught_up(
             raise end
     finally:
         is_left.set()
-        reader.join(1.0)  # a microphone is closed by it; a pipe may bring nothing for long
+        reader.join(1.0)  # the thread closes a microphone; a pipe may block for long
 
 
 def n_joined(
     waiting: Sequence[tuple[Samples, float]], now_s: float, *, late_s: float = 0.5, most_s: float = 10.0
 ) -> int:
-    """Return how many of the waiting pieces, each with the time at which it came, are worked on as one.
+    """Return how many of the waiting pieces, with their times of arrival, are processed as one.
 
-    Several, of most_s together, where the first one has waited for longer than late_s, and they came no more
-    than twice as fast as they sound. What comes faster (`cat FILE |`) has nobody who waits for it: its pieces
-    stay apart, and the result does not depend on the speed of the machine.
+    Several, of most_s together, if the first one has waited longer than late_s and they arrived at most at
+    twice real time. Faster pieces (`cat FILE |`) stay separate, so that the result does not depend on the
+    machine.
     """
     _, first_s = waiting[0]
     _, last_s = waiting[-1]
@@ -259,13 +256,10 @@ def write_lines(events: Sequence[Event]) -> None:
 
 
 class EmittedWords:
-    """Words with the audio received and the clock at their emission."""
-
     def __init__(self) -> None:
         self.words: list[tuple[Word, float, float]] = []
         self.n_samples = 0
         self.is_polite_end = False
-        """Whether the process was asked to end, by a signal."""
 
     def take(self, events: Sequence[Event], elapsed_s: float) -> None:
         for event in events:
@@ -281,7 +275,7 @@ def run(
     *,
     newest_only: bool = False,
 ) -> EmittedWords:
-    """Push every piece and show what follows; an interrupt ends the recording, and its tail is said.
+    """Push every piece and show the events; an interrupt ends the recording and finalises its tail.
 
     newest_only: see `Session.push`.
     """
@@ -290,7 +284,7 @@ def run(
     try:
         for piece in pieces:
             interrupts.check()
-            with interrupts.deferred():  # a session that is left half-way has committed what it never said
+            with interrupts.deferred():  # an interrupt half-way would lose committed text
                 emitted.n_samples += len(piece)
                 events = session.push(np.ascontiguousarray(piece), newest_only=newest_only)
                 emitted.take(events, time.monotonic() - began)
@@ -306,7 +300,6 @@ def run(
 
 
 def append_log(path: Path, emitted: EmittedWords, source: str) -> None:
-    """Add one line; its index is the number of lines that are there. Raises: OptionError."""
     try:
         index = len(path.read_bytes().splitlines()) if path.exists() else 0
         line = LogLine(
@@ -324,10 +317,11 @@ def append_log(path: Path, emitted: EmittedWords, source: str) -> None:
 
 
 class WaveRecorder:
-    """Writes 16-bit mono audio; a context manager. An interrupted recording is a whole file too.
+    """Writes 16-bit mono audio; a context manager. Interrupted recordings are valid files.
 
-    What was in the file stays until the first piece comes. On a full disk the pieces go on without it.
-    Raises: OptionError for a path that cannot be written; where it could not be later, at the end.
+    Existing content stays until the first piece arrives. On a full disk the pieces still pass, and the error
+    comes at the end.
+    Raises: OptionError for a path that cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -356,7 +350,6 @@ class WaveRecorder:
             raise self._fault
 
     def through(self, pieces: Iterator[Samples]) -> Iterator[Samples]:
-        """Pass pieces on, and write them."""
         for piece in pieces:
             if self._fault is None:
                 with self._fault_deferred():
@@ -392,10 +385,8 @@ COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "red")
 
 
 class LiveView:
-    """Shows events as they come; a context manager. In a pipe, finished utterances are lines of text."""
-
     def __init__(self, console: Console | None = None) -> None:
-        # FORCE_COLOR makes rich take a pipe for a terminal, and draw over lines there
+        # with FORCE_COLOR rich treats a pipe as a terminal, and redraws lines
         self._console = console or Console(force_terminal=sys.stdout.isatty())
         self._live = Live(console=self._console, transient=True, auto_refresh=False)
         self._line = Text()
@@ -435,7 +426,6 @@ class LiveView:
             self._unstable = Text()
 
     def _spoken(self, event: Final) -> Text:
-        """The text, with the name of a speaker before what is theirs, where they are known."""
         style = self._colour(event.language)
         if not any(word.speaker for word in event.words):
             return Text(event.text, style)
@@ -457,10 +447,6 @@ Show = Callable[[Sequence[Event]], None]
 def live_translator(
     translation: Translation | None, model: Model, pieces: Iterator[Samples]
 ) -> tuple[LiveTranslator | None, Iterator[Samples]]:
-    """Make what translates a session, and give its audio in pieces, which the model may need again.
-
-    Raises: OptionError for a model that cannot translate where no server is asked.
-    """
     if translation is None:
         return None, pieces
     if translation.translator is not None:
@@ -471,11 +457,10 @@ def live_translator(
 
 @dataclass(slots=True)
 class TranslatedView:
-    """Shows events as soon as they come, and after them their translations.
+    """Shows events at once, and their translations after them.
 
-    show: shows the events, for a person; None writes lines of JSON, events and translations numbered in the
-    order in which they are shown. A translation that fails is one line on standard error, and the session
-    goes on.
+    show: None writes numbered JSON lines. A failed translation is one line on standard error, and the session
+    continues.
     """
 
     translator: LiveTranslator
@@ -501,7 +486,7 @@ class TranslatedView:
         if self.show is None:
             sys.stdout.write(json_text({**translation.document, "seq": self._next()}) + "\n")
         elif isinstance(event, Final) and translation.text != event.text.strip():
-            # Else it was said in that language.
+            # Else the speech is in the target language.
             times = f"[{translation.language} {translation.start:7.2f}-{translation.end:7.2f}]"
             click.echo(f"{times} {translation.text}")
 

@@ -1,11 +1,9 @@
-"""The command `sottovoce`: subcommands loaded when they are invoked, errors as one line, exit codes.
+"""The command `sottovoce`.
 
 Exit codes: 0 done, 1 some inputs failed, 2 wrong usage or unreadable input, 130 interrupted, 143 and 129
 ended by SIGTERM and SIGHUP.
 
-Standard streams may be closed, full, or in an old encoding. Files and pipes get UTF-8, as documents are
-written everywhere, whatever the locale says. A terminal gets its own encoding, and what it cannot show as
-backslash escapes.
+Files and pipes get UTF-8 in any locale; a terminal gets its own encoding, with backslash escapes.
 """
 
 from __future__ import annotations
@@ -48,16 +46,14 @@ COMMANDS = {
     "bench": ("sottovoce.cli.bench", "bench", "Measure how fast models are on this machine."),
     "eval": ("sottovoce.cli.evaluate", "evaluate", "Measure errors, latency and language over a manifest."),
 }
-"""Name, then module, attribute and one line of help: nothing heavy is imported to print the help."""
+"""Module, attribute and one line of help by name, so that the help imports nothing heavy."""
 
 
 class CallInterruptedError(Exception):
-    """A KeyboardInterrupt that click need not print an empty line for."""
+    """A KeyboardInterrupt for which click prints no empty line."""
 
 
 class LazyGroup(click.Group):
-    """A group that imports a subcommand when it is invoked, not when it is listed."""
-
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
@@ -93,27 +89,25 @@ with_call_options(cli)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit with its code."""
     _shorten_spinning()
     prepare_standard_streams()
     code = run(arguments)
-    with suppress(OutputError, click.exceptions.Exit):  # said already, or nobody is left to read it
+    with suppress(OutputError, click.exceptions.Exit):  # reported already, or unreadable
         sys.stdout.flush()
     sys.exit(code)
 
 
 def _shorten_spinning() -> None:
-    """Let threads of PyTorch in this process, and in those that it starts, sleep after 1000 turns of waiting.
+    """Let PyTorch's threads sleep after 1000 turns of busy waiting, unless the environment sets this.
 
-    OpenMP's own 300,000 turns take the processor from other programs (docs/figures/serving.md). PyTorch reads
-    the variable when it is loaded. Nothing changes where the environment says how to wait.
+    OpenMP's default of 300,000 turns slows other programs (docs/figures/serving.md). PyTorch reads the
+    variable when it is loaded.
     """
     if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
         os.environ["GOMP_SPINCOUNT"] = "1000"
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line, that of the process when None; return its exit code."""
     call = Call()
     call.begin()
     words = None if arguments is None else list(arguments)
@@ -141,7 +135,6 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def say_usage(error: click.ClickException) -> None:
-    """Write one line on what is wrong with the words given; a group without a command shows its help."""
     if not isinstance(error, click.UsageError) or error.ctx is None:
         say_error(error.format_message())
     elif type(error).__name__ == "NoArgsIsHelpError":
@@ -151,20 +144,19 @@ def say_usage(error: click.ClickException) -> None:
 
 
 def prepare_standard_streams() -> None:
-    """Make the three usable, for a process that is ours alone."""
     sys.stdin = sys.stdin or _stand_in(0, os.O_WRONLY, "r")
     sys.stdout = _rewrapped(sys.stdout or _stand_in(1, os.O_RDONLY, "w"), StandardOutput)
     sys.stderr = _rewrapped(sys.stderr or _stand_in(2, os.O_WRONLY, "w"), StandardError)
 
 
 class StandardOutput(io.TextIOWrapper):
-    """Standard output; what cannot be written is one error that names it.
+    """Standard output that raises one error naming it when it cannot be written.
 
-    A reader that went away (`| head`) has what it wanted: the call ends there, without an error.
+    If the reader has gone away (`| head`), the call ends without an error.
     """
 
     def write(self, text: str, /) -> int:
-        if text != "":  # click writes nothing to find out what a stream takes, and drops its errors
+        if text != "":  # click probes a stream with an empty write, and drops errors
             with self.failing_once():
                 super().write(text)
         return len(text)
@@ -175,32 +167,26 @@ class StandardOutput(io.TextIOWrapper):
 
     @property
     def buffer(self) -> StandardBytes:  # type: ignore[override]
-        """What takes bytes, with the same errors."""
         return StandardBytes(self, super().buffer)
 
     @contextmanager
     def failing_once(self) -> Iterator[None]:
-        """Drop what is left after the first fault. Raises: OutputError; Exit where the reader went away."""
         try:
             yield
         except OSError as error:
-            discard(self)  # what is still held would fail again when Python ends
+            discard(self)  # buffered output would fail again at exit
             if isinstance(error, BrokenPipeError):
                 raise click.exceptions.Exit(0) from None
             raise OutputError(f"standard output: cannot be written ({cause_of(error)})") from error
 
 
 class _Bytes(Protocol):
-    """What is below a stream of text."""
-
     def write(self, data: bytes, /) -> object: ...
 
     def flush(self) -> object: ...
 
 
 class StandardBytes(io.BufferedIOBase):
-    """Standard output for bytes: documents that are no text."""
-
     def __init__(self, stream: StandardOutput, below: _Bytes) -> None:
         self._stream = stream
         self._below = below
@@ -220,8 +206,6 @@ class StandardBytes(io.BufferedIOBase):
 
 
 class StandardError(io.TextIOWrapper):
-    """Standard error; there is nobody left to tell when it cannot be written."""
-
     def write(self, text: str, /) -> int:
         with suppress(OSError):
             super().write(text)
@@ -239,9 +223,9 @@ def discard(stream: TextIO) -> None:
 
 
 def _stand_in(descriptor: int, flags: int, mode: Literal["r", "w"]) -> TextIO:
-    """Something in the place of a stream that is closed, so that no file that is opened takes its number.
+    """A stream in place of a closed one, so that no opened file takes its descriptor.
 
-    It is open the wrong way round: reading from it or writing to it fails as it would on the closed one.
+    It has the opposite mode, so reading or writing fails as on the closed one.
     Source: `stdopen` of GNU coreutils.
     """
     opened = os.open(os.devnull, flags)
@@ -252,7 +236,7 @@ def _stand_in(descriptor: int, flags: int, mode: Literal["r", "w"]) -> TextIO:
 
 
 def _rewrapped(stream: TextIO, kind: type[io.TextIOWrapper]) -> TextIO:
-    """The same stream with other manners; left alone where it has no bytes below (tests, notebooks)."""
+    """The stream in another class; unchanged if it has no byte layer (tests, notebooks)."""
     if not isinstance(stream, io.TextIOWrapper):
         return stream
     line_buffering, write_through = stream.line_buffering, stream.write_through

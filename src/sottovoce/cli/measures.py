@@ -1,4 +1,4 @@
-"""What `sottovoce eval` measures over the recordings of a manifest: errors, languages, switches, latency."""
+"""The measurements of `sottovoce eval`: errors, languages, switches, latency."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ from sottovoce.types import Samples, Word
 def chosen_entries(
     manifest: str, limit: int | None, languages: Sequence[str], *, spoken: bool = False, single: bool = False
 ) -> list[ManifestEntry]:
-    """Choose recordings in these languages alone, spread evenly over the list.
+    """Choose recordings in these languages only, spread evenly over the list.
 
-    spoken: those that have a text. single: those in one language. Raises: ManifestError.
+    spoken: those with a text. single: those in one language.
     """
     entries = [
         entry
@@ -57,13 +57,11 @@ def chosen_entries(
 
 
 def error_rates(model: Model, entries: Sequence[ManifestEntry], languages: Sequence[str]) -> dict[str, Any]:
-    """Measure word, character and mixed error rate of offline transcripts."""
     utterances = [ScoredUtterance(e.text, offline(model, e, languages)[0], _label(e)) for e in entries]
     return score(utterances).to_dict()
 
 
 def offline(model: Model, entry: ManifestEntry, languages: Sequence[str]) -> tuple[str, list[Word]]:
-    """Decode greedily, offline: the transcript and its words."""
     options = TranscribeOptions(fallback=FallbackOptions(temperatures=(0.0,)))
     language = entry.language or ",".join(languages)
     found = model.transcribe(str(entry.path), language=language, word_timestamps=True, options=options)
@@ -84,10 +82,6 @@ def language_accuracy(
     noises: Sequence[Samples],
     snr_db: float,
 ) -> list[dict[str, Any]]:
-    """Measure the accuracy of the language probe for each width of its windows (seconds).
-
-    entries: of one language each. noises: mixed in, in turn, at snr_db.
-    """
     probe = LanguageProbe(model.backend, model.tokenizer, languages)
     scores = {width: LanguageScores() for width in widths}
     for i, entry in enumerate(entries):
@@ -111,7 +105,6 @@ def language_accuracy(
 def probed(
     model: Model, probe: LanguageProbe, audio: Samples, widths: Sequence[float]
 ) -> list[tuple[float, str]]:
-    """(width, language said) of windows that tile the recording; widths longer than it are left out."""
     mel = log_mel(audio, model.backend.dims.n_mels, model.backend.device)
     n_frames = mel.shape[1] // 2
     encoded = model.backend.encode(window_features([mel], 2 * (n_frames + n_frames % 2)))
@@ -127,7 +120,7 @@ def probed(
 
 
 def mixed_with(audio: Samples, noise: Samples, snr_db: float) -> Samples:
-    """Speech with noise (repeated if short) at a signal-to-noise ratio over the whole recording."""
+    """Mix speech with noise (repeated if short) at a signal-to-noise ratio over the whole recording."""
     repeated = np.resize(noise, len(audio))
     power = float(np.mean(repeated**2)) or 1.0
     gain = math.sqrt(float(np.mean(audio**2)) / power / 10 ** (snr_db / 10))
@@ -137,10 +130,6 @@ def mixed_with(audio: Samples, noise: Samples, snr_db: float) -> Samples:
 def switch_scores(
     model: Model, entries: Sequence[ManifestEntry], languages: Sequence[str], given: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Measure change points, delays, false switches and errors of live sessions.
-
-    given: chunk_ms, audio_max_len, switching, and plots, a folder for pictures of the timelines or None.
-    """
     wide = narrow = NO_SCORES
     utterances, parts = [], []
     for entry in entries:
@@ -192,10 +181,6 @@ def latency_by_threshold(
     thresholds: Sequence[float],
     given: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Measure errors against latency for each frame threshold, beside the offline transcript.
-
-    given: chunk_ms, audio_max_len.
-    """
     whole = [offline(model, entry, languages) for entry in entries]
     offline_rates = _rates_of(entries, [text for text, _ in whole])
     rows = []
@@ -212,10 +197,10 @@ def latency_by_threshold(
 def latencies(
     entries: Sequence[ManifestEntry], whole: Sequence[tuple[str, list[Word]]], runs: Sequence[LiveRun]
 ) -> dict[str, Any]:
-    """Error rates, lags and word latencies.
+    """Compute error rates, lags and word latencies.
 
-    StreamLAAL: sentence by sentence, where they are known. Word latency: emission minus the word's end in the
-    offline alignment, for words in both.
+    StreamLAAL: by sentence, if known. Word latency: emission minus the word's end in the offline alignment,
+    for words in both.
     """
     lags, aware, streamed, latencies_s, aware_s = [], [], [], [], []
     for entry, (_, words), run in zip(entries, whole, runs, strict=True):
@@ -266,7 +251,6 @@ def _rates_of(entries: Sequence[ManifestEntry], texts: Sequence[str]) -> dict[st
 
 
 def _units(text: str, language: str | None) -> list[str]:
-    """What has a time of its own: words, and characters where no spaces are written between them."""
     return [*"".join(text.split())] if language in UNSPACED else text.split()
 
 

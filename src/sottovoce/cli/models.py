@@ -1,4 +1,4 @@
-"""`sottovoce models`: which there are, what is in a file, fetching one ahead of time."""
+"""`sottovoce models`: listing, inspection, download, conversion and quantisation of models."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ def models() -> None:
 
 
 def folder(text: str) -> Path:
-    """Write a folder as people type it."""
     return Path(text).expanduser()
 
 
@@ -61,7 +60,6 @@ def list_(as_json: bool, model_dir: Path | None) -> None:
 
 
 def listed(name: str, sources: Sources) -> dict[str, object]:
-    """Describe a name, without a network."""
     here, entry = cached(name, sources), sources.in_index(name)
     size = size_of(here) if here else entry.size if entry else None
     return {
@@ -75,7 +73,6 @@ def listed(name: str, sources: Sources) -> dict[str, object]:
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a file, or of all files in a folder."""
     files = [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
     return sum(file.stat().st_size for file in files)
 
@@ -119,7 +116,6 @@ def download(
 
 
 def describe(checkpoint: Checkpoint, path: Path) -> dict[str, object]:
-    """List the facts of a checkpoint that people ask for."""
     dtypes = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in checkpoint.tensors.values()})
     dims = checkpoint.dims
     return {
@@ -140,7 +136,7 @@ def describe(checkpoint: Checkpoint, path: Path) -> dict[str, object]:
 
 
 def runtime_here(checkpoint: Checkpoint) -> str:
-    """Say what reads with a checkpoint on this machine by default, and why."""
+    """Name this machine's default runtime for a checkpoint, and the reason."""
     from sottovoce.backends.registry import AUTO, choose_device, choose_runtime
 
     choice = choose_runtime(AUTO, "auto", choose_device("auto"), checkpoint.dims)
@@ -148,7 +144,6 @@ def runtime_here(checkpoint: Checkpoint) -> str:
 
 
 def shown(value: object) -> str:
-    """Write a value as a person would."""
     if isinstance(value, list):
         return ", ".join("/".join(map(str, v)) if isinstance(v, list) else str(v) for v in value) or "unknown"
     return str(value)
@@ -210,7 +205,6 @@ def quantize(model: str, output: Path, number: str, as_json: bool) -> None:
 
 
 def loss_line(loss: QuantizationLoss) -> str:
-    """Write what quantising cost, in a line."""
     return (
         f"{loss.bytes_before / 1e6:.1f} MB of weights are {loss.bytes_after / 1e6:.1f} MB; "
         f"relative RMS error {loss.relative_rms:.2%}, largest error {loss.largest_error:.2g}, "

@@ -1,6 +1,6 @@
-"""Options that several commands share, and the objects that they describe: models, speakers, translation.
+"""Options that several commands share, and the objects they describe: models, speakers, translation.
 
-Imports nothing heavy: PyTorch is imported when a model is opened, not for the help.
+Imports nothing heavy, so that `--help` is fast.
 """
 
 from __future__ import annotations
@@ -89,7 +89,6 @@ LANGUAGE = (
         metavar="auto|CODE[,CODE…]",
     ),
 )
-"""For commands that read a recording only to do something else with it."""
 TASK = grouped("Task")
 FUSION = (
     Option(
@@ -132,17 +131,14 @@ FUSION = (
 
 
 DEFERRAL = tuple(option for option in options_of(DeferralOptions) if option.flags is not None)
-"""When a second model reads again."""
 
 
 def beam_size(default: int) -> tuple[Option]:
-    """Make the option of that name, by itself: commands differ in its default."""
     (size,) = (option for option in LIBRARY if option.key == "beam_size")
     return (replace(size, cli_default=default),)
 
 
 def open_model(given: Mapping[str, Any]) -> Model:
-    """Load the model that the options of `MODEL` name."""
     import torch
 
     from sottovoce.api import load_model
@@ -161,7 +157,6 @@ def open_model(given: Mapping[str, Any]) -> Model:
 
 
 def second_of(given: Mapping[str, Any]) -> SecondModel | None:
-    """Load the model that reads what the first is not sure of, where one is named."""
     if given["second_model"] is None:
         return None
     model = open_model({**given, "model": given["second_model"]})
@@ -169,7 +164,6 @@ def second_of(given: Mapping[str, Any]) -> SecondModel | None:
 
 
 def check_fusion(given: Mapping[str, Any], temperatures: Sequence[float] = (0.0,)) -> None:
-    """Raises: OptionError for models of a beam search where there is none, and a file that is not there."""
     has_phrases = is_file(given["hotwords"])
     if not has_phrases and means_file(given["hotwords"]):
         raise OptionError(
@@ -185,7 +179,6 @@ def check_fusion(given: Mapping[str, Any], temperatures: Sequence[float] = (0.0,
 
 
 def fusion_of(model: Model, given: Mapping[str, Any]) -> ShallowFusion | None:
-    """Language models beside the beam search, where the options of `FUSION` ask for any."""
     listed = given["hotwords"] if is_file(given["hotwords"]) else None
     documents = given["vocabulary_from"]
     if given["lm"] is None and listed is None and not documents and given["grammar"] is None:
@@ -208,24 +201,22 @@ def fusion_of(model: Model, given: Mapping[str, Any]) -> ShallowFusion | None:
 
 
 def hotword_text(given: Mapping[str, Any]) -> str | None:
-    """Hotwords that are given as text, for the prompt."""
     return None if is_file(given["hotwords"]) else given["hotwords"]
 
 
 def is_file(text: str | None) -> bool:
-    """Tell whether hotwords are given as a file."""
     return text is not None and len(text) < 1000 and Path(text).is_file()
 
 
 def means_file(text: str | None) -> bool:
-    """Tell whether hotwords are written as the name of a file, whatever lies there; AC/DC is none."""
+    """Return whether hotwords look like a file name, existing or not; AC/DC does not."""
     if text is None or "\n" in text:
         return False
     return text.startswith(PATH_BEGINNINGS) or text.lower().endswith(TEXT_ENDINGS)
 
 
 SHORTEST_VOICE_S, LONGEST_VOICE_S = 1.0, 120.0
-"""Of a known voice; a minute says all there is to know of it."""
+"""Of a known voice; more than a minute adds nothing."""
 VOICES = grouped("Speakers", of=[one for one in LIBRARY if one.key == "speaker_voices"])
 ENROLLED_VOICES = Option(
     "A recording of somebody alone, a few seconds, who has this name then. May be repeated.",
@@ -237,7 +228,6 @@ ENROLLED_VOICES = Option(
 
 
 def speakers_of(given: Mapping[str, Any]) -> SpeakerOptions | Diarizer | None:
-    """Read how speakers are told apart."""
     if given["speakers"] is None:
         if given["known_voices"]:
             raise OptionError("--known-voice: needs --speakers")
@@ -259,10 +249,6 @@ def speakers_of(given: Mapping[str, Any]) -> SpeakerOptions | Diarizer | None:
 
 
 def enrolled_voices(pairs: Sequence[str]) -> dict[str, Samples]:
-    """Read the speech of `--known-voice` by name, (n,) at 16 kHz. pairs: "NAME=FILE" each.
-
-    Raises: OptionError; AudioError for a file that cannot be read.
-    """
     voices: dict[str, Samples] = {}
     for pair in pairs:
         name, _, path = (part.strip() for part in pair.partition("="))
@@ -275,10 +261,6 @@ def enrolled_voices(pairs: Sequence[str]) -> dict[str, Samples]:
 
 
 def voice_of(path: str) -> Samples:
-    """Read the speech of somebody, (n,) at 16 kHz.
-
-    Raises: OptionError where it is too short or too long; AudioError.
-    """
     from sottovoce.audio.io import load_audio
     from sottovoce.types import SAMPLE_RATE
 
@@ -292,14 +274,12 @@ def voice_of(path: str) -> Samples:
 
 
 def live_speakers_of(given: Mapping[str, Any]) -> SpeakerOptions | None:
-    """Read how the speakers of a live session are told apart."""
     if given["speakers"] is None:
         return None
     return replace(parsed_speakers(given["speakers"]), voices=given["speaker_voices"])
 
 
 def parsed_speakers(value: str) -> SpeakerOptions:
-    """Parse the value of `--speakers`."""
     from sottovoce.speakers.choose import parse_speakers
 
     options = parse_speakers(value.strip())
@@ -330,15 +310,12 @@ TRANSLATION = (
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """Into which language, and by whom: a server, or the model itself (None)."""
-
     target: str
     translator: ChatTranslator | None
 
     def of(
         self, segments: Iterable[Segment], model: Model, source: Any, options: TranscribeOptions
     ) -> Iterator[Segment]:
-        """Yield the sentences with their translations; the model's own come when all has been read."""
         if self.translator is not None:
             return self.translator.segments(segments)
         from sottovoce.translation.whisper_translate import with_english
@@ -347,7 +324,6 @@ class Translation:
 
 
 def translation_of(given: Mapping[str, Any], files: Iterable[str] = ()) -> Translation | None:
-    """Read what the options of translation ask for; None without a language. files: read, not live."""
     target = given["translate_to"]
     if target is None:
         return None
@@ -375,7 +351,6 @@ def translation_of(given: Mapping[str, Any], files: Iterable[str] = ()) -> Trans
 
 
 def chat_server(given: Mapping[str, Any]) -> tuple[ChatServer, Glossary]:
-    """Make the server of --translation-url, and read terms for it."""
     from sottovoce.translation.chat import ChatServer, Glossary
 
     if given["translation_model"] is None:

@@ -1,4 +1,4 @@
-"""`sottovoce plot`: a picture of what a model hears in a recording."""
+"""`sottovoce plot`: a figure of features, speech, language, attention and words."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`sottovoce stream`: its options; the work is in `live`.
+"""`sottovoce stream`: the options; `live` does the work.
 
-Imports nothing heavy: `--help` answers at once.
+Imports nothing heavy, so that `--help` is fast.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ SOURCES = (
     click.option("--save-audio", type=click.Path(dir_okay=False), help="Write what was heard to a WAV file."),
 )
 LIVE = (*options_of(LiveOptions), *options_of(LiveDecodingOptions), *options_of(VadStreamOptions))
-"""What the session is asked."""
 POLICY = (
     Option("Audio an update.", key="chunk_ms", kind="integer", default=500, least=10),
     *grouped("When words are said", of=LIVE),

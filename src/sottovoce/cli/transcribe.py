@@ -1,6 +1,6 @@
-"""`sottovoce transcribe`: its options, and how they are read; the work is in `transcribe_files`.
+"""`sottovoce transcribe`: the options; `transcribe_files` does the work.
 
-Imports nothing heavy: `--help` answers at once.
+Imports nothing heavy, so that `--help` is fast.
 """
 
 from __future__ import annotations
@@ -140,7 +140,6 @@ SECTIONS = {
     "Translation": TRANSLATION,
     "Output": OUTPUT,
 }
-"""What the help shows under each heading."""
 EXCLUSIVE = {
     "processors": (
         *("prefix", "tinydiarize", "speakers", "channels", "clip_timestamps"),
@@ -150,7 +149,6 @@ EXCLUSIVE = {
     "second_model": ("clip_timestamps",),
     "verbatim": ("clean",),
 }
-"""Options that cannot hold together."""
 
 
 @click.command(cls=SectionedCommand, sections=SECTIONS)
@@ -172,7 +170,6 @@ def transcribe(context: click.Context, /, files: tuple[str, ...], **given: Any) 
 
 
 def transcribe_options(given: Mapping[str, Any]) -> TranscribeOptions:
-    """Make the options of the library from those of the command line."""
     values = read_values(given)
     vad = _vad(values)
     implies_vad = values["batch_size"] > 1 or values["channels"] == "apart" or vad is not None
@@ -192,13 +189,12 @@ def transcribe_options(given: Mapping[str, Any]) -> TranscribeOptions:
 
 
 def _vad(values: Values) -> VadOptions | None:
-    """How to find speech; None where no option says anything about it."""
     given = {one.field: values[one.key] for one in options_of(VadOptions) if values.get(one.key) is not None}
     return replace(WINDOW_VAD, **given) if given else None
 
 
 def _check_style(values: Values) -> None:
-    """Raises: OptionError for a language in which a style was not checked."""
+    """Raises: OptionError for a language in which a style was not validated."""
     language = LanguageChoice.parse(values["language"], language_codes()).fixed
     if language is None or values["task"] == "translate":
         return

@@ -1,10 +1,7 @@
-"""Recordings in, documents out, one line per file that fails; an interrupted recording goes on where it
-was when the same call is made again.
+"""Transcription of files into documents; repeating the call resumes interrupted recordings.
 
-Part files are lines of JSON beside the document: a header with the recording, the model and the options,
-then segments as the library gave them and, behind those of every window, a resume point. A crash may
-leave half a line, which is not read. The file is there from the first resume point until the documents
-are.
+Part files are JSON lines beside the document: a header with recording, model and options, then segments and,
+after every window, a resume point. Half a line, left by a crash, is ignored.
 """
 
 from __future__ import annotations
@@ -53,7 +50,6 @@ from sottovoce.types import Segment
 FORMAT = "sottovoce part 1"
 ENDING = ".part"
 SYNC_S = 5.0
-"""The file is brought to the disk at most so often."""
 READ_WITH = (
     "model",
     "second_model",
@@ -73,7 +69,7 @@ READ_WITH = (
     "grammar_rule",
     "grammar_penalty",
 )
-"""Options beside those of the library that change the text; where they name a file, that is looked at."""
+"""Other options that change the text; if one names a file, the file is compared too."""
 
 
 def file_start_of(
@@ -84,10 +80,6 @@ def file_start_of(
     is_fresh: bool,
     offset_s: float = 0.0,
 ) -> FileStart:
-    """Find out where a recording begins. places: of its documents. header: None where it cannot go on.
-
-    Raises: OptionError where a part file cannot be read.
-    """
     if header is None or str(places[0]) == STANDARD_OUTPUT:
         return FileStart()
     path = Path(f"{places[0]}{ENDING}")
@@ -105,7 +97,6 @@ def file_start_of(
 
 
 def interrupted_note(name: str, writer: PartWriter, *, offset_s: float = 0.0) -> str | None:
-    """Write a line about a recording that was interrupted; None where nothing of it is kept."""
     stored = read_part(writer.path, writer.header)
     if stored is None or stored.point is None:
         return None
@@ -116,7 +107,7 @@ def interrupted_note(name: str, writer: PartWriter, *, offset_s: float = 0.0) ->
 def header_of(
     name: str, model: str, given: Mapping[str, Any], options: TranscribeOptions
 ) -> PartHeader | None:
-    """Make what a part file has to match; None for an input that cannot be read a second time, or go on."""
+    """Create the header that a part file has to match; None for an input that cannot be reread or resumed."""
     is_resumable = options.is_resumable and given["processors"] == 1
     if not is_resumable or not os.path.isfile(name):
         return None
@@ -126,7 +117,6 @@ def header_of(
 
 
 def _with_files(value: object) -> object:
-    """A value of an option; of a file, its size and when it was changed too."""
     values = value if isinstance(value, tuple | list) else [value]
     files = [os.stat(one) for one in map(str, values) if is_file(one)]
     return value, [(one.st_size, one.st_mtime_ns) for one in files]
@@ -137,11 +127,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PartHeader:
-    """What the lines of a part file depend on.
-
-    version: of sottovoce. model: its name. options: all that change the text. size_bytes, changed_ns: of the
-    recording.
-    """
+    """The conditions under which a part file is valid."""
 
     version: str
     model: str
@@ -150,16 +136,15 @@ class PartHeader:
     changed_ns: int
 
     def to_json(self) -> dict[str, Any]:
-        """Write the first line of the file."""
         return {"format": FORMAT, **asdict(self)}
 
 
 @dataclass(frozen=True, slots=True)
 class StoredPart:
-    """What a part file holds.
+    """The content of a part file.
 
-    is_foreign: it is no part file, and is to be left alone. matches: it is of the same recording, model and
-    options; else the rest is empty. n_bytes: up to the end of the last point.
+    is_foreign: it is no part file, and is left alone. matches: recording, model and options are the same.
+    n_bytes: up to the end of the last resume point.
     """
 
     is_foreign: bool = False
@@ -171,9 +156,9 @@ class StoredPart:
 
 @dataclass(frozen=True, slots=True)
 class FileStart:
-    """What a recording begins with.
+    """The start of a recording.
 
-    writer: of its part file; None where none is kept. stored: what it held. note: what to say, None: nothing.
+    writer: of its part file, or None. stored: the file's content. note: message to show, or None.
     """
 
     writer: PartWriter | None = None
@@ -182,10 +167,6 @@ class FileStart:
 
 
 def read_part(path: Path, header: PartHeader) -> StoredPart | None:
-    """Read a part file up to its last whole resume point; None where there is no file.
-
-    Raises: OptionError where it cannot be read.
-    """
     try:
         with path.open("rb") as file:
             first = _row(file.readline())
@@ -221,7 +202,6 @@ def _read_rows(file: BinaryIO) -> StoredPart:
 
 
 def _row(line: bytes) -> Mapping[str, Any] | None:
-    """A line of JSON; None for half a line, and for anything else."""
     if not line.endswith(b"\n"):
         return None
     try:
@@ -233,10 +213,9 @@ def _row(line: bytes) -> Mapping[str, Any] | None:
 
 @dataclass(slots=True)
 class PartWriter:
-    """Writes a part file: nothing before the first resume point, then all up to each point at once.
+    """Writes a part file: nothing before the first resume point, then everything up to each point at once.
 
-    n_bytes: of the file that is there, to go on behind; 0 begins it anew. Where nothing can be written a
-    warning says so, and the recording is transcribed without.
+    n_bytes: size of the existing file to append to; 0 starts it anew. Write failures are a warning only.
     """
 
     path: Path
@@ -249,11 +228,9 @@ class PartWriter:
     _synced_s: float = 0.0
 
     def add(self, segment: Segment) -> None:
-        """Take the next segment; it is written with the point behind it."""
         self._lines.append(_line({"segment": segment_to_json(segment)}))
 
     def note(self, point: ResumePoint | None) -> None:
-        """Take where the transcription can go on, behind all segments that were added."""
         if point is None or point is self._point or self._has_failed:
             return
         self._point = point
@@ -285,21 +262,18 @@ class PartWriter:
         return begun
 
     def close(self) -> None:
-        """Leave the file for the next call."""
         if self._file is not None:
             with suppress(OSError):
                 self._file.close()
             self._file = None
 
     def remove(self) -> None:
-        """Delete the file: it has done its work, or is of no use."""
         self.close()
         with suppress(OSError):
             self.path.unlink(missing_ok=True)
 
 
 def recorded(transcription: FileTranscription, writer: PartWriter) -> Iterator[Segment]:
-    """Yield the segments of a transcription; each is in the part file as soon as it can go on behind it."""
     executor = LocalExecutor(transcription.backend)
 
     def note() -> None:
@@ -315,18 +289,11 @@ def _line(row: Mapping[str, Any]) -> str:
 
 
 LOADED = ("model", "device", "dtype", "backend", "threads", "model_dir", "revision", "local_only")
-"""What `open_model` looks at."""
 ADVICE = "a smaller --batch-size or --beam-size, or a smaller --model"
 
 
 @dataclass(frozen=True, slots=True)
 class TranscribeRun:
-    """What to do with every file of a call.
-
-    interrupts: looked at between segments, and before documents appear. notes: what to say of an input when
-    it begins. given: all options as they were typed.
-    """
-
     model: Model
     options: TranscribeOptions
     fusion: ShallowFusion | None
@@ -343,9 +310,8 @@ class TranscribeRun:
 def transcribe_files(
     files: Sequence[str], given: Mapping[str, Any], options: TranscribeOptions, call: Call
 ) -> int:
-    """Transcribe every file, whatever happens to the others; return the exit code.
+    """Transcribe every file; return the exit code. Usage errors are found before the model is loaded.
 
-    What can be wrong with the call is found out before the model is loaded.
     Raises: SottovoceError.
     """
     check_fusion(given, options.fallback.temperatures)
@@ -392,7 +358,6 @@ def transcribe_files(
 
 @contextmanager
 def resuming(name: str, run: TranscribeRun) -> Iterator[FileStart]:
-    """Yield where a recording begins; its part file goes when the block ends, and stays if interrupted."""
     begun_at = file_start_of(
         name,
         run.documents.places(name),
@@ -424,7 +389,6 @@ def resuming(name: str, run: TranscribeRun) -> Iterator[FileStart]:
 def begin(
     name: str, run: TranscribeRun, resume: ResumePoint | None
 ) -> FileTranscription | MultiprocessTranscription:
-    """Begin the transcription of one recording, or of what follows a resume point."""
     n_processes = run.given["processors"]
     if n_processes > 1:
         load = partial(open_model, {name: run.given[name] for name in LOADED})
@@ -436,7 +400,6 @@ def begin(
 
 
 def transcribe_file(name: str, run: TranscribeRun) -> None:
-    """Transcribe one file into all its documents, which appear together at its end."""
     if name in run.notes:
         run.progress.note(run.notes[name])
     with resuming(name, run) as begun_at, ExitStack() as stack:
@@ -481,13 +444,11 @@ def transcribe_file(name: str, run: TranscribeRun) -> None:
 
 
 MOST_PLACES = 5
-"""Places that are named in a line."""
 
 
 def notes_of(
     transcription: FileTranscription | MultiprocessTranscription, run: TranscribeRun
 ) -> Iterator[str]:
-    """Write what a person should know of a recording beside its text, a line each."""
     second_s = transcription.second_s if isinstance(transcription, FileTranscription) else 0.0
     if second_s > 0.0:
         duration_s = transcription.duration
@@ -506,15 +467,14 @@ def notes_of(
 
 
 MOST_NAMED = 3
-"""So many skipped inputs are named in the line about them; with -v each has a line of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What is left of a call.
+    """The inputs left to do.
 
-    left: the inputs to read; notes: what to say of those that have several tracks. n_refused: inputs that
-    cannot be opened; n_skipped: inputs that are done.
+    left: inputs to read; notes: about those with several tracks. n_refused: unreadable inputs; n_skipped:
+    finished ones.
     """
 
     left: Sequence[str]
@@ -526,11 +486,6 @@ class Inputs:
 def inputs_to_read(
     inputs: Sequence[str], documents: Documents, given: Mapping[str, Any], call: Call
 ) -> Inputs:
-    """Find the inputs that are left: a line on standard error for each that cannot be opened, and one for
-    all whose documents are there.
-
-    Raises: OptionError for a track that is neither a number nor a language.
-    """
     lines = Progress(len(inputs))
     skipped = [name for name in inputs if given["skip_existing"] and documents.are_there(name)]
     if skipped:
@@ -554,23 +509,18 @@ def inputs_to_read(
 
 
 def skipped_line(skipped: Sequence[str], n_inputs: int) -> str:
-    """Write the line about inputs that are left out."""
     named = ", ".join(skipped[:MOST_NAMED])
     more = f" and {len(skipped) - MOST_NAMED} more" if len(skipped) > MOST_NAMED else ""
     return f"{len(skipped)} of {n_inputs} skipped, their documents are there: {named}{more}"
 
 
 def track_line(info: AudioInfo) -> str:
-    """Write the line about a recording with several tracks: which one is read, and which are there."""
     others = ", ".join(str(track) for track in info.tracks if track != info.track)
     return f"{info.name}: audio track {info.track} of {len(info.tracks)}; others: {others} (--audio-track)"
 
 
 def info_of(name: str, audio_track: str | None, input_format: str | None) -> AudioInfo | None:
-    """Read the header of an input; None for what comes through a pipe: opening uses it up.
-
-    Raises: AudioError; OptionError for a track that is neither a number nor a language.
-    """
+    """Read the header of an input; None for a pipe, which opening would use up."""
     is_there = os.path.exists(name)
     if name == STANDARD_INPUT or (is_there and not os.path.isfile(name) and not os.path.isdir(name)):
         return None

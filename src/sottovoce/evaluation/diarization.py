@@ -1,7 +1,7 @@
-"""Diarization error rate: missed speech, false alarms and confused speakers, over the speech of all speakers.
+"""Diarization error rate: missed speech, false alarms and speaker confusion, over all speech.
 
-Speakers are paired with those of the reference so that they agree for the longest time; names do not matter.
-A collar around every edge of a true turn is left out, since nobody knows edges exactly. Times are seconds.
+Speakers are matched to those of the reference for the longest agreement. A collar around every reference edge
+is excluded, because edges are not exact. Times are seconds.
 
 Source: NIST, The Rich Transcription 2009 evaluation plan.
 """
@@ -19,7 +19,7 @@ COLLAR_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class DiarizationErrors:
-    """Seconds of speech (speech of two at once counts twice), and of each kind of error."""
+    """Seconds of speech (overlaps count once per speaker), and of each kind of error."""
 
     speech: float = 0.0
     missed: float = 0.0
@@ -28,7 +28,6 @@ class DiarizationErrors:
 
     @property
     def rate(self) -> float:
-        """All errors over the speech; 0 where there is neither."""
         wrong = self.missed + self.false_alarm + self.confused
         return wrong / self.speech if self.speech else float(wrong > 0)
 
@@ -44,10 +43,10 @@ class DiarizationErrors:
 def diarization_errors(
     truth: Sequence[Turn], found: Sequence[Turn], *, collar_s: float = COLLAR_S, with_overlap: bool = True
 ) -> DiarizationErrors:
-    """Compare the turns of one recording with the true ones.
+    """Compare the turns of one recording with the reference.
 
-    collar_s: left out on either side of every edge of a true turn. with_overlap: False leaves out stretches
-    in which more than one person speaks in truth.
+    collar_s: excluded on both sides of every reference edge. with_overlap: False excludes overlapped speech
+    of the reference.
     """
     pieces = list(_pieces(truth, found, collar_s))
     if not with_overlap:
@@ -73,9 +72,6 @@ def diarization_errors(
 def _pieces(
     truth: Sequence[Turn], found: Sequence[Turn], collar_s: float
 ) -> Iterable[tuple[float, frozenset[str], frozenset[str]]]:
-    """Cut the recording at all edges: seconds, true speakers and found speakers of each piece outside the
-    collars.
-    """
     edges = sorted(edge for turn in truth for edge in (turn.start, turn.end))
     left_out = [(edge - collar_s, edge + collar_s) for edge in edges] if collar_s else []
     cuts = {edge for turn in (*truth, *found) for edge in (turn.start, turn.end)}
@@ -92,9 +88,9 @@ def _speaking(turns: Sequence[Turn], at: float) -> frozenset[str]:
 
 
 def best_pairs(weights: Mapping[tuple[str, str], float]) -> dict[str, str]:
-    """Pair first with second names, each name once, so that the sum of weights is greatest.
+    """Match first with second names, one to one, for the greatest sum of weights.
 
-    Exact; the time grows with two to the power of the smaller number of names.
+    Exact; the time is exponential in the smaller number of names.
     """
     first, second = ({pair[side] for pair in weights} for side in (0, 1))
     if len(second) > len(first):

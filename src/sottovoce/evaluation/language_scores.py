@@ -1,4 +1,4 @@
-"""How well languages are found: accuracy over labelled windows; switches, their delays, false ones and flaps.
+"""Scores of language detection: accuracy over labelled windows; switches, their delays, false ones and flaps.
 
 Times are seconds of the recording.
 """
@@ -15,8 +15,6 @@ from statistics import median
 
 @dataclass(slots=True)
 class LanguageScores:
-    """Counts of (true, predicted) language pairs."""
-
     pairs: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def add(self, true: str, predicted: str) -> None:
@@ -31,13 +29,11 @@ class LanguageScores:
 
     @property
     def accuracy(self) -> float:
-        """Share of windows whose language was predicted right; nan without windows."""
         right = sum(count for (true, predicted), count in self.pairs.items() if true == predicted)
         return right / self.n if self.n else math.nan
 
     @property
     def by_language(self) -> dict[str, float]:
-        """Accuracy of each true language, codes in order."""
         totals: Counter[str] = Counter()
         for (true, _), count in self.pairs.items():
             totals[true] += count
@@ -46,7 +42,7 @@ class LanguageScores:
     def interval(self, z: float = 1.96) -> tuple[float, float]:
         """Compute Wilson's score interval of the accuracy, 95 % by default; (0, 1) without windows.
 
-        Source: Wilson (1927). Windows of one clip are not independent: read it as a lower bound on doubt.
+        Source: Wilson (1927). Windows of one clip are dependent, so the true interval is wider.
         """
         if not self.n:
             return (0.0, 1.0)
@@ -58,8 +54,6 @@ class LanguageScores:
 
 @dataclass(frozen=True, slots=True)
 class FoundSwitch:
-    """A switch that a system reported: where it put the change, when it was sure, and the languages."""
-
     at_s: float
     confirmed_s: float
     source: str
@@ -70,8 +64,8 @@ class FoundSwitch:
 class TrueSwitch:
     """A change of language in the reference.
 
-    It happens somewhere between the end of the old speech and the start of the new: the whole pause is
-    right, and the detection delay runs from the start of the new speech.
+    The whole pause between the languages is a correct change point; the detection delay counts from the start
+    of the new speech.
     """
 
     from_s: float
@@ -80,14 +74,11 @@ class TrueSwitch:
     target: str
 
     def distance(self, at_s: float) -> float:
-        """Return the seconds from at_s to the pause; 0 inside it."""
         return max(self.from_s - at_s, at_s - self.to_s, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchScores:
-    """Counts over recordings, and what follows from them. Delays are of the matched switches."""
-
     n_true: int
     n_found: int
     n_matched: int
@@ -131,7 +122,6 @@ NO_SCORES = SwitchScores(0, 0, 0, 0, 0.0, ())
 
 
 def true_switches(spans: Sequence[tuple[float, float, str]]) -> list[TrueSwitch]:
-    """List the changes between neighbouring spans (start, end, language) of a recording, in order of time."""
     ordered = sorted(spans)
     pairs = pairwise(ordered)
     return [TrueSwitch(min(a[1], b[0]), max(a[1], b[0]), a[2], b[2]) for a, b in pairs if a[2] != b[2]]
@@ -142,7 +132,7 @@ def match(
 ) -> list[tuple[FoundSwitch, TrueSwitch]]:
     """Find the largest set of one-to-one pairs with equal target language within the tolerance.
 
-    On a line the pairs never need to cross, so a table over prefixes finds it.
+    Optimal pairs on a line need not cross, so dynamic programming over prefixes finds them.
     """
     best: list[list[list[tuple[FoundSwitch, TrueSwitch]]]] = [[[] for _ in range(len(true) + 1)]]
     for i, candidate in enumerate(found):
@@ -158,7 +148,7 @@ def match(
 
 
 def count_flaps(found: Sequence[FoundSwitch], within_s: float = 2.0) -> int:
-    """Count switches that are taken back: A to B and, within `within_s` of confirmation, to A again."""
+    """Count switches A to B that revert to A within `within_s` of confirmation."""
     pairs = pairwise(found)
     return sum(b.target == a.source and b.confirmed_s - a.confirmed_s <= within_s for a, b in pairs)
 
@@ -170,10 +160,10 @@ def score_switches(
     duration_s: float,
     tolerance_s: float = 1.0,
 ) -> SwitchScores:
-    """Score one recording; add the scores of several.
+    """Score one recording; scores of several can be added.
 
-    found: in order of time. spans: (start, end, language) of the reference. The delay of a matched
-    switch is its confirmation minus the start of the new language's speech.
+    found: in order of time. spans: (start, end, language) of the reference. The delay of a matched switch is
+    its confirmation minus the start of the new language's speech.
     """
     true = true_switches(spans)
     pairs = match(found, true, tolerance_s)

@@ -1,8 +1,7 @@
 """Latency of live transcripts: runs of a session, LAAL, StreamLAAL, word latency, SimulEval's log lines.
 
-Delays are seconds of audio received when a word was emitted (computation-unaware) or seconds on the clock
-since the audio began (computation-aware); the caller gives one or the other. Words are compared as they
-are: normalise them first.
+Delays are seconds of audio received when a word was emitted (computation-unaware), or clock seconds since the
+audio began (computation-aware), as the caller chooses. Normalise words first.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from sottovoce.types import SAMPLE_RATE, Event, LanguageChanged, Partial, Sample
 def laal(delays_s: Sequence[float], source_s: float, n_reference: int) -> float:
     """Compute the length-adaptive average lagging of one utterance, in seconds; nan without words.
 
-    delays_s: of each emitted word, in order. source_s: length of the audio. n_reference: words of the
-    reference. Words up to the first that came when all audio was in are counted; nan without words.
-    Source: Papi et al., Over-Generation Cannot Be Rewarded (2022), equation 4; as in SimulEval, an
-    utterance whose first word comes only after its end has that word's delay.
+    delays_s: of each emitted word. source_s: length of the audio. Words after the first one emitted at the
+    end of the audio are not counted.
+    Source: Papi et al., Over-Generation Cannot Be Rewarded (2022), equation 4; as in SimulEval, an utterance
+        with its first word after the end has that word's delay.
     """
     if not delays_s or source_s <= 0.0:
         return math.nan
@@ -43,19 +42,17 @@ def laal(delays_s: Sequence[float], source_s: float, n_reference: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceSegment:
-    """A stretch of the reference: its words (normalised) and where it lies in the recording."""
-
     words: tuple[str, ...]
     start_s: float
     end_s: float
 
 
 def resegment(hypothesis: Sequence[str], segments: Sequence[ReferenceSegment]) -> list[range]:
-    """Cut a running hypothesis into as many pieces as the reference has segments.
+    """Cut a hypothesis into as many pieces as the reference has segments.
 
-    A word goes to the segment of the reference word it is aligned with; a word aligned with none goes with
-    the word before it. Returns index ranges of `hypothesis` that join without gap or overlap.
-    Source: the least-edit segmentation of Matusov et al. (2005), on which StreamLAAL is defined.
+    A word goes to the segment of its aligned reference word, or with the word before it. Returns adjoining
+    index ranges of `hypothesis`.
+    Source: the minimum-edit segmentation of Matusov et al. (2005), on which StreamLAAL is defined.
     """
     reference = [word for segment in segments for word in segment.words]
     owner = [i for i, segment in enumerate(segments) for _ in segment.words]
@@ -75,8 +72,7 @@ def resegment(hypothesis: Sequence[str], segments: Sequence[ReferenceSegment]) -
 def stream_laal(
     words: Sequence[str], delays_s: Sequence[float], segments: Sequence[ReferenceSegment]
 ) -> float:
-    """Compute the mean LAAL of a long recording, whose words are first cut into the segments of the
-    reference.
+    """Compute the mean LAAL of a long recording, cut into the segments of the reference.
 
     Each segment has its own clock. nan when no segment got a word.
     Raises: InputError unless there is one delay a word.
@@ -99,7 +95,7 @@ def word_latencies(
     reference: Sequence[str],
     reference_ends_s: Sequence[float],
 ) -> list[float]:
-    """Return emission minus true end, in seconds, of each word that was recognised right.
+    """Return emission minus true end, in seconds, of each correct word.
 
     Raises: InputError unless there is one delay a word and one end a reference word.
     """
@@ -117,10 +113,9 @@ def word_latencies(
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One recording in the form that SimulEval, OmniSTEval and others read.
+    """One recording in the log format of SimulEval and OmniSTEval.
 
-    delays_s: audio received at each word's emission. elapsed_s: clock at the same moments, from the
-    beginning of the audio. source_s: length of the recording.
+    delays_s: audio received at each word's emission. elapsed_s: clock time then.
     """
 
     index: int
@@ -132,7 +127,6 @@ class LogLine:
     reference: str = ""
 
     def to_json(self) -> str:
-        """Return one JSON line: times in milliseconds, `prediction` as words joined by single spaces."""
         document = {
             "index": self.index,
             "prediction": " ".join(self.words),
@@ -147,26 +141,18 @@ class LogLine:
 
 
 class LiveSession(Protocol):
-    """A session as `run_live` needs it."""
+    def push(self, pcm: Samples) -> Sequence[Event]: ...
 
-    def push(self, pcm: Samples) -> Sequence[Event]:
-        """Take samples (n,) float32, mono, 16 kHz; return the events that they bring."""
-        ...
-
-    def close(self) -> Sequence[Event]:
-        """End the audio; return the last events."""
-        ...
+    def close(self) -> Sequence[Event]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class LiveRun:
-    """What a session made of one recording.
+    """The result of a session over one recording.
 
-    delays_s: audio received when each word came. elapsed_s: the clock then, had the audio come in real
-    time and the session been given each piece as soon as it was there and the one before was done.
-    languages: first language, and the switches after it. compute_s: clock time inside the session. cpu_s:
-    processor time of this process in it, which a busy machine does not change much. late_updates: share of
-    the updates that were not done when the audio of the next one was there.
+    delays_s: audio received when each word came. elapsed_s: the clock then, for audio in real time.
+    languages: first language, and the switches. compute_s, cpu_s: clock and processor time inside the
+    session. late_updates: share of updates that were unfinished when the next audio arrived.
     """
 
     words: tuple[Word, ...]
@@ -193,8 +179,8 @@ def run_live(
     """Push a recording, samples (n,) float32 at 16 kHz, into a new session in pieces of chunk_s, and close
     it.
 
-    The clock is simulated: a piece is given when its last sample is there or the piece before is done,
-    whichever is later; only time inside the session is measured.
+    The clock is simulated: a piece is pushed once its last sample is there and the previous piece is done;
+    only time inside the session is measured.
     """
     step = max(1, round(chunk_s * SAMPLE_RATE))
     words: list[tuple[Word, float, float]] = []

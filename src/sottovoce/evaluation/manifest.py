@@ -1,8 +1,8 @@
-"""Read manifests: lists of recordings with their texts and languages, as JSON lines.
+"""Manifests: lists of recordings with their texts and languages, as JSON lines.
 
-Every line has `file` (relative to the list), and may have `id`, `duration`, `language` (a code or name, or
-a list of {start, end, language}), `text`, `segments` (a list of {start, end, language, text}). Languages are
-kept as Whisper's codes, where Whisper has them. Other fields are ignored.
+Every line has `file` (relative to the list), and optionally `id`, `duration`, `language` (a code or name, or
+a list of {start, end, language}), `text`, `segments` (a list of {start, end, language, text}). Languages
+become Whisper's codes if it has them. Other fields are ignored.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from sottovoce.text.languages import language_code
 
 @dataclass(frozen=True, slots=True)
 class LabelledSpan:
-    """A stretch of a recording in one language; text is empty where it is not known."""
-
     start_s: float
     end_s: float
     language: str
@@ -28,8 +26,6 @@ class LabelledSpan:
 
 @dataclass(frozen=True, slots=True)
 class ManifestEntry:
-    """One recording. language: its only one, or None. spans: in order, empty where there are none."""
-
     id: str
     path: Path
     language: str | None
@@ -38,7 +34,6 @@ class ManifestEntry:
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """Each language once, in order of its first span."""
         if self.language is not None:
             return (self.language,)
         return tuple(dict.fromkeys(span.language for span in self.spans))
@@ -47,7 +42,7 @@ class ManifestEntry:
 def read_manifest(path: str | Path) -> list[ManifestEntry]:
     """Read a manifest.
 
-    Raises: ManifestError that names the line, for anything but JSON objects of this form.
+    Raises: ManifestError naming the line, for anything but JSON objects of this form.
     """
     entries = [
         _entry(line, Path(path).parent, f"{path}, line {number}")

@@ -1,7 +1,7 @@
-"""Measure the time of a model's parts, and the memory of this process.
+"""Time of a model's parts, and memory of this process.
 
-The parts run on a full window of noise, and the decoder is given tokens instead of choosing them: what is
-computed is the same as for speech, and the same for every model of a size.
+The parts run on a window of noise, and the decoder gets fixed tokens, so the computation is that of speech
+and equal for all models of a size.
 """
 
 from __future__ import annotations
@@ -23,37 +23,32 @@ from sottovoce.types import SAMPLE_RATE, EncoderOutput
 
 PROMPT_TOKENS = 100
 STEPS = 40
-"""Tokens read one after the other, behind a prompt; a window of speech has about so many."""
+"""Decoded tokens after a prompt; about as many as in a window of speech."""
 PROCESS = Path("/proc/self")
 FORGET_PEAK = "5"
-"""What Linux takes in `clear_refs` for the peak of resident memory (proc(5))."""
+"""Value for Linux's `clear_refs` that resets the peak of resident memory (proc(5))."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds of a repeated action: their median, the lowest and the highest."""
-
     median_s: float
     lowest_s: float
     highest_s: float
 
     @classmethod
     def of(cls, seconds: list[float]) -> Timing:
-        """Summarise measured seconds, at least one."""
         return cls(statistics.median(seconds), min(seconds), max(seconds))
 
     def each(self, n: int) -> Timing:
-        """Return the time of one item, for an action that works on n: all figures divided by n."""
         return Timing(self.median_s / n, self.lowest_s / n, self.highest_s / n)
 
 
 def timed(
     action: Callable[[], object], repeats: int, *, warm_ups: int = 1, device: torch.device | None = None
 ) -> Timing:
-    """Time an action: run it `warm_ups` times unmeasured, then `repeats` times.
+    """Time an action: `warm_ups` unmeasured runs, then `repeats` measured ones.
 
-    device: synchronised before and after each run where it works asynchronously (CUDA).
-
+    device: synchronised around each run if asynchronous (CUDA).
     Raises: OptionError for less than one repeat.
     """
     if repeats < 1:
@@ -71,10 +66,9 @@ def timed(
 
 
 def model_parts(backend: Backend, n_rows: int, repeats: int) -> Iterator[tuple[str, Timing]]:
-    """Time spectrogram, encoder and decoder on a full window; yields names with their timings as they are
-    measured.
+    """Time spectrogram, encoder and decoder on a full window; yields names with timings.
 
-    n_rows: decoder rows of one step, as the beams of a search have; one row is measured too.
+    n_rows: decoder rows of one step, as in beam search; one row is measured too.
 
     Raises: OptionError for less than one row or repeat.
     """
@@ -92,8 +86,6 @@ def model_parts(backend: Backend, n_rows: int, repeats: int) -> Iterator[tuple[s
 
 
 class _NoiseWindow:
-    """A window of noise, and each part of the model run on it."""
-
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         n_frames = 2 * backend.dims.n_audio_ctx
@@ -135,7 +127,7 @@ def _wait_for(device: torch.device | None) -> None:
 
 
 def forget_peak(process: Path = PROCESS) -> None:
-    """Let the peak memory of this process begin again with what it holds now; does nothing outside Linux."""
+    """Reset the peak memory of this process to its current use; no effect outside Linux."""
     try:
         (process / "clear_refs").write_text(FORGET_PEAK)
     except OSError:

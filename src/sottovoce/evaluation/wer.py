@@ -1,11 +1,8 @@
-"""Word, character and mixed error rates over many utterances, per language, with confidence intervals.
+"""Word, character and mixed error rates over utterances, per language, with confidence intervals.
 
-Three units. Words: what spaces separate. Characters: spaces count, except beside scripts that are
-written without them. Mixed: a character of such a script or a word of any other, which is the rate to
-read for Chinese, Japanese and Thai, and for speech that switches between languages.
-
-Rates are of whole sets: all errors over all reference units, not means of utterances. They can be
-over 1. Counts come from jiwer. Not known here: audio, models, times.
+Characters include spaces, except beside scripts without them. Mixed units are a character of such a script or
+a word of any other: the rate to read for Chinese, Japanese and Thai, and for code-switched speech. Rates
+divide all errors of a set by all reference units, and may exceed 1.
 """
 
 from __future__ import annotations
@@ -35,7 +32,7 @@ _NEEDLESS_SPACE = re.compile(rf"(?<=[{UNSPACED_LETTERS}])\s+|\s+(?=[{UNSPACED_LE
 
 @dataclass(frozen=True, slots=True)
 class ScoredUtterance:
-    """A reference, its hypothesis, and the language spoken (several where it switches; None: not known)."""
+    """A reference, its hypothesis, and the spoken language (several for code-switching; None: unknown)."""
 
     reference: str
     hypothesis: str
@@ -43,7 +40,7 @@ class ScoredUtterance:
 
     @property
     def label(self) -> str:
-        """Name of its group in a report: "de", "en+zh", or "unknown"."""
+        """Group in a report: "de", "en+zh", or "unknown"."""
         if self.language is None:
             return "unknown"
         return self.language if isinstance(self.language, str) else "+".join(self.language)
@@ -54,8 +51,7 @@ class ScoreOptions:
     """How utterances are scored.
 
     normalization: see `normalizer_for`. n_resamples: of the bootstrap, 0 for no intervals. confidence:
-    probability mass of the intervals. seed: of the bootstrap; the same seed, the same result.
-
+    probability mass of the intervals.
     Raises: OptionError for values out of range.
     """
 
@@ -73,8 +69,6 @@ class ScoreOptions:
 
 @dataclass(frozen=True, slots=True)
 class ErrorCounts:
-    """Units of an alignment: hits, substitutions, deletions, insertions."""
-
     hits: int = 0
     substitutions: int = 0
     deletions: int = 0
@@ -98,14 +92,11 @@ class ErrorCounts:
 
     @property
     def rate(self) -> float | None:
-        """Errors over reference units; None where the reference is empty."""
         return self.n_errors / self.n_reference if self.n_reference else None
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorRate:
-    """A rate over a set of utterances, and the interval it lies in (None where none was computed)."""
-
     counts: ErrorCounts
     low: float | None = None
     high: float | None = None
@@ -126,8 +117,6 @@ class ErrorRate:
 
 @dataclass(frozen=True, slots=True)
 class ErrorRates:
-    """Word, character and mixed error rate of one set of utterances."""
-
     n_utterances: int
     wer: ErrorRate
     cer: ErrorRate
@@ -140,8 +129,6 @@ class ErrorRates:
 
 @dataclass(frozen=True, slots=True)
 class ScoreReport:
-    """Rates of all utterances and of each language, with the options they were computed under."""
-
     overall: ErrorRates
     by_language: Mapping[str, ErrorRates] = field(default_factory=lambda: MappingProxyType({}))
     options: ScoreOptions = field(default_factory=ScoreOptions)
@@ -155,7 +142,7 @@ class ScoreReport:
 
 
 def score(utterances: Sequence[ScoredUtterance], options: ScoreOptions | None = None) -> ScoreReport:
-    """Score utterances, all together and language by language.
+    """Score utterances, together and by language.
 
     Raises: MissingExtraError without the extra `eval`; OptionError for an unknown language.
     """
@@ -170,15 +157,13 @@ def score(utterances: Sequence[ScoredUtterance], options: ScoreOptions | None = 
 
 @dataclass(frozen=True, slots=True)
 class UtteranceErrors:
-    """Errors of one utterance in each unit."""
-
     word: ErrorCounts
     character: ErrorCounts
     mixed: ErrorCounts
 
 
 def count_errors(utterance: ScoredUtterance, normalization: Normalization = "whisper") -> UtteranceErrors:
-    """Count the errors of one utterance after normalising both texts by its language; Unicode forms are none.
+    """Count the errors of one utterance after normalising both texts by its language.
 
     Raises: MissingExtraError without the extra `eval`.
     """
@@ -193,7 +178,6 @@ def count_errors(utterance: ScoredUtterance, normalization: Normalization = "whi
 
 
 def split_units(text: str, unit: Unit) -> list[str]:
-    """Split a text into units; the module's head says what each is."""
     if unit == "word":
         return text.split()
     if unit == "mixed":
@@ -202,10 +186,9 @@ def split_units(text: str, unit: Unit) -> list[str]:
 
 
 def by_span(spans: Sequence[LabelledSpan], text: str) -> list[ScoredUtterance]:
-    """Split a transcript by the spans of a recording: one utterance for each, for errors by spoken language.
+    """Split a transcript by the spans of a recording into one utterance each, for errors by spoken language.
 
-    Units (words; characters of Chinese) go to the span of the reference unit that they are aligned with.
-    Empty where the text of a span is not known.
+    Units go to the span of their aligned reference unit. Empty if the text of a span is unknown.
     """
     if not all(span.text for span in spans):
         return []
@@ -223,7 +206,7 @@ def by_span(spans: Sequence[LabelledSpan], text: str) -> list[ScoredUtterance]:
 
 
 def count_edits(reference: Sequence[str], hypothesis: Sequence[str]) -> ErrorCounts:
-    """Count the errors of the cheapest alignment of two lists of units (Levenshtein, all errors cost 1).
+    """Count the errors of the minimum-edit (Levenshtein) alignment of two lists of units.
 
     Raises: MissingExtraError without the extra `eval`.
     """
@@ -242,10 +225,8 @@ def count_edits(reference: Sequence[str], hypothesis: Sequence[str]) -> ErrorCou
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How much lower the error rate of one system is than another's on the same utterances.
-
-    difference: rate of the second minus rate of the first, negative where the second is better; low and
-    high bound it. probability: share of resampled sets on which the second is better.
+    """Difference of two error rates, second minus first, with its interval, and the probability that the
+    second system is better (share of resampled sets).
     """
 
     difference: float
@@ -260,7 +241,7 @@ def compare(
     unit: Unit = "mixed",
     options: ScoreOptions | None = None,
 ) -> Comparison:
-    """Compare two systems on the same references, utterance by utterance, in the same order.
+    """Compare two systems on the same references, in the same order.
 
     Raises: OptionError when the references differ or are all empty, or when n_resamples is 0.
     Source: Bisani and Ney 2004 (as for the intervals), "probability of improvement".
@@ -308,8 +289,8 @@ def _rate(counts: Sequence[ErrorCounts], options: ScoreOptions) -> ErrorRate:
 def _resampled_rates(counts: Sequence[ErrorCounts], options: ScoreOptions) -> npt.NDArray[np.float64]:
     """Compute the rates (n_resamples,) of sets drawn with replacement from the utterances.
 
-    Source: Bisani and Ney, Bootstrap estimates for confidence intervals in ASR performance
-    evaluation, ICASSP 2004. Sets that drew empty references only are left out.
+    Source: Bisani and Ney, Bootstrap estimates for confidence intervals in ASR performance evaluation, ICASSP
+        2004. Draws with only empty references are excluded.
     """
     rng = np.random.default_rng(options.seed)
     table = np.array([(c.n_errors, c.n_reference) for c in counts], dtype=np.float64)

@@ -1,8 +1,8 @@
-"""Write transcripts and events in any format, and read transcripts again.
+"""Writers of transcripts and events in all formats, and readers of transcripts.
 
     from sottovoce.formats import FORMATS, WriterOptions, write_document, writer_for
 
-No model is needed here, and PyTorch is not imported.
+No model and no PyTorch is needed.
 """
 
 from __future__ import annotations

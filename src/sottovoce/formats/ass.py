@@ -1,6 +1,4 @@
-"""Advanced SubStation Alpha subtitles, with word times as karaoke, and a karaoke video made of them by
-ffmpeg.
-"""
+"""Advanced SubStation Alpha subtitles with word times as karaoke, and karaoke videos by ffmpeg."""
 
 from __future__ import annotations
 
@@ -19,9 +17,9 @@ from sottovoce.options.writer import WriterOptions
 from sottovoce.types import Segment, Transcript
 
 STYLE = "Default,Arial,60,&H0000D7FF,&H00FFFFFF,&H00101010,&H80000000,0,0,0,0,100,100,0,0,1,3,1,2,80,80,60,-1"
-"""White, gold (&HAABBGGRR) once spoken, at the bottom; encoding -1 finds the direction of the text."""
+"""White, gold (&HAABBGGRR) once spoken, at the bottom; encoding -1 detects the direction of the text."""
 CENTRED = STYLE.replace(",60,&H0000D7FF", ",84,&H0000D7FF").replace(",2,80,80,60,", ",5,80,80,60,")
-"""Larger, and in the middle: for a picture with nothing else in it."""
+"""Larger and centred, for a video without another picture."""
 HEAD = """\
 [Script Info]
 ScriptType: v4.00+
@@ -46,10 +44,8 @@ JOINER = "\u2060"
 class AssWriter:
     """Writes ASS events; times are hundredths of a second.
 
-    Subtitles without word times are plain. A speaker is the name of an event, and stands before its text.
-    Braces begin commands, and no player knows the same way to write them: they become full-width ones; a
-    backslash gets an invisible joiner behind it.
-
+    Braces, which begin commands and have no portable escape, become full-width ones; a backslash gets an
+    invisible joiner behind it.
     Source: the format as Aegisub writes it and libass reads it.
     """
 
@@ -75,7 +71,6 @@ class AssWriter:
 
 
 def head(style: str) -> str:
-    """Build what stands before the events; plain text is not in gold."""
     plain = style.replace("Default", "Plain").replace("&H0000D7FF", "&H00FFFFFF")
     return HEAD.format(style=style, plain=plain)
 
@@ -83,7 +78,7 @@ def head(style: str) -> str:
 def line(cue: Cue, is_timed: bool) -> str:
     text = (karaoke(cue) if is_timed else cue.text).replace("\n", "\\N")
     style = "Default" if is_timed else "Plain"
-    # A comma would end the field of the name.
+    # A comma would end the name field.
     name = escape(one_line(cue.speaker)).replace(",", "") if cue.speaker else ""
     text = f"{name}: {text}" if name else text
     start, end = clock(cue.start), clock(max(cue.start, cue.end))
@@ -91,7 +86,7 @@ def line(cue: Cue, is_timed: bool) -> str:
 
 
 def karaoke(cue: Cue) -> str:
-    """Write each word behind its duration; rounding errors do not add up, since ends are rounded."""
+    """Write each word after its duration; ends are rounded, so that rounding errors do not add up."""
     parts: list[str] = []
     at = hundredths(cue.start)
     for word in cue.words:
@@ -103,7 +98,6 @@ def karaoke(cue: Cue) -> str:
 
 
 def karaoke_word(word: CueWord, duration: int) -> str:
-    """Put the command of a word before it, after the space or line break that precedes it."""
     bare = word.text.lstrip()
     return f"{word.text[: len(word.text) - len(bare)]}{{\\k{max(0, duration)}}}{bare}"
 
@@ -117,7 +111,6 @@ def hundredths(seconds: float) -> int:
 
 
 def clock(seconds: float) -> str:
-    """Format seconds as h:mm:ss.cc."""
     minutes, rest = divmod(hundredths(seconds), 6000)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest // 100:02d}.{rest % 100:02d}"
@@ -132,7 +125,7 @@ FRAMES_A_SECOND = 25
 def check_video(path: Path, size: str, background: str, recording: Path | None = None) -> None:
     """Check that a video can be made.
 
-    Raises: OptionError for a bad path, size or background, and where there is no ffmpeg.
+    Raises: OptionError for a bad path, size or background, and without ffmpeg.
     """
     if path.suffix.lower() not in ENDINGS:
         raise OptionError(f"video '{path}': expected a name that ends in {', '.join(ENDINGS)}")
@@ -162,16 +155,16 @@ def write_karaoke(
     size: str = "1280x720",
     background: str = "#101418",
 ) -> None:
-    """Write the video; it appears whole or not at all.
+    """Write the video atomically.
 
     transcript: with word times. recording: the file with the sound.
-    Raises: OptionError, with ffmpeg's message where it fails.
+    Raises: OptionError with ffmpeg's message if it fails.
     """
     check_video(path, size, background, recording)
     if not any(segment.words for segment in transcript.segments):
         raise OptionError(f"video '{path}': expected words with times, got none")
     with tempfile.TemporaryDirectory() as folder:
-        words = Path(folder) / "words.ass"  # found from within the folder: its name needs no escapes
+        words = Path(folder) / "words.ass"  # run in the folder, so its name needs no escapes
         words.write_text(write_transcript(AssWriter(LAYOUT, style=CENTRED), transcript), encoding="utf-8")
         try:
             with whole_file(path) as unfinished:
@@ -188,7 +181,7 @@ def _command(recording: Path, target: Path, size: str, background: str, seconds:
         *("ffmpeg", "-hide_banner", "-loglevel", "error", "-nostdin", "-y"),
         *("-f", "lavfi", "-i", colour, "-i", f"file:{recording.absolute()}"),
         *("-map", "0:v", "-map", "1:a:0", "-vf", "ass=words.ass", "-pix_fmt", "yuv420p"),
-        *("-af", "aresample=async=1:first_pts=0"),  # sound at its time stamps, as the words are
+        *("-af", "aresample=async=1:first_pts=0"),  # keep time stamps, to which word times refer
         *("-t", f"{max(seconds, 0.1):.3f}", str(target)),
         # Read the picture too: libav ignores discarded streams in the start time of MPEG-TS.
         *("-map", "0:v", "-map", "1:v?", "-c", "copy", "-t", f"{max(seconds, 0.1):.3f}", "-f", "null", "-"),
@@ -196,10 +189,6 @@ def _command(recording: Path, target: Path, size: str, background: str, seconds:
 
 
 def _run(command: list[str], folder: str) -> None:
-    """Run ffmpeg.
-
-    Raises: OptionError with the last line of its error output.
-    """
     done = subprocess.run(command, cwd=folder, capture_output=True, check=False)
     if done.returncode:
         lines = done.stderr.decode(errors="replace").strip().splitlines()

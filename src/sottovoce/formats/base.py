@@ -1,8 +1,7 @@
 """The interface of writers: begin a document, add segments one by one, end it.
 
-Segments come from a generator and a recording may be hours long, so a writer turns each segment into
-text at once and keeps only what its format forces it to. Binary formats give bytes instead. Another
-format is a class of this shape, and one line in `writers.py`.
+A writer converts each segment at once and keeps only what its format requires, because a recording may be
+hours long. A new format is a class of this interface, and one line in `writers.py`.
 """
 
 from __future__ import annotations
@@ -15,19 +14,16 @@ from sottovoce.errors import OptionError
 from sottovoce.types import Segment, Span, Transcript, Turn
 
 Piece: TypeAlias = "str | bytes"
-"""A part of a document: text, or bytes of a binary format."""
 
 
 @dataclass(frozen=True, slots=True)
 class TranscriptInfo:
     """A recording without its segments; duration in seconds.
 
-    At the beginning language and duration may still be unknown (None); at the end they are known.
-    source: the recording's name. audio: its address for a page that plays it, relative to the
-    page or a `data:` address. spectrogram: the address of its picture, for a page. translation: code of
-    the language that segments are translated into, None where they are not. turns, unread,
-    language_probability, language_probabilities: as in a `Transcript`, known at the end. token_text: the text
-    of a token id, None where it is unknown.
+    Language and duration may be None at the beginning. audio, spectrogram: addresses for a page, relative or
+    `data:`. translation: language code of translations, or None. turns, unread, language_probability,
+    language_probabilities: as in a `Transcript`, known at the end. token_text: the text of a token id, None
+    if unknown.
     """
 
     model: str
@@ -45,33 +41,19 @@ class TranscriptInfo:
 
 
 class Writer(Protocol):
-    """One document in one format. The pieces, joined, are the document; text is written as UTF-8."""
-
     @property
-    def extension(self) -> str:
-        """Of the file, without the dot."""
-        ...
+    def extension(self) -> str: ...
 
-    def begin(self, info: TranscriptInfo) -> Piece:
-        """Begin a document: return its head; forgets an earlier one."""
-        ...
+    def begin(self, info: TranscriptInfo) -> Piece: ...
 
-    def segment(self, segment: Segment) -> Piece:
-        """Add a segment: return what it adds, which may be empty while the writer waits for more.
+    def segment(self, segment: Segment) -> Piece: ...
 
-        Raises: OptionError when the options need word times and the segment has none.
-        """
-        ...
-
-    def end(self, info: TranscriptInfo) -> Piece:
-        """End the document: return what is still held, and the foot."""
-        ...
+    def end(self, info: TranscriptInfo) -> Piece: ...
 
 
 def info_of(transcript: Transcript, source: str | None = None) -> TranscriptInfo:
-    """Describe the recording of a transcript; source: the recording's name.
-
-    The language of translations is not stored in a transcript, so that it is "und", as in BCP 47.
+    """Describe the recording of a transcript. The language of translations is not stored, so it is "und"
+    (BCP 47).
     """
     is_translated = any(segment.translation is not None for segment in transcript.segments)
     return TranscriptInfo(
@@ -89,9 +71,9 @@ def info_of(transcript: Transcript, source: str | None = None) -> TranscriptInfo
 
 
 def write_transcript(writer: Writer, transcript: Transcript, *, source: str | None = None) -> str:
-    """Write the whole document of a transcript, in a text format. source: the recording's name.
+    """Write the document of a transcript in a text format. source: the recording's name.
 
-    Raises: OptionError for another format, and where the writer does.
+    Raises: OptionError for a binary format, and as the writer.
     """
     pieces = list(pieces_of(writer, transcript, info_of(transcript, source)))
     texts = [piece for piece in pieces if isinstance(piece, str)]
@@ -101,20 +83,14 @@ def write_transcript(writer: Writer, transcript: Transcript, *, source: str | No
 
 
 def write_document(writer: Writer, transcript: Transcript, *, source: str | None = None) -> bytes:
-    """Write the whole document of a transcript as bytes, in any format. source: the recording's name.
-
-    Raises: OptionError where the writer does.
-    """
     return b"".join(map(as_bytes, pieces_of(writer, transcript, info_of(transcript, source))))
 
 
 def pieces_of(writer: Writer, transcript: Transcript, info: TranscriptInfo) -> Iterator[Piece]:
-    """Yield the pieces of the document of a complete transcript."""
     yield writer.begin(info)
     yield from map(writer.segment, transcript.segments)
     yield writer.end(info)
 
 
 def as_bytes(piece: Piece) -> bytes:
-    """Encode a piece as a file has it."""
     return piece.encode("utf-8") if isinstance(piece, str) else piece

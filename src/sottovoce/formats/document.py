@@ -1,12 +1,7 @@
-"""The JSON document of a recording, on one line, its parts as plain values, and the events of a stream as
-JSON lines.
+"""The JSON document of a recording, on one line, and the events of a stream as JSON lines.
 
-Times are rounded to milliseconds and scores to six digits. JSON has no NaN and no infinity: a score that
-is not finite is written as null. `words` is an empty list without word times.
-
-Every line of a stream has type, start, end, text, language, words, emission_time and seq, so that a
-reader can treat all alike; an event of an utterance has its number; `language` adds from, to, at and
-confirmed_at.
+Times are rounded to milliseconds and scores to six digits. Scores that are not finite are null. Every line of
+a stream has type, start, end, text, language, words, emission_time and seq.
 """
 
 from __future__ import annotations
@@ -35,11 +30,11 @@ from sottovoce.types import (
 )
 
 VERY_LOW_CONFIDENCE, LOW_CONFIDENCE = 0.5, 0.8
-"""Probabilities below which a word may as well be wrong, and below which it may be."""
+"""Probabilities below which a word is as likely wrong as right, and below which it may be wrong."""
 
 
 def has_low_confidence(probability: float) -> bool:
-    """Tell whether a word of a probability may well be wrong; one without a number (NaN) does not count."""
+    """Return whether a word of this probability is likely wrong; never for NaN."""
     return probability < LOW_CONFIDENCE
 
 
@@ -47,9 +42,9 @@ Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json
 
 
 class JsonWriter:
-    """One JSON object and a line break; the segments come first, since the text is known at the end.
+    """One JSON object and a line break. Segments come first, because the text is known at the end.
 
-    Holds the text of the recording, and nothing else of its segments.
+    Keeps only the text of the recording.
     """
 
     extension = "json"
@@ -83,8 +78,6 @@ class JsonWriter:
 
 
 class JsonFullWriter(JsonWriter):
-    """The JSON document with all tokens of every segment; their times are known where those of words are."""
-
     extension = "full.json"
 
     def __init__(self) -> None:
@@ -109,7 +102,6 @@ def _without_text(token: int) -> str | None:
 
 
 def document(transcript: Transcript) -> dict[str, Json]:
-    """Build the JSON document of a whole transcript, as plain values."""
     return {
         "text": transcript.text,
         "language": transcript.language,
@@ -123,7 +115,6 @@ def document(transcript: Transcript) -> dict[str, Json]:
 
 
 def detection_document(probability: float | None, probabilities: Mapping[str, float]) -> dict[str, Json]:
-    """Build the probabilities of the detected language; empty where it was given."""
     found: dict[str, Json] = {} if probability is None else {"language_probability": score(probability)}
     if probabilities:
         found["language_probabilities"] = {code: score(value) for code, value in probabilities.items()}
@@ -131,7 +122,6 @@ def detection_document(probability: float | None, probabilities: Mapping[str, fl
 
 
 def unread_document(unread: Sequence[Span] | None) -> dict[str, Json]:
-    """Sum up speech without words, in seconds, with its spans; empty where it was not looked for."""
     if unread is None:
         return {}
     total: dict[str, Json] = {"unread": seconds(sum(end - start for start, end in unread))}
@@ -159,7 +149,6 @@ def segment_document(segment: Segment) -> dict[str, Json]:
 
 
 def word_document(word: Word) -> dict[str, Json]:
-    """Build one entry of `words`; only one that may well be wrong is marked."""
     mark: dict[str, Json] = {"doubtful": True} if has_low_confidence(word.probability) else {}
     return {
         "word": word.word,
@@ -173,7 +162,6 @@ def word_document(word: Word) -> dict[str, Json]:
 
 
 def turns_document(turns: Sequence[Turn]) -> dict[str, Json]:
-    """Build `turns`; empty without any."""
     found: list[Json] = [
         {"start": seconds(one.start), "end": seconds(one.end), "speaker": one.speaker} for one in turns
     ]
@@ -181,10 +169,9 @@ def turns_document(turns: Sequence[Turn]) -> dict[str, Json]:
 
 
 def token_documents(segment: Segment, text: Callable[[int], str | None]) -> Iterator[dict[str, Json]]:
-    """Build `token_details`: an entry for each of `tokens`; timestamps, and tokens not aligned, have no
-    times.
+    """Build `token_details`: an entry per token, without times for timestamps and unaligned tokens.
 
-    text: of a token id that was not aligned.
+    text: text of an unaligned token id.
     """
     aligned = deque(token for word in segment.words or () for token in word.tokens)
     for token in segment.tokens:
@@ -206,7 +193,7 @@ def token_document(token: Token) -> dict[str, Json]:
 
 
 def json_text(value: Json) -> str:
-    """Encode as JSON on one line, letters as they are.
+    """Encode as JSON on one line, without escaping letters.
 
     Raises: ValueError for a number that is not finite.
     """
@@ -214,22 +201,19 @@ def json_text(value: Json) -> str:
 
 
 def seconds(value: float) -> float:
-    """Round a time to milliseconds."""
     return round(float(value), 3)
 
 
 def score(value: float) -> float | None:
-    """Round a log-probability, probability or ratio to six digits; None when it is not finite."""
+    """Round a log-probability, probability or ratio to six digits; None if it is not finite."""
     return round(float(value), 6) if math.isfinite(value) else None
 
 
 def event_line(event: Event) -> str:
-    """Encode one event as a line of JSON, line break included."""
     return json_text(event_document(event)) + "\n"
 
 
 def event_document(event: Event) -> dict[str, Json]:
-    """Build one event as plain values: times in seconds, rounded to milliseconds."""
     document = _document(event)
     document["seq"] = event.seq
     if event.utterance is not None:
@@ -238,7 +222,6 @@ def event_document(event: Event) -> dict[str, Json]:
 
 
 def _document(event: Event) -> dict[str, Json]:
-    """Build the event without its numbers."""
     if isinstance(event, LanguageChanged):
         return _language_changed(event)
     if isinstance(event, SpeechStarted):

@@ -1,8 +1,7 @@
-"""Words to boost, taken from documents: those that are said again and again there and are rare elsewhere.
+"""Words to boost, from documents: words that are frequent there and rare elsewhere.
 
-Whisper's tokens, which were made by frequency over many languages, stand in for a list of common words: a
-word that is one token, in small letters or with a capital, is common. So no list is needed, and more words
-count as rare in languages that have fewer tokens. The subject of a document plays no role.
+A word that is a single Whisper token, in lower case or capitalised, is common. Whisper's tokens were made by
+frequency over many languages, so languages with fewer tokens have more rare words.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ MOST_WORDS, LEAST_COUNT, LEAST_LETTERS = 200, 2, 3
 _MULTILINGUAL = 51865
 _WORD = re.compile(r"\w+(?:[-'’]\w+)*")
 _ADDRESS = re.compile(r"\w+://\S+|\S+@\S+|```.*?```|`[^`\n]+`", re.DOTALL)
-"""Addresses, and code in Markdown: text that is not spoken."""
+"""Addresses and Markdown code: text that is not spoken."""
 _POSSESSIVE = re.compile(r"['’]s$")
 
 
 def vocabulary_from(
     paths: str | Path | Sequence[str | Path], tokenizer: Tokenizer | None = None, *, most: int = MOST_WORDS
 ) -> list[str]:
-    """Return the rare words of documents (PDF, DOCX, or text such as Markdown), those said most first.
+    """Return the rare words of documents (PDF, DOCX, or text such as Markdown), most frequent first.
 
-    tokenizer: its single tokens are common words; None: that of multilingual models. most: words at most.
-    Raises: LanguageModelError for a document that cannot be read or holds no such word, MissingExtraError for
-        a PDF without `pypdf` and a DOCX without `python-docx`.
+    tokenizer: None: that of multilingual models. most: limit of words.
+    Raises: LanguageModelError for a document that cannot be read or has no such word, MissingExtraError for a
+        PDF without `pypdf` and a DOCX without `python-docx`.
     """
     named = [paths] if isinstance(paths, str | Path) else list(paths)
     texts = [composed(document_text(path)) for path in named]
@@ -53,7 +52,7 @@ def with_vocabulary(
     default_weight: float,
     tokenizer: Tokenizer | None = None,
 ) -> Hotwords | None:
-    """Return hotwords with the rare words of documents, which have the default weight where no list has them.
+    """Add the rare words of documents to hotwords, with the default weight unless already listed.
 
     Raises: LanguageModelError, MissingExtraError as `vocabulary_from`.
     """
@@ -65,7 +64,6 @@ def with_vocabulary(
 
 
 def rare_words(texts: Iterable[str], tokenizer: Tokenizer, *, most: int = MOST_WORDS) -> list[str]:
-    """Return words that stand in texts several times and are several pieces, those said most first."""
     counts: Counter[str] = Counter()
     forms: dict[str, Counter[str]] = {}
     for text in texts:
@@ -79,7 +77,7 @@ def rare_words(texts: Iterable[str], tokenizer: Tokenizer, *, most: int = MOST_W
 
 
 def document_text(path: str | Path) -> str:
-    """Read the text of a document by its ending: .pdf, .docx, all else is text in UTF-8.
+    """Read the text of a document by its extension: .pdf, .docx, else text.
 
     Raises: as `vocabulary_from`.
     """
@@ -97,7 +95,6 @@ def document_text(path: str | Path) -> str:
 
 
 def _pdf_text(path: Path) -> str:
-    """The text of all pages, a hyphen at the end of a line joined. Raises: OSError, ValueError."""
     try:
         from pypdf import PdfReader
         from pypdf.errors import PyPdfError
@@ -111,7 +108,6 @@ def _pdf_text(path: Path) -> str:
 
 
 def _docx_text(path: Path) -> str:
-    """The text of paragraphs and of tables. Raises: OSError, ValueError, KeyError."""
     try:
         import docx
         from docx.opc.exceptions import PackageNotFoundError
@@ -126,12 +122,10 @@ def _docx_text(path: Path) -> str:
 
 
 def _is_word(word: str) -> bool:
-    """Whether it is long enough, and has as many letters as digits at least."""
     n_letters = sum(map(str.isalpha, word))
     return n_letters >= LEAST_LETTERS and 2 * n_letters >= len(word)
 
 
 def _is_rare(word: str, tokenizer: Tokenizer) -> bool:
-    """Whether the word is several pieces however it is written."""
     forms = {word, word.lower(), word.capitalize()}
     return all(len(tokenizer.encode(f" {form}")) > 1 for form in forms)

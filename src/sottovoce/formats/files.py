@@ -1,7 +1,4 @@
-"""Read transcripts from files, and write one in the format that the file's name ends in.
-
-Readable are JSON, ours and other programs' (`parse_json`), SubRip and WebVTT (`parse_subtitles`).
-"""
+"""Reading of transcript files (JSON, SubRip, WebVTT), and writing by file extension."""
 
 from __future__ import annotations
 
@@ -19,13 +16,12 @@ from sottovoce.text.files import decode_text, read_text
 from sottovoce.types import Transcript
 
 READABLE = (".json", ".srt", ".vtt")
-"""Endings of the files that are transcripts rather than text."""
 UNREADABLE = (".ass", ".ssa", ".sbv", ".sub", ".smi", ".ttml", ".dfxp", ".lrc", ".tsv", ".csv", ".textgrid")
-"""Endings of transcripts in other formats, whose times must not be taken for words."""
+"""Extensions of unsupported transcripts, whose times must not be read as words."""
 
 
 def load_transcript(path: str | Path) -> Transcript:
-    """Read a transcript from a file whose ending is one of `READABLE`.
+    """Read a transcript from a file with one of the `READABLE` extensions.
 
     Raises: OptionError naming the file and what was expected.
     """
@@ -42,7 +38,7 @@ def load_transcript(path: str | Path) -> Transcript:
 
 
 def load_text(path: str | Path) -> str | Transcript:
-    """Read a text, or a transcript where the file is one by its ending or its content.
+    """Read a text, or a transcript by its extension or content.
 
     Raises: OptionError naming the file and what was expected.
     """
@@ -54,10 +50,6 @@ def load_text(path: str | Path) -> str | Transcript:
 
 
 def parse_text(data: bytes, name: str) -> str | Transcript:
-    """Parse the bytes of a text, or of a transcript. name: what an error begins with.
-
-    Raises: OptionError.
-    """
     try:
         text = decode_text(data)
     except ValueError as error:
@@ -71,7 +63,7 @@ def _text_or_transcript(text: str, name: str) -> str | Transcript:
 
 
 def parse_transcript(data: bytes, name: str, *, is_json: bool | None = None) -> Transcript:
-    """Parse the bytes of a transcript. name: what an error begins with. is_json: None to detect it.
+    """Parse the bytes of a transcript. name: start of error messages. is_json: None to detect it.
 
     Raises: OptionError.
     """
@@ -82,7 +74,7 @@ def parse_transcript(data: bytes, name: str, *, is_json: bool | None = None) -> 
 def _transcript(text: str, name: str, *, is_json: bool) -> Transcript:
     try:
         document: object = json.loads(text) if is_json else None
-    except (ValueError, RecursionError) as error:  # nested deeper than any transcript is
+    except (ValueError, RecursionError) as error:  # nested too deeply for a transcript
         raise OptionError(f"{name}: expected JSON, got something else ({cause_of(error)})") from error
     try:
         return transcript_of_json(document) if is_json else transcript_of_cues(text)
@@ -91,17 +83,13 @@ def _transcript(text: str, name: str, *, is_json: bool) -> Transcript:
 
 
 def _decoded(data: bytes, name: str) -> str:
-    """Decode subtitles or JSON, which some programs write in UTF-16 or UTF-32 without a byte order mark.
-
-    Raises: OptionError.
-    """
     encoding = json.detect_encoding(data)
     try:
         return data.decode(encoding)
     except UnicodeDecodeError as error:
         if not encoding.startswith("utf-8"):
             raise OptionError(f"{name}: expected {encoding.upper()}, got other bytes") from error
-        if b'"transcription"' in data:  # whisper.cpp writes parts of characters as tokens
+        if b'"transcription"' in data:  # whisper.cpp's tokens may be parts of characters
             return data.decode(encoding, "surrogateescape")
         line, byte = data[: error.start].count(b"\n") + 1, data[error.start]
         raise OptionError(
@@ -111,10 +99,10 @@ def _decoded(data: bytes, name: str) -> str:
 
 
 def save_transcript(transcript: Transcript, path: str | Path, options: WriterOptions | None = None) -> None:
-    """Write the document in the format of the name's ending; it appears whole or not at all.
+    """Write the document atomically, in the format of the name's extension.
 
-    Raises: OptionError for an ending that no format has, options that the format has no use for, and where
-        nothing can be written; MissingExtraError.
+    Raises: OptionError for an unknown extension, options that the format does not use, or a path that cannot
+        be written; MissingExtraError.
     """
     path = Path(path)
     writer = writer_for(format_of(path), options)
@@ -123,10 +111,6 @@ def save_transcript(transcript: Transcript, path: str | Path, options: WriterOpt
 
 
 def format_of(path: Path) -> str:
-    """Return the format whose ending a name has: json-full of talk.full.json.
-
-    Raises: OptionError.
-    """
     found = format_named(path.name)
     if found is None:
         endings = ", ".join(f".{extension_of(one)}" for one in FORMATS)

@@ -1,8 +1,7 @@
-"""Name the documents of recordings, and open them: a file that appears whole or not at all, or standard
-output.
+"""Output of documents: their file names, and files that appear atomically, or standard output.
 
-A file is written in its folder under another name and renamed at the end, so a reader never sees half a
-document, and an interrupted run leaves the earlier file in its place.
+A file is written under another name in its folder and renamed at the end, so readers never see half a
+document, and an interrupted run keeps the earlier file.
 """
 
 from __future__ import annotations
@@ -29,53 +28,37 @@ _MEMORY_BYTES = 1 << 20
 
 
 class Output(Protocol):
-    """Takes the pieces of a document."""
-
-    def write(self, piece: Piece) -> None:
-        """Write a piece.
-
-        Raises: OptionError when it cannot be written.
-        """
-        ...
+    def write(self, piece: Piece) -> None: ...
 
 
 @contextmanager
 def open_output(path: Path | str, *, live: bool = False) -> Iterator[Output]:
     """Open an output for one document: a file (text as UTF-8), or standard output for "-".
 
-    The document appears when the block ends, and not at all when the block raises, KeyboardInterrupt
-    included. live: standard output gets the pieces as they come instead. A path that is no regular file
-    (a pipe, /dev/null) cannot be replaced and gets the pieces as they come.
+    The document appears when the block ends without an error (or KeyboardInterrupt). Pieces go out at once
+    with `live` on standard output, and to paths that are no regular file (a pipe, /dev/null).
     Raises: OptionError naming the path when it cannot be written.
     """
     if str(path) == STANDARD_OUTPUT:
         with _standard_output(live) as output:
             yield output
         return
-    real = Path(os.path.realpath(path))  # a link stays a link: its target is replaced
+    real = Path(os.path.realpath(path))  # replace the target of a link, not the link
     with _writing_through(real) if _is_special(real) else _replacing(real) as output:
         yield output
 
 
 @contextmanager
 def open_outputs(places: Sequence[Path | str], *, live: bool = False) -> Iterator[list[Output]]:
-    """Open outputs for the documents of one recording, which appear in this order when the block ends.
-
-    Raises: OptionError naming the path that cannot be written.
-    """
     with ExitStack() as stack:
         opened = [stack.enter_context(open_output(place, live=live)) for place in reversed(places)]
         yield opened[::-1]
 
 
 def writable_folder(folder: Path) -> Path:
-    """Create a folder, and those above it, if need be; return it.
-
-    Raises: OptionError naming the path when it cannot be made or written in.
-    """
     with _named(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):  # permissions do not tell about a read-only disk
+        with tempfile.TemporaryFile(dir=folder):  # permissions do not show a read-only disk
             pass
     return folder
 
@@ -113,8 +96,6 @@ def _writing_through(path: Path) -> Iterator[Output]:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """An open file whose errors name the document it is for."""
-
     path: Path
     file: BinaryIO
 
@@ -147,8 +128,6 @@ def _standard_output(live: bool) -> Iterator[Output]:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A document that waits for its end; it is text or bytes, so that their order does not count."""
-
     texts: tempfile.SpooledTemporaryFile[str]
     data: list[bytes] = field(default_factory=list)
 
@@ -160,7 +139,7 @@ class _Held:
 
 
 def _to_standard_output(piece: Piece) -> None:
-    """Raises: OptionError for bytes where a notebook or a test took the place of the stream."""
+    """Raises: OptionError for bytes if a notebook or test has replaced the stream."""
     if isinstance(piece, str):
         sys.stdout.write(piece)
         return
@@ -174,7 +153,7 @@ def _is_special(path: Path) -> bool:
     try:
         mode = path.stat().st_mode
     except OSError:
-        return False  # not there yet; opening tells what is wrong
+        return False  # missing; opening it raises the right error
     if stat.S_ISDIR(mode):
         raise OptionError(f"output '{path}': expected a file, it is a directory")
     if not os.access(path, os.W_OK):
@@ -192,25 +171,20 @@ def _named(path: Path) -> Iterator[None]:
 
 STANDARD_INPUT = "-"
 FULL = "full.json"
-"""What json-full names end in; the rest is what the recording was called."""
 
 
 def label_of(name: str) -> str:
-    """Encode a file's name, or a line that holds it, so that documents can hold it.
-
-    Bytes that are no UTF-8, which old archives have in their names, are spelled out.
-    """
+    """Encode a file's name, or a line with it, for documents: bytes that are no UTF-8 are spelled out."""
     return name.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def output_paths(
     inputs: Sequence[str], folder: Path, extensions: Sequence[str]
 ) -> Mapping[tuple[str, str], Path]:
-    """Choose the paths of the documents of several inputs: {(input, extension): folder/name.extension}.
+    """Choose the document paths of several inputs: {(input, extension): folder/name.extension}.
 
-    An input given twice, however it is spelt, has one document.
-    Raises: OptionError when two inputs would be written to one file all the same, or a document over an
-        input.
+    An input given twice, in any spelling, has one document.
+    Raises: OptionError when two inputs still share a file, or a document would overwrite an input.
     """
     paths: dict[tuple[str, str], Path] = {}
     owners: dict[Path, str] = {}
@@ -231,17 +205,12 @@ def output_paths(
 
 
 def format_named(name: str) -> str | None:
-    """Find the format that the name of a file ends in, as srt of talk.srt; None where it ends in none."""
     extensions = {extension_of(name_of_format).lower(): name_of_format for name_of_format in FORMATS}
     fitting = [extension for extension in extensions if _has_extension(name, extension)]
     return extensions[max(fitting, key=len)] if fitting else None
 
 
 def named_document(name: str, path: Path, extension: str) -> Mapping[tuple[str, str], Path]:
-    """Place the one document of an input, as `output_paths`.
-
-    Raises: OptionError when it would be written over the input.
-    """
     if name != STANDARD_INPUT and os.path.realpath(path) == os.path.realpath(name):
         raise OptionError(f"output '{path}': is the input; choose another name")
     return {(name, extension): path}
@@ -253,11 +222,11 @@ def _has_extension(name: str, extension: str) -> bool:
 
 
 def document_names(inputs: Sequence[str]) -> dict[str, str]:
-    """Name the documents of each input, without extension: {input: name}, in the order given.
+    """Name the documents of each input, without extension: {input: name}.
 
-    `talk` of talk.mp3; of inputs that would share it, `talk.mp3` and `talk.wav`; of those that share this
-    too, `monday-talk.mp3` and `friday-talk.mp3` by their folders, and so on up the folders. Names that
-    differ in capitals alone are the same: on some systems they are one file. The order given does not count.
+    `talk` for talk.mp3; inputs that would share it become `talk.mp3` and `talk.wav`; those that share this
+    too get their folders, `monday-talk.mp3` and `friday-talk.mp3`, and so on. Names are compared without
+    case, because some file systems ignore it.
     """
     distinct: dict[str, str] = {}
     for name in inputs:
@@ -278,7 +247,6 @@ def document_names(inputs: Sequence[str]) -> dict[str, str]:
 
 
 def _name(path: str, level: int) -> str:
-    """Name a document: at level 0 without the input's extension, then with that many parts of its path."""
     if path == STANDARD_INPUT:
         return "stdin"
     if level:
@@ -288,5 +256,4 @@ def _name(path: str, level: int) -> str:
 
 
 def _parts(path: str) -> tuple[str, ...]:
-    """The folders of an absolute path and its file name, without the root."""
     return Path(path).parts[1:]

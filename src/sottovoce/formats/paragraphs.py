@@ -1,8 +1,7 @@
-"""Segments joined into paragraphs, as people read a transcript, and their documents: Markdown and Word
-(docx).
+"""Segments joined into paragraphs, and their documents: Markdown and Word (docx).
 
-A docx has styles that people can change; the same transcript gives the same bytes, as dates are removed.
-Source of Markdown: https://spec.commonmark.org.
+A docx has editable styles; dates are removed, so the same transcript gives the same bytes. Source of
+Markdown: https://spec.commonmark.org.
 """
 
 from __future__ import annotations
@@ -27,15 +26,12 @@ if TYPE_CHECKING:
 
 
 PAUSE_S = 2.0
-"""A pause that ends a paragraph."""
 LONG = 600
-"""Characters after which a paragraph ends with its sentence, without a pause."""
+"""Characters after which a paragraph ends at the next sentence, without a pause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """A stretch of one speaker in one language without a long pause: seconds, and text on one line."""
-
     start: float
     end: float
     text: str
@@ -45,7 +41,6 @@ class Paragraph:
 
 
 def paragraphs(segments: Iterable[Segment]) -> Iterator[Paragraph]:
-    """Join segments, in order, into paragraphs; segments without text are left out."""
     open_one: Paragraph | None = None
     for segment in segments:
         own = paragraph_of(segment)
@@ -68,7 +63,6 @@ def paragraph_of(segment: Segment) -> Paragraph:
 
 
 def ends_before(paragraph: Paragraph, following: Paragraph) -> bool:
-    """Tell whether a paragraph ends before the next: another speaker or language, a pause, or enough text."""
     if (paragraph.speaker, paragraph.language) != (following.speaker, following.language):
         return True
     is_long = len(paragraph.text) >= LONG and ends_with(paragraph.text.split(" ")[-1], SENTENCE_ENDS)
@@ -76,9 +70,7 @@ def ends_before(paragraph: Paragraph, following: Paragraph) -> bool:
 
 
 def joined(first: Paragraph, second: Paragraph, *, has_space: bool) -> Paragraph:
-    """Join two paragraphs. has_space: there is a space between them; else there is one where the language has
-    any.
-    """
+    """Join two paragraphs. has_space: separate them by a space; else only in languages with spaces."""
     space = "" if first.language in UNSPACED and not has_space else " "
     translations = [text for text in (first.translation, second.translation) if text]
     return replace(
@@ -101,47 +93,35 @@ def name_of(language: str) -> str:
 
 
 def title_of(info: TranscriptInfo) -> str:
-    """Return the name of a recording without its extension."""
     name = flat(info.source or "")
     return PurePath(name.removesuffix(".full.json")).stem if name else "Transcript"
 
 
 def facts_of(info: TranscriptInfo, languages: Iterable[str]) -> list[str]:
-    """List duration, languages and model of a recording, as far as they are there."""
     length = "" if info.duration is None else clock(info.duration)
     return [fact for fact in (length, ", ".join(map(name_of, languages)), flat(info.model)) if fact]
 
 
 def clock(seconds: float) -> str:
-    """Format seconds as h:mm:ss or m:ss."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def flat(text: str) -> str:
-    """Put text on one line, with single spaces and without characters that XML cannot hold."""
     allowed = (c if is_text(c) and c not in "\ufffe\uffff" else " " for c in text)
     return " ".join("".join(allowed).split())
 
 
 def is_text(character: str) -> bool:
-    """Tell whether HTML allows the character: no control, no half of a surrogate pair."""
     return not (character < " " or "\x7f" <= character <= "\x9f" or "\ud800" <= character <= "\udfff")
 
 
 _ANYWHERE = re.compile(r"[\\`*_\[\]<~]|&(?=[#\w])")
-"""What marks emphasis, code, links, tags, and references to characters."""
 _AT_START = re.compile(r"^(?:[#>+=-]|\d{1,9}(?=[.)]))")
-"""What begins a heading, a quotation, a list or a rule."""
 
 
 class MarkdownWriter:
-    """Writes a heading, facts of the recording, and its paragraphs, a translation below each as a quotation.
-
-    Duration and languages stand at the head, so all segments are held.
-    """
-
     extension = "md"
 
     def __init__(self) -> None:
@@ -168,30 +148,23 @@ class MarkdownWriter:
 
 
 def head(paragraph: Paragraph, *, names_language: bool) -> str:
-    """Format speaker, start, and language where there are several: **Ann** · 0:05 · German."""
+    """Format speaker, start, and language if there are several: **Ann** · 0:05 · German."""
     first = f"**{escaped(paragraph.speaker)}** · " if paragraph.speaker else ""
     language = f" · {escaped(name_of(paragraph.language))}" if names_language and paragraph.language else ""
     return f"{first}{clock(paragraph.start)}{language}"
 
 
 def escaped(text: str) -> str:
-    """Escape what Markdown would read as markup, at the beginning of a line too."""
     plain = _ANYWHERE.sub(r"\\\g<0>", flat(text))
     return _AT_START.sub(lambda sign: sign[0] + "\\" if sign[0].isdigit() else "\\" + sign[0], plain)
 
 
 GREY = "6B7280"
 FIRST_DAY = (1980, 1, 1, 0, 0, 0)
-"""The earliest date of a zip archive."""
 EAST_ASIAN = ("zh", "yue", "ja", "ko")
 
 
 class DocxWriter:
-    """A title, what is known of the recording, and its paragraphs under their speaker and time.
-
-    The parts of a document are one archive, so all segments are held.
-    """
-
     extension = "docx"
 
     def __init__(self) -> None:
@@ -219,7 +192,6 @@ class DocxWriter:
 
 
 def _empty_document(title: str) -> Document:
-    """Create a document with its styles, a title, page numbers, and no author."""
     import docx
     from docx.shared import Mm
 
@@ -261,13 +233,12 @@ def _add_styles(document: Document) -> None:
 
 
 def _add(document: Document, paragraph: Paragraph, *, names_language: bool) -> None:
-    """Add the line of the speaker, the text, and its translation."""
     from docx.shared import RGBColor
 
     line = document.add_paragraph(style="Speaker")
     if paragraph.speaker:
         name = line.add_run(paragraph.speaker)
-        name.font.bold = name.font.cs_bold = True  # of other scripts too
+        name.font.bold = name.font.cs_bold = True  # for other scripts too
         name.font.rtl = direction(paragraph.speaker) == "rtl" or None
     language = name_of(paragraph.language) if names_language and paragraph.language else ""
     facts = [fact for fact in (clock(paragraph.start), language) if fact]
@@ -286,7 +257,6 @@ def _add(document: Document, paragraph: Paragraph, *, names_language: bool) -> N
 
 
 def _element(name: str, **attributes: str) -> Any:
-    """Create an element of the `w` namespace with attributes of it."""
     from docx.oxml import OxmlElement
     from docx.oxml.ns import qn
 
@@ -297,7 +267,6 @@ def _element(name: str, **attributes: str) -> Any:
 
 
 def _set_size(run: Run, points: int) -> None:
-    """Set the size of letters, and of those of complex scripts."""
     from docx.oxml.ns import qn
     from docx.shared import Pt
 
@@ -307,7 +276,6 @@ def _set_size(run: Run, points: int) -> None:
 
 
 def _set_direction(block: Block, text: str, *, runs: bool = True) -> None:
-    """Mark text that runs from right to left. runs: the characters too, not the paragraph alone."""
     if direction(text) == "ltr":
         return
     block._p.get_or_add_pPr().append(_element("bidi"))
@@ -316,7 +284,6 @@ def _set_direction(block: Block, text: str, *, runs: bool = True) -> None:
 
 
 def _set_language(run: Run, language: str) -> None:
-    """Set the language in which a word processor checks the spelling."""
     if language:
         kind = "eastAsia" if language in EAST_ASIAN else "bidi" if direction(run.text) == "rtl" else "val"
         run._r.get_or_add_rPr().append(_element("lang", **{kind: language}))
@@ -331,7 +298,6 @@ def _add_page_number(document: Document) -> None:
 
 
 def without_dates(archive: bytes) -> bytes:
-    """Write the same archive with a fixed date in all entries."""
     written = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(archive)) as source, zipfile.ZipFile(written, "w") as target:
         for entry in source.infolist():

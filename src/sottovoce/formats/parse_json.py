@@ -1,12 +1,12 @@
-"""Parse JSON documents into a transcript: ours, with all that they hold, and those of other programs.
+"""Parsing of JSON documents into transcripts.
 
-Other programs are openai-whisper and those that write as it does (WhisperX, whisper-timestamped, stable-ts,
-segments of faster-whisper, OpenAI's API), whisper.cpp and transformers. Some write words without spaces,
-signs or times:
+Supported are sottovoce's documents, openai-whisper's and compatible ones (WhisperX, whisper-timestamped,
+stable-ts, faster-whisper's segments, OpenAI's API), whisper.cpp's and transformers'. Some omit spaces,
+punctuation or times of words:
 
-- A word gets the space and the signs that it has in the text of its segment.
-- A start that is missing, null or NaN is the end before it, an end the next start, within the segment at
-  most. Words in a row without times share the time between the two words around them by their letters.
+- A word gets the space and punctuation of its segment's text.
+- A missing start is the previous end, and a missing end the next start. Consecutive words without times share
+  the gap in proportion to their letters.
 """
 
 from __future__ import annotations
@@ -30,11 +30,9 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Row = Mapping[str, object]
 OpenSpan: TypeAlias = "tuple[float | None, float | None]"
-"""Start and end in seconds, as far as they are known."""
 NAN = math.nan
-"""What a score was that JSON has no number for."""
 PROBABILITIES = ("probability", "score", "confidence")
-"""Keys of a word: openai-whisper's and ours, WhisperX's, whisper-timestamped's."""
+"""Keys of a word's probability: openai-whisper's and sottovoce's, WhisperX's, whisper-timestamped's."""
 EXPECTED = "expected 'segments' with start, end and text"
 SENTENCE_ENDS = ".?!…。？！"
 _SPECIAL = re.compile(r"\[_[A-Z]+_(?:\d+)?\]")
@@ -46,7 +44,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 def transcript_of_json(document: object) -> Transcript:
     """Build the transcript of a parsed document.
 
-    Raises: ValueError saying what is missing, or of another type.
+    Raises: ValueError naming a missing value or wrong type.
     """
     whole = _row({"segments": document} if isinstance(document, list) else document, "the document")
     if "segments" not in whole and "transcription" in whole:
@@ -76,8 +74,8 @@ def transcript_of_json(document: object) -> Transcript:
 
 
 def _segment_rows(whole: Row) -> list[Row]:
-    """Return the segments, with their words where OpenAI's API lists the words of all; where it lists nothing
-    else, one segment of all words.
+    """Return the segments with their words; OpenAI's API may list words for the whole recording, with or
+    without segments.
 
     Raises: ValueError for a text without times.
     """
@@ -94,7 +92,9 @@ def _segment_rows(whole: Row) -> list[Row]:
 
 
 def _with_words(rows: Sequence[Row], words: Sequence[Row]) -> list[Row]:
-    """Give each word to the segment whose text has it; where texts differ, to the last that has begun."""
+    """Assign each word to the segment whose text contains it; if texts differ, to the last one that has
+    begun.
+    """
     texts = _each(rows, lambda _, row: _text(_needed(row, "text"), "text"))
     places: Sequence[float] | None = _places([_word_text(word) for word in words], "".join(texts))
     begins: list[float] = [0, *accumulate(map(len, texts[:-1]))]
@@ -108,10 +108,6 @@ def _with_words(rows: Sequence[Row], words: Sequence[Row]) -> list[Row]:
 
 
 def _segment_spans(rows: Sequence[Row], duration: float | None) -> list[Span]:
-    """Return the times of segments; those that are null are their words', or those of the segments around.
-
-    Raises: ValueError where no time is known.
-    """
     spans = _each(rows, lambda _, row: _bounds(row))
     known = [time for span in spans for time in span if time is not None]
     if rows and not known:
@@ -132,9 +128,9 @@ def _bounds(row: Row) -> OpenSpan:
 
 
 def _filled(spans: Sequence[OpenSpan], lengths: Sequence[int], around: OpenSpan) -> list[OpenSpan]:
-    """Fill in the times that are not known, between those that are and those around all.
+    """Fill in unknown times between known ones and those around all.
 
-    Spans adjoin where nothing else is known, and share time by their lengths.
+    Spans adjoin without other information, and share time by their lengths.
     """
     borders = [0, *accumulate(lengths)]
     places = [0, *(place for pair in pairwise(borders) for place in pair), borders[-1]]
@@ -148,7 +144,7 @@ def _filled(spans: Sequence[OpenSpan], lengths: Sequence[int], around: OpenSpan)
 
 
 def _segment(number: int, row: Row, span: Span, language: str, has_words: bool) -> Segment:
-    """has_words: whether words were timed at all; then a segment without text has them too, but none."""
+    """has_words: whether the document has word times; if so, a segment without text has an empty list."""
     text = _text(_needed(row, "text"), "text")
     own = language if row.get("language") is None else _text(row["language"], "language")
     if (
@@ -179,7 +175,6 @@ def _segment(number: int, row: Row, span: Span, language: str, has_words: bool) 
 
 
 def _is_ours(row: Row) -> bool:
-    """Whether we wrote a segment: then it has its language, and its words are spelled as its text is."""
     return "language" in row
 
 
@@ -210,9 +205,9 @@ def _word_text(row: Row) -> str:
 
 
 def _as_in_text(words: Sequence[str], text: str) -> list[str]:
-    """Give words the spaces and signs that they have in their text; joined, they are the text.
+    """Give words the spaces and punctuation of their text, so that they join to the text.
 
-    Where the text does not have all of them in this order, they get the spaces alone.
+    If the text lacks some of them in this order, only spaces are added.
     """
     if not words or "".join(words) == text or any(word[:1].isspace() for word in words[1:]):
         return list(words)
@@ -227,7 +222,6 @@ def _as_in_text(words: Sequence[str], text: str) -> list[str]:
 
 
 def _places(words: Sequence[str], text: str) -> list[int] | None:
-    """Find where each word begins in a text; None unless all are there in their order."""
     places, at = [], 0
     for word in words:
         place = text.find(word.strip(), at)
@@ -272,7 +266,6 @@ def _unread(whole: Row) -> tuple[Span, ...] | None:
 
 
 def _of_whisper_cpp(document: Row) -> Row:
-    """Return whisper.cpp's document in the shape of openai-whisper's."""
     result = document.get("result")
     language = result.get("language") if isinstance(result, Mapping) else None
     rows = _rows(document, "transcription")
@@ -280,7 +273,6 @@ def _of_whisper_cpp(document: Row) -> Row:
 
 
 def _segment_of_chunk(row: Row) -> Row:
-    """Return a segment of transformers' pipeline in the shape of openai-whisper's."""
     times = _list(_needed(row, "timestamp"), "timestamp")
     if len(times) != 2:
         raise ValueError(f"'timestamp': expected a start and an end, got {len(times)} values")
@@ -296,7 +288,6 @@ def _segment_of_whisper_cpp(row: Row) -> Row:
 
 
 def _words_of_tokens(tokens: Sequence[Row]) -> Iterator[Row]:
-    """Join whisper.cpp's tokens to words. A token may end inside a character, in bytes that are no UTF-8."""
     words: list[tuple[str, list[Row]]] = []
     open_bytes, open_tokens = b"", []
     for token in tokens:
@@ -326,16 +317,11 @@ def _words_of_tokens(tokens: Sequence[Row]) -> Iterator[Row]:
 
 
 def _offsets(row: Row) -> Row:
-    """Return start and end in seconds of whisper.cpp's, which are in milliseconds; some tokens have none."""
     times = {"start": _time(row, "from"), "end": _time(row, "to")}
     return {name: None if time is None else time / 1000 for name, time in times.items()}
 
 
 def _each(rows: Sequence[Row], read: Callable[[int, Row], T]) -> list[T]:
-    """Read every segment; an error names it.
-
-    Raises: ValueError.
-    """
     found = []
     for number, row in enumerate(rows):
         try:
@@ -362,7 +348,6 @@ def _rows(row: Row, name: str) -> list[Row]:
 
 
 def _some_rows(row: Row, name: str) -> list[Row]:
-    """Of a list that need not be there."""
     return _rows(row, name) if row.get(name) else []
 
 
@@ -379,12 +364,10 @@ def _string(value: object, name: str) -> str:
 
 
 def _text(value: object, name: str) -> str:
-    """Text that UTF-8 can hold: half a surrogate pair, from a text that was cut, is U+FFFD."""
     return _SURROGATE.sub("\ufffd", _string(value, name))
 
 
 def _language(value: object) -> str:
-    """The code of a language, which OpenAI's API names in English."""
     name = _text(value or "", "language")
     try:
         return find_language(name) if name else ""
@@ -393,7 +376,6 @@ def _language(value: object) -> str:
 
 
 def _name(value: object) -> str | None:
-    """A speaker; some programs count them."""
     return str(value) if isinstance(value, str | int) and value != "" else None
 
 
@@ -404,7 +386,6 @@ def _whole(value: object, name: str) -> int:
 
 
 def _number(value: object, name: str) -> float:
-    """A number, which some programs write as a text."""
     if value is None:
         return NAN
     if isinstance(value, bool) or not isinstance(value, int | float | str):
@@ -429,7 +410,6 @@ def _seconds(row: Row, name: str) -> float:
 
 
 def _time(row: Row, name: str) -> float | None:
-    """A time in seconds; None where it is missing, null or NaN."""
     value = row.get(name)
     try:
         time = _number(value, name)
@@ -442,6 +422,5 @@ def _time(row: Row, name: str) -> float | None:
 
 
 def _kind(value: object) -> str:
-    """What JSON calls a value."""
     names = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
     return names.get(type(value), "a number")

@@ -13,8 +13,6 @@ from sottovoce.types import Segment, Turn
 
 
 class _LineWriter:
-    """A writer whose document is what its segments add."""
-
     extension = ""
 
     def begin(self, info: TranscriptInfo) -> str:
@@ -28,7 +26,7 @@ class _LineWriter:
 
 
 class TxtWriter(_LineWriter):
-    """Plain text: one segment a line, behind its speaker where known, its translation in the next.
+    """Plain text: one segment a line, with its speaker in front and its translation on the next line.
 
     Source: openai-whisper's `WriteTXT`.
     """
@@ -41,9 +39,9 @@ class TxtWriter(_LineWriter):
 
 
 class TsvWriter(_LineWriter):
-    """Tab-separated columns start, end (milliseconds), text, and translation where there are any.
+    """Tab-separated columns start, end (milliseconds), text, and translation if there are any.
 
-    Source: openai-whisper's `WriteTSV`; line breaks become spaces too.
+    Source: openai-whisper's `WriteTSV`; line breaks also become spaces.
     """
 
     extension = "tsv"
@@ -62,9 +60,9 @@ class TsvWriter(_LineWriter):
 
 
 class CsvWriter(_LineWriter):
-    """Columns start, end (milliseconds), language, speaker, text, and translation where there are any.
+    """Columns start, end (milliseconds), language, speaker, text, and translation if there are any.
 
-    Quoted as RFC 4180 says, lines ended by \\n.
+    Quoted as in RFC 4180, with lines ended by LF.
     """
 
     extension = "csv"
@@ -83,10 +81,10 @@ class CsvWriter(_LineWriter):
 
 
 class LrcWriter(_LineWriter):
-    """Simple LRC lyrics: the time of the first word before each line; minutes run past 60.
+    """Simple LRC lyrics: each line after the time of its first word; minutes may exceed 60.
 
     An empty line marks the end of the last segment.
-    Source: the format as whisper.cpp writes it (`examples/cli`, `output_lrc`).
+    Source: whisper.cpp (`examples/cli`, `output_lrc`).
     """
 
     extension = "lrc"
@@ -108,7 +106,7 @@ class LrcWriter(_LineWriter):
 
 
 class LabelsWriter(_LineWriter):
-    """Audacity's labels, one a segment: start and end in seconds, then speaker and text, with tabs between.
+    """Audacity's labels, one a segment, tab-separated: start and end in seconds, speaker and text.
 
     Source: Audacity's manual, "Importing and Exporting Labels".
     """
@@ -124,9 +122,9 @@ class LabelsWriter(_LineWriter):
 
 
 class RttmWriter(_LineWriter):
-    """Turns, one a line, overlaps included; where only segments have speakers, those.
+    """Speaker turns, one a line, overlaps included; without turns, the speakers of segments.
 
-    For programs that score or join diarizations. Fields are ended by spaces, so names have none.
+    Names have no spaces, which separate fields.
     Source: NIST, The Rich Transcription 2009 evaluation plan, appendix A.
     """
 
@@ -155,7 +153,6 @@ class RttmWriter(_LineWriter):
 
 
 def rttm_field(text: str) -> str:
-    """Replace spaces, which end a field of RTTM, by underscores."""
     return "_".join(text.split()) or "_"
 
 
@@ -175,23 +172,20 @@ def _lrc_time(seconds: float) -> str:
 
 
 SHORTEST_S = 0.001
-"""Praat knows no interval without a length, and Whisper writes words that have none."""
+"""Praat has no empty intervals, but Whisper writes words without duration."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Start and end in seconds, and text; empty between texts."""
-
     start: float
     end: float
     text: str
 
 
 class TextGridWriter(_LineWriter):
-    """Writes a tier of segments, one of words where they have times, and one of speakers where there are any.
+    """Writes tiers of segments, of words if they have times, and of speakers if known.
 
-    The number of intervals and the end stand at the head, so all segments are held. Intervals of a tier tile
-    it: where they overlap, the later one begins at the end of the one before.
+    Intervals tile a tier: an overlapping one begins at the end of the one before.
     Source: Praat's manual, "TextGrid file formats" (the long text format, UTF-8).
     """
 
@@ -231,7 +225,6 @@ class TextGridWriter(_LineWriter):
 
 
 def tidy(intervals: Iterable[Interval]) -> list[Interval]:
-    """Round intervals to milliseconds, without overlaps and without empty durations."""
     placed: list[Interval] = []
     for interval in intervals:
         start = max(round(interval.start, 3), placed[-1].end if placed else 0.0)
@@ -240,7 +233,6 @@ def tidy(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def tiled(intervals: Sequence[Interval], last: float) -> list[Interval]:
-    """Fill the gaps between intervals with empty ones, from 0 to `last`."""
     tiles: list[Interval] = []
     at = 0.0
     for interval in [*intervals, Interval(last, last, "")]:
@@ -262,7 +254,6 @@ def tier(number: int, name: str, intervals: Sequence[Interval], last: float) -> 
 
 
 def entry(index: int, tile: Interval) -> str:
-    """Format one interval of a tier; a quote inside a text is doubled."""
     text = tile.text.replace('"', '""')
     return (
         f"        intervals [{index}]:\n            xmin = {tile.start:.6f}\n"

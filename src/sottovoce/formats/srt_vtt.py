@@ -1,7 +1,7 @@
 """SubRip (srt), which has no specification, and WebVTT (vtt): their writers, and one parser for both.
 
-Files of other programs break the rules of both. FFmpeg, pysubs2 and webvtt-py read most of them, but pass
-over cues that they cannot read. Here such a cue is an error that names its line, so none of them is used.
+Many files break the rules. FFmpeg, pysubs2 and webvtt-py skip cues that they cannot read; this parser raises
+an error with the line instead.
 """
 
 from __future__ import annotations
@@ -17,12 +17,10 @@ from sottovoce.options.writer import WriterOptions
 from sottovoce.types import Segment, Transcript
 
 _ARROW = re.compile("--+>")
-"""What stands between times: players take a line that has it for the beginning of a cue."""
+"""Separator of times; players treat any line with it as the start of a cue."""
 
 
 class _CueWriter:
-    """A writer of cues. escape: what the format does to text before it goes into a cue."""
-
     def __init__(self, options: WriterOptions, escape: Callable[[str], str] = str) -> None:
         self._options = options
         self._escape = escape
@@ -45,7 +43,7 @@ class _CueWriter:
 class SrtWriter(_CueWriter):
     """SubRip: numbered cues, hours always, comma before the milliseconds.
 
-    Source: openai-whisper's `WriteSRT`; the format has no specification.
+    Source: openai-whisper's `WriteSRT`.
     """
 
     extension = "srt"
@@ -66,14 +64,12 @@ class SrtWriter(_CueWriter):
 
 
 class VttWriter(_CueWriter):
-    """WebVTT: hours only where needed, and text escaped as the specification asks.
+    """WebVTT: hours only if needed, and text escaped as in section 3.1 of the specification.
 
-    That of openai-whisper writes `&` and `<` bare, which players take for entities and tags and swallow, and
-    shortens `-->`; here they are escaped (section 3.1 of the specification), and come back as they were. A
-    speaker is the voice of a cue (`<v A>`), on one line and with single spaces, as players read it. Nothing
-    else differs.
+    openai-whisper leaves `&` and `<` bare, which players take for entities and tags, and shortens `-->`. A
+    speaker is the voice of a cue (`<v A>`), on one line with single spaces. Nothing else differs.
 
-    Source: https://www.w3.org/TR/webvtt1/, laid out as openai-whisper's `WriteVTT` does.
+    Source: https://www.w3.org/TR/webvtt1/, laid out as openai-whisper's `WriteVTT`.
     """
 
     extension = "vtt"
@@ -92,19 +88,19 @@ class VttWriter(_CueWriter):
 
 
 def _escape_vtt(text: str) -> str:
-    """Escape text that would be markup or a time; a null would be read as U+FFFD."""
+    """Escape markup and times; a null would be read as U+FFFD."""
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return text.replace("\0", "\ufffd")
 
 
 EXAMPLE = "00:00:01,000 --> 00:00:03,500"
 _INVISIBLE = dict.fromkeys(map(ord, "\ufeff\u200e\u200f\u202a\u202b\u202c\u202d\u202e"))
-"""Byte order marks, which are inside files that were joined, and marks of direction."""
+"""Byte order marks (inside concatenated files) and direction marks."""
 _TIME = re.compile(
     r"(?:(?P<h>\d{1,6}) ?[:：] ?)?(?P<m>\d{1,3}) ?[:：] ?(?P<s>\d{1,2})"
     r"(?: ?[.,．，。] ?(?P<fraction>\d{1,9})| ?[:：] ?(?P<ms>\d{3}))?"
 )
-"""Two digits behind a third colon would count frames, whose rate is not known."""
+"""Digits after a third colon would be frames of unknown rate."""
 _ANY_TIME = re.sub(r"\?P<\w+>", "?:", _TIME.pattern)
 _TIMES = re.compile(
     rf"(?:\d+ )?(?P<start>{_ANY_TIME})(?P<mark>[ =–—-]*(?:>|》|→|&gt;)|[ ,;/|–—-]+) ?"
@@ -122,10 +118,9 @@ _VOICE = re.compile(r"<v(?:\.[^\s>]*)?[ \t\n\f]+([^>]+)>")
 
 
 def transcript_of_cues(text: str) -> Transcript:
-    """Parse subtitles: a segment a cue, with its speaker where a voice (`<v Ann>`) names one. Cues without
-    text are left out.
+    """Parse subtitles: a segment per cue with text, with its speaker from a voice (`<v Ann>`).
 
-    Raises: ValueError naming the line of a cue that cannot be read, or of text that belongs to no cue.
+    Raises: ValueError naming the line of a malformed cue, or of text outside cues.
     """
     subtitles = _Subtitles(text)
     segments: list[Segment] = []
@@ -138,19 +133,18 @@ def transcript_of_cues(text: str) -> Transcript:
 
 
 def has_cues(text: str) -> bool:
-    """Return whether a text is subtitles: it is WebVTT, or a line of it has the times of a cue."""
+    """Return whether a text is subtitles: WebVTT, or with a line of cue times."""
     lines = (" ".join(line.translate(_INVISIBLE).split()) for line in text.splitlines() if "-->" in line)
     return is_webvtt(text) or any(map(_TIMES.fullmatch, lines))
 
 
 def is_webvtt(text: str) -> bool:
-    """Return whether a text begins as WebVTT does, after blank lines and byte order marks."""
     return re.match(r"[\s\ufeff]*WEBVTT(?:\s|$)", text) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class _Cue:
-    """A cue by its lines, counted from 0: the head begins on line `first`, and line `at` has the times."""
+    """A cue by lines from 0: the head begins on line `first`; line `at` has the times."""
 
     first: int
     at: int
@@ -160,7 +154,7 @@ class _Cue:
 
 
 class _Subtitles:
-    """Finds the heads of cues; what stands between two heads is text of the first, blank lines included."""
+    """Finds the heads of cues; lines up to the next head, blank ones included, are the cue's text."""
 
     def __init__(self, text: str) -> None:
         self.is_vtt = is_webvtt(text)
@@ -170,10 +164,6 @@ class _Subtitles:
         self._flat = [" ".join(line.translate(_INVISIBLE).split()) for line in self._lines]
 
     def cues(self) -> Iterator[tuple[_Cue, list[str]]]:
-        """Yield every cue with the lines of its text.
-
-        Raises: ValueError.
-        """
         cues: list[_Cue] = []
         for at in range(len(self._lines)):
             if span := self._times(at):
@@ -188,10 +178,6 @@ class _Subtitles:
             yield cue, self._text(cue, end)
 
     def _times(self, at: int) -> tuple[float, float] | None:
-        """Return start and end in seconds of a line that has times, None of any other.
-
-        Raises: ValueError for times that are not understood.
-        """
         line, may_begin = self._flat[at], self._may_begin(at)
         found = _TIMES.fullmatch(line)
         if found is None:
@@ -213,14 +199,13 @@ class _Subtitles:
         return start, end
 
     def _may_begin(self, at: int) -> bool:
-        """Whether a cue may begin here with anything but `-->`: text can look like times."""
+        """Whether a cue without `-->` may begin here, as text can look like times."""
         if at == 0 or not self._flat[at - 1]:
             return True
         is_text = at >= 2 and _TIMES.fullmatch(self._flat[at - 2]) is not None
         return self._number(at - 1) is not None and not is_text
 
     def _head(self, at: int, before: Sequence[_Cue]) -> tuple[int, int | None]:
-        """Return the line on which a cue begins whose times are on line `at`, and its number."""
         lowest = before[-1].at + 1 if before else 0
         above = at - 1
         while above >= lowest and not self._flat[above]:
@@ -237,10 +222,6 @@ class _Subtitles:
         return (above, None) if self.is_vtt and opens else (at, None)
 
     def _text(self, cue: _Cue, end: int) -> list[str]:
-        """Return the lines of text between the times of a cue and line `end`.
-
-        Raises: ValueError for a number of the next cue that no times follow.
-        """
         text: list[str] = []
         for at, block in self._blocks(cue.at + 1, end):
             is_next = at > cue.at + 1 and cue.number is not None and self._number(at) == cue.number + 1
@@ -251,8 +232,6 @@ class _Subtitles:
         return text
 
     def _blocks(self, start: int, end: int) -> Iterator[tuple[int, list[str]]]:
-        """Yield blocks of lines between blank ones, with the numbers of their first lines; without WebVTT's
-        comments and styles."""
         block: list[str] = []
         for at in range(start, end + 1):
             if at < end and not self._is_blank(at):
@@ -265,7 +244,7 @@ class _Subtitles:
                 block = []
 
     def _is_blank(self, at: int) -> bool:
-        """A line of spaces is text in WebVTT, as in YouTube's captions."""
+        """In WebVTT a line of spaces is text, as in YouTube's captions."""
         return not (self._lines[at] if self.is_vtt else self._lines[at].strip())
 
     def _opens(self, at: int) -> bool:
@@ -292,7 +271,6 @@ def _seconds(time: str) -> float:
 
 
 def _plain_srt(lines: Sequence[str]) -> str:
-    """Remove the tags that players know."""
     return _joined([_TAG.sub("", _BREAK.sub(" ", line)) for line in lines])
 
 
@@ -305,7 +283,6 @@ def _plain_vtt(lines: Sequence[str]) -> str:
 
 
 def _speaker(cue: str) -> str | None:
-    """Return the voice of a cue, None of one with several."""
     voices = {" ".join(unescape(name).split()) for name in _VOICE.findall(cue)}
     return (voices.pop() or None) if len(voices) == 1 else None
 

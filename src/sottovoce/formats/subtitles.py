@@ -1,19 +1,14 @@
-"""Make subtitle cues of segments: as openai-whisper does, laid out for reading, and in two languages.
+"""Subtitle cues from segments: by openai-whisper's rules, laid out for reading, or in two languages.
 
-`CueMaker` has openai-whisper's rules (`whisper/utils.py`, `SubtitlesWriter`), so that the same options
-give the same cues; here they run over a stream of segments, and widths count code points.
+`CueMaker` follows openai-whisper (`whisper/utils.py`, `SubtitlesWriter`): the same options give the same
+cues. Widths count code points.
 
-`ReadableCues` ends cues where sentences, clauses or pauses do; cues stay long enough on the screen to be
-read, have lines of about the same width, and no word stands alone where that can be helped. Widths are
-cells of a terminal: a full-width character counts two, a combining one none. The times of words never
-change; a cue may stay longer than its last word, but not into the next cue. Speech that is faster than
-people read stays too fast: no word is dropped. Source of the limits: Netflix, Timed Text Style Guide (42
-characters a line, 2 lines, 5/6 to 7 seconds).
+`ReadableCues` ends cues at sentences, clauses or pauses, and balances lines. Widths are terminal cells. A cue
+may outlast its last word, up to the next cue, to be read; word times never change, and no word is dropped.
+Source of the limits: Netflix, Timed Text Style Guide (42 characters a line, 2 lines, 5/6 to 7 seconds).
 
-`BilingualCues` distributes a translation over the cues of its text, by width, cut between words (between
-characters where a language has no spaces), in lines of the same width. The limits hold for each language
-by itself: a cue has up to so many lines of either. A translation that is much longer than the text has
-more lines rather than losing words.
+`BilingualCues` distributes a translation over the cues of its text by width. The limits apply to each
+language by itself; a much longer translation gets more lines.
 """
 
 from __future__ import annotations
@@ -33,14 +28,12 @@ from sottovoce.types import Segment, Word
 RIGHT_TO_LEFT_MARK = "\u200f"
 
 LONG_PAUSE_S = 3.0
-"""A pause between word beginnings that ends a subtitle which runs across segments."""
+"""Pause between word beginnings that ends a subtitle across segments."""
 _NO_LIMIT = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class CueWord:
-    """A word as it stands in its subtitle: with its space, with a line break before it, or bare."""
-
     text: str
     start: float
     end: float
@@ -48,8 +41,6 @@ class CueWord:
 
 @dataclass(frozen=True, slots=True)
 class Cue:
-    """A subtitle: seconds, and text in words; without word times the whole text is one word."""
-
     start: float
     end: float
     words: tuple[CueWord, ...]
@@ -60,7 +51,7 @@ class Cue:
         return "".join(word.text for word in self.words)
 
     def highlighted(self) -> Iterator[Cue]:
-        """Yield one cue a word, that word underlined with <u>, and plain cues for the pauses between."""
+        """Yield one cue per word, underlined with <u>, and plain cues for the pauses between."""
         last = self.start
         for i, word in enumerate(self.words):
             if milliseconds(last) != milliseconds(word.start):
@@ -75,11 +66,7 @@ class Cue:
 
 @dataclass(slots=True)
 class CueMaker:
-    """Makes cues of segments as they come; holds the subtitle that is still open.
-
-    escape: what the format does to text before it goes into a cue; widths are counted before it. Cues without
-    text are left out.
-    """
+    """Makes cues of segments as they come. escape: the format's escaping; widths are counted before it."""
 
     options: WriterOptions = field(default_factory=WriterOptions)
     escape: Callable[[str], str] = str
@@ -108,13 +95,11 @@ class CueMaker:
         return self._finish(cue for chunk in self._chunks(segment.words) for cue in self._add(chunk))
 
     def _whole(self, segment: Segment) -> list[Cue]:
-        """Make one cue of a segment without word times."""
         text = self.escape(one_line(segment.text).strip())
         words = (CueWord(text, segment.start, segment.end),)
         return [Cue(segment.start, segment.end, words, segment.speaker)] if text else []
 
     def _bilingual(self, segment: Segment) -> list[Cue]:
-        """Make one cue of a segment and its translation, neither of them laid out (see `bilingual`)."""
         cues = self._finish([*self._add(segment.words), *self._close()]) if segment.words else []
         text = self.escape(one_line(segment.translation or "").strip())
         below = CueWord("\n" + text, segment.end, segment.end)
@@ -123,7 +108,6 @@ class CueMaker:
         ]
 
     def flush(self) -> list[Cue]:
-        """Complete the open cue."""
         return self._finish(self._close())
 
     @property
@@ -179,7 +163,7 @@ def milliseconds(seconds: float) -> int:
 
 
 def timestamp(seconds: float, *, marker: str, hours: bool) -> str:
-    """Format `[HH:]MM:SS` with milliseconds after the marker; hours always, or only from one hour on."""
+    """Format `[HH:]MM:SS` with milliseconds after the marker; hours: always, else from one hour on."""
     minutes, rest = divmod(milliseconds(seconds), 60_000)
     n_hours, minutes = divmod(minutes, 60)
     head = f"{n_hours:02d}:" if hours or n_hours else ""
@@ -187,10 +171,9 @@ def timestamp(seconds: float, *, marker: str, hours: bool) -> str:
 
 
 def behind_speaker(speaker: str | None, text: str) -> str:
-    """Put the speaker before the text: "A: Good morning." The name is not counted in the width of a line.
+    """Prefix the speaker: "A: Good morning." Line widths exclude the name.
 
-    A mark before a name keeps the direction of text that runs from right to left, whose full stop would stand
-    on the wrong side otherwise.
+    A direction mark before the name keeps the full stop of right-to-left text in place.
     """
     if not speaker:
         return text
@@ -199,7 +182,6 @@ def behind_speaker(speaker: str | None, text: str) -> str:
 
 
 def direction(text: str) -> str:
-    """Return which way the text runs, "ltr" or "rtl", by its first letter."""
     for kind in map(unicodedata.bidirectional, text):
         if kind in ("L", "R", "AL"):
             return "ltr" if kind == "L" else "rtl"
@@ -207,7 +189,6 @@ def direction(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Remove line breaks, which would end a cue."""
     return " ".join(text.splitlines())
 
 
@@ -216,12 +197,10 @@ N_LINES = 2
 SHORTEST_S = 5 / 6
 LONGEST_S = 7.0
 RUN_PAUSE_S = 1.0
-"""A pause that no cue runs across."""
 CLAUSE_PAUSE_S = 0.3
 GAP_S = 0.08
-"""Between a cue that stays longer than its words and the next one: the eye sees that something changed."""
+"""Gap after an extended cue, so that viewers notice the change."""
 LONGEST_RUN = 160
-"""Words held before some are laid out without a pause."""
 OPENING = "\"'“‘«([（「『"
 ABBREVIATIONS = frozenset(
     {
@@ -234,10 +213,7 @@ ABBREVIATIONS = frozenset(
 
 @dataclass(slots=True)
 class ReadableCues:
-    """Makes cues of segments as they come; holds the words since the last long pause, and one cue.
-
-    escape: what the format does to text before it goes into a cue; widths are counted before it.
-    """
+    """Makes cues of segments as they come. escape: the format's escaping; widths are counted before it."""
 
     options: WriterOptions
     escape: Callable[[str], str] = str
@@ -245,10 +221,6 @@ class ReadableCues:
     _held: Cue | None = field(default=None, init=False)
 
     def segment(self, segment: Segment) -> list[Cue]:
-        """Add a segment; return the cues that it completes.
-
-        Raises: OptionError when the segment has no word times.
-        """
         if segment.words is None:
             raise OptionError("reading speed needs word times: ask for word timestamps")
         own = (segment.language, segment.speaker)
@@ -292,7 +264,6 @@ class ReadableCues:
         return Cue(words[0].start, max(word.end for word in words), tuple(placed), words[0].speaker)
 
     def _stay(self, cue: Cue, next_start: float) -> Cue:
-        """Extend the end of a cue to the time it takes to read, where the next one leaves room."""
         wanted = cue.start + min(LONGEST_S, max(SHORTEST_S, width(cue.text) / self._limits.reading_speed))
         return replace(cue, end=max(cue.end, min(wanted, next_start - GAP_S)))
 
@@ -307,8 +278,6 @@ class ReadableCues:
 
 @dataclass(frozen=True, slots=True)
 class ReadingLimits:
-    """Limits of a layout. line_width: cells a line. n_lines: lines a cue. reading_speed: cells a second."""
-
     line_width: int
     n_lines: int
     reading_speed: float
@@ -321,7 +290,6 @@ def begins_run(before: Word, word: Word) -> bool:
 
 
 def share_out(words: Sequence[Word], limits: ReadingLimits) -> Iterator[Sequence[Word]]:
-    """Cut a run without long pauses into cues at the lowest cost; yields the words of each."""
     n_words = len(words)
     texts = [one_line(word.word) for word in words]
     best = [math.inf] * n_words + [0.0]
@@ -338,9 +306,6 @@ def share_out(words: Sequence[Word], limits: ReadingLimits) -> Iterator[Sequence
 
 
 def cue_ends(words: Sequence[Word], texts: Sequence[str], first: int, limits: ReadingLimits) -> Iterator[int]:
-    """Yield the possible ends (exclusive) of a cue that begins with word `first`: it fits, and is not too
-    long.
-    """
     n_lines, used = 1, 0
     for index in range(first, len(words)):
         size = width(texts[index])
@@ -354,7 +319,7 @@ def cue_ends(words: Sequence[Word], texts: Sequence[str], first: int, limits: Re
 
 
 def cue_cost(words: Sequence[Word], first: int, last: int, limits: ReadingLimits) -> float:
-    """Compute the cost of the cue of words [first, last): 1 for a cue, plus its faults."""
+    """Return the cost of the cue of words [first, last): 1 plus its faults."""
     start, end = words[first].start, words[last - 1].end
     room = (words[last].start if last < len(words) else end + RUN_PAUSE_S) - start
     n_cells = width("".join(word.word for word in words[first:last]).strip())
@@ -367,14 +332,12 @@ def cue_cost(words: Sequence[Word], first: int, last: int, limits: ReadingLimits
 
 
 def inner_cost(words: Sequence[Word], index: int) -> float:
-    """Compute the cost of a cue that runs on before word `index`."""
     is_sentence = ends_with(words[index - 1].word, SENTENCE_ENDS)
     pause = words[index].start - words[index - 1].end
     return 0.3 * is_sentence + 0.8 * max(0.0, pause - CLAUSE_PAUSE_S)
 
 
 def cut_cost(words: Sequence[Word], last: int) -> float:
-    """Compute the cost of ending a cue before word `last`."""
     if last == len(words) or ends_with(words[last - 1].word, SENTENCE_ENDS):
         return 0.0
     if ends_with(words[last - 1].word, CLAUSE_ENDS):
@@ -383,7 +346,7 @@ def cut_cost(words: Sequence[Word], last: int) -> float:
 
 
 def balanced_lines(texts: Sequence[str], limits: ReadingLimits) -> list[list[str]]:
-    """Break a cue into as few lines as hold it, about equally wide, cut after punctuation where possible."""
+    """Break a cue into the fewest lines, about equally wide, preferably after punctuation."""
     fewest = len(greedy_lines(texts, limits.line_width))
     target = width("".join(texts).strip()) / fewest
     n_texts = len(texts)
@@ -407,7 +370,7 @@ def balanced_lines(texts: Sequence[str], limits: ReadingLimits) -> list[list[str
 
 
 def line_cost(texts: Sequence[str], first: int, last: int, target: float, cells: int) -> float:
-    """Compute the cost of the line of words [first, last): uneven width, an orphan, a bad end."""
+    """Return the cost of a line of words [first, last): uneven width, an orphan, a bad end."""
     uneven = ((cells - target) / target) ** 2
     is_orphan = last - first == 1 and len(texts) > 2 and cells < target
     good_end = last == len(texts) or ends_with(texts[last - 1], SENTENCE_ENDS + CLAUSE_ENDS)
@@ -415,7 +378,6 @@ def line_cost(texts: Sequence[str], first: int, last: int, target: float, cells:
 
 
 def greedy_lines(texts: Sequence[str], line_width: int) -> list[list[str]]:
-    """Break words into lines, each as full as can be."""
     lines: list[list[str]] = []
     for text in texts:
         if lines and width("".join([*lines[-1], text]).strip()) <= line_width:
@@ -426,25 +388,21 @@ def greedy_lines(texts: Sequence[str], line_width: int) -> list[list[str]]:
 
 
 def last_sentence(words: Sequence[Word]) -> int:
-    """Count the words up to the last end of a sentence, or all where there is none."""
     ends = [index + 1 for index, word in enumerate(words) if ends_with(word.word, SENTENCE_ENDS)]
     return ends[-1] if ends else len(words)
 
 
 def ends_with(word: str, signs: tuple[str, ...]) -> bool:
-    """Tell whether the word ends with one of the signs, before closing quotes and brackets."""
     bare = word.strip().rstrip(CLOSING_MARKS)
     return bare.endswith(signs) and not is_abbreviation(bare)
 
 
 def is_abbreviation(word: str) -> bool:
-    """Tell whether the full stop at the end of the word belongs to it."""
     stem = word.removesuffix(".").lstrip(OPENING).casefold()
     return word.endswith(".") and (stem in ABBREVIATIONS or (len(stem) == 1 and stem.isalpha()))
 
 
 def width(text: str) -> int:
-    """Count the cells of a text: two for a full-width character, none for a combining or invisible one."""
     return sum(map(_cells, text))
 
 
@@ -456,13 +414,10 @@ def _cells(character: str) -> int:
 
 _UNSPACED = r"\u3040-\u30ff\u3400-\u9fff\u0e00-\u0eff"
 _PIECES = re.compile(rf"\s*(?:[{_UNSPACED}]|[^\s{_UNSPACED}]+)")
-"""Words with the spaces before them; characters, in scripts without spaces."""
 
 
 @dataclass(slots=True)
 class BilingualCues:
-    """Cues of segments as they come, translated or not."""
-
     options: WriterOptions
     escape: Callable[[str], str] = str
     _plain: CueMaker | ReadableCues = field(init=False)
@@ -471,10 +426,6 @@ class BilingualCues:
         self._plain = _one_language(self.options, self.escape)
 
     def segment(self, segment: Segment) -> list[Cue]:
-        """Add a segment; return the cues that it completes.
-
-        Raises: OptionError when the options place words and the segment has no word times.
-        """
         if segment.translation is None or not self.options.need_words:
             return self._plain.segment(segment)
         if segment.words is None:
@@ -506,7 +457,6 @@ class BilingualCues:
 
 
 def shared_out(text: str, widths: Sequence[int]) -> list[list[str]]:
-    """Distribute the words of a text over cues, in order, in proportion to their widths."""
     parts: list[list[str]] = [[] for _ in widths]
     pieces = _PIECES.findall(one_line(text).strip())
     ends = list(accumulate(widths))

@@ -1,4 +1,4 @@
-"""Make the writers of formats by name."""
+"""Writers of formats by name."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 SUBTITLES: Mapping[str, Callable[[WriterOptions], Writer]] = MappingProxyType(
     {"srt": SrtWriter, "vtt": VttWriter, "ass": AssWriter}
 )
-"""Formats that break lines, and so take options."""
+"""Formats with layout options."""
 PLAIN: Mapping[str, Callable[[], Writer]] = MappingProxyType(
     {
         "txt": TxtWriter,
@@ -57,11 +57,10 @@ FORMATS: tuple[str, ...] = (
 OF_SPEAKERS: tuple[str, ...] = ("rttm",)
 """Formats that are empty without speakers."""
 BINARY: tuple[str, ...] = ("docx",)
-"""Formats of bytes."""
 
 
 def writer_for(name: str, options: WriterOptions | None = None) -> Writer:
-    """Make a writer of the format `name`, one of FORMATS.
+    """Create a writer of the format `name`, one of FORMATS.
 
     Raises: OptionError for another name, or for options that the format does not use; MissingExtraError.
     """
@@ -80,12 +79,10 @@ def writer_for(name: str, options: WriterOptions | None = None) -> Writer:
 
 
 def is_installed(name: str) -> bool:
-    """Tell whether the package that a format needs is there."""
     return name != "docx" or find_spec("docx") is not None
 
 
 def extension_of(name: str) -> str:
-    """Return the extension of the files of a format, without the dot."""
     return _made(name, WriterOptions()).extension
 
 
@@ -96,12 +93,11 @@ def _made(name: str, options: WriterOptions) -> Writer:
 def writers_for(
     names: str, options: WriterOptions | None = None, *, has_speakers: bool = True, has_files: bool = True
 ) -> list[Writer]:
-    """Make writers for a list such as "srt,json", or "all"; each format once, in the order given.
+    """Create writers for a list such as "srt,json", or "all"; each format once, in order.
 
-    has_speakers: "all" leaves out formats that are empty without speakers where they are not known.
-    has_files: documents go to files of their own; "all" leaves out binary formats where they do not. Formats
-    that need a package that is not installed are left out of "all" too, with a warning.
-    Raises: OptionError for an unknown name, or when none of the formats uses the options; MissingExtraError.
+    "all" omits speaker formats unless has_speakers, binary formats unless has_files, and, with a warning,
+    formats whose package is not installed.
+    Raises: OptionError for an unknown name or unused options; MissingExtraError.
     """
     options = options or WriterOptions()
     wanted = [name.strip() for name in names.split(",")]

@@ -1,5 +1,5 @@
-"""Every option once: its help, range, flag, and names in APIs of the server.
+"""Every option, declared once: help, range, flag, and names in the server's APIs.
 
-The dataclasses of this package are the Python API; command line, forms, OpenAPI and tables of the docs are
-made from their fields. PyTorch and NumPy are not imported here, so that `--help` is quick.
+The dataclasses are the Python API; the command line, forms, OpenAPI and tables of the docs are generated from
+their fields. PyTorch and NumPy are not imported here, so that `--help` is fast.
 """

@@ -1,4 +1,4 @@
-"""How a given text is brought together with its recording."""
+"""Options of forced alignment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ AlignMethod: TypeAlias = Literal["attention", "ctc"]
 
 @dataclass(frozen=True, slots=True)
 class AlignOptions:
-    """How words are timed.
+    """Options of forced alignment.
 
     Raises: OptionError for values out of range.
     """

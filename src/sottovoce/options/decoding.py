@@ -1,5 +1,4 @@
-"""How one window of audio is decoded. Knows nothing of recordings: seeking and fallback have their own
-options."""
+"""Options of decoding one window of audio; seeking and fallback have their own."""
 
 from __future__ import annotations
 
@@ -14,14 +13,15 @@ from sottovoce.text.languages import find_language
 from sottovoce.types import Task
 
 NON_SPEECH = -1
-"""In `suppress_tokens`: the tokenizer's brackets, tags and music signs."""
 HOTTEST = 1.0
-"""The highest temperature: there the model's own probabilities are drawn from, above it flatter ones.
-Source: the range of OpenAI's transcription API."""
+"""At 1 the model's own probabilities are sampled; above it they would be flattened. Source: the range of
+OpenAI's transcription API.
+"""
 MOST_BEAM = 16
-"""Hypotheses that a request may ask for."""
 SPECIALS_ALONE = (50_258,)
-"""`<|startoftranscript|>` (`<|en|>` of English models): what is never written stays so, all else may be."""
+"""`<|startoftranscript|>` (`<|en|>` of English models): suppresses only special tokens that are never
+written.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class DecodingOptions:
     """
 
     language: str | None = None
-    """Code, tag or English name, kept as a code; None detects it, among `allowed_languages` if given."""
+    """Code, tag or English name, stored as a code; None detects it, among `allowed_languages` if given."""
     task: Task = Option(
         "translate: into English.",
         group="Task",
@@ -50,7 +50,7 @@ class DecodingOptions:
         least=0.0,
         most=HOTTEST,
     ).as_field(0.0)
-    """Of a recording, 0 leaves it to the fallback's temperatures, and one above 0 is the only one tried."""
+    """For a recording, 0 uses the fallback's temperatures; another value is the only one tried."""
     sample_len: int | None = Option(
         "Tokens to sample at most.",
         unset="half of the model's text context (224)",
@@ -86,7 +86,8 @@ class DecodingOptions:
         above=0.0,
     ).as_field(None)
     """Beam search ends at round(beam_size * patience) finished hypotheses; None is 1.
-    Source: Kasai et al. 2022, https://arxiv.org/abs/2204.05424."""
+    Source: Kasai et al. 2022, https://arxiv.org/abs/2204.05424.
+    """
     length_penalty: float | None = Option(
         "Exponent of Google's length penalty.",
         unset="mean of the log-probabilities",
@@ -105,9 +106,9 @@ class DecodingOptions:
         group="Context",
         metavar="TEXT",
     ).as_field(None)
-    """Text or tokens; `decode` gives what follows them. Of a recording it is the beginning of the first
-    window only, as in faster-whisper, and of the text of its first segment; openai-whisper puts it before
-    every window."""
+    """Text or tokens; `decode` returns what follows them. For a recording it starts the first window only,
+    as in faster-whisper, and the text of the first segment; openai-whisper puts it before every window.
+    """
     hotwords: str | None = Option(
         "Words likely to be said, put before the prompt.",
         key="hotword_text",
@@ -127,7 +128,7 @@ class DecodingOptions:
             )
         },
     ).as_field((NON_SPEECH,))
-    """Empty: nothing, not even special tokens, is suppressed."""
+    """Empty: suppresses nothing, not even special tokens."""
     suppress_regex: str | None = Option(
         "Tokens never written: those whose whole text it matches, the space before a word included.",
         group="Search",
@@ -137,7 +138,7 @@ class DecodingOptions:
         "Keep fillers, repetitions and broken-off words as far as the model can (en, de, es, fr).",
         group="Style",
     ).as_field(False)
-    """By a prompt in the language that is spoken (`text.disfluency`), before every other."""
+    """Puts a prompt in the spoken language (`text.disfluency`) before all others."""
     speaker_turns: bool = Option(
         "Cut where a checkpoint of tinydiarize writes that somebody else speaks; turns are counted.",
         group="Speakers",
@@ -149,8 +150,9 @@ class DecodingOptions:
             )
         },
     ).as_field(False)
-    """Let the model write its token for "somebody else speaks" (`<|startoflm|>`), which tinydiarize's
-    checkpoints have learnt. Others write it nowhere, or anywhere."""
+    """Allow the speaker-change token (`<|startoflm|>`) of tinydiarize's checkpoints. Other models write it
+    nowhere, or anywhere.
+    """
     suppress_blank: bool = Option(
         "Do not begin with a space or the end of text.",
         flag=None,
@@ -212,20 +214,19 @@ class DecodingOptions:
 
     @property
     def n_hypotheses(self) -> int:
-        """Rows that the search keeps for one window."""
         if self.temperature > 0.0:
             return self.best_of or 1
         return self.beam_size or 1
 
     def at_temperature(self, temperature: float) -> DecodingOptions:
-        """Return these options at another temperature: beam search at 0 only, best_of above 0 only."""
+        """Return these options at another temperature: beam search only at 0, best_of only above 0."""
         if temperature > 0.0:
             return replace(self, temperature=temperature, beam_size=None, patience=None)
         return replace(self, temperature=0.0, best_of=None)
 
 
 def shared_options(options: Sequence[DecodingOptions]) -> DecodingOptions:
-    """Return what the options of one batch have in common; prompt, hotwords, language and seed may differ.
+    """Return the common options of a batch; prompt, hotwords, language and seed may differ.
 
     Raises: OptionError when there are none or they differ in anything else.
     """

@@ -1,8 +1,7 @@
-"""When a window's text looks wrong, so that it is decoded again, and how: by other temperatures or
-another model.
+"""Rules for decoding a window again, at other temperatures or by another model.
 
-Source: openai-whisper 20250625 `decode_with_fallback`. The deferral rule of a cascade of two models:
-Narasimhan et al. 2022, "Post-hoc estimators for learning to defer to an expert".
+Source: openai-whisper 20250625 `decode_with_fallback`. Deferral in a cascade of two models: Narasimhan et al.
+    2022, "Post-hoc estimators for learning to defer to an expert".
 """
 
 from __future__ import annotations
@@ -19,12 +18,10 @@ from sottovoce.options.schema import ApiField, Option, check_options
 from sottovoce.types import Segment
 
 ENTROPY_TOKENS = 32
-"""Over which the entropy of a text is taken."""
+"""Last tokens of a text over which its entropy is computed."""
 
 
 class ScoredText(Protocol):
-    """A text with what tells whether it is right; see `decoding.decode.DecodingResult`."""
-
     @property
     def tokens(self) -> tuple[int, ...]: ...
     @property
@@ -37,7 +34,7 @@ class ScoredText(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FallbackOptions:
-    """When to decode again, and at which temperatures.
+    """Conditions and temperatures of decoding again.
 
     Raises: OptionError for no temperature or thresholds out of range.
     """
@@ -59,7 +56,6 @@ class FallbackOptions:
             )
         },
     ).as_field((0.0, 0.2, 0.4, 0.6, 0.8, 1.0))
-    """Tried in this order until one is good enough."""
     compression_ratio_threshold: float | None = Option(
         "Text that compresses better than this repeats itself: try the next temperature.",
         group="Fallback",
@@ -89,8 +85,9 @@ class FallbackOptions:
             )
         },
     ).as_field(0.6)
-    """A guess, or a text that repeats itself, with a no_speech_prob above this is silence, and not tried
-    again; None: nothing is."""
+    """An improbable or repetitive text with a higher no_speech_prob is silence, and not tried again; None
+    disables this.
+    """
     max_loops: int | None = Option(
         "How often a text may end with the same run of up to 16 tokens, one after the other.",
         unset="any number",
@@ -111,7 +108,7 @@ class FallbackOptions:
             )
         },
     ).as_field(None)
-    """In nats, of a text of more than 32 tokens. whisper.cpp has it instead of the compression ratio."""
+    """In nats, for texts of more than 32 tokens. whisper.cpp uses it instead of the compression ratio."""
     best_of: int | None = Option(
         "Draws at temperatures above 0.",
         group="Search",
@@ -123,7 +120,7 @@ class FallbackOptions:
             )
         },
     ).as_field(None)
-    """None leaves it to the decoding options."""
+    """None uses the decoding options' value."""
 
     def __post_init__(self) -> None:
         if not self.temperatures:
@@ -131,12 +128,10 @@ class FallbackOptions:
         check_options(self)
 
     def at_temperature(self, options: DecodingOptions, temperature: float, seed: int) -> DecodingOptions:
-        """Return how to decode a window at one of the temperatures."""
         chosen = replace(options.at_temperature(temperature), seed=seed)
         return chosen if self.best_of is None else replace(chosen, best_of=self.best_of)
 
     def repeats(self, result: ScoredText) -> bool:
-        """Return whether the text repeats itself too much."""
         limit = self.compression_ratio_threshold
         if limit is not None and result.compression_ratio > limit:
             return True
@@ -147,11 +142,12 @@ class FallbackOptions:
         return self.max_loops is not None and count_loops(result.tokens) > self.max_loops
 
     def is_guess(self, result: ScoredText) -> bool:
-        """Return whether the text is improbable."""
         return self.logprob_threshold is not None and result.avg_logprob < self.logprob_threshold
 
     def is_silence(self, result: ScoredText) -> bool:
-        """Return whether the window holds no speech: likely so, with an unlikely or repetitive text."""
+        """Return whether the window is silent: a high no_speech_prob with an improbable or repetitive
+        text.
+        """
         if self.no_speech_threshold is None or result.no_speech_prob <= self.no_speech_threshold:
             return False
         if self.logprob_threshold is None or self.repeats(result):
@@ -159,12 +155,11 @@ class FallbackOptions:
         return result.avg_logprob <= self.logprob_threshold
 
     def fails(self, result: ScoredText) -> bool:
-        """Return whether to decode again."""
         return (self.is_guess(result) or self.repeats(result)) and not self.is_silence(result)
 
 
 def count_loops(tokens: Sequence[int], longest: int = 16) -> int:
-    """Count how often the text ends with the same run of at most `longest` tokens, one after the other."""
+    """Count how often the text ends with the same run of at most `longest` tokens in succession."""
     most = 0
     for period in range(1, min(longest, len(tokens)) + 1):
         run = tokens[-period:]
@@ -176,7 +171,7 @@ def count_loops(tokens: Sequence[int], longest: int = 16) -> int:
 
 
 def token_entropy(tokens: Sequence[int]) -> float:
-    """Measure how varied the tokens are, in nats: 0 for one that repeats, log(n) for n different ones.
+    """Return the entropy of the tokens in nats: 0 for one repeated token, log(n) for n different ones.
 
     Source: whisper.cpp, `whisper_sequence_score`.
     """
@@ -186,7 +181,7 @@ def token_entropy(tokens: Sequence[int]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class DeferralOptions:
-    """Limits beyond which a segment is in doubt; speech without words always is.
+    """Thresholds beyond which a segment is deferred to the second model; skipped speech always is.
 
     Raises: OptionError for values out of range.
     """
@@ -209,7 +204,9 @@ class DeferralOptions:
         check_options(self)
 
     def defers(self, segment: Segment) -> bool:
-        """Return whether a segment, with its words timed, is left to the second model; a drawn one is."""
+        """Return whether a segment with word times is deferred to the second model; sampled text always
+        is.
+        """
         return (
             segment.avg_logprob < self.logprob
             or segment.temperature > 0.0

@@ -1,4 +1,4 @@
-"""What can be asked of live speech: on the command line, in every live API of the server, and in Python."""
+"""Options of live speech, for the command line, every live API of the server, and Python."""
 
 from __future__ import annotations
 
@@ -30,15 +30,14 @@ class LiveDecodingOptions:
         least=0.0,
         may_be_infinite=True,
     ).as_field(25)
-    """inf: all words wait."""
+    """inf holds all words back."""
     rewind_threshold: int = _in_policy(
         "A jump back by more frames than this discards an update.", least=0
     ).as_field(200)
-    """See `StopRules`."""
     final_frame_threshold: float = _in_python(
         "frame_threshold when no more audio comes.", least=0.0, may_be_infinite=True
     ).as_field(0)
-    """0 decodes to the end of text, where SimulStreaming stops 4 frames early."""
+    """0 decodes to the end of text; SimulStreaming stops 4 frames early."""
     chunk_s: float = _in_python(
         "Seconds between two updates.", least=0.01, expected="at least 0.01 seconds"
     ).as_field(0.5)
@@ -83,7 +82,7 @@ class LiveDecodingOptions:
         least=0.0,
         most=30.0,
     ).as_field(None)
-    """None of it thinned; not where the encoder is the full window."""
+    """A given padding is computed in full (never thinned); refused with the full encoder window."""
     held_over_s: float = _in_python(
         "An utterance is resumed after pauses of up to this, with its audio and text as context.",
         least=0.0,
@@ -103,7 +102,6 @@ class LiveDecodingOptions:
         may_be_infinite=True,
     ).as_field(30.0)
     max_repeats: int = _in_python("How often words may repeat themselves.", least=1).as_field(4)
-    """See `StopRules`."""
     no_speech_threshold: float = _in_python(
         "An update with a higher probability of no speech, and an improbable text, is empty.",
         least=0.0,
@@ -118,8 +116,9 @@ class LiveDecodingOptions:
         least=1,
         expected="a whole number of at least 1 or None",
     ).as_field(16)
-    """The states of those before are reused until an utterance ends or its audio is cut; parallel switching
-    always computes all."""
+    """Cached states of earlier tokens are reused until an utterance ends or its audio is cut; parallel
+    switching recomputes all.
+    """
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -132,13 +131,13 @@ class LiveDecodingOptions:
 
     @property
     def trim_s(self) -> float:
-        """Seconds that a cut leaves less than `audio_max_len_s`."""
+        """Seconds removed from `audio_max_len_s` by a cut."""
         return min(10.0, self.audio_max_len_s / 3) if self.audio_trim_s is None else self.audio_trim_s
 
 
 @dataclass(frozen=True, slots=True)
 class LiveOptions:
-    """What a client may ask of a live session; the names are those of `Model.session`.
+    """Options of a live session that clients may set; named as in `Model.session`.
 
     Raises: OptionError for values out of range.
     """
@@ -178,7 +177,7 @@ class LiveOptions:
         kind="flag",
         apis={"sottovoce": ApiField("vad", "`false`: decode silence too")},
     ).as_field(True)
-    """Or by these options."""
+    """True uses the default options."""
     speakers: str = Option(
         "Say who says each word: auto, or how many there are at most. A final may correct it.",
         group="Speakers",
@@ -192,7 +191,7 @@ class LiveOptions:
             ),
         },
     ).as_field("")
-    """ "": not."""
+    """Empty: no diarization."""
     decoding: LiveDecodingOptions = field(default_factory=LiveDecodingOptions)
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Options of a request to the server alone: what it names, its audio, and what its answer looks like."""
+"""Options of server requests only: model, audio, and the form of the answer."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from typing import Any
 from sottovoce.options.schema import Api, ApiField, Kind, Option
 
 FORMATS = ("json", "text", "srt", "verbose_json", "vtt", "diarized_json")
-"""Of answers."""
 TRANSLATION_FORMATS = FORMATS[:-1]
-"""The same of translations, which do not say who speaks."""
+"""Without the formats of speakers, which translations lack."""
 LANGUAGE_EXAMPLES = ("en", "german", "auto")
 WITHOUT_EFFECT = ("debug_mode", "token_timestamps", "encode")
-"""Of how whisper.cpp times words, and what it prints."""
+"""whisper.cpp's options of word timing and printing, accepted without effect."""
 MOST_COUNT = 100_000
 
 
 def requested(key: str, kind: Kind, apis: Mapping[Api, ApiField], **about: Any) -> Option:
-    """Declare an option of requests; its help is that of the first API that has it."""
+    """Declare a request option; its help is that of the first API that has it."""
     return Option(next(iter(apis.values())).help, key=key, kind=kind, apis=apis, **about)
 
 

@@ -1,4 +1,4 @@
-"""What is known of an option, and the options of a dataclass. Knows no command line and no server."""
+"""The schema of an option, and the options of a dataclass; independent of command line and server."""
 
 from __future__ import annotations
 
@@ -34,29 +34,24 @@ Kind: TypeAlias = Literal[
     "nested",
     "any",
 ]
-"""What a value is, and so how text becomes one. times: seconds, or h:mm:ss; the plurals: separated by
-commas."""
+"""Type of a value, which selects its parser. times: seconds, or h:mm:ss; plurals: comma-separated."""
 Api: TypeAlias = Literal["openai", "whisper_cpp", "sottovoce"]
-"""Of recordings: openai, whisper_cpp; of live speech: sottovoce (the server's own)."""
+"""For recordings: openai, whisper_cpp; for live speech: sottovoce (the server's own)."""
 Values: TypeAlias = Mapping[str, Any]
-"""Values of options by their keys."""
 
 KINDS: Mapping[str, Kind] = {"bool": "flag", "int": "integer", "float": "number", "str": "text"}
-"""By what a field's annotation begins with."""
 _OPTION = "option"
 SAME = object()
-"""Of a default on the command line: that of the field."""
+"""As a default on the command line: that of the field."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiField:
-    """What an option is called in the requests of an API, and what it may be there.
+    """Name and range of an option in the requests of an API.
 
-    names: the first is the documented one; an empty suffix `[]` marks a list. help: of the docs; "": that
-    of the field before it. least, most: of requests, where they are narrower than the option's. per_unit:
-    how many of theirs are one of ours (1000: milliseconds). none_upto: numbers up to this mean that nothing
-    was asked. kind: where it is another one there. reads: their value to ours, None where nothing is to be
-    set.
+    names: the first is documented; a suffix `[]` marks a list. help: "": that of the preceding field.
+    per_unit: factor of the API's unit (1000: milliseconds). none_upto: numbers up to this mean unset. reads:
+    converts a value; None means unset.
     """
 
     names: str
@@ -72,7 +67,6 @@ class ApiField:
 
     @property
     def name(self) -> str:
-        """The documented name."""
         return self.names.split()[0]
 
 
@@ -80,15 +74,11 @@ class ApiField:
 class Option:
     """One option.
 
-    help: one line for everybody. unset: what None means, or what is taken where nothing is given. group:
-    the heading under which commands show it. key: its name among all options; "": that of the field. flag:
-    on the command line; "": made from the key, None: it has none. short: with one letter. negated: the flag
-    says the opposite of the field. switch: the flag has a second form with `--no-`. cli_default: where the
-    command line's default is not the field's. many: the flag may be repeated. reads: the command line's
-    value to that of the field. least, most, above: range of finite numbers, `above` without its end;
-    may_be_infinite: in Python. expected, called: words of the error line, where they are not made from the
-    range and the field. choices: the values that text may have. apis: names in requests of the
-    server. field, owner, default: filled in for the field of a dataclass.
+    unset: meaning of None. group: heading in the help. key: unique name; "": the field's. flag: "": derived
+    from the key, None: none. negated: the flag negates the field. switch: also has a `--no-` flag.
+    cli_default: if different from the field's. many: repeatable. reads: converts the command line's value.
+    `above` is exclusive; may_be_infinite: in Python. expected, called: words of the error message, if not
+    derived. apis: names in server requests. field, owner, default: set by the dataclass.
     """
 
     help: str
@@ -117,29 +107,25 @@ class Option:
     default: Any = None
 
     def as_field(self, default: T) -> T:
-        """Declare a field of a dataclass with this default."""
         declared: T = dataclasses.field(default=default, metadata={_OPTION: self})
         return declared
 
     @property
     def flags(self) -> str | None:
-        """The long flag; None where there is none."""
         return self.flag if self.flag != "" else f"--{self.key.replace('_', '-')}"
 
     @property
     def param(self) -> str:
-        """What the command line calls its value."""
         if self.many:
             return self.key
         return (self.flags or self.key).removeprefix("--").replace("-", "_")
 
     @property
     def is_ranged(self) -> bool:
-        """Whether not every value of its type is one that it may have."""
         return bool(self.choices) or (self.least, self.most, self.above) != (None, None, None)
 
     def check(self, value: Any, name: str = "") -> None:
-        """Check a value; None is always in range. Raises: OptionError that names the option so."""
+        """Check a value; None is always valid. Raises: OptionError that uses the name."""
         for one in value if isinstance(value, tuple) else (value,):
             if one is not None and not self._holds(one):
                 shown = f"'{one}'" if self.choices else f"{one:g}" if name else one
@@ -172,7 +158,6 @@ class Option:
 
 
 def options_of(owner: type) -> tuple[Option, ...]:
-    """Return the options that are fields of a dataclass, in their order."""
     return _options(owner)
 
 
@@ -202,9 +187,9 @@ def check_options(chosen: Any) -> None:
 
 
 def made(owner: type[T], values: Values, **others: Any) -> T:
-    """Make a dataclass of options from values by key; None, and what is not among them, leaves the default.
+    """Build a dataclass of options from values by key; None and missing values leave the default.
 
-    others: fields by name, which win.
+    others: fields by name, which take precedence.
     Raises: OptionError.
     """
     found = {one.field: values[one.key] for one in options_of(owner) if values.get(one.key, None) is not None}
@@ -212,7 +197,7 @@ def made(owner: type[T], values: Values, **others: Any) -> T:
 
 
 def changed(chosen: Owner, values: Values) -> Owner:
-    """Return a dataclass of options, and those among its fields, with other values by key.
+    """Return a dataclass of options, including nested ones, with other values by key.
 
     Raises: OptionError.
     """

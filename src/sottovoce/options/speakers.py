@@ -1,4 +1,4 @@
-"""How speakers are told apart."""
+"""Options of speaker diarization."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _bound = partial(Option, group="Speakers", cli_default=None, metavar="N", least=
 
 
 class Diarizer(Protocol):
-    """Tells who speaks when in a recording."""
+    """Finds the speaker turns of a recording."""
 
     def turns(self, recording: Any) -> list[Turn]:
-        """Return turns in the order of their beginnings; speakers are named A, B, … as they appear.
+        """Return turns by start; speakers are named A, B, … in order of appearance.
 
         recording: an `audio.recording.Recording`.
         Raises: AudioError.
@@ -30,7 +30,7 @@ class Diarizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SpeakerOptions:
-    """How speakers are told apart. Defaults were chosen on development voices (docs/speakers.md).
+    """Options of speaker diarization. Defaults were chosen on development voices (docs/speakers.md).
 
     Raises: OptionError for values out of range.
     """
@@ -57,30 +57,31 @@ class SpeakerOptions:
         called="speakers",
         expected="the engine 'own' or 'pyannote'",
     ).as_field("own")
-    """ "own" has weights of the package index; the pipeline's other settings stay as they come."""
+    """ "own" takes weights from the package index; pyannote's other settings keep their defaults."""
     voices: VoiceName = Option(
         "The network that compares voices; campplus is the stronger one and takes five times as long.",
         group="Speakers",
         key="speaker_voices",
         choices=("ge2e", "campplus"),
     ).as_field("ge2e")
-    """With the engine "own" (docs/speakers.md)."""
+    """For the engine "own" (docs/speakers.md)."""
     distance: float | None = Option(
         "Distance of two voices (0 to 2, cosine) up to which they are one speaker.",
         unset="that of the network",
         flag=None,
     ).as_field(None)
-    """Where the number is not given."""
+    """Used if the number of speakers is unknown."""
     least_speech_s: float = Option(
         "A speaker who says less in the whole recording is taken for one of the others.",
         flag=None,
         least=0.0,
         expected="0 or more seconds",
     ).as_field(3.0)
-    """Where the number is not given."""
+    """Used if the number of speakers is unknown."""
     known: Mapping[str, Samples] = field(default_factory=dict, hash=False, compare=False)
-    """Names of people with some seconds of their speech (n,) at 16 kHz: a voice as near to it as `distance`
-    has the name, others have letters (engine "own")."""
+    """Names with some seconds of enrolment speech (n,) at 16 kHz: voices within `distance` get the name,
+    others letters (engine "own").
+    """
 
     def __post_init__(self) -> None:
         self._check_bounds()
@@ -102,7 +103,7 @@ class SpeakerOptions:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Check names of people. Raises: OptionError for one that is empty, given twice, or no line of text."""
+    """Raises: OptionError for a name that is empty, duplicate, or not one line."""
     for name in names:
         if not name.strip() or not name.isprintable():
             raise OptionError(f"speaker names: expected a name, got '{name}'")
@@ -111,7 +112,9 @@ def check_names(names: Sequence[str]) -> None:
 
 
 def check_speaker_names(names: Sequence[str], speakers: SpeakerOptions | Diarizer | None) -> None:
-    """Check names. Raises: OptionError for no names, known voices, and more than there are speakers."""
+    """Raises: OptionError if there are no speakers to name, for known voices, and for more names than
+    speakers.
+    """
     check_names(names)
     if not isinstance(speakers, SpeakerOptions):
         return

@@ -1,4 +1,4 @@
-"""How a whole recording is transcribed."""
+"""Options of the transcription of a recording."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ LANGUAGE_WINDOWS = 4
 LANGUAGE_PRIOR: Mapping[str, float] = MappingProxyType(
     dict.fromkeys(("br", "cy", "fo", "haw", "la", "mi", "nn", "oc", "sa"), math.log(0.2))
 )
-"""Natural log-probabilities of languages before anything was heard: Whisper hears languages that few people
-record (Latin, Nynorsk, Welsh) in the speech of their neighbours. Training hours as a prior were tried, and
-cost more than they gave (docs/log.md)."""
+"""Natural log of prior language probabilities: Whisper confuses frequent languages with rarely recorded
+relatives (Latin, Nynorsk, Welsh). Training hours as a prior cost more than they gained (docs/log.md).
+"""
 VERBATIM_LOOPS = 5
-"""A text with hesitations in its prompt is likelier to end in a loop, which the compression ratio does not
-see where it is short: a text that ends with the same words more often than this is tried again."""
+"""A prompt with hesitations makes loops likelier, which the compression ratio misses in short texts: a
+text that ends with more repetitions than this is decoded again.
+"""
 
 Mode: TypeAlias = Literal["seek", "vad"]
 FollowLanguages: TypeAlias = bool | Literal["auto"] | None
@@ -54,8 +55,9 @@ class TranscribeOptions:
     """
 
     decoding: DecodingOptions = field(default_factory=DecodingOptions)
-    """Of each window. A temperature above 0 is the only one that is tried; 0 leaves the temperatures to the
-    fallback. Its prefix begins the first window; earlier text is set here."""
+    """Of each window. A temperature above 0 is the only one tried; 0 uses the fallback's. Its prefix
+    starts the first window; set earlier text by `initial_prompt`.
+    """
     fallback: FallbackOptions = field(default_factory=FallbackOptions)
     mode: Mode = Option(
         "Find speech first, and decode nothing else.",
@@ -70,9 +72,8 @@ class TranscribeOptions:
             )
         },
     ).as_field("seek")
-    """ "seek" moves on by the timestamps that the model writes; "vad" packs speech into windows."""
+    """ "seek" advances by the model's timestamps; "vad" packs speech into windows."""
     vad: VadOptions | None = None
-    """How speech is found in mode "vad"; None is `WINDOW_VAD`."""
     batch_size: int = Option(
         "Windows decoded together; above 1 implies --vad, as do all options that begin so.",
         group="Speech",
@@ -87,23 +88,22 @@ class TranscribeOptions:
         kind="flag",
         switch=True,
     ).as_field(None)
-    """Among those allowed. "auto" begins to where another language than that of the beginning is surely
-    spoken; None: True where several are listed as allowed, else "auto". False: the language is found once
-    and kept."""
+    """Among the allowed ones. "auto" starts when another language is surely spoken; None: True if several
+    are allowed, else "auto". False: detect once.
+    """
     read_again: bool = Option(
         "Read speech without words again, by itself, and tell what stays without; leave out words where "
         "nobody speaks. Without: openai-whisper's text to the letter.",
         group="Speech",
         switch=True,
     ).as_field(True)
-    """Speech is read again in halves too."""
     language_windows: int = Option(
         "Most windows of 30 s with speech over which the language is found; fewer where they agree.",
         flag=None,
         least=1,
     ).as_field(LANGUAGE_WINDOWS)
     language_prior: Mapping[str, float] = field(default_factory=lambda: dict(LANGUAGE_PRIOR), hash=False)
-    """What is common, see `combine_detections`; where the language is found once, among all."""
+    """See `combine_detections`; for a single detection, over all languages."""
     initial_prompt: str | None = Option(
         "What was said before the recording: names, spelling, style.",
         group="Context",
@@ -113,7 +113,6 @@ class TranscribeOptions:
             "whisper_cpp": ApiField("prompt", "what was said before"),
         },
     ).as_field(None)
-    """Of the first window; with carry_initial_prompt of every window."""
     carry_initial_prompt: bool = Option(
         "Give the initial prompt to every window.",
         group="Context",
@@ -125,7 +124,6 @@ class TranscribeOptions:
         flag="--no-condition-on-previous-text",
         negated=True,
     ).as_field(True)
-    """Give what was said before as a prompt."""
     max_context: int | None = Option(
         "Tokens of earlier text given to a window at most.",
         unset="as many as the model takes",
@@ -149,7 +147,7 @@ class TranscribeOptions:
         kind="times",
         metavar="START,END,…",
     ).as_field(())
-    """Start, end, start, … in seconds, ascending; without a last end up to the end."""
+    """Start, end, start, … in seconds, ascending; a missing last end is that of the recording."""
     audio_ctx: int | None = Option(
         "Encoder frames of 20 ms in a window; fewer than the model's lose words.",
         unset="1500",
@@ -167,9 +165,10 @@ class TranscribeOptions:
             )
         },
     ).as_field(None)
-    """None: as many as the model was trained on (1500). Fewer take less time, and lose words and times:
-    other lengths were never seen in training. The last 0.2 s of such a window are silence, and its tokens
-    are limited by its length."""
+    """None: the trained length (1500). Fewer frames are faster, but lose words and times, because the
+    model was not trained on them. The last 0.2 s of such a window are silence, and its length limits
+    its tokens.
+    """
     offset_s: float = Option(
         "Begin there: seconds, m:ss or h:mm:ss.",
         unset="the beginning",
@@ -211,9 +210,9 @@ class TranscribeOptions:
             )
         },
     ).as_field(None)
-    """The one part of the recording to transcribe is read as if it were all there is (so it costs what a
-    part costs, and its loudest moment sets the log-mel's floor); times stay those of the recording. Parts
-    of clip_timestamps are heard within the whole recording."""
+    """A part is read as a recording of its own (cost, maximum of the log-mel), with times of the whole.
+    Clips (clip_timestamps) are read within the whole recording.
+    """
     word_timestamps: bool = Option(
         "Times and probabilities of words.",
         group="Words",
@@ -227,7 +226,7 @@ class TranscribeOptions:
         most=1.0,
         apis={"whisper_cpp": ApiField("word_thold", "of a word, where whisper.cpp asks that of a timestamp")},
     ).as_field(0.0)
-    """See `interpolate_improbable`; 0 leaves each where it was heard."""
+    """See `interpolate_improbable`; 0 keeps all times."""
     prepend_punctuations: str = _signs("Signs that belong to the word after them.").as_field(PREPENDED)
     append_punctuations: str = _signs("Signs that belong to the word before them.").as_field(APPENDED)
     hallucination_silence_threshold: float | None = Option(
@@ -243,7 +242,7 @@ class TranscribeOptions:
         group="Speech",
         metavar="FILTERS",
     ).as_field(None)
-    """Before anything hears it, see `AudioFilter`. None: it is heard as it is."""
+    """Applied before all processing, see `AudioFilter`. None: no filter."""
     audio_track: int | str | None = Option(
         "Of a recording with several (films, meetings): the track of this number, from 1, or in this "
         "language.",
@@ -265,22 +264,23 @@ class TranscribeOptions:
         "Take fillers, repetitions and broken-off words out (en, de, es, fr, it, nl, pl, pt, ru).",
         group="Style",
     ).as_field(False)
-    """By the rules of `text.disfluency`; words that stay keep their times, and segments that have no
-    others are dropped."""
+    """By the rules of `text.disfluency`; remaining words keep their times, and emptied segments are
+    dropped.
+    """
     speakers: SpeakerOptions | Diarizer | None = Option(
         "Tell speakers apart: how many there are, or auto where nobody knows. Words are timed then.",
         group="Speakers",
         metavar="auto|N",
         kind="text",
     ).as_field(None)
-    """Or what does it. None: they are not told apart."""
+    """Options or a diarizer. None: no diarization."""
     speaker_names: tuple[str, ...] = Option(
         "Of the speakers, in the order in which they speak first (with --channels: of the channels).",
         group="Speakers",
         metavar="NAME[,NAME…]",
         kind="texts",
     ).as_field(())
-    """For A, B and so on. Who is known by `SpeakerOptions.known` has no place in that order."""
+    """For A, B and so on, without the known speakers (`SpeakerOptions.known`)."""
     channels: Channels = Option(
         "Speakers with a channel each. apart: transcribe every channel by itself (implies --vad); energy: "
         "together, and whoever is loudest speaks.",
@@ -295,7 +295,7 @@ class TranscribeOptions:
             )
         },
     ).as_field("mixed")
-    """"apart" needs mode "vad"; with "energy" words are timed."""
+    """ "apart" needs mode "vad"; "energy" times words."""
 
     def __post_init__(self) -> None:
         self._check_mode()
@@ -305,7 +305,7 @@ class TranscribeOptions:
         self._check_decoding()
         self._check_clips()
         self._check_speakers()
-        # Imported where they are asked for: they need FFmpeg, which options are quick without.
+        # A late import: filters need FFmpeg, which is slow to import.
         if self.audio_filter is not None:
             import_module("sottovoce.audio.io").AudioFilter(self.audio_filter)
         if self.input_format is not None:
@@ -356,24 +356,20 @@ class TranscribeOptions:
 
     @property
     def is_resumable(self) -> bool:
-        """Whether a transcription can go on from a resume point: not where speakers are told apart."""
         tells_speakers = self.speakers is not None or self.decoding.speaker_turns
         return self.channels == "mixed" and not tells_speakers
 
     @property
     def is_part(self) -> bool:
-        """Whether a part of the recording is read as if it were all there is."""
         return self.offset_s > 0 or self.duration_s is not None
 
     @property
     def needs_words(self) -> bool:
-        """Whether words are timed: speakers are those of words."""
         tells_speakers = self.speakers is not None or self.channels == "energy"
         return self.word_timestamps or tells_speakers or self.decoding.speaker_turns
 
     @property
     def follows_languages(self) -> bool:
-        """Whether several languages are expected in the recording."""
         if self.decoding.language is not None:
             return False
         if self.follow_languages is None:
@@ -382,15 +378,15 @@ class TranscribeOptions:
 
     @property
     def may_follow_languages(self) -> bool:
-        """Whether the language may change within the recording."""
         if self.decoding.language is not None or len(self.decoding.allowed_languages) == 1:
             return False
         return self.follow_languages is not False
 
     @property
     def fallback_of_window(self) -> FallbackOptions:
-        """The fallback, with the one temperature of the decoding options where that is above 0, and with
-        `VERBATIM_LOOPS` where text is verbatim and no limit to loops was given."""
+        """The fallback, with the decoding options' temperature if above 0, and `VERBATIM_LOOPS` for
+        verbatim text without a loop limit.
+        """
         given = self.decoding.temperature
         fallback = self.fallback
         if self.decoding.verbatim and fallback.max_loops is None:
@@ -399,7 +395,7 @@ class TranscribeOptions:
 
     @property
     def clips(self) -> tuple[tuple[float, float | None], ...]:
-        """The parts to transcribe: where each begins and ends, seconds; None is the end of the recording."""
+        """Start and end in seconds of the parts to transcribe; None is the end of the recording."""
         if not self.clip_timestamps:
             end = None if self.duration_s is None else self.offset_s + self.duration_s
             return ((self.offset_s, end),)
@@ -410,5 +406,4 @@ class TranscribeOptions:
 
     @property
     def is_conditioned(self) -> bool:
-        """Whether a window sees the text before it."""
         return self.condition_on_previous_text and self.batch_size == 1

@@ -1,4 +1,4 @@
-"""Where speech begins and ends, in a recording and in a stream."""
+"""Options of voice activity detection, for recordings and streams."""
 
 from __future__ import annotations
 
@@ -11,23 +11,21 @@ from sottovoce.options.schema import ApiField, Option, check_options
 from sottovoce.types import SAMPLE_RATE
 
 WINDOW_SAMPLES = 512
-"""Samples that one probability of the speech detector speaks for (32 ms)."""
+"""Samples per speech probability (32 ms)."""
 _of_recording = partial(Option, group="Speech", cli_default=None)
 _of_stream = partial(Option, group="Edges")
 
 
 def ms_to_samples(duration_ms: float) -> float:
-    """Convert milliseconds to samples at 16 kHz."""
     return SAMPLE_RATE * duration_ms / 1000
 
 
 def exit_threshold(threshold: float, neg_threshold: float | None) -> float:
-    """Return the probability below which speech ends."""
     return max(threshold - 0.15, 0.01) if neg_threshold is None else neg_threshold
 
 
 def require_thresholds(threshold: float, neg_threshold: float | None) -> None:
-    """Check both probabilities. Raises: OptionError."""
+    """Check both thresholds. Raises: OptionError."""
     if not 0 < threshold < 1:
         raise OptionError(f"threshold: expected a probability between 0 and 1, got {threshold}")
     if neg_threshold is not None and not 0 <= neg_threshold <= threshold:
@@ -38,7 +36,7 @@ def require_thresholds(threshold: float, neg_threshold: float | None) -> None:
 class VadOptions:
     """How probabilities become segments of a recording; the defaults are faster-whisper's.
 
-    On the command line and in requests the defaults are those of `WINDOW_VAD`.
+    The command line and requests default to `WINDOW_VAD`.
     Raises: OptionError for values out of range.
     """
 
@@ -57,7 +55,7 @@ class VadOptions:
         least=0.0,
         most=1.0,
     ).as_field(None)
-    """At least 0.01 where it is None."""
+    """None is at least 0.01."""
     min_speech_ms: float = _of_recording(
         "Shorter speech is dropped.",
         unset="0",
@@ -88,7 +86,7 @@ class VadOptions:
             )
         },
     ).as_field(math.inf)
-    """At its longest pause of `min_silence_at_max_speech_ms` or more, else where it stands."""
+    """Cut at its longest pause of `min_silence_at_max_speech_ms` or more, else at the limit."""
     min_silence_at_max_speech_ms: float = _of_recording(
         "Shortest pause to cut it at.",
         unset="98",
@@ -102,7 +100,7 @@ class VadOptions:
         least=0.0,
         apis={"whisper_cpp": ApiField("vad_speech_pad_ms", least=0.0, most=5_000.0)},
     ).as_field(400.0)
-    """At most up to the middle of a pause."""
+    """At most to the middle of a pause."""
     overlap_s: float = _of_recording(
         "Added again, into what follows.",
         unset="0",
@@ -110,7 +108,7 @@ class VadOptions:
         least=0.0,
         apis={"whisper_cpp": ApiField("vad_samples_overlap", least=0.0, most=5.0)},
     ).as_field(0.0)
-    """At each end after the padding; whisper.cpp has 0.1."""
+    """Added at each end after the padding; 0.1 in whisper.cpp."""
 
     def __post_init__(self) -> None:
         require_thresholds(self.threshold, self.neg_threshold)
@@ -127,13 +125,13 @@ class VadOptions:
 
     @property
     def max_samples(self) -> float:
-        """Longest unpadded segment, so that the padded one keeps to max_speech_s."""
         return SAMPLE_RATE * self.max_speech_s - WINDOW_SAMPLES - 2 * ms_to_samples(self.speech_pad_ms)
 
 
 WINDOW_VAD = VadOptions(min_silence_ms=160.0, max_speech_s=30.0, speech_pad_ms=200.0)
-"""Speech cut into pieces that fit a window. Source: faster-whisper 1.2.1, batched pipeline, which pads with
-400 ms; 200 cost no word on development clips (docs/benchmarks.md)."""
+"""Speech in pieces that fit a window. Source: faster-whisper 1.2.1, batched pipeline, which pads with 400
+ms; 200 cost no word on development clips (docs/benchmarks.md).
+"""
 
 
 @dataclass(frozen=True, slots=True)

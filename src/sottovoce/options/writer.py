@@ -1,4 +1,4 @@
-"""How subtitles are laid out and counted."""
+"""Options of subtitle layout."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sottovoce.options.schema import ApiField, Option, check_options
 
 @dataclass(frozen=True, slots=True)
 class WriterOptions:
-    """How subtitles are broken into lines, and counted. Lines need word times. Meaning as in openai-whisper.
+    """Layout and numbering of subtitles; line layout needs word times. Meaning as in openai-whisper.
 
     Raises: OptionError for values out of range or that exclude each other.
     """
@@ -25,13 +25,13 @@ class WriterOptions:
         group="Layout",
         least=1,
     ).as_field(None)
-    """Subtitles may then run across segments."""
+    """Lets subtitles run across segments."""
     max_words_per_line: int | None = Option(
         "Words a subtitle.",
         group="Layout",
         least=1,
     ).as_field(None)
-    """Where subtitles end with their segments."""
+    """Only if subtitles end with their segments."""
     reading_speed: float | None = Option(
         "Lay subtitles out for reading, at so many characters a second (17 is usual): 2 lines of 42 at most, "
         "ended where sentences are, on the screen as long as it takes (needs --word-timestamps).",
@@ -40,7 +40,7 @@ class WriterOptions:
         least=1.0,
         expected="at least 1 a second",
     ).as_field(None)
-    """Lines as in `layout`; 2 of 42 where nothing else is said."""
+    """Layout as in `ReadableCues`; 2 lines of 42 by default."""
     highlight_words: bool = Option(
         "Underline each word of a subtitle as it is spoken.",
         group="Layout",
@@ -68,7 +68,6 @@ class WriterOptions:
 
     @property
     def need_words(self) -> bool:
-        """Whether an option is set that places single words."""
         if self.highlight_words or self.reading_speed is not None:
             return True
         return any(value is not None for value in self._limits.values())

@@ -1,6 +1,4 @@
-"""Pictures: panels of a part of a recording under each other over the same seconds, and its languages
-over time with posteriors, true and found switches, and words.
-"""
+"""Plots with matplotlib: stacked panels of a part of a recording, and language posteriors over time."""
 
 from __future__ import annotations
 
@@ -36,9 +34,8 @@ if TYPE_CHECKING:
 
 
 LONGEST_S = 30.0
-"""Of one picture: the window of the model."""
 LEAST_FRAMES, HOP_FRAMES = 20, 50
-"""Log-mel frames: pieces of speech that are not too short to be told, and how often a piece is drawn."""
+"""Log-mel frames: shortest piece of speech for language detection, and hop of the pieces."""
 MOST_TOKENS = 440
 
 Array = npt.NDArray[np.float32]
@@ -55,18 +52,15 @@ class Languages:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attention:
-    """Alignment scores (n_tokens, n_frames) of tokens and 20 ms encoder frames; the text of each token."""
-
     matrix: Array
     tokens: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FigureData:
-    """A part of a recording as it is drawn; all times are seconds of the recording.
+    """The data of a figure; times are seconds of the recording.
 
-    mel: (n_mels, n) float32, normalised as the encoder sees it. speech: (n,) probabilities of windows of 32
-    ms. languages, attention: None where the model does not give them, or nobody speaks.
+    mel: (n_mels, n) float32, normalised. speech: (n,) probabilities of windows of 32 ms.
     """
 
     name: str
@@ -85,8 +79,7 @@ def collect(
 ) -> FigureData:
     """Run the model and the speech detector over a part of a recording, whose transcript has word times.
 
-    samples: (n,) float32 at 16 kHz, at most 30 s. transcript: of these samples alone. start_s: of the samples
-    in the recording.
+    samples: (n,) float32 at 16 kHz, at most 30 s. start_s: of the samples in the recording.
     Raises: OptionError for a part that is longer, or too short to show anything.
     """
     duration_s = len(samples) / SAMPLE_RATE
@@ -120,7 +113,6 @@ def _later(word: Word, seconds: float) -> Word:
 
 
 def _languages(model: Model, samples: Samples, mel: Tensor, start_s: float) -> Languages | None:
-    """Detect the languages of the pieces of speech, each encoded by itself, as in files that switch."""
     if not model.tokenizer.is_multilingual:
         return None
     finder = SpeechFinder(PIECE_VAD)
@@ -162,7 +154,6 @@ def _text_tokens(transcript: Transcript, eot: int) -> tuple[int, ...]:
 
 
 def likeliest(languages: Languages, n_languages: int = 5, least: float = 0.15) -> Sequence[int]:
-    """Choose the languages to draw, by index: probable somewhere, the most probable on the whole first."""
     mean, peak = languages.probabilities.mean(axis=0), languages.probabilities.max(axis=0)
     order = np.argsort(-mean)
     return [int(i) for i in order if peak[i] >= least][:n_languages] or [int(order[0])]
@@ -183,13 +174,11 @@ FONTS = (
 )
 INCHES_A_SECOND = 0.62
 WORD_INCHES = 0.135
-"""Between slanted words."""
 LOWEST_HZ, HIGHEST_HZ = 0.0, 8000.0
 
 
 def panels_of(names: str) -> tuple[Panel, ...]:
-    """Parse a list of panels such as "mel,attention", or "all"; returned in the order in which they are
-    drawn.
+    """Parse a list of panels such as "mel,attention", or "all"; returned in drawing order.
 
     Raises: OptionError for another name.
     """
@@ -204,8 +193,7 @@ def panels_of(names: str) -> tuple[Panel, ...]:
 def check_picture(path: Path) -> None:
     """Check that a picture can be written there.
 
-    Raises: OptionError for another ending, or a folder that is not there; MissingExtraError without
-        matplotlib.
+    Raises: OptionError for another extension or a missing folder; MissingExtraError without matplotlib.
     """
     if path.suffix.lower() not in ENDINGS:
         raise OptionError(f"picture '{path}': expected a name that ends in {', '.join(ENDINGS)}")
@@ -221,15 +209,14 @@ def check_picture(path: Path) -> None:
 
 
 def draw(data: FigureData, path: str | Path, panels: Sequence[Panel] = PANELS) -> None:
-    """Write the picture in the format of the path's ending; it appears whole or not at all.
+    """Write the picture atomically, in the format of the path's extension; panels without data are left out.
 
-    Panels without data are left out.
     Raises: OptionError, MissingExtraError.
     """
     path = Path(path)
     check_picture(path)
     picture = io.BytesIO()
-    with warnings.catch_warnings():  # of letters that no font here has: they are drawn as boxes
+    with warnings.catch_warnings():  # letters without a font are drawn as boxes
         warnings.simplefilter("ignore")
         _figure(data, panels).savefig(picture, format=path.suffix[1:].lower(), dpi=130, facecolor="white")
     try:
@@ -276,7 +263,6 @@ def _width(data: FigureData) -> float:
 
 
 def _fonts() -> list[str]:
-    """Return the installed ones of `FONTS`: a letter is taken from the first that has it."""
     from matplotlib.font_manager import get_font_names
 
     installed = set(get_font_names())
@@ -294,9 +280,6 @@ def _attention_height(data: FigureData) -> float:
 
 
 def _words_on_top(axis: Axes, data: FigureData) -> None:
-    """Write the words over the uppermost panel, coloured by confidence; one that would overlap goes to the
-    right.
-    """
     place = float("-inf")
     for word in data.words:
         place = max(word.start, place + data.duration_s * WORD_INCHES / _width(data))
@@ -315,7 +298,7 @@ def _words_on_top(axis: Axes, data: FigureData) -> None:
 
 
 def _colour(probability: float) -> str:
-    if not probability < 0.8:  # not known either
+    if not probability < 0.8:  # also nan: unknown
         return "0.15"
     return GUESSED if probability < 0.5 else "#aa7700"
 
@@ -333,7 +316,6 @@ def _draw_mel(axis: Axes, data: FigureData) -> None:
 
 
 def _mel_of(hz: float) -> float:
-    """Convert Hz to mel (Slaney's scale, in which the filters are evenly spaced)."""
     return hz * 3 / 200 if hz < 1000 else 15 + 27 * float(np.log(hz / 1000)) / float(np.log(6.4))
 
 
@@ -350,7 +332,7 @@ def _draw_speech(axis: Axes, data: FigureData) -> None:
 def _draw_language(axis: Axes, data: FigureData) -> None:
     assert data.languages is not None
     centres = data.languages.centres_s
-    gaps = np.flatnonzero(np.diff(centres) > 1.1)  # where nobody spoke in between
+    gaps = np.flatnonzero(np.diff(centres) > 1.1)  # no speech in between
     for number, index in enumerate(likeliest(data.languages)):
         values = data.languages.probabilities[:, index]
         axis.plot(
@@ -393,7 +375,6 @@ def _draw_attention(axis: Axes, data: FigureData) -> None:
 
 
 def _rows_of_words(words: Sequence[Word], tokens: Sequence[str]) -> Sequence[tuple[int, int, Word]]:
-    """Return first token, number of tokens, and word; by letters, until words and tokens differ."""
     rows, at = [], 0
     for word in words:
         first, text = at, ""
@@ -431,10 +412,6 @@ DRAWERS: dict[str, Callable[[Axes, FigureData], None]] = {
 
 
 def require_plots() -> None:
-    """Check that matplotlib is installed.
-
-    Raises: MissingExtraError without it.
-    """
     try:
         import matplotlib as mpl
     except ImportError as error:
@@ -451,8 +428,8 @@ def plot_timeline(
     switches: Sequence[FoundSwitch] = (),
     words: Sequence[Word] = (),
 ) -> None:
-    """Write a plot (format by the path's ending): posteriors of each language over time, true languages as
-    coloured ground, found switches as dashed lines, words along the top.
+    """Plot language posteriors over time, with true languages as background, found switches as dashed lines,
+    and words on top.
 
     Raises: MissingExtraError without matplotlib.
     """

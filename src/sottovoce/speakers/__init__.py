@@ -1,1 +1,1 @@
-"""Speaker diarization: who speaks when in a recording or session, and which words belong to whom."""
+"""Speaker diarization: speaker turns of a recording or session, and the speakers of words."""

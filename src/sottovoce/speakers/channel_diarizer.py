@@ -1,7 +1,7 @@
-"""Diarize recordings with a channel for each speaker: the loudest channel speaks.
+"""Diarization of recordings with one channel per speaker: the loudest channel speaks.
 
-A is the first channel, B the second, and so on, whoever begins. Both speak where both channels are about as
-loud, so crosstalk from one microphone into the other must be quieter than that.
+A is the first channel, B the second, and so on. Both speak where they are about as loud, so crosstalk between
+microphones must be quieter than that.
 
 Source of the idea: whisper.cpp, `--diarize`, which compares two channels over a whole segment.
 """
@@ -23,29 +23,27 @@ from sottovoce.types import SAMPLE_RATE, Samples, Turn
 
 FRAME_SAMPLES = SAMPLE_RATE // 50
 SMOOTH_FRAMES = 15
-"""Levels are means over 0.3 s, which bridges the gaps between syllables."""
+"""Smoothing of levels over 0.3 s, which bridges the gaps between syllables."""
 QUIET_DB = 35.0
-"""A frame this far below the loud parts of the recording is silent."""
+"""Frames this far below the loud parts of the recording are silent."""
 SILENCE_DB = -70.0
 APART_DB = 6.0
-"""A channel this much quieter than the loudest is silent."""
+"""Channels this much quieter than the loudest are silent."""
 SHORTEST_S = 0.2
 ALIKE_DB = 0.5
-"""Channels that never differ by more are the same sound twice."""
 MARGIN_FRAMES = 5
-"""Frames (0.1 s) around own speech, whose edges are quiet, that are no crosstalk."""
+"""Frames (0.1 s) around a channel's own speech that count as its quiet edges, not as crosstalk."""
 LEAKS_DB = ((10.0, 10.0), (15.0, 6.0))
-"""A channel has crosstalk where it is so much quieter than the loudest channel, and so much quieter than its
-own speaker: the lines of a call may be recorded at very different levels."""
+"""A channel has crosstalk if it is this much quieter than both the loudest channel and its own speaker,
+because the lines of a call may have very different levels.
+"""
 
 
 class ChannelDiarizer:
-    """Finds turns by the levels of channels; see `Diarizer`."""
-
     def turns(self, recording: Recording) -> list[Turn]:
         """Find the turns.
 
-        Raises: AudioError for a recording of one channel, or with the same sound in all of them.
+        Raises: AudioError for one channel, or the same sound in all channels.
         """
         with recording.open_channels() as reader:
             levels = levels_db(reader.channels())
@@ -68,17 +66,12 @@ class ChannelDiarizer:
 
 
 def has_channels_apart(recording: Recording) -> bool:
-    """Tell whether a recording has several channels that are not the same sound.
-
-    Raises: AudioError.
-    """
     with recording.open_channels() as reader:
         return reader.info.n_channels > 1 and not are_alike(levels_db(reader.channels()))
 
 
 def leaks(recording: Recording) -> list[list[Span]]:
-    """Find, for each channel, where it has crosstalk of others rather than its own speaker: [start, end) in
-    samples.
+    """Find the crosstalk of each channel: spans [start, end) in samples without its own speaker.
 
     Raises: AudioError.
     """
@@ -95,9 +88,7 @@ def leaks(recording: Recording) -> list[list[Span]]:
 
 
 def are_others(levels: Floats) -> npt.NDArray[np.bool_]:
-    """Mark the frames in which a channel has somebody else's speech alone: bool, for levels
-    (n_frames, n_channels).
-    """
+    """Mark frames with only crosstalk: bool, for levels (n_frames, n_channels)."""
     loudest = levels.max(axis=1, keepdims=True)
     is_own = loud_frames(levels)[:, None] & (levels > loudest - APART_DB)
     own = [
@@ -112,19 +103,17 @@ def are_others(levels: Floats) -> npt.NDArray[np.bool_]:
 
 
 def loud_frames(levels: Floats) -> npt.NDArray[np.bool_]:
-    """Mark the frames (n_frames,) of levels (n_frames, n_channels) in which anybody speaks."""
     loudest = levels.max(axis=1)
     return np.asarray(loudest > max(SILENCE_DB, np.percentile(loudest, 98) - QUIET_DB))
 
 
 def are_alike(levels: Floats) -> bool:
-    """Tell whether levels (n_frames, n_channels) are those of the same sound in all channels."""
     is_loud = loud_frames(levels)
     return bool(is_loud.any() and np.ptp(levels[is_loud], axis=1).max() < ALIKE_DB)
 
 
 def levels_db(blocks: Iterable[Samples]) -> Floats:
-    """Measure the levels (n_frames, n_channels) of a recording in dB, in frames of 20 ms, smoothed.
+    """Measure the smoothed levels (n_frames, n_channels) in dB, in frames of 20 ms.
 
     blocks: (n_channels, n) each.
     """

@@ -1,8 +1,8 @@
-"""Make the diarizer that options ask for: the built-in one, or a pipeline of pyannote.audio.
+"""Construction of the diarizer that options name: the built-in one, or a pipeline of pyannote.audio.
 
-pyannote.audio is another program with its own weights (extra `pyannote`). The adapter is written to the
-documented interface of versions 3 and 4, and tested with a stand-in: the weights lie behind an account on
-the Hugging Face hub (HF_TOKEN, and the conditions of the pipeline accepted there).
+pyannote.audio is a separate program with its own weights (extra `pyannote`). The adapter follows the
+documented interface of versions 3 and 4 and is tested with a stand-in, because the weights need a Hugging
+Face account (HF_TOKEN, with the pipeline's conditions accepted).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sottovoce.types import SAMPLE_RATE, Turn
 
 PIPELINE = "pyannote/speaker-diarization-community-1"
 VARIABLE = "SOTTOVOCE_PYANNOTE"
-"""Environment variable that names another pipeline, or a folder."""
+"""Environment variable with the name or folder of another pipeline."""
 
 
 Pipeline = Callable[..., object]
@@ -35,7 +35,7 @@ Pipeline = Callable[..., object]
 class PyannoteDiarizer:
     """Runs a pipeline of pyannote.audio.
 
-    pipeline: one that was loaded; the one of VARIABLE or PIPELINE when None.
+    pipeline: a loaded one; None loads the one of VARIABLE or PIPELINE.
     Raises: MissingExtraError, ModelNotFoundError.
     """
 
@@ -44,7 +44,6 @@ class PyannoteDiarizer:
         self._pipeline = pipeline or load_pipeline(os.environ.get(VARIABLE, PIPELINE))
 
     def turns(self, recording: Recording) -> list[Turn]:
-        """Find the turns; the pipeline takes the whole recording at once."""
         with recording.open() as reader:
             samples = torch.cat([torch.from_numpy(chunk.samples) for chunk in reader])
         audio: Mapping[str, Tensor | int] = {"waveform": samples[None], "sample_rate": SAMPLE_RATE}
@@ -53,13 +52,12 @@ class PyannoteDiarizer:
         if self._options.least > 1 and n_speakers is None:
             limits["min_speakers"] = self._options.least
         output = self._pipeline(audio, **limits)
-        # Version 4 gives an object that has the annotation, earlier ones the annotation itself.
+        # Version 4 returns an object with the annotation, earlier ones the annotation itself.
         found: Any = getattr(output, "speaker_diarization", output)
         return name_turns((one.start, one.end, label) for one, _, label in found.itertracks(yield_label=True))
 
 
 def load_pipeline(name: str) -> Pipeline:
-    """Load a pretrained pipeline, by its name on the hub or from a folder."""
     try:
         audio = importlib.import_module("pyannote.audio")
     except ImportError as error:
@@ -82,10 +80,6 @@ Speakers: TypeAlias = "SpeakerOptions | Diarizer | int | str"
 
 
 def parse_speakers(request: Speakers) -> SpeakerOptions | Diarizer:
-    """Parse "auto" (any number of speakers) or a number of speakers.
-
-    Raises: OptionError.
-    """
     if isinstance(request, str):
         if request != "auto" and not (request.isascii() and request.isdecimal()):
             raise OptionError(f"speakers: expected 'auto' or how many there are, got '{request}'")
@@ -94,10 +88,6 @@ def parse_speakers(request: Speakers) -> SpeakerOptions | Diarizer:
 
 
 def make_diarizer(options: SpeakerOptions | Diarizer) -> Diarizer:
-    """Make the diarizer of some options; weights are fetched if need be.
-
-    Raises: ModelNotFoundError, CheckpointError, MissingExtraError.
-    """
     if not isinstance(options, SpeakerOptions):
         return options
     if options.engine == "pyannote":
@@ -106,18 +96,13 @@ def make_diarizer(options: SpeakerOptions | Diarizer) -> Diarizer:
 
 
 def load_voice_encoder(options: SpeakerOptions) -> VoiceEncoder:
-    """Load the voice encoder of some options; weights are fetched if need be.
-
-    Raises: ModelNotFoundError, CheckpointError.
-    """
     return load_campplus() if options.voices == "campplus" else load_ge2e()
 
 
 def make_live_speakers(request: Speakers | LiveSpeakers) -> LiveSpeakers:
-    """Make the live diarizer of a new session; weights are fetched if need be. One of an earlier session is
-    started again, with its voices.
+    """Create the live diarizer of a new session; an existing one is restarted and keeps its voices.
 
-    Raises: OptionError for another diarizer than the own one, the only one that works live;
+    Raises: OptionError for a diarizer other than the built-in one, which alone works live;
         ModelNotFoundError, CheckpointError.
     """
     if isinstance(request, LiveSpeakers):

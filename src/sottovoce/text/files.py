@@ -1,8 +1,7 @@
 """Reading of text files.
 
-They are UTF-8, or UTF-16 or UTF-32 if they begin with its byte order mark (as Notepad and PowerShell write
-them). The byte order mark is not part of the text. Lines end with LF, CRLF or CR; other separators, such as
-U+0085 and U+2028, are characters of a line.
+They are UTF-8, or UTF-16 or UTF-32 with a byte order mark (as Notepad and PowerShell write), which is
+removed. Lines end with LF, CRLF or CR only; U+0085 and U+2028 are characters of a line.
 """
 
 from __future__ import annotations
@@ -23,20 +22,19 @@ _ENCODINGS = {
     BOM_UTF16_LE: "utf-16",
     BOM_UTF16_BE: "utf-16",
 }
-"""Encodings by byte order mark; that of UTF-16 is the beginning of that of UTF-32."""
+"""Encodings by byte order mark; UTF-32's come first, as one of them begins with UTF-16's."""
 _UNDECODED = re.compile("[\udc80-\udcff]")
-"""Characters by which `surrogateescape` replaces bytes that are not UTF-8."""
 
 
 def text_lines(file: IO[bytes]) -> Iterator[str]:
-    """Yield the lines of a file, each with its end, which is "\\n"; the last one may have none.
+    """Yield the lines of a file, each ending with "\\n"; the last one may have none.
 
-    Raises: ValueError for bytes of another encoding, or a null character. It names the line, but of UTF-16.
+    Raises: ValueError for bytes of another encoding, or a null character, naming the line (except in UTF-16).
     """
-    buffered = io.BufferedReader(cast(io.RawIOBase, file))  # any reader of bytes will do
+    buffered = io.BufferedReader(cast(io.RawIOBase, file))  # needs only read()
     start = buffered.peek(4)
     encoding = next((name for mark, name in _ENCODINGS.items() if start.startswith(mark)), "utf-8")
-    # Of UTF-8, a byte that cannot be decoded becomes a lone surrogate, so that the error can name its line.
+    # An invalid UTF-8 byte becomes a lone surrogate, so that the error can name its line.
     with io.TextIOWrapper(buffered, encoding, errors="surrogateescape") as lines:
         try:
             for number, line in enumerate(lines, start=1):
@@ -47,7 +45,6 @@ def text_lines(file: IO[bytes]) -> Iterator[str]:
 
 
 def decode_text(data: bytes) -> str:
-    """Decode the bytes of a text. Raises: ValueError as `text_lines`."""
     return "".join(text_lines(io.BytesIO(data)))
 
 
@@ -56,7 +53,7 @@ def read_text(
 ) -> str:
     """Read a text file.
 
-    expected: what the file should be, for the message. name: what the message begins with; None: the path.
+    expected: description of the file for errors.
     Raises: the error given, for a file that cannot be read or is not text.
     """
     try:
@@ -69,7 +66,7 @@ def read_text(
 def read_lines(
     path: str | Path, expected: str, error: type[InputError] = OptionError, *, name: str | None = None
 ) -> list[str]:
-    """Read the lines of a text file, without their ends. Raises: as `read_text`."""
+    """Read the lines of a text file, without line ends. Raises: as `read_text`."""
     lines = read_text(path, expected, error, name=name).split("\n")
     return lines[:-1] if not lines[-1] else lines
 

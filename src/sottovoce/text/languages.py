@@ -1,9 +1,9 @@
-"""Whisper's languages: codes in the order of their tokens, English names, and look-up by any code or
-name; and the punctuation of their scripts.
+"""Whisper's languages: codes in token order, English names, look-up by any code or name, and the punctuation
+of their scripts.
 
-Source: the order of `LANGUAGES` in openai-whisper 20250625, `whisper/tokenizer.py`; it is the order of
-the language tokens in every checkpoint. The codes are Whisper's own: mostly ISO 639-1, but Javanese is
-`jw` (ISO: jv), Hawaiian `haw` and Cantonese `yue`.
+Source: `LANGUAGES` in openai-whisper 20250625, `whisper/tokenizer.py`, in the order of the language tokens of
+    every checkpoint. The codes are mostly ISO 639-1, but Javanese is `jw` (ISO: jv), Hawaiian `haw` and
+    Cantonese `yue`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CLOSING_MARKS = "\"'”’»)]）」』"
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """One language of the vocabulary: code, English name, and other names it goes by (lower case)."""
+    """A language of the vocabulary: code, English name, and aliases (lower case)."""
 
     code: str
     name: str
@@ -82,19 +82,20 @@ _SHORT = {
     for short, _, others in (entry.partition(":") for entry in _ISO.split())
     for long in others.split(",")
 }
-"""Whisper's code, or that of ISO 639-1, by other codes. Source: ISO 639-1 (withdrawn codes too), both kinds
-of 639-2, and of 639-3 the most spoken language of a group, such as `arb` for Arabic and `cmn` for Chinese.
+"""Whisper's code, or that of ISO 639-1, by other codes. Source: ISO 639-1 (withdrawn codes too), both
+kinds of 639-2, and of 639-3 the most spoken language of a group, such as `arb` for Arabic and `cmn` for
+Chinese.
 """
 _TAG = re.compile(r"([a-z]{2,8})(-[a-z0-9]{1,8})*", re.ASCII)
-"""A tag of BCP 47, or a locale with hyphens: a language, then script, region and variants."""
+"""A BCP 47 tag or hyphenated locale: a language, then script, region and variants."""
 
 UNSPACED: frozenset[str] = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
-"""Languages written without spaces between words: word times are per character there."""
+"""Languages written without spaces, whose word times are per character."""
 UNSPACED_LETTERS = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff"
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
 )
-"""Han, kana, Thai, Lao, Myanmar, Khmer, and half-width kana, as ranges of a regular expression's class."""
+"""Regular-expression ranges: Han, kana, Thai, Lao, Myanmar, Khmer, and half-width kana."""
 
 
 def language_codes(n_languages: int = 100) -> tuple[str, ...]:
@@ -108,9 +109,9 @@ def language_codes(n_languages: int = 100) -> tuple[str, ...]:
 
 
 def language_code(tag: str) -> str | None:
-    """Return the short code of a language by its name or tag: "de" of "German", "deu", "ger", "DE", "de-AT".
+    """Return the short code of a language name or tag: "de" for "German", "deu", "ger", "DE", "de-AT".
 
-    It is Whisper's where Whisper has the language, and else the code of the tag. None: the text is no tag.
+    Whisper's code if it has the language, else that of the tag; None for text that is no tag.
     """
     text = tag.strip().casefold()
     named = _by_name().get(text)
@@ -126,15 +127,15 @@ def language_code(tag: str) -> str | None:
 
 
 def language_name(code: str) -> str:
-    """Look up the English name of a language as `find_language` does: `language_name("de") == "German"`."""
+    """Return the English name of a language, found as by `find_language`."""
     return _find(code).name
 
 
 def find_language(text: str, among: tuple[str, ...] | None = None) -> str:
-    """Look up Whisper's code of a language by code (pt, por), tag (pt-BR, zh_Hans), English name or alias.
+    """Return Whisper's code for a code (pt, por), tag (pt-BR, zh_Hans), English name or alias.
 
-    among: codes that are possible here (None: all 100), e.g. those of the loaded model.
-    Raises OptionError, naming the closest names, when there is none such or it is not in `among`.
+    among: allowed codes (None: all 100), e.g. those of a model.
+    Raises: OptionError, naming the closest names, if it is unknown or not in `among`.
     """
     code = _find(text).code
     if among is not None and code not in among:
@@ -172,10 +173,9 @@ def _hint(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LanguageChoice:
-    """The languages that a recording may be in, from "auto", "en", "English" or "en,de".
+    """The possible languages of a recording, from "auto", "en", "English" or "en,de".
 
-    fixed: the one language, or None when it is to be found. allowed: the languages to choose among;
-    empty means all that the model was trained on.
+    fixed: the only language, or None. allowed: the candidates; empty means all.
     """
 
     fixed: str | None
@@ -183,7 +183,7 @@ class LanguageChoice:
 
     @classmethod
     def parse(cls, value: str | Sequence[str] | None, available: Sequence[str]) -> LanguageChoice:
-        """Parse an option's value: text with commas, or a list of codes or English names; None is "auto".
+        """Parse an option's value: comma-separated text, or a list of codes or English names; None is "auto".
 
         available: codes of the model.
         Raises: OptionError for a language that is not among `available`, and for an empty list.

@@ -1,13 +1,10 @@
-"""Text made comparable: Unicode forms of one text, and normalisation for scores.
+"""Unicode forms of equal text, and normalisation for scores.
 
-Letters with accents, vowel marks and Hangul can be written in several equivalent ways: "é" is one
-character (NFC) or "e" and a combining accent (NFD); marks on one letter may have several orders. Words
-are compared in NFC, wherever they come from. Labels keep the form that their model was trained with:
-words are spelled in that form. Only canonical equivalence counts there, never NFKC, which changes
-letters.
+A letter may have several canonically equivalent forms: "é" is one character (NFC) or "e" and a combining
+accent (NFD). Words are compared in NFC, but spelled in the form that a model's labels have. NFKC is not used
+there, because it changes letters.
 
-For scores letter case, punctuation and spelling are levelled out too. State the normaliser with every
-figure.
+Scores also ignore letter case, punctuation and spelling variants. State the normaliser with every figure.
 """
 
 from __future__ import annotations
@@ -23,28 +20,23 @@ from sottovoce.errors import MissingExtraError, OptionError
 from sottovoce.text.languages import find_language
 
 MOST_FORMS = 8
-"""Forms of one text at most."""
 _MOST_MARKS = 3
-"""Marks on one letter whose orders are tried."""
+"""Limit of marks on one letter whose orders are tried."""
 
 
 def composed(text: str) -> str:
-    """Return a text in NFC."""
     return unicodedata.normalize("NFC", text)
 
 
 def is_composed(text: str) -> bool:
-    """Whether a text is in NFC."""
     return unicodedata.is_normalized("NFC", text)
 
 
 def decomposed(text: str) -> str:
-    """Return a text in NFD."""
     return unicodedata.normalize("NFD", text)
 
 
 def letters_of(text: str) -> list[str]:
-    """Split a text into its letters with their combining marks."""
     found: list[str] = []
     for character in composed(text):
         if found and unicodedata.combining(character):
@@ -55,7 +47,7 @@ def letters_of(text: str) -> list[str]:
 
 
 def ids_by_form(names: Sequence[str]) -> dict[str, int]:
-    """Return the index of every name, under its NFC form too."""
+    """Return the index of every name, also under its NFC form."""
     ids = {name: i for i, name in enumerate(names)}
     for i, name in enumerate(names):
         ids.setdefault(composed(name), i)
@@ -63,9 +55,9 @@ def ids_by_form(names: Sequence[str]) -> dict[str, int]:
 
 
 def forms_of(text: str, characters: Collection[str]) -> list[str]:
-    """Return the equivalent forms of a text that consist of given characters, at most `MOST_FORMS`.
+    """Return the equivalent forms of a text that use only given characters, at most `MOST_FORMS`.
 
-    The first one is the closest to NFC. A letter that the characters cannot write stays in NFC.
+    The first one is closest to NFC. Letters that the characters cannot write stay in NFC.
     """
     if text.isascii():
         return [text]
@@ -77,9 +69,9 @@ def forms_of(text: str, characters: Collection[str]) -> list[str]:
 
 
 def letter_spellings(word: str, ids: Mapping[str, int]) -> list[tuple[int, ...]]:
-    """Spell a word letter by letter, in every form that the ids have, at most `MOST_FORMS`; NFC comes first.
+    """Spell a word letter by letter in every form of the ids, at most `MOST_FORMS`, NFC first.
 
-    ids: see `ids_by_form`. Empty where a letter has no id.
+    ids: see `ids_by_form`. Empty if a letter has no id.
     """
     if word.isascii():
         return [tuple(ids[each] for each in word)] if word and all(each in ids for each in word) else []
@@ -96,13 +88,11 @@ def letter_spellings(word: str, ids: Mapping[str, int]) -> list[tuple[int, ...]]
 
 
 def indexed_by_form(words: Iterable[str]) -> dict[str, str]:
-    """Return the words that are not in NFC, by their NFC form."""
     return {composed(word): word for word in words if not (word.isascii() or is_composed(word))}
 
 
 @lru_cache(maxsize=2**14)
 def _forms(letter: str) -> tuple[str, ...]:
-    """Equivalent forms of a letter with its marks, NFC first, the most composed ones before others."""
     whole, apart = composed(letter), decomposed(letter)
     if len(apart) == 1:
         return (whole,)
@@ -122,20 +112,20 @@ MARKED: frozenset[str] = frozenset(
     {"ar", "fa", "ur", "ps", "sd", "he", "yi", "hi", "mr", "ne", "sa", "bn", "as", "pa", "gu", "ta", "te"}
     | {"kn", "ml", "si", "th", "lo", "my", "km", "bo", "yo"}
 )
-"""Languages whose vowels or tones are combining marks that no composed letter holds.
+"""Languages whose vowels or tones are combining marks without composed letters.
 
-Whisper's basic normaliser replaces every mark by a space, which cuts their words apart and makes
-errors vanish or appear; they are normalised by `plain` instead.
+Whisper's basic normaliser replaces marks by spaces, which splits words and distorts error rates, so `plain`
+normalises these languages.
 """
 
 
 def normalizer_for(language: str | None, kind: Normalization = "whisper") -> Normalizer:
     """Choose the normaliser for texts of one language.
 
-    language: code or English name; None for texts of several or unknown languages.
-    kind: "whisper" is OpenAI's (English: contractions, numbers and British spelling too; others: case
-    and punctuation), except that languages in MARKED and None use "plain"; "none" only joins spaces.
-    Raises MissingExtraError for "whisper" without the extra `eval`, OptionError for unknown names.
+    language: code or English name; None for several or unknown languages.
+    kind: "whisper" is OpenAI's (English: contractions, numbers and British spelling too; others: case and
+    punctuation), except that languages in MARKED and None use "plain"; "none" only joins spaces.
+    Raises: MissingExtraError for "whisper" without the extra `eval`, OptionError for unknown names.
     Source: appendix C of arXiv 2212.04356, through the package whisper-normalizer.
     """
     if kind not in ("whisper", "plain", "none"):
@@ -149,18 +139,16 @@ def normalizer_for(language: str | None, kind: Normalization = "whisper") -> Nor
 
 
 def join_spaces(text: str) -> str:
-    """Make all white space single spaces; change nothing else."""
     return " ".join(text.split())
 
 
 def plain(text: str) -> str:
     """Fold case, compose compatibility forms (NFKC), remove punctuation and symbols, keep marks.
 
-    An apostrophe between letters goes without a gap, whichever is written ("don’t" is "dont"); all
-    other punctuation separates words. The same in every language.
+    Apostrophes between letters are removed ("don’t" is "dont"); other punctuation separates words.
     """
     composed = unicodedata.normalize("NFKC", text.translate(_APOSTROPHES)).casefold()
-    folded = unicodedata.normalize("NFKC", composed)  # folding takes some letters apart again
+    folded = unicodedata.normalize("NFKC", composed)  # folding decomposes some letters
     return join_spaces("".join([_levelled(folded, i) for i in range(len(folded))]))
 
 

@@ -1,9 +1,9 @@
-"""Whisper's tokenizer: byte-level BPE pieces, special tokens by arithmetic, splitting into words, and
-incremental detokenizing.
+"""Whisper's tokenizer: byte-level BPE pieces, special tokens, splitting into words, and incremental
+detokenizing.
 
-The ids of a vocabulary, in order: the BPE pieces, end of text, start of transcript, the languages,
-translate, transcribe, startoflm, startofprev, nospeech, notimestamps, then <|0.00|> ... <|30.00|> in
-steps of 20 ms. Source: openai-whisper 20250625, `whisper/tokenizer.py` (`get_encoding`).
+Order of ids: BPE pieces, end of text, start of transcript, languages, translate, transcribe, startoflm,
+startofprev, nospeech, notimestamps, then <|0.00|> ... <|30.00|> in steps of 20 ms. Source: openai-whisper
+20250625, `whisper/tokenizer.py` (`get_encoding`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ N_VOCAB_ENGLISH, N_VOCAB_99, N_VOCAB_100 = 51864, 51865, 51866
 # GPT-2's rule for cutting text before BPE (tiktoken's r50k pattern).
 _PIECES = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
-# Symbols that annotate rather than transcribe: speaker tags, brackets, music. Hyphen and apostrophe may
+# Symbols of annotations: speaker tags, brackets, music. Hyphen and apostrophe may
 # stand inside words, so only their spaced forms are suppressed. Source: OW `Tokenizer.non_speech_tokens`.
 _SYMBOLS: tuple[str, ...] = (
     *'"#()*+/:;<=>@[\\]^_`{|}~「」『』',
@@ -42,15 +42,15 @@ _MUSIC = "♩♪♫♬♭♮♯"  # several tokens each in GPT-2's table: the fi
 
 
 BYTE_COST = 1.01
-"""Cost of a piece of one byte; longer ones cost 1, so that ties go to them."""
+"""Cost of a one-byte piece; longer ones cost 1, so they win ties."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PieceTable:
-    """A restricted vocabulary: bytes of each piece that may be used, and its id; holds all 256 single bytes.
+    """A restricted vocabulary: the id of each allowed piece, including all 256 single bytes.
 
-    A small model may have trained a few hundred of Whisper's 50 000 text tokens (`Checkpoint.trained_tokens`)
-    and spells every word with those; the rows of all others hold nothing, so a prompt must not use them.
+    A small model may have trained only some hundred of Whisper's 50 000 text tokens
+    (`Checkpoint.trained_tokens`); prompts must avoid the untrained rows.
     """
 
     ids: Mapping[bytes, int]
@@ -58,12 +58,12 @@ class PieceTable:
 
     @classmethod
     def of(cls, ids: Mapping[bytes, int]) -> PieceTable:
-        """Make a table from a mapping of bytes to ids, which must hold every single byte."""
+        """Build a table from ids by piece; every single byte is required."""
         assert all(bytes([value]) in ids for value in range(256))
         return cls(dict(ids), max(map(len, ids)))
 
     def cut(self, text: bytes) -> list[int]:
-        """Cut UTF-8 into the fewest pieces, by the shortest path over its bytes; return their ids."""
+        """Return the ids of the fewest pieces of a UTF-8 text, by the shortest path over its bytes."""
         costs, starts = [0.0], [0]
         for end in range(1, len(text) + 1):
             possible = [s for s in range(max(0, end - self.longest), end) if text[s:end] in self.ids]
@@ -79,12 +79,9 @@ class PieceTable:
 
 @dataclass(frozen=True, slots=True)
 class Tokenizer:
-    """Ids and text of one vocabulary, with the language and task of the next transcript.
+    """Ids and text of one vocabulary, with the language and task of the next transcript. Immutable.
 
-    Immutable: `with_language` returns another one. `Tokenizer.for_model` makes it.
-
-    n_vocab: rows of the model's embedding. language: a code, or None while it is not known.
-    pieces: the only text tokens that `encode` may use; None: all.
+    n_vocab: rows of the model's embedding. pieces: the only text tokens that `encode` may use; None: all.
     """
 
     encoding: tiktoken.Encoding
@@ -95,11 +92,11 @@ class Tokenizer:
 
     @classmethod
     def for_model(cls, n_vocab: int, *, language: str | None = None, task: Task = "transcribe") -> Tokenizer:
-        """Make the tokenizer of a checkpoint, which its `n_vocab` identifies.
+        """Create the tokenizer of a checkpoint, identified by its `n_vocab`.
 
         n_vocab: 51864 English-only, 51865 with 99 languages, 51866 with 100 (large-v3, turbo).
         language: code or English name; None when it is to be detected (English-only: always "en").
-        Raises OptionError for another n_vocab, or a language or task that the model does not have.
+        Raises: OptionError for another n_vocab, or a language or task that the model does not have.
         """
         if n_vocab not in (N_VOCAB_ENGLISH, N_VOCAB_99, N_VOCAB_100):
             raise OptionError(
@@ -111,7 +108,7 @@ class Tokenizer:
         return tokenizer if language is None else tokenizer.with_language(language)
 
     def with_language(self, language: str) -> Tokenizer:
-        """Return the same tokenizer for a language given by code or name.
+        """Return this tokenizer for a language, by code or name.
 
         Raises: OptionError if the model lacks it.
         """
@@ -119,10 +116,6 @@ class Tokenizer:
         return replace(self, language=find_language(language, among))
 
     def with_task(self, task: Task) -> Tokenizer:
-        """Return the same tokenizer for another task.
-
-        Raises: OptionError for an unknown task, and for `translate` on an English-only model.
-        """
         if task not in ("transcribe", "translate"):
             raise OptionError(f"task: expected 'transcribe' or 'translate', got '{task}'")
         if task == "translate" and not self.is_multilingual:
@@ -130,10 +123,7 @@ class Tokenizer:
         return replace(self, task=task)
 
     def with_pieces(self, trained: Iterable[int]) -> Tokenizer:
-        """Return the same tokenizer restricted to these text tokens and single bytes, for small models.
-
-        trained: ids of the rows that a model was trained on; those that are not text are skipped.
-        """
+        """Return this tokenizer restricted to trained text tokens and single bytes, for small models."""
         ids = {bytes([value]): self.encoding.encode_single_token(bytes([value])) for value in range(256)}
         text = (token for token in trained if token < self.eot)
         return replace(self, pieces=PieceTable.of(ids | {self.token_bytes(token): token for token in text}))
@@ -144,24 +134,18 @@ class Tokenizer:
 
     @property
     def language_codes(self) -> tuple[str, ...]:
-        """Codes in token order; empty for English-only models."""
         return language_codes(self.n_vocab - 51766) if self.is_multilingual else ()
 
     @property
     def language_tokens(self) -> tuple[int, ...]:
-        """Ids of `language_codes`, in the same order; empty for English-only models."""
         return tuple(range(self.sot + 1, self.sot + 1 + len(self.language_codes)))
 
     def language_token(self, language: str) -> int:
-        """Return the id of a language given by code or name.
-
-        Raises: OptionError if the model has no token for it.
-        """
         return self.sot + 1 + self.language_codes.index(find_language(language, self.language_codes))
 
     @property
     def eot(self) -> int:
-        """End of text: every id below is text, every id from here on is not."""
+        """End of text: all lower ids, and no others, are text."""
         return self.encoding.eot_token
 
     @property
@@ -194,7 +178,7 @@ class Tokenizer:
 
     @property
     def timestamp_begin(self) -> int:
-        """Id of <|0.00|>; the last one, <|30.00|>, is the last id of the vocabulary."""
+        """Id of <|0.00|>; <|30.00|> is the last id of the vocabulary."""
         return self.n_vocab - N_TIMESTAMPS
 
     def is_timestamp(self, token: int) -> bool:
@@ -220,7 +204,7 @@ class Tokenizer:
     def sot_sequence(self) -> tuple[int, ...]:
         """The tokens that begin a transcript: sot, language, task; sot alone for English-only models.
 
-        Raises OptionError while the language of a multilingual model is not known.
+        Raises: OptionError while the language of a multilingual model is unknown.
         """
         if not self.is_multilingual:
             return (self.sot,)
@@ -235,63 +219,59 @@ class Tokenizer:
 
     @property
     def non_speech_tokens(self) -> tuple[int, ...]:
-        """Sorted ids to suppress so that only speech is written: of brackets, tags and music."""
+        """Sorted ids of brackets, tags and music, to suppress."""
         return _non_speech_tokens(self.n_vocab)
 
     def encode(self, text: str) -> list[int]:
-        """Encode text to ids. Names of special tokens in it ("<|en|>") are cut as ordinary text."""
+        """Encode text to ids. Names of special tokens in it ("<|en|>") are ordinary text."""
         tokens = self.encoding.encode_ordinary(text)
         if self.pieces is None:
             return tokens
         return [piece for token in tokens for piece in self.pieces.cut(self.token_bytes(token))]
 
     def encode_prompt(self, text: str) -> list[int]:
-        """Encode a prompt: in NFC, as Whisper writes, after a space."""
+        """Encode a prompt in NFC with a leading space, as Whisper writes."""
         stripped = composed(text).strip()
         return self.encode(f" {stripped}") if stripped else []
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Decode the text tokens; specials and timestamps are left out, broken UTF-8 becomes U+FFFD."""
+        """Decode the text tokens without specials and timestamps; broken UTF-8 becomes U+FFFD."""
         eot = self.eot
         return self.encoding.decode([token for token in tokens if token < eot])
 
     def decode_with_timestamps(self, tokens: Iterable[int]) -> str:
-        """Decode all tokens, special ones and timestamps written out ("<|1.08|>")."""
+        """Decode all tokens, including special ones and timestamps ("<|1.08|>")."""
         return self.encoding.decode(list(tokens))
 
     def token_text(self, token: int) -> str:
-        """Decode one token of any kind; U+FFFD where it begins or ends inside a character."""
+        """Decode any one token; U+FFFD for a partial character."""
         return self.decode_with_timestamps((token,))
 
     def token_bytes(self, token: int) -> bytes:
-        """Return the bytes of one token: UTF-8 that may begin or end inside a character."""
+        """Return the bytes of one token: UTF-8 that may start or end inside a character."""
         return self.encoding.decode_single_token_bytes(token)
 
     @property
     def splits_on_spaces(self) -> bool:
-        """Whether words of this language are told apart by spaces."""
         return self.language not in UNSPACED
 
     def split_to_word_tokens(self, tokens: Sequence[int]) -> tuple[list[str], list[list[int]]]:
-        """Split into words and the tokens of each, by spaces and punctuation, or by character where no spaces
-        are written.
+        """Split into words and the tokens of each, by spaces and punctuation, or by character in languages
+        without spaces.
 
-        Nothing is lost: joined words equal `decode_with_timestamps(tokens)`, joined lists equal tokens.
-        Equal to openai-whisper's on valid UTF-8; on broken UTF-8 that one may raise or drop tokens.
+        Joined words equal `decode_with_timestamps(tokens)`, joined lists equal tokens. Equal to
+        openai-whisper on valid UTF-8; on broken UTF-8 openai-whisper may raise or drop tokens.
         """
         characters = self._split_on_characters(tokens)
         words = self._join_words(characters) if self.splits_on_spaces else characters
         return [word for word, _ in words], [ids for _, ids in words]
 
     def split_to_characters(self, tokens: Sequence[int]) -> tuple[list[str], list[list[int]]]:
-        """Split into characters and the tokens of each, or into the shortest runs that tokens can be cut
-        to.
-        """
+        """Split into characters and the tokens of each, or the shortest runs at which tokens can be cut."""
         characters = self._split_on_characters(tokens)
         return [text for text, _ in characters], [ids for _, ids in characters]
 
     def _split_on_characters(self, tokens: Sequence[int]) -> list[tuple[str, list[int]]]:
-        """Shortest runs of tokens that end at the end of a character."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         runs: list[tuple[str, list[int]]] = []
         text, ids = "", []
@@ -359,25 +339,24 @@ def _non_speech_tokens(n_vocab: int) -> tuple[int, ...]:
 
 
 class Detokenizer:
-    """Text of tokens as they come, held back while a character is incomplete."""
+    """Text of incremental tokens, held back while a character is incomplete."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, tokens: Iterable[int]) -> str:
-        """Add text tokens; return the text that they complete, which may be empty."""
+        """Append text tokens; return the completed text, possibly empty."""
         eot = self._tokenizer.eot
         pieces = (self._tokenizer.token_bytes(token) for token in tokens if token < eot)
         return "".join([self._decoder.decode(piece) for piece in pieces])
 
     @property
     def pending(self) -> bytes:
-        """The bytes of an incomplete character, at most three."""
         return self._decoder.getstate()[0]
 
     def flush(self) -> str:
-        """Return U+FFFD for an incomplete character, else "", and begin a new text."""
+        """Return U+FFFD for an incomplete character, else "", and reset."""
         text = self._decoder.decode(b"", True)
         self._decoder.reset()
         return text
@@ -385,7 +364,5 @@ class Detokenizer:
 
 @dataclass(frozen=True, slots=True)
 class TokenWord:
-    """A word as written (leading space included) and its text tokens."""
-
     text: str
     tokens: tuple[int, ...]

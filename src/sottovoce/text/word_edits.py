@@ -1,7 +1,4 @@
-"""Least-edit alignment of two lists of words: which word of one is which word of the other.
-
-Words are compared as they are; normalise them first.
-"""
+"""Minimum-edit alignment of two word lists. Normalise words first."""
 
 from __future__ import annotations
 
@@ -13,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 Pair: TypeAlias = tuple[int | None, int | None]
-"""Indices of a word of the hypothesis and one of the reference; None stands for a gap."""
+"""Indices of a hypothesis word and a reference word; None is a gap."""
 Costs: TypeAlias = npt.NDArray[np.float64]
 
 _GAP = 1.0
 SUBSTITUTION = 1.0 + 1e-6
-"""A little more than a gap: of equally cheap alignments, the one with the most matches is taken."""
+"""Slightly more than a gap, so that ties prefer the alignment with the most matches."""
 
 
 def align_words(
@@ -26,10 +23,10 @@ def align_words(
 ) -> list[Pair]:
     """Align two lists of words with the fewest edits; pairs in order.
 
-    substitution: cost of pairing two different words; math.inf pairs a word with its equal alone.
+    substitution: cost of pairing different words; math.inf forbids it.
 
-    Memory grows with the product of one length and the square root of the other (an hour of speech takes some
-    megabytes): costs are kept for one in sqrt(n) words, and those between are computed again on the way back.
+    Memory grows with one length times the square root of the other (some megabytes for an hour of speech):
+    costs are stored every sqrt(n) words, and recomputed between them in the backtrace.
     """
     ids = {word: i for i, word in enumerate({*hypothesis, *reference})}
     rows = [ids[word] for word in hypothesis]
@@ -52,7 +49,6 @@ def align_words(
 
 
 def equal_words(words: Sequence[str], others: Sequence[str]) -> list[int | None]:
-    """Find for each word the index of the same word among the others, in order; None where there is none."""
     found: list[int | None] = [None] * len(words)
     for i, j in align_words(words, others, substitution=math.inf):
         if i is not None:
@@ -63,10 +59,6 @@ def equal_words(words: Sequence[str], others: Sequence[str]) -> list[int | None]
 def _costs(
     before: Costs, first: int, rows: Sequence[int], columns: npt.NDArray[np.int64], substitution: float
 ) -> Costs:
-    """Compute edit costs (n + 1, m + 1) before and after each of n words of the hypothesis.
-
-    first: number of the first of them. before: the row (m + 1,) before it.
-    """
     steps = _GAP * np.arange(len(columns) + 1)
     cost = np.empty((len(rows) + 1, len(columns) + 1))
     cost[0] = before
@@ -81,7 +73,6 @@ def _costs(
 def _trace(
     cost: Costs, rows: Sequence[int], columns: npt.NDArray[np.int64], substitution: float
 ) -> tuple[list[Pair], int]:
-    """Go back through the words of a block: pairs, the last one first, and the reference words before it."""
     i, j = len(rows), len(columns)
     pairs: list[Pair] = []
     while i:

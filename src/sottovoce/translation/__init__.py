@@ -1,3 +1,3 @@
-"""Translate transcripts and live speech: by a server with a chat endpoint, or by Whisper's own task into
-English.
+"""Translation of transcripts and live speech: by a server with a chat endpoint, or into English by
+Whisper.
 """

@@ -1,8 +1,7 @@
-"""Translate with a server that has OpenAI's chat endpoint: sentence by sentence, with the sentences
-before as context, and with a glossary.
+"""Translation by a server with OpenAI's chat endpoint: sentence by sentence, with preceding sentences as
+context, and a glossary.
 
-The key goes into the header and nowhere else; redirects are not followed, since they would carry it
-along.
+The key is sent only in the header; redirects are not followed, because they would forward it.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from sottovoce.types import Segment
 
 Message = Mapping[str, str]
 AGAIN = (408, 429, 500, 502, 503, 504)
-"""Answers after which another try may succeed."""
+"""Status codes after which a retry may succeed."""
 LONGEST_REPLY_BYTES = 2**20
 ENDPOINT = "/chat/completions"
 
@@ -37,10 +36,9 @@ ENDPOINT = "/chat/completions"
 class ChatServer:
     """A server with OpenAI's chat endpoint.
 
-    url: the API's address ("http://127.0.0.1:8080/v1") or that of its chat endpoint. model: as the server
-    calls it. key: sent as a bearer token, if there is one. timeout_s: for one answer. waits_s: before each
-    further try.
-    Raises: OptionError for an address that is none.
+    url: the API's base ("http://127.0.0.1:8080/v1") or its chat endpoint. key: bearer token, if any.
+    timeout_s: per answer. waits_s: delay before each retry.
+    Raises: OptionError for an invalid address.
     """
 
     url: str
@@ -68,7 +66,7 @@ class ChatServer:
         return address if address.endswith(ENDPOINT) else address + ENDPOINT
 
     def reply(self, messages: Sequence[Message]) -> str:
-        """Return the text of the answer.
+        """Return the answer's text.
 
         Raises: TranslationError naming the server and its error message.
         """
@@ -107,8 +105,7 @@ class ChatServer:
         return data
 
 
-class _AgainError(Exception):
-    """A failed attempt that may succeed later."""
+class _AgainError(Exception): ...
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -121,17 +118,13 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         headers: HTTPMessage,
         newurl: str,
     ) -> None:
-        return None  # which makes it an HTTPError
+        return None  # urllib then raises an HTTPError
 
 
 _OPENER = urllib.request.build_opener(_NoRedirects)
 
 
 def _text(data: bytes) -> str:
-    """Parse the answer.
-
-    Raises: ValueError for another document.
-    """
     document = json.loads(data)
     try:
         text = document["choices"][0]["message"]["content"]
@@ -143,7 +136,6 @@ def _text(data: bytes) -> str:
 
 
 def _error_line(data: bytes, reason: str) -> str:
-    """Shorten a server's error message to one line."""
     try:
         document = json.loads(data)
         error = document.get("error", document)
@@ -155,20 +147,19 @@ def _error_line(data: bytes, reason: str) -> str:
 
 
 N_CONTEXT = 4
-"""Sentences before, with their translations, that are given along."""
+"""Preceding sentences sent with their translations."""
 QUOTES = (('"', '"'), ("“", "”"), ("„", "“"), ("«", "»"))
 
 
 @dataclass(frozen=True, slots=True)
 class Glossary:
-    """Names and terms that are always translated in one way. terms: (term, translation) pairs."""
+    """Fixed translations of names and terms: (term, translation) pairs."""
 
     terms: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def read(cls, path: str | Path) -> Glossary:
-        """Read a file of terms: `term = translation` (or with a tab between), one a line; `#` begins a
-        comment.
+        """Read a file with `term = translation` (or tab-separated) a line; `#` starts a comment.
 
         Raises: OptionError naming the file and line.
         """
@@ -183,14 +174,11 @@ class Glossary:
         return cls(tuple(terms))
 
     def of(self, text: str) -> list[tuple[str, str]]:
-        """Find the terms that occur in a text, in any case and Unicode form."""
         folded = composed(text).casefold()
         return [pair for pair in self.terms if composed(pair[0]).casefold() in folded]
 
 
 class Chat(Protocol):
-    """A chat model; `ChatServer` is one."""
-
     def reply(self, messages: list[Message]) -> str: ...
 
 
@@ -198,7 +186,7 @@ class Chat(Protocol):
 class ChatTranslator:
     """Translates into one language, sentence by sentence.
 
-    target: the language, kept as its code. Text in that language is returned unchanged.
+    target: language, stored as its code. Text in that language is returned unchanged.
     Raises: OptionError for an unknown language.
     """
 
@@ -211,10 +199,9 @@ class ChatTranslator:
         self.target = find_language(self.target)
 
     def segments(self, segments: Iterable[Segment]) -> Iterator[Segment]:
-        """Translate a recording: join segments to sentences and yield each with its translation, None if in
-        the target.
+        """Translate a new recording: join segments to sentences and yield each with its translation, None for
+        the target language.
 
-        Forgets the recording before.
         Raises: TranslationError when the server does not translate.
         """
         self._before.clear()
@@ -222,9 +209,9 @@ class ChatTranslator:
             yield with_translation(segment, self.text(segment.text, segment.language))
 
     def text(self, text: str, language: str, *, remembers: bool = True) -> str:
-        """Translate one sentence, with those before it as context.
+        """Translate one sentence, with preceding ones as context.
 
-        remembers: use it as context of those after it.
+        remembers: use it as context of later ones.
         Raises: TranslationError.
         """
         source = " ".join(text.split())
@@ -238,7 +225,7 @@ class ChatTranslator:
         return reply
 
     def translate(self, source: SourceText) -> str:
-        """Translate live speech; text of an unfinished utterance is no context for later ones.
+        """Translate live speech; unfinished utterances are no context for later ones.
 
         Raises: TranslationError.
         """
@@ -262,7 +249,6 @@ class ChatTranslator:
 
 
 def _tidied(reply: str, source: str) -> str:
-    """Reduce a reply to one line, without quotation marks that the original does not have."""
     line = " ".join(reply.split())
     for opening, closing in QUOTES:
         is_quoted = len(line) > 1 and line.startswith(opening) and line.endswith(closing)

@@ -1,8 +1,7 @@
-"""Units of translation: segments joined to sentences, and the growing utterances of live speech.
+"""Units of translation: segments joined to sentences, and growing live utterances.
 
-While an utterance grows, its text is translated again and again; the words with which two translations in
-a row begin are shown, and never taken back. The end of the utterance brings its whole translation, which
-may differ from what was shown.
+A growing utterance is translated repeatedly; the common prefix of two successive translations is shown, and
+never changed. The end of the utterance gives its whole translation, which may differ from the shown text.
 """
 
 from __future__ import annotations
@@ -21,9 +20,10 @@ LONGEST_S, LONGEST_PAUSE_S, MOST_LETTERS = 12.0, 1.0, 300
 
 
 def sentences(segments: Iterable[Segment]) -> Iterator[Segment]:
-    """Join segments that end within a sentence with those after them; yields them numbered anew.
+    """Join segments that end within a sentence with the next ones, and renumber them.
 
-    Not over a pause, a change of speaker or language, or beyond 12 s: a subtitle has to be read, too.
+    A sentence ends at a pause, a change of speaker or language, and after 12 s, so that subtitles stay
+    readable.
     """
     waiting: Segment | None = None
     number = 0
@@ -40,7 +40,7 @@ def sentences(segments: Iterable[Segment]) -> Iterator[Segment]:
 
 
 def with_translation(segment: Segment, translation: str | None) -> Segment:
-    """Add its translation to a sentence, unless that is empty or the same text once more."""
+    """Add its translation to a sentence, unless it is empty or equal to the text."""
     text = (translation or "").strip()
     is_same = text.split() == segment.text.split()
     return replace(segment, translation=None if is_same or not text else text)
@@ -76,14 +76,13 @@ def _joined(first: Segment, second: Segment) -> Segment:
 
 
 N_NEW_WORDS = 3
-"""Words that must come before an utterance is translated again."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceText:
     """Text of an utterance so far, its language, and its start and end (seconds of the stream).
 
-    is_whole: the utterance has ended with it.
+    is_whole: the utterance has ended.
     """
 
     start: float
@@ -94,12 +93,8 @@ class SourceText:
 
 
 class LiveTranslatorBackend(Protocol):
-    """Translates live speech; `ChatTranslator` asks a server, `WhisperTranslator` Whisper itself."""
-
     @property
-    def target(self) -> str:
-        """Code of the language that it translates into."""
-        ...
+    def target(self) -> str: ...
 
     def translate(self, source: SourceText) -> str:
         """Translate the text.
@@ -111,10 +106,10 @@ class LiveTranslatorBackend(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LiveTranslation:
-    """A translation to be shown.
+    """A translation to show.
 
-    text: the words that two translations agree on and that were not shown yet; where is_final, the whole
-    utterance. start, end: of the source text, in seconds.
+    text: newly agreed words of two translations; if is_final, the whole utterance. start, end: of the source
+    text, in seconds.
     """
 
     start: float
@@ -127,7 +122,7 @@ class LiveTranslation:
 
     @property
     def document(self) -> dict[str, Json]:
-        """Plain values for JSON: type `translation`, with the fields that events have, and `final`."""
+        """Plain values for JSON: type `translation`, the fields of events, and `final`."""
         return {
             "type": "translation",
             "start": seconds(self.start),
@@ -145,7 +140,7 @@ class LiveTranslation:
 class LiveTranslator:
     """Translates the events of one session; call `take` with all of them in order.
 
-    n_new_words: words that must come before an utterance is translated again.
+    n_new_words: new words before an utterance is translated again.
     """
 
     translator: LiveTranslatorBackend
@@ -157,10 +152,10 @@ class LiveTranslator:
     _start: float = field(default=0.0, init=False)
 
     def take(self, event: Event, *, is_newest: bool = True) -> Iterator[LiveTranslation]:
-        """Take an event; yield the translations to show after it.
+        """Process an event; yield the translations to show after it.
 
-        is_newest: see `mark_newest`; an event whose utterance has newer ones is not translated.
-        Raises: TranslationError; the session goes on with the next event.
+        is_newest: see `mark_newest`; superseded events are not translated.
+        Raises: TranslationError; the session may continue with the next event.
         """
         if isinstance(event, Partial):
             yield from self._translate_partial(event, is_newest=is_newest)
@@ -198,13 +193,12 @@ class LiveTranslator:
 
 
 def mark_newest(events: Sequence[Event]) -> Iterator[tuple[Event, bool]]:
-    """Pair events that came at once with whether no later one adds to their utterance."""
+    """Pair simultaneous events with whether they are the newest of their utterance."""
     last = max((i for i, event in enumerate(events) if isinstance(event, Partial | Final)), default=0)
     for i, event in enumerate(events):
         yield event, isinstance(event, Final) or i >= last
 
 
 def common_beginning(first: Sequence[str], second: Sequence[str]) -> tuple[str, ...]:
-    """Return the words with which both begin."""
     pairs = zip(first, second, strict=False)
     return tuple(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

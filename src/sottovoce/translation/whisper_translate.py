@@ -1,4 +1,6 @@
-"""Translate into English by Whisper's own task: sentences of a file, and utterances of a live session."""
+"""Translation into English by Whisper's translate task: sentences of a file, and utterances of a live
+session.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,13 @@ from sottovoce.types import SAMPLE_RATE, Samples, Segment
 
 TARGET = "en"
 N_NEW_WORDS = 4
-"""New words before an utterance is decoded again: each time costs a window of 30 s."""
+"""New words before an utterance is decoded again, which costs a window of 30 s."""
 HELD_S = 60.0
-"""A final spans some 30 s, and comes a little after its last word."""
+"""A final covers some 30 s, and comes shortly after its last word."""
 AROUND_S = 0.5
-"""Audio before and after the words, as their ends are found too early."""
+"""Audio added around the words, because their ends are estimated too early."""
 LEAST_TOKENS, TOKENS_A_SECOND = 16, 10
-"""Most tokens of an utterance; more is a loop."""
+"""Token limit of an utterance; longer output is a loop."""
 
 
 def require_multilingual(model: Model) -> None:
@@ -41,10 +43,9 @@ def require_multilingual(model: Model) -> None:
 def with_english(
     model: Model, source: AudioSource, segments: Sequence[Segment], options: TranscribeOptions
 ) -> list[Segment]:
-    """Translate the sentences of a transcript, but for English ones, by decoding the recording once more.
+    """Translate the non-English sentences of a transcript by decoding the recording once more.
 
-    source: the recording, its channels mixed. options: those of the transcript; how windows are decoded holds
-    here too.
+    source: the recording, mixed to mono. options: those of the transcript.
     Raises: AudioError; OptionError for a model that cannot translate.
     """
     require_multilingual(model)
@@ -60,7 +61,7 @@ def with_english(
 def _translated(
     model: Model, source: AudioSource, own: Sequence[Segment], language: str, options: TranscribeOptions
 ) -> dict[int, str]:
-    """Return English text by the id of the sentence it belongs to: the one whose middle is nearest."""
+    """Return English text by sentence id, assigned to the sentence with the nearest middle."""
     chosen = TranscribeOptions(
         decoding=replace(options.decoding, prefix=None, speaker_turns=False),
         fallback=options.fallback,
@@ -79,7 +80,6 @@ def _translated(
 
 
 def _apart(own: Sequence[Segment]) -> list[tuple[float, float]]:
-    """Return start and end of each sentence, none before the end of the one before."""
     spans: list[tuple[float, float]] = []
     for one in own:
         start = max(one.start, spans[-1][1] if spans else 0.0)
@@ -90,11 +90,10 @@ def _apart(own: Sequence[Segment]) -> list[tuple[float, float]]:
 
 @dataclass(slots=True)
 class WhisperTranslator:
-    """Translates live speech into English by decoding each utterance once more with Whisper's translate task.
+    """Translates live speech into English by decoding each utterance again with the translate task.
 
-    `push` is given all samples that the session is given, before it; another thread may call `translate`.
-    English is returned unchanged. Decoding is greedy, in the window of 30 s that the model was trained on; at
-    the end of an utterance a result that repeats itself is decoded again at a temperature of 0.4.
+    Call `push` with all samples before the session gets them; `translate` may run in another thread. English
+    is returned unchanged. A repetitive result of a whole utterance is decoded again at temperature 0.4.
     Raises: OptionError for a model that cannot translate.
     """
 
@@ -110,10 +109,10 @@ class WhisperTranslator:
         return TARGET
 
     def push(self, pcm: Samples, *, worked_s: float | None = None) -> None:
-        """Take samples (n,) float32, mono, 16 kHz.
+        """Append samples (n,) float32, mono, 16 kHz.
 
-        worked_s: seconds of the stream that the session has processed; audio older than a minute before that
-        is dropped. None: all.
+        worked_s: seconds that the session has processed; audio more than a minute older is dropped. None:
+        all.
         Raises: AudioError as `Session.push`.
         """
         with self._lock:
@@ -122,23 +121,18 @@ class WhisperTranslator:
             self._audio.append(pcm)
 
     def tee(self, pieces: Iterator[Samples]) -> Iterator[Samples]:
-        """Pass pieces (n,) float32 on, taking their samples on the way."""
         for piece in pieces:
             self.push(piece)
             yield piece
 
     def translate(self, source: SourceText) -> str:
-        """Translate the audio of an utterance; drops the audio before one that has ended.
+        """Translate the audio of an utterance; drops audio before a finished one.
 
-        Raises: what the model raises.
+        Raises: the errors of the model.
         """
         return LocalExecutor(self.model.backend).run(self.calls(source))
 
     def calls(self, source: SourceText) -> CallGenerator[str]:
-        """Translate as a generator of calls, for an executor that has other work too.
-
-        Raises: what the model raises.
-        """
         if not source.text.strip() or source.language == TARGET:
             text = " ".join(source.text.split())
         else:
@@ -161,7 +155,6 @@ class WhisperTranslator:
         return (yield from transcription.collected()).text
 
     def _between(self, start_s: float, end_s: float) -> Samples:
-        """Return the samples (n,) between two times, as far as they are held."""
         with self._lock:
             start, end = (
                 min(max(round(at_s * SAMPLE_RATE), self._audio.start), self._audio.end)
@@ -171,7 +164,6 @@ class WhisperTranslator:
 
 
 def live_options(duration_s: float, *, is_whole: bool) -> TranscribeOptions:
-    """Choose options for an utterance of duration_s: one window, and no more tokens than people can speak."""
     return TranscribeOptions(
         decoding=DecodingOptions(
             without_timestamps=True,

@@ -1,8 +1,7 @@
-"""Writer of an HTML page: a player, lanes of languages and speakers, and the text, whose words can be
-clicked.
+"""Writer of an HTML page: a player, lanes of languages and speakers, and clickable text.
 
-The text is all there without scripts; `page.js` draws the lanes and follows the player. The page loads
-nothing from anywhere but the recording, and its policy says so.
+The text needs no scripts; `page.js` draws the lanes and follows the player. The page loads nothing but the
+recording, which its content security policy enforces.
 """
 
 from __future__ import annotations
@@ -30,8 +29,6 @@ POLICY = (
 
 
 class HtmlWriter:
-    """Writes one page; segments are written as they come."""
-
     extension = "html"
 
     def begin(self, info: TranscriptInfo) -> str:
@@ -86,7 +83,7 @@ TOOLS = """\
 
 
 def word_span(word: Word) -> str:
-    """Format a word with its times; spaces stand outside, so that they are not underlined."""
+    """Format a word with its times; spaces stay outside, so that they are not underlined."""
     text = plain(word.word)
     bare = text.strip()
     if not bare:
@@ -100,35 +97,29 @@ def word_span(word: Word) -> str:
 
 
 def confidence(probability: float) -> str:
-    """Choose the class that marks a word which may be wrong."""
     if probability < VERY_LOW_CONFIDENCE:
         return " c0"
     return " c1" if has_low_confidence(probability) else ""
 
 
 def plain(text: str) -> str:
-    """Escape text for an element or attribute, without control characters."""
     return escape("".join(" " if c.isspace() else c for c in text if c.isspace() or is_text(c)))
 
 
 def time(seconds: float) -> str:
-    """Format seconds with milliseconds, without zeros at the end."""
     return f"{seconds:.3f}".rstrip("0").rstrip(".")
 
 
 def asset(name: str) -> str:
-    """Read a file of this folder."""
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
 LARGEST_EMBEDDED_BYTES = 200_000_000
-"""Browsers read longer `data:` addresses badly or not at all."""
+"""Browsers fail on longer `data:` addresses."""
 
 
 def audio_link(recording: Path, folder: Path) -> str:
-    """Build the address of a recording from a page in `folder`: relative, so that both can be moved
-    together.
-    """
+    """Build the relative address of a recording from a page in `folder`, so that both can be moved."""
     here, there = os.path.realpath(folder), os.path.realpath(recording)
     try:
         relative = os.path.relpath(there, here)
@@ -140,7 +131,7 @@ def audio_link(recording: Path, folder: Path) -> str:
 def embedded_audio(recording: Path) -> str:
     """Encode a recording as a `data:` address.
 
-    Raises: OptionError when it cannot be read or is too long for that.
+    Raises: OptionError when it cannot be read or is too long.
     """
     try:
         size = recording.stat().st_size

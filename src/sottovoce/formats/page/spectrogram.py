@@ -1,6 +1,6 @@
-"""The spectrogram of a recording as a picture for a page: a small PNG, made without a library for pictures.
+"""The spectrogram of a recording as a small PNG for a page, made without an imaging library.
 
-Imports PyTorch, as the rest of `formats` does not.
+Unlike the rest of `formats`, it imports PyTorch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from sottovoce.audio.mel import DYNAMIC_RANGE, MelStream
 MOST_COLUMNS = 1600
 N_ROWS = 40
 FRAMES_A_COLUMN = 5
-"""Of 10 ms, in what is kept of a long recording while its length is not known."""
 COLOURS = (
     (0, 0, 4),
     (43, 17, 94),
@@ -29,16 +28,15 @@ COLOURS = (
     (254, 176, 120),
     (252, 253, 191),
 )
-"""From the floor to the loudest moment, evenly."""
 N_SHADES = 64
 
 Bytes = npt.NDArray[np.uint8]
 
 
 def spectrogram_address(recording: Path) -> str:
-    """Encode the spectrogram of a recording as a `data:` address: a PNG of at most 1600 by 40 points.
+    """Encode the spectrogram of a recording as a `data:` address: a PNG of at most 1600 by 40 pixels.
 
-    Reads the recording once; holds 3.2 KB a second.
+    Reads the recording once; keeps 3.2 KB a second.
     Raises: AudioError.
     """
     columns = _columns(recording)
@@ -47,7 +45,6 @@ def spectrogram_address(recording: Path) -> str:
 
 
 def _columns(recording: Path) -> npt.NDArray[np.float32]:
-    """Compute means of un-normalised log-mel (n, n_rows) over 50 ms each."""
     stream, pooled = MelStream(2 * N_ROWS), []
     waiting = np.zeros((0, 2 * N_ROWS), np.float32)
     with open_audio(recording) as reader:
@@ -64,13 +61,11 @@ def _columns(recording: Path) -> npt.NDArray[np.float32]:
 
 
 def _mean(frames: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Average (n * FRAMES_A_COLUMN, 2 * N_ROWS) to (n, N_ROWS)."""
     mean: npt.NDArray[np.float32] = frames.reshape(-1, FRAMES_A_COLUMN, N_ROWS, 2).mean(axis=(1, 3))
     return mean
 
 
 def _pooled(columns: npt.NDArray[np.float32], most: int) -> npt.NDArray[np.float32]:
-    """At most so many columns, each the mean of its neighbours."""
     if len(columns) <= most:
         return columns
     starts = np.arange(most) * len(columns) // most
@@ -80,7 +75,7 @@ def _pooled(columns: npt.NDArray[np.float32], most: int) -> npt.NDArray[np.float
 
 
 def _shaded(columns: npt.NDArray[np.float32]) -> Bytes:
-    """(n, n_rows) to shades (n_rows, n), high frequencies above, down to 60 dB below the loudest."""
+    """(n, n_rows) to shades (n_rows, n), high frequencies on top, down to 60 dB below the maximum."""
     span = DYNAMIC_RANGE * 0.75
     relative = (columns - columns.max()) / span + 1.0
     shades: Bytes = (np.clip(relative, 0.0, 1.0) * (N_SHADES - 1)).round().astype(np.uint8)
@@ -88,14 +83,13 @@ def _shaded(columns: npt.NDArray[np.float32]) -> Bytes:
 
 
 def palette() -> bytes:
-    """Return red, green and blue of every shade."""
     places = np.linspace(0, len(COLOURS) - 1, N_SHADES)
     channels = [np.interp(places, range(len(COLOURS)), [one[i] for one in COLOURS]) for i in range(3)]
     return np.stack(channels, axis=1).round().astype(np.uint8).tobytes()
 
 
 def png(shades: Bytes) -> bytes:
-    """Encode shades (n_rows, n_columns) uint8 as a PNG, one byte a point. Source: RFC 2083."""
+    """Encode shades (n_rows, n_columns) uint8 as a PNG of 8 bits a pixel. Source: RFC 2083."""
     height, width = shades.shape
     rows = np.concatenate([np.zeros((height, 1), np.uint8), shades], axis=1)  # a byte for the filter: none
     header = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)
