@@ -17,7 +17,7 @@ from sottovoce.formats.document import Json
 from sottovoce.serving.access.api_keys import ApiKey, KeyLimits, KeyRing
 from sottovoce.serving.access.gate import ClientSecrets
 from sottovoce.serving.captions import CaptionRegistry
-from sottovoce.serving.jobs.job_runner import JOB_STATES, JobRunner
+from sottovoce.serving.jobs import JOB_STATUSES, JobRunner
 from sottovoce.serving.parsing.faults import ApiError, busy, leaving
 from sottovoce.serving.recordings.decode_pool import DecodePool
 from sottovoce.serving.scheduling.model_registry import WORK_ENDS_WITHIN_S, ModelRegistry
@@ -106,7 +106,7 @@ class Services(Collector):
         for name, (meaning, value) in now.items():
             yield GaugeMetricFamily(f"sottovoce_{name}", meaning, value)
         if self.jobs is not None:
-            counts = [((status,), self.jobs.count(status)) for status in JOB_STATES]
+            counts = [((status,), self.jobs.count(status)) for status in JOB_STATUSES]
             yield gauges("jobs_here", "Jobs by what they are at.", ("status",), counts)
             yield GaugeMetricFamily(
                 "sottovoce_job_bytes", "Of jobs' recordings and results.", self.jobs.n_bytes

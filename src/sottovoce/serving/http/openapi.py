@@ -20,11 +20,11 @@ from sottovoce.serving.apis.convert import CONTENT_TYPES, LAYOUT, PLAIN
 from sottovoce.serving.apis.deepgram import ENCODINGS, OF_BOTH, OF_RECORDINGS, UTT_SPLIT_S
 from sottovoce.serving.apis.openai_realtime import MAX_SECRET_S, MIN_SECRET_S
 from sottovoce.serving.apis.transcription_jobs import MOST_LISTED, WEBHOOK_URL
-from sottovoce.serving.jobs.job_runner import JOB_STATES
-from sottovoce.serving.jobs.webhooks import MAX_URL
+from sottovoce.serving.jobs import JOB_STATUSES
 from sottovoce.serving.parsing.forms import TEXT, TEXTS, fields_of, schema_of
 from sottovoce.serving.parsing.pcm import MAX_RATE, MIN_RATE
 from sottovoce.serving.recordings.requests import SUPPORTED
+from sottovoce.serving.webhooks import MAX_URL
 
 Schema: TypeAlias = dict[str, Json]
 
@@ -115,7 +115,7 @@ def recordings() -> dict[str, Json]:
 
 
 def jobs() -> dict[str, Json]:
-    states: Schema = {"type": "string", "enum": [*JOB_STATES]}
+    states: Schema = {"type": "string", "enum": [*JOB_STATUSES]}
     required = ("id", "object", "status", "created_at", "progress", "error", "webhook")
     job = an_object(*required, id=STRING, status=states, progress=NUMBER)
     several = an_object("data", "has_more", data={"type": "array", "items": job})

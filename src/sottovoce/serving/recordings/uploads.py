@@ -231,7 +231,8 @@ def check_charset(kind: str) -> None:
 
 def check_size(n_bytes: int | None, limits: ServerLimits) -> None:
     if n_bytes is not None and n_bytes > limits.upload_bytes:
-        message = f"upload: expected at most {limits.upload_mb:g} MB, got {n_bytes / 1e6:.1f} MB or more"
+        most_mb = limits.upload_bytes / 1e6
+        message = f"upload: expected at most {most_mb:g} MB, got {n_bytes / 1e6:.1f} MB or more"
         raise ApiError(message, status=413, param="file", code="file_too_large")
 
 
@@ -304,6 +305,25 @@ async def while_there(request: Request, work: Awaitable[T]) -> T:
     return await unless(gone, work, fault)
 
 
+async def checked_request(
+    request: Request, read: Callable[[], FileRequest], upload: UploadedFile | None
+) -> tuple[FileRequest, UploadedFile, float]:
+    """Read a request and decode its recording once, without a model; return both and the seconds of audio.
+
+    read: called where recordings of known speakers may be decoded.
+    Raises: ApiError for what is wrong with it, AudioError.
+    """
+    services = services_of(request)
+    file_request = await services.decoding.call(read)
+    recording = require_file(upload)
+    services.registry.resolve(file_request.model)
+    note_ignored(request, services.registry.ignored(file_request.model, file_request.ignored))
+    checked = check_duration(recording, services.settings.limits.duration_s)
+    audio_s = await while_there(request, services.decoding.run(checked))
+    services.key_limits.count_audio(key_of(request), audio_s)
+    return file_request, recording, audio_s
+
+
 async def begin_job(
     request: Request,
     stack: AsyncExitStack,
@@ -323,13 +343,8 @@ async def begin_job(
     with services.upload():
         fields, upload = await stack.enter_async_context(received)
     stack.enter_context(services.recording())
-    file_request = await services.decoding.call(lambda: read(fields))
-    recording = require_file(upload)
+    file_request, recording, _ = await checked_request(request, lambda: read(fields), upload)
     name = services.registry.resolve(file_request.model)
-    note_ignored(request, services.registry.ignored(file_request.model, file_request.ignored))
-    checked = check_duration(recording, services.settings.limits.duration_s)
-    audio_s = await while_there(request, services.decoding.run(checked))
-    services.key_limits.count_audio(key_of(request), audio_s)
     if adapt is not None:
         file_request = await while_there(request, services.decoding.run(adapt(file_request, recording)))
         recording.seek(0)
