@@ -13,12 +13,12 @@ from sottovoce.engine.update_interval import INTERVALS_S
 from sottovoce.errors import OptionError
 from sottovoce.options.fallback import DeferralOptions
 from sottovoce.options.schema import Option, check_options
-from sottovoce.text.files import read_text
 from sottovoce.translation.chat import ChatServer, Glossary
 
 ENVIRONMENT = "SOTTOVOCE_SERVE"
 """Prefix of the server's environment variables: SOTTOVOCE_SERVE_PORT is --port."""
 API_KEYS = f"{ENVIRONMENT}_API_KEYS"
+WEBHOOK_SECRET = f"{ENVIRONMENT}_WEBHOOK_SECRET"
 OPENAI_NAMES = (
     "whisper-1",
     "gpt-transcribe",
@@ -53,6 +53,7 @@ class ServerLimits:
 
     Limits without an option follow from what a client needs, or were measured.
     readers: of all shared captions; as many live sessions are shared as there may be.
+    upload_mb: of one request; None: a quarter of those of all.
     session_s: audio of one live session. message_kb: of one message of a socket; OpenAI's clients may send
         15 MB at once.
     connections: at a time; None: what sessions, recordings and `SPARE_CONNECTIONS` need, and never more than
@@ -73,9 +74,9 @@ class ServerLimits:
     requests: int = Option(
         "Recordings at a time, waiting ones among them.", key="max_requests", least=1
     ).as_field(16)
-    upload_mb: float = Option("Of one request.", key="max_upload_mb", above=0.0).as_field(1024.0)
     uploads_mb: float = Option(
-        "Of all requests that are here; what is larger than 1 MB lies in temporary files.",
+        "Of all requests that are here, a quarter of it of one. What is larger than 1 MB lies in temporary "
+        "files.",
         key="max_uploads_mb",
         above=0.0,
     ).as_field(4096.0)
@@ -93,6 +94,7 @@ class ServerLimits:
     shutdown_s: float = Option(
         "For requests and sessions to come to their end.", key="shutdown_timeout", kind="time", above=0.0
     ).as_field(30.0)
+    upload_mb: float | None = None
     session_s: float = 4 * 3600.0
     readers: int = 200
     message_kb: int = 16 * 1024
@@ -120,7 +122,7 @@ class ServerLimits:
 
     @property
     def upload_bytes(self) -> int:
-        return round(self.upload_mb * 1e6)
+        return round((self.upload_mb or self.uploads_mb / 4) * 1e6)
 
     @property
     def uploads_bytes(self) -> int:
@@ -142,8 +144,9 @@ class Access:
 
     api_keys: tuple[str, ...] = field(default=(), repr=False)
     keys_file: str | None = Option(
-        "More keys, with names and limits: a TOML file, read again when it changes and on SIGHUP.",
-        unset="none",
+        f"Keys with names and limits: a TOML file, read again when it changes and on SIGHUP. {API_KEYS} has "
+        "keys without, separated by commas.",
+        unset="without any, everybody may ask",
         key="keys",
         metavar="FILE",
     ).as_field(None)
@@ -203,11 +206,6 @@ def network_of(text: str) -> IPv4Network | IPv6Network:
         raise OptionError(f"'{text[:50]}': expected an address or a network") from error
 
 
-def read_secret(path: str) -> bytes:
-    where = f"--webhook-secret-file '{path}'"
-    return secret_of(where, read_text(path, EXPECTED_SECRET.removeprefix("expected "), name=where).strip())
-
-
 def secret_of(where: str, text: str) -> bytes:
     """Read a secret: text, or base64 behind "whsec_". Raises: OptionError."""
     secret = text.encode()
@@ -247,9 +245,7 @@ class ModelSettings:
         metavar="MB",
         above=0.0,
     ).as_field(None)
-    preload: bool = Option(
-        "Load the model at the first request.", flag="--no-preload", kind="flag", negated=True
-    ).as_field(True)
+    preload: bool = True
     second: str | None = None
     deferral: DeferralOptions = field(default_factory=DeferralOptions)
 
@@ -328,12 +324,8 @@ class Listening:
 
     host: str = Option("Address to listen on.").as_field("127.0.0.1")
     port: int = Option("0: any free one.", least=0, most=65535).as_field(8000)
-    certificate: str | None = Option(
-        "PEM file, for https (with --tls-key).", key="tls_certificate", metavar="FILE"
-    ).as_field(None)
-    key: str | None = Option(
-        "PEM file with the key of the certificate.", key="tls_key", metavar="FILE"
-    ).as_field(None)
+    certificate: str | None = None
+    key: str | None = None
 
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.key is None):
@@ -394,7 +386,8 @@ class JobSettings:
         "Of the recordings and results of all jobs.", key="max_jobs_mb", above=0.0
     ).as_field(4096.0)
     webhook_networks: tuple[str, ...] = Option(
-        "Private addresses that a webhook_url may have. May be repeated. [public ones alone]",
+        f"Private addresses that a webhook_url may have. {WEBHOOK_SECRET} signs webhooks: text, or base64 "
+        "behind whsec_. May be repeated. [public ones alone]",
         key="webhook_allow",
         metavar="NETWORK",
         many=True,
@@ -421,7 +414,7 @@ class Replicas:
 
     n_min: int = 1
     n_max: int = 1
-    cpus: float = Option("Processors of each.", key="cpus_per_replica", above=0.0).as_field(1.0)
+    cpus: float = 1.0
     gpus: float = Option("GPUs of each; 0.25: four share one.", key="gpus_per_replica", least=0.0).as_field(
         0.0
     )

@@ -42,7 +42,8 @@ def connect(address: str | None) -> None:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
     except (ConnectionError, ValueError) as error:
         first_line = str(error).partition("\n")[0]
-        raise OptionError(f"--ray-address '{address}': expected a Ray cluster ({first_line})") from error
+        where = "RAY_ADDRESS" if address is None else f"--ray-address '{address}'"
+        raise OptionError(f"{where}: expected a Ray cluster ({first_line})") from error
 
 
 def library(name: str) -> Any:

@@ -43,8 +43,6 @@ def serving_on_ray(
     settings: ServerSettings,
     open_model: Callable[[str], Model],
     replicas: Replicas,
-    *,
-    address: str | None = None,
 ) -> Iterator[None]:
     """Deploy the app; inside, it answers where the settings say, on every machine of the cluster.
 
@@ -53,7 +51,7 @@ def serving_on_ray(
         no cluster.
     """
     serve = library("ray.serve")
-    connect(address)
+    connect(None)
     key = settings.access.secret_key or secrets.token_bytes(KEY_BYTES)
     shared = replace(settings, access=replace(settings.access, secret_key=key))
     listening = settings.listening
@@ -71,7 +69,7 @@ def serving_on_ray(
     except (RuntimeError, ValueError) as error:
         why = reason([str(error), *messages(serve)])
         serve.shutdown()
-        raise OptionError(f"--ray: expected replicas that come up, got '{why}'") from error
+        raise OptionError(f"--replicas: expected servers that come up, got '{why}'") from error
     try:
         yield
     finally:

@@ -178,7 +178,7 @@ class ModelRegistry:
         resolved = resolve_model_id(requested, self.settings)
         if resolved is None:
             names = ", ".join((*self.settings.names, *self.settings.all_aliases))
-            message = f"model '{requested[:100]}': expected one of {names} (--alias gives it another name)"
+            message = f"model '{requested[:100]}': expected one of {names} (--also-model adds names)"
             raise ApiError(message, status=404, param="model", code="model_not_found")
         return resolved.name
 
