@@ -20,8 +20,8 @@ import pytest
 
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
+from sottovoce.engine import batching
 from sottovoce.serving.http.server import ServerThread
-from sottovoce.serving.scheduling import scheduler
 from sottovoce.serving.services import UPLOADS_A_PLACE
 from sottovoce.serving.settings import ServerLimits
 from tests.audio.test_input_format import encoded
@@ -347,7 +347,7 @@ def test_live_work_goes_before_recordings() -> None:
 def test_recordings_sent_at_once_have_the_text_that_each_has_alone(
     nano: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scheduler, "ON_CPU", replace(scheduler.ON_CPU, files=4))
+    monkeypatch.setattr(batching, "ON_CPU", replace(batching.ON_CPU, files=4))
     names = ("en", "de", "en", "de")
     files = {name: CLIPS / f"{name}.flac" for name in names}
     alone = {one: nano.transcribe(file, language=one, beam_size=5).collect() for one, file in files.items()}

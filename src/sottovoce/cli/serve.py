@@ -165,7 +165,7 @@ def serve(context: click.Context, /, **given: Any) -> int:
 def serve_app(given: dict[str, Any], call: Call) -> int:
     """Serve until a signal; return the exit code: 0 after Ctrl-C, 143 after SIGTERM.
 
-    Raises: OptionError, MissingExtraError, and what keeps the model from being loaded.
+    Raises: OptionError, MissingExtraError, and the errors of loading the model.
     """
     before = set(threading.enumerate())
     paths = model_paths(given)
@@ -196,7 +196,7 @@ def serve_app(given: dict[str, Any], call: Call) -> int:
 
 
 def open_one(given: Mapping[str, Any], paths: Mapping[str, str], name: str) -> Model:
-    """Load a model by its name; in a process of its own too.
+    """Load a model by its name, also in another process.
 
     Raises: ModelNotFoundError, CheckpointError, OptionError.
     """
@@ -204,10 +204,7 @@ def open_one(given: Mapping[str, Any], paths: Mapping[str, str], name: str) -> M
 
 
 def serve_on_ray(given: Mapping[str, Any], settings: ServerSettings, open_named: Any, call: Call) -> int:
-    """Serve as replicas of a Ray cluster, until a signal.
-
-    Raises: OptionError, MissingExtraError.
-    """
+    """Serve as replicas of a Ray cluster until a signal. Raises: OptionError, MissingExtraError."""
     if settings.listening.port == 0:
         raise OptionError("--replicas: expected a --port, got 0: every machine listens on the same one")
     if settings.wyoming:
@@ -233,7 +230,7 @@ def serve_on_ray(given: Mapping[str, Any], settings: ServerSettings, open_named:
 
 @contextmanager
 def needing_extra() -> Iterator[None]:
-    """Raises: MissingExtraError where a package of the extra `serve` is not there."""
+    """Raises: MissingExtraError for a missing package of the extra `serve`."""
     try:
         yield
     except ImportError as error:
@@ -244,7 +241,7 @@ def needing_extra() -> Iterator[None]:
 
 
 def warn_if_open(settings: ServerSettings) -> None:
-    """Say that everybody may ask, where more than this machine can."""
+    """Warn if everybody may use a server that other machines can reach."""
     listening = settings.listening
     if not listening.is_loopback and not settings.access.has_keys:
         click.echo(f"warning: {listening.host} is open to all who reach it: set {API_KEYS}", err=True)

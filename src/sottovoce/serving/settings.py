@@ -131,13 +131,13 @@ class ServerLimits:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may use the server.
+    """Access control.
 
-    api_keys: any of them opens the API; none: everybody may. The server's own page is always an origin.
-    secret_key: signs the secrets of clients, see `access.gate`; the same in all processes of a server, and a
-        new one for every server where it is None.
+    api_keys: any of them opens the API; without keys everybody may use it. The server's own page is always an
+    origin.
+    secret_key: signs client secrets (`access.gate`); the same in all processes of a server; None: a new one.
     hosts: empty: on a loopback address the names of this machine; elsewhere any with keys, and without them
-        those that nobody can buy, so that no page elsewhere can reach it by a name that it points here.
+    private names, so that no page elsewhere can reach the server by its own name.
 
     Raises: OptionError for a key that a header or a subprotocol could not carry.
     """
@@ -221,14 +221,13 @@ def secret_of(where: str, text: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """Which models are there, and how they decode recordings.
+    """The models of a server, and how they decode recordings.
 
-    model: the default one. others: that may be asked for by their names; loaded at the first request.
-    second: reads what another is not sure of in recordings, by `deferral`; it may be asked for only where it
-    is one of the others too. aliases: other names for these. beam_size: of recordings; 1 is greedy.
-    preload: load the default and the second at the start.
+    model: the default one. others: loaded at the first request. second: reads uncertain parts of recordings
+    again, by `deferral`; it can be requested only if it is one of the others too. aliases: other names.
+    beam_size: of recordings; 1 is greedy. preload: load the default and the second at the start.
 
-    Raises: OptionError for an alias of no model, memory that is none, and a second that is the default.
+    Raises: OptionError for an alias of an unknown model, invalid memory, and a second that is the default.
     """
 
     model: str
@@ -268,21 +267,21 @@ class ModelSettings:
 
     @property
     def at_start(self) -> tuple[str, ...]:
-        """Of the models without which the server serves nothing: the default one first."""
+        """The models that the server needs at the start, the default one first."""
         return (self.model,) if self.second is None else (self.model, self.second)
 
     @property
     def all_aliases(self) -> dict[str, str]:
-        """Every other name, OpenAI's among them, with the model it means."""
+        """Every other name, OpenAI's included, with its model."""
         models_by_name = dict.fromkeys(OPENAI_NAMES, self.model) | dict(self.aliases)
         return {alias: name for alias, name in models_by_name.items() if alias not in self.names}
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Threads of the work of a model, and the load that they take.
+    """Threads of a model, and its load.
 
-    engines: threads that each do live sessions' updates, and share the processor threads; None: one a
+    engines: threads that each run updates of live sessions and share the processor threads; None: one a
     processor thread, `MOST_ENGINES` at most, and one on an accelerator. threads: of the processor; None:
     PyTorch's.
 
@@ -319,7 +318,7 @@ class Work:
 class Listening:
     """Address of the server, and its certificate.
 
-    Raises: OptionError for one of the files without the other.
+    Raises: OptionError for a certificate without its key.
     """
 
     host: str = Option("Address to listen on.").as_field("127.0.0.1")
@@ -362,7 +361,7 @@ class WyomingAddress:
 
 @dataclass(frozen=True, slots=True)
 class TranslationSettings:
-    """A server that translates what is said live, and terms for it."""
+    """A server that translates live speech, and terms for it."""
 
     chat: ChatServer
     glossary: Glossary = field(default_factory=Glossary)
@@ -372,10 +371,10 @@ class TranslationSettings:
 class JobSettings:
     """Recordings that are answered later, kept in a folder.
 
-    most: jobs at a time, waiting and over, a table that is listed in no time; a named key has half of them.
+    most: jobs at a time, unfinished and finished, so that a list takes no time; a named key has half of them.
     webhook_secret: signs webhooks; None: none are sent.
 
-    Raises: OptionError for values out of range, and networks that are none.
+    Raises: OptionError for values out of range and invalid networks.
     """
 
     folder: str
@@ -407,7 +406,7 @@ class JobSettings:
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """Servers of a Ray cluster, and the resources of each. n_min, n_max: Ray adds and ends some in between.
+    """Servers of a Ray cluster, and the resources of each. n_min, n_max: Ray scales in between.
 
     Raises: OptionError.
     """
@@ -429,9 +428,8 @@ class Replicas:
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """All settings of a server. wyoming: None: no port for Home Assistant. translation: None: live
-    speech is translated into English alone, by Whisper itself. jobs: None: recordings are answered at once
-    alone. traces: OpenTelemetry's are sent.
+    """All settings of a server. wyoming: None: no port for Home Assistant. translation: None: live speech is
+    translated into English only, by Whisper. jobs: None: there are no jobs. traces: send OpenTelemetry's.
     """
 
     models: ModelSettings
