@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Literal, TypeAlias, get_args
+from typing import Any, BinaryIO, Literal, TypeAlias, get_args
 
 import anyio
 from anyio.abc import TaskGroup
@@ -127,7 +127,8 @@ def load_jobs(folder: Path) -> list[TranscriptionJob]:
         try:
             job = TranscriptionJob(**json.loads((path / RECORD).read_text(encoding="utf-8")))
             job.fields = [(name, value) for name, value in job.fields]
-            job.webhook = job.webhook and Webhook(**job.webhook)
+            webhook: Any = job.webhook
+            job.webhook = webhook and Webhook(**webhook)
             is_whole = job.finished_at is not None or (path / RECORDING).is_file()
         except (OSError, ValueError, TypeError):
             is_whole = False

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 Networks: TypeAlias = Sequence[IPv4Network | IPv6Network]
 WebhookStatus: TypeAlias = Literal["pending", "delivered", "failed"]
-FIELD = "webhook_url"
+WEBHOOK_URL = "webhook_url"
 EXPECTED = "a URL as https://example.org/path, to a public address"
 WAITS_S = (0.0, 5.0, 30.0, 120.0, 600.0, 1800.0)
 """Waiting time before each try."""
@@ -82,8 +82,8 @@ class WebhookSender:
         key = self._keys.by_name(owner)
         secret = (key and key.webhook_secret) or self._secret
         if secret is None:
-            message = f"{FIELD}: not done here: this server has no secret to sign with"
-            raise ApiError(message, param=FIELD, code="unsupported_value")
+            message = f"{WEBHOOK_URL}: not done here: this server has no secret to sign with"
+            raise ApiError(message, param=WEBHOOK_URL, code="unsupported_value")
         return target_of(url, self._networks), secret
 
     async def deliver(self, webhook: Webhook, owner: str, event: dict[str, Json]) -> AsyncIterator[None]:
@@ -134,17 +134,17 @@ def target_of(url: str, networks: Networks) -> SplitResult:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise wrong(FIELD, EXPECTED, "one that cannot be read") from None
+        raise wrong(WEBHOOK_URL, EXPECTED, "one that cannot be read") from None
     is_plain = url.isascii() and url.isprintable() and " " not in url and len(url) <= MAX_URL
     if not (is_plain and parts.scheme in USUAL_PORTS and parts.hostname):
-        raise wrong(FIELD, f"{EXPECTED}, {MAX_URL} ASCII characters at most", "something else")
+        raise wrong(WEBHOOK_URL, f"{EXPECTED}, {MAX_URL} ASCII characters at most", "something else")
     if parts.username is not None or parts.password is not None:
-        raise wrong(FIELD, EXPECTED, "one with a user")
+        raise wrong(WEBHOOK_URL, EXPECTED, "one with a user")
     if port is not None and port not in USUAL_PORTS.values() and port < FIRST_FREE_PORT:
-        raise wrong(FIELD, f"port 80, 443, or from {FIRST_FREE_PORT}", str(port))
+        raise wrong(WEBHOOK_URL, f"port 80, 443, or from {FIRST_FREE_PORT}", str(port))
     with suppress(ValueError):  # a name: resolved when it is called
         if not may_call(parts.hostname, networks):
-            raise wrong(FIELD, EXPECTED, "a private one")
+            raise wrong(WEBHOOK_URL, EXPECTED, "a private one")
     return parts
 
 

@@ -14,8 +14,7 @@ from sottovoce.serving.parsing.values import note_ignored, number_of
 from sottovoce.serving.recordings.requests import FileRequest, size_of, transcription_request
 from sottovoce.serving.recordings.uploads import checked_request, received_form
 from sottovoce.serving.services import key_of, services_of
-from sottovoce.serving.webhooks import FIELD as WEBHOOK_URL
-from sottovoce.serving.webhooks import Webhook
+from sottovoce.serving.webhooks import WEBHOOK_URL, Webhook
 
 DEFAULT_LISTED, MOST_LISTED = 20, 100
 OF_LISTS = ("limit", "after")

@@ -19,12 +19,12 @@ from sottovoce.options.schema import Api
 from sottovoce.serving.apis.convert import CONTENT_TYPES, LAYOUT, PLAIN
 from sottovoce.serving.apis.deepgram import ENCODINGS, OF_BOTH, OF_RECORDINGS, UTT_SPLIT_S
 from sottovoce.serving.apis.openai_realtime import MAX_SECRET_S, MIN_SECRET_S
-from sottovoce.serving.apis.transcription_jobs import MOST_LISTED, WEBHOOK_URL
+from sottovoce.serving.apis.transcription_jobs import MOST_LISTED
 from sottovoce.serving.jobs import JOB_STATUSES
 from sottovoce.serving.parsing.forms import TEXT, TEXTS, fields_of, schema_of
 from sottovoce.serving.parsing.pcm import MAX_RATE, MIN_RATE
 from sottovoce.serving.recordings.requests import SUPPORTED
-from sottovoce.serving.webhooks import MAX_URL
+from sottovoce.serving.webhooks import MAX_URL, WEBHOOK_URL
 
 Schema: TypeAlias = dict[str, Json]
 
