@@ -32,6 +32,7 @@ SERVING_FLOORS = [
     {"parsing"},
     {"access", "scheduling"},
     {"captions", "recordings"},
+    {"webhooks"},
     {"jobs"},
     {"live"},
     {"apis"},

@@ -20,8 +20,7 @@ import httpx
 import pytest
 
 from sottovoce.cli.main import cli, run
-from sottovoce.cli.serve_app import aliases, api_keys, model_paths, settings_of
-from sottovoce.errors import OptionError
+from sottovoce.cli.serve import model_paths, settings_of
 from sottovoce.serving.scheduling.worker import Worker
 from tests.serving.servers import CLIPS
 
@@ -100,14 +99,12 @@ def test_a_port_that_is_taken_is_one_line(capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--alias", "whisper-1"], "NAME=MODEL"),
-        (["--alias", "whisper-1=large"], "expected one of nano"),
-        (["--tls-key", "key.pem"], "certificate"),
-        (["--tls-key", "key.pem", "--tls-certificate", "nowhere.pem"], "'nowhere.pem' and 'key.pem'"),
-        (["--tls-key", __file__, "--tls-certificate", __file__], "PEM files"),
-        (["--api-key-file", "nowhere.txt"], "nowhere.txt"),
+        (["--also-model", "whisper-1="], "NAME=MODEL"),
+        (["--tls", "nowhere.pem", "key.pem"], "'nowhere.pem' and 'key.pem'"),
+        (["--tls", __file__, __file__], "PEM files"),
+        (["--keys", "nowhere.toml"], "nowhere.toml"),
         (["--config", "nowhere.toml"], "nowhere.toml"),
-        (["--max-upload-mb", "nan"], "--max-upload-mb"),
+        (["--max-uploads-mb", "nan"], "--max-uploads-mb"),
         (["--allow-origin", "example.org"], "https://example.org"),
     ],
 )
@@ -132,7 +129,7 @@ def test_typed_options_win_over_the_environment_and_that_over_the_file(
     file = tmp_path / "serve.toml"
     file.write_text(
         'model = "nano"\nport = 1\nmax-sessions = 2\nmax_requests = 3\nmax-duration = "10:00"\n'
-        'alias = ["whisper-1=nano"]\nno-preload = true\n'
+        'also-model = ["whisper-1=nano"]\ntls = ["a.pem", "b.pem"]\nmax-uploads-mb = 400\n'
     )
     monkeypatch.setenv("SOTTOVOCE_SERVE_PORT", "4")
     monkeypatch.setenv("SOTTOVOCE_SERVE_MAX_SESSIONS", "5")
@@ -143,7 +140,8 @@ def test_typed_options_win_over_the_environment_and_that_over_the_file(
     assert settings.limits.requests == 3
     assert settings.limits.duration_s == 600.0
     assert settings.models.aliases == {"whisper-1": "nano"}
-    assert not settings.models.preload
+    assert (settings.listening.certificate, settings.listening.key) == ("a.pem", "b.pem")
+    assert settings.limits.upload_bytes == 100e6
     assert found["model"] == "nano"
 
 
@@ -156,21 +154,22 @@ def test_a_wrong_file_is_one_line(text: str, tmp_path: Path, capsys: pytest.Capt
     assert line.startswith("error: ")
 
 
-def test_keys_come_from_a_file_and_the_environment(tmp_path: Path) -> None:
-    file = tmp_path / "keys"
-    file.write_text("# mine\nfirst-key\n\n second-key \n")
-    assert api_keys(str(file), "third-key,first-key,") == ("third-key", "first-key", "second-key")
-    file.write_text("# none yet\n")
-    with pytest.raises(OptionError, match="expected a key a line"):
-        api_keys(str(file), "")
+def test_secrets_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOTTOVOCE_SERVE_API_KEYS", "first-key, second-key,first-key,")
+    monkeypatch.setenv("SOTTOVOCE_SERVE_WEBHOOK_SECRET", "whsec_MTIzNDU2Nzg5MDEyMzQ1Ng==")
+    settings = settings_of(options_of(["--jobs-dir", "jobs"]), ["nano"])
+    assert settings.access.api_keys == ("first-key", "second-key")
+    assert settings.jobs is not None
+    assert settings.jobs.webhook_secret == b"1234567890123456"
 
 
 def test_a_model_of_a_path_is_called_by_its_last_part(tmp_path: Path) -> None:
     file = tmp_path / "ggml-base.bin"
     file.touch()
-    found = model_paths({"model": str(file), "also_model": ("nano",), "second_model": None, "device": "cpu"})
+    found = model_paths(
+        {"model": str(file), "also_model": ("whisper-1=nano",), "second_model": None, "device": "cpu"}
+    )
     assert found == {"ggml-base.bin": str(file), "nano": "nano"}
-    assert aliases(("a=b", "c=d")) == {"a": "b", "c": "d"}
 
 
 def test_on_all_addresses_without_a_key_it_warns(
@@ -190,11 +189,14 @@ def test_on_all_addresses_without_a_key_it_warns(
     assert "open to all" in capsys.readouterr().err
 
 
-def test_a_model_that_is_not_there_ends_it_with_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_model_that_is_not_there_ends_it_with_one_line(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = logging.getLogger()
     before = (root.handlers[:], root.level)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     try:
-        assert run(["serve", "-m", "no-such-model", "--local-only", "--port", "0"]) == 2
+        assert run(["serve", "-m", "no-such-model", "--port", "0"]) == 2
     finally:
         root.handlers[:], root.level = before
     lines = [line for line in capfd.readouterr().err.splitlines() if not line.startswith("{")]

@@ -16,10 +16,11 @@ import pytest
 
 from sottovoce.api import Model
 from sottovoce.errors import OptionError
+from sottovoce.serving import jobs as jobs_module
 from sottovoce.serving.http.server import ServerThread
-from sottovoce.serving.jobs import job_runner
-from sottovoce.serving.jobs.job_runner import JobStore, TranscriptionJob, new_id
+from sottovoce.serving.jobs import MOST_TRIES, TranscriptionJob, keep_job, load_jobs
 from sottovoce.serving.settings import Access, JobSettings, ServerLimits
+from sottovoce.serving.webhooks import Webhook
 from sottovoce.types import Transcript
 from tests.serving.servers import CLIPS, SlowFile, SlowModel, serving, until
 from tests.serving.test_uploads import wav
@@ -213,7 +214,7 @@ def test_a_job_has_its_place_before_it_is_here(quick: ServerThread) -> None:
     """Recordings on their way count: nobody sends more at once than may be kept."""
     jobs = quick.services.jobs
     assert jobs is not None
-    with jobs.place(""), jobs.place(""), jobs.place(""):
+    with jobs.new(""), jobs.new(""), jobs.new(""):
         name = created(quick)
         assert post(quick).status_code == 429
     httpx.delete(f"{quick.url}/v1/jobs/{name}")
@@ -267,23 +268,21 @@ def test_jobs_are_those_of_a_key(tmp_path: Path, gate: Gate) -> None:
 def test_owners_take_turns(tmp_path: Path, gate: Gate) -> None:
     """Who sends many keeps nobody waiting who sends one."""
     settings = JobSettings(str(tmp_path))
-    store = JobStore(settings.folder)
     for i, owner in enumerate(["anna"] * 5 + ["bert"]):
-        store.add(made(owner, float(i)), io.BytesIO(wav(16_000)))
-    store.close()
+        keep_job(tmp_path, made(i, owner=owner), io.BytesIO(wav(16_000)))
     with serving(QuietModel(gate), jobs=settings, limits=ServerLimits(requests=8)) as server:
         jobs = server.services.jobs
         assert jobs is not None
         until(lambda: jobs.count("running") == 2)
         owners = {
-            one.owner for one in [*jobs.jobs_of("anna"), *jobs.jobs_of("bert")] if one.state == "running"
+            one.owner for one in [*jobs.jobs_of("anna"), *jobs.jobs_of("bert")] if one.status == "running"
         }
         assert owners == {"anna", "bert"}
         gate.is_open.set()
 
 
-def made(owner: str, created_s: float, **more: Any) -> TranscriptionJob:
-    return TranscriptionJob(new_id(), owner, created_s, "talk.wav", 1.0, "json", 32_044, **more)
+def made(created_at: int, **more: Any) -> TranscriptionJob:
+    return TranscriptionJob(f"job_{created_at:032x}", created_at=created_at, filename="talk.wav", **more)
 
 
 def test_a_new_start_has_finished_jobs_and_reads_unfinished_ones_again(tmp_path: Path, gate: Gate) -> None:
@@ -298,7 +297,7 @@ def test_a_new_start_has_finished_jobs_and_reads_unfinished_ones_again(tmp_path:
         waiting = created(server)
         threading.Timer(1.0, gate.is_open.set).start()
     records = [json.loads((tmp_path / name / "job.json").read_text()) for name in (running, waiting)]
-    assert [(record["state"], record["n_tries"]) for record in records] == [("queued", 0)] * 2
+    assert [(record["status"], record["n_tries"]) for record in records] == [("queued", 0)] * 2
     with serving(QuietModel(), jobs=settings) as server:
         for name in (running, waiting):
             assert ended(server, name)["status"] == "succeeded"
@@ -307,11 +306,9 @@ def test_a_new_start_has_finished_jobs_and_reads_unfinished_ones_again(tmp_path:
 
 def test_a_server_ends_whole_while_many_jobs_wait(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """What is under way is not taken up anew by another worker as the server ends; and every thread ends."""
-    store = JobStore(str(tmp_path))
-    jobs = [made("", float(i)) for i in range(30)]
+    jobs = [made(i) for i in range(30)]
     for one in jobs:
-        store.add(one, io.BytesIO(wav(16_000)))
-    store.close()
+        keep_job(tmp_path, one, io.BytesIO(wav(16_000)))
     model, before = QuietModel(lambda: time.sleep(0.1)), threads_of_servers()
     with caplog.at_level("WARNING"):
         for n_calls in (0, 1, 2):
@@ -322,8 +319,8 @@ def test_a_server_ends_whole_while_many_jobs_wait(tmp_path: Path, caplog: pytest
     assert [record.getMessage() for record in caplog.records] == []
     assert threads_of_servers() <= before, "those of other servers, of this run of tests"
     records = [json.loads((tmp_path / one.id / "job.json").read_text()) for one in jobs]
-    assert {record["n_tries"] for record in records if record["state"] == "queued"} <= {0}
-    assert "running" not in {record["state"] for record in records}
+    assert {record["n_tries"] for record in records if record["status"] == "queued"} <= {0}
+    assert "running" not in {record["status"] for record in records}
 
 
 def threads_of_servers() -> set[threading.Thread]:
@@ -337,16 +334,14 @@ def test_what_fails_beside_a_job_ends_that_job_alone(
         raise RuntimeError("secret of the inside")
 
     with monkeypatch.context() as patch:
-        patch.setattr(job_runner.JobStore, "finish", fail)
+        patch.setattr(jobs_module, "json_answer", fail)
         assert ended(quick, created(quick))["status"] == "failed"
     assert ended(quick, created(quick))["status"] == "succeeded"
 
 
 def test_a_recording_that_ends_the_server_again_and_again_is_given_up(tmp_path: Path) -> None:
-    store = JobStore(str(tmp_path))
-    deadly = made("", time.time(), n_tries=job_runner.MOST_TRIES)
-    store.add(deadly, io.BytesIO(wav(16_000)))
-    store.close()
+    deadly = made(1, status="running", n_tries=MOST_TRIES - 1)
+    keep_job(tmp_path, deadly, io.BytesIO(wav(16_000)))
     model = QuietModel()
     with serving(model, jobs=JobSettings(str(tmp_path))) as server:
         assert ended(server, deadly.id)["error"]["code"] == "gave_up"
@@ -354,29 +349,34 @@ def test_a_recording_that_ends_the_server_again_and_again_is_given_up(tmp_path: 
 
 
 def test_only_whole_jobs_are_found_and_names_of_others_are_left_alone(tmp_path: Path) -> None:
-    store = JobStore(str(tmp_path))
-    whole, half, torn = made("", 1.0, fields=[("language", "en")]), made("", 2.0), made("", 3.0)
+    whole, half, torn = (
+        made(1, fields=[("language", "en")], webhook=Webhook("https://a.org")),
+        made(2),
+        made(3),
+    )
     for one in (whole, half, torn):
-        store.add(one, io.BytesIO(b"abc"))
-    (tmp_path / half.id).rename(tmp_path / f"{half.id}.part")
+        keep_job(tmp_path, one, io.BytesIO(b"abc"))
+    (tmp_path / half.id / "job.json").unlink()
     (tmp_path / torn.id / "job.json").write_text('{"id": ')
     (tmp_path / "notes").mkdir()
-    store.close()
-    again = JobStore(str(tmp_path))
-    assert again.load() == [whole]
-    assert {path.name for path in tmp_path.iterdir()} == {".lock", "notes", whole.id}
-    again.close()
+    assert load_jobs(tmp_path) == [whole]
+    assert {path.name for path in tmp_path.iterdir()} == {"notes", whole.id}
 
 
 def test_a_folder_is_of_one_server_and_can_be_written(tmp_path: Path) -> None:
-    store = JobStore(str(tmp_path))
-    with pytest.raises(OptionError, match="another server has it"):
-        JobStore(str(tmp_path))
-    store.close()
-    JobStore(str(tmp_path)).close()
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OptionError, match="expected a folder to write to"):
-        JobStore(str(tmp_path / "file"))
+    with (
+        serving(QuietModel(), jobs=JobSettings(str(tmp_path))),
+        pytest.raises(OptionError, match="another server has it"),
+        serving(QuietModel(), jobs=JobSettings(str(tmp_path))),
+    ):
+        pass
+    with serving(QuietModel(), jobs=JobSettings(str(tmp_path))):
+        (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(OptionError, match="expected a folder to write to"),
+        serving(QuietModel(), jobs=JobSettings(str(tmp_path / "file"))),
+    ):
+        pass
 
 
 def test_a_disk_that_is_full_refuses_jobs_and_ends_nothing(
@@ -387,9 +387,9 @@ def test_a_disk_that_is_full_refuses_jobs_and_ends_nothing(
 
     name = created(quick)
     ended(quick, name)
-    for place in ("write_whole", "shutil.copyfileobj"):
+    for place in ("save_job", "shutil.copyfileobj"):
         with monkeypatch.context() as patch:
-            patch.setattr(f"{job_runner.__name__}.{place}", full)
+            patch.setattr(f"{jobs_module.__name__}.{place}", full)
             refused = post(quick)
             assert (refused.status_code, refused.json()["error"]["code"]) == (503, "no_space")
     assert files_of(tmp_path / "jobs") == {".lock", f"{name}/job.json", f"{name}/result.json"}
@@ -407,7 +407,7 @@ def test_a_result_that_cannot_be_written_is_a_job_that_failed(
         name = created(server)
         until(lambda: model.n_calls == 1)
         with monkeypatch.context() as patch:
-            patch.setattr(job_runner, "write_whole", full)
+            patch.setattr(Path, "write_bytes", full)
             gate.is_open.set()
             assert ended(server, name)["error"]["code"] == "no_space"
         assert ended(server, created(server))["status"] == "succeeded"

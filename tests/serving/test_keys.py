@@ -230,7 +230,7 @@ def test_the_file_is_read_again_when_it_changes_and_a_wrong_one_changes_nothing(
 def test_a_hangup_reads_the_file_again_and_ends_nothing(keys_file: Path) -> None:
     """Also where nothing shows that it has changed: its size and time are those of before."""
     headers = bearer("newsroom-key-2")
-    with started("--keys", str(keys_file), "--no-preload") as (process, url):
+    with started("--keys", str(keys_file)) as (process, url):
         changed_ns = keys_file.stat().st_mtime_ns
         keys_file.write_text(keys_file.read_text().replace("newsroom-key-1", "newsroom-key-2"))
         os.utime(keys_file, ns=(changed_ns, changed_ns))

@@ -18,13 +18,13 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from sottovoce.serving.apis.deepgram import OF_BOTH, OF_STREAMS, REFUSED
 from sottovoce.serving.apis.flux import OF_TURNS
 from sottovoce.serving.apis.sottovoce_live import FIELDS
-from sottovoce.serving.apis.transcription_jobs import WEBHOOK_URL
 from sottovoce.serving.http.app import ROUTES
 from sottovoce.serving.http.openapi import document
 from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.parsing.forms import fields_of
 from sottovoce.serving.recordings.requests import SUPPORTED
 from sottovoce.serving.settings import JobSettings, ServerLimits
+from sottovoce.serving.webhooks import WEBHOOK_URL
 from sottovoce.types import Transcript
 from tests.serving.servers import SlowFile, SlowModel, serving
 

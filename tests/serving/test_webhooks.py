@@ -19,11 +19,11 @@ import pytest
 from openai import InvalidWebhookSignatureError, OpenAI
 
 from sottovoce.errors import OptionError
+from sottovoce.serving import webhooks
 from sottovoce.serving.http.server import ServerThread
-from sottovoce.serving.jobs import job_runner, webhooks
-from sottovoce.serving.jobs.webhooks import PostError, may_call, post, target_of
 from sottovoce.serving.parsing.faults import ApiError
-from sottovoce.serving.settings import Access, JobSettings, read_secret
+from sottovoce.serving.settings import Access, JobSettings, secret_of
+from sottovoce.serving.webhooks import PostError, may_call, post, target_of
 from tests.serving.servers import serving, until
 from tests.serving.test_jobs import QuietModel, created, ended, job
 from tests.serving.test_jobs import post as post_job
@@ -72,16 +72,13 @@ def receiver(*statuses: int) -> Iterator[Receiver]:
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tries follow each other without waiting for long."""
-    monkeypatch.setattr("sottovoce.serving.jobs.job_runner.WAITS_S", (0.0, 0.1, 0.1, 0.1))
+    monkeypatch.setattr("sottovoce.serving.webhooks.WAITS_S", (0.0, 0.1, 0.1, 0.1))
 
 
 @contextmanager
 def calling(tmp_path: Path, networks: tuple[str, ...] = HERE) -> Iterator[ServerThread]:
-    file = tmp_path / "secret"
-    file.write_text(SECRET + "\n")
-    settings = JobSettings(
-        str(tmp_path / "jobs"), webhook_secret=read_secret(str(file)), webhook_networks=networks
-    )
+    secret = secret_of("secret", SECRET)
+    settings = JobSettings(str(tmp_path / "jobs"), webhook_secret=secret, webhook_networks=networks)
     with serving(QuietModel(), jobs=settings) as server:
         yield server
 
@@ -130,14 +127,14 @@ def test_what_was_not_told_before_a_new_start_is_told_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch, receiver(500) as listener:
-        patch.setattr(job_runner, "WAITS_S", (0.0, 100.0))
+        patch.setattr(webhooks, "WAITS_S", (0.0, 100.0))
         with calling(tmp_path) as server:
             name = created(server, webhook_url=listener.url)
             until(lambda: len(listener.came) == 1)
             until(lambda: job(server, name)["webhook"]["tries"] == 1)
         port = listener.server.server_port
     with socket.create_server(("127.0.0.1", port)) as again:
-        monkeypatch.setattr(job_runner, "WAITS_S", (0.0, 0.0, 0.0))
+        monkeypatch.setattr(webhooks, "WAITS_S", (0.0, 0.0, 0.0))
         again.settimeout(20)
         with calling(tmp_path):
             taken, _ = again.accept()
@@ -147,7 +144,7 @@ def test_what_was_not_told_before_a_new_start_is_told_after_it(
 
 
 def test_a_job_that_is_deleted_is_not_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_runner, "WAITS_S", (30.0,))
+    monkeypatch.setattr(webhooks, "WAITS_S", (30.0,))
     with receiver(200) as listener, calling(tmp_path) as server:
         name = created(server, webhook_url=listener.url)
         until(lambda: job(server, name)["status"] == "succeeded")
@@ -187,7 +184,7 @@ def test_public_addresses_alone_may_be_called() -> None:
 )
 def test_what_could_not_be_called_is_refused_at_once(tmp_path: Path, url: str) -> None:
     with pytest.raises(ApiError) as refused:
-        target_of("webhook_url", url, ())
+        target_of(url, ())
     assert (refused.value.status, refused.value.param) == (400, "webhook_url")
     assert "\n" not in refused.value.message
 
@@ -209,7 +206,7 @@ def means(*addresses: str) -> Callable[..., Any]:
 
 def sent(url: str, networks: tuple[str, ...] = ()) -> int:
     allowed = [ip_network(network) for network in networks]
-    return asyncio.run(post(target_of("url", url, allowed), [], b"{}", allowed))
+    return asyncio.run(post(target_of(url, allowed), [], b"{}", allowed))
 
 
 def test_a_name_that_means_a_private_address_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,11 +298,8 @@ def test_a_key_may_have_a_secret_of_its_own(tmp_path: Path) -> None:
         OpenAI(api_key="none", webhook_secret=SECRET).webhooks.verify_signature(body, headers)
 
 
-@pytest.mark.parametrize("text", ["", "short", "whsec_c2hvcnQ=", "whsec_?", None])
-def test_a_secret_has_a_length(tmp_path: Path, text: str | None) -> None:
-    file = tmp_path / "secret"
-    if text is not None:
-        file.write_text(text)
+@pytest.mark.parametrize("text", ["", "short", "whsec_c2hvcnQ=", "whsec_?"])
+def test_a_secret_has_a_length(text: str) -> None:
     with pytest.raises(OptionError, match="expected a secret of 16 bytes or more") as error:
-        read_secret(str(file))
-    assert text in (None, "") or text not in str(error.value)
+        secret_of("secret", text)
+    assert not text or text not in str(error.value)

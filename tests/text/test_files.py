@@ -14,7 +14,6 @@ from sottovoce.archive.results import list_recordings
 from sottovoce.cli.align import read_text as text_to_align
 from sottovoce.cli.ctc_decode import read_emissions, read_priors
 from sottovoce.cli.serve import read_toml
-from sottovoce.cli.serve_app import api_keys
 from sottovoce.decoding.ctc.labels import read_labels
 from sottovoce.errors import InputError, LanguageModelError
 from sottovoce.evaluation.manifest import read_manifest
@@ -26,7 +25,6 @@ from sottovoce.lm.ngram import read_arpa
 from sottovoce.lm.phrase_lists import read_phrases
 from sottovoce.models.checkpoint.huggingface import read_json
 from sottovoce.serving.access.api_keys import read_keys
-from sottovoce.serving.settings import read_secret
 from sottovoce.text.files import decode_text, read_lines, read_text
 from sottovoce.translation.chat import Glossary
 
@@ -51,9 +49,7 @@ READERS: dict[str, tuple[str, str, Reader]] = {
     "manifest": ("all.jsonl", '{"file": "é.wav", "text": "a\u2028b"}\n', read_manifest),
     "list of recordings": ("all.txt", "é.wav\nb.wav\n", list_recordings),
     "configuration": ("serve.toml", 'port = 1\nhost = "é"\n', lambda path: read_toml(str(path))),
-    "keys": ("keys.txt", "a secret of the press\n", lambda path: api_keys(str(path), "")),
     "table of keys": ("keys.toml", KEY, lambda path: read_keys(str(path))),
-    "secret": ("secret.txt", "a secret of webhooks\n", lambda path: read_secret(str(path))),
     "priors": ("priors.txt", "0.5\n0.25\n", read_priors),
     "emissions": ("one.csv", "0.5,0.5\n1.0,0.0\n", lambda path: [
         one.values.tolist() for one in read_emissions(path)

@@ -1,27 +1,36 @@
-"""`sottovoce serve`: its options, also from the TOML file of `--config`; the work is in `serve_app`.
+"""`sottovoce serve`: its options, also from the TOML file of `--config`, and the server made of them.
 
-Options are those of the server's settings, and what they are made from. Imports nothing heavy: `--help`
-answers at once.
+Options are those of the server's settings and of the model. Nothing heavy is imported before the server is
+made, so that `--help` answers at once.
 """
 
 from __future__ import annotations
 
 import importlib
+import logging
+import os
+import signal
 import sys
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from sottovoce.cli.call import this_call
-from sottovoce.cli.flags import SectionedCommand
-from sottovoce.cli.options import MODEL, SERVER, beam_size
+from sottovoce.cli.call import Call, this_call
+from sottovoce.cli.flags import Flag, SectionedCommand, read_values
+from sottovoce.cli.options import MODEL, SERVER, beam_size, chat_server, open_model
 from sottovoce.errors import MissingExtraError, OptionError, cause_of
-from sottovoce.options.schema import Option, options_of
+from sottovoce.options.schema import Option, made, options_of
 from sottovoce.serving.settings import (
     API_KEYS,
     ENVIRONMENT,
+    WEBHOOK_SECRET,
     Access,
     JobSettings,
     Listening,
@@ -29,9 +38,32 @@ from sottovoce.serving.settings import (
     Replicas,
     ServerLimits,
     ServerSettings,
+    TranslationSettings,
     Work,
+    WyomingAddress,
+    secret_of,
 )
 from sottovoce.text.files import read_text
+
+if TYPE_CHECKING:
+    from sottovoce.api import Model
+    from sottovoce.serving.http.server import Server
+
+SETTINGS = tuple(
+    option
+    for owner in (Listening, ModelSettings, Access, ServerLimits, Work, JobSettings, ServerSettings)
+    for option in options_of(owner)
+)
+FIXED = {"backend": "auto", "model_dir": None, "local_only": False}
+"""Options of a model without a flag here: HF_HOME, XDG_CACHE_HOME and HF_HUB_OFFLINE say where models live
+and whether they are fetched, as in the image of the server."""
+EXTRA = frozenset(
+    {"starlette", "uvicorn", "httptools", "anyio", "python_multipart", "websockets", "prometheus_client"}
+)
+LOOK_EVERY_S = 0.5
+SWITCH_S = 0.0005
+"""Time for which a thread keeps the interpreter while others want it, a tenth of Python's: a thread of the
+model wants it after every operation, and one that prepares phrases does not give it up by itself."""
 
 
 def declared(owner: type) -> tuple[Option, ...]:
@@ -50,9 +82,15 @@ def clock(seconds: float | None) -> str | None:
     return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"
 
 
-SECTIONS = {
+SECTIONS: dict[str, tuple[Flag, ...]] = {
     "Address": (
         *declared(Listening),
+        click.option(
+            "--tls",
+            nargs=2,
+            metavar="CERTIFICATE KEY",
+            help="PEM files of a certificate and its key, for https.",
+        ),
         Option(
             "Also speak Wyoming (Home Assistant) there; it knows no keys.",
             unset="no",
@@ -62,17 +100,12 @@ SECTIONS = {
         *declared(ServerSettings),
     ),
     "Model": (
-        *MODEL,
+        *(option for option in MODEL if option.key not in FIXED),
         Option(
-            "Another model that may be asked for; loaded at the first request. May be repeated.",
+            "Another model that may be asked for, loaded at the first request; NAME= gives it another name. "
+            "OpenAI's names mean --model unless given here. May be repeated.",
             key="also_model",
-            metavar="NAME|PATH",
-            many=True,
-        ),
-        Option(
-            "Another name of a model; OpenAI's names mean --model unless said here. May be repeated.",
-            key="alias",
-            metavar="NAME=MODEL",
+            metavar="[NAME=]MODEL",
             many=True,
         ),
         Option(
@@ -84,15 +117,7 @@ SECTIONS = {
         *declared(ModelSettings),
         *beam_size(5),
     ),
-    "Access": (
-        Option(
-            f"Keys, one a line, any of which opens the API; {API_KEYS} has more, separated by commas.",
-            unset="none: everybody may ask",
-            key="api_key_file",
-            metavar="FILE",
-        ),
-        *declared(Access),
-    ),
+    "Access": declared(Access),
     "Limits": (*declared(ServerLimits), *declared(Work)),
     "Jobs": (
         Option(
@@ -102,25 +127,16 @@ SECTIONS = {
             metavar="DIR",
         ),
         *declared(JobSettings),
-        Option(
-            "Signs what is told to the webhook_url of a job: text, or base64 behind whsec_; keys of --keys "
-            "may have their own.",
-            unset="none: no URL is called",
-            key="webhook_secret_file",
-            metavar="FILE",
-        ),
     ),
     "Translation of live speech": SERVER,
     "More than one machine": (
-        Option("Replicas on a Ray cluster, behind its proxies (extra `ray`).", key="ray", kind="flag"),
         Option(
-            "Of a running cluster.", unset="a new one, of this machine", key="ray_address", metavar="ADDRESS"
-        ),
-        Option(
-            "Servers; of MIN-MAX, Ray has as many as there are connections for.",
+            "Servers on the Ray cluster of RAY_ADDRESS, or on a new one of this machine, behind its proxies "
+            "(extra `ray`); of MIN-MAX, Ray has as many as there are connections for. Each has --threads "
+            "processors, or one.",
+            unset="one server without Ray",
             key="replicas",
             metavar="N|MIN-MAX",
-            default="1",
         ),
         *declared(Replicas),
     ),
@@ -143,9 +159,179 @@ def serve(context: click.Context, /, **given: Any) -> int:
     Every option may also stand in the file of --config, or in the environment: SOTTOVOCE_SERVE_PORT is
     --port. What is typed wins over the environment, and that over the file.
     """
-    from sottovoce.cli.serve_app import serve_app
+    return serve_app({**given, **FIXED}, this_call(context))
 
-    return serve_app(given, this_call(context))
+
+def serve_app(given: dict[str, Any], call: Call) -> int:
+    """Serve until a signal; return the exit code: 0 after Ctrl-C, 143 after SIGTERM.
+
+    Raises: OptionError, MissingExtraError, and the errors of loading the model.
+    """
+    before = set(threading.enumerate())
+    paths = model_paths(given)
+    settings = settings_of(given, list(paths))
+
+    open_named = partial(open_one, given, paths)
+    if given["replicas"] is not None:
+        return serve_on_ray(given, settings, open_named, call)
+    server = make_server(settings, open_named)
+    from sottovoce.serving.http.request_log import log_as_json
+    from sottovoce.serving.recordings.decode_pool import THREAD_NAME as DECODING
+    from sottovoce.serving.scheduling.worker import THREAD_NAME
+
+    names = (THREAD_NAME, DECODING)
+
+    log_as_json(logging.DEBUG if call.verbosity else logging.INFO)
+    sys.setswitchinterval(SWITCH_S)
+    server.services.ends_process = True
+    server.serve_until_ended()
+    is_polite = server.ended_by is None or server.ended_by is signal.SIGINT
+    code = 0 if is_polite else 128 + int(server.ended_by or 0)
+    if server.broken_by is not None:
+        code = 1
+    if any(thread.name.startswith(names) for thread in set(threading.enumerate()) - before):
+        sys.stderr.flush()
+        os._exit(code)  # the interpreter's own end would tear that thread out of the model, and crash
+    return code
+
+
+def open_one(given: Mapping[str, Any], paths: Mapping[str, str], name: str) -> Model:
+    """Load a model by its name, also in another process.
+
+    Raises: ModelNotFoundError, CheckpointError, OptionError.
+    """
+    return open_model({**given, "model": paths[name]})
+
+
+def serve_on_ray(given: Mapping[str, Any], settings: ServerSettings, open_named: Any, call: Call) -> int:
+    """Serve as replicas of a Ray cluster until a signal. Raises: OptionError, MissingExtraError."""
+    if settings.listening.port == 0:
+        raise OptionError("--replicas: expected a --port, got 0: every machine listens on the same one")
+    if settings.wyoming:
+        raise OptionError("--replicas: expected without --wyoming, which is a port of one process")
+    if settings.jobs:
+        raise OptionError("--replicas: expected without --jobs-dir, which is a folder of one process")
+    with needing_extra():
+        from sottovoce.serving.ray.cluster import counts
+        from sottovoce.serving.ray.deployment import serving_on_ray
+    least, most = counts("--replicas", given["replicas"])
+    replicas = made(Replicas, given, n_min=least, n_max=most, cpus=float(given["threads"] or 1))
+    warn_if_open(settings)
+    with serving_on_ray(settings, open_named, replicas):
+        say_where(settings, settings.listening.port)
+        try:
+            while True:
+                call.interrupts.check()
+                time.sleep(LOOK_EVERY_S)
+        except KeyboardInterrupt:
+            call.interrupts.take()
+    return 128 + signal.SIGTERM if call.interrupts.is_polite_end else 0
+
+
+@contextmanager
+def needing_extra() -> Iterator[None]:
+    """Raises: MissingExtraError for a missing package of the extra `serve`."""
+    try:
+        yield
+    except ImportError as error:
+        name = (error.name or "").partition(".")[0]
+        if name in EXTRA:
+            raise MissingExtraError(name, "serve", "sottovoce serve") from error
+        raise
+
+
+def warn_if_open(settings: ServerSettings) -> None:
+    """Warn if everybody may use a server that other machines can reach."""
+    listening = settings.listening
+    if not listening.is_loopback and not settings.access.has_keys:
+        click.echo(f"warning: {listening.host} is open to all who reach it: set {API_KEYS}", err=True)
+    if settings.wyoming and not settings.wyoming.is_loopback:
+        click.echo(f"warning: Wyoming at {settings.wyoming.host} is open to all who reach it", err=True)
+
+
+def say_where(settings: ServerSettings, port: int) -> None:
+    listening = settings.listening
+    host = f"[{listening.host}]" if ":" in listening.host else listening.host
+    click.echo(f"listening on {listening.scheme}://{host}:{port}", err=True)
+
+
+def make_server(settings: ServerSettings, open_named: Any) -> Server:
+    with needing_extra():
+        from sottovoce.serving.http.server import Server
+    warn_if_open(settings)
+    return Server(settings, open_named, partial(say_where, settings))
+
+
+def settings_of(given: Mapping[str, Any], names: list[str]) -> ServerSettings:
+    """Make settings of the options; names: of the models, the default one first.
+
+    Raises: OptionError.
+    """
+    values = read_values(given, SETTINGS)
+    second = given["second_model"]
+    certificate, key = given["tls"] or (None, None)
+    others = [split_name(entry) for entry in given["also_model"]]
+    keys = dict.fromkeys(key.strip() for key in os.environ.get(API_KEYS, "").split(",") if key.strip())
+    return made(
+        ServerSettings,
+        values,
+        models=made(
+            ModelSettings,
+            values,
+            model=names[0],
+            others=tuple(name_of(path) for _, path in others),
+            aliases={alias: name_of(path) for alias, path in others if alias},
+            beam_size=given["beam_size"],
+            second=second and name_of(second),
+        ),
+        listening=made(Listening, values, certificate=certificate, key=key),
+        wyoming=WyomingAddress.parse(given["wyoming"]) if given["wyoming"] else None,
+        access=made(Access, values, api_keys=tuple(keys)),
+        limits=made(ServerLimits, values, session_s=values["max_duration"]),
+        translation=TranslationSettings(*chat_server(given)) if given["translation_url"] else None,
+        jobs=jobs(given["jobs_dir"], values) if given["jobs_dir"] else None,
+        work=made(Work, values, threads=given["threads"]),
+    )
+
+
+def jobs(folder: str, values: Mapping[str, Any]) -> JobSettings:
+    secret = os.environ.get(WEBHOOK_SECRET)
+    return made(
+        JobSettings, values, folder=folder, webhook_secret=secret and secret_of(WEBHOOK_SECRET, secret)
+    )
+
+
+def model_paths(given: Mapping[str, Any]) -> dict[str, str]:
+    """Map names to what is loaded; a file or folder has the last part of its path as its name.
+
+    Raises: OptionError for two of the same name.
+    """
+    from sottovoce.backends.registry import choose_device
+    from sottovoce.models.sources.names import default_model
+
+    default = given["model"] or default_model(choose_device(given["device"]).type)
+    found: dict[str, str] = {}
+    second = [given["second_model"]] if given["second_model"] else []
+    for path in (default, *(split_name(entry)[1] for entry in given["also_model"]), *second):
+        name = name_of(path)
+        if found.setdefault(name, path) != path:
+            flag = "--second-model" if path in second else "--also-model"
+            raise OptionError(f"{flag} '{path}': expected another name than '{found[name]}' has")
+    return found
+
+
+def split_name(entry: str) -> tuple[str, str]:
+    """Return the alias, or "", and the model of --also-model. Raises: OptionError."""
+    alias, equals, model = entry.partition("=")
+    if not equals or Path(entry).exists():
+        return "", entry
+    if not (alias and model):
+        raise OptionError(f"--also-model: expected MODEL or NAME=MODEL, got '{entry}'")
+    return alias, model
+
+
+def name_of(path: str) -> str:
+    return Path(path).name if Path(path).exists() else path
 
 
 def configure(context: click.Context, path: str | None) -> None:

@@ -84,7 +84,7 @@ class CaptionChange:
 class SharedCaptions:
     """The captions of one session. token: of its readers. secret: of its publisher, to reconnect with.
 
-    Used on the event loop only.
+    Not safe for threads.
     """
 
     def __init__(self) -> None:
@@ -110,11 +110,10 @@ class SharedCaptions:
 
     @property
     def age_s(self) -> float:
-        """Seconds since the session began to be shared."""
         return time.monotonic() - self._began_s
 
     def take(self, change: CaptionChange) -> None:
-        """Apply a change, and wake readers if there is anything new. Raises: ApiError for too much text."""
+        """Apply a change and wake readers. Raises: ApiError for too much text."""
         before_all = self.revision
         if change.is_clear:
             self.revision += 1
@@ -155,7 +154,7 @@ class SharedCaptions:
         return self._utterances[number][0] == revision
 
     def begin_publishing(self) -> int:
-        """Return the number of a new publisher; the one before it publishes no more."""
+        """Return the number of a new publisher, which replaces the one before."""
         self.publisher += 1
         self.wake()
         return self.publisher
@@ -165,7 +164,7 @@ class SharedCaptions:
         self.wake()
 
     def page(self, revision: int) -> Page | None:
-        """Return the next page with what has changed since a revision, -1: all; None: nothing has."""
+        """Return the next page of changes since a revision (-1: all), or None."""
         if revision == self.revision:
             return None
         if revision not in self._pages:
@@ -175,7 +174,6 @@ class SharedCaptions:
         return self._pages[revision]
 
     def _page(self, revision: int) -> Page:
-        """Make a message of changes since a revision, in their order, until it is long enough."""
         utterances: list[str] = []
         n_characters, end = 0, self.revision
         for at in range(bisect_right(self._changes, (revision, sys.maxsize)), len(self._changes)):
@@ -203,7 +201,7 @@ class SharedCaptions:
 
 
 class CaptionRegistry:
-    """All captions that are being shared. sessions, readers: at a time."""
+    """All shared captions. sessions, readers: limits."""
 
     def __init__(self, *, sessions: int, readers: int) -> None:
         self._sessions = sessions
@@ -220,14 +218,14 @@ class CaptionRegistry:
             raise busy(f"{self._sessions} sessions are being shared: try again later", retry_s=10.0)
 
     def begin(self) -> SharedCaptions:
-        """Share another session's captions. Raises: ApiError 429 where too many are."""
+        """Share another session. Raises: ApiError 429 above the limit."""
         self.check_room()
         shared = SharedCaptions()
         self._by_token[_key(shared.token)] = shared
         return shared
 
     def resumed(self, secret: str) -> SharedCaptions:
-        """Return the captions of a publisher that reconnects. Raises: ApiError 404 where they have ended."""
+        """Return the captions of a publisher that reconnects. Raises: ApiError 404 if they have ended."""
         for shared in self._by_token.values():
             if hmac.compare_digest(shared.secret.encode(), secret.encode("utf-8", "replace")):
                 return shared
@@ -245,9 +243,9 @@ class CaptionRegistry:
 
     @contextmanager
     def reading(self, shared: SharedCaptions) -> Iterator[None]:
-        """Count a reader, and wake the publisher, which reports the number.
+        """Count a reader and wake the publisher, which reports the number.
 
-        Raises: ApiError 429 where there is none.
+        Raises: ApiError 429 above the limit.
         """
         self._check_readers()
         self._count(shared, 1)
@@ -271,7 +269,7 @@ class CaptionRegistry:
 
 
 def _key(token: str) -> bytes:
-    """Return the hash of a token: the time of a look-up reveals nothing about the token."""
+    """Return the hash of a token, so that the time of a look-up reveals nothing about the token."""
     return hashlib.sha256(token.encode("utf-8", "replace")).digest()
 
 
@@ -281,7 +279,7 @@ def _nothing_there() -> ApiError:
 
 
 def read_publication(message: bytes | str) -> tuple[str, CaptionChange | None]:
-    """Read a message; returns its type, and the change of `captions`.
+    """Read a message; return its type, and the change of `captions`.
 
     Raises: ApiError 400.
     """

@@ -1,4 +1,4 @@
-"""Asks a server of this machine whether it is ready, with or without TLS: the health check of a container.
+"""The health check of a container: ask a server of this machine whether it is ready, with or without TLS.
 
 python -m sottovoce.serving.health_check [PORT]
 """
@@ -13,7 +13,7 @@ TIMEOUT_S = 4.0
 
 
 def is_ready(port: int) -> bool:
-    """Return whether the server at a port of this machine is ready; whose certificate it has is not asked."""
+    """Return whether the server at a port of this machine is ready; its certificate is not checked."""
     unverified = ssl.create_default_context()
     unverified.check_hostname, unverified.verify_mode = False, ssl.CERT_NONE
     for connection in (

@@ -1,4 +1,4 @@
-"""The state that the parts of a running server share."""
+"""The shared state of a running server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sottovoce.formats.document import Json
 from sottovoce.serving.access.api_keys import ApiKey, KeyLimits, KeyRing
 from sottovoce.serving.access.gate import ClientSecrets
 from sottovoce.serving.captions import CaptionRegistry
-from sottovoce.serving.jobs.job_runner import JOB_STATES, JobRunner
+from sottovoce.serving.jobs import JOB_STATUSES, JobRunner
 from sottovoce.serving.parsing.faults import ApiError, busy, leaving
 from sottovoce.serving.recordings.decode_pool import DecodePool
 from sottovoce.serving.scheduling.model_registry import WORK_ENDS_WITHIN_S, ModelRegistry
@@ -38,9 +38,9 @@ ENGINE_LABELS = ("model", "engine")
 
 
 class Services(Collector):
-    """Settings, models and counts of a server, and who is being served.
+    """Settings, models, counts and limits of a server.
 
-    Raises: OptionError for a file of keys that is none, and a folder of jobs that cannot be had.
+    Raises: OptionError for an invalid file of keys, or a folder of jobs that cannot be used.
     """
 
     def __init__(self, settings: ServerSettings, registry: ModelRegistry, metrics: Metrics) -> None:
@@ -85,7 +85,7 @@ class Services(Collector):
         metrics.registry.register(self)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield what is so at this moment, for Prometheus."""
+        """Yield current values for Prometheus."""
         now = {
             "sessions": ("Live sessions now.", self.n_sessions),
             "behind_s": (
@@ -106,7 +106,7 @@ class Services(Collector):
         for name, (meaning, value) in now.items():
             yield GaugeMetricFamily(f"sottovoce_{name}", meaning, value)
         if self.jobs is not None:
-            counts = [((status,), self.jobs.count(status)) for status in JOB_STATES]
+            counts = [((status,), self.jobs.count(status)) for status in JOB_STATUSES]
             yield gauges("jobs_here", "Jobs by what they are at.", ("status",), counts)
             yield GaugeMetricFamily(
                 "sottovoce_job_bytes", "Of jobs' recordings and results.", self.jobs.n_bytes
@@ -123,7 +123,7 @@ class Services(Collector):
 
     @property
     def trouble(self) -> str | None:
-        """The reason why a model cannot work any more; None: all models work."""
+        """The reason why a model does not work, or None."""
         stall_s = self.settings.limits.stall_s
         found = [scheduler.trouble(stall_s) for scheduler in self.registry.schedulers]
         return next((what for what in found if what is not None), None)
@@ -134,7 +134,7 @@ class Services(Collector):
 
     @property
     def behind_s(self) -> float:
-        """Seconds of received audio that no event accounts for yet, in the session furthest behind."""
+        """Largest delay of a session: seconds of received audio that no event covers yet."""
         return max((lag() for lag in self._lags.values()), default=0.0)
 
     @property
@@ -142,7 +142,7 @@ class Services(Collector):
         return self._leaving.is_set()
 
     def leave(self) -> None:
-        """Begin to shut down: live sessions end, and new requests are refused."""
+        """Begin the shutdown: live sessions end, and new requests are refused."""
         self._leaving.set()
 
     @property
@@ -160,9 +160,9 @@ class Services(Collector):
 
     @contextmanager
     def upload(self, *, is_for_later: bool = False) -> Iterator[None]:
-        """Take a place for a recording while it comes.
+        """Take a place for an upload.
 
-        Raises: ApiError as `recording`, also where that would be raised now, if it is not for later.
+        Raises: ApiError as `recording`, which is checked too unless the recording is for later.
         """
         if self.is_leaving:
             raise leaving()
@@ -180,9 +180,9 @@ class Services(Collector):
 
     @contextmanager
     def uploaded_bytes(self) -> Iterator[Callable[[int], None]]:
-        """Yield a function that counts the bytes of one upload, as long as it is kept.
+        """Yield a function that counts the bytes of one upload until the context ends.
 
-        Raises: ApiError 429 from that, where all uploads together are too large.
+        The function raises ApiError 429 if all uploads together are too large.
         """
         taken = 0
 
@@ -201,9 +201,9 @@ class Services(Collector):
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Take a place for one recording.
+        """Take a place for a recording.
 
-        Raises: ApiError 429 when there is none, 503 when the server goes down.
+        Raises: ApiError 429 without a place, 503 during the shutdown.
         """
         if self.is_leaving:
             raise leaving()
@@ -218,7 +218,7 @@ class Services(Collector):
 
     @contextmanager
     def session(self, behind_s: Callable[[], float] = float) -> Iterator[None]:
-        """Take a place for one live session. behind_s: how late it is.
+        """Take a place for a live session. behind_s: its delay.
 
         Raises: ApiError as `recording`.
         """
@@ -235,20 +235,20 @@ class Services(Collector):
             del self._lags[number]
 
     def check_room(self, name: str) -> None:
-        """Check that a model, where it is there, has room for a session. Raises: ApiError 429."""
+        """Check that a loaded model has room for a session. Raises: ApiError 429."""
         if (scheduler := self.registry.running.get(name)) is not None:
             self.check_wait(scheduler)
             scheduler.forecast.check()
 
     def check_wait(self, scheduler: Scheduler) -> None:
-        """Check the load. Raises: ApiError 429 where live work waits too long for a further session."""
+        """Check that live work does not wait too long. Raises: ApiError 429."""
         waits_s, most_s = scheduler.live_wait_s, self.settings.limits.wait_s
         if waits_s > most_s:
             raise busy(f"live audio waits {waits_s:.1f} s for the model: try again later", retry_s=waits_s)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Run background tasks: load the default model, unload idle ones, and end all at the exit."""
+        """Run background tasks, and end models and threads at the exit."""
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._unload_idle)
@@ -284,7 +284,7 @@ class Services(Collector):
             self.preload_error = error
 
     async def _run_jobs(self, jobs: JobRunner) -> None:
-        """Work jobs off until the server goes down: then what somebody waits for has the model alone."""
+        """Run jobs until the shutdown, when the model is left to clients that wait."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(jobs.run)
             await self.until_leaving()
@@ -310,7 +310,6 @@ class Services(Collector):
 def gauges(
     name: str, meaning: str, labels: Sequence[str], values: Iterable[tuple[Sequence[str], float]]
 ) -> GaugeMetricFamily:
-    """Make a gauge with a value for each tuple of labels."""
     family = GaugeMetricFamily(f"sottovoce_{name}", meaning, labels=labels)
     for place, value in values:
         family.add_metric(place, value)
@@ -318,9 +317,9 @@ def gauges(
 
 
 async def unless(ends: Callable[[], Awaitable[object]], work: Awaitable[T], fault: ApiError) -> T:
-    """Return what is awaited; where the other ends first, that is cancelled.
+    """Return the result of an awaitable; if the other ends first, it is cancelled.
 
-    Raises: the fault then; what the work raises.
+    Raises: the fault then; the error of the work.
     """
     found: list[T] = []
 
@@ -367,10 +366,10 @@ def engine_states(services: Services) -> list[dict[str, Json]]:
 
 
 def services_of(connection: HTTPConnection) -> Services:
-    """Return the services of the server that a request or socket belongs to."""
+    """Return the services of the server of a request or socket."""
     return cast(Services, connection.app.state.services)
 
 
 def key_of(connection: HTTPConnection) -> ApiKey | None:
-    """Return the key that a request or socket came in with; None: with none."""
+    """Return the key of a request or socket, or None."""
     return cast("ApiKey | None", connection.scope["state"].get("key"))

@@ -13,12 +13,12 @@ from sottovoce.engine.update_interval import INTERVALS_S
 from sottovoce.errors import OptionError
 from sottovoce.options.fallback import DeferralOptions
 from sottovoce.options.schema import Option, check_options
-from sottovoce.text.files import read_text
 from sottovoce.translation.chat import ChatServer, Glossary
 
 ENVIRONMENT = "SOTTOVOCE_SERVE"
 """Prefix of the server's environment variables: SOTTOVOCE_SERVE_PORT is --port."""
 API_KEYS = f"{ENVIRONMENT}_API_KEYS"
+WEBHOOK_SECRET = f"{ENVIRONMENT}_WEBHOOK_SECRET"
 OPENAI_NAMES = (
     "whisper-1",
     "gpt-transcribe",
@@ -53,6 +53,7 @@ class ServerLimits:
 
     Limits without an option follow from what a client needs, or were measured.
     readers: of all shared captions; as many live sessions are shared as there may be.
+    upload_mb: of one request; None: a quarter of those of all.
     session_s: audio of one live session. message_kb: of one message of a socket; OpenAI's clients may send
         15 MB at once.
     connections: at a time; None: what sessions, recordings and `SPARE_CONNECTIONS` need, and never more than
@@ -73,9 +74,9 @@ class ServerLimits:
     requests: int = Option(
         "Recordings at a time, waiting ones among them.", key="max_requests", least=1
     ).as_field(16)
-    upload_mb: float = Option("Of one request.", key="max_upload_mb", above=0.0).as_field(1024.0)
     uploads_mb: float = Option(
-        "Of all requests that are here; what is larger than 1 MB lies in temporary files.",
+        "Of all requests that are here, a quarter of it of one. What is larger than 1 MB lies in temporary "
+        "files.",
         key="max_uploads_mb",
         above=0.0,
     ).as_field(4096.0)
@@ -93,6 +94,7 @@ class ServerLimits:
     shutdown_s: float = Option(
         "For requests and sessions to come to their end.", key="shutdown_timeout", kind="time", above=0.0
     ).as_field(30.0)
+    upload_mb: float | None = None
     session_s: float = 4 * 3600.0
     readers: int = 200
     message_kb: int = 16 * 1024
@@ -120,7 +122,7 @@ class ServerLimits:
 
     @property
     def upload_bytes(self) -> int:
-        return round(self.upload_mb * 1e6)
+        return round((self.upload_mb or self.uploads_mb / 4) * 1e6)
 
     @property
     def uploads_bytes(self) -> int:
@@ -129,21 +131,22 @@ class ServerLimits:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may use the server.
+    """Access control.
 
-    api_keys: any of them opens the API; none: everybody may. The server's own page is always an origin.
-    secret_key: signs the secrets of clients, see `access.gate`; the same in all processes of a server, and a
-        new one for every server where it is None.
+    api_keys: any of them opens the API; without keys everybody may use it. The server's own page is always an
+    origin.
+    secret_key: signs client secrets (`access.gate`); the same in all processes of a server; None: a new one.
     hosts: empty: on a loopback address the names of this machine; elsewhere any with keys, and without them
-        those that nobody can buy, so that no page elsewhere can reach it by a name that it points here.
+    private names, so that no page elsewhere can reach the server by its own name.
 
     Raises: OptionError for a key that a header or a subprotocol could not carry.
     """
 
     api_keys: tuple[str, ...] = field(default=(), repr=False)
     keys_file: str | None = Option(
-        "More keys, with names and limits: a TOML file, read again when it changes and on SIGHUP.",
-        unset="none",
+        f"Keys with names and limits: a TOML file, read again when it changes and on SIGHUP. {API_KEYS} has "
+        "keys without, separated by commas.",
+        unset="without any, everybody may ask",
         key="keys",
         metavar="FILE",
     ).as_field(None)
@@ -203,11 +206,6 @@ def network_of(text: str) -> IPv4Network | IPv6Network:
         raise OptionError(f"'{text[:50]}': expected an address or a network") from error
 
 
-def read_secret(path: str) -> bytes:
-    where = f"--webhook-secret-file '{path}'"
-    return secret_of(where, read_text(path, EXPECTED_SECRET.removeprefix("expected "), name=where).strip())
-
-
 def secret_of(where: str, text: str) -> bytes:
     """Read a secret: text, or base64 behind "whsec_". Raises: OptionError."""
     secret = text.encode()
@@ -223,14 +221,13 @@ def secret_of(where: str, text: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """Which models are there, and how they decode recordings.
+    """The models of a server, and how they decode recordings.
 
-    model: the default one. others: that may be asked for by their names; loaded at the first request.
-    second: reads what another is not sure of in recordings, by `deferral`; it may be asked for only where it
-    is one of the others too. aliases: other names for these. beam_size: of recordings; 1 is greedy.
-    preload: load the default and the second at the start.
+    model: the default one. others: loaded at the first request. second: reads uncertain parts of recordings
+    again, by `deferral`; it can be requested only if it is one of the others too. aliases: other names.
+    beam_size: of recordings; 1 is greedy. preload: load the default and the second at the start.
 
-    Raises: OptionError for an alias of no model, memory that is none, and a second that is the default.
+    Raises: OptionError for an alias of an unknown model, invalid memory, and a second that is the default.
     """
 
     model: str
@@ -247,9 +244,7 @@ class ModelSettings:
         metavar="MB",
         above=0.0,
     ).as_field(None)
-    preload: bool = Option(
-        "Load the model at the first request.", flag="--no-preload", kind="flag", negated=True
-    ).as_field(True)
+    preload: bool = True
     second: str | None = None
     deferral: DeferralOptions = field(default_factory=DeferralOptions)
 
@@ -272,21 +267,21 @@ class ModelSettings:
 
     @property
     def at_start(self) -> tuple[str, ...]:
-        """Of the models without which the server serves nothing: the default one first."""
+        """The models that the server needs at the start, the default one first."""
         return (self.model,) if self.second is None else (self.model, self.second)
 
     @property
     def all_aliases(self) -> dict[str, str]:
-        """Every other name, OpenAI's among them, with the model it means."""
+        """Every other name, OpenAI's included, with its model."""
         models_by_name = dict.fromkeys(OPENAI_NAMES, self.model) | dict(self.aliases)
         return {alias: name for alias, name in models_by_name.items() if alias not in self.names}
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Threads of the work of a model, and the load that they take.
+    """Threads of a model, and its load.
 
-    engines: threads that each do live sessions' updates, and share the processor threads; None: one a
+    engines: threads that each run updates of live sessions and share the processor threads; None: one a
     processor thread, `MOST_ENGINES` at most, and one on an accelerator. threads: of the processor; None:
     PyTorch's.
 
@@ -323,17 +318,13 @@ class Work:
 class Listening:
     """Address of the server, and its certificate.
 
-    Raises: OptionError for one of the files without the other.
+    Raises: OptionError for a certificate without its key.
     """
 
     host: str = Option("Address to listen on.").as_field("127.0.0.1")
     port: int = Option("0: any free one.", least=0, most=65535).as_field(8000)
-    certificate: str | None = Option(
-        "PEM file, for https (with --tls-key).", key="tls_certificate", metavar="FILE"
-    ).as_field(None)
-    key: str | None = Option(
-        "PEM file with the key of the certificate.", key="tls_key", metavar="FILE"
-    ).as_field(None)
+    certificate: str | None = None
+    key: str | None = None
 
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.key is None):
@@ -370,7 +361,7 @@ class WyomingAddress:
 
 @dataclass(frozen=True, slots=True)
 class TranslationSettings:
-    """A server that translates what is said live, and terms for it."""
+    """A server that translates live speech, and terms for it."""
 
     chat: ChatServer
     glossary: Glossary = field(default_factory=Glossary)
@@ -380,10 +371,10 @@ class TranslationSettings:
 class JobSettings:
     """Recordings that are answered later, kept in a folder.
 
-    most: jobs at a time, waiting and over, a table that is listed in no time; a named key has half of them.
+    most: jobs at a time, unfinished and finished, so that a list takes no time; a named key has half of them.
     webhook_secret: signs webhooks; None: none are sent.
 
-    Raises: OptionError for values out of range, and networks that are none.
+    Raises: OptionError for values out of range and invalid networks.
     """
 
     folder: str
@@ -394,7 +385,8 @@ class JobSettings:
         "Of the recordings and results of all jobs.", key="max_jobs_mb", above=0.0
     ).as_field(4096.0)
     webhook_networks: tuple[str, ...] = Option(
-        "Private addresses that a webhook_url may have. May be repeated. [public ones alone]",
+        f"Private addresses that a webhook_url may have. {WEBHOOK_SECRET} signs webhooks: text, or base64 "
+        "behind whsec_. May be repeated. [public ones alone]",
         key="webhook_allow",
         metavar="NETWORK",
         many=True,
@@ -414,14 +406,14 @@ class JobSettings:
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """Servers of a Ray cluster, and the resources of each. n_min, n_max: Ray adds and ends some in between.
+    """Servers of a Ray cluster, and the resources of each. n_min, n_max: Ray scales in between.
 
     Raises: OptionError.
     """
 
     n_min: int = 1
     n_max: int = 1
-    cpus: float = Option("Processors of each.", key="cpus_per_replica", above=0.0).as_field(1.0)
+    cpus: float = 1.0
     gpus: float = Option("GPUs of each; 0.25: four share one.", key="gpus_per_replica", least=0.0).as_field(
         0.0
     )
@@ -436,9 +428,8 @@ class Replicas:
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """All settings of a server. wyoming: None: no port for Home Assistant. translation: None: live
-    speech is translated into English alone, by Whisper itself. jobs: None: recordings are answered at once
-    alone. traces: OpenTelemetry's are sent.
+    """All settings of a server. wyoming: None: no port for Home Assistant. translation: None: live speech is
+    translated into English only, by Whisper. jobs: None: there are no jobs. traces: send OpenTelemetry's.
     """
 
     models: ModelSettings

@@ -1,9 +1,8 @@
 """Metrics of a server for Prometheus, and traces for OpenTelemetry.
 
-Labels of metrics are few and fixed, never what a client made up. Spans, one for each request, live
-session and job, have what the log has: who asked for what kind of thing, how long it took, what became of
-it; never an address with its query, a name of a file, or what was said. Where they go, the variables
-OTEL_… say.
+Labels of metrics are few and fixed, never taken from clients. Each request, live session and job has a span
+with the fields of its log line: the key, the route, the duration and the outcome, never an address with its
+query, a name of a file, or text. The variables OTEL_… say where spans are sent.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ STATUS = "http.response.status_code"
 
 
 class Metrics:
-    """The counters and histograms of one server; values read at scrape time register with `registry`."""
+    """The counters and histograms of one server; current values register with `registry`."""
 
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -71,7 +70,7 @@ class Metrics:
 
 
 class Tracing:
-    """Makes spans. provider: OpenTelemetry's `TracerProvider`; None: none are made."""
+    """Makes spans. provider: OpenTelemetry's `TracerProvider`, or None."""
 
     def __init__(self, provider: Any = None) -> None:
         self._provider = provider
@@ -80,7 +79,7 @@ class Tracing:
     def span(
         self, name: str, headers: Mapping[str, str] | None = None, **attributes: str
     ) -> Iterator[SetAttribute]:
-        """Make a span of what is done inside; yields a function that sets further attributes.
+        """Make a span of the context; yields a function that sets further attributes.
 
         headers: of a request, whose `traceparent` is the span's parent. attributes: `__` stands for a dot.
         """
@@ -105,7 +104,7 @@ class Tracing:
             yield set_attribute
 
     def close(self) -> None:
-        """Send what is left."""
+        """Send the remaining spans."""
         if self._provider is not None:
             self._provider.shutdown()
 

@@ -1,6 +1,6 @@
-"""Keys with names and limits, from a file that is read again when it changes; what each has asked for.
+"""Keys with names and limits, from a file that is read again when it changes, and their usage.
 
-Counts are of this process, by the names of keys: a new start begins with none. Knows no web framework.
+Usage is counted in this process by the names of keys. Does not depend on a web framework.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ SESSION_RETRY_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """A key and its limits. name: "" for keys that have none.
+    """A key and its limits. name: "" for keys without one.
 
-    digest: SHA-256 of the key. requests_per_minute, sessions (live ones at a time): None: as
-    much as the server takes of anybody. webhook_secret: signs webhooks of its jobs; None: the server's.
+    digest: SHA-256 of the key. requests_per_minute, sessions (live ones at a time): None: the limits of the
+    server. webhook_secret: signs webhooks of its jobs; None: that of the server does.
     """
 
     name: str
@@ -53,9 +53,9 @@ class ApiKey:
 
 
 class KeyRing:
-    """The keys of a server: those of its settings, and of a file, which may change as it runs.
+    """The keys of a server, from its settings and a file that may change.
 
-    Raises: OptionError for a file that is none of keys.
+    Raises: OptionError for a file that cannot be read.
     """
 
     def __init__(self, access: Access) -> None:
@@ -74,7 +74,7 @@ class KeyRing:
         return self._path is not None
 
     def find(self, given: Iterable[str]) -> ApiKey | None:
-        """Return the key that one of those given is, compared with all in a time that shows nothing."""
+        """Return the first key that is valid; the time of the comparison does not depend on the keys."""
         keys = (*self._unnamed, *self._named.values())
         found: ApiKey | None = None
         for candidate in given:
@@ -85,14 +85,14 @@ class KeyRing:
         return found
 
     def by_name(self, name: str) -> ApiKey | None:
-        """Return the key of a name, "" for all that have none; None where there is none, or no longer."""
+        """Return the key of a name ("": a key without one), or None."""
         return self._named.get(name) if name else ApiKey("", b"")
 
     def mark_stale(self) -> None:
         self._is_stale = True
 
     def refresh(self) -> None:
-        """Read the file again if it has changed; one that is wrong is logged, and changes nothing."""
+        """Read the file again if it has changed; a wrong file is logged and changes nothing."""
         if self._path is None:
             return
         version = version_of(self._path)
@@ -122,7 +122,8 @@ def version_of(path: str | None) -> tuple[int, int, int] | None:
 def read_keys(path: str) -> Mapping[str, ApiKey]:
     """Read keys by their names from a TOML file, a table for each.
 
-    Raises: OptionError for a file that cannot be read, or holds no key: it was meant to close the door.
+    Raises: OptionError for a file that cannot be read or holds no key, since it was meant to close the
+    server.
     """
     where = f"--keys '{path}'"
     reader = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
@@ -159,7 +160,7 @@ def key_of(where: str, name: str, table: object) -> ApiKey:
 
 
 def digest_in(where: str, table: Mapping[str, object]) -> bytes:
-    """Read the key of a table, which is there itself or as its SHA-256. Raises: OptionError."""
+    """Return the SHA-256 of the key of a table, from the key or the digest. Raises: OptionError."""
     key, sha256 = table.get("key"), table.get("sha256")
     if (key is None) == (sha256 is None):
         raise OptionError(f"{where}: expected either key or sha256")
@@ -182,16 +183,16 @@ def whole(where: str, value: object, most: int) -> int | None:
 
 @dataclass(slots=True)
 class KeyUsage:
-    """Usage of one key. requests_s: times of its requests in the last minute, by the clock."""
+    """Usage of one key. requests_s: times of its requests in the last minute."""
 
     requests_s: deque[float] = field(default_factory=deque)
     n_sessions: int = 0
 
 
 class KeyLimits:
-    """Counts what keys do, and refuses what is too much; keys without a name have no limits of their own.
+    """Counts requests and sessions of named keys, and refuses those above their limits.
 
-    clock: seconds that only grow.
+    clock: monotonic seconds.
     """
 
     def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
@@ -200,7 +201,7 @@ class KeyLimits:
         self._usage: dict[str, KeyUsage] = {}
 
     def take_request(self, key: ApiKey | None) -> None:
-        """Count a request or a handshake. Raises: ApiError 429 where there are too many in a minute."""
+        """Count a request or a handshake. Raises: ApiError 429 for too many in a minute."""
         if key is None or not key.name:
             return
         self._metrics.key_requests.labels(key.name).inc()

@@ -1,9 +1,8 @@
 """Checks of connections: the name of the server, the origin of a page, the key.
 
-Sockets are looked at as requests are: browsers let any page open one, and tell only where it comes from.
-A client secret is the session of `/v1/realtime` that it opens and when it ends, signed: nothing is kept,
-and every process with the key knows those of the others. A page gets one from its own server, and needs
-no API key.
+Sockets are checked like requests, since browsers let any page open one. A client secret is a signed session
+of `/v1/realtime` with the time when it ends: nothing is stored, and every process with the key can check it.
+A page gets a secret from its own server and needs no API key.
 """
 
 from __future__ import annotations
@@ -50,17 +49,16 @@ KEY_PREFIXES = ("sottovoce-key.", "openai-insecure-api-key.")
 
 
 class ClientSecrets:
-    """Makes secrets, and knows them again. key: shared by the processes of a server; None: a new one."""
+    """Makes and checks client secrets. key: shared by the processes of a server; None: a new one."""
 
     def __init__(self, key: bytes | None = None) -> None:
         self._key = key or secrets.token_bytes(KEY_BYTES)
 
     def make(self, session: Mapping[str, Any], seconds: float, maker: str = "") -> tuple[str, int]:
-        """Make a secret of a session, as JSON; return it, and when it ends (seconds since 1970).
+        """Make a secret of a session; return it and when it ends (seconds since 1970).
 
         maker: name of the key that makes it.
-
-        Raises: ApiError 400 for a session with too many words to go into one.
+        Raises: ApiError 400 for a session with too many words.
         """
         until = time.time() + seconds
         content = {
@@ -79,12 +77,12 @@ class ClientSecrets:
         return secret, int(until)
 
     def session_of(self, keys: Iterable[str]) -> Mapping[str, Any] | None:
-        """Return the session of the first key that is a good secret; None: none is."""
+        """Return the session of the first valid secret, or None."""
         content = next(self._contents(keys), None)
         return None if content is None else content["session"]
 
     def maker_of(self, keys: Iterable[str]) -> str | None:
-        """Return the name of the key that made the first good secret, "" for one without; None: none is."""
+        """Return the name of the key that made the first valid secret ("": a key without one), or None."""
         content = next(self._contents(keys), None)
         return None if content is None else str(content["maker"])
 
@@ -110,7 +108,7 @@ def _text(data: bytes) -> str:
 
 
 class AccessControl:
-    """Checks connections before anything else sees them."""
+    """Checks connections before any endpoint runs."""
 
     def __init__(
         self, settings: ServerSettings, secrets: ClientSecrets | None = None, keys: KeyRing | None = None
@@ -123,7 +121,7 @@ class AccessControl:
     def refusal(
         self, path: str, method: str, headers: Mapping[str, str], subprotocols: Sequence[str] = ()
     ) -> ApiError | None:
-        """Return why a connection may not come in; None: it may.
+        """Return the reason to refuse a connection, or None.
 
         method: of HTTP; "GET" for a socket. headers: names in lower case.
         """
@@ -145,7 +143,7 @@ class AccessControl:
     def key_of(
         self, path: str, headers: Mapping[str, str], subprotocols: Sequence[str] = ()
     ) -> ApiKey | None:
-        """Return the key that a connection shows, or that made the secret it shows; None: no good one."""
+        """Return the key of a connection or of its client secret; None without a valid one."""
         if is_open(path):
             return None
         given = given_keys(headers.get("authorization", ""), subprotocols)
@@ -158,8 +156,8 @@ class AccessControl:
     def is_own_name(self, name: str) -> bool:
         """Return whether this server may be called by a name.
 
-        Where no names are given and no keys keep strangers out, a name that anybody can buy is none: a page
-        elsewhere could point it here, and ask as the page of this server.
+        Without names in the settings and without keys, public names are refused: a page elsewhere could point
+        its own name to this server and send requests with the rights of its pages.
         """
         if self._hosts:
             return name in self._hosts or "*" in self._hosts
@@ -189,7 +187,7 @@ def given_keys(authorization: str, subprotocols: Iterable[str]) -> list[str]:
 
 
 def is_private_name(name: str) -> bool:
-    """Return whether a host is an address, this machine, or a name that no public server of names knows."""
+    """Return whether a host is an address, this machine, or a name that public DNS does not have."""
     if name in ("", socket.gethostname().lower()):
         return True
     try:

@@ -30,7 +30,7 @@ COME_AGAIN_S = 60.0
 
 
 class CaptionSocket:
-    """A publisher or reader at a WebSocket, which `begin` accepts and serves."""
+    """A publisher or reader at a WebSocket."""
 
     def __init__(self, socket: WebSocket) -> None:
         self.services = services_of(socket)
@@ -53,7 +53,7 @@ class CaptionSocket:
                 await self.transport.fail(fault, own_error(fault))
 
     def offered(self, prefix: str) -> str | None:
-        """Return what the client offers behind the prefix of a subprotocol; None: nothing."""
+        """Return the text behind the prefix of an offered subprotocol, or None."""
         offers: Sequence[str] = self.socket.scope["subprotocols"]
         return next((offer.removeprefix(prefix) for offer in offers if offer.startswith(prefix)), None)
 
@@ -80,9 +80,9 @@ class CaptionSocket:
 
 
 async def captions_refusal(request: Request) -> Response:
-    """Answer over HTTP with the reason why a socket is refused, which pages cannot see of their socket.
+    """Answer over HTTP with the reason to refuse a socket, which browsers hide from pages.
 
-    Raises: ApiError with the reason; 426 where the socket would be accepted.
+    Raises: ApiError with the reason; 426 if the socket would be accepted.
     """
     captions: CaptionRegistry = services_of(request).captions
     token, secret = request.headers.get(TOKEN_HEADER), request.headers.get(RESUME_HEADER)
@@ -96,12 +96,12 @@ async def captions_refusal(request: Request) -> Response:
 
 
 async def publish(socket: WebSocket) -> None:
-    """Take captions from a publisher, until it closes them or does not reconnect."""
+    """Take captions from a publisher until it ends them or does not reconnect."""
     await Publisher(socket).serve()
 
 
 async def read(socket: WebSocket) -> None:
-    """Send captions to one reader: all so far, then what changes."""
+    """Send all captions so far to a reader, then changes."""
     await Reader(socket).serve()
 
 
@@ -133,7 +133,7 @@ class Publisher(CaptionSocket):
             await self._wait_for_another(shared, number)
 
     async def _until_replaced(self, shared: SharedCaptions, number: int) -> None:
-        """Wait until a newer publisher with the secret takes over; the older socket may be dead.
+        """Wait until a newer publisher with the secret takes over, since the older socket may be dead.
 
         Raises: ApiError then.
         """

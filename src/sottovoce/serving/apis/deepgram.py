@@ -210,7 +210,7 @@ def read_model(one: Mapping[str, str], registry: ModelRegistry) -> str | None:
     """Read the id of a model.
 
     Deepgram has a model `base` that is not Whisper's. On a server without a `base` it means the default
-    model, as ids of other programs do whose weights are not on the server.
+    model, like ids of other programs.
     """
     given = one.get("model")
     if given is None or given.lower() != "base" or resolve_model_id(given, registry.settings) is not None:
@@ -318,7 +318,7 @@ async def listen(socket: WebSocket) -> None:
 
 
 class DeepgramSocket(WebSocketConnection):
-    """A client that sends audio as Deepgram's do: raw, or in a container, to its end."""
+    """A client that sends raw audio or a container until it ends the stream."""
 
     def __init__(self, socket: WebSocket) -> None:
         super().__init__(socket)
@@ -326,7 +326,7 @@ class DeepgramSocket(WebSocketConnection):
         self._container: LiveContainer | None = None
 
     async def open_stream(self, model: str, options: LiveOptions, audio: PcmReader | None) -> None:
-        """Open the session, then the socket. audio: reads it where it is raw; None: it is in a container.
+        """Open the session, then the socket. audio: reads raw samples; None: the audio is in a container.
 
         Raises: ApiError, OptionError, ModelNotFoundError.
         """
@@ -341,7 +341,7 @@ class DeepgramSocket(WebSocketConnection):
         await self.websocket.accept(first if first in LISTEN_SUBPROTOCOLS else None)
 
     async def queue_stream(self, data: bytes) -> None:
-        """Decode and queue audio. Raises: AudioError, ApiError for what is none."""
+        """Decode and queue audio. Raises: AudioError, ApiError."""
         if self._container is not None:
             await self.queue_container(self._container, data)
         else:
@@ -435,7 +435,6 @@ class DeepgramConnection(DeepgramSocket):
         await self.emit(events)
 
     def _configure_failure(self, fault: ApiError, keyterms: object) -> dict[str, Json]:
-        """Answer a Configure that cannot be taken; keyterms: those that it asks for."""
         is_list = isinstance(keyterms, list) and all(isinstance(term, str) for term in keyterms)
         is_too_much = is_list and fault.param in ("keyterm", "keyterms")
         return {
@@ -506,7 +505,6 @@ class DeepgramResults:
         self._audio.update(data)
 
     def render(self, events: Iterable[Event], received_s: float) -> Iterator[dict[str, Json]]:
-        """Yield what follows from the session's events."""
         changed = False
         for event in events:
             if isinstance(event, SpeechStarted):
@@ -600,7 +598,7 @@ class DeepgramResults:
 
 
 def alternative_of(words: Sequence[Word], params: DeepgramParams, extra: str = "") -> dict[str, Json]:
-    """Render words as the one alternative there is. extra: text behind them that may still change."""
+    """Render words as the only alternative. extra: text behind them that may still change."""
     if params.is_punctuated:
         text = "".join(word.word for word in words) + extra
     else:
@@ -646,7 +644,6 @@ def model_info(model: str) -> dict[str, Json]:
 def recording_document(
     transcript: Transcript, params: DeepgramParams, request_id: str, sha256: str
 ) -> dict[str, Json]:
-    """Render a recording; sha256: of its bytes."""
     words = [
         replace(word, speaker=word.speaker or segment.speaker)
         for segment in transcript.segments
@@ -732,7 +729,7 @@ def paragraphs(words: Sequence[Word]) -> Iterator[list[Sequence[Word]]]:
 
 
 def cut(words: Sequence[Word], between: Callable[[Word, Word], bool]) -> Iterator[Sequence[Word]]:
-    """Cut words into parts wherever `between` holds for two neighbours."""
+    """Split words at each pair of neighbours for which `between` holds."""
     ends = [i for i, (a, b) in enumerate(pairwise(words), start=1) if between(a, b)]
     borders = [0, *ends, len(words)]
     return (words[start:end] for start, end in pairwise(borders) if end > start)

@@ -1,6 +1,6 @@
-"""`/v2/listen`: Deepgram's API of turns, for voice agents. A turn begins, may be over, resumes, ends.
+"""`/v2/listen`: Deepgram's API of turns for voice agents. A turn begins, may end early, resumes, and ends.
 
-The end of a turn is found by the pause alone: its confidence follows from the length of the pause.
+Only the pause ends a turn, and the confidence follows from its length.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ MOST_WORDS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class TurnThresholds:
-    """The confidence at which a turn ends. eager: None: no early end is reported.
+    """The confidence at which a turn ends. eager: that of an early end; None: none is reported.
 
-    Raises: ApiError 400 where the early end would come after the end.
+    Raises: ApiError 400 if the early end would come after the end.
     """
 
     eager: float | None = None
@@ -101,7 +101,7 @@ class TurnThresholds:
 
 @dataclass(frozen=True, slots=True)
 class FluxParams:
-    """The parameters of a stream. languages: those among which speech may change; empty: any. ignored:
+    """The parameters of a stream. languages: those that speech may switch between; empty: all. ignored:
     parameters without effect.
     """
 
@@ -127,12 +127,12 @@ class FluxParams:
 
 
 def pause_of(confidence: float) -> float:
-    """Return the pause (seconds) after which it is so sure that a turn is over; never for 1."""
+    """Return the pause (seconds) at which the confidence is reached; infinite for 1."""
     return math.inf if confidence >= 1 else -PAUSE_S * math.log(1 - confidence)
 
 
 def confidence_of(pause_s: float) -> float:
-    """Return how sure it is that a turn is over after a pause."""
+    """Return the confidence that a turn is over after a pause."""
     return 1 - math.exp(-max(0.0, pause_s) / PAUSE_S)
 
 
@@ -163,7 +163,7 @@ def flux_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) -> Fl
 
 
 def read_thresholds(given: Mapping[str, object], before: TurnThresholds) -> TurnThresholds:
-    """Read thresholds from an address or a message; those that are not given stay. Raises: ApiError 400."""
+    """Read thresholds from an address or a message; missing ones stay. Raises: ApiError 400."""
     read = {
         name: number_of(name, given[name], *limits)
         for name, limits in zip(THRESHOLDS, (EAGER, CERTAIN, TIMEOUT_MS), strict=True)
@@ -178,7 +178,7 @@ def read_thresholds(given: Mapping[str, object], before: TurnThresholds) -> Turn
 
 
 def configured_flux(params: FluxParams, message: Mapping[str, object]) -> FluxParams:
-    """Return the parameters changed by a Configure, with its fields without effect. Raises: ApiError 400."""
+    """Return the parameters after a Configure, and its fields without effect. Raises: ApiError 400."""
     given = {name: value for name, value in message.items() if name != "type" and value is not None}
     if given.get("numerals", False) is not False:
         raise ApiError("numerals: not done here", param="numerals", code="unsupported_value")
@@ -327,7 +327,6 @@ class FluxTurns:
         return {"type": kind, "request_id": self._request_id, "sequence_id": self._n_sent - 1, **more}
 
     def render(self, events: Iterable[Event], received_s: float) -> Iterator[dict[str, Json]]:
-        """Yield what follows from the session's events, and from the time that has passed."""
         n_before = self._n_sent
         for event in events:
             yield from self._take(event)
@@ -336,13 +335,13 @@ class FluxTurns:
             yield self._info("Update", received_s)
 
     def force(self, events: Iterable[Event], received_s: float) -> Iterator[dict[str, Json]]:
-        """Yield what follows where the client ends a turn; nothing where there is none."""
+        """Yield the messages of a turn that the client ends; none without an open turn."""
         yield from self.render(events, received_s)
         if self._turn.has_begun:
             yield from self._end(received_s, "manual")
 
     def configure(self, params: FluxParams, received_s: float) -> None:
-        """Go on with other parameters, in a session that was begun anew and knows of no speech."""
+        """Continue with other parameters, after the session was restarted without speech."""
         self.params, self._hangover_s = params, params.thresholds.hangover_s
         if self._turn.quiet_since_s is None:
             self._turn.quiet_since_s = received_s
@@ -382,7 +381,7 @@ class FluxTurns:
             yield self._info("TurnResumed", now_s)
 
     def _resume_for(self, text: str, now_s: float) -> Iterator[dict[str, Json]]:
-        """Report that the turn goes on, where its text changes after an early end."""
+        """Report that the turn resumes if its text changes after an early end."""
         if text and self._turn.is_eager:
             quiet_since_s = self._turn.quiet_since_s
             yield from self._go_on(now_s)

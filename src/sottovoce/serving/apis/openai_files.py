@@ -62,7 +62,7 @@ def text_response(transcript: Transcript, request: FileRequest) -> Response:
 
 
 class EventStream(Response):
-    """Server-sent events of one job, which ends with the stream, however that ends."""
+    """Server-sent events of one job, which ends with the stream."""
 
     media_type = "text/event-stream"
 
@@ -111,7 +111,7 @@ class EventStream(Response):
 
 
 async def events(job: RunningJob) -> AsyncIterator[dict[str, Json]]:
-    """Yield deltas as segments are found, and the end; an error is the last event."""
+    """Yield text deltas and the final event; an error is the last event."""
     deltas = Deltas()
     try:
         async for segment in job.handle:

@@ -91,7 +91,7 @@ MOST_KEPT = 1000
 
 @dataclass(frozen=True, slots=True)
 class TurnDetection:
-    """How turns are found, as the API names it, and as the library does."""
+    """Turn detection, by the names of the API and of the library."""
 
     document: Mapping[str, Json]
     vad: VadStreamOptions
@@ -170,7 +170,6 @@ class RealtimeSessionConfig:
 
     @property
     def document(self) -> dict[str, Json]:
-        """The session as it is in effect."""
         rate: dict[str, Json] = {"rate": 24_000} if self.audio_format == "audio/pcm" else {}
         transcription: dict[str, Json] = {
             "model": self.model,
@@ -194,8 +193,7 @@ class RealtimeSessionConfig:
 
 
 def updated(config: RealtimeSessionConfig, session: object) -> RealtimeSessionConfig:
-    """Return the config changed by a client's `session`; missing fields stay, and unknown fields have no
-    effect (`unknown_session_fields`).
+    """Return the config changed by a client's `session`; missing fields stay, unknown ones have no effect.
 
     Raises: ApiError 400 naming the field.
     """
@@ -294,7 +292,7 @@ READERS: Mapping[str, Callable[[str, object], object]] = {
 
 
 def unknown_session_fields(session: object) -> tuple[str, ...]:
-    """List the fields of a client's `session` that are not known, and have no effect."""
+    """List the unknown fields of a client's `session`."""
     turns: dict[str, Known] = {
         "server_vad": leaves("type", "idle_timeout_ms", *VAD_LIMITS, *UNUSED),
         "semantic_vad": leaves("type", "eagerness", *UNUSED),
@@ -358,12 +356,12 @@ class RealtimeConnection(WebSocketConnection):
             yield {**document, "behind_s": round(self.behind_s, 3)}
 
     async def report(self) -> None:
-        """Send the session's delay where it is long, which OpenAI's API has no event for."""
+        """Send a long delay in an event of our own, since OpenAI's API has none."""
         if (behind_s := self.behind_s) > LATE_S:
             await self.send(self._items.event(STATUS, behind_s=round(behind_s, 3)))
 
     async def on_audio(self, samples: Samples) -> None:
-        """Work on samples (n,); where that fails, the turn fails and the next one may not."""
+        """Process samples (n,); a failure ends the turn, not the session."""
         try:
             await self._open(self._config)
             began_s = self.received_s
@@ -452,7 +450,7 @@ class RealtimeConnection(WebSocketConnection):
         await self.send(self._items.event("session.updated", session=self._document, **more))
 
     async def _commit(self, event_id: object) -> None:
-        """End the turn at a `commit`, without text where there was no speech since the last turn."""
+        """End the turn at a `commit`; it is empty without speech since the last turn."""
         start_s = self._items.buffer_start_s
         if (buffer_s := self.received_s - start_s) < LEAST_COMMIT_S - ROUNDING_S:
             least_ms, got_ms = round(1000 * LEAST_COMMIT_S), round(1000 * max(0.0, buffer_s))
@@ -590,7 +588,7 @@ class RealtimeItems:
         return self.event("error", error={**fault.details, "event_id": about, **again})
 
     def begin(self, at_s: float) -> str:
-        """Begin a turn where none is open; returns the id of its item."""
+        """Return the id of the open turn, after opening one if there is none."""
         if self._item is None:
             self._item = f"item_{uuid.uuid4().hex[:24]}"
             self._began_s = at_s
@@ -608,7 +606,7 @@ class RealtimeItems:
                 yield from self._speech_ended(event)
 
     def commit(self, received_s: float) -> Iterator[dict[str, Json]]:
-        """End the turn, which is empty where none is open: yield its item and its whole text."""
+        """End the turn, which may be empty: yield its item and its whole text."""
         item = self.begin(self.buffer_start_s)
         text = "".join(word.word for word in self._words).strip()
         yield from self._added(item)
@@ -618,18 +616,18 @@ class RealtimeItems:
         yield self._done(item, "completed", text, received_s)
 
     def fail(self, fault: ApiError, received_s: float) -> Iterator[dict[str, Json]]:
-        """End a turn whose text could not be found: yield its item and the fault."""
+        """End a turn without its text: yield its item and the error."""
         item = self.begin(self.buffer_start_s)
         yield from self._added(item)
         yield self.event(f"{TRANSCRIPTION}.failed", item_id=item, content_index=0, error=fault.details)
         yield self._done(item, "incomplete", None, received_s)
 
     def retrieve(self, given: object) -> dict[str, Json]:
-        """Render an item of a turn that ended. Raises: ApiError for an id of none that is kept."""
+        """Render an item of a turn that ended. Raises: ApiError for an unknown id."""
         return self.event("conversation.item.retrieved", item=self._kept[self._kept_id(given, "retrieve")])
 
     def delete(self, given: object) -> dict[str, Json]:
-        """Forget an item of a turn that ended. Raises: ApiError for an id of none that is kept."""
+        """Forget an item of a turn that ended. Raises: ApiError for an unknown id."""
         item = self._kept_id(given, "delete")
         del self._kept[item]
         return self.event("conversation.item.deleted", item_id=item)
@@ -668,7 +666,7 @@ class RealtimeItems:
         return self.event(f"{TRANSCRIPTION}.delta", item_id=item, content_index=0, delta=delta, **more)
 
     def _correct(self, words: Sequence[Word]) -> None:
-        """Take the words of an utterance as they are at its end, when their speakers are known better."""
+        """Replace the words of an utterance by those of its end, whose speakers are better known."""
         n_words = min(len(words), len(self._words))
         if n_words:
             self._words[-n_words:] = words[-n_words:]
@@ -740,9 +738,7 @@ def item_document(item: str, status: str, text: str | None) -> dict[str, Json]:
 
 
 def speaker_runs(words: Iterable[Word]) -> list[tuple[str, list[Word]]]:
-    """Group words by runs of one speaker; words without a speaker join their neighbours, and alone are
-    A's.
-    """
+    """Group words into runs of one speaker; words without a speaker join their neighbours, or speaker A."""
     runs: list[tuple[str | None, list[Word]]] = []
     for word in words:
         speaker, before = runs[-1] if runs else (word.speaker, [])

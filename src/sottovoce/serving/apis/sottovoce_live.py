@@ -164,7 +164,6 @@ class SottovoceConnection(WebSocketConnection):
             await self.queue.put(partial(self._change, change, given))
 
     def render(self, events: Sequence[Event]) -> Iterator[dict[str, Json]]:
-        """Yield events as documents; once they are sent, they may be translated."""
         for event in events:
             yield {**event_document(event), "utterance": event.utterance}
         if self._translator is not None:
@@ -296,7 +295,7 @@ def configured(request: SessionRequest, changes: Mapping[str, object]) -> Sessio
 
 
 def targets(languages: Sequence[str], translation: TranslationSettings | None) -> tuple[str, ...]:
-    """Return codes of the languages into which a model with these languages, or a server, translates live."""
+    """Return the languages into which a model with these languages, or a server, translates live."""
     if translation is not None:
         return language_codes()
     return (TARGET,) if len(languages) > 1 else ()
@@ -309,11 +308,10 @@ def session_translator(
     translation: TranslationSettings | None,
     request_id: str,
 ) -> SessionTranslator:
-    """Make what translates one session into a language.
+    """Make the translator of one session.
 
     languages: of its model. request_id: names the session in the log.
-
-    Raises: ApiError for one that nothing here translates into.
+    Raises: ApiError for a target language that is not available.
     """
     codes = targets(languages, translation)
     if target not in codes:
@@ -327,9 +325,9 @@ def session_translator(
 
 
 class SessionTranslator:
-    """Translations of one session; made in the event loop that runs the session.
+    """Translations of one session.
 
-    request_id: of errors in the log. own: needs the audio too, where the model itself translates.
+    request_id: of errors in the log. own: needs the audio too, if the model itself translates.
     """
 
     def __init__(
@@ -345,7 +343,7 @@ class SessionTranslator:
         self._one_thread = anyio.CapacityLimiter(1)
 
     def add_audio(self, samples: Samples, worked_s: float) -> None:
-        """Take samples (n,) that the session will be given; worked_s: seconds that it has worked on."""
+        """Take samples (n,) that the session will get; worked_s: seconds that it has processed."""
         if self._own is not None:
             self._own.push(samples, worked_s)
 
@@ -356,9 +354,7 @@ class SessionTranslator:
             self._came.set()
 
     async def run(self, send: Sender) -> None:
-        """Translate events until cancelled; a translation that fails is reported, and the next one is
-        tried.
-        """
+        """Translate events until cancelled; a failed translation is reported."""
         while True:
             await self._came.wait()
             self._came = anyio.Event()
@@ -370,7 +366,7 @@ class SessionTranslator:
                 self._is_done.set()
 
     async def finish(self) -> bool:
-        """Wait for what is not translated yet, `LAST_S` at most; returns whether all is."""
+        """Wait up to `LAST_S` for pending translations; return whether all are done."""
         with anyio.move_on_after(LAST_S):
             await self._is_done.wait()
         return self._is_done.is_set()
@@ -386,7 +382,7 @@ class SessionTranslator:
         return [one.document for one in found]
 
     def _fault(self, error: Exception) -> ApiError:
-        """Return the fault for the client, without the address and the answer of the translating server."""
+        """Return an error for the client without the address and the answer of the translating server."""
         if not isinstance(error, TranslationError):
             return logged_fault(error, self._request_id, "translation failed")
         where = str(error).partition(" ")[0].rstrip(":")  # what follows may quote what was said

@@ -2,61 +2,44 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import AsyncExitStack
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from sottovoce.formats.document import Json
-from sottovoce.serving.jobs.job_runner import JobRunner, TranscriptionJob, new_id
+from sottovoce.serving.jobs import JobRunner, TranscriptionJob
 from sottovoce.serving.parsing.faults import ApiError, wrong
 from sottovoce.serving.parsing.forms import Fields
 from sottovoce.serving.parsing.values import note_ignored, number_of
 from sottovoce.serving.recordings.requests import FileRequest, size_of, transcription_request
-from sottovoce.serving.recordings.uploads import check_duration, received_form, require_file, while_there
+from sottovoce.serving.recordings.uploads import checked_request, received_form
 from sottovoce.serving.services import key_of, services_of
+from sottovoce.serving.webhooks import WEBHOOK_URL, Webhook
 
 DEFAULT_LISTED, MOST_LISTED = 20, 100
 OF_LISTS = ("limit", "after")
-WEBHOOK_URL = "webhook_url"
-"""A field that other forms do not have."""
 
 
 async def create_job(request: Request) -> Response:
     """Take a recording, and answer 202 with its job. Raises: ApiError, AudioError."""
     jobs, owner = runner_of(request), owner_of(request)
-    services = services_of(request)
-    async with AsyncExitStack() as stack:
-        stack.enter_context(jobs.place(owner))
-        with services.upload(is_for_later=True):
-            fields, upload = await stack.enter_async_context(received_form(request))
-        url = fields.text(WEBHOOK_URL)
-        if url is not None:
-            jobs.webhooks.check(url, owner)
-        fields = fields.without(WEBHOOK_URL)
-        file_request = await services.decoding.call(lambda: job_request(fields))
-        services.registry.resolve(file_request.model)
-        note_ignored(request, services.registry.ignored(file_request.model, file_request.ignored))
-        recording = require_file(upload)
-        n_bytes = size_of(recording) + sum(len(name) + len(value) for name, value in fields.pairs)
-        jobs.check_bytes(n_bytes)
-        checked = check_duration(recording, services.settings.limits.duration_s)
-        duration_s = await while_there(request, services.decoding.run(checked))
-        services.key_limits.count_audio(key_of(request), duration_s)
-        job = TranscriptionJob(
-            new_id(),
-            owner,
-            time.time(),
-            recording.name,
-            duration_s,
-            file_request.response_format,
-            n_bytes,
-            fields=list(fields.pairs),
-            model=file_request.model,
-            webhook_url=url,
-        )
-        await jobs.add(job, recording.source)
+    with jobs.new(owner) as job:
+        async with AsyncExitStack() as stack:
+            with services_of(request).upload(is_for_later=True):
+                fields, upload = await stack.enter_async_context(received_form(request))
+            url = fields.text(WEBHOOK_URL)
+            if url is not None:
+                jobs.webhooks.check(url, owner)
+                job.webhook = Webhook(url)
+            fields = fields.without(WEBHOOK_URL)
+            file_request, recording, audio_s = await checked_request(
+                request, lambda: job_request(fields), upload
+            )
+            job.filename, job.duration = recording.name, round(audio_s, 3)
+            job.fields, job.model = list(fields.pairs), file_request.model
+            job.response_format = file_request.response_format
+            n_bytes = size_of(recording) + sum(len(name) + len(value) for name, value in job.fields)
+            await jobs.add(job, recording.source, n_bytes)
     return JSONResponse(job.document, status_code=202, headers={"location": f"/v1/jobs/{job.id}"})
 
 
@@ -68,38 +51,35 @@ def job_request(fields: Fields) -> FileRequest:
 
 
 async def job_list(request: Request) -> Response:
-    """List the jobs of who asks, newest first, without their results. Raises: ApiError 400."""
+    """List the jobs of a key, newest first, without their results. Raises: ApiError 400."""
     query = request.query_params
     note_ignored(request, (name for name in query if name not in OF_LISTS))
     limit = int(number_of("limit", query.get("limit", DEFAULT_LISTED), 1, MOST_LISTED))
     jobs = runner_of(request).jobs_of(owner_of(request))
-    after = query.get("after")
-    if after is not None:
-        places = [i for i, job in enumerate(jobs) if job.id == after]
-        if not places:
+    if (after := query.get("after")) is not None:
+        names = [job.id for job in jobs]
+        if after not in names:
             raise wrong("after", "the id of a job that is here", "another")
-        jobs = jobs[places[0] + 1 :]
-    listed: list[Json] = [job.document for job in jobs[:limit]]
+        jobs = jobs[names.index(after) + 1 :]
+    listed = [job.document for job in jobs[:limit]]
     return JSONResponse({"object": "list", "data": listed, "has_more": len(jobs) > limit})
 
 
 async def job_info(request: Request) -> Response:
-    """Answer with a job, and its result once it went well. Raises: ApiError 404."""
-    jobs = runner_of(request)
-    job = jobs.find(owner_of(request), request.path_params["id"])
-    return Response(await jobs.document_with_result(job), media_type="application/json")
+    """Answer with a job, and its result if it succeeded. Raises: ApiError 404."""
+    body = await runner_of(request).document_with_result(job_of(request))
+    return Response(body, media_type="application/json")
 
 
 async def delete_job(request: Request) -> Response:
     """Stop a job, and remove it with its result. Raises: ApiError 404."""
-    jobs = runner_of(request)
-    job = jobs.find(owner_of(request), request.path_params["id"])
-    await jobs.delete(job)
+    job = job_of(request)
+    await runner_of(request).delete(job)
     return JSONResponse({"id": job.id, "object": "transcription.job", "deleted": True})
 
 
 def runner_of(request: Request) -> JobRunner:
-    """Return what works jobs off. Raises: ApiError 403 where nothing does."""
+    """Return the jobs of the server. Raises: ApiError 403 where it keeps none."""
     jobs = services_of(request).jobs
     if jobs is None:
         message = "jobs: expected a server that keeps them, got one without --jobs-dir"
@@ -107,7 +87,11 @@ def runner_of(request: Request) -> JobRunner:
     return jobs
 
 
+def job_of(request: Request) -> TranscriptionJob:
+    return runner_of(request).find(owner_of(request), request.path_params["id"])
+
+
 def owner_of(request: Request) -> str:
-    """Return the name of the key that asks: who has none, or no key, shares jobs with all of these."""
+    """Return the name of the key of a request; requests without a named key share their jobs."""
     key = key_of(request)
     return key.name if key else ""

@@ -42,7 +42,7 @@ MOST_STEPS = 10
 
 
 def plainly(endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-    """Wrap an endpoint: its errors are answered as whisper.cpp does: one line."""
+    """Wrap an endpoint so that its errors have one line, like those of whisper.cpp."""
 
     async def answer(request: Request) -> Response:
         try:
@@ -76,9 +76,9 @@ async def inference(request: Request) -> Response:
 
 
 async def load(request: Request) -> Response:
-    """Change the model of `/inference`, to one of those that the server offers.
+    """Change the model of `/inference`.
 
-    Raises: ApiError 403 where it offers one alone, 404 for one that it does not offer.
+    Raises: ApiError 403 if the server has one model only, 404 for an unknown one.
     """
     services = services_of(request)
     if len(services.registry.settings.names) == 1:
@@ -96,7 +96,7 @@ async def load(request: Request) -> Response:
 
 
 def with_voices(request: FileRequest, upload: UploadedFile) -> Slices[FileRequest]:
-    """Return the request with diarization by voice, where both channels have the same sound.
+    """Return the request with diarization by voice if both channels have the same sound.
 
     Raises: AudioError.
     """
@@ -120,7 +120,7 @@ def of_length(transcript: Transcript, request: FileRequest) -> Transcript:
 
 
 def shortened(segment: Segment, limit: int) -> Iterator[Segment]:
-    """Cut a segment into parts of at limit `limit` letters; one word may have more."""
+    """Split a segment into parts of at most `limit` letters; one word may have more."""
     groups: list[list[Word]] = []
     room = 0
     for word in segment.words or ():
@@ -134,8 +134,9 @@ def shortened(segment: Segment, limit: int) -> Iterator[Segment]:
 
 
 def with_speakers(transcript: Transcript, request: FileRequest) -> Transcript:
-    """Write speakers as whisper.cpp does: "(speaker 0)" before a segment, a voice in `vtt`, a sign where
-    a turn ends."""
+    """Write speakers like whisper.cpp: "(speaker 0)" before a segment, a voice in `vtt`, or a mark where a
+    turn ends.
+    """
     options = request.transcription.options
     if options.decoding.speaker_turns:
         return replace(transcript, segments=tuple(with_turn_signs(transcript.segments)))
@@ -148,14 +149,13 @@ def with_speakers(transcript: Transcript, request: FileRequest) -> Transcript:
 
 
 def with_turn_signs(segments: Sequence[Segment]) -> Iterator[Segment]:
-    """Yield segments without speakers, with a mark where another speaker is next."""
+    """Yield segments without speakers, with a mark before a change of speaker."""
     for one, after in zip_longest(segments, segments[1:]):
         is_end = after is not None and after.speaker != one.speaker
         yield replace(one, text=one.text + (SPEAKER_TURN if is_end else ""), speaker=None)
 
 
 def _placed(segment: Segment, *, in_text: bool) -> Segment:
-    """Return a segment with its speaker (or channel), counted from 0, in its text or as its name."""
     if segment.speaker is None:
         return segment
     place = letter_index(segment.speaker)
@@ -241,7 +241,7 @@ def transcribe_options(values: Values, *, words: bool) -> TranscribeOptions:
 
 
 def temperatures(values: Values) -> tuple[float, ...]:
-    """Temperatures from the first to the hottest by their step; a step of 0 tries the first alone."""
+    """Temperatures from the first to the highest by their step; a step of 0 gives the first alone."""
     first = values["first_temperature"] or 0.0
     step = USUAL_STEP if values["temperature_step"] is None else values["temperature_step"]
     n_steps = min((HOTTEST - first) / step + 1e-6, MOST_STEPS) if step else 0  # of a tiny one without end

@@ -1,9 +1,9 @@
-"""The Wyoming protocol on a port of its own: Home Assistant's voice satellites, and others that speak it.
+"""The Wyoming protocol on a port of its own, for Home Assistant's voice satellites and similar clients.
 
-A client sends `transcribe`, `audio-start`, `audio-chunk`s and `audio-stop`, and gets the text piece by
-piece and as a whole. Live speech ends with a pause, whether or not `audio-stop` has come; a recording
-that is sent faster than it was spoken is transcribed to its end. Frames are read here rather than by the
-`wyoming` package, whose reader takes any length that a client claims.
+A client sends `transcribe`, `audio-start`, `audio-chunk`s and `audio-stop`, and gets the text piece by piece
+and as a whole. Live speech ends with a pause, also before `audio-stop`; a recording that is sent faster than
+real time is transcribed to its end. The reader of the `wyoming` package is not used, since it takes any
+length that a client claims.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ async def read_frame(reader: asyncio.StreamReader, max_payload: int) -> Frame | 
     """Read the next event; None at the end of the stream.
 
     reader: its limit is that of a line. max_payload: bytes of audio.
-    Raises: ApiError for what is no event, or too large a one; nothing can be read after it.
+    Raises: ApiError for an invalid or too large event, after which nothing can be read.
     """
     try:
         line = await reader.readline()
@@ -96,9 +96,9 @@ def frame_bytes(document: Mapping[str, Json]) -> bytes:
 
 
 class FrameTransport:
-    """A TCP connection, as a `Transport` of frames; a client may leave unread some of what it is sent.
+    """A TCP connection, as a `Transport` of frames; a client may leave unread some of its messages.
 
-    address: of the client. heard_at_s: by the clock, when its last frame was there, or it connected.
+    address: of the client. heard_at_s: time of its last frame, or of the connection.
     """
 
     def __init__(
@@ -135,9 +135,9 @@ class FrameTransport:
             raise ApiError("client: expected to take what it is sent", code="slow_reader")
 
     async def close(self, code: int = 0, reason: str = "") -> None:
-        """Close the connection, or abort it where the client does not read.
+        """Close the connection, or abort it if the client does not read.
 
-        Input is drained for a moment first: closing with unread input would discard what was sent.
+        Input is drained for a moment first: unread input would discard the last messages.
         """
         if self._writer.is_closing():
             return
@@ -152,7 +152,7 @@ class FrameTransport:
             self._writer.transport.abort()
 
     def drop(self, document: dict[str, Json]) -> None:
-        """Close the connection at once, with a last event where the client takes it; its reading ends."""
+        """Close the connection at once, with a last event if the client takes it."""
         self._writer.write(frame_bytes(document))
         if self._writer.transport.get_write_buffer_size():
             self._writer.transport.abort()
@@ -196,8 +196,9 @@ class WyomingParams:
 
 
 class WyomingServer:
-    """All connections of a port. Where there is room for no further one, one without a command makes room: of
-    the address that has the most of them, the one that was silent for longest."""
+    """All connections of a port. If it is full, the address with the most connections without a command loses
+    the one that was silent for longest.
+    """
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -223,7 +224,7 @@ class WyomingServer:
             logger.info("wyoming", extra={"request_id": transport.request_id, "seconds": seconds})
 
     def _make_room(self) -> bool:
-        """Drop a connection without a command; returns whether there was one."""
+        """Drop a connection without a command; return whether there was one."""
         idle = [connection for connection in self._open if connection.is_idle]
         if not idle:
             return False
@@ -236,7 +237,7 @@ class WyomingServer:
 
 
 class WyomingConnection(LiveConnection[Frame]):
-    """A client, whose commands are sessions one after the other."""
+    """A client, each of whose commands is a session."""
 
     def __init__(self, transport: FrameTransport, services: Services) -> None:
         super().__init__(transport, services)
@@ -247,11 +248,10 @@ class WyomingConnection(LiveConnection[Frame]):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no command is under way or waits."""
         return self._command is None and self._pcm is None and self.queue.is_empty
 
     async def begin(self) -> None:
-        """Do nothing: a client may ask first what there is."""
+        """Do nothing: a client may describe the server first."""
 
     async def on_message(self, message: Frame) -> None:
         if message.kind == "describe":
@@ -331,7 +331,7 @@ class SpokenCommand:
     def hears_its_end(self, events: Sequence[Event], received_s: float, waiting_s: float) -> bool:
         """Return whether live speech has begun and ended.
 
-        received_s: of audio that was processed. waiting_s: of audio in the queue.
+        received_s: of processed audio. waiting_s: of queued audio.
         """
         for event in events:
             self._has_words = self._has_words or isinstance(event, Partial)

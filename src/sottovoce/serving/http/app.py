@@ -1,4 +1,4 @@
-"""The app: routes, what is around them, and what lives as long as they do."""
+"""The app: routes, middleware, and its lifespan."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ WEB = Path(str(resources.files("sottovoce.serving") / "web"))
 
 
 def make_app(settings: ServerSettings, open_model: Callable[[str], Model]) -> Starlette:
-    """Make the app of a server; it loads its models itself, with open_model, once it runs.
+    """Make the app of a server, which loads its models with open_model once it runs.
 
-    Raises: OptionError for a file of keys that is none.
+    Raises: OptionError for an invalid file of keys.
     """
     metrics = Metrics()
 
@@ -104,7 +104,7 @@ def layers(services: Services) -> list[Middleware]:
 
 
 def guarded(endpoint: Endpoint) -> Endpoint:
-    """Wrap an endpoint: its errors become answers, and what keeps a server from its end is cut short."""
+    """Wrap an endpoint so that its errors become answers, and the end of the server cuts it short."""
 
     async def answer(request: Request) -> Response:
         try:
@@ -137,7 +137,7 @@ async def icon(request: Request) -> Response:
 
 
 async def health(request: Request) -> Response:
-    """Say that the process answers, whether its models work, how late they are, and what they are at."""
+    """Answer with the state of models and engines; 200 as long as the process answers."""
     services = services_of(request)
     status = "ok" if services.trouble is None else "failing"
     behind_s = round(services.behind_s, 3)
@@ -145,7 +145,7 @@ async def health(request: Request) -> Response:
 
 
 async def ready(request: Request) -> Response:
-    """Say whether requests can be served: a default model that works, in a server that goes on."""
+    """Answer whether requests can be served: the default model works and the server is not shutting down."""
     services = services_of(request)
     if services.is_leaving:
         return JSONResponse({"status": "shutting down"}, status_code=503)
@@ -165,7 +165,6 @@ async def openapi(request: Request) -> Response:
 
 
 async def model_list(request: Request) -> Response:
-    """List all models, and the other names of them."""
     services = services_of(request)
     models = services.registry.settings
     names = (*models.names, *models.all_aliases)
@@ -174,10 +173,7 @@ async def model_list(request: Request) -> Response:
 
 
 async def model_info(request: Request) -> Response:
-    """Describe one model.
-
-    Raises: ApiError 404.
-    """
+    """Describe one model. Raises: ApiError 404."""
     services = services_of(request)
     name = request.path_params["name"]
     services.registry.resolve(name)
@@ -185,10 +181,10 @@ async def model_info(request: Request) -> Response:
 
 
 def model_document(registry: ModelRegistry, settings: ServerSettings, name: str) -> dict[str, Json]:
-    """Describe what a name means.
+    """Describe a model by one of its names.
 
-    Beyond OpenAI's: the model it stands for, whether that is in memory, its languages, and those it can be
-    translated into live.
+    Beyond OpenAI's fields: the model that the name means, whether it is loaded, its languages, and the
+    languages that it can be translated into live.
     """
     meant = registry.resolve(name)
     languages = registry.languages(meant)

@@ -1,9 +1,9 @@
-"""Connections: how many there are, how much of the event loop each may have, and when one ends.
+"""Limits of connections: their number, their share of the event loop, and their end.
 
-A `Connection` stands between the system's transport and uvicorn's protocol: it is the protocol of the one
-and the transport of the other. It hands on what comes in small pieces, so that many connections share the
-event loop, and knows neither the internals of uvicorn nor what requests ask for. What framing costs is
-measured, so that a client cannot have the server parse next to nothing for ever.
+A `Connection` stands between the system's transport and uvicorn's protocol: the protocol of the one and the
+transport of the other. It passes data on in small pieces, so that many connections share the event loop, and
+depends neither on the internals of uvicorn nor on requests. The cost of framing is measured, so that no
+client can keep the server parsing without payload.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ RESERVED_FILES = 96
 
 
 class FramingDebt:
-    """Bytes of framing that neither payload nor time has paid for. most_bytes: more end the connection."""
+    """Bytes of framing not paid for by payload or time. most_bytes: above it the connection ends."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
@@ -90,7 +90,7 @@ class FramingDebt:
         return self._n_bytes < self._most_bytes / 8
 
     def note(self, n_framing: int, n_payload: int, now_s: float) -> None:
-        """Count bytes that arrived. now_s: by the clock of the event loop."""
+        """Count received bytes. now_s: by the clock of the event loop."""
         self._n_bytes = max(0.0, self._n_bytes - FRAMING_BYTES_PER_S * (now_s - self._noted_s))
         self._n_bytes = max(0.0, self._n_bytes + n_framing - n_payload / PAYLOAD_A_FRAMING_BYTE)
         self._noted_s = now_s
@@ -100,7 +100,7 @@ class FramingDebt:
 
 
 class RequestMeter:
-    """Follows requests of HTTP/1.1. is_in_message: a head or a body is not complete yet."""
+    """Follows requests of HTTP/1.1. is_in_message: a head or a body is incomplete."""
 
     def __init__(self) -> None:
         self._parser = httptools.HttpRequestParser(self)
@@ -114,7 +114,7 @@ class RequestMeter:
         return self._parser.get_method().decode("ascii")
 
     def feed(self, data: bytes) -> bool:
-        """Follow data; returns whether it ends with a head after which another protocol begins.
+        """Follow data; return whether it ends with a head after which another protocol begins.
 
         Raises: httptools.HttpParserError.
         """
@@ -138,7 +138,7 @@ class RequestMeter:
 
 
 class FrameMeter:
-    """Follows the frames of a WebSocket (RFC 6455, 5.2), without looking into them."""
+    """Follows the frames of a WebSocket (RFC 6455, 5.2) without reading their payload."""
 
     def __init__(self) -> None:
         self._head = bytearray()
@@ -147,7 +147,7 @@ class FrameMeter:
         self.n_payload = 0
 
     def measure(self, data: bytes | bytearray, n_bytes: int, n_frames: int) -> int:
-        """Follow the beginning of data, at most so many bytes and frames; returns its length."""
+        """Follow data up to so many bytes and frames; return its length."""
         at, end = 0, min(n_bytes, len(data))
         while at < end and (n_frames > 0 or self._n_left):
             if self._n_left:
@@ -165,7 +165,6 @@ class FrameMeter:
 
     @property
     def _n_head(self) -> int:
-        """Bytes of the frame's head, as far as they are known from its beginning."""
         if len(self._head) < 2:
             return 2
         return 2 + {126: 2, 127: 8}.get(self._head[1] & 0x7F, 0) + (4 if self._head[1] & 0x80 else 0)
@@ -181,7 +180,7 @@ class FrameMeter:
 class ConnectionGate:
     """Counts connections, in all and by address.
 
-    trusted: whether an address is that of a proxy, which may have any share of all connections.
+    trusted: whether an address is a proxy, which may have any share of the connections.
     """
 
     def __init__(
@@ -198,7 +197,7 @@ class ConnectionGate:
         return self._counts.total()
 
     def enter(self, address: str) -> bool:
-        """Count another connection of an address; returns False where there are too many."""
+        """Count a new connection of an address; return False above a limit."""
         is_crowd = self._counts[address] >= self._most_an_address and not self._trusted(address)
         if is_crowd or self.n_connections >= self._most:
             self._on_refused()
@@ -213,7 +212,7 @@ class ConnectionGate:
 
 
 def make_gate(settings: ServerSettings, on_refused: Callable[[], None]) -> ConnectionGate:
-    """Make the gate of a server, within what the system lets it open."""
+    """Make the gate of a server, within the limit of open files of the system."""
     most = min(settings.limits.most_connections, max(1, file_limit() - RESERVED_FILES))
     an_address = settings.limits.connections_per_address or max(1, most // 2)
     return ConnectionGate(most, an_address, settings.access.is_proxy, on_refused)
@@ -234,7 +233,7 @@ def address_of(transport: asyncio.Transport) -> str:
 
 
 class Turns:
-    """Shares the event loop among connections that have sent more than is parsed at once."""
+    """Shares the event loop among connections with more data than one turn parses."""
 
     def __init__(self) -> None:
         self._waiting: deque[Connection] = deque()
@@ -242,7 +241,6 @@ class Turns:
         self._rests_until_s = 0.0
 
     def add(self, connection: Connection) -> None:
-        """Give a connection a turn, behind those that wait."""
         if connection not in self._waiting:
             self._waiting.append(connection)
         if self._handle is None:
@@ -275,7 +273,7 @@ class Turns:
 
 
 class Connection(asyncio.Protocol, asyncio.Transport):
-    """One connection. dead_s: until a WebSocket that sends nothing, not even answers to pings, is closed."""
+    """One connection. dead_s: time after which a WebSocket without any data, pongs too, is closed."""
 
     inner: asyncio.Protocol
     """uvicorn's protocol, which is set before the connection is made."""
@@ -330,13 +328,13 @@ class Connection(asyncio.Protocol, asyncio.Transport):
             self._lose(exc)
 
     def _lose(self, exc: Exception | None) -> None:
-        """Let the app know that nothing more comes, once."""
+        """Report the end of the connection to the app, once."""
         if not self._is_lost:
             self._is_lost = True
             self.inner.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Hand on little data at once; more of it waits for its turn."""
+        """Pass on little data at once; more of it waits for its turn."""
         if self._is_closing:
             self._n_dropped += len(data)
             if self._n_dropped > LINGER_BYTES:
@@ -394,7 +392,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
             self._go_on()
 
     def close(self) -> None:
-        """See asyncio; the rest of a request that is not complete is dropped unread."""
+        """See asyncio; the rest of an incomplete request is dropped unread."""
         if self._requests.is_in_message or self._data:
             self._linger()
         elif not self._is_closing:
@@ -409,11 +407,11 @@ class Connection(asyncio.Protocol, asyncio.Transport):
     # Reports of the app
 
     def handshake_began(self) -> None:
-        """Note that the app has the handshake of a WebSocket."""
+        """Note that the app has received the handshake of a WebSocket."""
         self._end_when_dead()
 
     def answered(self) -> None:
-        """Note that a request is answered: the next one may come."""
+        """Note that a request is answered, so that the next one may follow."""
         self._n_answered += 1
         self._has_written = False
         self._watch_head()
@@ -426,7 +424,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
     # Turns
 
     def take_turn(self) -> bool:
-        """Hand on as much as one turn takes; returns whether there is more."""
+        """Pass on the data of one turn; return whether there is more."""
         n_left = TURN_BYTES
         while n_left > 0 and (n_bytes := self._n_next()):
             n_left -= self._hand_on_frames() if self._frames else self._hand_on_request(n_bytes)
@@ -440,7 +438,6 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         return is_more
 
     def _go_on(self) -> None:
-        """Hand on waiting data, or read more."""
         if not (self._is_paused or self.is_closing()):
             self._turns.add(self) if self._data else self._transport.resume_reading()
 
@@ -452,7 +449,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         return not self._requests.is_in_message and self._n_answered < self._requests.n_requests
 
     def _n_next(self) -> int:
-        """Return how many bytes can be handed on now: a whole head, or a part of what follows it."""
+        """Return how many bytes can be passed on now: a whole head, or a part of its body."""
         if not self._data or self._is_paused or self._is_unanswered or self.is_closing():
             return 0
         if self._frames is not None or self._requests.is_in_message:
@@ -469,7 +466,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         return 0
 
     def _hand_on_request(self, n_bytes: int) -> int:
-        """Hand on a part of a request; returns how many bytes of the turn it counts as."""
+        """Pass on a part of a request; return the bytes that it counts in the turn."""
         requests = self._requests
         is_head, n_requests, n_payload = not requests.is_in_message, requests.n_requests, requests.n_payload
         piece = bytes(self._data[:n_bytes])
@@ -500,7 +497,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         self._set_option(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
 
     def _hand_on_frames(self) -> int:
-        """Hand on frames; returns how many bytes of the turn they count as: all of it."""
+        """Pass on frames; return the bytes that they count in the turn, which is all of it."""
         assert self._frames is not None
         before = self._frames.n_payload
         n_bytes = self._frames.measure(self._data, TURN_BYTES, TURN_FRAMES)
@@ -522,7 +519,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
     # Ends
 
     def _refuse(self, status: str, reason: str) -> None:
-        """End the connection, with the reason where no other answer has begun."""
+        """End the connection, with the reason if no other answer has begun."""
         logger.warning("a connection was closed", extra={"cause": reason, "client": self._address})
         text = reason.encode()
         if self._frames is not None:
@@ -534,7 +531,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         self._lose(None)  # a session gives up its place now, not when the client has read why
 
     def _linger(self) -> None:
-        """Send what was written, and drop further data until the client closes or `LINGER_S` is over."""
+        """Send the rest, and drop further data until the client closes or `LINGER_S` is over."""
         if self.is_closing():
             return
         self._is_closing = True
@@ -545,13 +542,12 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         self._end_when_stuck(LINGER_S)
 
     def _watch_head(self) -> None:
-        """Wait for the rest of a head for at most `ServerLimits.head_s`."""
         is_awaited = self._frames is None and not (self._requests.is_in_message or self._is_unanswered)
         if is_awaited and self._data and self._timer is None:
             self._end_after(self._limits.head_s)
 
     def _end_when_dead(self) -> None:
-        """End the connection when no data has arrived for too long, although it was read."""
+        """End a connection that is read but has received no data for too long."""
         if self._is_paused or self._data or self._is_unanswered:
             self._received_s = self._loop.time()
         left_s = self._received_s + self._dead_s - self._loop.time()
@@ -562,7 +558,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
             self._timer = self._loop.call_later(left_s, self._end_when_dead)
 
     def _end_when_stuck(self, seconds: float, n_before: int | None = None) -> None:
-        """End the connection when its client has taken nothing of what was written for so many seconds."""
+        """End a connection whose client has read nothing for so many seconds."""
         n_unsent = self._transport.get_write_buffer_size()
         if n_unsent == n_before:
             self.abort()
@@ -601,7 +597,7 @@ def make_connections(
 
 
 class ConnectionMiddleware:
-    """Reports to a connection which requests are answered; closes it after one whose body is not read."""
+    """Reports answers to the connection, and closes it after an answer whose request was not read."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -644,9 +640,9 @@ class ConnectionMiddleware:
 
 
 def has_hung_up(where: socket.socket | None) -> bool:
-    """Return whether the other end of a socket has ended it, also while nothing is read of it.
+    """Return whether the other end of a socket has closed it, also while nothing is read.
 
-    False where the system does not tell (Windows).
+    False where the system does not report it (Windows).
     """
     if where is None or where.fileno() < 0 or sys.platform == "win32":
         return False

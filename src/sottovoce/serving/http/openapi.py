@@ -1,7 +1,7 @@
 """The server's requests as an OpenAPI 3.1 document, from the tables that the code reads them by.
 
-Forms are described by the options that they name (`forms`); the parameters of addresses are here.
-Sockets are no part of OpenAPI: docs/protocol.md has ours.
+Forms are described by their options (`forms`); the parameters of addresses are declared here. OpenAPI does
+not cover sockets: see docs/protocol.md.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from sottovoce.options.schema import Api
 from sottovoce.serving.apis.convert import CONTENT_TYPES, LAYOUT, PLAIN
 from sottovoce.serving.apis.deepgram import ENCODINGS, OF_BOTH, OF_RECORDINGS, UTT_SPLIT_S
 from sottovoce.serving.apis.openai_realtime import MAX_SECRET_S, MIN_SECRET_S
-from sottovoce.serving.apis.transcription_jobs import MOST_LISTED, WEBHOOK_URL
-from sottovoce.serving.jobs.job_runner import JOB_STATES
-from sottovoce.serving.jobs.webhooks import MAX_URL
+from sottovoce.serving.apis.transcription_jobs import MOST_LISTED
+from sottovoce.serving.jobs import JOB_STATUSES
 from sottovoce.serving.parsing.forms import TEXT, TEXTS, fields_of, schema_of
 from sottovoce.serving.parsing.pcm import MAX_RATE, MIN_RATE
 from sottovoce.serving.recordings.requests import SUPPORTED
+from sottovoce.serving.webhooks import MAX_URL, WEBHOOK_URL
 
 Schema: TypeAlias = dict[str, Json]
 
@@ -57,13 +57,11 @@ DEEPGRAM: Mapping[str, Schema] = MappingProxyType(
 
 
 def form_schemas(api: Api) -> dict[str, Schema]:
-    """Describe the fields of an API's form by name."""
     return {name: schema_of(option, field) for name, (option, field) in fields_of(api).items()}
 
 
 @lru_cache(maxsize=1)
 def document() -> dict[str, Json]:
-    """Describe the whole server."""
     text_or_null: Schema = {"type": ["string", "null"]}
     error = an_object(
         "message", "type", "param", "code", message=STRING, type=STRING, param=text_or_null, code=text_or_null
@@ -115,7 +113,7 @@ def recordings() -> dict[str, Json]:
 
 
 def jobs() -> dict[str, Json]:
-    states: Schema = {"type": "string", "enum": [*JOB_STATES]}
+    states: Schema = {"type": "string", "enum": [*JOB_STATUSES]}
     required = ("id", "object", "status", "created_at", "progress", "error", "webhook")
     job = an_object(*required, id=STRING, status=states, progress=NUMBER)
     several = an_object("data", "has_more", data={"type": "array", "items": job})
@@ -145,7 +143,6 @@ def jobs() -> dict[str, Json]:
 
 
 def conversions() -> dict[str, Json]:
-    """Describe what takes a transcript."""
     schemas: dict[str, Schema] = {
         "format": {"type": "string", "enum": [*FORMATS]},
         "title": TEXT,
@@ -189,7 +186,6 @@ def models() -> dict[str, Json]:
 
 
 def operation_paths() -> dict[str, Json]:
-    """Describe the paths that tell the state of the server."""
     state: dict[str, Json] = {
         "model": STRING,
         "engine": INTEGER,
@@ -213,7 +209,7 @@ def operation_paths() -> dict[str, Json]:
 
 
 def an_object(*required: str, **properties: Json) -> Schema:
-    """Describe an object by the schemas of its properties; of those that stand alone nothing is promised."""
+    """Describe an object by the schemas of its properties; positional names have any value."""
     schema: Schema = {"type": "object"}
     if required:
         schema["required"] = list(required)
@@ -238,13 +234,12 @@ def get(summary: str, responses: dict[str, Json], parameters: Sequence[Json] = (
 
 
 def form(names: Sequence[str], schemas: Mapping[str, Schema], required: str = "file") -> Schema:
-    """Describe a form of these fields, in this order."""
     schema = an_object(required, **{name: schemas[name] for name in names})
     return {"required": True, "content": {"multipart/form-data": {"schema": schema}}}
 
 
 def answers(content: Mapping[str, Json], error: str | None = "Error") -> dict[str, Json]:
-    """Describe an answer, and the errors in its place; error: a schema's name, None: Deepgram's."""
+    """Describe an answer and its errors; error: the name of a schema, None: Deepgram's."""
     schema = (
         an_object("err_msg", err_msg=STRING) if error is None else {"$ref": f"#/components/schemas/{error}"}
     )

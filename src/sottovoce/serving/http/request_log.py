@@ -1,7 +1,6 @@
 """The layer around every request and socket: id, log line, counts, access, and headers of every answer.
 
-Logs are JSON, an object a line. They have who asked for what, and the outcome; never what was said, nor names
-of files.
+Logs are lines of JSON with the request and its outcome, never with transcribed text or names of files.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ QUIET_LOGGERS = ("uvicorn.error", "uvicorn.access", "asyncio", "websockets.serve
 
 
 class RequestLogMiddleware:
-    """The outermost layer of the app. routes: paths of ours; others are counted as one."""
+    """The outermost layer of the app. routes: our paths; others are counted as one."""
 
     def __init__(
         self,
@@ -160,7 +159,7 @@ class RequestLogMiddleware:
     def _refusal(
         self, scope: Scope, method: str, headers: Headers, subprotocols: Sequence[str] = ()
     ) -> ApiError | None:
-        """Return why a connection may not come in, or note its key; None: it may."""
+        """Return the reason to refuse a connection, or note its key and return None."""
         fault = self._access.refusal(scope["path"], method, headers, subprotocols)
         if fault is not None:
             return fault
@@ -187,7 +186,7 @@ class RequestLogMiddleware:
         )
 
     def _route(self, scope: Scope) -> str:
-        """Return the path where it is one of ours: what clients make up is neither a label nor logged."""
+        """Return a path of ours, or a common name for others, which are neither labels nor logged."""
         path: str = scope["path"]
         if path.startswith("/static/"):
             return "/static"
@@ -202,13 +201,13 @@ def request_id_of(headers: Headers) -> str:
 
 
 def shown_method(method: str) -> str:
-    """Return a method as it is counted: clients may make up others."""
+    """Return the label of a method; unknown ones share one."""
     methods = {"GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH", "WEBSOCKET"}
     return method if method in methods else "other"
 
 
 def shown_code(code: int) -> str:
-    """Return how a socket ended as it is counted: clients may make up close codes."""
+    """Return the label of a close code; unknown ones share one."""
     return str(code) if code in CLOSE_CODES or 100 <= code < 600 else "other"
 
 
@@ -220,7 +219,7 @@ def error_response(fault: ApiError) -> JSONResponse:
 
 
 class JsonLogFormatter(logging.Formatter):
-    """Writes a record as one line of JSON, with the fields that it names."""
+    """Writes a record as one line of JSON with its extra fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
@@ -236,7 +235,7 @@ class JsonLogFormatter(logging.Formatter):
 
 
 def log_as_json(level: int = logging.INFO) -> None:
-    """Let the whole process log JSON to standard error."""
+    """Log JSON to standard error in the whole process."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLogFormatter())
     root = logging.getLogger()

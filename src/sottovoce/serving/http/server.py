@@ -1,7 +1,7 @@
-"""A server that runs: uvicorn, with an end that lets everybody finish.
+"""A running server: uvicorn, with an end that lets requests and sessions finish.
 
-SIGINT or SIGTERM: new requests are refused, live sessions emit their last text and close with 1012, requests
-are answered, with 503 where their time is over. A second SIGINT does not wait for that.
+After SIGINT or SIGTERM new requests are refused, live sessions emit their last text and close with 1012, and
+requests are answered, with 503 after the timeout. A second SIGINT ends the server at once.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class QuietLoop:
 
 
 class QuietLog(logging.Filter):
-    """Lets each warning of the server's connections through once a minute, and none of `UNWANTED`."""
+    """Passes each warning of the server's connections once a minute, and none of `UNWANTED`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class Server(uvicorn.Server):
     """uvicorn's server, whose live sessions end before their sockets do.
 
     on_listening: called once with the port.
-    Raises: OptionError for an address that cannot be listened on.
+    Raises: OptionError for an address that cannot be used.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class Server(uvicorn.Server):
 
     @property
     def services(self) -> Services:
-        """State that the server's parts share; to be read only."""
+        """Shared state, read-only."""
         return self._services
 
     @property
@@ -155,20 +155,19 @@ class Server(uvicorn.Server):
         return port
 
     def serve_until_ended(self) -> None:
-        """Listen, until a signal or `should_exit` ends it.
+        """Serve until a signal or `should_exit`.
 
-        Raises: what kept the default model from being loaded.
+        Raises: the error that kept the default model from being loaded.
         """
         self.run(sockets=[self._listening])
         if self._services.preload_error is not None:
             raise self._services.preload_error
 
     async def on_tick(self, counter: int) -> bool:
-        """Return whether to end: a server without its model, or with a broken one, is of no use."""
+        """Return whether to end, as for a server without its model or with a broken one."""
         return await super().on_tick(counter) or self._services.preload_error is not None or self._is_broken()
 
     def _is_broken(self) -> bool:
-        """Whether a model has been broken for `broken_s`."""
         trouble, most_s = self._services.trouble, self._services.settings.limits.broken_s
         now_s = time.monotonic()
         self._works_s = now_s if trouble is None else self._works_s
@@ -187,9 +186,9 @@ class Server(uvicorn.Server):
             self._on_listening(self.servers[0].sockets[0].getsockname()[1])
 
     async def shutdown(self, sockets: list[Socket] | None = None) -> None:
-        """Let sessions and requests come to their end, and cut short what does not; then close.
+        """Let sessions and requests finish, cut short the rest, and close.
 
-        Until then connections are taken, so that clients learn it from `/ready` and from refusals.
+        New connections are accepted until then, so that clients get 503 from `/ready` and other requests.
         """
         services = self._services
         services.leave()
@@ -206,13 +205,12 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     async def _until_idle(self, end: float) -> None:
-        """Wait until no request or session is left; end: by the clock, at most."""
         while self._services.is_serving and not self.force_exit and time.monotonic() < end:
             await anyio.sleep(LOOK_EVERY_S)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Handle signals in here; which one ended the server is for its caller to tell."""
+        """Handle signals; the caller reports the one that ended the server."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -230,7 +228,7 @@ class Server(uvicorn.Server):
         self._services.keys.mark_stale()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """End; at once when asked a second time."""
+        """End the server; a second call ends it at once."""
         self.ended_by = signal.Signals(sig)
         super().handle_exit(sig, frame)
 
@@ -248,10 +246,7 @@ def check_certificate(listening: Listening) -> None:
 
 
 def listening_socket(listening: Listening) -> Socket:
-    """Open a socket that listens where it should.
-
-    Raises: OptionError when that cannot be had.
-    """
+    """Open the listening socket. Raises: OptionError."""
     where = (listening.host, listening.port)
     try:
         family = socket.getaddrinfo(*where, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
@@ -264,7 +259,7 @@ def listening_socket(listening: Listening) -> Socket:
 
 
 def wyoming_socket(settings: ServerSettings) -> Socket | None:
-    """Open a socket for Home Assistant, where one is wanted. Raises: OptionError."""
+    """Open the socket for Home Assistant, if there is one. Raises: OptionError."""
     if settings.wyoming is None:
         return None
     return listening_socket(Listening(settings.wyoming.host, settings.wyoming.port))
@@ -287,7 +282,7 @@ class ServerThread:
 
     @property
     def services(self) -> Services:
-        """State that the server's parts share; to be read only."""
+        """Shared state, read-only."""
         return self.server.services
 
     @property
@@ -309,10 +304,7 @@ class ServerThread:
         self.stop()
 
     def wait_until_ready(self, within_s: float = 60.0) -> None:
-        """Wait for the default model.
-
-        Raises: TimeoutError.
-        """
+        """Wait for the default model. Raises: TimeoutError."""
         end = time.monotonic() + within_s
         while not self.services.is_ready:
             if time.monotonic() > end:
@@ -320,9 +312,9 @@ class ServerThread:
             time.sleep(LOOK_EVERY_S)
 
     def stop(self) -> None:
-        """End the server gracefully, with all of its threads.
+        """End the server and all of its threads.
 
-        Raises: RuntimeError where it does not end.
+        Raises: RuntimeError if it does not end.
         """
         self.server.should_exit = True
         within_s = self._settings.limits.shutdown_s + 2 * WORK_ENDS_WITHIN_S

@@ -1,8 +1,7 @@
-"""One live client: its messages are read, audio and commands worked off in order, events sent back.
+"""One live client: its messages are read, audio and commands processed in order, events sent back.
 
-Six tasks: one reads, one works, one does what goes on in the background, one reports, two wait: for the
-server to go down, and for the model to fall behind. None of them runs the model. The protocols in `apis`
-read messages and render events.
+One task reads, one processes, one runs in the background, one reports, and two wait for the shutdown of the
+server and for overload. None of them runs the model. The protocols in `apis` read messages and render events.
 """
 
 from __future__ import annotations
@@ -53,13 +52,13 @@ MAX_COMMANDS = 64
 
 @dataclass(frozen=True, slots=True)
 class CloseRequested:
-    """The last item of a queue. code: to close with."""
+    """The last item of a queue, with the code to close with."""
 
     code: int
 
 
 class LiveConnection(ABC, Generic[M]):
-    """A client, whose messages are of type M, and its session."""
+    """A client with messages of type M, and its session."""
 
     def __init__(self, transport: Transport[M], services: Services) -> None:
         self.transport = transport
@@ -80,44 +79,42 @@ class LiveConnection(ABC, Generic[M]):
 
     @abstractmethod
     async def begin(self) -> None:
-        """Do what comes before the first message.
+        """Prepare for the first message.
 
-        Raises: ApiError, OptionError, ModelNotFoundError, with which the connection ends.
+        Raises: ApiError, OptionError, ModelNotFoundError, which end the connection.
         """
 
     @abstractmethod
     async def on_message(self, message: M) -> None:
-        """Act on a message: `queue_audio`, `queue.put` commands.
+        """Handle a message with `queue_audio` or `queue.put`.
 
-        Raises: ApiError, with which the connection ends.
+        Raises: ApiError, which ends the connection.
         """
 
     @abstractmethod
     def render(self, events: Sequence[Event]) -> Iterable[dict[str, Json]]:
-        """Yield the messages that emit of events."""
+        """Yield the messages of events."""
 
     def error_document(self, fault: ApiError) -> dict[str, Json]:
         return own_error(fault)
 
     async def on_audio(self, samples: Samples) -> None:
-        """Work on samples (n,), whose turn it is."""
+        """Process samples (n,) from the queue."""
         await self.emit(await self.session.push(samples))
         self.count()
 
     async def on_close(self) -> None:
-        """Send the last events: no more audio comes."""
+        """Send the last events, after the end of the audio."""
         await self.emit(await self.session.close())
 
     async def background(self) -> None:
-        """Run a background task of the protocol, if it has one."""
+        """Run the background task of the protocol, if it has one."""
 
     async def report(self) -> None:
         """Report the delay of the session every second, if the protocol has a message for it."""
 
     async def serve(self) -> None:
-        """Serve the client until it closes or goes, or the server shuts down; an error is the last
-        message.
-        """
+        """Serve the client until it closes or the server shuts down; an error is the last message."""
         try:
             async with self._held:
                 await self.begin()
@@ -130,7 +127,7 @@ class LiveConnection(ABC, Generic[M]):
                 await self.transport.fail(fault, self.error_document(fault))
 
     def take_place(self) -> None:
-        """Take one of the places of the server and of the client's key for live sessions, until `release`.
+        """Take a place for a live session of the server and of the client's key, until `release`.
 
         Raises: ApiError 429, 503.
         """
@@ -139,9 +136,9 @@ class LiveConnection(ABC, Generic[M]):
         self._quiet_since_s = time.monotonic()
 
     async def open(self, model: str, options: LiveOptions) -> Scheduler:
-        """Open the session, until `release`; returns what runs its model.
+        """Open the session, until `release`; return its scheduler.
 
-        Raises: ApiError 429 where the model is too busy; OptionError, ModelNotFoundError.
+        Raises: ApiError 429 without room on the model; OptionError, ModelNotFoundError.
         """
         scheduler = await self._held.enter_async_context(self.services.registry.use(model))
         self.services.check_wait(scheduler)
@@ -165,18 +162,18 @@ class LiveConnection(ABC, Generic[M]):
 
     @property
     def session(self) -> SessionHandle:
-        """The session; `open` comes first."""
+        """The session; requires `open`."""
         assert self._session is not None, "open() first"
         return self._session
 
     @property
     def received_s(self) -> float:
-        """Seconds of audio that the session was given; 0 where there is none."""
+        """Seconds of audio that the session has received."""
         return self._session.received_s if self._session else 0.0
 
     @property
     def behind_s(self) -> float:
-        """Seconds of received audio that no event accounts for yet."""
+        """Seconds of received audio that no event covers yet."""
         return self.queue.n_samples / SAMPLE_RATE + (self._session.behind_s if self._session else 0.0)
 
     async def send(self, *documents: dict[str, Json]) -> None:
@@ -184,12 +181,12 @@ class LiveConnection(ABC, Generic[M]):
             await self.transport.send(document)
 
     async def emit(self, events: Sequence[Event]) -> None:
-        """Send events as they are rendered. Raises: as `send`."""
+        """Render and send events. Raises: as `send`."""
         for document in self.render(events):
             await self.transport.send(document)
 
     async def queue_audio(self, samples: Samples) -> None:
-        """Queue audio (n,); returns when there is room for more. Raises: ApiError for NaN and infinity."""
+        """Queue audio (n,); wait for room. Raises: ApiError for NaN and infinity."""
         require_finite(samples)
         self._note_audio()
         await self.queue.put_audio(samples)
@@ -204,9 +201,9 @@ class LiveConnection(ABC, Generic[M]):
             await self.queue_audio(await off_loop(len(data), partial(reader.read, piece)))
 
     async def queue_container(self, container: LiveContainer, data: bytes) -> None:
-        """Decode and queue the next bytes of a container, those of its end where there are none.
+        """Decode and queue the next bytes of a container; b"" ends it.
 
-        Raises: as `queue_audio`; AudioError for what is no container.
+        Raises: as `queue_audio`; AudioError for an invalid container.
         """
         for piece in slices_of(data) if data else (b"",):
             container.feed(piece) if piece else container.end()
@@ -216,13 +213,13 @@ class LiveConnection(ABC, Generic[M]):
                 await self.queue_audio(samples)
 
     async def request_close(self, code: int = DONE) -> None:
-        """Work off what came, and close with the code; nothing more is read."""
+        """Process the queue and close with the code; nothing more is read."""
         if not self._is_closing:
             self._is_closing = True
             await self.queue.put(CloseRequested(code))
 
     def count(self) -> None:
-        """Count the audio of the session. Raises: ApiError where it is too long."""
+        """Count the audio of the session. Raises: ApiError if it is too long."""
         new_s, self._counted_s = self.received_s - self._counted_s, self.received_s
         self.services.metrics.live_seconds.inc(new_s)
         self.services.key_limits.count_audio(self.key, new_s)
@@ -234,13 +231,13 @@ class LiveConnection(ABC, Generic[M]):
         return ApiError(message, code="session_too_long")
 
     def logged(self, error: Exception) -> ApiError:
-        """Return the error for the client; the cause of an internal error is logged."""
+        """Return the error for the client, and log the cause of an internal one."""
         return logged_fault(error, self.transport.request_id, "session failed")
 
     async def attempt(self, change: Awaitable[None]) -> ApiError | None:
-        """Change something under way; returns the fault, with all as it was, where it cannot be changed.
+        """Change the session; return the error of an invalid change, after which nothing has changed.
 
-        Raises: faults of the server, with which the connection ends.
+        Raises: internal errors, which end the connection.
         """
         try:
             await change
@@ -285,7 +282,7 @@ class LiveConnection(ABC, Generic[M]):
         await self.request_close(GOING_DOWN)
 
     async def _yield(self) -> None:
-        """Make room where the model has fallen behind. Raises: ApiError then."""
+        """Raise ApiError when the session has to make room on an overloaded model."""
         await self._sent_away.wait()
         raise no_room(self.services.n_sessions - 1)
 
@@ -294,9 +291,10 @@ class LiveConnection(ABC, Generic[M]):
             self._quiet_since_s = time.monotonic()
 
     async def _report(self) -> None:
-        """Report, and end a client that has gone, or holds its place without audio.
+        """Report the delay, and end a client that has gone or sends no audio for too long.
 
-        One whose audio waits is not read, so that its end is not either. Raises: GoneError, ApiError.
+        While audio waits nothing is read, so that the end of the client is not seen. Raises: GoneError,
+        ApiError.
         """
         most_s = self.limits.keepalive_s
         while True:
@@ -335,9 +333,9 @@ def slices_of(data: bytes) -> Iterator[bytes]:
 
 
 async def off_loop(size: int, read: Callable[[], T]) -> T:
-    """Read something of a size in bytes or letters: here where it is small, else in a thread.
+    """Read input of a size in bytes or letters: small input here, large input in a thread.
 
-    Raises: what reading raises.
+    Raises: the errors of reading.
     """
     return read() if size <= SLICE_BYTES else await anyio.to_thread.run_sync(read)
 
@@ -348,9 +346,9 @@ def require_finite(samples: Samples) -> None:
 
 
 class InputQueue(Generic[C]):
-    """A queue of samples and commands of type C: one putter at a time, one taker.
+    """A queue of samples and commands of type C, for one producer and one consumer.
 
-    max_samples: of audio that waits before its sender does.
+    max_samples: of queued audio, above which the producer waits.
     """
 
     def __init__(self, max_samples: int) -> None:
@@ -371,7 +369,7 @@ class InputQueue(Generic[C]):
         return self._n_samples
 
     async def put_audio(self, samples: Samples) -> None:
-        """Add samples (n,); returns when what waits is within the limit."""
+        """Add samples (n,); wait while the queue is above its limit."""
         if len(samples):
             with self._lock:
                 self._items.append(samples)
@@ -381,7 +379,7 @@ class InputQueue(Generic[C]):
             await self._changed.wait()
 
     async def put(self, command: C) -> None:
-        """Add a command; returns when few of them wait."""
+        """Add a command; wait while too many are queued."""
         with self._lock:
             self._items.append(command)
         self._n_commands += 1
@@ -390,7 +388,7 @@ class InputQueue(Generic[C]):
             await self._changed.wait()
 
     async def take(self) -> Samples | C:
-        """Take the next command, or all audio before it, (n,); waits for one."""
+        """Wait for and take the next command, or all audio before it, (n,)."""
         while not self._items:
             await self._changed.wait()
         if isinstance(self._items[0], np.ndarray):
@@ -404,7 +402,7 @@ class InputQueue(Generic[C]):
         return command
 
     def take_audio(self) -> Samples:
-        """Take all audio before the next command, (n,), if any; from any thread, while no other takes."""
+        """Take all audio before the next command, (n,); from any thread, while nothing else takes."""
         audio = self._audio()
         if len(audio):
             with suppress(RuntimeError):  # the loop has ended, and nobody waits any more

@@ -33,7 +33,7 @@ HAS_HUNG_UP = "has_hung_up"
 
 
 class GoneError(Exception):
-    """The client is not there any more."""
+    """The client has disconnected."""
 
 
 class Transport(Protocol[M]):
@@ -42,31 +42,29 @@ class Transport(Protocol[M]):
     request_id: str
 
     async def receive(self) -> M | None:
-        """Return the next message; None: no more come, but the client may still read.
+        """Return the next message; None at the end of input, after which the client may still read.
 
-        Raises: GoneError; ApiError after a silence that is too long, and for what cannot be read.
+        Raises: GoneError; ApiError after too long a silence, and for an invalid message.
         """
         ...
 
     def has_gone(self) -> bool:
-        """Return whether the client is known to be gone, also while its input is not read."""
+        """Return whether the client is known to have disconnected, also while its input is not read."""
         ...
 
     async def send(self, document: dict[str, Json]) -> None:
         """Send one message.
 
-        Raises: GoneError; ApiError where the client does not take what it is sent.
+        Raises: GoneError; ApiError if the client does not read.
         """
         ...
 
     async def close(self, code: int, reason: str = "") -> None:
-        """Close the connection, with a code of WebSockets where the transport has any. Raises: GoneError."""
+        """Close the connection, with a code of WebSockets if the transport has any. Raises: GoneError."""
         ...
 
     async def fail(self, fault: ApiError, document: dict[str, Json]) -> None:
-        """Close the connection for an error; document: the last message, with the error. Raises:
-        GoneError.
-        """
+        """Close the connection after an error; document: the last message. Raises: GoneError."""
         ...
 
 
@@ -80,7 +78,7 @@ class WebSocketTransport:
         self._has_hung_up: Callable[[], bool] = socket.scope["state"].get(HAS_HUNG_UP, bool)
 
     async def accept(self, subprotocol: str | None) -> None:
-        """Accept the handshake, with a subprotocol where the client offers it. Raises: GoneError."""
+        """Accept the handshake, with the subprotocol if the client offers it. Raises: GoneError."""
         offered = self._socket.scope["subprotocols"]
         try:
             await self._socket.accept(subprotocol=subprotocol if subprotocol in offered else None)
@@ -106,7 +104,7 @@ class WebSocketTransport:
         await self.send_text(json_text(document))
 
     async def send_text(self, text: str) -> None:
-        """Send a text; waits `ServerLimits.send_s` at most. Raises: GoneError, ApiError."""
+        """Send a text within `ServerLimits.send_s`. Raises: GoneError, ApiError."""
         with anyio.move_on_after(self._limits.send_s):
             try:
                 await self._socket.send_text(text)
@@ -123,7 +121,7 @@ class WebSocketTransport:
             raise GoneError from error
 
     async def fail(self, fault: ApiError, document: dict[str, Json]) -> None:
-        """See `Transport`; a handshake that is not accepted yet is refused with a status of HTTP.
+        """See `Transport`; an open handshake is refused with a status of HTTP.
 
         Raises: GoneError.
         """
@@ -144,7 +142,7 @@ async def deny(socket: WebSocket, fault: ApiError) -> None:
 
 
 def error_answer(connection: HTTPConnection, fault: ApiError) -> JSONResponse:
-    """Answer a fault as the API at the path does: Deepgram's, whisper.cpp's, else OpenAI's."""
+    """Answer with an error of the API at the path: Deepgram's, whisper.cpp's, or OpenAI's."""
     headers = dict(fault.headers)
     if fault.status == 401:
         headers["www-authenticate"] = "Bearer"
@@ -159,6 +157,6 @@ def error_answer(connection: HTTPConnection, fault: ApiError) -> JSONResponse:
 
 
 def own_error(fault: ApiError) -> dict[str, Json]:
-    """Render a fault as a message of the server's own protocol, and of OpenAI's, with when to come again."""
+    """Render an error of the live protocol, which is OpenAI's with the time to retry after."""
     again: dict[str, Json] = {} if fault.retry_s is None else {"retry_after": fault.retry_after}
     return {"type": "error", "error": {**fault.details, **again}}

@@ -59,27 +59,25 @@ class ApiError(Exception):
 
     @property
     def details(self) -> dict[str, Json]:
-        """The fields by OpenAI's names."""
         return {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """`retry-after`, in whole seconds, where another try may be worth it."""
         return {} if self.retry_s is None else {"retry-after": str(self.retry_after)}
 
     @property
     def retry_after(self) -> int:
-        """Whole seconds until a retry may succeed; 0 where there is no such time."""
+        """Whole seconds until a retry may succeed; 0: unknown."""
         return 0 if self.retry_s is None else max(1, round(self.retry_s))
 
 
 def wrong(name: str, expected: str, got: str) -> ApiError:
-    """Make the fault of a value that is not what it should be."""
+    """Return the error of an invalid value."""
     return ApiError(f"{name}: expected {expected}, got {got}", param=name, code="invalid_value")
 
 
 def busy(message: str, retry_s: float) -> ApiError:
-    """Make the fault of more requests than can be served just now."""
+    """Return the error of too many requests."""
     return ApiError(message, status=429, kind="rate_limit_error", code="rate_limit_exceeded", retry_s=retry_s)
 
 
@@ -109,7 +107,7 @@ def fault_of(error: BaseException, *, param: str | None = None) -> ApiError:
 
 
 def logged_fault(error: BaseException, request_id: str, what: str = "request failed") -> ApiError:
-    """Return `fault_of` an error, whose cause goes into the log where it is the server's."""
+    """Return `fault_of` an error, and log its cause if it is internal."""
     fault = fault_of(error)
     if fault.status >= 500 and not isinstance(error, ApiError):
         logger.error(what, exc_info=error, extra={"request_id": request_id})

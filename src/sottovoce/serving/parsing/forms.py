@@ -1,7 +1,7 @@
 """Forms and live requests: text fields by name, read by the options that name them.
 
-Lists come as `name[]`, `name` or `name[0]`, objects as `name[key]` or as JSON, as OpenAI's clients and
-curl send them. Does not depend on a web framework.
+Lists come as `name[]`, `name` or `name[0]`, objects as `name[key]` or as JSON, as OpenAI's clients and curl
+send them. Does not depend on a web framework.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ READERS: Mapping[Kind, Callable[[str, object], object]] = {
 class Fields:
     """Text fields of one request.
 
-    Raises: ApiError 400 for a field that is too long, and, from every method, for a wrong value.
+    Raises: ApiError 400 for a field that is too long, and from every method for an invalid value.
     """
 
     def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
@@ -91,11 +91,11 @@ class Fields:
         return list(self._pairs)
 
     def without(self, name: str) -> Fields:
-        """Return the other fields, of which none is taken out yet."""
+        """Return the fields but one, all unread."""
         return Fields((key, value) for key, value in self._pairs if key != name)
 
     def text(self, name: str) -> str | None:
-        """Return the one value; None where it is not given or empty."""
+        """Return the single value, or None if it is missing or empty."""
         self._taken.add(name)
         values = [value for key, value in self._pairs if key == name]
         if len(values) > 1:
@@ -121,7 +121,6 @@ class Fields:
         return None if value is None else number_of(name, value, least, most)
 
     def many(self, name: str) -> list[str]:
-        """Return all values of a list, without empty ones."""
         index = re.compile(re.escape(name) + r"(\[\d*\])?")
         keys = [key for key, _ in self._pairs if index.fullmatch(key)]
         self._taken.update(keys)
@@ -142,7 +141,7 @@ class Fields:
         return list(dict.fromkeys(values))
 
     def nested(self, name: str) -> str | Mapping[str, object] | None:
-        """Return a word, or an object from `name[key]` fields or JSON; None where it is not given."""
+        """Return a word, an object from `name[key]` fields or JSON, or None."""
         inner = re.compile(re.escape(name) + r"\[(\w+)\]")
         found: dict[str, object] = {}
         for key, value in self._pairs:
@@ -159,7 +158,7 @@ class Fields:
 
     @property
     def untaken(self) -> tuple[str, ...]:
-        """The names of fields that were not read, `name` for `name[key]`."""
+        """The names of unread fields, `name` for `name[key]`."""
         names = (name.partition("[")[0] or name for name, _ in self._pairs if name not in self._taken)
         return tuple(dict.fromkeys(names))
 
@@ -172,7 +171,7 @@ def json_object(name: str, text: str) -> Mapping[str, object]:
 
 
 def fields_of(api: Api, options: Sequence[Option] = FORM) -> dict[str, tuple[Option, ApiField]]:
-    """List the fields of an API by every name that they have there."""
+    """Return the fields of an API by all of their names."""
     return {
         name: (option, option.apis[api])
         for option in options
@@ -182,9 +181,9 @@ def fields_of(api: Api, options: Sequence[Option] = FORM) -> dict[str, tuple[Opt
 
 
 def read_form(fields: Fields, api: Api, options: Sequence[Option] = FORM) -> dict[str, Any]:
-    """Return the values of a form by the keys of their options; None where nothing is set.
+    """Return the values of a form by the keys of their options; None for unset ones.
 
-    Raises: ApiError 400 for a value that cannot be what it should.
+    Raises: ApiError 400 for an invalid value.
     """
     return {option.key: _read(fields, option, option.apis[api]) for option in options if api in option.apis}
 
@@ -237,7 +236,6 @@ def range_of(option: Option, field: ApiField) -> tuple[float, float]:
 
 
 def schema_of(option: Option, field: ApiField) -> dict[str, Json]:
-    """Describe a field as OpenAPI describes it."""
     match field.kind or option.kind:
         case "flag" | "any":
             return {"type": "boolean"}
@@ -270,7 +268,7 @@ def _limits(option: Option, field: ApiField) -> Mapping[str, Json]:
 
 
 def read_field(name: str, value: object, option: Option, field: ApiField) -> object:
-    """Return the value of an option from what a client gave it. Raises: ApiError 400."""
+    """Return the value of an option from a value of a request. Raises: ApiError 400."""
     kind = field.kind or option.kind
     found: object
     if kind == "choice":

@@ -1,4 +1,4 @@
-"""Audio as it comes over a socket into samples of 16 kHz: bytes of any number, cut anywhere."""
+"""Decoding of raw audio from a socket, cut at any byte, into samples of 16 kHz."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ WAV_FORMATS = {"s16le": 1, "alaw": 6, "mulaw": 7}
 
 
 class PcmReader:
-    """Bytes into samples (n,) float32 at 16 kHz, several channels mixed to one.
+    """Decodes bytes into samples (n,) float32 at 16 kHz, mixed to one channel.
 
-    Raises: OptionError for an encoding or rate that is not known.
+    Raises: OptionError for an unknown encoding or rate.
     """
 
     def __init__(self, encoding: str = "s16le", sample_rate: int = SAMPLE_RATE, n_channels: int = 1) -> None:
@@ -37,7 +37,7 @@ class PcmReader:
         self._mixer = FloatMixer(sample_rate, n_channels, "live audio")
 
     def read(self, piece: bytes) -> Samples:
-        """Return the samples (n,) that are complete; half a frame waits for the next piece."""
+        """Return the complete samples (n,); an incomplete frame waits for the next piece."""
         data = self._rest + piece
         whole = len(data) - len(data) % self._n_bytes
         self._rest = data[whole:]
@@ -48,7 +48,7 @@ class PcmReader:
         return samples
 
     def flush(self) -> Samples:
-        """Return the rest, (n,); nothing may be read after it."""
+        """Return the last samples (n,); nothing may be read after it."""
         samples: Samples = self._mixer.flush()[0]
         return samples
 
@@ -64,9 +64,7 @@ class PcmReader:
 
 
 def wav_header(encoding: str, sample_rate: int, n_bytes: int) -> bytes:
-    """Return the header of a WAV file of so many bytes of one channel, at most the largest size that it
-    can state.
-    """
+    """Return the header of a WAV file of n_bytes of one channel, or of the largest size that it can state."""
     size = SAMPLE_BYTES[encoding]
     size_field = min(n_bytes, 2**32 - 1 - WAV_HEADER_BYTES)
     rates = (sample_rate, sample_rate * size, size, 8 * size)

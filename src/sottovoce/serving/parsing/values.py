@@ -1,7 +1,7 @@
-"""Values that clients write, in JSON or an address, read without trust.
+"""Values in JSON or an address, read without trust.
 
-A reader takes the name of the field, for the fault, and its value. Raises: ApiError 400, every one. Fields
-without effect are listed, and the answer of a request names them (`x-ignored-parameters`).
+Readers take the name of the field, for the error, and its value, and raise ApiError 400. The answer of a
+request names fields without effect (`x-ignored-parameters`).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ further here."""
 
 
 def read_json(text: str | bytes) -> object:
-    """Read JSON; None where it is none, or nested deeper than anything of use.
+    """Read JSON; None for invalid or very deep JSON.
 
-    Half a character is U+FFFD: JSON can spell it ("\\ud800" alone), and nothing that is sent can hold it.
+    Lone surrogates, which JSON can spell ("\\ud800") but no answer can hold, become U+FFFD.
     """
     try:
         return _whole_value(json.loads(text))
@@ -44,7 +44,7 @@ def read_json(text: str | bytes) -> object:
 
 
 def whole_text(text: str) -> str:
-    """Return a text in which halves of characters (lone surrogates) are U+FFFD."""
+    """Replace lone surrogates by U+FFFD."""
     if text.isascii():
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
@@ -78,7 +78,7 @@ def read_text(name: str, value: object) -> str:
 
 
 def read_list(name: str, value: object) -> tuple[str, ...]:
-    """Read texts, from a list or separated by commas."""
+    """Read texts from a list or separated by commas."""
     items = value.split(",") if isinstance(value, str) else value
     if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
         raise wrong(name, "a list of texts", shown(value))
@@ -88,12 +88,12 @@ def read_list(name: str, value: object) -> tuple[str, ...]:
 
 
 def read_languages(name: str, value: object) -> tuple[str, ...]:
-    """Read codes of languages; "auto" stands for all of the model, and is left out."""
+    """Read codes of languages; "auto" means all and is left out."""
     return tuple(dict.fromkeys(read_code(name, word) for word in read_list(name, value) if word != "auto"))
 
 
 def read_language(name: str, value: object) -> str:
-    """Read one language; returns its code, "" for none."""
+    """Read the code of one language, or ""."""
     return read_code(name, text) if (text := read_text(name, value).strip()) else ""
 
 
@@ -114,7 +114,7 @@ def read_flag(name: str, value: object) -> bool:
 
 
 def read_speakers(name: str, value: object) -> str:
-    """Read "auto", how many there are at most, or "" for false: as the library takes it."""
+    """Read "auto", a largest number of speakers, or "" for false."""
     text = str(value).lower()
     if text in ("false", "0", ""):
         return ""
@@ -144,7 +144,7 @@ def shown(value: object) -> str:
 
 
 def read_object(name: str, value: object, *, optional: bool = False) -> Mapping[str, object]:
-    """Read an object of JSON; optional: null is one without fields."""
+    """Read an object of JSON; optional: null is an empty one."""
     if value is None and optional:
         return {}
     if not isinstance(value, Mapping):
@@ -153,7 +153,7 @@ def read_object(name: str, value: object, *, optional: bool = False) -> Mapping[
 
 
 def require_only(name: str, given: Mapping[str, object], allowed: tuple[str, ...]) -> None:
-    """Check that an object has no other fields. Raises: ApiError 400."""
+    """Check that an object has no unknown fields. Raises: ApiError 400."""
     for key in given:
         if key not in allowed:
             message = f"unknown parameter '{name}.{key[:50]}': expected {', '.join(allowed)}"
@@ -169,24 +169,24 @@ def read_json_languages(name: str, value: object) -> tuple[str, ...]:
 
 
 def read_json_number(name: str, value: object, least: float, most: float) -> float:
-    """Read a number of JSON, not spelled in letters."""
+    """Read a number of JSON, not one in a string."""
     return number_of(name, [value] if isinstance(value, str) else value, least, most)
 
 
 def read_typed_message(text: str, expected: str) -> dict[str, object]:
-    """Read an object of JSON with a `type`; expected: by the fault. Raises: ApiError 400."""
+    """Read an object of JSON with a `type`; expected: of the error. Raises: ApiError 400."""
     return require_typed(read_json(text), expected)
 
 
 def require_typed(message: object, expected: str) -> dict[str, object]:
-    """Check that JSON is an object with a `type`; expected: by the fault. Raises: ApiError 400."""
+    """Check that JSON is an object with a `type`; expected: of the error. Raises: ApiError 400."""
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
         raise ApiError(f"message: expected {expected}", code="invalid_message")
     return message
 
 
 def unknown_fields(given: object, known: Known, place: str = "") -> tuple[str, ...]:
-    """List the fields of an object of JSON that are not known, at any depth: "session.audio.output"."""
+    """List the unknown fields of an object of JSON at any depth, as "session.audio.output"."""
     if not known or not isinstance(given, Mapping):
         return ()
     found: list[str] = []
@@ -204,13 +204,13 @@ def leaves(*names: str) -> dict[str, Known]:
 
 
 def named(names: Iterable[str]) -> list[str]:
-    """Return names as an answer has them: printable, each once, and not more or longer than of any use."""
+    """Return names for an answer: printable, unique, and limited in length and number."""
     printable = [UNPRINTABLE.sub("?", name)[:MOST_LETTERS] or "?" for name in dict.fromkeys(names)]
     return printable if len(printable) <= MOST_NAMED else [*printable[:MOST_NAMED], "..."]
 
 
 def note_ignored(connection: HTTPConnection, names: Iterable[str]) -> None:
-    """Have the answer of a request, or of a handshake that is accepted later, name parameters."""
+    """Let the answer of a request or handshake name parameters without effect."""
     connection.scope["state"].setdefault(STATE, []).extend(names)
 
 

@@ -1,9 +1,8 @@
-"""Joining a Ray cluster, and an archive over its processes: actors hold the model, one writer gets the
-rows.
+"""Joining a Ray cluster, and transcription of an archive by its processes.
 
-Ray Data hands out blocks of recordings, and does again what an actor did not finish. A recording that
-ends the process which reads it would do so for ever: what is without a row after a few tries is tried
-once more by itself, and is then a row with an error.
+Actors hold the model, and Ray Data hands them blocks of recordings and repeats the blocks of actors that
+died. A recording that ends the process that reads it would do so forever: after a few tries, recordings
+without a row are tried once more by themselves, and then get a row with an error.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ DIED = "the process that read it ended before it was done, twice"
 
 
 def connect(address: str | None) -> None:
-    """Join a cluster, or make one of this machine alone; ray's own lines are not shown.
+    """Join a cluster, or start one of this machine; hides the log of Ray.
 
-    Raises: MissingExtraError; OptionError where no cluster answers.
+    Raises: MissingExtraError; OptionError if no cluster answers.
     """
     ray = library("ray")
     if ray.is_initialized():
@@ -42,25 +41,20 @@ def connect(address: str | None) -> None:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
     except (ConnectionError, ValueError) as error:
         first_line = str(error).partition("\n")[0]
-        raise OptionError(f"--ray-address '{address}': expected a Ray cluster ({first_line})") from error
+        where = "RAY_ADDRESS" if address is None else f"--ray-address '{address}'"
+        raise OptionError(f"{where}: expected a Ray cluster ({first_line})") from error
 
 
 def library(name: str) -> Any:
-    """Import a part of ray.
-
-    Raises: MissingExtraError.
-    """
+    """Import a module of Ray. Raises: MissingExtraError."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise MissingExtraError((error.name or "ray").partition(".")[0], "ray", "--ray") from error
+        raise MissingExtraError((error.name or "ray").partition(".")[0], "ray", "a Ray cluster") from error
 
 
 def counts(option: str, text: str) -> tuple[int, int]:
-    """Read how many at least and at most, from N or MIN-MAX.
-
-    Raises: OptionError.
-    """
+    """Read N or MIN-MAX. Raises: OptionError."""
     least, dash, most = text.partition("-")
     if not least.isdigit() or (dash and not most.isdigit()):
         raise OptionError(f"{option}: expected a number or MIN-MAX, got '{text}'")
@@ -98,7 +92,7 @@ class TranscribingActor:
         self._model: Model | None = None
 
     def __call__(self, block: dict[str, Any]) -> dict[str, list[str]]:
-        """Return the rows of a block of recordings {id, path as bytes}, as JSON; or one that ends the job."""
+        """Return rows, as JSON, of a block of recordings {id, path as bytes}, or a row that ends the job."""
         items = [
             Item(str(name), os.fsdecode(path)) for name, path in zip(block["id"], block["path"], strict=True)
         ]
@@ -113,9 +107,9 @@ class TranscribingActor:
 def transcribe_on_ray(
     items: Sequence[Item], open_model: Callable[[], Model], batch: BatchOptions, actors: Actors
 ) -> Iterator[Row]:
-    """Yield a row for each recording, as they come; `cluster.connect` first.
+    """Yield a row for each recording in any order; requires `connect`.
 
-    Raises: OptionError with what keeps the model from being opened, or from reading any recording.
+    Raises: OptionError if the model cannot be opened, or no recording can be read with these options.
     """
     left = {item.id: item for item in items}
     model = ""
@@ -137,7 +131,6 @@ def _round(
     actors: Actors,
     n_in_block: int,
 ) -> Iterator[Row]:
-    """Yield rows of what could be read; blocks whose actors died again and again are left out."""
     data = library("ray.data")
     context = data.DataContext.get_current()
     context.enable_progress_bars = False

@@ -1,7 +1,7 @@
-"""The server as replicas on a Ray cluster (Ray Serve): the same app, several times, behind Ray's proxies.
+"""The server as replicas on a Ray cluster (Ray Serve): the same app behind Ray's proxies.
 
-A replica takes as many connections as it has places for, and Ray sends the next one elsewhere. One that goes
-gets no new connections, and ends when its last one has, or when `DRAIN_S` is over.
+Ray sends a connection to a replica with a free place. A replica that is removed gets no new connections, and
+ends with its last one or after `DRAIN_S`.
 """
 
 from __future__ import annotations
@@ -43,17 +43,14 @@ def serving_on_ray(
     settings: ServerSettings,
     open_model: Callable[[str], Model],
     replicas: Replicas,
-    *,
-    address: str | None = None,
 ) -> Iterator[None]:
-    """Deploy the app; inside, it answers where the settings say, on every machine of the cluster.
+    """Deploy the app, which then answers at its address on every machine of the cluster.
 
-    open_model: called in the replicas, before they are given connections.
-    Raises: MissingExtraError; OptionError where the model cannot be opened, the address is taken, or there is
-        no cluster.
+    open_model: called in the replicas before they get connections.
+    Raises: MissingExtraError; OptionError without a cluster, a free address, or a model that can be opened.
     """
     serve = library("ray.serve")
-    connect(address)
+    connect(None)
     key = settings.access.secret_key or secrets.token_bytes(KEY_BYTES)
     shared = replace(settings, access=replace(settings.access, secret_key=key))
     listening = settings.listening
@@ -71,7 +68,7 @@ def serving_on_ray(
     except (RuntimeError, ValueError) as error:
         why = reason([str(error), *messages(serve)])
         serve.shutdown()
-        raise OptionError(f"--ray: expected replicas that come up, got '{why}'") from error
+        raise OptionError(f"--replicas: expected servers that come up, got '{why}'") from error
     try:
         yield
     finally:

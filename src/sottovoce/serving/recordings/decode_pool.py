@@ -1,6 +1,7 @@
-"""Decoding of uploads before any model runs: in few threads of low priority, a slice at a time.
+"""Decoding of uploads before any model runs, in few threads of low priority.
 
-A small file may hold hours, so requests take turns, and the work of a client that has gone is stopped.
+A small file may hold hours of audio, so requests take turns by slices, and the work of a client that has gone
+is stopped.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class DecodePool:
         self._threads = ThreadPoolExecutor(count, THREAD_NAME, initializer=lower_priority)
 
     async def run(self, slices: Slices[T]) -> T:
-        """Run work to its end, in turn with others; a cancelled request ends after its slice.
+        """Run work slice by slice, in turn with others; a cancelled request ends after its slice.
 
         Raises: the error of the work.
         """
@@ -46,9 +47,9 @@ class DecodePool:
             slices.close()
 
     async def call(self, do: Callable[[], T]) -> T:
-        """Call a short function there; returns, cancelled or not, when it is not under way.
+        """Call a short function in a thread; also after cancellation it returns only when the call is over.
 
-        Raises: what it raises.
+        Raises: the error of the call.
         """
         submitted = self._threads.submit(do)
         wrapped = asyncio.wrap_future(submitted)
@@ -62,7 +63,7 @@ class DecodePool:
             raise
 
     def close(self, wait: bool = True) -> None:
-        """End the threads after the slices under way."""
+        """End the threads after their current slices."""
         self._threads.shutdown(wait, cancel_futures=True)
 
 

@@ -75,7 +75,7 @@ def diarized_document(transcript: Transcript) -> dict[str, Json]:
 
 
 def speaker_segment(segment: Segment) -> dict[str, Json]:
-    """Render a segment of it, and of its stream; a segment without a speaker is A's."""
+    """Render a segment with its speaker; a segment without one is A's."""
     return {
         "type": "transcript.text.segment",
         "id": segment_id(segment),
@@ -87,7 +87,7 @@ def speaker_segment(segment: Segment) -> dict[str, Json]:
 
 
 def streamed_segment(segment: Segment, request: FileRequest) -> dict[str, Json]:
-    """Render the event of a segment: with its language, and with its words as the live protocol has them."""
+    """Render the event of a segment, with its language, and words as in the live protocol."""
     event = speaker_segment(segment)
     if request.response_format != "diarized_json":
         del event["speaker"]
@@ -102,7 +102,7 @@ def segment_id(segment: Segment) -> str:
 
 
 def segment_document(segment: Segment) -> dict[str, Json]:
-    """Render one of `segments`; seek: where it begins, in log-mel frames of 10 ms."""
+    """Render one of `segments`; seek: its start in log-mel frames of 10 ms."""
     return {
         "id": segment.id,
         "seek": round(segment.start * SAMPLE_RATE / HOP_SAMPLES),
@@ -119,12 +119,12 @@ def segment_document(segment: Segment) -> dict[str, Json]:
 
 
 def word_document(word: Word) -> dict[str, Json]:
-    """Render one of `words`: without the space before it."""
+    """Render one of `words`, without its leading space."""
     return {"word": word.word.strip(), "start": seconds(word.start), "end": seconds(word.end)}
 
 
 def logprob(word: Word) -> dict[str, Json]:
-    """Render one of `logprobs`. Here a token is a word, whose log-probability is that of its mean token."""
+    """Render one of `logprobs`, whose tokens are words here with their mean log-probability."""
     value = math.log(word.probability) if word.probability > 0 else -100.0
     return {"token": word.word, "bytes": list(word.word.encode()), "logprob": score(value)}
 
@@ -134,13 +134,13 @@ def words_of(segments: Sequence[Segment]) -> Iterator[Word]:
 
 
 def languages_of(transcript: Transcript) -> list[dict[str, Json]]:
-    """List every language that was spoken, in order of appearance."""
+    """List the spoken languages in order of appearance."""
     codes = dict.fromkeys(segment.language for segment in transcript.segments if segment.language)
     return [{"code": code} for code in codes]
 
 
 def name_of(code: str) -> str:
-    """Name a language as `verbose_json` does: in English and lower case; "" without speech."""
+    """Return the name of a language in `verbose_json`: English, lower case; "" without speech."""
     return language_name(code).lower() if code else ""
 
 
@@ -149,7 +149,7 @@ def duration_usage(transcript: Transcript) -> dict[str, Json]:
 
 
 def token_usage(transcript: Transcript, n_prompt_tokens: int) -> dict[str, Json]:
-    """Render usage by tokens, which the end of a stream must have: an encoder frame (20 ms) counts as one."""
+    """Render usage by tokens, which the end of a stream requires: an encoder frame (20 ms) is one."""
     n_audio = math.ceil(transcript.duration * FRAMES_PER_SECOND)
     n_written = sum(len(segment.tokens) for segment in transcript.segments)
     return {
@@ -162,14 +162,14 @@ def token_usage(transcript: Transcript, n_prompt_tokens: int) -> dict[str, Json]
 
 
 class Deltas:
-    """The text of a stream, piece by piece: the pieces, joined, are the text of the end."""
+    """The text of a stream in pieces, which joined are the final text."""
 
     def __init__(self) -> None:
         self._space = ""
         self._has_begun = False
 
     def add(self, segment: Segment) -> str:
-        """Return what a segment adds; spaces at its end wait for what follows."""
+        """Return the text that a segment adds; spaces at its end wait for the next one."""
         text = self._space + segment.text if self._has_begun else segment.text.lstrip()
         delta = text.rstrip()
         self._space = text[len(delta) :]

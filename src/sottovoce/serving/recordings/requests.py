@@ -1,4 +1,4 @@
-"""Recordings of requests, and what a client asks of them by the fields of OpenAI's API.
+"""Requests for recordings by the fields of OpenAI's API.
 
 Does not depend on a web framework.
 """
@@ -133,7 +133,7 @@ def translation_form() -> list[Option]:
 
 
 def languages_of(values: Values) -> tuple[str, ...]:
-    """Read the language, or several among which it may change; empty: any. Raises: ApiError 400."""
+    """Read the language, or the languages that may change; empty: all. Raises: ApiError 400."""
     one, several = values["language"], values.get("languages") or ()
     if one is not None and several:
         raise wrong("language", "language or languages[]", "both")
@@ -162,7 +162,7 @@ def transcribe_options(values: Values, task: Task, *, words: bool) -> Transcribe
 
 
 def vad_of(strategy: str | Mapping[str, object] | None) -> VadOptions | None:
-    """Read how the audio is cut: None leaves it to the library, "auto" too. Raises: ApiError 400."""
+    """Read the segmentation by voice activity; None and "auto": the default. Raises: ApiError 400."""
     if strategy is None or strategy == "auto":
         return None
     if isinstance(strategy, str) or strategy.get("type") != "server_vad":
@@ -186,10 +186,7 @@ def unknown_chunking(strategy: str | Mapping[str, object] | None) -> tuple[str, 
 
 
 def known_speakers(names: Sequence[str], references: Sequence[str]) -> dict[str, Samples]:
-    """Speech (n,) at 16 kHz by name.
-
-    Raises: ApiError 400.
-    """
+    """Return speech (n,) at 16 kHz by name. Raises: ApiError 400."""
     if len(names) != len(references):
         message = f"{NAMES}: expected a reference for each name, got {len(names)} and {len(references)}"
         raise ApiError(message, param=NAMES, code="invalid_value")
@@ -200,10 +197,7 @@ def known_speakers(names: Sequence[str], references: Sequence[str]) -> dict[str,
 
 
 def speech_of(reference: str) -> Samples:
-    """Return the speech in a `data:` address.
-
-    Raises: ApiError 400.
-    """
+    """Return the speech in a `data:` address. Raises: ApiError 400."""
     head, _, content = reference.partition(",")
     try:
         if not head.startswith("data:") or not head.endswith(";base64"):
@@ -222,7 +216,7 @@ def speech_of(reference: str) -> Samples:
 class UploadedFile:
     """A recording in a temporary file, as `audio.io` reads it, with the name of the upload.
 
-    sha256: hexadecimal, of its bytes; "" where it was not computed.
+    sha256: hexadecimal, of its bytes; "" if it was not computed.
     """
 
     def __init__(self, upload: UploadFile, sha256: str = "") -> None:

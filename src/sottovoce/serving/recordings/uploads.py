@@ -1,7 +1,6 @@
-"""Recordings of requests: received into a temporary file within limits of size and time, checked,
-transcribed.
+"""Recordings of requests: received into a temporary file within limits of size and time, and checked.
 
-The file is read by `audio.io`, through its bytes alone: other files that a playlist names are not opened.
+`audio.io` reads the file by its bytes alone, so that a playlist cannot open other files.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ LOOK_EVERY_S = 0.5
 
 
 class _Refused(MultiPartException):
-    """An upload that ends early, by us: the parser lets go of its files for this kind."""
+    """An upload that the server ends; the parser frees its files for this kind of error."""
 
     def __init__(self, error: ApiError) -> None:
         super().__init__(error.message)
@@ -58,8 +57,9 @@ class _Refused(MultiPartException):
 
 
 class _FormParser(MultiPartParser):
-    """Starlette's parser, with limits by the name of a field and of all fields together; the recording is
-    known by its field too, where its part has no `filename`."""
+    """Starlette's parser with limits for each field and for all; the recording is also recognised by its
+    field if its part has no `filename`.
+    """
 
     _n_bytes = 0
 
@@ -80,10 +80,10 @@ class _FormParser(MultiPartParser):
 
 
 def filename_of(disposition: bytes, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-    """Return the name of a file whose part has none in `filename`; None: it has one, or is no file.
+    """Return the file name of a part without `filename`; None: it has one, or is no file.
 
-    It is that in `filename*` (RFC 5987), or where the part is the recording "upload" with the ending that its
-    content type has.
+    The name is that of `filename*` (RFC 5987); the recording without one is "upload" with the ending of its
+    content type.
     """
     options = parse_options_header(disposition)[1]
     if b"filename" in options:
@@ -102,7 +102,7 @@ def filename_of(disposition: bytes, headers: Iterable[tuple[bytes, bytes]]) -> s
 
 @asynccontextmanager
 async def received_form(request: Request) -> AsyncIterator[tuple[Fields, UploadedFile | None]]:
-    """Receive the fields of a form and the recording in its field `file`; the temporary file goes at the end.
+    """Receive the fields of a form and the recording in its field `file`, until the context ends.
 
     Raises: ApiError: 413 for too much, 408 for too slow, 400 for no form.
     """
@@ -151,9 +151,9 @@ def taken_apart(form: FormData) -> tuple[Fields, UploadedFile | None]:
 async def received_body(
     request: Request, raw: tuple[str, int] | None = None
 ) -> AsyncIterator[tuple[Fields, UploadedFile]]:
-    """Receive the body of a request as a recording, with no fields; the temporary file goes at the end.
+    """Receive the body of a request as a recording without fields, until the context ends.
 
-    raw: encoding and sample rate of one that has no header.
+    raw: encoding and sample rate of samples without a header.
     Raises: ApiError: 413 for too much, 408 for too slow, 400 for nothing.
     """
     services = services_of(request)
@@ -181,7 +181,6 @@ async def received_body(
 
 
 async def pieces_of(request: Request) -> AsyncIterator[bytes]:
-    """Yield the body of a request, within the limits of an upload. Raises: ApiError."""
     try:
         async for piece in limited(request, services_of(request).settings.limits, lambda n_bytes: None):
             yield piece
@@ -192,9 +191,9 @@ async def pieces_of(request: Request) -> AsyncIterator[bytes]:
 async def limited(
     request: Request, limits: ServerLimits, take: Callable[[int], None]
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the body of a request; end where it is too large, or its data stops or trickles.
+    """Yield the body of a request; raise if it is too large, or its data stops or trickles.
 
-    take: called with the bytes of each piece; raises where all uploads together are too large.
+    take: called with the bytes of each piece; raises if all uploads together are too large.
     """
     n_bytes = 0
     stream = request.stream()
@@ -220,7 +219,7 @@ async def limited(
 
 
 def check_charset(kind: str) -> None:
-    """Check the charset of a form: a client that may name any makes the server work as long as it likes.
+    """Check the charset of a form: some charsets take the server very long to decode.
 
     Raises: ApiError 400.
     """
@@ -231,7 +230,8 @@ def check_charset(kind: str) -> None:
 
 def check_size(n_bytes: int | None, limits: ServerLimits) -> None:
     if n_bytes is not None and n_bytes > limits.upload_bytes:
-        message = f"upload: expected at most {limits.upload_mb:g} MB, got {n_bytes / 1e6:.1f} MB or more"
+        most_mb = limits.upload_bytes / 1e6
+        message = f"upload: expected at most {most_mb:g} MB, got {n_bytes / 1e6:.1f} MB or more"
         raise ApiError(message, status=413, param="file", code="file_too_large")
 
 
@@ -244,8 +244,8 @@ def require_file(upload: UploadedFile | None) -> UploadedFile:
 def check_duration(upload: UploadedFile, most_s: float) -> Slices[float]:
     """Decode a recording up to the longest allowed duration, and return its seconds.
 
-    A small file may hold days of silence, which is refused here before any model runs. The duration in a
-    header is not trusted: recordings from a pipe have none or a wrong one.
+    A small file may hold days of silence, so this comes before any model runs. The duration in a header is
+    not trusted: recordings from a pipe have none or a wrong one.
     Raises: AudioError, ApiError 413.
     """
     n_samples = 0
@@ -269,7 +269,7 @@ def int_or_none(text: str | None) -> int | None:
 
 @dataclass(slots=True)
 class RunningJob:
-    """A request with its job begun. resources: what it needs until it is answered."""
+    """A request whose transcription has begun. resources: open until it is answered."""
 
     request: FileRequest
     recording: UploadedFile
@@ -281,17 +281,14 @@ class RunningJob:
         self.services.metrics.file_seconds.inc(transcript.duration)
 
     async def collected(self, request: Request) -> Transcript:
-        """Return the whole transcript; ends early when the client has gone.
-
-        Raises: ApiError 499 then.
-        """
+        """Return the whole transcript. Raises: ApiError 499 if the client disconnects."""
         transcript = await while_there(request, self.handle.collect())
         self.count(transcript)
         return transcript
 
 
 async def while_there(request: Request, work: Awaitable[T]) -> T:
-    """Return the result of an awaitable, which is cancelled when the client has gone.
+    """Return the result of an awaitable, which is cancelled when the client disconnects.
 
     Raises: ApiError 499 then.
     """
@@ -304,6 +301,25 @@ async def while_there(request: Request, work: Awaitable[T]) -> T:
     return await unless(gone, work, fault)
 
 
+async def checked_request(
+    request: Request, read: Callable[[], FileRequest], upload: UploadedFile | None
+) -> tuple[FileRequest, UploadedFile, float]:
+    """Read a request and decode its recording once, without a model; return both and the seconds of audio.
+
+    read: called where recordings of known speakers may be decoded.
+    Raises: ApiError for what is wrong with it, AudioError.
+    """
+    services = services_of(request)
+    file_request = await services.decoding.call(read)
+    recording = require_file(upload)
+    services.registry.resolve(file_request.model)
+    note_ignored(request, services.registry.ignored(file_request.model, file_request.ignored))
+    checked = check_duration(recording, services.settings.limits.duration_s)
+    audio_s = await while_there(request, services.decoding.run(checked))
+    services.key_limits.count_audio(key_of(request), audio_s)
+    return file_request, recording, audio_s
+
+
 async def begin_job(
     request: Request,
     stack: AsyncExitStack,
@@ -312,24 +328,18 @@ async def begin_job(
     *,
     adapt: Callable[[FileRequest, UploadedFile], Slices[FileRequest]] | None = None,
 ) -> RunningJob:
-    """Receive a recording, check all of the request, and begin with it; the stack ends it.
+    """Receive a recording, check the request, and begin to transcribe it; the stack ends it.
 
-    read: the request from the fields of its form, called where recordings of known speakers in it may be
-    decoded. adapt: changes the request to suit the recording,
-    where that is decoded.
+    read: the request from the fields of its form, called where recordings of known speakers may be decoded.
+    adapt: changes the request by the recording, called where that is decoded.
     Raises: ApiError, and the errors of the library.
     """
     services = services_of(request)
     with services.upload():
         fields, upload = await stack.enter_async_context(received)
     stack.enter_context(services.recording())
-    file_request = await services.decoding.call(lambda: read(fields))
-    recording = require_file(upload)
+    file_request, recording, _ = await checked_request(request, lambda: read(fields), upload)
     name = services.registry.resolve(file_request.model)
-    note_ignored(request, services.registry.ignored(file_request.model, file_request.ignored))
-    checked = check_duration(recording, services.settings.limits.duration_s)
-    audio_s = await while_there(request, services.decoding.run(checked))
-    services.key_limits.count_audio(key_of(request), audio_s)
     if adapt is not None:
         file_request = await while_there(request, services.decoding.run(adapt(file_request, recording)))
         recording.seek(0)

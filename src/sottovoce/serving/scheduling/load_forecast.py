@@ -1,9 +1,9 @@
-"""Whether a model has room for another live session: forecast, so that those that begin together are not all
-taken and then all late.
+"""Admission of live sessions by a forecast of the load, so that sessions that begin together are not all
+accepted and then all late.
 
-A session takes seconds of an engine for a second of its audio. What that will be is measured with a sound at
-the start, and of every session as it goes on; at longer intervals between updates it is less, as far as the
-model may still go (`engine.update_interval`). Knows no clients.
+A session costs seconds of an engine for a second of its audio. The cost is measured with a sound at the
+start, and for every session while it runs; longer intervals between updates reduce it
+(`engine.update_interval`).
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def no_room(n_sessions: int) -> ApiError:
 
 
 class SessionLoad:
-    """Load of one session on its model. Made by `LoadForecast.enter`.
+    """Load of one session on its model, made by `LoadForecast.enter`.
 
-    cost: engine seconds a second of audio, at the shortest interval. is_waiting: its work is under way.
+    cost: engine seconds per second of audio at the shortest interval. is_waiting: its work is under way.
     """
 
     def __init__(self, forecast: LoadForecast) -> None:
@@ -75,7 +75,7 @@ class SessionLoad:
         self._worked_s += seconds
 
     def take_audio(self, seconds: float, interval_s: float) -> None:
-        """Count audio (seconds) that an update has processed, at the interval of that time."""
+        """Count audio (seconds) of an update, at the current interval."""
         self._audio_at_s = self._forecast.clock()
         self.taken_s += seconds
         self._taken_s += seconds
@@ -91,8 +91,8 @@ class SessionLoad:
 class LoadForecast:
     """The sessions of one model, and whether its engines have time for another one.
 
-    n_engines: that work at a time. longest_interval_s: to which the model may go. clock: seconds that only go
-    on. usual: the cost of a session that nothing is known of; 0: nothing is known of any, and all are taken.
+    n_engines: at work at a time. longest_interval_s: between updates. clock: monotonic seconds. usual: cost
+    of a session that was not measured; 0: unknown, and all are accepted.
     """
 
     def __init__(
@@ -111,22 +111,22 @@ class LoadForecast:
         """Held while a thread of the model changes `usual`; sessions come and go on the event loop alone."""
 
     def begin(self, cost: float) -> None:
-        """Take what a session was measured to cost at the start; 0: nothing is known."""
+        """Set the cost of a session as measured at the start; 0: unknown."""
         self.usual = self._calibrated = cost
 
     @property
     def part(self) -> float:
-        """The part of the engines' time that the sessions will take, if all speak (1: all of it)."""
+        """The part of the engines' time that the sessions take if all speak (1: all of it)."""
         return sum(load.counted for load in self._loads) * self._part
 
     @property
     def cost(self) -> float:
-        """The part of the engines' time that another session would take, as far as is known."""
+        """The part of the engines' time that another session is expected to take."""
         return self.usual * self._part
 
     @property
     def has_room(self) -> bool:
-        """Whether another session can be taken; one alone always can, and any where nothing was measured."""
+        """Whether another session can be accepted; the first one always can, and any without measurements."""
         return not self.usual or all(load.is_idle for load in self._loads) or self.part + self.cost <= ROOM
 
     def check(self) -> None:
@@ -140,12 +140,12 @@ class LoadForecast:
         return load
 
     def leave(self, load: SessionLoad) -> None:
-        """Let a session go; harmless for one that has gone."""
+        """Remove a session, if it is still there."""
         if load in self._loads:
             self._loads.remove(load)
 
     def learn(self, cost: float) -> None:
-        """Take what a session was measured to cost lately; from any thread."""
+        """Update the cost from a recent measurement of a session; from any thread."""
         with self._lock:
             if cost > SILENT * self.usual:
                 self.usual = FORGET * self.usual + (1 - FORGET) * min(cost, MOST_AT_ONCE * self.usual)

@@ -1,7 +1,7 @@
-"""The models of a server by name: loaded when they are first requested, unloaded when nobody uses them,
-or another one needs their memory.
+"""The models of a server by name: loaded when they are first requested, unloaded when they are idle or
+another one needs their memory.
 
-Loading runs in a thread of its own, so that a model that is fetched for minutes does not hold up others.
+Loading runs in a thread of its own, so that a download does not delay others.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def weight_bytes(model: Model) -> int:
 
 
 def usual_bytes(name: str) -> int:
-    """Return the bytes of weights in float32 that a name promises; 0 for one that promises nothing."""
+    """Return the bytes in float32 of the weights of a model name; 0 if the name does not tell."""
     found = (n for pattern, n in USUAL_PARAMETERS if re.search(pattern, name))
     return round(next(found, 0.0) * FLOAT32_BYTES)
 
@@ -77,18 +77,18 @@ def n_parameters(dims: ModelDims) -> int:
 
 
 def attention(width: int) -> int:
-    """Return how many numbers an attention has: four maps, of keys without a bias, and their norm."""
+    """Return the number of weights of an attention layer: four maps, of keys without a bias, and a norm."""
     return 4 * width * width + 3 * width + 2 * width
 
 
 def feed_forward(width: int) -> int:
-    """Return how many numbers the two maps of a layer have, four times as wide inside, and their norm."""
+    """Return the number of weights of a feed-forward layer, four times as wide inside, and its norm."""
     return 8 * width * width + 5 * width + 2 * width
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedModel:
-    """The model of this server that a client's id means. is_stand_in: the id names other weights."""
+    """The model of this server for a client's id. is_stand_in: the id names other weights."""
 
     name: str
     is_stand_in: bool = False
@@ -121,10 +121,9 @@ def resolve_model_id(requested: str, settings: ModelSettings) -> ResolvedModel |
 
 @dataclass(slots=True)
 class _Slot:
-    """The place of a model, which is empty until it is loaded.
+    """The place of a model, empty until it is loaded.
 
-    languages: those it has, or had. n_bytes: of its weights, or those that its name promises. is_loading:
-    its memory is taken already.
+    languages, n_bytes: of the model, or expected by its name. is_loading: its memory is reserved.
     """
 
     languages: tuple[str, ...]
@@ -136,11 +135,11 @@ class _Slot:
 
 
 class ModelRegistry:
-    """Which models may be requested, and those that are loaded.
+    """The models that may be requested, and the loaded ones.
 
-    open_model: loads one by its name; called in a thread, once at a time for each. make: gives it a
+    open_model: loads one by its name; called in a thread, once at a time for each. make: returns its
     scheduler. size_of: the bytes of a model's weights.
-    Raises: OptionError where the models at the start promise, by their names, more than the memory for all.
+    Raises: OptionError if the models of the start need more memory than allowed, by their names.
     """
 
     def __init__(
@@ -169,7 +168,7 @@ class ModelRegistry:
         self.began = round(time.time())
 
     def resolve(self, requested: str | None) -> str:
-        """Return the model that a client's id means (`resolve_model_id`); None: the default one.
+        """Return the model of a client's id (`resolve_model_id`); None: the default one.
 
         Raises: ApiError 404.
         """
@@ -178,18 +177,18 @@ class ModelRegistry:
         resolved = resolve_model_id(requested, self.settings)
         if resolved is None:
             names = ", ".join((*self.settings.names, *self.settings.all_aliases))
-            message = f"model '{requested[:100]}': expected one of {names} (--alias gives it another name)"
+            message = f"model '{requested[:100]}': expected one of {names} (--also-model adds names)"
             raise ApiError(message, status=404, param="model", code="model_not_found")
         return resolved.name
 
     def ignored(self, requested: str | None, others: Sequence[str] = ()) -> tuple[str, ...]:
-        """List parameters without effect: others, and `model` where its id names weights of elsewhere."""
+        """List parameters without effect, and `model` if its id names other weights."""
         resolved = resolve_model_id(requested, self.settings) if requested else None
         return (*others, "model") if resolved is not None and resolved.is_stand_in else tuple(others)
 
     @asynccontextmanager
     async def use(self, name: str) -> AsyncIterator[Scheduler]:
-        """Hold a model for as long as it is used; loads it where it is not there.
+        """Load a model if necessary, and hold it until the context ends.
 
         Raises: ModelNotFoundError, CheckpointError, OptionError; ApiError 503 without memory for it.
         """
@@ -205,7 +204,7 @@ class ModelRegistry:
     async def transcribing(
         self, name: str, source: BinaryIO, request: TranscriptionRequest
     ) -> AsyncIterator[FileJob]:
-        """Begin with a recording, and hold its models until it is closed: that of the name, and the second.
+        """Begin a recording, and hold its model and the second one until the context ends.
 
         Raises: as `use` and `Scheduler.transcribe`.
         """
@@ -219,7 +218,7 @@ class ModelRegistry:
             yield work
 
     def languages(self, name: str) -> tuple[str, ...]:
-        """Return the languages of a model: those that its name promises until it was loaded."""
+        """Return the languages of a model, by its name until it is loaded."""
         return self._slots[name].languages
 
     @property
@@ -240,7 +239,7 @@ class ModelRegistry:
             self._unload(name)
 
     async def free(self) -> None:
-        """Free the memory of models that were unloaded, in a thread; returns when all of it is free."""
+        """Free the memory of unloaded models in a thread, and wait for it."""
         async with self._freeing:
             gone, self._unloaded = self._unloaded, []
             if gone:
@@ -248,7 +247,7 @@ class ModelRegistry:
                     await anyio.to_thread.run_sync(free_memory, gone)
 
     def close(self, timeout_s: float = WORK_ENDS_WITHIN_S) -> None:
-        """End the threads of all models, after the work that they are at."""
+        """End the threads of all models after their current work."""
         for scheduler in self.schedulers:
             scheduler.close()
         for scheduler in self.schedulers:
@@ -271,7 +270,7 @@ class ModelRegistry:
             return slot.scheduler
 
     async def _load(self, name: str) -> Scheduler:
-        """Load a model, and measure what a session of it costs. Raises: as `use`."""
+        """Load a model and measure the cost of a session. Raises: as `use`."""
         await self.free()
         model = await anyio.to_thread.run_sync(self._open_model, name)
         scheduler = self._make(model)
@@ -298,7 +297,7 @@ class ModelRegistry:
         return sorted(idle, key=lambda name: self._slots[name].used_s)
 
     def _make_room(self, name: str) -> None:
-        """Unload what nobody uses, until a model fits. Raises: ApiError 503 where it does not."""
+        """Unload idle models until a model fits. Raises: ApiError 503 if it does not."""
         if self._most_bytes is None:
             return
         wanted, idle = self._slots[name].n_bytes, self._idle()
@@ -314,7 +313,7 @@ class ModelRegistry:
             self._unload(idle.pop(0))
 
     def _note_size(self, name: str, model: Model) -> None:
-        """Note what a model takes, and unload others where that is more than was expected."""
+        """Store the size of a loaded model, and unload others if it is larger than expected."""
         if self._most_bytes is None:
             return
         self._slots[name].n_bytes = self._size_of(model)
@@ -334,14 +333,14 @@ class ModelRegistry:
 
 
 def free_memory(gone: list[Scheduler]) -> None:
-    """Wait for the threads of models to end, and let go of their weights; empties the list."""
+    """Wait for the threads of models to end, and release their weights; empties the list."""
     while gone:
         gone.pop().join(WORK_ENDS_WITHIN_S)
     gc.collect()  # a model and its parts know each other, so that nothing else would free it soon
 
 
 def usual_languages(name: str) -> tuple[str, ...]:
-    """Return the languages that a model's name promises: nano's, English, or all of Whisper's vocabulary."""
+    """Return the languages of a model name: nano's, English, or all of Whisper's vocabulary."""
     if name == "nano":
         return compact_languages() or language_codes()
     if re.search(r"\.en\b", name):

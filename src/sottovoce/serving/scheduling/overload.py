@@ -1,9 +1,9 @@
-"""Closing of sessions where a model falls behind after all, as when other programs take its processors.
+"""Closing of sessions when a model falls behind, as when other programs take its processors.
 
-Nobody is helped by sessions that are all late: where half of those that speak are, the newest of the late
-ones is asked to come again, one after the other, until the others are in time. One alone stays. Where the
-event loop itself is late, as under a flood of handshakes that are refused, sessions are late for that, and
-sending one away would help none of the others: none is closed then, nor while they catch up.
+If half of the speaking sessions are late, the newest late one is closed with a request to reconnect, one
+after the other, until the others are in time. One session always stays. If the event loop itself is late, as
+under a flood of refused handshakes, closing sessions would not help, and none is closed until they have
+caught up.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ EARLY = 0.5
 
 @dataclass(eq=False, frozen=True, slots=True)
 class PlacedSession:
-    """A session that is open.
+    """An open session.
 
-    began_s: when it was opened. behind_s: seconds of its audio that no event accounts for. send_away: has
-    its client come again.
+    began_s: when it was opened. behind_s: seconds of its audio that no event covers. send_away: asks its
+    client to reconnect.
     """
 
     work: SessionHandle
@@ -39,14 +39,14 @@ class PlacedSession:
     send_away: Callable[[], None]
 
     def late_s(self, now_s: float) -> float:
-        """Return how late its words are, in seconds; audio that was sent ahead of the time is not late."""
+        """Return the delay of its words in seconds; audio that was sent ahead of time is not late."""
         behind_s = self.behind_s()
         worked_s = self.work.received_s - self.work.behind_s
         return min(behind_s, max(0.0, now_s - self.began_s - worked_s))
 
 
 class OverloadWatch:
-    """Looks after the sessions of all models. most_s: that they may be late. clock: seconds that go on."""
+    """Watches the sessions of all models. most_s: largest delay. clock: monotonic seconds."""
 
     def __init__(self, most_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._most_s = most_s
@@ -60,7 +60,7 @@ class OverloadWatch:
     def placed(
         self, work: SessionHandle, behind_s: Callable[[], float], send_away: Callable[[], None]
     ) -> Iterator[None]:
-        """Look after a session as long as it is open."""
+        """Watch a session until the context ends."""
         one = PlacedSession(work, self._clock(), behind_s, send_away)
         self._placed.append(one)
         try:
@@ -69,10 +69,10 @@ class OverloadWatch:
             self._placed.remove(one)
 
     def look(self) -> None:
-        """Send the newest late one away where half of the sessions are late for long.
+        """Close the newest late session if half of the sessions have been late for `LASTS_S`.
 
-        Called every `LOOK_EVERY_S`. A look that comes late tells of the event loop: sessions then have as
-        much time to catch up as they are late.
+        Called every `LOOK_EVERY_S`. A late call means a late event loop: sessions then get as much time to
+        catch up as they are late.
         """
         now_s = self._clock()
         since_s, looked_s = self._late_since_s, self._looked_s

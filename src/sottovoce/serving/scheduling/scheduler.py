@@ -1,8 +1,8 @@
-"""The one seam to the model: live sessions and recordings go in, events and segments come out.
+"""The interface to a model: live sessions and recordings go in, events and segments come out.
 
-Whoever asks waits for a future; the model runs in the threads of a `Worker`, where executors put together
-what live sessions and recordings ask for. How that is done is decided behind this seam, and nowhere else
-in the server. What a live session costs is measured when a model is loaded, with a sound like a voice.
+The model runs in the threads of a `Worker`, whose executors batch the calls of sessions and recordings;
+callers await futures. The cost of a live session is measured when a model is loaded, with a sound like a
+voice.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ KEPT_FUSIONS = 4
 
 @dataclass(frozen=True, slots=True)
 class TranscriptionRequest:
-    """A client's request for a recording: options, languages ("auto", one or several), boosted phrases."""
+    """A request for a recording: options, languages ("auto", one or several), boosted phrases."""
 
     options: TranscribeOptions
     languages: tuple[str, ...] = ()
@@ -60,7 +60,7 @@ class TranscriptionRequest:
 
 
 async def calibrate(open_session: OpenSession, n_engines: int) -> float:
-    """Return the engine seconds that a second of speech costs, at the shortest interval of updates.
+    """Return the engine seconds per second of speech, at the shortest interval of updates.
 
     open_session: begins a live session. 0: no audio was processed.
     """
@@ -76,7 +76,7 @@ async def calibrate(open_session: OpenSession, n_engines: int) -> float:
 
 
 async def cost_of(handle: SessionHandle, sound: Samples) -> float:
-    """Return the engine seconds a second of a sound (n,) costs in a session, its first second aside.
+    """Return the engine seconds per second of a sound (n,) in a session, without its first second.
 
     0: no audio was processed.
     """
@@ -94,7 +94,7 @@ async def cost_of(handle: SessionHandle, sound: Samples) -> float:
 
 
 def voice(seconds: float = SOUND_S) -> Samples:
-    """Make a sound (n,) float32 with the pitch, harmonics and syllables of a voice, and no words."""
+    """Return a sound (n,) float32 with the pitch, harmonics and syllables of a voice, without words."""
     at_s = np.arange(round(seconds * SAMPLE_RATE)) / SAMPLE_RATE
     pitch_hz = PITCH_HZ * (1 + 0.1 * np.sin(2 * np.pi * 0.7 * at_s))
     phase = 2 * np.pi * np.cumsum(pitch_hz) / SAMPLE_RATE
@@ -106,9 +106,9 @@ def voice(seconds: float = SOUND_S) -> Samples:
 
 
 class FileJob:
-    """One recording being transcribed: iterate over its segments as they are found.
+    """One recording under transcription: iterate over its segments as they are found.
 
-    second: does the calls of the second model, so that nothing else waits for them. n_prompt_tokens: of its
+    second: runs the calls of the second model, so that other work does not wait. n_prompt_tokens: of its
     prompt, as far as the model sees it.
     """
 
@@ -127,10 +127,7 @@ class FileJob:
         self._running: FileTranscription | None = None
 
     async def begin(self) -> None:
-        """Look at the options and open the recording.
-
-        Raises: AudioError, OptionError.
-        """
+        """Check the options and open the recording. Raises: AudioError, OptionError."""
         self._running = await self._worker.result_of(self._start, Priority.FILE)
 
     def __aiter__(self) -> AsyncIterator[Segment]:
@@ -145,7 +142,7 @@ class FileJob:
         return segment
 
     async def _done(self, calls: CallGenerator[Segment | None]) -> Segment | None:
-        """Have calls done, each by its own model's engines."""
+        """Run each call on the engines of its model."""
         first = CallRelay(calls, lambda: self._is_closed)
         while True:
             found = await self._worker.result_of(first.until_other(), Priority.FILE)
@@ -174,8 +171,8 @@ class FileJob:
 class Scheduler:
     """Live sessions and recordings on one model.
 
-    beam_size: of recordings; 1 is greedy. deferral: what of them a second model reads, where there is one.
-    on_live: told seconds waited and worked of live work.
+    beam_size: of recordings; 1 is greedy. deferral: the parts that a second model reads again. on_live:
+    called with seconds waited and worked of live work.
     """
 
     def __init__(
@@ -230,10 +227,7 @@ class Scheduler:
         return self._worker.n_waiting
 
     async def open(self, options: LiveOptions) -> SessionHandle:
-        """Begin a live session.
-
-        Raises: ApiError 429 where it would make the others late; OptionError.
-        """
+        """Begin a live session. Raises: ApiError 429 if it would make others late; OptionError."""
         load = self.forecast.enter()
         handle = SessionHandle(self._worker, self.model, options, load=load, on_end=self.forecast.leave)
         try:
@@ -244,7 +238,7 @@ class Scheduler:
         return handle
 
     async def calibrate(self) -> None:
-        """Measure what a live session costs, if sessions are refused by that; all are taken if it fails."""
+        """Measure the cost of a live session, if admission uses it; if that fails, all are accepted."""
         if not self._is_forecast:
             return
         try:
@@ -255,9 +249,9 @@ class Scheduler:
     async def transcribe(
         self, source: AudioSource, request: TranscriptionRequest, second: Scheduler | None = None
     ) -> FileJob:
-        """Begin with a recording, which stays open until the job is closed.
+        """Begin a recording, which stays open until the job is closed.
 
-        second: reads again what this model is not sure of, where it can; see `_can_read`.
+        second: reads uncertain parts again where it can (`_can_read`).
         Raises: AudioError, OptionError.
         """
         fusion = await anyio.to_thread.run_sync(self._fusion, request, limiter=self._fusions)
@@ -272,7 +266,9 @@ class Scheduler:
         return job
 
     def _can_read(self, second: Scheduler, request: TranscriptionRequest) -> bool:
-        """Whether a second model can read what is asked for: no clips, and in English alone only English."""
+        """Whether a second model can read a request: without clips, and only English with an English-only
+        model.
+        """
         if request.options.clip_timestamps:
             return False
         chosen = self.model.options(list(request.languages) or None, None, None, None, request.options)
@@ -293,7 +289,7 @@ class Scheduler:
         return request.options.decoding.beam_size or self._beam_size
 
     def _fusion(self, request: TranscriptionRequest) -> ShallowFusion | None:
-        """Make what boosts phrases in a beam; many take a while, which no thread of the model spends."""
+        """Return the fusion of boosted phrases in a beam; many take a while, so a thread builds it."""
         if not request.phrases or self._beam_size_of(request) == 1:
             return None
         return self._fusion_of(request.phrases)

@@ -1,8 +1,7 @@
-"""One live session of a client, as the server works on it: audio waits here until an update is due.
+"""One live session of a client in the server: audio waits here until an update is due.
 
-Events are numbered through, at the times of the client's session. The library's session counts from its
-own beginning, and a client's may be several of those, one after the other: other options begin another.
-Knows nothing of other sessions but the interval that all have under load.
+Events are numbered across the client's session, in its times. Changed options begin another session of the
+library, which counts from zero again. Sessions share nothing but the interval of updates under load.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ that comes again after a break has some to say at once."""
 
 
 class EventSequencer:
-    """Numbers the events of one client's session, in their order: `seq` and `utterance`."""
+    """Numbers the events of one client's session: `seq` and `utterance`."""
 
     def __init__(self) -> None:
         self._seq = 0
@@ -81,7 +80,7 @@ def _shifted_times(timed: Event | Word, offset_s: float) -> dict[str, Any]:
 
 
 class AudioAccumulator:
-    """Audio of one session that waits for an update, which takes all of it at once."""
+    """Audio of one session that waits for an update, which takes all of it."""
 
     def __init__(self) -> None:
         self._pieces: list[Samples] = []
@@ -98,14 +97,14 @@ class AudioAccumulator:
     def is_due(self, interval_s: float) -> bool:
         """Return whether there is enough for an update.
 
-        At the shortest interval any audio is: the session itself knows when its updates are due.
+        At the shortest interval any audio is enough, since the session itself decides about its updates.
         """
         if interval_s <= INTERVALS_S[0]:
             return self._n_samples > 0
         return self.waiting_s >= interval_s
 
     def take(self, most: int | None = None) -> Samples:
-        """Take out all that waits, (n,) float32.
+        """Remove and return the waiting audio, (n,) float32.
 
         most: samples at most, the first ones; None: all.
         """
@@ -117,7 +116,7 @@ class AudioAccumulator:
 
 @dataclass(frozen=True, slots=True)
 class QueuedTranslator:
-    """A translator whose work is queued for the model, which does it when live sessions leave it time to."""
+    """A translator whose work is queued for the model behind live sessions."""
 
     own: WhisperTranslator
     worker: Worker
@@ -127,16 +126,16 @@ class QueuedTranslator:
         return self.own.target
 
     def push(self, pcm: Samples, worked_s: float) -> None:
-        """Take samples (n,) that the session will be given; worked_s: seconds that it has worked on."""
+        """Take samples (n,) that the session will get; worked_s: seconds that it has processed."""
         self.own.push(pcm, worked_s=worked_s)
 
     def translate(self, source: SourceText) -> str:
-        """Translate; called in a thread that may wait. Raises: what the model raises."""
+        """Translate; called in a thread that may wait. Raises: the errors of the model."""
         return self.worker.submit(self.own.calls(source), Priority.FILE).result()
 
 
 class SessionHandle:
-    """One live session of a client; one call at a time. Made by `Scheduler.open`.
+    """One live session of a client, for one call at a time; made by `Scheduler.open`.
 
     load: on the model, until `end`, which calls on_end with it.
     """
@@ -192,18 +191,18 @@ class SessionHandle:
         return self._worker
 
     async def begin(self) -> None:
-        """Make the session, so that wrong options are known before there is audio.
+        """Make the session, so that invalid options fail before there is audio.
 
-        Raises: OptionError, and ModelNotFoundError and CheckpointError of what tells speakers apart.
+        Raises: OptionError; ModelNotFoundError and CheckpointError of the speaker model.
         """
         await self._load_speakers(self._options)
         await self._worker.result_of(self._open, Priority.LIVE)
 
     async def push(self, pcm: Samples) -> list[Event]:
-        """Take samples (n,) float32, mono, 16 kHz; the events that follow from them.
+        """Take samples (n,) float32, mono, 16 kHz; return the events that follow.
 
-        Under load they are held until an update is due, and that update takes all of them. It takes what came
-        meanwhile too; further updates do not, as a client that sends without a pause waits for its words.
+        Under load samples wait until an update is due, which takes all of them and those that arrive
+        meanwhile. Further updates do not, since a client that sends without a pause would wait for its words.
 
         Raises: AudioError for samples that are not finite.
         """
@@ -217,26 +216,26 @@ class SessionHandle:
         return events
 
     async def finalize(self) -> list[Event]:
-        """Emit now the text of the audio so far, without waiting for more; the session goes on."""
+        """Emit the text of the audio so far without waiting for more; the session continues."""
         return self._numbered(await self._done(self._conclude()))
 
     async def voices(self, enrolled: Mapping[str, Floats]) -> Mapping[str, Floats]:
-        """Enroll speakers of an earlier session, by name, voices (D,); return the speakers so far, likewise.
+        """Enroll speakers of an earlier session by name, voices (D,); return the speakers so far, likewise.
 
-        Raises: OptionError, also where speakers are not told apart.
+        Raises: OptionError, also without diarization.
         """
         return await self._worker.result_of(lambda: self._enroll(enrolled), Priority.LIVE)
 
     async def flush_and_reset(self) -> list[Event]:
-        """Emit the text of the audio so far; what follows is transcribed as if nothing had been before."""
+        """Emit the text of the audio so far and forget it; the session continues without context."""
         events = self._numbered(await self._done(self._finish()))
         self._began_at = self._n_samples
         return events
 
     async def configure(self, options: LiveOptions) -> list[Event]:
-        """Go on with other options; the text of the audio so far is emitted under the old ones.
+        """Continue with other options; the text of the audio so far is emitted under the old ones.
 
-        Raises: as `begin`, with the session as it was.
+        Raises: as `begin`, with the session unchanged.
         """
         before = self._options, self._speakers, self._speakers_option
         await self._load_speakers(options)
@@ -254,7 +253,7 @@ class SessionHandle:
         return await self.flush_and_reset()
 
     def translator(self) -> QueuedTranslator:
-        """Make what translates this session into English. Raises: OptionError where the model cannot."""
+        """Return the translator of this session into English. Raises: OptionError if the model has none."""
         return QueuedTranslator(WhisperTranslator(self._model), self._worker)
 
     def discard(self) -> None:
@@ -264,7 +263,7 @@ class SessionHandle:
         self._began_at = self._n_taken = self._n_samples
 
     def end(self) -> None:
-        """Drop the audio so far, and make room for another session; harmless a second time."""
+        """Drop the audio so far and free the place of the session; may be repeated."""
         self.discard()
         self._on_end(self.load)
 
@@ -273,7 +272,7 @@ class SessionHandle:
 
     @property
     def _priority(self) -> Priority:
-        """Priority of its work: a client that sends much faster than people speak sends a recording."""
+        """Live priority, or that of a recording for a client that sends much faster than real time."""
         ahead_s = self.received_s - (time.monotonic() - self._opened_s)
         return Priority.FILE if ahead_s > MOST_AHEAD_S else Priority.LIVE
 
@@ -285,7 +284,6 @@ class SessionHandle:
             self.load.is_waiting = False
 
     def _update(self) -> CallGenerator[list[Event]]:
-        """An update that takes what came while it waited."""
         if self.poll_newer_audio is not None:
             newer = self.poll_newer_audio()
             self._held_audio.add(newer)
@@ -294,7 +292,7 @@ class SessionHandle:
         return events
 
     def _listen(self) -> CallGenerator[list[Event]]:
-        """One update: under load of all that waits, otherwise of what is worked on at a time."""
+        """Run one update: of all waiting audio under load, otherwise of the usual amount."""
         interval_s = self.interval_s
         is_stretched = interval_s > INTERVALS_S[0]
         most_s = MOST_BEHIND_S if is_stretched else MOST_AT_ONCE_S
@@ -338,7 +336,7 @@ class SessionHandle:
         return self._session
 
     async def _load_speakers(self, options: LiveOptions) -> None:
-        """Make what tells speakers apart: no thread of the model waits for weights that are fetched."""
+        """Load the speaker model outside the threads of the model, since its weights may be downloaded."""
         if options.speakers and (self._speakers is None or options.speakers != self._speakers_option):
             self._speakers = await anyio.to_thread.run_sync(make_live_speakers, options.speakers)
             self._speakers_option = options.speakers

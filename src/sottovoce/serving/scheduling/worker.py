@@ -1,8 +1,8 @@
 """The threads that do the work of one model, the most urgent first; no other thread touches the model.
 
-Work is a generator of calls, which the executor of a thread does in rounds together with those of others,
-or a function without arguments. One queue for all threads: whichever has room takes what is due next, so
-that a session's updates are done now here, now there. Knows neither sessions nor recordings.
+Work is a generator of calls, which the executor of a thread batches with others in rounds, or a function
+without arguments. All threads share one queue: a thread with room takes the next work, so that updates of a
+session run in different threads. Does not know sessions or recordings.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _HALF_LIFE_S = 5.0
 
 @dataclass(slots=True)
 class Job:
-    """A piece of work that somebody waits for: a function without arguments, or calls for an executor.
+    """A function without arguments, or calls for an executor, with the future of its result.
 
     since: the time of the request (seconds). on_work: called with its part of the engine's work, in seconds
     of its `work_clock`.
@@ -68,7 +68,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class EngineState:
-    """State of an engine: live updates under way, whether a recording is, the part of the time at work."""
+    """State of an engine: live updates under way, whether a recording is, and its utilisation."""
 
     n_live: int
     has_recording: bool
@@ -76,10 +76,10 @@ class EngineState:
 
 
 class EngineThread:
-    """An engine, and who waits for what it does; everything but `state` is called in its own thread.
+    """An engine and the jobs that it does. All but `state` is called in its own thread.
 
-    engine: None does functions only. on_end: called with each job of the engine that is done. work_clock:
-    seconds of work of the thread that calls it.
+    engine: None runs functions only. on_end: called with each finished job. work_clock: seconds of work of
+    the calling thread.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class EngineThread:
 
     @property
     def has_room(self) -> bool:
-        """Whether its engine can take up another update at once, rather than have it wait."""
+        """Whether its engine can begin another update at once."""
         return self._engine is not None and self._engine.has_room
 
     @property
@@ -136,20 +136,20 @@ class EngineThread:
             self._busy_since_s = math.nan
 
     def use(self, n_threads: int) -> None:
-        """Have PyTorch use so many threads for what is called here from now on."""
+        """Set the number of threads of PyTorch in this thread."""
         if n_threads != self._n_threads:
             torch.get_num_threads()  # a thread that has not asked would take over what others set last
             torch.set_num_threads(n_threads)
             self._n_threads = n_threads
 
     def leave(self) -> None:
-        """At the end of the thread: new threads of others begin with what they had."""
+        """Fail all jobs, and restore the number of threads of PyTorch, which new threads inherit."""
         for job in self.under_way:
             job.done.set_exception(leaving())
         torch.set_num_threads(THREADS)
 
     def begin(self, job: Job) -> None:
-        """Hand calls to the engine; a generator that yields none is done with that."""
+        """Give calls to the engine; an empty generator is done at once."""
         assert self._engine is not None
         assert not callable(job.do)
         self.under_way = (*self.under_way, job)
@@ -160,7 +160,7 @@ class EngineThread:
             job.on_work(self._work_clock() - began)
 
     def round(self) -> tuple[Priority | None, float]:
-        """Let the engine do a round; return whose calls were done, and how long it took (seconds)."""
+        """Run a round of the engine; return the priority of its calls and the seconds that it took."""
         assert self._engine is not None
         live = [job for job in self.under_way if job.priority is Priority.LIVE]
         began, work_began = time.monotonic(), self._work_clock()
@@ -173,7 +173,7 @@ class EngineThread:
         return served, took_s
 
     def _call(self, do: Callable[[], T]) -> T | None:
-        """Call the engine; where it fails itself, all that is under way ends with that."""
+        """Call the engine; if the engine itself fails, all of its jobs do."""
         assert self._engine is not None
         try:
             with self.working():
@@ -205,7 +205,7 @@ class EngineThread:
 
 
 class _Share:
-    """The part of the time that something takes, of late."""
+    """The recent part of the time that something takes."""
 
     def __init__(self, now_s: float) -> None:
         self._since_s = now_s
@@ -224,12 +224,12 @@ class _Share:
 
 
 class Worker:
-    """Does work in threads of its own until it is closed.
+    """Runs work in threads of its own until it is closed.
 
-    on_done: called with priority, seconds waited and seconds worked, in one of them. engines: one a thread;
-    without one, a thread that calls functions only. n_threads: PyTorch's for an operation, shared among the
-    engines that are at work. work_clock: measures work in its thread: the processor time of the thread, so
-    that the time of other programs is not counted as work of a session.
+    on_done: called in one of them with priority, seconds waited and seconds worked. engines: one a thread;
+    without any, a thread that runs functions only. n_threads: of PyTorch for an operation, shared among the
+    busy engines. work_clock: the processor time of its thread, so that the time of other programs does not
+    count as work of a session.
     """
 
     def __init__(
@@ -264,7 +264,7 @@ class Worker:
 
     @property
     def live_wait_s(self) -> float:
-        """How long live work waits: of late, and what waits now."""
+        """The waiting time of live work, recent and now."""
         with self._condition:
             now = time.monotonic()
             waiting = [*self._waiting[Priority.LIVE], *(job for job in self._under_way if not job.has_begun)]
@@ -277,9 +277,9 @@ class Worker:
         return [engine.state for engine in self._engines]
 
     def trouble(self, stall_s: float) -> str | None:
-        """Return what keeps this from working, in a few words; None: nothing does.
+        """Return a short reason why the worker makes no progress, or None.
 
-        stall_s: of one piece of work, from which on it counts as no progress.
+        stall_s: of one call, after which it makes no progress.
         """
         if not self._is_closed and not all(thread.is_alive() for thread in self._threads):
             return "a thread of the model has ended"
@@ -295,9 +295,9 @@ class Worker:
         priority: Priority = Priority.LIVE,
         on_work: Callable[[float], None] | None = None,
     ) -> T:
-        """Do work as `submit` and return its result; when who waits is cancelled, so is work not begun.
+        """Return the result of submitted work; when the caller is cancelled, so is work that has not begun.
 
-        Raises: ApiError after `close`; what the work raises.
+        Raises: ApiError after `close`; the errors of the work.
         """
         return await asyncio.wrap_future(self.submit(do, priority, on_work))
 
@@ -307,10 +307,10 @@ class Worker:
         priority: Priority = Priority.LIVE,
         on_work: Callable[[float], None] | None = None,
     ) -> Future[T]:
-        """Have a function called, or calls done together with those of others; cancelling it takes it out.
+        """Queue a function, or calls to batch with others; cancelling the future removes it.
 
-        on_work: called with the part of these calls in an engine's work (seconds of `work_clock`), in its
-        thread. Raises: ApiError after `close`.
+        on_work: called in a worker thread with the part of these calls in an engine's work (seconds of
+        `work_clock`). Raises: ApiError after `close`.
         """
         done: Future[T] = Future()
         job = Job(priority, time.monotonic(), do, done, on_work)
@@ -322,7 +322,7 @@ class Worker:
         return done
 
     def close(self) -> None:
-        """End after the work at hand; what waits is cancelled."""
+        """End after the current work, and cancel the rest."""
         with self._condition:
             self._is_closed = True
             for jobs in self._waiting.values():
@@ -356,9 +356,9 @@ class Worker:
             return not self._is_closed
 
     def _next(self, engine: EngineThread) -> Job | None:
-        """Take the job that this thread is to begin before its next round; None: none.
+        """Return the job to begin before the next round, or None.
 
-        A recording that has waited for too long goes before live work, one a round.
+        A recording that has waited too long goes before live work, one a round.
         """
         with self._condition:
             live, file = self._waiting[Priority.LIVE], self._waiting[Priority.FILE]
@@ -376,7 +376,7 @@ class Worker:
             return chosen.popleft()
 
     def _may_take_live(self, engine: EngineThread, first: Job) -> bool:
-        """Whether live work is for this thread, or is left to another."""
+        """Whether this thread should begin live work rather than another one."""
         is_full = len(self._engines) > 1 and not engine.has_room and not callable(first.do)
         return not (is_full and engine.n_live)
 
@@ -414,7 +414,7 @@ class Worker:
                 self.interval_controller.note_work(took_s / len(self._engines), time.monotonic())
 
     def _share_of(self, engine: EngineThread) -> int:
-        """PyTorch's threads for an operation of this engine: its part, with the others at work."""
+        """Return the number of threads of PyTorch for this engine, its share among the busy ones."""
         n_at_work = sum(other.is_at_work for other in self._engines if other is not engine) + 1
         return max(1, self._n_threads // n_at_work)
 
