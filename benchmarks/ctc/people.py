@@ -37,7 +37,7 @@ from benchmarks.ctc.texts import (
 )
 from benchmarks.harness import clips as human_clips
 from benchmarks.harness.report import benchmark_parser, show_json, show_row
-from recipes.ctc_head.human import human_clips_of, is_spelt
+from recipes.ctc_head.material import human_clips_of, is_spelt
 from sottovoce.api import Model, load_model
 from sottovoce.cli.ctc_decode import recorded_emissions
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
