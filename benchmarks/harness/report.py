@@ -7,14 +7,17 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import resource
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from sottovoce.evaluation.wer import Comparison
+
+T = TypeVar("T")
 
 
 def benchmark_parser(doc: str | None) -> argparse.ArgumentParser:
@@ -26,6 +29,11 @@ def benchmark_parser(doc: str | None) -> argparse.ArgumentParser:
 def add_shared(parser: argparse.ArgumentParser) -> None:
     """The folder of the recordings."""
     parser.add_argument("shared", type=Path, help="folder that holds data/manifest.jsonl")
+
+
+def listed(kind: Callable[[str], T] = str) -> Callable[[str], list[T]]:  # type: ignore[assignment]
+    """The type of an argument that is a list with commas."""
+    return lambda text: [kind(one) for one in text.split(",")]
 
 
 def add_part(parser: argparse.ArgumentParser, default: str = "test") -> None:
@@ -88,6 +96,11 @@ def _commit() -> str | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return told.stdout.strip()
+
+
+def resident_bytes(process: int | str = "self") -> int:
+    """Resident memory of a process now (Linux)."""
+    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def seconds(value: float | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,18 +38,41 @@ N_RESAMPLES = 300
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_clips(parser, n_clips=40)
-    parser.set_defaults(frame_thresholds=[25.0, 50.0], spoken=["de", "es", "pl", "fr", "it", "pt", "ru"])
+    add_foreign_clips(parser, n_clips=40)
+    parser.set_defaults(frame_thresholds=[25.0, 50.0])
+
+
+def add_foreign_clips(parser: argparse.ArgumentParser, n_clips: int) -> None:
+    """The arguments that choose clips of other languages than English."""
+    add_clips(parser, n_clips=n_clips)
+    parser.set_defaults(spoken=["de", "es", "pl", "fr", "it", "pt", "ru"])
     parser.add_argument("--texts", action="store_true", help="print both translations, clip by clip")
+
+
+def foreign_clips(given: argparse.Namespace, bench: Bench) -> tuple[list[Item], list[Whole]]:
+    """The clips, and the translation of each whole file. Raises: OptionError without any."""
+    items = chosen(given)
+    if not items:
+        raise OptionError("expected clips with text in other languages than English, got none")
+    return items, [
+        bench.whole(given.model, item, task="translate") for item in counted(items, "translations")
+    ]
+
+
+def show_texts(items: Sequence[Item], files: Iterable[str], lives: Iterable[str]) -> None:
+    for item, file, live in zip(items, files, lives, strict=True):
+        print(f"{item.name}\n  said: {item.text}\n  file: {file}\n  live: {live}")
+
+
+def scored(one: Mapping[str, float | None]) -> str:
+    """The cell of chrF with its interval."""
+    return f"{one['chrf']:.1f} ({one['low']:.1f} to {one['high']:.1f})"
 
 
 def run(given: argparse.Namespace) -> None:
     bench = Bench(given.log)
-    items = chosen(given)
-    if not items:
-        raise OptionError("translate: expected clips with text in other languages than English, got none")
+    items, wholes = foreign_clips(given, bench)
     said = [bench.whole(given.model, item) for item in counted(items, "files")]
-    wholes = [bench.whole(given.model, item, task="translate") for item in counted(items, "translations")]
     asked = [replace(one, stream={**one.stream, "task": "translate"}) for one in settings(given)]
     rows, figures = [], {}
     for setting in asked:
@@ -58,8 +81,7 @@ def run(given: argparse.Namespace) -> None:
         figures[setting.name] = figure
         rows.append([setting.name, *cells(figure)])
         if given.texts:
-            for item, whole, live in zip(items, wholes, lives, strict=True):
-                print(f"{item.name}\n  said: {item.text}\n  file: {whole.text}\n  live: {live.text}")
+            show_texts(items, [one.text for one in wholes], [one.text for one in lives])
     heads = ("chrF, 95 %", "left", "loops", "LAAL", "latency", "cpu s/s")
     show_table([f"{len(items)} clips", *heads], rows)
     show_live_json("translate", asked, {"part": given.part, "clips": len(items), "found": figures})
@@ -94,7 +116,7 @@ def english(text: str) -> Item:
 
 def cells(one: dict[str, float | None]) -> list[str]:
     return [
-        f"{one['chrf']:.1f} ({one['low']:.1f} to {one['high']:.1f})",
+        scored(one),
         str(one["left"]),
         str(one["loops"]),
         seconds(one["laal_s"]),
