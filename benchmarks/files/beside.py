@@ -21,22 +21,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from benchmarks.harness.clips import UNSPACED, clips, joined, spread
 from benchmarks.harness.programs import BUILDERS, Weights
 from benchmarks.harness.report import (
-    add_row,
+    Log,
     add_shared,
     apart,
     benchmark_parser,
     listed,
-    read_rows,
     show_heads,
     show_json,
     show_row,
@@ -67,41 +65,15 @@ class Item(NamedTuple):
     truth: str
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What a program made of a recording. cpu_s: the process's own time."""
-
-    engine: str
-    beam_size: int
-    item: str
-    text: str
-    cpu_s: float
+def mode(beam_size: int) -> str:
+    return "greedy" if beam_size == 1 else f"beam {beam_size}"
 
 
-class Journal:
-    """Readings by program, beam size and recording, kept in a file if there is one."""
-
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self._readings: dict[tuple[str, int, str], Reading] = {}
-        for row in read_rows(path):
-            self._keep(Reading(**row))
-
-    def __contains__(self, key: tuple[str, int, str]) -> bool:
-        return key in self._readings
-
-    def _keep(self, reading: Reading) -> None:
-        self._readings[reading.engine, reading.beam_size, reading.item] = reading
-
-    def add(self, reading: Reading) -> None:
-        self._keep(reading)
-        add_row(self._path, asdict(reading))
-
-    def texts(self, engine: str, beam_size: int, items: Sequence[Item]) -> list[str] | None:
-        """Texts of the items, None unless all were read."""
-        found = [self._readings.get((engine, beam_size, item.name)) for item in items]
-        texts = [reading.text for reading in found if reading is not None]
-        return texts if len(texts) == len(items) else None
+def texts_of(log: Log, engine: str, beam_size: int, items: Sequence[Item]) -> list[str] | None:
+    """Texts of the items, None unless all were read."""
+    found = [log.get(f"{engine}, {mode(beam_size)}", item.name) for item in items]
+    texts = [one["text"] for one in found if one is not None]
+    return texts if len(texts) == len(items) else None
 
 
 class Process:
@@ -114,10 +86,11 @@ class Process:
         self._process = context.Process(target=_serve, args=(engine, model, threads, other), daemon=True)
         self._process.start()
 
-    def read(self, item: Item, beam_size: int) -> Reading:
+    def read(self, item: Item, beam_size: int) -> dict[str, Any]:
+        """Its text, and the process's own time."""
         self._pipe.send((item, beam_size))
-        text, seconds = self._pipe.recv()
-        return Reading(self.engine, beam_size, item.name, text, seconds)
+        text, cpu_s = self._pipe.recv()
+        return {"text": text, "cpu_s": cpu_s}
 
     def stop(self) -> float:
         """End the process; returns its peak resident memory in MB."""
@@ -131,7 +104,7 @@ def _serve(engine: str, model: str, threads: int, pipe: Connection) -> None:
     torch.set_num_threads(threads)
     checkpoint = load_checkpoint(model)
     with tempfile.TemporaryDirectory() as folder:
-        built = BUILDERS[engine](Weights(checkpoint, Path(folder), threads))
+        read = BUILDERS[engine](Weights(checkpoint, Path(folder), threads))
         del checkpoint
         gc.collect()
         forget_peak()  # converting the weights for a program is not its cost
@@ -139,27 +112,27 @@ def _serve(engine: str, model: str, threads: int, pipe: Connection) -> None:
             item, beam_size = asked
             torch.manual_seed(0)
             began = time.process_time()
-            text = built.text(item.samples, item.language, beam_size)
+            text = read(item.samples, item.language, beam_size)
             pipe.send((text, time.process_time() - began))
     pipe.send((peak_bytes() or 0) / 2**20)
 
 
 def read_all(
-    items: Sequence[Item], journal: Journal, engines: Sequence[str], beam_sizes: Sequence[int], model: str
+    items: Sequence[Item], log: Log, engines: Sequence[str], beam_sizes: Sequence[int], model: str
 ) -> None:
-    """Every program reads what the journal lacks, one program after the other."""
+    """Every program reads the items that the log lacks, one program after the other."""
     for engine in engines:
         asked = [
             (item, beam_size)
             for beam_size in beam_sizes
             for item in items
-            if (engine, beam_size, item.name) not in journal
+            if log.get(f"{engine}, {mode(beam_size)}", item.name) is None
         ]
         if not asked:
             continue
         process = Process(engine, model, threads=1)
         for number, (item, beam_size) in enumerate(asked, 1):
-            journal.add(process.read(item, beam_size))
+            log.add(f"{engine}, {mode(beam_size)}", item.name, process.read(item, beam_size))
             print(f"\r{engine}: {number} of {len(asked)}", end="", file=sys.stderr, flush=True)
         process.stop()
         print(file=sys.stderr)
@@ -174,11 +147,7 @@ def spoken(data: Path, per_language: int) -> list[Item]:
     ]
 
 
-def mode(beam_size: int) -> str:
-    return "greedy" if beam_size == 1 else f"beam {beam_size}"
-
-
-def show_errors(items: Sequence[Item], arguments: argparse.Namespace, journal: Journal) -> None:
+def show_errors(items: Sequence[Item], arguments: argparse.Namespace, log: Log) -> None:
     """A row for each program and beam: rates by language, and how far from the reference's."""
     languages = {item.language for item in items}
     large = [one for one in LANGUAGES if sum(item.language == one for item in items) >= OWN_COLUMN]
@@ -191,9 +160,9 @@ def show_errors(items: Sequence[Item], arguments: argparse.Namespace, journal: J
 
     figures = {}
     for beam_size in BEAM_SIZES:
-        baseline = _utterances(arguments.reference, beam_size, items, journal)
+        baseline = _utterances(arguments.reference, beam_size, items, log)
         for engine in arguments.engines:
-            found = _utterances(engine, beam_size, items, journal)
+            found = _utterances(engine, beam_size, items, log)
             if found is None:
                 continue
             rates = [_rate([u for u in found if u.language in codes]) for codes in groups.values()]
@@ -207,10 +176,8 @@ def show_errors(items: Sequence[Item], arguments: argparse.Namespace, journal: J
     show_json("files beside errors", {"clips": len(items), "engines": figures})
 
 
-def _utterances(
-    engine: str, beam_size: int, items: Sequence[Item], journal: Journal
-) -> list[ScoredUtterance] | None:
-    texts = journal.texts(engine, beam_size, items)
+def _utterances(engine: str, beam_size: int, items: Sequence[Item], log: Log) -> list[ScoredUtterance] | None:
+    texts = texts_of(log, engine, beam_size, items)
     if texts is None:
         return None
     return [ScoredUtterance(item.truth, text, item.language) for item, text in zip(items, texts, strict=True)]
@@ -223,7 +190,7 @@ def _rate(found: Sequence[ScoredUtterance]) -> float:
     return (rates.cer.rate if unspaced else rates.mer.rate) or 0.0
 
 
-def show_invented(items: Sequence[Item], engines: Sequence[str], journal: Journal) -> None:
+def show_invented(items: Sequence[Item], engines: Sequence[str], log: Log) -> None:
     """Words a minute by kind of sound; the kind stands in the items' truth."""
     kinds = list(dict.fromkeys(item.truth for item in items))
     minutes = [sum(len(i.samples) for i in items if i.truth == k) / SAMPLE_RATE / 60 for k in kinds]
@@ -231,7 +198,7 @@ def show_invented(items: Sequence[Item], engines: Sequence[str], journal: Journa
 
     figures = {}
     for engine in engines:
-        texts = journal.texts(engine, INVENTING_BEAM, items)
+        texts = texts_of(log, engine, INVENTING_BEAM, items)
         if texts is None:
             continue
         pairs = list(zip(items, texts, strict=True))
@@ -257,7 +224,9 @@ def measure_speed(arguments: argparse.Namespace) -> None:
     for number in range(arguments.rounds):
         for beam_size in BEAM_SIZES:
             for process in processes:
-                times.setdefault((process.engine, beam_size), []).append(process.read(item, beam_size).cpu_s)
+                times.setdefault((process.engine, beam_size), []).append(
+                    process.read(item, beam_size)["cpu_s"]
+                )
                 print(f"\rround {number + 1}, {process.engine:40}", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     modes = [f"{mode(size)}, times real time" for size in BEAM_SIZES]
@@ -291,12 +260,12 @@ def main() -> None:
     if arguments.table == "speed":
         measure_speed(arguments)
         return
-    journal, data = Journal(arguments.log), arguments.shared / "data"
+    log, data = Log(arguments.log), arguments.shared / "data"
     if arguments.table == "errors":
         items = spoken(data, arguments.per_language)
-        read_all(items, journal, arguments.engines, BEAM_SIZES, arguments.model)
-        show_errors(items, arguments, journal)
+        read_all(items, log, arguments.engines, BEAM_SIZES, arguments.model)
+        show_errors(items, arguments, log)
     else:
         items = [Item(s.name, s.samples, "en", s.kind) for s in sounds(data)]
-        read_all(items, journal, arguments.engines, [INVENTING_BEAM], arguments.model)
-        show_invented(items, arguments.engines, journal)
+        read_all(items, log, arguments.engines, [INVENTING_BEAM], arguments.model)
+        show_invented(items, arguments.engines, log)

@@ -16,10 +16,18 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.files.beside import Item, Journal, read_all
+from benchmarks.files.beside import Item, read_all, texts_of
 from benchmarks.harness.clips import clips, spread
 from benchmarks.harness.programs import BUILDERS
-from benchmarks.harness.report import add_shared, benchmark_parser, listed, show_heads, show_json, show_row
+from benchmarks.harness.report import (
+    Log,
+    add_shared,
+    benchmark_parser,
+    listed,
+    show_heads,
+    show_json,
+    show_row,
+)
 from benchmarks.harness.sounds import SILENCE_S, around_speech, cut_off, music, n_units, repeated, sounds
 from sottovoce.audio.io import load_audio
 from sottovoce.evaluation.wer import ErrorCounts, ScoredUtterance, count_errors
@@ -75,14 +83,14 @@ def cell(kind: str, items: Sequence[Item], texts: Sequence[str]) -> tuple[str, d
     return f"{more:.1%}, {dropped:.1%}", {"invented": round(more, 4), "dropped": round(dropped, 4)}
 
 
-def show(kinds: dict[str, list[Item]], arguments: argparse.Namespace, journal: Journal) -> None:
+def show(kinds: dict[str, list[Item]], arguments: argparse.Namespace, log: Log) -> None:
     show_heads("program", *(f"{kind} ({len(items)})" for kind, items in kinds.items()))
 
     figures: dict[str, dict[str, dict[str, float]]] = {}
     for engine in arguments.engines:
         cells, figures[engine] = [], {}
         for kind, items in kinds.items():
-            texts = journal.texts(engine, 1, items)
+            texts = texts_of(log, engine, 1, items)
             told, figure = ("", {}) if texts is None else cell(kind, items, texts)
             cells.append(told)
             figures[engine][kind] = figure
@@ -100,7 +108,7 @@ def main() -> None:
     parser.add_argument("--nasty", type=int, default=4, help="of these, with something hard about them")
     arguments = parser.parse_args()
     kinds = items_of(arguments)
-    journal = Journal(arguments.log)
+    log = Log(arguments.log)
     every = [item for items in kinds.values() for item in items]
-    read_all(every, journal, arguments.engines, [1], arguments.model)
-    show(kinds, arguments, journal)
+    read_all(every, log, arguments.engines, [1], arguments.model)
+    show(kinds, arguments, log)

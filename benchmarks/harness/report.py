@@ -42,18 +42,25 @@ def add_part(parser: argparse.ArgumentParser, default: str = "test") -> None:
     parser.add_argument("--part", choices=("dev", "test"), default=default, help=told)
 
 
-def read_rows(path: Path | None) -> list[dict[str, Any]]:
-    """The rows of a log; none where there is no file, or no log is kept (None)."""
-    if path is None or not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+class Log:
+    """Results by key and recording, kept in a file of JSON lines if there is one."""
 
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self.found: dict[tuple[str, str], dict[str, Any]] = {}
+        if path is not None and path.exists():
+            rows = map(json.loads, filter(None, path.read_text(encoding="utf-8").splitlines()))
+            self.found = {(row["key"], row["item"]): row["value"] for row in rows}
 
-def add_row(path: Path | None, row: Mapping[str, Any]) -> None:
-    """Add a row to a log, if one is kept."""
-    if path is not None:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+    def get(self, key: str, item: str) -> dict[str, Any] | None:
+        return self.found.get((key, item))
+
+    def add(self, key: str, item: str, value: dict[str, Any]) -> None:
+        self.found[key, item] = value
+        if self._path is not None:
+            row = {"key": key, "item": item, "value": value}
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
 def show_heads(*heads: object) -> None:

@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.programs import faster_model
-from benchmarks.harness.report import add_row, read_rows
+from benchmarks.harness.programs import cpp_model, faster_model
+from benchmarks.harness.report import Log
 from benchmarks.language.mixed_recordings import MixedRecording
 from sottovoce.api import Model, load_model
 from sottovoce.evaluation.latency import run_live
@@ -136,19 +136,9 @@ def faster_whisper(*, batched: bool = False) -> System:
 
 def whisper_cpp() -> System:
     """whisper.cpp, f16 weights, language found by itself (once, which is all it can)."""
-    from pywhispercpp.model import Model as Program
-
     file = Path(tempfile.mkdtemp()) / "ggml-base.bin"
     write_checkpoint(load_checkpoint("base"), file, "ggml", "f16")
-    program = Program(
-        str(file),
-        n_threads=1,
-        print_progress=False,
-        print_realtime=False,
-        redirect_whispercpp_logs_to=None,
-        params_sampling_strategy=1,
-        beam_search={"beam_size": BEAM_SIZE, "patience": -1.0},
-    )
+    program = cpp_model(file, BEAM_SIZE, 1)
 
     def read(recording: MixedRecording, samples: Samples) -> Outcome:
         started = time.process_time()
@@ -182,25 +172,21 @@ def systems() -> dict[str, Callable[[], System]]:
     }
 
 
-def read_missing(recordings: Sequence[Any], made: Mapping[str, Callable[[], System]], log: Path) -> None:
-    """Let systems read recordings, each with a name and samples; what the log has is not read again."""
-    done = set(outcomes(log))
+def read_missing(recordings: Sequence[Any], made: Mapping[str, Callable[[], System]], path: Path) -> None:
+    """Let systems read recordings, each with a name and samples; results in the log are not made again."""
+    log = Log(path)
     for name, make in made.items():
-        todo = [one for one in recordings if (name, one.name) not in done]
+        todo = [one for one in recordings if log.get(name, one.name) is None]
         if not todo:
             continue
         read = make()
         read(todo[0], todo[0].audio())  # warm
         for recording in todo:
             outcome = read(recording, recording.audio())
-            add_row(log, {"system": name, "recording": recording.name, **asdict(outcome)})
+            log.add(name, recording.name, asdict(outcome))
             print(name, recording.name, f"{outcome.cpu_s:.1f} s", flush=True)
 
 
-def outcomes(log: Path) -> dict[tuple[str, str], Outcome]:
-    """What the log has, by system and recording."""
-    found: dict[tuple[str, str], Outcome] = {}
-    for row in read_rows(log):
-        key = row.pop("system"), row.pop("recording")
-        found[key] = Outcome(**row)
-    return found
+def outcomes(path: Path) -> dict[tuple[str, str], Outcome]:
+    """The results in a log, by system and recording."""
+    return {key: Outcome(**value) for key, value in Log(path).found.items()}

@@ -28,12 +28,11 @@ import sottovoce
 from benchmarks.files.beside import LANGUAGES
 from benchmarks.harness.clips import PAUSES_S, Clip, clips, spread
 from benchmarks.harness.report import (
+    Log,
     add_part,
-    add_row,
     add_shared,
     benchmark_parser,
     listed,
-    read_rows,
     show_json,
 )
 from sottovoce.api import Model, load_model
@@ -53,7 +52,8 @@ WARM_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A recording: its name, text and languages; source: samples, or files one after the other with pauses."""
+    """A recording: its name, text and languages; source: samples, or files one after the other with pauses.
+    """
 
     name: str
     source: Samples | tuple[Path, ...] = field(repr=False)
@@ -131,23 +131,6 @@ class Live:
     @property
     def text(self) -> str:
         return self.run.text
-
-
-class Log:
-    """What was made of a recording, by key; in a file of JSON lines if there is one."""
-
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self._found: dict[tuple[str, str], dict[str, Any]] = {}
-        for row in read_rows(path):
-            self._found[row["key"], row["item"]] = row["value"]
-
-    def get(self, key: str, item: str) -> dict[str, Any] | None:
-        return self._found.get((key, item))
-
-    def add(self, key: str, item: str, value: dict[str, Any]) -> None:
-        self._found[key, item] = value
-        add_row(self._path, {"key": key, "item": item, "value": value})
 
 
 class CountingBackend:

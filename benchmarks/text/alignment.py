@@ -22,11 +22,19 @@ import numpy as np
 import torch
 
 from benchmarks.harness.clips import PAUSES_S, clips, spread
-from benchmarks.harness.report import add_part, add_shared, benchmark_parser, show_heads, show_json, show_row
+from benchmarks.harness.report import (
+    add_part,
+    add_shared,
+    benchmark_parser,
+    listed,
+    show_heads,
+    show_json,
+    show_row,
+)
 from sottovoce import load_model
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
-from sottovoce.options.align import AlignOptions
+from sottovoce.options.align import AlignMethod, AlignOptions
 from sottovoce.text.normalize import plain
 from sottovoce.text.word_edits import equal_words
 from sottovoce.types import SAMPLE_RATE, Samples, Transcript, Word
@@ -149,20 +157,16 @@ def measure(model: Model, items: Sequence[Item]) -> dict[str, dict[str, list[tup
 
 def _all_times(model: Model, item: Item) -> Iterator[tuple[str, list[Word]]]:
     text = [" ".join(item.words)]
-    plainly = AlignOptions(keep_to_speech=False)
     if item.kind != "digits":  # they are written as figures, which are not the words of the text
         transcript = model.transcribe(item.samples, language=item.language, word_timestamps=True).collect()
         yield "transcript", words_of(transcript)
-        refined = model.align(item.samples, transcript)
-        yield "transcript, refined", words_of(refined)
-    for name, options in {
-        "attention, not kept to speech": plainly,
-        "attention": AlignOptions(),
-        "ctc, not kept to speech": AlignOptions(method="ctc", keep_to_speech=False),
-        "ctc": AlignOptions(method="ctc"),
-    }.items():
-        if options.method == "attention" or model.ctc_head is not None:
-            yield name, words_of(model.align(item.samples, text, language=item.language, options=options))
+        yield "transcript, refined", words_of(model.align(item.samples, transcript))
+    methods: tuple[AlignMethod, ...] = ("attention",) if model.ctc_head is None else ("attention", "ctc")
+    for method in methods:
+        for is_kept in (False, True):
+            options = AlignOptions(method=method, keep_to_speech=is_kept)
+            found = model.align(item.samples, text, language=item.language, options=options)
+            yield method + ("" if is_kept else ", not kept to speech"), words_of(found)
 
 
 def show(found: dict[str, dict[str, list[tuple[float, bool]]]], seconds: float, cpu_s: float) -> None:
@@ -191,10 +195,9 @@ def main() -> None:
     add_part(parser, "dev")
     parser.add_argument("--digits", type=int, default=10, help="rows of a dozen digits")
     parser.add_argument("--clips", type=int, default=24, help="of each language")
-    parser.add_argument("--languages", type=lambda text: text.split(","), default=[*SETS])
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--languages", type=listed(), default=[*SETS])
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
+    torch.set_num_threads(1)
     data = arguments.shared / "data"
     model = load_model(arguments.model, dtype="float32")
     items = [*digits(data, arguments.part, arguments.digits)]
