@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.harness.report import seconds, show_table
 from benchmarks.live.runs import Bench, Item, Setting, counted, run_command, settings, show_live_json
-from benchmarks.live.translate import add_foreign_clips, chrf, foreign_clips, interval, scored, show_texts
+from benchmarks.live.translate import add_foreign_clips, chrf, foreign_clips, interval, scored
 from sottovoce.evaluation.latency import run_live
 from sottovoce.streaming.session import Session
 from sottovoce.translation.live_translator import LiveTranslator, mark_newest
@@ -103,8 +103,6 @@ def run(given: argparse.Namespace) -> None:
             found = [beside(bench, setting, item, n_words) for item in counted(items, name)]
             figures[name] = figures_of(found, references)
             rows.append([name, *cells(figures[name])])
-            if given.texts:
-                show_texts(items, references, map(text_of, found))
     heads = ("chrF, 95 %", "behind, median", "90 %", "early", "kept", "cpu s/s", "without")
     show_table([f"{len(items)} clips", *heads], rows)
     show_live_json("beside", asked, {"part": given.part, "clips": len(items), "found": figures})

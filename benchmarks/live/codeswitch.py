@@ -27,11 +27,6 @@ processor time for each part."""
 FOLLOWS = ("restart", GIVEN)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_part(parser, "dev")
-    parser.add_argument("--texts", action="store_true", help="print what was said and heard")
-
-
 def run(given: argparse.Namespace) -> None:
     bench = Bench(given.log)
     items = [
@@ -54,11 +49,6 @@ def run(given: argparse.Namespace) -> None:
         rows.append([name, *map(percent, [*rates, total]), f"{cpu[name]:.2f}" if name in cpu else ""])
         figures[name] = {"errors": total, "by_pair": dict(zip(pairs, rates, strict=True))}
     show_table([f"{len(items)} recordings", *pairs, "all", "cpu s/s"], rows)
-    if given.texts:
-        for i, item in enumerate(items):
-            print(f"\n{item.name}\n  said: {item.text}")
-            for name, some in texts.items():
-                print(f"  {name}: {some[i]}")
     show_live_json("codeswitch", asked, {"part": given.part, "recordings": len(items), "found": figures})
 
 
@@ -89,4 +79,4 @@ def best_single(bench: Bench, model: str, items: Sequence[Item]) -> list[str]:
 
 
 def main() -> None:
-    run_command(HELP, add_arguments, run, FOLLOWS)
+    run_command(HELP, lambda parser: add_part(parser, "dev"), run, FOLLOWS)

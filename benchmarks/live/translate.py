@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 from sacrebleu.metrics import CHRF
@@ -46,7 +45,6 @@ def add_foreign_clips(parser: argparse.ArgumentParser, n_clips: int) -> None:
     """The arguments that choose clips of other languages than English."""
     add_clips(parser, n_clips=n_clips)
     parser.set_defaults(spoken=["de", "es", "pl", "fr", "it", "pt", "ru"])
-    parser.add_argument("--texts", action="store_true", help="print both translations, clip by clip")
 
 
 def foreign_clips(given: argparse.Namespace, bench: Bench) -> tuple[list[Item], list[Whole]]:
@@ -57,11 +55,6 @@ def foreign_clips(given: argparse.Namespace, bench: Bench) -> tuple[list[Item], 
     return items, [
         bench.whole(given.model, item, task="translate") for item in counted(items, "translations")
     ]
-
-
-def show_texts(items: Sequence[Item], files: Iterable[str], lives: Iterable[str]) -> None:
-    for item, file, live in zip(items, files, lives, strict=True):
-        print(f"{item.name}\n  said: {item.text}\n  file: {file}\n  live: {live}")
 
 
 def scored(one: Mapping[str, float | None]) -> str:
@@ -80,8 +73,6 @@ def run(given: argparse.Namespace) -> None:
         figure = figures_of(items, said, wholes, lives)
         figures[setting.name] = figure
         rows.append([setting.name, *cells(figure)])
-        if given.texts:
-            show_texts(items, [one.text for one in wholes], [one.text for one in lives])
     heads = ("chrF, 95 %", "left", "loops", "LAAL", "latency", "cpu s/s")
     show_table([f"{len(items)} clips", *heads], rows)
     show_live_json("translate", asked, {"part": given.part, "clips": len(items), "found": figures})
@@ -92,7 +83,8 @@ def figures_of(
 ) -> dict[str, float | None]:
     texts, references = [live.text for live in lives], [whole.text for whole in wholes]
     low, high = interval(texts, references)
-    lags, latencies = [], []
+    lags: list[float] = []
+    latencies: list[float] = []
     for whole, live in zip(wholes, lives, strict=True):
         run = live.run
         lags.append(laal(run.delays_s, run.duration_s, len(whole.text.split())))
@@ -103,15 +95,11 @@ def figures_of(
         "low": low,
         "high": high,
         "left": sum(chrf([t], [s.text]) > chrf([t], [r]) for t, s, r in kept),
-        "loops": sum(is_loop(english(r), t) for r, t in zip(references, texts, strict=True)),
+        "loops": sum(is_loop(Item("", (), text=r), t) for r, t in zip(references, texts, strict=True)),
         "laal_s": float(np.nanmean(lags)),
         "latency_s": median(latencies),
         "cpu": sum(one.run.cpu_s for one in lives) / sum(one.run.duration_s for one in lives),
     }
-
-
-def english(text: str) -> Item:
-    return Item("", Path(), ("en",), text)
 
 
 def cells(one: dict[str, float | None]) -> list[str]:

@@ -6,7 +6,6 @@
     python -m benchmarks speakers turns ../shared --words --model base  # words, of whole clips
     python -m benchmarks speakers turns ../shared --words --channels    # a microphone for each speaker beside
     python -m benchmarks speakers turns ../shared --windows             # without the segmentation network
-    python -m benchmarks speakers turns ../shared --engine pyannote     # needs pyannote.audio and its weights
 
 Conversations of one to four speakers are made of recordings of people (`conversations`), and diarized with
 the number of speakers given and not. The collar is 0.25 s on either side of every edge; overlapped speech
@@ -51,7 +50,8 @@ def told_apart(talks: Sequence[Conversation], options: SpeakerOptions, local: Lo
     for talk in talks:
         n_true = len({turn.speaker for turn in talk.turns})
         wishes = (replace(options, n_speakers=n_true), options)
-        for tally, turns, took_s in zip(tallies, *both_ways(talk, wishes, local), strict=True):
+        both, took_s = both_ways(talk, wishes, local)
+        for tally, turns in zip(tallies, both, strict=True):
             tally.errors += diarization_errors(talk.turns, turns)
             tally.without_overlap += diarization_errors(talk.turns, turns, with_overlap=False)
             tally.n_right += len({turn.speaker for turn in turns}) == n_true
@@ -78,18 +78,15 @@ class VoiceActivity:
 
 def both_ways(
     talk: Conversation, wishes: Sequence[SpeakerOptions], local: LocalSpeakers
-) -> tuple[list[list[Turn]], list[float]]:
-    """Turns under each wish, and the processor's seconds; our own engine hears the recording once for all."""
+) -> tuple[list[list[Turn]], float]:
+    """Turns under each of the options, and the processor seconds of the windows, which all of them share."""
     began = time.process_time()
-    if wishes[0].engine != "own":
-        found = [make_diarizer(wish).turns(Recording(talk.samples)) for wish in wishes]
-        return found, [(time.process_time() - began) / len(wishes)] * len(wishes)
     networks = local, load_voice_encoder(wishes[0])
     with Recording(talk.samples).open() as reader:
         own = ClusteringDiarizer(*networks, wishes[0])
-        heard = [window for windows in own.batches(reader) for window in own.diarize_windows(windows)]
-    hearing_s = time.process_time() - began
-    return [ClusteringDiarizer(*networks, wish).cluster(heard) for wish in wishes], [hearing_s] * len(wishes)
+        windows = [window for batch in own.batches(reader) for window in own.diarize_windows(batch)]
+    took_s = time.process_time() - began
+    return [ClusteringDiarizer(*networks, wish).cluster(windows) for wish in wishes], took_s
 
 
 @dataclass
@@ -216,14 +213,13 @@ def add_conversations(parser: argparse.ArgumentParser, speakers: str, n_conversa
 def main() -> None:
     parser = benchmark_parser(__doc__)
     add_conversations(parser, speakers="1,2,3,4", n_conversations=8)
-    parser.add_argument("--engine", choices=["own", "pyannote"], default="own")
     parser.add_argument("--windows", action="store_true", help="speech and windows, no segmentation network")
     parser.add_argument("--words", action="store_true", help="look at words rather than at turns")
     parser.add_argument("--channels", action="store_true", help="words: a microphone for each speaker too")
     given = parser.parse_args()
     torch.set_num_threads(1)
     local = VoiceActivity() if given.windows else load_segmentation()
-    options = SpeakerOptions(engine=given.engine, voices=given.voices)
+    options = SpeakerOptions(voices=given.voices)
     model = load_model(given.model, device="cpu", dtype="float32") if given.words else None
     lines: list[Line] = []
     for n_speakers in map(int, given.speakers.split(",")):
