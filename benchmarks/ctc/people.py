@@ -113,8 +113,6 @@ class Texts:
 
 
 class Bench:
-    """The steps of the table for one model."""
-
     def __init__(
         self,
         model: Model,
@@ -133,7 +131,6 @@ class Bench:
         self._trees: dict[tuple[str, bool], Lexicon] = {}
 
     def steps(self) -> Iterator[tuple[str, list[str]]]:
-        """The texts of the test clips after every step."""
         plain = self._decoder(self.test[0].language, lm=False)
         yield "greedy", [plain.greedy(self._emissions[clip.path])[0].text for clip in self.test]
         yield f"beam {BEAM}", _best(self._decoded(plain, self.test))
@@ -167,7 +164,6 @@ class Bench:
     def _listed(
         self, weights: tuple[float, float], clips: Sequence[Said], *, lexicon: bool
     ) -> list[list[Hypothesis]]:
-        """The lists of all clips, each with its language's models."""
         found: dict[Path, list[Hypothesis]] = {}
         fusion = CtcFusionOptions(lm_weight=weights[0], word_score=weights[1], unknown_score=UNKNOWN_SCORE)
         for language in dict.fromkeys(clip.language for clip in clips):

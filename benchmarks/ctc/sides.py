@@ -59,7 +59,6 @@ class Batched:
 
     @contextmanager
     def ready(self, emissions: Tensor, n_threads: int) -> Iterator[Callable[[], list[str]]]:
-        """What decodes the emissions."""
         torch.set_num_threads(n_threads)
         yield lambda: self.decode(emissions)
 

@@ -55,7 +55,7 @@ def timed(work: Callable[[], object], clock: Callable[[], float]) -> float:
 
 
 def share_of(side: Side, emissions: Tensor, n_threads: int) -> Tensor:
-    """What of the emissions a side is timed on."""
+    """The emissions that a side is timed on."""
     if isinstance(side, Batched):
         return emissions
     with side.ready(emissions[:1], 1) as decode:
@@ -125,7 +125,6 @@ def look_ups(model: NgramModel, path: Path, repeats: int) -> dict[str, float]:
 
 
 def tasks(known: Vocabulary, model: NgramModel, folder: Path, options: argparse.Namespace) -> Iterator[Task]:
-    """The tasks that are asked for."""
     shared = (known, BEAM_SIZE, options.device)
     words = (options.lm, model)
     every = (

@@ -40,7 +40,6 @@ class InstantWords:
 
 
 def _marks(minutes: float) -> list[int]:
-    """Frames at which a row is told."""
     last = int(minutes * 60 * FRAMES_PER_SECOND)
     return [n for n in (1_000, 10_000, 60_000, 120_000, 180_000) if n < last] + [last]
 

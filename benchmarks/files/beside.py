@@ -77,8 +77,6 @@ def texts_of(log: Log, engine: str, beam_size: int, items: Sequence[Item]) -> li
 
 
 class Process:
-    """A program in a process of its own."""
-
     def __init__(self, engine: str, model: str, threads: int) -> None:
         context = multiprocessing.get_context("spawn")
         self.engine = engine

@@ -67,7 +67,6 @@ def counted(items: Sequence[Item], texts: Sequence[str]) -> ErrorCounts:
 
 
 def cell(kind: str, items: Sequence[Item], texts: Sequence[str]) -> tuple[str, dict[str, float]]:
-    """What a table says of one kind."""
     if not items[0].truth:
         rate = n_units(texts) / (sum(len(item.samples) for item in items) / SAMPLE_RATE / 60)
         return f"{rate:.1f}", {"invented_a_minute": round(rate, 2)}

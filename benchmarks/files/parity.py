@@ -151,8 +151,6 @@ Timed: TypeAlias = "Word | Segment"
 
 @dataclass(slots=True)
 class Tally:
-    """Clips and words of one set."""
-
     clips: int = 0
     language: int = 0
     greedy: int = 0
@@ -164,7 +162,6 @@ class Tally:
     worst_s: float = 0.0
 
     def add(self, other: Tally) -> None:
-        """Count another set too."""
         worst = max(self.worst_s, other.worst_s)
         for name, value in asdict(other).items():
             setattr(self, name, getattr(self, name) + value)
@@ -184,8 +181,6 @@ class Difference:
 
 @dataclass(slots=True)
 class Report:
-    """All that was found."""
-
     sets: dict[str, Tally] = field(default_factory=dict)
     differences: list[Difference] = field(default_factory=list)
 
@@ -220,7 +215,6 @@ class Engines:
     def decode(
         self, encoded: Encoded, language: str, beam_size: int | None
     ) -> tuple[DecodingResult, whisper.DecodingResult]:
-        """The first window read by both."""
         import whisper
 
         wish: dict[str, Any] = {"language": language, "beam_size": beam_size}
@@ -314,7 +308,6 @@ def compare_long(
 def compare_times(
     name: str, segments: tuple[list[Segment], list[Segment]], tally: Tally, report: Report
 ) -> None:
-    """Segments and words of equal texts."""
     if len(segments[0]) != len(segments[1]):
         counts = str(len(segments[0])), str(len(segments[1]))
         report.differences.append(Difference(name, "segments", "unexplained", *counts))
@@ -357,7 +350,6 @@ def _text(segments: Sequence[Segment]) -> str:
 
 
 def _segment(found: dict[str, Any]) -> Segment:
-    """A segment of openai-whisper's."""
     words = tuple(
         Word(str(word["word"]), float(word["start"]), float(word["end"]), float(word["probability"]))
         for word in found.get("words", ())
@@ -389,7 +381,6 @@ def rows(report: Report) -> Iterator[tuple[str, Tally]]:
 
 
 def show(report: Report, model: str, line: dict[str, object]) -> None:
-    """Print the table, the differences and the JSON line."""
     columns = ("clips", "language", "greedy", "beam", "segments", "<=20 ms", "words", "<=20 ms", "worst s")
     print(f"{'set':24}" + "".join(f"{column:>10}" for column in columns))
     for name, one in rows(report):

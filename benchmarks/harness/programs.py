@@ -49,7 +49,6 @@ def openai_model(checkpoint: Checkpoint, folder: Path) -> whisper.model.Whisper:
 def faster_model(
     checkpoint: Checkpoint, folder: Path, compute_type: str, threads: int
 ) -> faster_whisper.WhisperModel:
-    """faster-whisper with these weights."""
     from faster_whisper import WhisperModel
 
     target = folder / "ct2"

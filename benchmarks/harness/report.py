@@ -27,7 +27,6 @@ def benchmark_parser(doc: str | None) -> argparse.ArgumentParser:
 
 
 def add_shared(parser: argparse.ArgumentParser) -> None:
-    """The folder of the recordings."""
     parser.add_argument("shared", type=Path, help="folder that holds data/manifest.jsonl")
 
 
@@ -64,18 +63,15 @@ class Log:
 
 
 def show_heads(*heads: object) -> None:
-    """Begin a table."""
     show_row(*heads)
     print("|---" * len(heads) + "|", flush=True)
 
 
 def show_row(*cells: object) -> None:
-    """Print one row of a table."""
     print(f"| {' | '.join(map(str, cells))} |", flush=True)
 
 
 def show_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a whole table."""
     show_heads(*heads)
     for row in rows:
         show_row(*row)
@@ -119,5 +115,4 @@ def percent(value: float | None) -> str:
 
 
 def apart(one: Comparison) -> str:
-    """A difference with its interval."""
     return f"{one.difference:+.1%} ({one.low:+.1%} to {one.high:+.1%})"

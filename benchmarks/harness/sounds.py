@@ -109,7 +109,6 @@ def music() -> Iterator[Sound]:
 
 
 def around_speech(clips: Sequence[Clip]) -> Iterator[Sound]:
-    """Silence and faint noise after speech and before it."""
     rng = np.random.default_rng(1)
     quiet = np.zeros(int(SILENCE_S * SAMPLE_RATE), np.float32)
     noise = (0.001 * rng.standard_normal(len(quiet))).astype(np.float32)
@@ -156,7 +155,6 @@ def _music(name: str, samples: Samples) -> Sound:
 
 
 def _tone(hz: float, seconds: float, n_harmonics: int) -> Samples:
-    """A note with an attack, a decay and some vibrato."""
     at = np.arange(int(seconds * SAMPLE_RATE)) / SAMPLE_RATE
     phase = 2 * np.pi * hz * at + 0.3 * np.sin(2 * np.pi * 5.5 * at)
     wave = sum(np.sin(n * phase) / n for n in range(1, n_harmonics + 1))

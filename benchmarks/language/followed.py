@@ -56,7 +56,6 @@ def unread_s(recording: MixedRecording, outcome: Outcome) -> list[tuple[float, f
 
 
 def changes(outcome: Outcome) -> list[FoundSwitch]:
-    """Where its language changes."""
     neighbours = pairwise(outcome.spans)
     return [FoundSwitch((a[1] + b[0]) / 2, b[0], a[2], b[2]) for a, b in neighbours if a[2] != b[2]]
 
@@ -95,7 +94,6 @@ def pier(recording: MixedRecording, outcome: Outcome) -> tuple[int, int]:
 
 
 def show(recordings: Sequence[MixedRecording], log: Path) -> None:
-    """A table, and one JSON line."""
     found = outcomes(log)
     rows = []
     print(described([one for one in recordings if one.name.startswith("text")]), "| text")

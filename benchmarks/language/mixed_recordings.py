@@ -80,7 +80,6 @@ def ends(rng: random.Random, draw: DrawLanguage) -> Iterator[Block]:
 
 
 def turns(rng: random.Random, draw: DrawLanguage) -> Iterator[Block]:
-    """Two languages in turn, short sentences."""
     pair = _others(draw, 2)
     for turn in range(rng.randint(10, 16)):
         yield Block(pair[turn % 2], 0.0, 3.5)
@@ -92,7 +91,6 @@ def noisy(whole: Samples, rng: random.Random, data: Path) -> Samples:
 
 
 def telephone(whole: Samples, rng: random.Random, data: Path) -> Samples:
-    """What a telephone carries."""
     spectrum = np.fft.rfft(whole)
     frequencies = np.fft.rfftfreq(len(whole), 1 / SAMPLE_RATE)
     spectrum[(frequencies < TELEPHONE_HZ[0]) | (frequencies > TELEPHONE_HZ[1])] = 0.0
@@ -100,7 +98,6 @@ def telephone(whole: Samples, rng: random.Random, data: Path) -> Samples:
 
 
 def faint_noise(whole: Samples, rng: random.Random, data: Path) -> Samples:
-    """Room noise, all the time."""
     noise = np.random.default_rng(rng.randrange(2**32)).standard_normal(len(whole))
     return (whole + 10 ** (FAINT_DB / 20) * noise).astype(np.float32)
 
@@ -144,7 +141,6 @@ class MixedPart:
         return self.clip.language
 
     def audio(self) -> Samples:
-        """Its samples alone."""
         return load_audio(self.clip.file, start_s=self.from_s, duration_s=self.duration_s)
 
 
@@ -166,12 +162,10 @@ class MixedRecording:
 
     @property
     def spans(self) -> list[tuple[float, float, str]]:
-        """Seconds and language of every part."""
         return [(part.start_s, part.end_s, part.language) for part in self.parts]
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """Those spoken, each once, in order."""
         return tuple(dict.fromkeys(part.language for part in self.parts))
 
     def audio(self) -> Samples:
@@ -289,7 +283,6 @@ def _speech(file: Path) -> tuple[float, float]:
 
 
 def described(recordings: Sequence[MixedRecording]) -> str:
-    """What there is, in a line."""
     parts = [part for one in recordings for part in one.parts]
     seconds = sum(one.duration_s for one in recordings)
     n_words = sum(len(part.text.split()) for part in parts if part.text)

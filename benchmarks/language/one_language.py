@@ -110,7 +110,7 @@ BESIDE = {"native auto": "native plain"}
 
 
 def difference(one: str, other: str) -> str:
-    """What stands in one text and not in the other, in a line."""
+    """The words in which two texts differ, in a line."""
     a, b = other.split(), one.split()
     parts = []
     for kind, a0, a1, b0, b1 in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():

@@ -100,8 +100,6 @@ def parts_alone(model: Model) -> System:
 
 
 def live(model: Model) -> System:
-    """The live session, half a second at a time."""
-
     def read(recording: MixedRecording, samples: Samples) -> Outcome:
         session = model.session(languages=recording.languages, switching="restart")
         made = run_live(session, samples, chunk_s=LIVE_CHUNK_S)

@@ -115,7 +115,7 @@ class Closings:
 
 
 def rest(committed: str, text: str) -> str:
-    """What a text says after the committed words, which it may say otherwise."""
+    """The words of a text after the committed ones, which may differ from its own."""
     said, words = committed.split(), text.split()
     plain = [["".join(filter(str.isalnum, word)).lower() for word in some] for some in (said, words)]
     at = 0

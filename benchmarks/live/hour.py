@@ -46,8 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A clip within the hour."""
-
     item: Item
     start_s: float
     end_s: float
@@ -196,7 +194,6 @@ def metered(meter: Metered, start: float, end: float) -> list[str]:
 
 
 def show_long(parts: Sequence[Part]) -> None:
-    """Clips of which far more was heard than said."""
     for one in parts:
         if is_long(one.live):
             item, at = one.said.item, one.said

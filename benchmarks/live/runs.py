@@ -52,8 +52,7 @@ WARM_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A recording: its name, text and languages; source: samples, or files one after the other with pauses.
-    """
+    """A recording: its name, text and languages. source: samples, or files that are joined with pauses."""
 
     name: str
     source: Samples | tuple[Path, ...] = field(repr=False)
@@ -115,8 +114,6 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """The transcript of a whole file, with its words' times."""
-
     text: str
     words: tuple[Word, ...]
 
@@ -175,7 +172,6 @@ class Bench:
         return self._model
 
     def live(self, setting: Setting, item: Item) -> Live:
-        """What a session of this setting makes of a recording."""
         found = self.log.get(setting.key, item.name)
         if found is None:
             found = self._run(setting, item)
@@ -225,7 +221,6 @@ class Bench:
 
 
 def run_from(found: Mapping[str, Any]) -> LiveRun:
-    """A run as the log keeps it."""
     return LiveRun(
         words=tuple(Word(**word) for word in found["words"]),
         delays_s=tuple(found["delays_s"]),
@@ -299,7 +294,6 @@ def add_clips(parser: argparse.ArgumentParser, n_clips: int = 30) -> None:
 
 
 def chosen(given: argparse.Namespace) -> list[Item]:
-    """Clips of one language with their text."""
     found = [
         clip
         for clip in clips(given.shared / "data", given.part, with_text=True)

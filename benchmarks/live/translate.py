@@ -42,7 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_foreign_clips(parser: argparse.ArgumentParser, n_clips: int) -> None:
-    """The arguments that choose clips of other languages than English."""
     add_clips(parser, n_clips=n_clips)
     parser.set_defaults(spoken=["de", "es", "pl", "fr", "it", "pt", "ru"])
 

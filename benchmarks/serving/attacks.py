@@ -52,7 +52,6 @@ async def health(address: str, times_s: list[float]) -> None:
 
 
 async def watch_memory(pid: int, most_mb: list[float]) -> None:
-    """Note the most memory of a process, until cancelled (Linux)."""
     while True:
         most_mb[0] = max(most_mb[0], resident_bytes(pid) / 1e6)
         await asyncio.sleep(0.1)
@@ -113,7 +112,6 @@ async def ended(process: subprocess.Popen[str], address: str) -> float:
 
 
 def row(name: str, found: dict[str, Any]) -> list[str]:
-    """One row of the table."""
     answers = ", ".join(f"{n} {what}" for what, n in found["told"].items())
     answers += f"; gone after {found['left_s']:.1f} s" if found["left_s"] else ""
     return [

@@ -65,7 +65,6 @@ ANSWER_WITHIN_S = 60.0
 
 
 def value(chance: random.Random, depth: int = 0) -> Any:
-    """Anything that JSON can hold."""
     kind = chance.random()
     if depth > 3 or kind < 0.5:
         return chance.choice(LEAVES)
@@ -75,7 +74,6 @@ def value(chance: random.Random, depth: int = 0) -> Any:
 
 
 def frame(chance: random.Random) -> Frame:
-    """One that no client would send, or nearly one that it would."""
     kind = chance.random()
     if kind < 0.25:
         return chance.randbytes(chance.randrange(0, 400))

@@ -154,7 +154,6 @@ def served(
 
 
 def metrics(address: str) -> dict[str, float]:
-    """Values of /metrics by name."""
     lines = httpx.get(f"http://{address}/metrics", timeout=60).text.splitlines()
     pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     return {name: float(value) for name, value in pairs}
@@ -172,7 +171,6 @@ def idle_again(address: str, within_s: float = 120.0) -> float:
 
 
 def until_ready(address: str, within_s: float = 300.0) -> None:
-    """Wait for the model."""
     end = time.monotonic() + within_s
     while time.monotonic() < end:
         with contextlib.suppress(httpx.HTTPError):
@@ -206,7 +204,6 @@ def busy_s() -> float:
 
 
 def begun_by(process: int) -> list[int]:
-    """The numbers of the processes that one has begun."""
     lists = Path(f"/proc/{process}/task").glob("*/children")
     return [int(child) for path in lists for child in path.read_text().split()]
 

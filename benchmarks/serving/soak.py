@@ -77,7 +77,6 @@ class Chaos:
         }
 
     async def run(self) -> None:
-        """Until it is cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for first in range(AT_A_TIME):
                 tasks.create_task(self._one_after_the_other(first))
@@ -139,7 +138,6 @@ class Chaos:
         writer.transport.abort()
 
     async def _tiny(self) -> None:
-        """10,000 messages of a byte."""
         async with connect(f"ws://{self._address}/v1/live") as client:
             for _ in range(10_000):
                 await client.send(b"\x00")
@@ -216,12 +214,11 @@ class Heard:
     pauses: list[tuple[float, float]] = field(default_factory=list)
 
     def fault(self, text: str) -> None:
-        """Note that something went wrong now."""
         self.noted.append((time.monotonic(), text))
 
     @property
     def faults(self) -> list[str]:
-        """What went wrong, but where all stood still."""
+        """Faults, without those during pauses of the whole machine."""
         return [text for at, text in self.noted if not any(a <= at <= b + AFTER_S for a, b in self.pauses)]
 
 
@@ -232,7 +229,6 @@ def options_of_server(options: argparse.Namespace, port: int, jobs: str) -> list
 
 
 def state_of(process: subprocess.Popen[str], began: float) -> State:
-    """Of a process of this machine (Linux)."""
     folder = Path(f"/proc/{process.pid}")
     status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
     times = (folder / "stat").read_text().rpartition(")")[2].split()
@@ -333,7 +329,6 @@ async def cut_off(process: subprocess.Popen[str], address: str, audio: bytes) ->
 
 
 def quarters(states: list[State], heard: Heard) -> Iterator[tuple[str, ...]]:
-    """Rows of the table: the run in four parts."""
     end = states[-1].at_s
     for i in range(4):
         first, last = end * i / 4, end * (i + 1) / 4
@@ -360,7 +355,7 @@ def delays_in(heard: Heard, end_s: float, quarter: int) -> list[float]:
 
 
 def levels(states: list[State], after: State, heard: Heard) -> list[str]:
-    """What did not stay as it was."""
+    """Figures that did not stay level, and faults."""
     end = states[-1].at_s
     early = [state.memory_mb for state in states if end / 4 <= state.at_s < end / 2] or [states[-1].memory_mb]
     late = [state.memory_mb for state in states if state.at_s >= end * 3 / 4] or [states[-1].memory_mb]
@@ -412,7 +407,7 @@ def main() -> None:
 
 
 def text_of(model: str, dtype: str, audio: bytes) -> str:
-    """What the library says of the same audio."""
+    """The library's text of the same audio."""
     pcm = np.frombuffer(audio, "<i2").astype(np.float32) / 32768
     session = load_model(model, dtype=dtype).session(["en", "de", "es", "fr"], switching="restart")
     events = [*session.push(pcm), *session.close()]

@@ -36,7 +36,7 @@ N_THREADS = 2
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Somebody who speaks from a moment on (seconds), and what is said."""
+    """A speaker who begins at a moment (seconds), and the text."""
 
     audio: Samples = field(repr=False)
     text: str
@@ -97,7 +97,6 @@ async def heard_live(scheduler: Scheduler, stream: Stream, options: LiveOptions,
 
 
 def measure(model: Model, some: Sequence[Stream], languages: Sequence[str], work: Work) -> dict[str, float]:
-    """Figures of streams that speak at the same time."""
     options = LiveOptions(tuple(languages), switching="off" if len(languages) == 1 else "restart")
     scheduler = Scheduler(model, work)
     before_mb, most_mb, longest_s = resident_bytes() / 1e6, 0.0, 0.0

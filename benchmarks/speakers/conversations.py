@@ -159,7 +159,6 @@ def conversation(
 
 
 def within_range(samples: Samples) -> Samples:
-    """Scaled to 1 where they are louder."""
     return samples / np.float32(max(1.0, float(np.abs(samples).max(initial=0))))
 
 

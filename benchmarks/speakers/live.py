@@ -37,7 +37,7 @@ STEP = SAMPLE_RATE // 2
 
 
 class Timed(LiveSpeakers):
-    """The same, with the processor's seconds that it took."""
+    """Live speakers, with the processor seconds of `push`."""
 
     took_s = 0.0
 
@@ -67,7 +67,6 @@ class Heard:
 
 
 def heard(model: Model, talk: Conversation, speakers: LiveSpeakers) -> Heard:
-    """What a session tells of a conversation."""
     found = Heard()
     session = model.session("en", speakers=speakers)
     events = []
@@ -80,7 +79,6 @@ def heard(model: Model, talk: Conversation, speakers: LiveSpeakers) -> Heard:
 
 
 def line(model: Model, talks: Sequence[Conversation], options: SpeakerOptions) -> dict[str, object]:
-    """One line of the table."""
     sums = np.zeros(5)
     delays: list[float] = []
     took_s = 0.0

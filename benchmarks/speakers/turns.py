@@ -91,7 +91,7 @@ def both_ways(
 
 @dataclass
 class Tally:
-    """What came of conversations, with the number of speakers given or found."""
+    """Sums over conversations, with the number of speakers given or found."""
 
     number: str
     errors: DiarizationErrors = field(default_factory=DiarizationErrors)
@@ -100,7 +100,6 @@ class Tally:
     took_s: float = 0.0
 
     def line(self, n_talks: int, seconds: float) -> Line:
-        """One line of the table."""
         errors = self.errors
         return {
             "number": self.number,
@@ -145,7 +144,6 @@ def words_by_channel(model: Model, talks: Sequence[Conversation]) -> list[Line]:
 
 
 def words_line(number: str, talks: Sequence[Conversation], found: Sequence[Sequence[Segment]]) -> Line:
-    """One line of the table, of segments with speakers."""
     n_said = n_matched = n_right = 0
     for talk, segments in zip(talks, found, strict=True):
         said = said_in(talk)

@@ -109,7 +109,6 @@ def digits(data: Path, part: str, n_items: int) -> Iterator[Item]:
 
 
 def sentences(data: Path, part: Part, language: str, n_clips: int) -> Iterator[Item]:
-    """Clips of one language, a dozen a recording."""
     every = clips(data, part, sets=SETS[language], language=language, with_text=True)
     chosen = spread(every, n_clips)
     for first in range(0, len(chosen), IN_A_ROW):
@@ -152,7 +151,6 @@ def words_of(transcript: Transcript) -> list[Word]:
 
 
 def measure(model: Model, items: Sequence[Item]) -> dict[str, dict[str, list[tuple[float, bool]]]]:
-    """Errors by method and kind."""
     found: dict[str, dict[str, list[tuple[float, bool]]]] = {}
     for number, item in enumerate(items, 1):
         print(f"\r{number} of {len(items)}", end="", file=sys.stderr, flush=True)

@@ -59,7 +59,7 @@ class Clip:
 
 @dataclass(slots=True)
 class Counts:
-    """What one weight makes of one language."""
+    """Counts of one weight in one language."""
 
     spoken: int = 0
     written: int = 0

@@ -72,7 +72,6 @@ class StateStore:
         return self._offsets[index + 1] - self._offsets[index]
 
     def states(self, index: int) -> States:
-        """(n_frames, d) of a window."""
         found: States = self._states[self._offsets[index] : self._offsets[index + 1]]
         return found
 
@@ -94,7 +93,6 @@ class WindowMaker:
         self._augmenter = Augmenter(STRENGTHS, NoiseBank(babble, rng), rng)
 
     def plain(self, split: str) -> Iterator[Spoken]:
-        """Every clip of a split as it is, alone."""
         calm = Augmenter(Strengths(0, 0, 0, 0, 0, 0), None, random.Random(0))
         for index, clip in enumerate(self._store.clips):
             if clip.split == split:

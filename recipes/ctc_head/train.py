@@ -58,7 +58,6 @@ class HeadNetwork(nn.Module):
 
     @torch.no_grad()
     def fit(self, states: Tensor) -> None:
-        """Take mean and deviation of states (n, d)."""
         self.get_buffer("mean").copy_(states.mean(dim=0))
         self.get_buffer("deviation").copy_(states.std(dim=0) + 1e-3)
 
@@ -74,7 +73,6 @@ class HeadNetwork(nn.Module):
 
     @torch.no_grad()
     def weights(self) -> CtcWeights:
-        """The same head for the library."""
         mean, deviation = self.get_buffer("mean"), self.get_buffer("deviation")
         layers = [
             Convolution(module.weight.clone(), module.bias.clone())
@@ -115,7 +113,6 @@ class Batches:
         return torch.from_numpy(np.concatenate([self._store.states(i) for i in chosen])).float()
 
     def __iter__(self) -> Iterator[StateBatch]:
-        """Without end."""
         while True:
             groups = self._groups()
             self._rng.shuffle(groups)

@@ -282,7 +282,6 @@ class BatchMaker:
         self.progress = 0.0
 
     def __iter__(self) -> Iterator[Batch]:
-        """Batches without end."""
         n_made = 0
         while True:
             for group in self._groups():

@@ -103,7 +103,6 @@ class FeatureStore:
         return self._offsets[index + 1] - self._offsets[index]
 
     def log_mel(self, index: int) -> LogMel:
-        """(n_frames, 80) of a clip."""
         frames: LogMel = self._frames[self._offsets[index] : self._offsets[index + 1]]
         return frames
 

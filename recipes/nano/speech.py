@@ -48,7 +48,6 @@ class Voice:
     gap: int = 0
 
     def command(self, language: str, text: str, target: Path) -> list[str]:
-        """The program and its arguments that write `target`."""
         if self.engine == "flite":
             stretch = f"duration_stretch={170 / self.words_per_minute:.3f}"
             return ["flite", "-voice", self.name, "--setf", stretch, "-t", text, "-o", str(target)]

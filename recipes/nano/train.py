@@ -104,8 +104,6 @@ def set_up(
 
 
 class Trainer:
-    """A model, its optimiser and its moving average."""
-
     def __init__(self, model: NanoModel, minutes: float, learning_rate: float, rng: random.Random) -> None:
         self.model, self._minutes, self._learning_rate, self._rng = model, minutes, learning_rate, rng
         # Products are in bfloat16 where the processor has it; weights and losses stay float32.
