@@ -25,7 +25,6 @@ def benchmarks(room: str) -> dict[str, str]:
 
 
 def listing() -> str:
-    """Every room with its benchmarks."""
     lines = ["python -m benchmarks ROOM NAME [OPTIONS]"]
     for room in ROOMS:
         lines.append(f"\n{room}")

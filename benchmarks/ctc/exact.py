@@ -1,16 +1,15 @@
 """How good the readings are that a beam finds, by their exact score, beside pyctcdecode and flashlight-text.
 
-    python -m benchmarks ctc exact --data ../shared/data                   # clips that report
-    python -m benchmarks ctc exact --data ../shared/data --part dev        # those that choose
+    python -m benchmarks ctc exact --data ../shared/data
     python -m benchmarks ctc exact --data ../shared/data --lm words.arpa   # another n-gram
 
-Emissions: those of base's CTC head on English clips of people. The n-gram is trained here, a trigram of the
-text of `ctc.people` with its 20 000 most used words, unless an ARPA file is named; its words are what is
-known. Weights, and the price of an unknown word, are one for all sides. Every reading is scored by a way that
-searches nothing: all paths of the text are summed in 64-bit floats, n-gram and word scores come on top. So a
-higher mean is a better search, whatever the words. Where flashlight drops an unfinished last word, the text
-that it gives is scored. "Pruned": 10 nats and 8 tokens a frame; pyctcdecode has its own prunings, 10 nats and
-tokens above -5.
+Emissions: those of base's CTC head on English clips of people that report. The n-gram is trained here, a
+trigram of the text of `ctc.people` with its 20 000 most used words, unless an ARPA file is named; its words
+are what is known. Weights, and the price of an unknown word, are one for all sides. Every reading is scored
+by a way that searches nothing: all paths of the text are summed in 64-bit floats, n-gram and word scores come
+on top. So a higher mean is a better search, whatever the words. Where flashlight drops an unfinished last
+word, the text that it gives is scored. "Pruned": 10 nats and 8 tokens a frame; pyctcdecode has its own
+prunings, 10 nats and tokens above -5.
 
 Prints mean score, words wrong with their bootstrap 95 % interval, and the median over repeats of the speed
 (processor time, sides in turn) as a ratio to the first side; then one JSON line.
@@ -25,6 +24,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,7 +43,7 @@ from benchmarks.ctc.sides import (
     ours,
     pyctcdecode,
 )
-from benchmarks.ctc.texts import errors_of, frequencies, interval, letters_of, shown, write_ngrams
+from benchmarks.ctc.texts import frequencies, letters_of, rate_of, shown, write_ngrams
 from benchmarks.harness.report import benchmark_parser, show_heads, show_json, show_row
 from sottovoce.api import Model, load_model
 from sottovoce.cli.ctc_decode import recorded_emissions
@@ -53,6 +53,7 @@ from sottovoce.lm.ngram import NgramModel
 
 SPECIAL = ("<s>", "</s>", "<unk>", "<UNK>")
 UNKNOWN_SCORE = CtcFusionOptions().unknown_score
+BEAM_SIZES, REPEATS = (16, 100), 5
 DecodeAll = Callable[[list[Tensor]], list[str]]
 
 
@@ -128,83 +129,67 @@ def exact_score(task: Task, emissions: np.ndarray, text: str) -> float:
     return total + acoustic(emissions, text, task.known.labels)
 
 
-def measured(
-    task: Task, clips: Sequence[Said], emissions: list[Tensor], repeats: int
-) -> Iterator[dict[str, object]]:
+def measured(task: Task, clips: Sequence[Said], emissions: list[Tensor]) -> Iterator[dict[str, Any]]:
     """Of each side: mean exact score, words wrong, and speed against the first."""
     rows = list(sides(task))
     texts = [decode(emissions) for _, decode in rows]
     seconds: list[list[float]] = [[] for _ in rows]
-    for _ in range(repeats):
+    for _ in range(REPEATS):
         for taken, (_, decode) in zip(seconds, rows, strict=True):
             begin = time.process_time()
             decode(emissions)
             taken.append(time.process_time() - begin)
     frames = [each.double().numpy() for each in emissions]
     for (name, _), found, taken in zip(rows, texts, seconds, strict=True):
-        errors, words = errors_of(clips, found).T
+        wrong = rate_of([clip.text for clip in clips], found)
         scores = [exact_score(task, row, text) for row, text in zip(frames, found, strict=True)]
         ratios = [a / b for a, b in zip(seconds[0], taken, strict=True)]
         yield {
             "side": name,
             "score": statistics.mean(scores),
             "scores": scores,
-            "words": float(errors.sum() / words.sum()),
-            "interval": interval(errors, words),
-            "speed": statistics.median(ratios) if ratios else None,
+            "words": wrong.rate,
+            "interval": (wrong.low, wrong.high),
+            "speed": statistics.median(ratios),
         }
 
 
-def show(title: str, rows: Sequence[dict[str, object]]) -> None:
+def show(title: str, rows: Sequence[dict[str, Any]]) -> None:
     print()
     show_heads(title, "mean exact score", "words wrong, 95 %", "speed")
     for row in rows:
-        wrong = f"{row['words']:.1%} ({shown(row['interval'])})"  # type: ignore[arg-type]
-        speed = "" if row["speed"] is None else f"{row['speed']:.1f}"
-        show_row(row["side"], f"{row['score']:.2f}", wrong, speed)
-
-
-def trained(data: Path, clips: Sequence[Said], letters: str, path: Path) -> Path:
-    """A trigram of the text of `ctc.people`, which has no sentence of these clips."""
-    texts = Texts.read(data, "en", letters, {clip.text for clip in clips})
-    write_ngrams(texts, path, frequent=frequencies(data, "en", letters, 20_000))
-    return path
+        wrong = shown(row["words"], *row["interval"])
+        show_row(row["side"], f"{row['score']:.2f}", wrong, f"{row['speed']:.1f}")
 
 
 def main() -> None:
     parser = benchmark_parser(__doc__)
     parser.add_argument("--data", type=Path, required=True, help="the folder of the clips")
-    parser.add_argument("--part", choices=["dev", "test"], default="test")
     parser.add_argument("--lm", type=Path, help="an ARPA file of words, in the place of the one trained here")
-    parser.add_argument("--clips", type=int, default=1000, help="at most, the same share of every set")
-    parser.add_argument("--beam-sizes", type=int, nargs="+", default=[16, 100])
-    parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
     model = load_model("base")
     letters = letters_of(model)
-    parts = {
-        "dev": held_out(options.data, ("en",), letters),
-        "test": reported(options.data, ("en",), letters),
-    }
-    clips = parts[options.part]
-    clips = clips[:: max(1, -(-len(clips) // options.clips))]
+    clips = reported(options.data, ("en",), letters)
+    dev = held_out(options.data, ("en",), letters)
     labels, emissions = english(model, clips)
     with tempfile.TemporaryDirectory() as folder:
-        own = Path(folder) / "words.arpa"
-        lm = options.lm or trained(options.data, [*parts["dev"], *parts["test"]], letters, own)
+        lm = options.lm or Path(folder) / "words.arpa"
+        if options.lm is None:
+            texts = Texts.read(options.data, "en", letters, {clip.text for clip in (*dev, *clips)})
+            write_ngrams(texts, lm, frequent=frequencies(options.data, "en", letters, 20_000))
         ngram = NgramModel.from_arpa(lm)
         spelled = (word for word in ngram.vocabulary if word not in SPECIAL and set(word) <= set(labels))
         words = {word: [labels.index(letter) for letter in word] for word in spelled}
         task = Task(Vocabulary(labels, words), 0, "cpu", lm, ngram)
         print(f"{len(clips)} clips, {sum(map(len, emissions))} frames, {len(words)} words", flush=True)
         blocks = []
-        for beam_size in options.beam_sizes:
+        for beam_size in BEAM_SIZES:
             for closed in (False, True):
                 part = replace(task, beam_size=beam_size, closed=closed)
-                rows = list(measured(part, clips, emissions, options.repeats))
+                rows = list(measured(part, clips, emissions))
                 title = f"{'the words of the n-gram' if closed else 'open vocabulary'}, beam {beam_size}"
                 show(title, rows)
                 blocks.append({"title": title, "rows": rows})
-    show_json("ctc exact", {"part": options.part, "clips": len(clips), "blocks": blocks})
+    show_json("ctc exact", {"clips": len(clips), "blocks": blocks})

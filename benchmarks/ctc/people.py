@@ -23,39 +23,39 @@ from pathlib import Path
 import torch
 
 from benchmarks.ctc.texts import (
-    Clip,
-    errors_of,
     frequencies,
     holds_any,
-    interval,
     letters_of,
     passages,
+    rate_of,
     shown,
     spelled,
-    word_error_rate,
     write_ngrams,
 )
 from benchmarks.harness import clips as human_clips
-from benchmarks.harness.report import benchmark_parser, show_json, show_row
-from recipes.ctc_head.human import human_clips_of, is_spelt
+from benchmarks.harness.report import benchmark_parser, show_heads, show_json, show_row
+from recipes.ctc_head.material import human_clips_of, is_spelt
 from sottovoce.api import Model, load_model
 from sottovoce.cli.ctc_decode import recorded_emissions
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
-from sottovoce.evaluation.wer import count_edits
 from sottovoce.lm.lexicon import Lexicon
 from sottovoce.lm.ngram import NgramModel
 from sottovoce.types import Hypothesis
 
 LANGUAGES = ("en", "de", "es", "fr")
+LARGE_SETS = ("kathleen-en", "kerstin-de", "librispeech-mini", "dona-es")
 BEAM = 32
 LM_WEIGHTS, WORD_SCORES = (0.2, 0.4, 0.6, 0.9), (0.0, 1.0, 2.0)
 UNKNOWN_SCORE = -5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Said(Clip):
-    """A recording of a set."""
+class Said:
+    """A recording, its text in the labels' letters, its language and its set."""
 
+    path: Path
+    text: str
+    language: str
     group: str
 
 
@@ -84,15 +84,13 @@ def held_out(data: Path, languages: Sequence[str], letters: str) -> list[Said]:
 
 def group_of(name: str, language: str) -> str:
     """Sets of a handful of clips go together by language."""
-    return (
-        name if name in ("kathleen-en", "kerstin-de", "librispeech-mini", "dona-es") else f"other {language}"
-    )
+    return name if name in LARGE_SETS else f"other {language}"
 
 
 class Texts:
     """The language models of each language, of text without any sentence of the clips."""
 
-    def __init__(self, data: Path, folder: Path, clips: Sequence[Clip], letters: str) -> None:
+    def __init__(self, data: Path, folder: Path, clips: Sequence[Said], letters: str) -> None:
         self.ngrams: dict[str, NgramModel] = {}
         self.words: dict[str, list[str]] = {}
         languages = list(dict.fromkeys(clip.language for clip in clips))
@@ -115,8 +113,6 @@ class Texts:
 
 
 class Bench:
-    """The steps of the table for one model."""
-
     def __init__(
         self,
         model: Model,
@@ -135,7 +131,6 @@ class Bench:
         self._trees: dict[tuple[str, bool], Lexicon] = {}
 
     def steps(self) -> Iterator[tuple[str, list[str]]]:
-        """The texts of the test clips after every step."""
         plain = self._decoder(self.test[0].language, lm=False)
         yield "greedy", [plain.greedy(self._emissions[clip.path])[0].text for clip in self.test]
         yield f"beam {BEAM}", _best(self._decoded(plain, self.test))
@@ -169,7 +164,6 @@ class Bench:
     def _listed(
         self, weights: tuple[float, float], clips: Sequence[Said], *, lexicon: bool
     ) -> list[list[Hypothesis]]:
-        """The lists of all clips, each with its language's models."""
         found: dict[Path, list[Hypothesis]] = {}
         fusion = CtcFusionOptions(lm_weight=weights[0], word_score=weights[1], unknown_score=UNKNOWN_SCORE)
         for language in dict.fromkeys(clip.language for clip in clips):
@@ -178,14 +172,14 @@ class Bench:
             found |= zip((clip.path for clip in of_language), lists, strict=True)
         return [found[clip.path] for clip in clips]
 
+    def _words_wrong(self, pair: tuple[float, float], *, lexicon: bool) -> float:
+        texts = _best(self._listed(pair, self.dev, lexicon=lexicon))
+        return rate_of([clip.text for clip in self.dev], texts).rate or 0.0
+
     def _tuned(self, name: str, *, lexicon: bool) -> list[str]:
         """Texts at the weights that are best on all clips held out."""
         pairs = self._weights
-        rates = {
-            pair: word_error_rate(self.dev, _best(self._listed(pair, self.dev, lexicon=lexicon)))
-            for pair in pairs
-            if len(pairs) > 1
-        }
+        rates = {pair: self._words_wrong(pair, lexicon=lexicon) for pair in pairs if len(pairs) > 1}
         best = min(pairs, key=lambda pair: rates.get(pair, 0.0))
         self.chosen[name] = {"lm_weight": best[0], "word_score": best[1]}
         return _best(self._listed(best, self.test, lexicon=lexicon))
@@ -195,31 +189,27 @@ def _best(lists: Sequence[Sequence[Hypothesis]]) -> list[str]:
     return [found[0].text if found else "" for found in lists]
 
 
-def letter_error_rate(clips: Sequence[Clip], texts: Sequence[str]) -> float:
-    counts = [count_edits(list(clip.text), list(text)) for clip, text in zip(clips, texts, strict=True)]
-    return sum(count.n_errors for count in counts) / max(1, sum(count.n_reference for count in counts))
-
-
 def show(name: str, bench: Bench) -> list[dict[str, object]]:
     groups = list(dict.fromkeys(clip.group for clip in bench.test))
     sizes = [sum(clip.group == group for clip in bench.test) for group in groups]
     titles = [f"{group} ({size})" for group, size in zip(groups, sizes, strict=True)]
-    print(f"\n| {name} | all: letters | all: words, 95 % | {' | '.join(titles)} |")
-    print("|---" * (3 + len(groups)) + "|")
+    print()
+    show_heads(name, "all: letters", "all: words, 95 %", *titles)
     rows: list[dict[str, object]] = []
     for step, texts in bench.steps():
         texts = [" ".join(text.split()) for text in texts]
-        errors, words = errors_of(bench.test, texts).T
-        limits = interval(errors, words)
         parts = {}
         for group in groups:
-            pairs = [(c, t) for c, t in zip(bench.test, texts, strict=True) if c.group == group]
-            clips, said = [clip for clip, _ in pairs], [text for _, text in pairs]
-            parts[group] = (letter_error_rate(clips, said), word_error_rate(clips, said))
-        whole = letter_error_rate(bench.test, texts), float(errors.sum() / words.sum())
-        cells = " | ".join(f"{letters:.1%} · {wrong:.1%}" for letters, wrong in parts.values())
-        show_row(step, f"{whole[0]:.1%}", f"{whole[1]:.1%} ({shown(limits)})", cells)
-        rows.append({"step": step, "letters": whole[0], "words": whole[1], "interval": limits, "sets": parts})
+            pairs = [(c.text, t) for c, t in zip(bench.test, texts, strict=True) if c.group == group]
+            sides = [one for one, _ in pairs], [text for _, text in pairs]
+            parts[group] = rate_of(*sides, letters=True).rate or 0.0, rate_of(*sides).rate or 0.0
+        said = [clip.text for clip in bench.test]
+        letters, words = rate_of(said, texts, letters=True).rate or 0.0, rate_of(said, texts)
+        limits = words.low or 0.0, words.high or 0.0
+        cells = (f"{one:.1%} · {other:.1%}" for one, other in parts.values())
+        show_row(step, f"{letters:.1%}", shown(words.rate or 0.0, *limits), *cells)
+        row = {"step": step, "letters": letters, "words": words.rate, "interval": limits, "sets": parts}
+        rows.append(row)
     return rows
 
 

@@ -19,7 +19,6 @@ from torch import Tensor
 from benchmarks.ctc.emissions import BLANK, TokenModels, Vocabulary
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.decoding.ctc.search_options import CtcOptions
-from sottovoce.lm.kenlm import KenlmModel
 from sottovoce.lm.ngram import NgramModel
 
 Decode = Callable[[Tensor], list[str]]
@@ -41,7 +40,7 @@ class Task:
     beam_size: int
     device: str
     lm: Path | None = None
-    model: NgramModel | KenlmModel | None = None
+    model: NgramModel | None = None
     closed: bool = False
     tokens: TokenModels | None = None
 
@@ -60,7 +59,6 @@ class Batched:
 
     @contextmanager
     def ready(self, emissions: Tensor, n_threads: int) -> Iterator[Callable[[], list[str]]]:
-        """What decodes the emissions."""
         torch.set_num_threads(n_threads)
         yield lambda: self.decode(emissions)
 
@@ -93,7 +91,7 @@ def _decode_shared(row: int) -> str:
 
 def sides(task: Task, options: argparse.Namespace) -> Iterator[tuple[str, Side]]:
     """Those that can do a task, ours first."""
-    plain = CtcOptions(times=options.times)
+    plain = CtcOptions(times=False)
     on_cpu, given = task.device == "cpu", options.references
     if on_cpu:
         yield "ours", ours(task, replace(plain, engine="compiled"))
@@ -110,14 +108,8 @@ def sides(task: Task, options: argparse.Namespace) -> Iterator[tuple[str, Side]]
 
 
 def ours(task: Task, options: CtcOptions) -> Side:
-    decoder = decoder_of(task, options)
-    return Batched(lambda emissions: [best[0].text if best else "" for best in decoder.decode(emissions)])
-
-
-def decoder_of(task: Task, options: CtcOptions) -> CtcDecoder:
-    # KenLM does not tell which words it has.
-    needs_words = task.closed or task.known.has_pieces or isinstance(task.model, KenlmModel)
-    return CtcDecoder(
+    needs_words = task.closed or task.known.has_pieces
+    decoder = CtcDecoder(
         task.known.labels,
         BLANK,
         lm=task.model if task.tokens is None else task.tokens.ours,
@@ -132,6 +124,7 @@ def decoder_of(task: Task, options: CtcOptions) -> CtcDecoder:
         options=options,
         device=task.device,
     )
+    return Batched(lambda emissions: [best[0].text if best else "" for best in decoder.decode(emissions)])
 
 
 def nemo(task: Task) -> Side:
@@ -170,41 +163,26 @@ def pyctcdecode(task: Task, *, unknown_score: float | None = None) -> Side:
     return OneByOne(lambda row: str(decoder.decode(row.numpy(), beam_width=task.beam_size)))
 
 
-def flashlight(task: Task, *, weight: float = WEIGHT, **pruning: float) -> Side:
-    """weight: of the n-gram, times natural logs as everywhere here; flashlight's KenLM scores in log10."""
-    if task.lm is None:
-        from flashlight.lib.text import decoder as library
-
-        options = library.LexiconFreeDecoderOptions(**_flashlight_settings(task, 0.0, pruning))
-        free = library.LexiconFreeDecoder(options, library.ZeroLM(), 1, BLANK, [])
-        return OneByOne(lambda row: spell(task.known, best_of(free, row).tokens))
-    read = flashlight_lexicon(task, weight, pruning)
-    return OneByOne(lambda row: read(row)[0])
-
-
-def _flashlight_settings(task: Task, weight: float, pruning: dict[str, float]) -> dict[str, object]:
-    from flashlight.lib.text import decoder as library
-
-    return {
-        "beam_size": task.beam_size,
-        "beam_size_token": int(pruning.get("top_tokens", len(task.known.labels))),
-        "beam_threshold": pruning.get("beam_threshold", 1e4),
-        "lm_weight": weight * LN10,
-        "sil_score": 0.0,
-        "log_add": True,
-        "criterion_type": library.CriterionType.CTC,
-    }
-
-
-def flashlight_lexicon(
-    task: Task, weight: float, pruning: dict[str, float]
-) -> Callable[[Tensor], tuple[str, float]]:
-    """Text and score, in nats, that flashlight finds of emissions (T, V) with a lexicon and an n-gram."""
+def flashlight(task: Task, **pruning: float) -> Side:
+    """Without a lexicon, or with one and an n-gram, whose KenLM scores are log10."""
     from flashlight.lib.text import decoder as library
     from flashlight.lib.text.decoder.kenlm import KenLM
     from flashlight.lib.text.dictionary import Dictionary
 
+    settings = {
+        "beam_size": task.beam_size,
+        "beam_size_token": int(pruning.get("top_tokens", len(task.known.labels))),
+        "beam_threshold": pruning.get("beam_threshold", 1e4),
+        "lm_weight": WEIGHT * LN10 if task.lm else 0.0,
+        "sil_score": 0.0,
+        "log_add": True,
+        "criterion_type": library.CriterionType.CTC,
+    }
     known, names = task.known, Dictionary()
+    if task.lm is None:
+        free_options = library.LexiconFreeDecoderOptions(**settings)
+        free = library.LexiconFreeDecoder(free_options, library.ZeroLM(), 1, BLANK, [])
+        return OneByOne(lambda row: spell(known, best_of(free, row).tokens))
     for word in (*known.words, "<unk>"):
         names.add_entry(word)
     model = KenLM(str(task.lm), names)
@@ -216,16 +194,14 @@ def flashlight_lexicon(
         spelling = tokens if known.has_pieces else [*tokens, separator]
         trie.insert(spelling, index, model.score(start, index)[1])
     trie.smear(library.SmearingMode.MAX)
-    settings = _flashlight_settings(task, weight, pruning)
     options = library.LexiconDecoderOptions(**settings, word_score=WORD_SCORE, unk_score=float("-inf"))
     unknown = names.get_index("<unk>")
     decoder = library.LexiconDecoder(options, trie, model, separator, BLANK, unknown, [], False)
 
-    def read(row: Tensor) -> tuple[str, float]:
-        best = best_of(decoder, row)
-        return " ".join(names.get_entry(i) for i in best.words if i >= 0), float(best.score)
+    def read(row: Tensor) -> str:
+        return " ".join(names.get_entry(i) for i in best_of(decoder, row).words if i >= 0)
 
-    return read
+    return OneByOne(read)
 
 
 def best_of(decoder: object, row: Tensor):  # type: ignore[no-untyped-def]

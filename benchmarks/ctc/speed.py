@@ -43,6 +43,7 @@ from benchmarks.harness.report import benchmark_parser, show_json
 from sottovoce.lm.ngram import NgramModel
 
 SLOW_S = 1.0
+N_FRAMES, BEAM_SIZE, N_WORDS = 200, 16, 20_000
 
 
 def timed(work: Callable[[], object], clock: Callable[[], float]) -> float:
@@ -54,7 +55,7 @@ def timed(work: Callable[[], object], clock: Callable[[], float]) -> float:
 
 
 def share_of(side: Side, emissions: Tensor, n_threads: int) -> Tensor:
-    """What of the emissions a side is timed on."""
+    """The emissions that a side is timed on."""
     if isinstance(side, Batched):
         return emissions
     with side.ready(emissions[:1], 1) as decode:
@@ -65,7 +66,7 @@ def share_of(side: Side, emissions: Tensor, n_threads: int) -> Tensor:
 def compare(
     task: Task, candidates: dict[str, Side], n_batch: int, n_threads: int, options: argparse.Namespace
 ) -> dict[str, object]:
-    emissions = made_emissions(task.known, n_batch, options.frames, options.doubt).to(options.device)
+    emissions = made_emissions(task.known, n_batch, N_FRAMES, options.doubt).to(options.device)
     given = {name: share_of(side, emissions, n_threads) for name, side in candidates.items()}
     clock = time.process_time if n_threads == 1 and options.device == "cpu" else time.perf_counter
     with ExitStack() as stack:
@@ -123,28 +124,8 @@ def look_ups(model: NgramModel, path: Path, repeats: int) -> dict[str, float]:
     return rates
 
 
-def parsed() -> argparse.Namespace:
-    parser = benchmark_parser(__doc__)
-    parser.add_argument("--vocabulary", type=int, nargs="+", default=[32, 1024, 5000])
-    parser.add_argument("--batch", type=int, nargs="+", default=[1, 16, 64])
-    parser.add_argument("--frames", type=int, default=200)
-    parser.add_argument("--doubt", choices=["clear", "doubtful"], default="clear")
-    parser.add_argument("--beam-size", type=int, default=16)
-    parser.add_argument("--lm", type=Path, required=True, help="ARPA; its likeliest words are said")
-    parser.add_argument("--words", type=int, default=20000, help="how many of its words are known")
-    parser.add_argument("--tasks", nargs="+", default=["no LM", "token LM", "word LM", "LM + lexicon"])
-    parser.add_argument("--times", action="store_true", help="ours: word times and probabilities too")
-    parser.add_argument("--tensors", action="store_true", help="on a CPU: the search in tensors too")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--threads", type=int, nargs="+", default=[1], help="each in turn")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--references", nargs="*", default=["pyctcdecode", "flashlight", "nemo"])
-    return parser.parse_args()
-
-
 def tasks(known: Vocabulary, model: NgramModel, folder: Path, options: argparse.Namespace) -> Iterator[Task]:
-    """The tasks that are asked for."""
-    shared = (known, options.beam_size, options.device)
+    shared = (known, BEAM_SIZE, options.device)
     words = (options.lm, model)
     every = (
         Task(*shared),
@@ -156,12 +137,23 @@ def tasks(known: Vocabulary, model: NgramModel, folder: Path, options: argparse.
 
 
 def main() -> None:
-    options = parsed()
+    parser = benchmark_parser(__doc__)
+    parser.add_argument("--vocabulary", type=int, nargs="+", default=[32, 1024, 5000])
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 16, 64])
+    parser.add_argument("--doubt", choices=["clear", "doubtful"], default="clear")
+    parser.add_argument("--lm", type=Path, required=True, help="ARPA; its likeliest words are said")
+    parser.add_argument("--tasks", nargs="+", default=["no LM", "token LM", "word LM", "LM + lexicon"])
+    parser.add_argument("--tensors", action="store_true", help="on a CPU: the search in tensors too")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1], help="each in turn")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--references", nargs="*", default=["pyctcdecode", "flashlight", "nemo"])
+    options = parser.parse_args()
     logging.disable(logging.WARNING)
     missing = [name for name in options.references if importlib.util.find_spec(name) is None]
     options.references = [name for name in options.references if name not in missing]
     model = NgramModel.from_arpa(options.lm)
-    words = words_of_arpa(options.lm)[: options.words]
+    words = words_of_arpa(options.lm)[:N_WORDS]
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for n_labels in options.vocabulary:
@@ -173,6 +165,6 @@ def main() -> None:
     found = look_ups(model, options.lm, options.repeats)
     print("look-ups: " + "  ".join(f"{name} {rate:,.0f}/s" for name, rate in found.items()))
     machine = {"processor": platform.processor() or platform.machine(), "threads": options.threads}
-    settings = {"frames": options.frames, "doubt": options.doubt, "beam_size": options.beam_size}
+    settings = {"frames": N_FRAMES, "doubt": options.doubt, "beam_size": BEAM_SIZE}
     result = {**machine, **settings, "torch": torch.__version__, "missing": missing, "rows": rows}
     show_json("ctc speed", {**result, "look_ups_per_s": found})

@@ -1,4 +1,4 @@
-"""Texts, clips, errors with their intervals, and n-gram models of the CTC benchmarks.
+"""Texts, errors with their intervals, and n-gram models of the CTC benchmarks.
 
 No sentence that is said in a clip is in the text of a language model, nor one of the same words.
 """
@@ -10,26 +10,15 @@ import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from sottovoce.api import Model
-from sottovoce.evaluation.wer import count_edits
+from sottovoce.evaluation.wer import ErrorRate, ScoreOptions, count_edits, error_rate
 
 RIGHTS = {"en": "eng", "de": "deu_1996", "es": "spa", "fr": "fra"}
 """Names of files of the Universal Declaration of Human Rights."""
 Ngram = tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Clip:
-    """A recording, its text in the labels' letters, and its language."""
-
-    path: Path
-    text: str
-    language: str
+ORDER, DISCOUNT = 3, 0.75
 
 
 def spelled(text: str, letters: str) -> str:
@@ -45,27 +34,15 @@ def letters_of(model: Model) -> str:
     return "".join(label for label in single if label.isalpha() or label == "'")
 
 
-def errors_of(clips: Sequence[Clip], texts: Sequence[str]) -> np.ndarray:
-    """Word errors and words of every clip: (n, 2)."""
-    counts = [count_edits(c.text.split(), text.split()) for c, text in zip(clips, texts, strict=True)]
-    return np.array([[count.n_errors, count.n_reference] for count in counts], dtype=np.float64)
+def rate_of(references: Sequence[str], texts: Sequence[str], *, letters: bool = False) -> ErrorRate:
+    """Words wrong (or letters), with their bootstrap 95 % interval."""
+    units = list if letters else str.split
+    counts = [count_edits(units(one), units(text)) for one, text in zip(references, texts, strict=True)]
+    return error_rate(counts, ScoreOptions(n_resamples=2000))
 
 
-def word_error_rate(clips: Sequence[Clip], texts: Sequence[str]) -> float:
-    errors, words = errors_of(clips, texts).sum(axis=0)
-    return float(errors / max(words, 1))
-
-
-def interval(values: np.ndarray, words: np.ndarray, n_draws: int = 2000) -> tuple[float, float]:
-    """Bootstrap 95 % interval of sum(values) / sum(words) over clips."""
-    chosen = np.random.default_rng(0).integers(len(values), size=(n_draws, len(values)))
-    rates = values[chosen].sum(axis=1) / words[chosen].sum(axis=1)
-    low, high = np.quantile(rates, (0.025, 0.975))
-    return float(low), float(high)
-
-
-def shown(limits: tuple[float, float]) -> str:
-    return f"{limits[0]:.1%} to {limits[1]:.1%}"
+def shown(rate: float, low: float, high: float) -> str:
+    return f"{rate:.1%} ({low:.1%} to {high:.1%})"
 
 
 def holds_any(text: str, spoken: Iterable[str]) -> bool:
@@ -104,32 +81,29 @@ def write_ngrams(
     path: Path,
     *,
     frequent: Mapping[str, int],
-    discount: float = 0.75,
-    order: int = 3,
-    least: int = 1,
 ) -> None:
-    """Write an interpolated n-gram model with absolute discounting as an ARPA file.
+    """Write an interpolated trigram model with absolute discounting as an ARPA file.
 
     frequent: counts of words elsewhere; they share what the unigrams are discounted by, <unk> as one of the
-    rarest. least: n-grams above bigrams that were counted less often are left out.
+    rarest.
     """
-    counts: list[Counter[Ngram]] = [Counter() for _ in range(order)]
+    counts: list[Counter[Ngram]] = [Counter() for _ in range(ORDER)]
     for text in texts:
         row = ("<s>", *text.split(), "</s>")
-        for n in range(1, order + 1):
+        for n in range(1, ORDER + 1):
             counts[n - 1].update(row[i : i + n] for i in range(len(row) - n + 1))
     del counts[0][("<s>",)]
     total = sum(counts[0].values())
-    left = discount * len(counts[0]) / total
+    left = DISCOUNT * len(counts[0]) / total
     elsewhere = {(word,): count for word, count in frequent.items()} | {("<unk>",): min(frequent.values())}
     n_elsewhere = sum(elsewhere.values())
-    unigrams = {key: (count - discount) / total for key, count in counts[0].items()}
+    unigrams = {key: (count - DISCOUNT) / total for key, count in counts[0].items()}
     for key, count in elsewhere.items():
         unigrams[key] = unigrams.get(key, 0.0) + left * count / n_elsewhere
     probabilities = [unigrams]
     backoffs: list[dict[Ngram, float]] = []
-    for n in range(2, order + 1):
-        made, backoff = _interpolated(counts[n - 1], probabilities[-1], discount, least=least if n > 2 else 1)
+    for n in range(2, ORDER + 1):
+        made, backoff = _interpolated(counts[n - 1], probabilities[-1])
         probabilities.append(made)
         backoffs.append(backoff)
     probabilities[0][("<s>",)] = 1e-9
@@ -137,23 +111,20 @@ def write_ngrams(
 
 
 def _interpolated(
-    counts: Counter[Ngram], shorter: dict[Ngram, float], discount: float, *, least: int
+    counts: Counter[Ngram], shorter: dict[Ngram, float]
 ) -> tuple[dict[Ngram, float], dict[Ngram, float]]:
-    """Probabilities of n-grams, and the back-off of their contexts.
-
-    What rare n-grams would have had goes to the back-off, and contexts without any left have none.
-    """
+    """Probabilities of n-grams, and the back-off of their contexts."""
     totals: Counter[Ngram] = Counter()
     kept: defaultdict[Ngram, float] = defaultdict(float)
     for ngram, count in counts.items():
         totals[ngram[:-1]] += count
-        if count >= least and ngram[1:] in shorter:
-            kept[ngram[:-1]] += count - discount
+        if ngram[1:] in shorter:
+            kept[ngram[:-1]] += count - DISCOUNT
     backoff = {context: 1 - share / totals[context] for context, share in kept.items()}
     made = {
-        ngram: (count - discount) / totals[ngram[:-1]] + backoff[ngram[:-1]] * shorter[ngram[1:]]
+        ngram: (count - DISCOUNT) / totals[ngram[:-1]] + backoff[ngram[:-1]] * shorter[ngram[1:]]
         for ngram, count in counts.items()
-        if count >= least and ngram[1:] in shorter
+        if ngram[1:] in shorter
     }
     return made, backoff
 

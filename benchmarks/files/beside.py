@@ -20,39 +20,40 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from benchmarks.harness.clips import UNSPACED, clips, joined, spread
 from benchmarks.harness.programs import BUILDERS, Weights
 from benchmarks.harness.report import (
-    add_row,
+    Log,
     add_shared,
+    apart,
     benchmark_parser,
-    read_rows,
+    listed,
     show_heads,
     show_json,
     show_row,
 )
-from benchmarks.harness.sounds import sounds
+from benchmarks.harness.sounds import n_units, sounds
 from sottovoce.audio.io import load_audio
-from sottovoce.evaluation.wer import ScoredUtterance, compare, score, split_units
+from sottovoce.evaluation.speed import forget_peak, peak_bytes
+from sottovoce.evaluation.wer import ScoredUtterance, compare, score
 from sottovoce.models.load import load_checkpoint
-from sottovoce.text.normalize import plain
 from sottovoce.types import SAMPLE_RATE, Samples
 
 BEAM_SIZES = (1, 5)
+INVENTING_BEAM = 5
 LANGUAGES = ("en", "de", "es", "pl", "fr", "it", "ja", "ko", "pt", "ru", "zh")
 """Hindi is left out: base repeats itself there on every program, and what counts is chance."""
 REFERENCE = "openai-whisper float32"
 SPEECH_ENGINES = tuple(name for name in BUILDERS if not name.endswith(" vad"))
-SPEED_S = 120.0
+OWN_COLUMN = 10
+"""Clips of a language that has a column of its own."""
 
 
 class Item(NamedTuple):
@@ -64,46 +65,18 @@ class Item(NamedTuple):
     truth: str
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What a program made of a recording. cpu_s: the process's own time."""
-
-    engine: str
-    beam_size: int
-    item: str
-    text: str
-    cpu_s: float
+def mode(beam_size: int) -> str:
+    return "greedy" if beam_size == 1 else f"beam {beam_size}"
 
 
-class Journal:
-    """Readings by program, beam size and recording, kept in a file if there is one."""
-
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self._readings: dict[tuple[str, int, str], Reading] = {}
-        for row in read_rows(path):
-            self._keep(Reading(**row))
-
-    def __contains__(self, key: tuple[str, int, str]) -> bool:
-        return key in self._readings
-
-    def _keep(self, reading: Reading) -> None:
-        self._readings[reading.engine, reading.beam_size, reading.item] = reading
-
-    def add(self, reading: Reading) -> None:
-        self._keep(reading)
-        add_row(self._path, asdict(reading))
-
-    def texts(self, engine: str, beam_size: int, items: Sequence[Item]) -> list[str] | None:
-        """Texts of the items, None unless all were read."""
-        found = [self._readings.get((engine, beam_size, item.name)) for item in items]
-        texts = [reading.text for reading in found if reading is not None]
-        return texts if len(texts) == len(items) else None
+def texts_of(log: Log, engine: str, beam_size: int, items: Sequence[Item]) -> list[str] | None:
+    """Texts of the items, None unless all were read."""
+    found = [log.get(f"{engine}, {mode(beam_size)}", item.name) for item in items]
+    texts = [one["text"] for one in found if one is not None]
+    return texts if len(texts) == len(items) else None
 
 
 class Process:
-    """A program in a process of its own."""
-
     def __init__(self, engine: str, model: str, threads: int) -> None:
         context = multiprocessing.get_context("spawn")
         self.engine = engine
@@ -111,10 +84,11 @@ class Process:
         self._process = context.Process(target=_serve, args=(engine, model, threads, other), daemon=True)
         self._process.start()
 
-    def read(self, item: Item, beam_size: int) -> Reading:
+    def read(self, item: Item, beam_size: int) -> dict[str, Any]:
+        """Its text, and the process's own time."""
         self._pipe.send((item, beam_size))
-        text, seconds = self._pipe.recv()
-        return Reading(self.engine, beam_size, item.name, text, seconds)
+        text, cpu_s = self._pipe.recv()
+        return {"text": text, "cpu_s": cpu_s}
 
     def stop(self) -> float:
         """End the process; returns its peak resident memory in MB."""
@@ -128,69 +102,53 @@ def _serve(engine: str, model: str, threads: int, pipe: Connection) -> None:
     torch.set_num_threads(threads)
     checkpoint = load_checkpoint(model)
     with tempfile.TemporaryDirectory() as folder:
-        built = BUILDERS[engine](Weights(checkpoint, Path(folder), threads))
+        read = BUILDERS[engine](Weights(checkpoint, Path(folder), threads))
         del checkpoint
         gc.collect()
-        # What converting the weights for the other programs took is not theirs to pay.
-        Path("/proc/self/clear_refs").write_text("5")
+        forget_peak()  # converting the weights for a program is not its cost
         while (asked := pipe.recv()) is not None:
             item, beam_size = asked
             torch.manual_seed(0)
             began = time.process_time()
-            text = built.text(item.samples, item.language, beam_size)
+            text = read(item.samples, item.language, beam_size)
             pipe.send((text, time.process_time() - began))
-    pipe.send(_peak_mb())
+    pipe.send((peak_bytes() or 0) / 2**20)
 
 
-def _peak_mb() -> float:
-    """Peak resident memory since it was last cleared. Source: proc_pid_status(5), Linux."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 2**10 for line in lines if line.startswith("VmHWM"))
-
-
-@contextmanager
-def _process(engine: str, arguments: argparse.Namespace) -> Iterator[Process]:
-    process = Process(engine, arguments.model, arguments.threads)
-    yield process
-    process.stop()
-
-
-def read_all(items: Sequence[Item], arguments: argparse.Namespace, journal: Journal) -> None:
-    """Every program reads what the journal lacks, one program after the other."""
-    for engine in arguments.engines:
+def read_all(
+    items: Sequence[Item], log: Log, engines: Sequence[str], beam_sizes: Sequence[int], model: str
+) -> None:
+    """Every program reads the items that the log lacks, one program after the other."""
+    for engine in engines:
         asked = [
             (item, beam_size)
-            for beam_size in arguments.beam_sizes
+            for beam_size in beam_sizes
             for item in items
-            if (engine, beam_size, item.name) not in journal
+            if log.get(f"{engine}, {mode(beam_size)}", item.name) is None
         ]
         if not asked:
             continue
-        with _process(engine, arguments) as process:
-            for number, (item, beam_size) in enumerate(asked, 1):
-                journal.add(process.read(item, beam_size))
-                print(f"\r{engine}: {number} of {len(asked)}", end="", file=sys.stderr, flush=True)
+        process = Process(engine, model, threads=1)
+        for number, (item, beam_size) in enumerate(asked, 1):
+            log.add(f"{engine}, {mode(beam_size)}", item.name, process.read(item, beam_size))
+            print(f"\r{engine}: {number} of {len(asked)}", end="", file=sys.stderr, flush=True)
+        process.stop()
         print(file=sys.stderr)
 
 
-def spoken(arguments: argparse.Namespace) -> list[Item]:
+def spoken(data: Path, per_language: int) -> list[Item]:
     """Clips with their text, at most so many of each language."""
-    data = arguments.shared / "data"
     return [
         Item(clip.name, load_audio(clip.file), language, clip.text or "")
-        for language in arguments.languages
-        for clip in spread(clips(data, "test", language=language, with_text=True), arguments.per_language)
+        for language in LANGUAGES
+        for clip in spread(clips(data, "test", language=language, with_text=True), per_language)
     ]
 
 
-def show_errors(items: Sequence[Item], arguments: argparse.Namespace, journal: Journal) -> None:
+def show_errors(items: Sequence[Item], arguments: argparse.Namespace, log: Log) -> None:
     """A row for each program and beam: rates by language, and how far from the reference's."""
     languages = {item.language for item in items}
-    large = [
-        one
-        for one in arguments.languages
-        if sum(item.language == one for item in items) >= arguments.own_column
-    ]
+    large = [one for one in LANGUAGES if sum(item.language == one for item in items) >= OWN_COLUMN]
     groups = {one: (one,) for one in large}
     if others := tuple(sorted({*languages} - {*large})):
         groups["others"] = others
@@ -199,28 +157,25 @@ def show_errors(items: Sequence[Item], arguments: argparse.Namespace, journal: J
     show_heads("program", *heads, "all", f"beside {arguments.reference}, 95 %")
 
     figures = {}
-    for beam_size in arguments.beam_sizes:
-        baseline = _utterances(arguments.reference, beam_size, items, journal)
+    for beam_size in BEAM_SIZES:
+        baseline = _utterances(arguments.reference, beam_size, items, log)
         for engine in arguments.engines:
-            found = _utterances(engine, beam_size, items, journal)
+            found = _utterances(engine, beam_size, items, log)
             if found is None:
                 continue
             rates = [_rate([u for u in found if u.language in codes]) for codes in groups.values()]
             rates.append(_rate(found))
             beside = ""
             if baseline is not None and engine != arguments.reference:
-                apart = compare(baseline, found)
-                beside = f"{apart.difference:+.1%} ({apart.low:+.1%} to {apart.high:+.1%})"
-            name = f"{engine}, {'greedy' if beam_size == 1 else f'beam {beam_size}'}"
+                beside = apart(compare(baseline, found))
+            name = f"{engine}, {mode(beam_size)}"
             show_row(name, *(f"{rate:.1%}" for rate in rates), beside)
             figures[name] = dict(zip([*groups, "all"], (round(rate, 4) for rate in rates), strict=True))
     show_json("files beside errors", {"clips": len(items), "engines": figures})
 
 
-def _utterances(
-    engine: str, beam_size: int, items: Sequence[Item], journal: Journal
-) -> list[ScoredUtterance] | None:
-    texts = journal.texts(engine, beam_size, items)
+def _utterances(engine: str, beam_size: int, items: Sequence[Item], log: Log) -> list[ScoredUtterance] | None:
+    texts = texts_of(log, engine, beam_size, items)
     if texts is None:
         return None
     return [ScoredUtterance(item.truth, text, item.language) for item, text in zip(items, texts, strict=True)]
@@ -233,25 +188,24 @@ def _rate(found: Sequence[ScoredUtterance]) -> float:
     return (rates.cer.rate if unspaced else rates.mer.rate) or 0.0
 
 
-def show_invented(items: Sequence[Item], arguments: argparse.Namespace, journal: Journal) -> None:
+def show_invented(items: Sequence[Item], engines: Sequence[str], log: Log) -> None:
     """Words a minute by kind of sound; the kind stands in the items' truth."""
     kinds = list(dict.fromkeys(item.truth for item in items))
     minutes = [sum(len(i.samples) for i in items if i.truth == k) / SAMPLE_RATE / 60 for k in kinds]
     show_heads("program", *(f"{k} ({m:.1f} min)" for k, m in zip(kinds, minutes, strict=True)), "all")
 
     figures = {}
-    for engine in arguments.engines:
-        for beam_size in arguments.beam_sizes:
-            texts = journal.texts(engine, beam_size, items)
-            if texts is None:
-                continue
-            words = [len(split_units(plain(text), "mixed")) for text in texts]
-            totals = [sum(n for n, i in zip(words, items, strict=True) if i.truth == k) for k in kinds]
-            rates = [total / length for total, length in zip(totals, minutes, strict=True)]
-            rates.append(sum(totals) / sum(minutes))
-            name = f"{engine}, {'greedy' if beam_size == 1 else f'beam {beam_size}'}"
-            show_row(name, *(f"{rate:.1f}" for rate in rates))
-            figures[name] = dict(zip([*kinds, "all"], (round(rate, 2) for rate in rates), strict=True))
+    for engine in engines:
+        texts = texts_of(log, engine, INVENTING_BEAM, items)
+        if texts is None:
+            continue
+        pairs = list(zip(items, texts, strict=True))
+        totals = [n_units(text for item, text in pairs if item.truth == kind) for kind in kinds]
+        rates = [total / length for total, length in zip(totals, minutes, strict=True)]
+        rates.append(sum(totals) / sum(minutes))
+        name = f"{engine}, {mode(INVENTING_BEAM)}"
+        show_row(name, *(f"{rate:.1f}" for rate in rates))
+        figures[name] = dict(zip([*kinds, "all"], (round(rate, 2) for rate in rates), strict=True))
     show_json("files beside invented", {"minutes": round(sum(minutes), 1), "engines": figures})
 
 
@@ -266,17 +220,19 @@ def measure_speed(arguments: argparse.Namespace) -> None:
     for process in processes:
         process.read(warm, 1)
     for number in range(arguments.rounds):
-        for beam_size in arguments.beam_sizes:
+        for beam_size in BEAM_SIZES:
             for process in processes:
-                times.setdefault((process.engine, beam_size), []).append(process.read(item, beam_size).cpu_s)
+                times.setdefault((process.engine, beam_size), []).append(
+                    process.read(item, beam_size)["cpu_s"]
+                )
                 print(f"\rround {number + 1}, {process.engine:40}", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
-    modes = [f"{'greedy' if size == 1 else f'beam {size}'}, times real time" for size in arguments.beam_sizes]
+    modes = [f"{mode(size)}, times real time" for size in BEAM_SIZES]
     show_heads("program", *modes, "peak memory")
 
     figures = {}
     for process in processes:
-        medians = [statistics.median(times[process.engine, size]) for size in arguments.beam_sizes]
+        medians = [statistics.median(times[process.engine, size]) for size in BEAM_SIZES]
         speeds = [arguments.seconds / median for median in medians]
         peak_mb = process.stop()
         show_row(process.engine, *(f"{one:.1f}" for one in speeds), f"{peak_mb:.0f} MB")
@@ -289,27 +245,25 @@ def main() -> None:
     parser.add_argument("table", choices=("errors", "invented", "speed"))
     add_shared(parser)
     parser.add_argument("--model", default="base")
-    parser.add_argument("--engines", type=lambda text: text.split(","), help=", ".join(BUILDERS))
+    parser.add_argument("--engines", type=listed(), help=", ".join(BUILDERS))
     parser.add_argument("--reference", default=REFERENCE, help="whom the others stand beside (errors)")
-    parser.add_argument("--beam-sizes", type=lambda text: [int(one) for one in text.split(",")])
     parser.add_argument("--log", type=Path, help="readings so far: a file of JSON lines that is added to")
     parser.add_argument("--per-language", type=int, default=40, help="clips of a language at most (errors)")
-    parser.add_argument("--languages", type=lambda text: text.split(","), default=[*LANGUAGES])
-    parser.add_argument("--own-column", type=int, default=10, help="clips for a column of its own (errors)")
-    parser.add_argument("--seconds", type=float, default=SPEED_S, help="of the recording (speed)")
+    parser.add_argument("--seconds", type=float, default=120.0, help="of the recording (speed)")
     parser.add_argument("--rounds", type=int, default=2, help="(speed)")
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1, help="(speed)")
     arguments = parser.parse_args()
-    arguments.beam_sizes = arguments.beam_sizes or ([5] if arguments.table == "invented" else [*BEAM_SIZES])
     every = {"errors": SPEECH_ENGINES, "invented": tuple(BUILDERS), "speed": SPEECH_ENGINES}
     arguments.engines = arguments.engines or [*every[arguments.table]]
     if arguments.table == "speed":
         measure_speed(arguments)
         return
-    journal = Journal(arguments.log)
+    log, data = Log(arguments.log), arguments.shared / "data"
     if arguments.table == "errors":
-        items = spoken(arguments)
+        items = spoken(data, arguments.per_language)
+        read_all(items, log, arguments.engines, BEAM_SIZES, arguments.model)
+        show_errors(items, arguments, log)
     else:
-        items = [Item(s.name, s.samples, "en", s.kind) for s in sounds(arguments.shared / "data")]
-    read_all(items, arguments, journal)
-    (show_errors if arguments.table == "errors" else show_invented)(items, arguments, journal)
+        items = [Item(s.name, s.samples, "en", s.kind) for s in sounds(data)]
+        read_all(items, log, arguments.engines, [INVENTING_BEAM], arguments.model)
+        show_invented(items, arguments.engines, log)

@@ -3,8 +3,8 @@
     python -m benchmarks files hallucination ../shared --log nasty.jsonl
     python -m benchmarks files hallucination ../shared --log nasty-tiny.jsonl --model tiny.en
 
-Programs: `harness.programs`, each in a process of its own with its own defaults, English and the beam given.
-What they read: sounds without speech (`harness.sounds`, and music of `nasty`), and clips of people that chose
+Programs: `harness.programs`, each in a process of its own greedy, with its own defaults and English given.
+What they read: sounds without speech (`harness.sounds`, and music), and clips of people that chose
 no setting, with silence around them, repeated, broken off, and as they are. Without speech every word is
 invented. With speech, invented is what an alignment with the text inserts; dropped is what it deletes, but
 for clips that break off. Prints words a minute of non-speech, words of a hundred said, and one JSON line.
@@ -16,14 +16,21 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.files.beside import Item, Journal, read_all
-from benchmarks.harness.clips import Clip, clips, spread
+from benchmarks.files.beside import Item, read_all, texts_of
+from benchmarks.harness.clips import clips, spread
 from benchmarks.harness.programs import BUILDERS
-from benchmarks.harness.report import add_shared, benchmark_parser, show_heads, show_json, show_row
-from benchmarks.harness.sounds import SILENCE_S, around_speech, cut_off, music, repeated, sounds
+from benchmarks.harness.report import (
+    Log,
+    add_shared,
+    benchmark_parser,
+    listed,
+    show_heads,
+    show_json,
+    show_row,
+)
+from benchmarks.harness.sounds import SILENCE_S, around_speech, cut_off, music, n_units, repeated, sounds
 from sottovoce.audio.io import load_audio
-from sottovoce.evaluation.wer import ErrorCounts, ScoredUtterance, count_errors, split_units
-from sottovoce.text.normalize import plain
+from sottovoce.evaluation.wer import ErrorCounts, ScoredUtterance, count_errors
 from sottovoce.types import SAMPLE_RATE
 
 ENGINES = (
@@ -37,9 +44,9 @@ def items_of(arguments: argparse.Namespace) -> dict[str, list[Item]]:
     """Recordings by kind; the truth of those without speech is empty."""
     data = arguments.shared / "data"
     found = spread(clips(data, "test", language="en", with_text=True), arguments.clips)
-    short = [clip for clip in found if _seconds(clip) <= 4.5]
+    short = [clip for clip in found if len(load_audio(clip.file)) <= 4.5 * SAMPLE_RATE]
     kinds: dict[str, list[Item]] = {}
-    for sound in [*music(), *(sounds(data) if arguments.sounds else [])]:
+    for sound in [*music(), *sounds(data)]:
         kinds.setdefault(sound.kind, []).append(Item(sound.name, sound.samples, "en", ""))
     hard = [
         *around_speech(found[: arguments.nasty]),
@@ -52,15 +59,6 @@ def items_of(arguments: argparse.Namespace) -> dict[str, list[Item]]:
     return kinds
 
 
-def _seconds(clip: Clip) -> float:
-    return len(load_audio(clip.file)) / SAMPLE_RATE
-
-
-def invented_a_minute(items: Sequence[Item], texts: Sequence[str]) -> float:
-    minutes = sum(len(item.samples) for item in items) / SAMPLE_RATE / 60
-    return sum(len(split_units(plain(text), "mixed")) for text in texts) / minutes
-
-
 def counted(items: Sequence[Item], texts: Sequence[str]) -> ErrorCounts:
     total = ErrorCounts()
     for item, text in zip(items, texts, strict=True):
@@ -69,32 +67,29 @@ def counted(items: Sequence[Item], texts: Sequence[str]) -> ErrorCounts:
 
 
 def cell(kind: str, items: Sequence[Item], texts: Sequence[str]) -> tuple[str, dict[str, float]]:
-    """What a table says of one kind."""
     if not items[0].truth:
-        rate = invented_a_minute(items, texts)
+        rate = n_units(texts) / (sum(len(item.samples) for item in items) / SAMPLE_RATE / 60)
         return f"{rate:.1f}", {"invented_a_minute": round(rate, 2)}
     counts = counted(items, texts)
     dropped = counts.deletions / counts.n_reference
     if kind.startswith("silence"):
         rate = counts.insertions / (len(items) * SILENCE_S / 60)
-        return f"{rate:.1f}, {dropped:.1%}", {
-            "invented_a_minute": round(rate, 2),
-            "dropped": round(dropped, 4),
-        }
+        figures = {"invented_a_minute": round(rate, 2), "dropped": round(dropped, 4)}
+        return f"{rate:.1f}, {dropped:.1%}", figures
     more = counts.insertions / counts.n_reference
     if kind == "cut off":
         return f"{more:.1%}", {"invented": round(more, 4)}
     return f"{more:.1%}, {dropped:.1%}", {"invented": round(more, 4), "dropped": round(dropped, 4)}
 
 
-def show(kinds: dict[str, list[Item]], arguments: argparse.Namespace, journal: Journal) -> None:
+def show(kinds: dict[str, list[Item]], arguments: argparse.Namespace, log: Log) -> None:
     show_heads("program", *(f"{kind} ({len(items)})" for kind, items in kinds.items()))
 
-    figures = {}
+    figures: dict[str, dict[str, dict[str, float]]] = {}
     for engine in arguments.engines:
         cells, figures[engine] = [], {}
         for kind, items in kinds.items():
-            texts = journal.texts(engine, arguments.beam_sizes[0], items)
+            texts = texts_of(log, engine, 1, items)
             told, figure = ("", {}) if texts is None else cell(kind, items, texts)
             cells.append(told)
             figures[engine][kind] = figure
@@ -106,20 +101,13 @@ def main() -> None:
     parser = benchmark_parser(__doc__)
     add_shared(parser)
     parser.add_argument("--model", default="base")
-    parser.add_argument(
-        "--engines", type=lambda text: text.split(","), default=[*ENGINES], help=", ".join(BUILDERS)
-    )
-    parser.add_argument("--beam-size", type=int, default=1)
+    parser.add_argument("--engines", type=listed(), default=[*ENGINES], help=", ".join(BUILDERS))
     parser.add_argument("--log", type=Path, help="readings so far: a file of JSON lines that is added to")
     parser.add_argument("--clips", type=int, default=24, help="of people, as they are")
     parser.add_argument("--nasty", type=int, default=4, help="of these, with something hard about them")
-    parser.add_argument(
-        "--sounds", action=argparse.BooleanOptionalAction, default=True, help="read `harness.sounds` too"
-    )
-    parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
-    arguments.beam_sizes = [arguments.beam_size]
     kinds = items_of(arguments)
-    journal = Journal(arguments.log)
-    read_all([item for items in kinds.values() for item in items], arguments, journal)
-    show(kinds, arguments, journal)
+    log = Log(arguments.log)
+    every = [item for items in kinds.values() for item in items]
+    read_all(every, log, arguments.engines, [1], arguments.model)
+    show(kinds, arguments, log)

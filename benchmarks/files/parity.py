@@ -1,7 +1,7 @@
 """Do the same weights give the same text, languages, segments and word times as openai-whisper?
 
     python -m benchmarks files parity ../shared                                  # Whisper base, 120 clips
-    python -m benchmarks files parity ../shared --model tiny.en --clips 30 --no-long
+    python -m benchmarks files parity ../shared --model tiny.en --clips 30
     python -m benchmarks files parity ../shared --model path/to/base.pt
 
 Clips of people (`harness.clips`, those that report), evenly from every set, in float32. Each clip goes
@@ -138,6 +138,7 @@ def _text_margins(
 
 
 WINDOW_S, WINDOW_FRAMES = 30, 3000
+BEAM_SIZE = 5
 TOLERANCE_S = 0.02
 REST_S = 0.1
 """Less than this at the end of a recording is not read by us, on purpose."""
@@ -150,8 +151,6 @@ Timed: TypeAlias = "Word | Segment"
 
 @dataclass(slots=True)
 class Tally:
-    """Clips and words of one set."""
-
     clips: int = 0
     language: int = 0
     greedy: int = 0
@@ -163,7 +162,6 @@ class Tally:
     worst_s: float = 0.0
 
     def add(self, other: Tally) -> None:
-        """Count another set too."""
         worst = max(self.worst_s, other.worst_s)
         for name, value in asdict(other).items():
             setattr(self, name, getattr(self, name) + value)
@@ -183,8 +181,6 @@ class Difference:
 
 @dataclass(slots=True)
 class Report:
-    """All that was found."""
-
     sets: dict[str, Tally] = field(default_factory=dict)
     differences: list[Difference] = field(default_factory=list)
 
@@ -195,7 +191,6 @@ class Engines:
 
     model: Model
     reference: whisper.model.Whisper
-    sample_len: int | None = None
 
     @property
     def is_multilingual(self) -> bool:
@@ -220,11 +215,10 @@ class Engines:
     def decode(
         self, encoded: Encoded, language: str, beam_size: int | None
     ) -> tuple[DecodingResult, whisper.DecodingResult]:
-        """The first window read by both."""
         import whisper
 
-        wish = {"language": language, "beam_size": beam_size, "sample_len": self.sample_len}
-        options = DecodingOptions(language=language, beam_size=beam_size, sample_len=self.sample_len)
+        wish: dict[str, Any] = {"language": language, "beam_size": beam_size}
+        options = DecodingOptions(**wish)
         ours = decode(self.model.backend, self.model.tokenizer, encoded[0], [options])[0]
         return ours, self.reference.decode(encoded[1][0], whisper.DecodingOptions(fp16=False, **wish))
 
@@ -233,25 +227,17 @@ class Engines:
     ) -> tuple[list[Segment], list[Segment]]:
         """The segments of a whole recording, by us and by them, as far as the recording goes."""
         # Draws at higher temperatures are chance: no two programs draw the same.
-        options = TranscribeOptions(
-            decoding=DecodingOptions(sample_len=self.sample_len),
-            fallback=FallbackOptions(temperatures=(0.0,)),
-        )
+        options = TranscribeOptions(fallback=FallbackOptions(temperatures=(0.0,)))
         ours = self.model.transcribe(samples, language=language, word_timestamps=words, options=options)
         theirs = self.reference.transcribe(
-            samples,
-            language=language,
-            temperature=0.0,
-            fp16=False,
-            word_timestamps=words,
-            sample_len=self.sample_len,
+            samples, language=language, temperature=0.0, fp16=False, word_timestamps=words
         )
         duration_s = len(samples) / SAMPLE_RATE
         sides = list(ours), [_segment(one) for one in theirs["segments"]]
         return _inside(sides[0], duration_s), _inside(sides[1], duration_s)
 
 
-def compare_clip(engines: Engines, clip: Clip, beam_size: int, report: Report) -> None:
+def compare_clip(engines: Engines, clip: Clip, report: Report) -> None:
     """Language and beam search of the first window; text, segments and words of the whole clip."""
     tally = report.sets.setdefault(clip.group, Tally())
     tally.clips += 1
@@ -259,7 +245,7 @@ def compare_clip(engines: Engines, clip: Clip, beam_size: int, report: Report) -
     encoded = engines.encoded(samples[: WINDOW_S * SAMPLE_RATE])
     tally.language += not engines.is_multilingual or _same_language(engines, clip, encoded, report)
     language = clip.language if clip.language in engines.model.languages else "en"
-    tally.beam += _same_window(engines, clip, encoded, engines.decode(encoded, language, beam_size), report)
+    tally.beam += _same_window(engines, clip, encoded, engines.decode(encoded, language, BEAM_SIZE), report)
     segments = engines.transcribe(samples, language, words=True)
     same = _text(segments[0]) == _text(segments[1])
     tally.greedy += same
@@ -322,7 +308,6 @@ def compare_long(
 def compare_times(
     name: str, segments: tuple[list[Segment], list[Segment]], tally: Tally, report: Report
 ) -> None:
-    """Segments and words of equal texts."""
     if len(segments[0]) != len(segments[1]):
         counts = str(len(segments[0])), str(len(segments[1]))
         report.differences.append(Difference(name, "segments", "unexplained", *counts))
@@ -350,7 +335,8 @@ def _compare_words(
 def _is_near(name: str, what: str, mine: Timed, other: Timed, report: Report) -> bool:
     if _apart(mine, other) <= TOLERANCE_S + 1e-6:
         return True
-    shown = [f"{one.start:.2f}-{one.end:.2f} {_said(one)}" for one in (mine, other)]
+    texts = [one.word if isinstance(one, Word) else one.text for one in (mine, other)]
+    shown = [f"{one.start:.2f}-{one.end:.2f} {t}" for one, t in zip((mine, other), texts, strict=True)]
     report.differences.append(Difference(name, what, "unexplained", *shown))
     return False
 
@@ -359,16 +345,11 @@ def _apart(mine: Timed, other: Timed) -> float:
     return max(abs(mine.start - other.start), abs(mine.end - other.end))
 
 
-def _said(one: Timed) -> str:
-    return one.word if isinstance(one, Word) else one.text
-
-
 def _text(segments: Sequence[Segment]) -> str:
     return "".join(one.text for one in segments)
 
 
 def _segment(found: dict[str, Any]) -> Segment:
-    """A segment of openai-whisper's."""
     words = tuple(
         Word(str(word["word"]), float(word["start"]), float(word["end"]), float(word["probability"]))
         for word in found.get("words", ())
@@ -400,7 +381,6 @@ def rows(report: Report) -> Iterator[tuple[str, Tally]]:
 
 
 def show(report: Report, model: str, line: dict[str, object]) -> None:
-    """Print the table, the differences and the JSON line."""
     columns = ("clips", "language", "greedy", "beam", "segments", "<=20 ms", "words", "<=20 ms", "worst s")
     print(f"{'set':24}" + "".join(f"{column:>10}" for column in columns))
     for name, one in rows(report):
@@ -414,36 +394,26 @@ def show(report: Report, model: str, line: dict[str, object]) -> None:
     show_json("files parity", figures | line | {"differences": reasons, "torch": torch.__version__})
 
 
-def load_engines(model: str, sample_len: int | None = None) -> Engines:
-    """Both programs with a model's weights in float32 on the CPU."""
-    checkpoint = load_checkpoint(model)
-    backend = TorchBackend.from_checkpoint(checkpoint, device=torch.device("cpu"), dtype=torch.float32)
-    with tempfile.TemporaryDirectory() as folder:
-        reference = openai_model(checkpoint, Path(folder))
-    return Engines(Model(checkpoint, backend), reference, sample_len)
-
-
 def main() -> None:
     parser = benchmark_parser(__doc__)
     add_shared(parser)
     parser.add_argument("--model", default="base", help="name or path; English-only ones hear English clips")
     parser.add_argument("--clips", type=int, default=120)
-    parser.add_argument("--beam-size", type=int, default=5)
-    parser.add_argument("--sample-len", type=int, help="tokens a window at most; 224 by default")
-    parser.add_argument("--no-long", action="store_true", help="leave the long recordings out")
-    parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore")
-    torch.set_num_threads(arguments.threads)
-    engines = load_engines(arguments.model, arguments.sample_len)
+    torch.set_num_threads(1)
+    checkpoint = load_checkpoint(arguments.model)
+    backend = TorchBackend.from_checkpoint(checkpoint, device=torch.device("cpu"), dtype=torch.float32)
+    with tempfile.TemporaryDirectory() as folder:
+        engines = Engines(Model(checkpoint, backend), openai_model(checkpoint, Path(folder)))
     report, began = Report(), time.perf_counter()
     data, language = arguments.shared / "data", None if engines.is_multilingual else "en"
     chosen = [c for c in clips(data, "test", language=language) if len(c.languages) == 1]
     try:
         for number, clip in enumerate(spread(chosen, arguments.clips), 1):
-            compare_clip(engines, clip, arguments.beam_size, report)
+            compare_clip(engines, clip, report)
             print(f"{number} clips, {len(report.differences)} differences", file=sys.stderr, flush=True)
-        for words, code in enumerate(() if arguments.no_long else LONG_LANGUAGES):
+        for words, code in enumerate(LONG_LANGUAGES):
             if engines.is_multilingual or code == "en":
                 compare_long(engines, data, code, bool(words), report)
     except KeyboardInterrupt:

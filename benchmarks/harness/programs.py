@@ -10,9 +10,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -48,7 +49,6 @@ def openai_model(checkpoint: Checkpoint, folder: Path) -> whisper.model.Whisper:
 def faster_model(
     checkpoint: Checkpoint, folder: Path, compute_type: str, threads: int
 ) -> faster_whisper.WhisperModel:
-    """faster-whisper with these weights."""
     from faster_whisper import WhisperModel
 
     target = folder / "ct2"
@@ -69,124 +69,116 @@ BELIEVED = FallbackOptions(
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What an engine is built from. folder: for the files that it wants, removed afterwards."""
+    """The weights of a program. folder: for the files that it reads, removed afterwards."""
 
     checkpoint: Checkpoint
     folder: Path
     threads: int
 
 
-class Engine(Protocol):
-    """One program: the text of a recording. beam_size: 1 is greedy."""
-
-    def text(self, samples: Samples, language: str, beam_size: int) -> str: ...
+Reader: TypeAlias = Callable[[Samples, str, int], str]
+"""A program: the text of samples in a language, by a beam of so many (1: greedy)."""
 
 
-class Ours:
-    """dtype as in `load_model`; in mode "vad" only what Silero hears is read, batch_size windows at once.
-    bare: each window is read once, and what was read is believed. runtime: a name of `BACKENDS`."""
+def ours(
+    weights: Weights,
+    dtype: str,
+    *,
+    vad: bool = False,
+    batch_size: int = 1,
+    bare: bool = False,
+    runtime: str = "torch",
+) -> Reader:
+    """dtype as in `load_model`. vad: only speech by Silero is read, batch_size windows at once. bare: each
+    window is decoded once, and its text is believed. runtime: a name of `BACKENDS`.
+    """
+    from sottovoce.api import Model
+    from sottovoce.backends.registry import BACKENDS, choose_number_format
+    from sottovoce.options.transcribe import TranscribeOptions
 
-    def __init__(
-        self,
-        weights: Weights,
-        dtype: str,
-        *,
-        vad: bool = False,
-        batch_size: int = 1,
-        bare: bool = False,
-        runtime: str = "torch",
-    ) -> None:
-        from sottovoce.api import Model
-        from sottovoce.backends.registry import BACKENDS, choose_number_format
-        from sottovoce.options.transcribe import TranscribeOptions
+    device = torch.device("cpu")
+    checkpoint = weights.checkpoint
+    model = Model(checkpoint, BACKENDS[runtime](checkpoint, device, choose_number_format(dtype, device)))
+    options = TranscribeOptions(mode="vad" if vad else "seek", batch_size=batch_size)
+    if bare:
+        options = replace(options, fallback=BELIEVED)
 
-        device = torch.device("cpu")
-        checkpoint = weights.checkpoint
-        backend = BACKENDS[runtime](checkpoint, device, choose_number_format(dtype, device))
-        self._model = Model(checkpoint, backend)
-        self._options = TranscribeOptions(mode="vad" if vad else "seek", batch_size=batch_size)
-        if bare:
-            self._options = replace(self._options, fallback=BELIEVED)
+    def read(samples: Samples, language: str, beam_size: int) -> str:
+        found = model.transcribe(samples, language=language, beam_size=beam_size, options=options)
+        return "".join(segment.text for segment in found)
 
-    def text(self, samples: Samples, language: str, beam_size: int) -> str:
-        segments = self._model.transcribe(
-            samples, language=language, beam_size=beam_size, options=self._options
-        )
-        return "".join(segment.text for segment in segments)
+    return read
 
 
-class OpenAI:
-    def __init__(self, weights: Weights) -> None:
-        self._model = openai_model(weights.checkpoint, weights.folder)
+def openai(weights: Weights) -> Reader:
+    model = openai_model(weights.checkpoint, weights.folder)
 
-    def text(self, samples: Samples, language: str, beam_size: int) -> str:
+    def read(samples: Samples, language: str, beam_size: int) -> str:
         beam = beam_size if beam_size > 1 else None
-        found = self._model.transcribe(samples, language=language, beam_size=beam, fp16=False)
-        return str(found["text"])
+        return str(model.transcribe(samples, language=language, beam_size=beam, fp16=False)["text"])
+
+    return read
 
 
-class Faster:
-    def __init__(
-        self, weights: Weights, compute_type: str, *, vad: bool = False, batched: bool = False
-    ) -> None:
-        from faster_whisper import BatchedInferencePipeline
+def faster(weights: Weights, compute_type: str, *, vad: bool = False, batched: bool = False) -> Reader:
+    from faster_whisper import BatchedInferencePipeline
 
-        model = faster_model(weights.checkpoint, weights.folder, compute_type, weights.threads)
-        self._transcribe = BatchedInferencePipeline(model).transcribe if batched else model.transcribe
-        self._more: dict[str, int | bool] = {"batch_size": BATCH} if batched else {"vad_filter": vad}
+    model = faster_model(weights.checkpoint, weights.folder, compute_type, weights.threads)
+    transcribe = BatchedInferencePipeline(model).transcribe if batched else model.transcribe
+    more: dict[str, Any] = {"batch_size": BATCH} if batched else {"vad_filter": vad}
 
-    def text(self, samples: Samples, language: str, beam_size: int) -> str:
-        segments, _ = self._transcribe(samples, language=language, beam_size=beam_size, **self._more)
+    def read(samples: Samples, language: str, beam_size: int) -> str:
+        segments, _ = transcribe(samples, language=language, beam_size=beam_size, **more)
         return "".join(segment.text for segment in segments)
 
+    return read
 
-class WhisperCpp:
+
+def whisper_cpp(weights: Weights, ftype: str) -> Reader:
     """Its greedy search and its beam search, on a ggml file of ours."""
+    path = weights.folder / f"ggml-{ftype}.bin"
+    write_checkpoint(weights.checkpoint, path, "ggml", ftype)
 
-    def __init__(self, weights: Weights, ftype: str) -> None:
-        path = weights.folder / f"ggml-{ftype}.bin"
-        write_checkpoint(weights.checkpoint, path, "ggml", ftype)
-        self._path, self._threads = path, weights.threads
-        self._models: dict[int, object] = {}
-
-    def text(self, samples: Samples, language: str, beam_size: int) -> str:
-        from pywhispercpp.model import Model
-
-        if beam_size not in self._models:
-            beams: dict[str, object] = {"beam_search": {"beam_size": beam_size, "patience": -1.0}}
-            logging.getLogger("pywhispercpp").setLevel(logging.WARNING)
-            self._models = {
-                beam_size: Model(
-                    str(self._path),
-                    params_sampling_strategy=int(beam_size > 1),
-                    redirect_whispercpp_logs_to=None,
-                    n_threads=self._threads,
-                    print_progress=False,
-                    print_realtime=False,
-                    **(beams if beam_size > 1 else {}),
-                )
-            }
-        # It hears nothing in recordings of less than a second.
+    def read(samples: Samples, language: str, beam_size: int) -> str:
+        # It reads nothing in recordings of less than a second.
         padded = np.pad(samples, (0, max(0, SAMPLE_RATE + 1600 - len(samples))))
-        segments = self._models[beam_size].transcribe(padded, language=language)  # type: ignore[attr-defined]
-        return " ".join(segment.text.strip() for segment in segments)
+        found = cpp_model(path, beam_size, weights.threads).transcribe(padded, language=language)
+        return " ".join(segment.text.strip() for segment in found)
+
+    return read
 
 
-class Transformers:
-    """`generate` of transformers, with timestamps: what its long form needs too."""
+@lru_cache(maxsize=1)
+def cpp_model(path: Path, beam_size: int, threads: int) -> Any:
+    """whisper.cpp with a ggml file; its search is chosen when it is loaded."""
+    from pywhispercpp.model import Model
 
-    def __init__(self, weights: Weights) -> None:
-        from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneration
+    logging.getLogger("pywhispercpp").setLevel(logging.WARNING)
+    beams: dict[str, Any] = {"beam_search": {"beam_size": beam_size, "patience": -1.0}}
+    return Model(
+        str(path),
+        params_sampling_strategy=int(beam_size > 1),
+        redirect_whispercpp_logs_to=None,
+        n_threads=threads,
+        print_progress=False,
+        print_realtime=False,
+        **(beams if beam_size > 1 else {}),
+    )
 
-        folder = weights.folder / "hf"
-        write_checkpoint(weights.checkpoint, folder, "hf", "float32")
-        self._features = WhisperFeatureExtractor.from_pretrained(folder)
-        self._model = WhisperForConditionalGeneration.from_pretrained(folder).eval()
-        self._tokenizer = Tokenizer.for_model(weights.checkpoint.dims.n_vocab)
 
-    def text(self, samples: Samples, language: str, beam_size: int) -> str:
+def transformers(weights: Weights) -> Reader:
+    """`generate` of transformers, with timestamps, which its long form needs too."""
+    from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneration
+
+    folder = weights.folder / "hf"
+    write_checkpoint(weights.checkpoint, folder, "hf", "float32")
+    features = WhisperFeatureExtractor.from_pretrained(folder)
+    model = WhisperForConditionalGeneration.from_pretrained(folder).eval()
+    tokenizer = Tokenizer.for_model(weights.checkpoint.dims.n_vocab)
+
+    def read(samples: Samples, language: str, beam_size: int) -> str:
         is_long = len(samples) > 30 * SAMPLE_RATE
-        inputs = self._features(
+        inputs = features(
             samples,
             sampling_rate=SAMPLE_RATE,
             return_tensors="pt",
@@ -195,7 +187,7 @@ class Transformers:
             return_attention_mask=True,
         )
         with torch.inference_mode():
-            tokens = self._model.generate(
+            tokens = model.generate(
                 inputs.input_features,
                 attention_mask=inputs.attention_mask,
                 language=language,
@@ -203,30 +195,30 @@ class Transformers:
                 num_beams=beam_size,
                 return_timestamps=True,
             )[0]
-        return self._tokenizer.decode([token for token in tokens.tolist() if token < self._tokenizer.eot])
+        return tokenizer.decode([token for token in tokens.tolist() if token < tokenizer.eot])
+
+    return read
 
 
-BUILDERS: MappingProxyType[str, Callable[[Weights], Engine]] = MappingProxyType(
+BUILDERS: MappingProxyType[str, Callable[[Weights], Reader]] = MappingProxyType(
     {
-        "ours bfloat16": lambda weights: Ours(weights, "bfloat16"),
-        "ours bfloat16 bare": lambda weights: Ours(weights, "bfloat16", bare=True),
-        "ours int8": lambda weights: Ours(weights, "int8"),
-        "ours native": lambda weights: Ours(weights, "auto", runtime="native"),
-        "ours native int8": lambda weights: Ours(weights, "int8", runtime="native"),
-        "ours float32": lambda weights: Ours(weights, "float32"),
-        "openai-whisper float32": OpenAI,
-        "faster-whisper int8": lambda weights: Faster(weights, "int8"),
-        "faster-whisper float32": lambda weights: Faster(weights, "float32"),
-        "ours bfloat16 vad": lambda weights: Ours(weights, "bfloat16", vad=True),
-        "ours bfloat16 batched": lambda weights: Ours(weights, "bfloat16", vad=True, batch_size=BATCH),
-        "ours native batched": lambda weights: Ours(
-            weights, "auto", vad=True, batch_size=BATCH, runtime="native"
-        ),
-        "faster-whisper int8 vad": lambda weights: Faster(weights, "int8", vad=True),
-        "faster-whisper int8 batched": lambda weights: Faster(weights, "int8", batched=True),
-        "whisper.cpp f16": lambda weights: WhisperCpp(weights, "f16"),
-        "whisper.cpp q8_0": lambda weights: WhisperCpp(weights, "q8_0"),
-        "whisper.cpp q5_1": lambda weights: WhisperCpp(weights, "q5_1"),
-        "transformers float32": Transformers,
+        "ours bfloat16": partial(ours, dtype="bfloat16"),
+        "ours bfloat16 bare": partial(ours, dtype="bfloat16", bare=True),
+        "ours int8": partial(ours, dtype="int8"),
+        "ours native": partial(ours, dtype="auto", runtime="native"),
+        "ours native int8": partial(ours, dtype="int8", runtime="native"),
+        "ours float32": partial(ours, dtype="float32"),
+        "openai-whisper float32": openai,
+        "faster-whisper int8": partial(faster, compute_type="int8"),
+        "faster-whisper float32": partial(faster, compute_type="float32"),
+        "ours bfloat16 vad": partial(ours, dtype="bfloat16", vad=True),
+        "ours bfloat16 batched": partial(ours, dtype="bfloat16", vad=True, batch_size=BATCH),
+        "ours native batched": partial(ours, dtype="auto", vad=True, batch_size=BATCH, runtime="native"),
+        "faster-whisper int8 vad": partial(faster, compute_type="int8", vad=True),
+        "faster-whisper int8 batched": partial(faster, compute_type="int8", batched=True),
+        "whisper.cpp f16": partial(whisper_cpp, ftype="f16"),
+        "whisper.cpp q8_0": partial(whisper_cpp, ftype="q8_0"),
+        "whisper.cpp q5_1": partial(whisper_cpp, ftype="q5_1"),
+        "transformers float32": transformers,
     }
 )

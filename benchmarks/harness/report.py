@@ -7,14 +7,17 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import resource
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from sottovoce.evaluation.wer import Comparison
+
+T = TypeVar("T")
 
 
 def benchmark_parser(doc: str | None) -> argparse.ArgumentParser:
@@ -24,8 +27,12 @@ def benchmark_parser(doc: str | None) -> argparse.ArgumentParser:
 
 
 def add_shared(parser: argparse.ArgumentParser) -> None:
-    """The folder of the recordings."""
     parser.add_argument("shared", type=Path, help="folder that holds data/manifest.jsonl")
+
+
+def listed(kind: Callable[[str], T] = str) -> Callable[[str], list[T]]:  # type: ignore[assignment]
+    """The type of an argument that is a list with commas."""
+    return lambda text: [kind(one) for one in text.split(",")]
 
 
 def add_part(parser: argparse.ArgumentParser, default: str = "test") -> None:
@@ -34,33 +41,37 @@ def add_part(parser: argparse.ArgumentParser, default: str = "test") -> None:
     parser.add_argument("--part", choices=("dev", "test"), default=default, help=told)
 
 
-def read_rows(path: Path | None) -> list[dict[str, Any]]:
-    """The rows of a log; none where there is no file, or no log is kept (None)."""
-    if path is None or not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+class Log:
+    """Results by key and recording, kept in a file of JSON lines if there is one."""
 
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self.found: dict[tuple[str, str], dict[str, Any]] = {}
+        if path is not None and path.exists():
+            rows = map(json.loads, filter(None, path.read_text(encoding="utf-8").splitlines()))
+            self.found = {(row["key"], row["item"]): row["value"] for row in rows}
 
-def add_row(path: Path | None, row: Mapping[str, Any]) -> None:
-    """Add a row to a log, if one is kept."""
-    if path is not None:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+    def get(self, key: str, item: str) -> dict[str, Any] | None:
+        return self.found.get((key, item))
+
+    def add(self, key: str, item: str, value: dict[str, Any]) -> None:
+        self.found[key, item] = value
+        if self._path is not None:
+            row = {"key": key, "item": item, "value": value}
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
 def show_heads(*heads: object) -> None:
-    """Begin a table."""
     show_row(*heads)
     print("|---" * len(heads) + "|", flush=True)
 
 
 def show_row(*cells: object) -> None:
-    """Print one row of a table."""
     print(f"| {' | '.join(map(str, cells))} |", flush=True)
 
 
 def show_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a whole table."""
     show_heads(*heads)
     for row in rows:
         show_row(*row)
@@ -90,6 +101,11 @@ def _commit() -> str | None:
     return told.stdout.strip()
 
 
+def resident_bytes(process: int | str = "self") -> int:
+    """Resident memory of a process now (Linux)."""
+    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * resource.getpagesize()
+
+
 def seconds(value: float | None) -> str:
     return "" if value is None else f"{value:.2f} s"
 
@@ -99,5 +115,4 @@ def percent(value: float | None) -> str:
 
 
 def apart(one: Comparison) -> str:
-    """A difference with its interval."""
     return f"{one.difference:+.1%} ({one.low:+.1%} to {one.high:+.1%})"

@@ -4,26 +4,24 @@
     python -m benchmarks language followed ../shared/data show --log followed.jsonl
 
 Recordings joined from people's clips (`mixed_recordings`): those of kind "text" count words, those of kind
-"all" have eight languages and count changes. Systems: `parts` reads every part as a file of its own with
-its language given; `list` and `auto` read the recording whole, `list` with the recording's languages,
-`auto` with none; `live` is the live session with the same list, `live auto` with none, `live parallel` with
-the list and the other way of switching, `live parts` reads every part in a session of its own, its language
-given; `given` reads the file in its first language (for the cost alone); the other programs follow
-languages as far as they can. A recording's words are those of its whole text; their twins "untimed" write
-no word times, as the command does by default, and "vad" and "batched" (last word) find speech first, as
-`--vad` and `--batch-size 8`. `--condition` is what was done to the recordings (`conditions`). `wrong s` are
-seconds of parts that were read in another language, `told` those of speech that the transcription says has no
-words. PIER (arXiv 2501.09512) counts errors of the words beside a change of language: the last
-of the part before it and the first of the part after. `unread` are seconds of speech, by the detector, in
-stretches of a second or more that no word covers. Of live words: seconds from their end in `parts` to their
-coming; those put down to another language than is spoken; those within a second of a change that `parts`
-have and it has not ("lost"), and the other way round ("doubled"). Processor seconds are those of one
-process with one thread, without loading. Needs `make test`'s environment.
+"all" have eight languages and count changes; `--condition` alters them. Systems: `parts` reads every part as
+a file of its own with its language given; `list` and `auto` read the recording whole, `list` with the
+recording's languages, `auto` with none, and "untimed" without word times, as the command does by default;
+`live` is the live session with the same list; `given` reads the file in its first language (for the cost
+alone); the other programs follow languages as far as they can. `wrong s` are seconds of parts that were read
+in another language, `told` those of speech that the transcription says has no words. PIER (arXiv 2501.09512)
+counts errors of the words beside a change of language: the last of the part before it and the first of the
+part after. `unread` are seconds of speech, by the detector, in stretches of a second or more that no word
+covers. Of live words: seconds from their end in `parts` to their coming; those put down to another language
+than is spoken; those within a second of a change that `parts` have and it has not ("lost"), and the other way
+round ("doubled"). Processor seconds are those of one process with one thread, without loading. Needs `make
+test`'s environment.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from difflib import SequenceMatcher
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -31,7 +29,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.harness.clips import Part
 from benchmarks.harness.report import add_part, benchmark_parser, show_json
 from benchmarks.language.mixed_recordings import CONDITIONS, MixedRecording, described, mixed_recordings
 from benchmarks.language.systems import PARTS, Outcome, outcomes, read_missing, systems
@@ -45,20 +42,8 @@ from sottovoce.text.normalize import normalizer_for
 from sottovoce.text.word_edits import align_words
 from sottovoce.types import HOP_SAMPLES, Word
 
-N_RECORDINGS = 20
 BORDER_S = 1.0
 KINDS = "text", "all"
-
-
-def chosen_recordings(
-    data: Path, part: Part, n_recordings: int, condition: str, kinds: Sequence[str] = KINDS
-) -> list[MixedRecording]:
-    """Of each kind so many: "text" counts words, "all" changes."""
-    some = [
-        mixed_recordings(data, part, n_recordings, with_text=kind == "text", condition=condition)
-        for kind in kinds
-    ]
-    return [one for found in some for one in found]
 
 
 def unread_s(recording: MixedRecording, outcome: Outcome) -> list[tuple[float, float]]:
@@ -71,10 +56,8 @@ def unread_s(recording: MixedRecording, outcome: Outcome) -> list[tuple[float, f
 
 
 def changes(outcome: Outcome) -> list[FoundSwitch]:
-    """Where its language changes."""
-    spans = outcome.spans
-    pairs = [(a, b) for a, b in pairwise(spans) if a[2] != b[2]]
-    return [FoundSwitch((a[1] + b[0]) / 2, b[0], a[2], b[2]) for a, b in pairs]
+    neighbours = pairwise(outcome.spans)
+    return [FoundSwitch((a[1] + b[0]) / 2, b[0], a[2], b[2]) for a, b in neighbours if a[2] != b[2]]
 
 
 def wrong_s(recording: MixedRecording, outcome: Outcome) -> float:
@@ -101,8 +84,6 @@ def beside_changes(recording: MixedRecording) -> Iterator[int]:
 
 def pier(recording: MixedRecording, outcome: Outcome) -> tuple[int, int]:
     """Words beside a change that are not written as they were said, and how many there are."""
-    from difflib import SequenceMatcher
-
     normalize = normalizer_for(None)
     reference = " ".join(part.text or "" for part in recording.parts)
     said, written = normalize(reference).split(), normalize(outcome.text).split()
@@ -113,7 +94,6 @@ def pier(recording: MixedRecording, outcome: Outcome) -> tuple[int, int]:
 
 
 def show(recordings: Sequence[MixedRecording], log: Path) -> None:
-    """A table, and one JSON line."""
     found = outcomes(log)
     rows = []
     print(described([one for one in recordings if one.name.startswith("text")]), "| text")
@@ -229,7 +209,7 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("action", choices=("run", "show"))
     add_part(parser)
-    parser.add_argument("--recordings", type=int, default=N_RECORDINGS, help="of each kind")
+    parser.add_argument("--recordings", type=int, default=20, help="of each kind")
     parser.add_argument("--systems", default="list,auto,given,parts,live")
     parser.add_argument("--kind", choices=KINDS, help="only these recordings")
     parser.add_argument(
@@ -238,8 +218,13 @@ def main() -> None:
     parser.add_argument("--log", type=Path, required=True)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    kinds = KINDS if given.kind is None else (given.kind,)
-    recordings = chosen_recordings(given.data, given.part, given.recordings, given.condition, kinds)
+    recordings = [
+        one
+        for kind in (KINDS if given.kind is None else (given.kind,))
+        for one in mixed_recordings(
+            given.data, given.part, given.recordings, with_text=kind == "text", condition=given.condition
+        )
+    ]
     if given.action == "run":
         known = systems()
         read_missing(recordings, {name: known[name] for name in given.systems.split(",")}, given.log)

@@ -3,40 +3,33 @@
 Four to eight parts of 1.5 to 15 seconds, pauses of 0.2 to 1 second, eight languages that Whisper base
 knows; neighbours may share a language; conditions change the order of parts, their pauses or the sound.
 Parts of sets with texts stand whole, so that their words can be counted; of the others a stretch is cut
-out. Everything is drawn with a fixed seed. Not known here: models.
+out. Everything is drawn with a fixed seed.
 """
 
 from __future__ import annotations
 
 import random
-import subprocess
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from benchmarks.harness.clips import NOISE, VOXLINGUA, Clip, Part, clips
-from benchmarks.harness.sounds import in_noise, music, noise_files
+from benchmarks.harness.sounds import in_noise, noise_files
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.vad import speech_segments
 from sottovoce.options.vad import VadOptions
 from sottovoce.types import SAMPLE_RATE, Samples
 
-NOISE_DB, MUSIC_DB = 15.0, 15.0
-"""How far recorded noise, or music, lies below the speech; both fill the pauses too."""
-JINGLE_DB, FAINT_DB = -26.0, -60.0
-"""Level of music in pauses, and of the noise in long ones, against full scale."""
-SOFT, CLIPPED = 0.1, 8.0
-"""Every second part is so much softer; speech is so much louder than full scale, and cut off there."""
-SHORT_S = 4.0
+NOISE_DB, FAINT_DB = 15.0, -60.0
+"""How far recorded noise lies below the speech; level of the noise in long pauses, against full scale."""
 TELEPHONE_HZ = (300.0, 3400.0)
 
-Spans: TypeAlias = Sequence[tuple[float, float]]
-Sound: TypeAlias = Callable[[Samples, Spans, random.Random, Path], Samples]
-"""What is done to samples (n,) with parts at `spans` (seconds); the folder has rooms and noises."""
+Sound: TypeAlias = Callable[[Samples, random.Random, Path], Samples]
+"""Alters samples (n,); the folder is that of the recorded noises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,26 +41,17 @@ class Block:
     most_s: float
 
 
-class DrawLanguage(Protocol):
-    """Draws a language, any but one."""
-
-    def __call__(self, but: str = "") -> str: ...
-
-
+DrawLanguage: TypeAlias = Callable[[], str]
 Order: TypeAlias = Callable[[random.Random, DrawLanguage], Iterator[Block]]
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """order: of the languages; None: four to eight parts, drawn one by one. pause_s: least and most.
-
-    languages: None: those that Whisper base knows well.
-    """
+    """order: of the languages; None: four to eight parts, drawn one by one. pause_s: least and most."""
 
     pause_s: tuple[float, float] = (0.2, 1.0)
     order: Order | None = None
     sound: Sound | None = None
-    languages: tuple[str, ...] | None = None
 
 
 def _others(draw: DrawLanguage, n: int) -> list[str]:
@@ -77,12 +61,6 @@ def _others(draw: DrawLanguage, n: int) -> list[str]:
         one = draw()
         found += [one] if one != found[-1] else []
     return found
-
-
-def blocks(rng: random.Random, draw: DrawLanguage) -> Iterator[Block]:
-    """A minute or more of one language, then of another."""
-    for language in _others(draw, 2):
-        yield Block(language, rng.uniform(60.0, 90.0), 15.0)
 
 
 def one_short(rng: random.Random, draw: DrawLanguage) -> Iterator[Block]:
@@ -102,94 +80,26 @@ def ends(rng: random.Random, draw: DrawLanguage) -> Iterator[Block]:
 
 
 def turns(rng: random.Random, draw: DrawLanguage) -> Iterator[Block]:
-    """Two languages in turn, short sentences."""
     pair = _others(draw, 2)
     for turn in range(rng.randint(10, 16)):
         yield Block(pair[turn % 2], 0.0, 3.5)
 
 
-def short_turns(rng: random.Random, draw: DrawLanguage) -> Iterator[Block]:
-    """Short sentences in languages of any order."""
-    for _ in range(rng.randint(8, 12)):
-        yield Block(draw(), 0.0, SHORT_S)
-
-
-def inserted(rng: random.Random, draw: DrawLanguage) -> Iterator[Block]:
-    """Short sentences of other languages between those of one."""
-    main = draw()
-    for is_inserted in (False, False, True, False, True, False):
-        yield Block(draw(main), 0.0, SHORT_S) if is_inserted else Block(main, 0.0, 15.0)
-
-
-def english_between(rng: random.Random, draw: DrawLanguage) -> Iterator[Block]:
-    """English between languages of other scripts."""
-    for turn in range(rng.randint(4, 8)):
-        yield Block("en" if turn % 2 else draw(), 0.0, 12.0)
-
-
-def noisy(whole: Samples, spans: Spans, rng: random.Random, data: Path) -> Samples:
+def noisy(whole: Samples, rng: random.Random, data: Path) -> Samples:
     noise = load_audio(rng.choice(sorted(noise_files(data).values())))
     return in_noise(whole, np.resize(noise, len(whole)), NOISE_DB)
 
 
-def telephone(whole: Samples, spans: Spans, rng: random.Random, data: Path) -> Samples:
-    """What a telephone carries."""
+def telephone(whole: Samples, rng: random.Random, data: Path) -> Samples:
     spectrum = np.fft.rfft(whole)
     frequencies = np.fft.rfftfreq(len(whole), 1 / SAMPLE_RATE)
     spectrum[(frequencies < TELEPHONE_HZ[0]) | (frequencies > TELEPHONE_HZ[1])] = 0.0
     return np.fft.irfft(spectrum, len(whole)).astype(np.float32)
 
 
-def music_under(whole: Samples, spans: Spans, rng: random.Random, data: Path) -> Samples:
-    return in_noise(whole, np.resize(rng.choice(list(music())).samples, len(whole)), MUSIC_DB)
-
-
-def music_between(whole: Samples, spans: Spans, rng: random.Random, data: Path) -> Samples:
-    """Jingles in the pauses."""
-    level = 10 ** (JINGLE_DB / 20)
-    jingle = np.resize(rng.choice(list(music())).samples, len(whole))
-    return whole + np.where(_is_pause(whole, spans), jingle * level / np.std(jingle), 0.0).astype(np.float32)
-
-
-def faint_noise(whole: Samples, spans: Spans, rng: random.Random, data: Path) -> Samples:
-    """Room noise, all the time."""
+def faint_noise(whole: Samples, rng: random.Random, data: Path) -> Samples:
     noise = np.random.default_rng(rng.randrange(2**32)).standard_normal(len(whole))
     return (whole + 10 ** (FAINT_DB / 20) * noise).astype(np.float32)
-
-
-def reverberant(whole: Samples, spans: Spans, rng: random.Random, data: Path) -> Samples:
-    """In a room, at the level it had."""
-    room = load_audio(data / "noise-rir/am_rir48000.flac")
-    wet = np.fft.irfft(np.fft.rfft(whole, 2 * len(whole)) * np.fft.rfft(room, 2 * len(whole)))[: len(whole)]
-    return (wet * np.std(whole) / np.std(wet)).astype(np.float32)
-
-
-def uneven(whole: Samples, spans: Spans, rng: random.Random, data: Path) -> Samples:
-    """Every second part 20 dB softer."""
-    whole = whole.copy()
-    for start, end in spans[1::2]:
-        whole[round(start * SAMPLE_RATE) : round(end * SAMPLE_RATE)] *= SOFT
-    return whole
-
-
-def clipped(whole: Samples, spans: Spans, rng: random.Random, data: Path) -> Samples:
-    return np.clip(whole * np.float32(CLIPPED / np.abs(whole).max()), -1.0, 1.0)
-
-
-def mp3(whole: Samples, spans: Spans, rng: random.Random, data: Path) -> Samples:
-    """Through MP3 of 32 kbit/s."""
-    raw = ["-f", "f32le", "-ar", str(SAMPLE_RATE), "-ac", "1"]
-    write = ["ffmpeg", "-v", "error", *raw, "-i", "-", "-b:a", "32k", "-f", "mp3", "-"]
-    coded = subprocess.run(write, input=whole.tobytes(), capture_output=True, check=True).stdout
-    found = load_audio(coded)[: len(whole)]
-    return np.pad(found, (0, len(whole) - len(found)))
-
-
-def _is_pause(whole: Samples, spans: Spans) -> np.ndarray:
-    is_pause = np.ones(len(whole), bool)
-    for start, end in spans:
-        is_pause[round(start * SAMPLE_RATE) : round(end * SAMPLE_RATE)] = False
-    return is_pause
 
 
 CONDITIONS = {
@@ -197,24 +107,11 @@ CONDITIONS = {
     "no-pauses": Condition(pause_s=(0.0, 0.05)),
     "noise": Condition(sound=noisy),
     "telephone": Condition(sound=telephone),
-    "blocks": Condition(order=blocks),
     "one-short": Condition(order=one_short),
     "ends": Condition(order=ends),
     "turns": Condition((0.05, 0.3), turns),
-    "short-turns": Condition(order=short_turns),
-    "inserted": Condition(order=inserted),
-    "long-pauses": Condition((5.0, 40.0)),
     "long-pauses-noise": Condition((5.0, 40.0), sound=faint_noise),
-    "music-between": Condition((3.0, 8.0), sound=music_between),
-    "music-under": Condition(sound=music_under),
-    "room": Condition(sound=reverberant),
-    "uneven": Condition(sound=uneven),
-    "clipped": Condition(sound=clipped),
-    "mp3": Condition(sound=mp3),
-    "scripts": Condition(order=english_between, languages=("zh", "ja", "ko", "ru", "hi", "ar", "en")),
 }
-
-
 LANGUAGES = ("en", "de", "es", "fr", "it", "pt", "pl", "nl")
 WITH_TEXT = 0.75
 """Share of the parts whose text is known, in languages that have such clips."""
@@ -244,7 +141,6 @@ class MixedPart:
         return self.clip.language
 
     def audio(self) -> Samples:
-        """Its samples alone."""
         return load_audio(self.clip.file, start_s=self.from_s, duration_s=self.duration_s)
 
 
@@ -252,13 +148,11 @@ class MixedPart:
 class MixedRecording:
     """Parts in order, with half a second of silence before the first and a second after the last.
 
-    kind: the condition, what a table counts it under. sound: what was done to it. data: the folder of rooms
-    and noises.
+    sound: how it was altered. data: the folder of the recorded noises.
     """
 
     name: str
     parts: tuple[MixedPart, ...]
-    kind: str = "clean"
     sound: Sound | None = None
     data: Path = Path()
 
@@ -268,12 +162,10 @@ class MixedRecording:
 
     @property
     def spans(self) -> list[tuple[float, float, str]]:
-        """Seconds and language of every part."""
         return [(part.start_s, part.end_s, part.language) for part in self.parts]
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """Those spoken, each once, in order."""
         return tuple(dict.fromkeys(part.language for part in self.parts))
 
     def audio(self) -> Samples:
@@ -284,8 +176,7 @@ class MixedRecording:
             whole[at : at + len(sound)] = sound[: len(whole) - at]
         if self.sound is None:
             return whole
-        spans = [(part.start_s, part.end_s) for part in self.parts]
-        return self.sound(whole, spans, random.Random(self.name), self.data)
+        return self.sound(whole, random.Random(self.name), self.data)
 
     def audio_of(self, part: MixedPart, whole: Samples) -> Samples:
         """The samples of one part; of a recording that was altered those of `whole`, its own."""
@@ -312,14 +203,13 @@ class _Drawer:
     """Draws clips without putting them back until a pile is empty."""
 
     def __init__(self, data: Path, part: Part, condition: str, *, with_text: bool) -> None:
-        self._kind, self._condition, self._data = condition, CONDITIONS[condition], data
+        self._condition, self._data = CONDITIONS[condition], data
         self._rng = random.Random(f"mixed recordings {part} {with_text}")
-        self._codes = self._condition.languages or LANGUAGES
-        pools = _pools(data, part, self._codes, with_text=with_text)
+        pools = _pools(data, part, with_text=with_text)
         self._clips = {key: one for key, one in pools.items() if not with_text or len(one) >= COMMON}
         self._piles: dict[tuple[str, bool, float], list[Clip]] = {}
         sizes = [
-            sum(len(self._clips.get((code, known), ())) for known in (True, False)) for code in self._codes
+            sum(len(self._clips.get((code, known), ())) for known in (True, False)) for code in LANGUAGES
         ]
         self._weights = [min(1.0, size / COMMON) for size in sizes]
 
@@ -332,11 +222,10 @@ class _Drawer:
             while at == began_s or at - began_s < block.seconds:
                 parts.append(self._part(block.language, round(at, 3), block.most_s))
                 at = parts[-1].end_s + rng.uniform(*condition.pause_s)
-        return MixedRecording(name, tuple(parts), self._kind, condition.sound, self._data)
+        return MixedRecording(name, tuple(parts), condition.sound, self._data)
 
-    def _language(self, but: str = "") -> str:
-        weights = [0.0 if code == but else one for code, one in zip(self._codes, self._weights, strict=True)]
-        return self._rng.choices(self._codes, weights)[0]
+    def _language(self) -> str:
+        return self._rng.choices(LANGUAGES, self._weights)[0]
 
     def _part(self, language: str, start_s: float, most_s: float) -> MixedPart:
         rng = self._rng
@@ -366,13 +255,11 @@ def _one_by_one(rng: random.Random, draw: DrawLanguage) -> Iterator[Block]:
         yield Block(draw(), 0.0, MOST_S)
 
 
-def _pools(
-    data: Path, part: Part, codes: Collection[str], *, with_text: bool
-) -> dict[tuple[str, bool], list[Clip]]:
+def _pools(data: Path, part: Part, *, with_text: bool) -> dict[tuple[str, bool], list[Clip]]:
     """Clips by language and whether their text is known; of a large set some, spread evenly."""
     by_set: dict[tuple[str, bool], list[Clip]] = {}
     for clip in clips(data, part, with_text=with_text):
-        if not clip.languages[1:] and clip.language in codes and clip.group != NOISE:
+        if not clip.languages[1:] and clip.language in LANGUAGES and clip.group != NOISE:
             by_set.setdefault((clip.group, clip.text is not None), []).append(clip)
     pools: dict[tuple[str, bool], list[Clip]] = {}
     for (group, has_text), found in by_set.items():
@@ -396,7 +283,6 @@ def _speech(file: Path) -> tuple[float, float]:
 
 
 def described(recordings: Sequence[MixedRecording]) -> str:
-    """What there is, in a line."""
     parts = [part for one in recordings for part in one.parts]
     seconds = sum(one.duration_s for one in recordings)
     n_words = sum(len(part.text.split()) for part in parts if part.text)

@@ -4,12 +4,10 @@
     python -m benchmarks language one_language ../shared/data show --log one.jsonl
 
 Clips of people of every set, and long recordings joined from clips of one language. Systems: `auto` is the
-default; `openai` is openai-whisper with the same weights; `given` has the language given; `plain` is
---no-follow-languages --no-read-again. All greedy (openai-whisper's default as a library), in float32, one
-thread; `native auto` and `native plain` are the same in the runtime that is the default on processors. Shown
-are false switches, every place where the text is not openai-whisper's, or not `native plain`'s, and processor
-seconds.
-Needs `make test`'s environment.
+default; `openai` is openai-whisper with the same weights; `plain` is --no-follow-languages --no-read-again.
+All greedy (openai-whisper's default as a library), in float32, one thread; `native auto` and `native plain`
+are the same in the runtime that is the default on processors. Shown are false switches, every place where the
+text is not openai-whisper's, or not `native plain`'s, and processor seconds. Needs `make test`'s environment.
 """
 
 from __future__ import annotations
@@ -78,11 +76,10 @@ def items(data: Path, part: Part, n_clips: int, n_long: int) -> list[Item]:
     return [*found, *long]
 
 
-def own(dtype: str, language: Callable[[Item], str | None], **options: Any) -> System:
+def own(dtype: str, **options: Any) -> System:
     """Ours, greedy, without word times."""
-    return ours(
-        load_model("base", device="cpu", dtype=dtype), language, words=False, beam_size=None, **options
-    )
+    model = load_model("base", device="cpu", dtype=dtype)
+    return ours(model, lambda item: None, words=False, beam_size=None, **options)
 
 
 def openai() -> System:
@@ -102,19 +99,18 @@ def openai() -> System:
 
 PLAIN = {"follow_languages": False, "read_again": False}
 SYSTEMS: dict[str, Callable[[], System]] = {
-    "auto": lambda: own("float32", lambda item: None),
-    "plain": lambda: own("float32", lambda item: None, **PLAIN),
-    "given": lambda: own("float32", lambda item: item.language),
+    "auto": lambda: own("float32"),
+    "plain": lambda: own("float32", **PLAIN),
     "openai": openai,
-    "native auto": lambda: own("auto", lambda item: None),
-    "native plain": lambda: own("auto", lambda item: None, **PLAIN),
+    "native auto": lambda: own("auto"),
+    "native plain": lambda: own("auto", **PLAIN),
 }
 BESIDE = {"native auto": "native plain"}
 """Whose texts a system's are compared with, if not openai-whisper's."""
 
 
 def difference(one: str, other: str) -> str:
-    """What stands in one text and not in the other, in a line."""
+    """The words in which two texts differ, in a line."""
     a, b = other.split(), one.split()
     parts = []
     for kind, a0, a1, b0, b1 in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
@@ -136,12 +132,8 @@ def show(chosen: Sequence[Item], log: Path) -> None:
             if not read:
                 continue
             switched = [one for one, outcome in read if len({span[2] for span in outcome.spans}) > 1]
-            row = {
-                "system": name,
-                "kind": kind,
-                "recordings": len(read),
-                "in several languages": len(switched),
-            }
+            row = {"system": name, "kind": kind, "recordings": len(read)}
+            row["in several languages"] = len(switched)
             for one in switched:
                 print("SWITCH", name, one.name, one.language, found[name, one.name].spans)
             other = BESIDE.get(name, "openai")

@@ -1,23 +1,22 @@
-"""What reads recordings in several languages: ours in each of its ways, and other programs."""
+"""The systems that read recordings in several languages: ours in its modes, and other programs."""
 
 from __future__ import annotations
 
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import cache, partial
+from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.programs import faster_model
-from benchmarks.harness.report import add_row, read_rows
+from benchmarks.harness.programs import cpp_model, faster_model
+from benchmarks.harness.report import Log
 from benchmarks.language.mixed_recordings import MixedRecording
 from sottovoce.api import Model, load_model
 from sottovoce.evaluation.latency import run_live
 from sottovoce.models.checkpoint.convert import write_checkpoint
 from sottovoce.models.load import load_checkpoint
-from sottovoce.options.live import Switching
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.types import Samples
 
@@ -43,11 +42,11 @@ class Outcome:
 
 System = Callable[[Any, Samples], Outcome]
 """Reads a `MixedRecording`, or what else has a name."""
-WAYS: dict[str, dict[str, Any]] = {
-    "": {},
-    " vad": {"mode": "vad"},
-    " batched": {"mode": "vad", "batch_size": 8},
-}
+
+
+def timed_words(segments: Sequence[Any], at_s: float = 0.0) -> list[tuple[float, float, str]]:
+    """Words of segments with their times, `at_s` later."""
+    return [(word.start + at_s, word.end + at_s, word.word) for one in segments for word in one.words or ()]
 
 
 def ours(
@@ -71,10 +70,10 @@ def ours(
         )
         segments = list(found)
         spent = time.process_time() - started
-        timed = [(word.start, word.end, word.word) for one in segments for word in one.words or ()]
         spans = [(one.start, one.end, one.language) for one in segments]
         told = list(found.unread or ())
-        return Outcome(" ".join(one.text for one in segments), timed, spans, spent, told=told)
+        text = " ".join(one.text for one in segments)
+        return Outcome(text, timed_words(segments), spans, spent, told=told)
 
     return read
 
@@ -91,11 +90,7 @@ def parts_alone(model: Model) -> System:
                 model.transcribe(sound, language=part.language, beam_size=BEAM_SIZE, word_timestamps=True)
             )
             spent = outcome.cpu_s + time.process_time() - started
-            words = [
-                (word.start + part.start_s, word.end + part.start_s, word.word)
-                for one in segments
-                for word in one.words or ()
-            ]
+            words = timed_words(segments, part.start_s)
             text = " ".join([outcome.text, *(one.text for one in segments)])
             span = (part.start_s, part.end_s, part.language)
             outcome = Outcome(text, outcome.words + words, [*outcome.spans, span], spent)
@@ -104,35 +99,13 @@ def parts_alone(model: Model) -> System:
     return read
 
 
-def live(
-    model: Model, languages: Callable[[MixedRecording], Sequence[str]], switching: Switching = "restart"
-) -> System:
-    """The live session, half a second at a time."""
-
+def live(model: Model) -> System:
     def read(recording: MixedRecording, samples: Samples) -> Outcome:
-        session = model.session(languages=languages(recording), switching=switching)
+        session = model.session(languages=recording.languages, switching="restart")
         made = run_live(session, samples, chunk_s=LIVE_CHUNK_S)
         words = [(word.start, word.end, word.word) for word in made.words]
         spans = [(word.start, word.end, word.language or "") for word in made.words]
         return Outcome(made.text, words, spans, made.cpu_s, list(made.delays_s))
-
-    return read
-
-
-def live_parts(model: Model) -> System:
-    """Every part in a live session of its own, its language given."""
-
-    def read(recording: MixedRecording, samples: Samples) -> Outcome:
-        whole = Outcome("", [], [], 0.0)
-        for part in recording.parts:
-            session = model.session(part.language)
-            made = run_live(session, recording.audio_of(part, samples), chunk_s=LIVE_CHUNK_S)
-            at = part.start_s
-            whole.words.extend((word.start + at, word.end + at, word.word) for word in made.words)
-            whole.spans.extend((word.start + at, word.end + at, part.language) for word in made.words)
-            whole.delays_s.extend(delay + at for delay in made.delays_s)
-            whole = replace(whole, text=f"{whole.text} {made.text}", cpu_s=whole.cpu_s + made.cpu_s)
-        return whole
 
     return read
 
@@ -154,27 +127,16 @@ def faster_whisper(*, batched: bool = False) -> System:
             segments, _ = program.transcribe(samples, **options)
         found = list(segments)
         spent = time.process_time() - started
-        words = [(word.start, word.end, word.word) for one in found for word in one.words or ()]
-        return Outcome(" ".join(one.text for one in found), words, [], spent)
+        return Outcome(" ".join(one.text for one in found), timed_words(found), [], spent)
 
     return read
 
 
 def whisper_cpp() -> System:
     """whisper.cpp, f16 weights, language found by itself (once, which is all it can)."""
-    from pywhispercpp.model import Model as Program
-
     file = Path(tempfile.mkdtemp()) / "ggml-base.bin"
     write_checkpoint(load_checkpoint("base"), file, "ggml", "f16")
-    program = Program(
-        str(file),
-        n_threads=1,
-        print_progress=False,
-        print_realtime=False,
-        redirect_whispercpp_logs_to=None,
-        params_sampling_strategy=1,
-        beam_search={"beam_size": BEAM_SIZE, "patience": -1.0},
-    )
+    program = cpp_model(file, BEAM_SIZE, 1)
 
     def read(recording: MixedRecording, samples: Samples) -> Outcome:
         started = time.process_time()
@@ -190,51 +152,39 @@ def whisper_cpp() -> System:
 def systems() -> dict[str, Callable[[], System]]:
     """By name, made when they are needed."""
     model = load_model("base", device="cpu")
+
+    def listed(recording: MixedRecording) -> str:
+        return ",".join(recording.languages)
+
     return {
-        **_own_ways(model, "list", lambda recording: ",".join(recording.languages)),
-        **_own_ways(model, "auto", lambda recording: None),
+        "list": lambda: ours(model, listed),
+        "list untimed": lambda: ours(model, listed, words=False),
+        "auto": lambda: ours(model, lambda recording: None),
+        "auto untimed": lambda: ours(model, lambda recording: None, words=False),
         "given": lambda: ours(model, lambda recording: recording.parts[0].language),
         PARTS: lambda: parts_alone(model),
-        "live": lambda: live(model, lambda recording: recording.languages),
-        "live auto": lambda: live(model, lambda recording: ()),
-        "live parallel": lambda: live(model, lambda recording: recording.languages, "parallel"),
-        "live parts": lambda: live_parts(model),
-        "faster-whisper": lambda: faster_whisper(),
+        "live": lambda: live(model),
+        "faster-whisper": faster_whisper,
         "faster-whisper batched": lambda: faster_whisper(batched=True),
-        "whisper.cpp": lambda: whisper_cpp(),
+        "whisper.cpp": whisper_cpp,
     }
 
 
-def _own_ways(
-    model: Model, name: str, languages: Callable[[MixedRecording], str | None]
-) -> dict[str, Callable[[], System]]:
-    """All ways of reading a file, with times of words and without."""
-    return {
-        f"{name}{suffix}{way}": partial(ours, model, languages, words=not suffix, **options)
-        for suffix in ("", " untimed")
-        for way, options in WAYS.items()
-    }
-
-
-def read_missing(recordings: Sequence[Any], made: Mapping[str, Callable[[], System]], log: Path) -> None:
-    """Let systems read recordings, each with a name and samples; what the log has is not read again."""
-    done = set(outcomes(log))
+def read_missing(recordings: Sequence[Any], made: Mapping[str, Callable[[], System]], path: Path) -> None:
+    """Let systems read recordings, each with a name and samples; results in the log are not made again."""
+    log = Log(path)
     for name, make in made.items():
-        todo = [one for one in recordings if (name, one.name) not in done]
+        todo = [one for one in recordings if log.get(name, one.name) is None]
         if not todo:
             continue
         read = make()
         read(todo[0], todo[0].audio())  # warm
         for recording in todo:
             outcome = read(recording, recording.audio())
-            add_row(log, {"system": name, "recording": recording.name, **asdict(outcome)})
+            log.add(name, recording.name, asdict(outcome))
             print(name, recording.name, f"{outcome.cpu_s:.1f} s", flush=True)
 
 
-def outcomes(log: Path) -> dict[tuple[str, str], Outcome]:
-    """What the log has, by system and recording."""
-    found: dict[tuple[str, str], Outcome] = {}
-    for row in read_rows(log):
-        key = row.pop("system"), row.pop("recording")
-        found[key] = Outcome(**row)
-    return found
+def outcomes(path: Path) -> dict[tuple[str, str], Outcome]:
+    """The results in a log, by system and recording."""
+    return {key: Outcome(**value) for key, value in Log(path).found.items()}

@@ -1,4 +1,4 @@
-"""Whisper's own English beside live speech, against its translation of the whole file."""
+"""Live translation into English by Whisper after each utterance, against that of the whole file."""
 
 from __future__ import annotations
 
@@ -11,19 +11,8 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from benchmarks.harness.report import seconds, show_table
-from benchmarks.live.runs import (
-    Bench,
-    Item,
-    Setting,
-    add_clips,
-    chosen,
-    counted,
-    run_command,
-    settings,
-    show_live_json,
-)
-from benchmarks.live.translate import chrf, interval
-from sottovoce.errors import OptionError
+from benchmarks.live.runs import Bench, Item, Setting, counted, run_command, settings, show_live_json
+from benchmarks.live.translate import add_foreign_clips, chrf, foreign_clips, interval, scored
 from sottovoce.evaluation.latency import run_live
 from sottovoce.streaming.session import Session
 from sottovoce.translation.live_translator import LiveTranslator, mark_newest
@@ -57,23 +46,43 @@ class Beside:
     duration_s: float
 
 
-class HeardTwice:
-    """A session whose audio the translator hears before it."""
+class Translated:
+    """A session whose audio and events a translator gets too. cpu_s: processor seconds of the translation."""
 
-    def __init__(self, session: Session, translator: WhisperTranslator) -> None:
+    def __init__(self, session: Session, translator: WhisperTranslator, n_new_words: int) -> None:
         self._session, self._translator = session, translator
+        self._live = LiveTranslator(translator, n_new_words)
+        self._shown: list[str] = []
+        self.finals: list[str] = []
+        self.early: list[str] = []
+        self.behind_s: list[float] = []
+        self.cpu_s = 0.0
 
     def push(self, pcm: Samples) -> list[Event]:
         self._translator.push(pcm)
-        return self._session.push(pcm)
+        return self._translate(self._session.push(pcm))
 
     def close(self) -> list[Event]:
-        return self._session.close()
+        return self._translate(self._session.close())
+
+    def _translate(self, events: list[Event]) -> list[Event]:
+        began = time.process_time()
+        for event, is_newest in mark_newest(events):
+            for told in self._live.take(event, is_newest=is_newest):
+                if told.is_final:
+                    self.finals.append(told.text)
+                    self.behind_s.append(time.process_time() - began)
+                else:
+                    self._shown.append(told.text)
+            if isinstance(event, Final) and event.text.strip():
+                self.early.append(" ".join(self._shown))
+                self._shown.clear()
+        self.cpu_s += time.process_time() - began
+        return events
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_clips(parser, n_clips=16)
-    parser.set_defaults(spoken=["de", "es", "pl", "fr", "it", "pt", "ru"])
+    add_foreign_clips(parser, n_clips=16)
     parser.add_argument(
         "--new-words",
         type=lambda text: [int(one) or NEVER for one in text.split(",")],
@@ -81,17 +90,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N[,N…]",
         help=f"words before an utterance is translated again; 0: at its end alone [{N_NEW_WORDS}]",
     )
-    parser.add_argument("--texts", action="store_true", help="print both translations, clip by clip")
 
 
 def run(given: argparse.Namespace) -> None:
     bench = Bench(given.log)
-    items = chosen(given)
-    if not items:
-        raise OptionError("beside: expected clips with text in other languages than English, got none")
-    references = [
-        bench.whole(given.model, item, task="translate").text for item in counted(items, "translations")
-    ]
+    items, wholes = foreign_clips(given, bench)
+    references = [whole.text for whole in wholes]
     rows, figures, asked = [], {}, settings(given)
     for setting in asked:
         for n_words in given.new_words:
@@ -99,9 +103,6 @@ def run(given: argparse.Namespace) -> None:
             found = [beside(bench, setting, item, n_words) for item in counted(items, name)]
             figures[name] = figures_of(found, references)
             rows.append([name, *cells(figures[name])])
-            if given.texts:
-                for item, reference, one in zip(items, references, found, strict=True):
-                    print(f"{item.name}\n  said: {item.text}\n  file: {reference}\n  live: {text_of(one)}")
     heads = ("chrF, 95 %", "behind, median", "90 %", "early", "kept", "cpu s/s", "without")
     show_table([f"{len(items)} clips", *heads], rows)
     show_live_json("beside", asked, {"part": given.part, "clips": len(items), "found": figures})
@@ -120,33 +121,10 @@ def beside(bench: Bench, setting: Setting, item: Item, n_new_words: int) -> Besi
 
 def _run(bench: Bench, setting: Setting, item: Item, n_new_words: int) -> Beside:
     session = bench.session(setting, item)
-    translator = WhisperTranslator(bench.model(setting.model, setting.dtype))
-    live = LiveTranslator(translator, n_new_words)
-    finals: list[str] = []
-    early: list[str] = []
-    behind: list[float] = []
-    shown: list[str] = []
-    own_cpu = 0.0
-
-    def on_piece(_: float, events: Sequence[Event]) -> None:
-        nonlocal own_cpu
-        began = time.process_time()
-        for event, is_newest in mark_newest(events):
-            for told in live.take(event, is_newest=is_newest):
-                if told.is_final:
-                    finals.append(told.text)
-                    behind.append(time.process_time() - began)
-                else:
-                    shown.append(told.text)
-            if isinstance(event, Final) and event.text.strip():
-                early.append(" ".join(shown))
-                shown.clear()
-        own_cpu += time.process_time() - began
-
-    run = run_live(
-        HeardTwice(session, translator), item.samples(), chunk_s=setting.chunk_s, on_piece=on_piece
-    )
-    return Beside(tuple(finals), tuple(early), tuple(behind), run.cpu_s, own_cpu, run.duration_s)
+    both = Translated(session, WhisperTranslator(bench.model(setting.model, setting.dtype)), n_new_words)
+    run = run_live(both, item.samples(), chunk_s=setting.chunk_s)
+    lists = tuple(both.finals), tuple(both.early), tuple(both.behind_s)
+    return Beside(*lists, run.cpu_s - both.cpu_s, both.cpu_s, run.duration_s)
 
 
 def text_of(one: Beside) -> str:
@@ -175,7 +153,7 @@ def figures_of(found: Sequence[Beside], references: Sequence[str]) -> dict[str, 
 
 def cells(one: dict[str, float]) -> list[str]:
     return [
-        f"{one['chrf']:.1f} ({one['low']:.1f} to {one['high']:.1f})",
+        scored(one),
         seconds(one["behind_s"]),
         seconds(one["behind_90_s"]),
         f"{one['early']} of {one['finals']}",

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import copy
 import json
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -46,7 +45,7 @@ class Closings:
         self._model = model
         self.found: list[dict[str, Any]] = []
 
-    def read(self, decoder: UtteranceDecoder, until_sample: int, *, is_last: bool) -> dict[str, Any] | None:
+    def read(self, decoder: UtteranceDecoder, until_sample: int, *, is_last: bool) -> dict[str, str] | None:
         strategy, utterance = decoder.strategy, decoder.utterance
         assert isinstance(strategy, SingleLanguage)
         mels = copy.deepcopy(utterance._mels)
@@ -60,13 +59,10 @@ class Closings:
         rules = strategy.policy.stop_rules(decoder.undecoded_s(log_mel.shape[1] / 100), final=True)
         tokenizer = self._model.tokenizer.with_language(strategy.language)
 
-        def on(encoded: EncoderOutput, beam_size: int = 1) -> dict[str, Any]:
+        def on(encoded: EncoderOutput, beam_size: int = 1) -> str:
             reader = replace(strategy._decoder, beam_size=beam_size)
-            began = time.process_time()
             (one,) = reader.decode([encoded], [AlignAttRequest(prefix, rules)])
-            took_s = time.process_time() - began
-            text = tokenizer.decode(one.tokens)
-            return {"text": text, "logprob": one.avg_logprob, "stop": one.stop_reason.name, "cpu_s": took_s}
+            return tokenizer.decode(one.tokens)
 
         denser = replace(decoder._mode.whole(), stride=8)
         ways = {
@@ -85,14 +81,8 @@ class Closings:
             )
             steps = decode_with_fallback(self._model.backend, tokenizer, full, [options], FallbackOptions())
             (attempt,) = finish(steps)
-            text = attempt.result.text
-            ways[name] = {"text": rest(committed, text), "whole": text, "logprob": attempt.result.avg_logprob}
-        return {
-            "committed": committed,
-            "n_committed": prefix.n_committed,
-            "seconds": log_mel.shape[1] / 100,
-            "ways": ways,
-        }
+            ways[name] = rest(committed, attempt.result.text)
+        return ways
 
     def _encode(self, log_mel: Any, mode: EncoderMode) -> EncoderOutput:
         (result,) = self._model.backend.encode_incremental([IncrementalWindow(log_mel, mode, None)])
@@ -103,20 +93,19 @@ class Closings:
         flush = UtteranceDecoder.flush
 
         def watched(decoder: UtteranceDecoder, until_sample: int, *, is_last: bool = False) -> Any:
-            again = self.read(decoder, until_sample, is_last=is_last)
-            emitted: list[Word] = []
+            ways = self.read(decoder, until_sample, is_last=is_last)
+            emitted: list[str] = []
             on_words = decoder._on_words
 
             def noted(words: Sequence[Word], language: str) -> None:
-                emitted.extend(words)
+                emitted.extend(word.word for word in words)
                 on_words(words, language)
 
             decoder._on_words = noted
             yield from flush(decoder, until_sample, is_last=is_last)
             decoder._on_words = on_words
-            if again is not None:
-                words = [(word.word, round(word.probability, 2)) for word in emitted]
-                self.found.append(again | {"words": words, "n_words": len(emitted)})
+            if ways is not None:
+                self.found.append({"words": emitted, "ways": ways})
 
         UtteranceDecoder.flush = watched  # type: ignore[method-assign, assignment]
         try:
@@ -126,7 +115,7 @@ class Closings:
 
 
 def rest(committed: str, text: str) -> str:
-    """What a text says after the committed words, which it may say otherwise."""
+    """The words of a text after the committed ones, which may differ from its own."""
     said, words = committed.split(), text.split()
     plain = [["".join(filter(str.isalnum, word)).lower() for word in some] for some in (said, words)]
     at = 0
@@ -136,15 +125,9 @@ def rest(committed: str, text: str) -> str:
     return "".join(f" {word}" for word in words[at:])
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_clips(parser)
-    parser.add_argument("--texts", action="store_true", help="print what is read last, way by way")
-
-
 def run_clip(bench: Bench, setting: Setting, item: Item) -> dict[str, Any]:
     model = bench.model(setting.model, setting.dtype)
     closings = Closings(model)
-    began = time.process_time()
     with closings.watching():
         live = run_live(bench.session(setting, item), item.samples(), chunk_s=setting.chunk_s)
     words = [word.word for word in live.words]
@@ -152,7 +135,7 @@ def run_clip(bench: Bench, setting: Setting, item: Item) -> dict[str, Any]:
         name: model.transcribe(item.samples(), language=item.language, beam_size=beam_size).collect().text
         for name, beam_size in (("file", None), ("file, beam 5", 5))
     }
-    return {"words": words, "files": files, "closings": closings.found, "cpu_s": time.process_time() - began}
+    return {"words": words, "files": files, "closings": closings.found}
 
 
 def text_of(found: dict[str, Any], way: str) -> str:
@@ -161,13 +144,11 @@ def text_of(found: dict[str, Any], way: str) -> str:
         return str(found["files"][way])
     words, at, text = found["words"], 0, ""
     for closing in found["closings"]:
-        last = [word for word, _ in closing["words"]]
-        begin = at
+        last, begin = closing["words"], at
         while words[begin : begin + len(last)] != last:
             begin += 1
         text += "".join(words[at:begin])
-        read = closing["ways"].get(way)
-        text += "".join(last) if read is None or way == "session" else read["text"]
+        text += closing["ways"].get(way, "".join(last))
         at = begin + len(last)
     return (text + "".join(words[at:])).strip()
 
@@ -191,8 +172,6 @@ def run(given: argparse.Namespace) -> None:
                 given.log.add(key, item.name, one)
             found.append(one)
         show(setting.name, items, found)
-        if given.texts:
-            show_texts(items, found)
 
 
 def show(name: str, items: Sequence[Item], found: Sequence[dict[str, Any]]) -> None:
@@ -208,20 +187,5 @@ def show(name: str, items: Sequence[Item], found: Sequence[dict[str, Any]]) -> N
     )
 
 
-def show_texts(items: Sequence[Item], found: Sequence[dict[str, Any]]) -> None:
-    for item, one in zip(items, found, strict=True):
-        print(f"\n{item.name}\n  said: {item.text}\n  file: {one['files']['file']}")
-        for closing in one["closings"]:
-            print(f"  committed ({closing['seconds']:.1f} s):{closing['committed']}")
-            print(f"    session: {closing['words']}")
-            for way, read in closing["ways"].items():
-                if read is not None:
-                    print(f"    {way} ({read['logprob']:.2f} {read.get('stop', '')}): {read['text']}")
-
-
 def main() -> None:
-    run_command(HELP, add_arguments, run)
-
-
-if __name__ == "__main__":
-    main()
+    run_command(HELP, add_clips, run)

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from benchmarks.harness.clips import clips
 from benchmarks.harness.programs import openai_model
-from benchmarks.harness.report import percent, show_table
+from benchmarks.harness.report import add_part, percent, show_table
 from benchmarks.live.counts import error_rate, errors
 from benchmarks.live.runs import GIVEN, Bench, Item, counted, item_of, run_command, settings, show_live_json
 from sottovoce.models.load import load_checkpoint
 
-REAL = "codeswitch"
+MODES = "off", "restart", "parallel"
 
 HELP = """Real code-switching: errors of each mode beside openai-whisper told its best single language.
 
@@ -27,26 +27,15 @@ processor time for each part."""
 FOLLOWS = ("restart", GIVEN)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--part", choices=("dev", "test", "all"), default="dev", help="see harness.clips [dev]"
-    )
-    parser.add_argument("--modes", type=lambda text: text.split(","), default=["off", "restart", "parallel"])
-    parser.add_argument("--texts", action="store_true", help="print what was said and heard")
-
-
 def run(given: argparse.Namespace) -> None:
     bench = Bench(given.log)
-    parts = ("dev", "test") if given.part == "all" else (given.part,)
-    data = given.shared / "data"
-    found = [item_of(clip) for one in parts for clip in clips(data, one, sets=[REAL], with_text=True)]
     items = [
-        replace(item, languages=tuple(dict.fromkeys(item.languages)))
-        for item in found
-        if len(set(item.languages)) > 1
+        replace(item_of(clip), languages=tuple(dict.fromkeys(clip.languages)))
+        for clip in clips(given.shared / "data", given.part, sets=["codeswitch"], with_text=True)
+        if len(set(clip.languages)) > 1
     ]
     texts = {"openai-whisper, best single language": best_single(bench, given.model, items)}
-    asked = [replace(one, switching=mode) for one in settings(given) for mode in given.modes]
+    asked = [replace(one, switching=mode) for one in settings(given) for mode in MODES]
     cpu = {}
     for setting in asked:
         lives = [bench.live(setting, item) for item in counted(items, setting.name)]
@@ -60,11 +49,6 @@ def run(given: argparse.Namespace) -> None:
         rows.append([name, *map(percent, [*rates, total]), f"{cpu[name]:.2f}" if name in cpu else ""])
         figures[name] = {"errors": total, "by_pair": dict(zip(pairs, rates, strict=True))}
     show_table([f"{len(items)} recordings", *pairs, "all", "cpu s/s"], rows)
-    if given.texts:
-        for i, item in enumerate(items):
-            print(f"\n{item.name}\n  said: {item.text}")
-            for name, some in texts.items():
-                print(f"  {name}: {some[i]}")
     show_live_json("codeswitch", asked, {"part": given.part, "recordings": len(items), "found": figures})
 
 
@@ -95,4 +79,4 @@ def best_single(bench: Bench, model: str, items: Sequence[Item]) -> list[str]:
 
 
 def main() -> None:
-    run_command(HELP, add_arguments, run, FOLLOWS)
+    run_command(HELP, lambda parser: add_part(parser, "dev"), run, FOLLOWS)

@@ -84,7 +84,6 @@ def utterance(item: Item, text: str) -> ScoredUtterance:
 
 
 def is_long(counts: ErrorCounts) -> bool:
-    """Whether far more was heard than said."""
     heard = counts.hits + counts.substitutions + counts.insertions
     too_many = heard - counts.n_reference
     return heard >= LONG_RATIO * counts.n_reference and too_many >= LONG_UNITS
@@ -194,7 +193,6 @@ def summary(items: Sequence[Item], lives: Sequence[Live], wholes: Sequence[Whole
 
 
 def beside(items: Sequence[Item], first: Sequence[str], second: Sequence[str]) -> Comparison:
-    """Errors of the second texts beside those of the first."""
     sides = [[utterance(i, text) for i, text in zip(items, texts, strict=True)] for texts in (first, second)]
     return compare(*sides)
 

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import argparse
 import random
-import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.harness.clips import PAUSES_S
-from benchmarks.harness.report import percent, show_table
+from benchmarks.harness.report import percent, resident_bytes, show_table
 from benchmarks.live.counts import errors, is_long, is_loop
 from benchmarks.live.plots import plot_hour
 from benchmarks.live.runs import AUTO, Bench, Item, add_clips, chosen, run_command, settings, show_live_json
 from sottovoce.evaluation.latency import LiveRun, run_live
 from sottovoce.evaluation.wer import ErrorCounts
-from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Samples, Word
+from sottovoce.streaming.session import Session
+from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Event, Samples, Word
 
 HELP = """An hour of joined human speech in one session: loops, processor time and memory, false switches.
 
@@ -32,6 +32,7 @@ half as many words again were heard as were said, which are printed; "loops": th
 With base half an hour of processor time."""
 
 FOLLOWS = ("restart", AUTO)
+EVERY_MIN = 10.0
 EARLY_S = 0.3
 """A word may begin so long before its clip: word times are not that right."""
 
@@ -40,45 +41,50 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_clips(parser, n_clips=1000)
     parser.set_defaults(spoken=["en"])
     parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--every", type=float, default=10.0, help="minutes of a row of the table [10]")
     parser.add_argument("--picture", type=Path, help="processor time and memory")
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A clip within the hour."""
-
     item: Item
     start_s: float
     end_s: float
 
 
-@dataclass(slots=True)
-class Meter:
-    """Processor seconds a second of audio, encoder frames for each frame of it, and memory (the hour's
-    samples too: 220 MB), a point a minute. counted: encoder frames computed so far."""
+class Metered:
+    """A session, with a point a minute: processor seconds a second of audio, encoder frames for each frame of
+    it, and memory (the hour's samples too: 220 MB). counted: returns the encoder frames computed so far.
+    """
 
-    counted: Callable[[], int] = field(default=lambda: 0)
-    began_s: float = field(default_factory=time.process_time)
-    last_s: float = 0.0
-    last_counted: int = 0
-    minutes: list[float] = field(default_factory=list)
-    cpu_s: list[float] = field(default_factory=list)
-    frames: list[float] = field(default_factory=list)
-    resident_mb: list[float] = field(default_factory=list)
+    def __init__(self, session: Session, counted: Callable[[], int]) -> None:
+        self._session, self._counted = session, counted
+        self._n_samples = 0
+        self._last = 0.0, time.process_time(), counted()
+        self.minutes: list[float] = []
+        self.cpu_s: list[float] = []
+        self.frames: list[float] = []
+        self.resident_mb: list[float] = []
 
-    def __post_init__(self) -> None:
-        self.last_counted = self.counted()
+    def push(self, pcm: Samples) -> list[Event]:
+        self._n_samples += len(pcm)
+        events = self._session.push(pcm)
+        self._note()
+        return events
 
-    def read(self, at_s: float, _: object) -> None:
+    def close(self) -> list[Event]:
+        return self._session.close()
+
+    def _note(self) -> None:
+        at_s = self._n_samples / SAMPLE_RATE
         if at_s < 60.0 * (len(self.minutes) + 1):
             return
-        now, counted, passed_s = time.process_time(), self.counted(), at_s - self.last_s
+        last_s, began_s, before = self._last
+        now, counted, passed_s = time.process_time(), self._counted(), at_s - last_s
         self.minutes.append(at_s / 60)
-        self.cpu_s.append((now - self.began_s) / passed_s)
-        self.frames.append((counted - self.last_counted) / (FRAMES_PER_SECOND * passed_s))
-        self.resident_mb.append(resident_mb())
-        self.began_s, self.last_s, self.last_counted = now, at_s, counted
+        self.cpu_s.append((now - began_s) / passed_s)
+        self.frames.append((counted - before) / (FRAMES_PER_SECOND * passed_s))
+        self.resident_mb.append(resident_bytes() / 2**20)
+        self._last = at_s, now, counted
         print(f"\r{at_s / 60:.0f} min, {self.cpu_s[-1]:.3f} s/s", end="", file=sys.stderr, flush=True)
 
 
@@ -95,12 +101,12 @@ class Part:
         return errors(self.said.item, self.heard)
 
     @property
-    def is_loop(self) -> bool:
-        return is_loop(self.said.item, self.heard)
-
-    @property
     def whole(self) -> ErrorCounts:
         return errors(self.said.item, self.file)
+
+    @property
+    def is_loop(self) -> bool:
+        return is_loop(self.said.item, self.heard)
 
 
 def run(given: argparse.Namespace) -> None:
@@ -108,13 +114,12 @@ def run(given: argparse.Namespace) -> None:
     said, audio = joined(chosen(given), 60.0 * given.minutes)
     figures = {}
     for setting in settings(given):
-        session = bench.session(setting, said[0].item)
-        meter = Meter(partial(bench.n_encoded, setting))
-        found = run_live(session, audio, chunk_s=setting.chunk_s, on_piece=meter.read)
+        meter = Metered(bench.session(setting, said[0].item), partial(bench.n_encoded, setting))
+        found = run_live(meter, audio, chunk_s=setting.chunk_s)
         files = {one.item.name: bench.whole(given.model, one.item).text for one in said}
         heard = zip(said, shared(said, found.words), strict=True)
         parts = [Part(one, text, files[one.item.name]) for one, text in heard]
-        show(parts, found, meter, given.every, setting.name)
+        show(parts, found, meter, setting.name)
         show_long(parts)
         if given.picture:
             plot_hour(given.picture, meter.minutes, meter.cpu_s, meter.resident_mb)
@@ -163,11 +168,11 @@ def shared(said: Sequence[Said], words: Sequence[Word]) -> list[str]:
 HEADS = ("errors", "file", "loops", "long", "switches", "cpu s/s", "frames", "memory")
 
 
-def show(parts: Sequence[Part], found: LiveRun, meter: Meter, every: float, name: str) -> None:
-    """A row for so many minutes each, and for all of it."""
+def show(parts: Sequence[Part], found: LiveRun, meter: Metered, name: str) -> None:
+    """A row for every ten minutes, and one for all."""
     rows = []
     total = max(meter.minutes or [0.0])
-    spans = [(start, start + every) for start in np.arange(0.0, total, every)]
+    spans = [(start, start + EVERY_MIN) for start in np.arange(0.0, total, EVERY_MIN)]
     for start, end in [*spans, (0.0, float("inf"))]:
         some = [one for one in parts if start <= one.said.start_s / 60 < end]
         switches = sum(start <= one.confirmed_s / 60 < end for one in found.switches)
@@ -179,7 +184,7 @@ def show(parts: Sequence[Part], found: LiveRun, meter: Meter, every: float, name
     show_table([name, *HEADS], rows)
 
 
-def metered(meter: Meter, start: float, end: float) -> list[str]:
+def metered(meter: Metered, start: float, end: float) -> list[str]:
     """Processor time, frames and the most memory between two minutes."""
     at = [i for i, minute in enumerate(meter.minutes) if start < minute <= end]
     if not at:
@@ -189,22 +194,12 @@ def metered(meter: Meter, start: float, end: float) -> list[str]:
 
 
 def show_long(parts: Sequence[Part]) -> None:
-    """Clips of which far more was heard than said."""
     for one in parts:
         if is_long(one.live):
             item, at = one.said.item, one.said
             what = "a loop" if one.is_loop else "too long"
             print(f"\n{what} at {at.start_s:.1f}–{at.end_s:.1f} s, {item.name}")
             print(f"  said: {item.text}\n  live: {one.heard.strip()}\n  file: {one.file}")
-
-
-def resident_mb() -> float:
-    """Memory of this process now; its peak where the system does not tell."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        line = next(line for line in status.read_text().splitlines() if line.startswith("VmRSS"))
-        return int(line.split()[1]) / 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def main() -> None:

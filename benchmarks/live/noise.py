@@ -9,16 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.harness.report import show_table
-from benchmarks.harness.sounds import sounds
+from benchmarks.harness.sounds import at_level, n_units, sounds
 from benchmarks.live.runs import AUTO, Bench, Item, Live, counted, run_command, settings, show_live_json
-from sottovoce.evaluation.wer import split_units
-from sottovoce.text.normalize import plain
 from sottovoce.types import SAMPLE_RATE, Samples
 
 HELP = """Words invented in silence, noise, hum, tones and music-like tones, a minute of each.
 
-About 20 minutes of sound; with voice activity detection a few minutes of processor time for each setting,
-without it (--session vad=false) half of the sound's length."""
+About 20 minutes of sound; a few minutes of processor time for each setting."""
 
 FOLLOWS = ("restart", AUTO)
 LENGTH_S = 60.0
@@ -27,13 +24,9 @@ CHORDS = ((220.0, 277.2, 329.6), (196.0, 246.9, 293.7), (174.6, 220.0, 261.6), (
 """Hz of three voices, a chord a second."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seconds", type=float, default=LENGTH_S, help="of each sound [60]")
-
-
 def run(given: argparse.Namespace) -> None:
     bench = Bench(given.log)
-    items = quiet(given.shared / "data", given.seconds)
+    items = quiet(given.shared / "data")
     asked = settings(given)
     kinds = list(dict.fromkeys(item.group for item in items))
     rows, figures = [], {}
@@ -50,23 +43,21 @@ def run(given: argparse.Namespace) -> None:
                 print(f"{item.name}: {live.text}")
     heads = [f"{kind} ({sum(item.group == kind for item in items)})" for kind in kinds]
     show_table(["words in", *heads, "a minute", "switches"], rows)
-    show_live_json("noise", asked, {"seconds": given.seconds, "found": figures})
+    show_live_json("noise", asked, {"seconds": LENGTH_S, "found": figures})
 
 
-def quiet(data: Path, length_s: float) -> list[Item]:
-    """Sounds without speech, each of a length (said again where it is shorter); "en" where one is given."""
-    n_samples = round(length_s * SAMPLE_RATE)
+def quiet(data: Path) -> list[Item]:
+    """Sounds without speech, each a minute long (repeated where it is shorter)."""
+    n_samples = round(LENGTH_S * SAMPLE_RATE)
     found = [
-        Item(f"{one.name} {length_s:g} s", np.resize(one.samples, n_samples), group=one.kind)
+        Item(f"{one.name} {LENGTH_S:g} s", np.resize(one.samples, n_samples), group=one.kind)
         for one in sounds(data)
     ]
-    return [*found, Item(f"music {length_s:g} s", music(n_samples), group="music-like tones")]
+    return [*found, Item(f"music {LENGTH_S:g} s", music(n_samples), group="music-like tones")]
 
 
 def invented(items: Sequence[Item], lives: Sequence[Live], kind: str) -> int:
-    """Words, and characters of scripts without spaces."""
-    texts = [live.text for item, live in zip(items, lives, strict=True) if item.group == kind]
-    return sum(len(split_units(plain(text), "mixed")) for text in texts)
+    return n_units([live.text for item, live in zip(items, lives, strict=True) if item.group == kind])
 
 
 def music(n_samples: int) -> Samples:
@@ -80,9 +71,8 @@ def music(n_samples: int) -> Samples:
             for overtone in range(1, 6):
                 wave = np.sin(2 * np.pi * pitch * overtone * seconds) / overtone
                 sound += np.where(sounding, wave * decay, 0.0)
-    sound *= 10 ** (MUSIC_DB / 20) / np.sqrt(np.mean(sound**2))
-    return np.clip(sound, -1.0, 1.0).astype(np.float32)
+    return at_level(sound, MUSIC_DB)
 
 
 def main() -> None:
-    run_command(HELP, add_arguments, run, FOLLOWS)
+    run_command(HELP, None, run, FOLLOWS)

@@ -27,14 +27,21 @@ import torch
 import sottovoce
 from benchmarks.files.beside import LANGUAGES
 from benchmarks.harness.clips import PAUSES_S, Clip, clips, spread
-from benchmarks.harness.report import add_part, add_row, add_shared, benchmark_parser, read_rows, show_json
+from benchmarks.harness.report import (
+    Log,
+    add_part,
+    add_shared,
+    benchmark_parser,
+    listed,
+    show_json,
+)
 from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.backends.base import IncrementalResult, IncrementalWindow
 from sottovoce.evaluation.language_scores import FoundSwitch
 from sottovoce.evaluation.latency import LiveRun, run_live
 from sottovoce.streaming.options import StreamOptions
-from sottovoce.streaming.session import Session, SessionOptions
+from sottovoce.streaming.session import Session
 from sottovoce.types import SAMPLE_RATE, Features, Samples, Word
 
 T = TypeVar("T")
@@ -45,11 +52,10 @@ WARM_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A recording: its name, what is said and in which languages; source: samples, a file, or files that are
-    said one after the other."""
+    """A recording: its name, text and languages. source: samples, or files that are joined with pauses."""
 
     name: str
-    source: Path | Samples | tuple[Path, ...] = field(repr=False)
+    source: Samples | tuple[Path, ...] = field(repr=False)
     languages: tuple[str, ...] = ("en",)
     text: str = ""
     group: str = ""
@@ -61,7 +67,7 @@ class Item:
     def samples(self) -> Samples:
         if isinstance(self.source, tuple):
             return spoken_on([load_audio(file) for file in self.source])
-        return load_audio(self.source) if isinstance(self.source, Path) else self.source
+        return self.source
 
 
 def spoken_on(pieces: Sequence[Samples]) -> Samples:
@@ -75,14 +81,13 @@ def spoken_on(pieces: Sequence[Samples]) -> Samples:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How live sessions are opened. stream: `StreamOptions`; session: keywords of `Model.session`."""
+    """How live sessions are opened. stream: `StreamOptions`."""
 
     model: str = "base"
     dtype: str = "float32"
     languages: str = GIVEN
     switching: str = "off"
     stream: Mapping[str, Any] = field(default_factory=dict)
-    session: Mapping[str, Any] = field(default_factory=dict)
     label: str = ""
 
     @property
@@ -101,7 +106,7 @@ class Setting:
         parts += [self.switching] if self.languages != GIVEN or self.switching != "off" else []
         parts += [] if self.languages == GIVEN else [self.languages]
         others = {k: v for k, v in self.stream.items() if k not in ("frame_threshold", "chunk_s")}
-        return ", ".join(parts + [f"{name}={value}" for name, value in (others | dict(self.session)).items()])
+        return ", ".join(parts + [f"{name}={value}" for name, value in others.items()])
 
     def choice(self, item: Item) -> Sequence[str] | str:
         return item.languages if self.languages == GIVEN else self.languages
@@ -109,8 +114,6 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """The transcript of a whole file, with its words' times."""
-
     text: str
     words: tuple[Word, ...]
 
@@ -125,23 +128,6 @@ class Live:
     @property
     def text(self) -> str:
         return self.run.text
-
-
-class Log:
-    """What was made of a recording, by key; in a file of JSON lines if there is one."""
-
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self._found: dict[tuple[str, str], dict[str, Any]] = {}
-        for row in read_rows(path):
-            self._found[row["key"], row["item"]] = row["value"]
-
-    def get(self, key: str, item: str) -> dict[str, Any] | None:
-        return self._found.get((key, item))
-
-    def add(self, key: str, item: str, value: dict[str, Any]) -> None:
-        self._found[key, item] = value
-        add_row(self._path, {"key": key, "item": item, "value": value})
 
 
 class CountingBackend:
@@ -186,7 +172,6 @@ class Bench:
         return self._model
 
     def live(self, setting: Setting, item: Item) -> Live:
-        """What a session of this setting makes of a recording."""
         found = self.log.get(setting.key, item.name)
         if found is None:
             found = self._run(setting, item)
@@ -196,14 +181,10 @@ class Bench:
     def session(self, setting: Setting, item: Item) -> Session:
         """A session of this setting; item: whose languages are given where those are."""
         torch.manual_seed(0)
-        keywords = dict(setting.session)
-        if "following" in keywords:
-            keywords["following"] = built(SessionOptions, keywords["following"])
         return self.model(setting.model, setting.dtype).session(
             setting.choice(item),
             switching=setting.switching,  # type: ignore[arg-type]
             stream=built(StreamOptions, setting.stream),
-            **keywords,
         )
 
     def n_encoded(self, setting: Setting) -> int:
@@ -240,7 +221,6 @@ class Bench:
 
 
 def run_from(found: Mapping[str, Any]) -> LiveRun:
-    """A run as the log keeps it."""
     return LiveRun(
         words=tuple(Word(**word) for word in found["words"]),
         delays_s=tuple(found["delays_s"]),
@@ -309,45 +289,33 @@ def add_clips(parser: argparse.ArgumentParser, n_clips: int = 30) -> None:
     parser.add_argument(
         "--clips", type=int, default=n_clips, help=f"at most, spread over the sets [{n_clips}]"
     )
-    parser.add_argument("--sets", type=lambda text: text.split(","), help="names of sets [all with text]")
     parser.add_argument("--together", type=int, default=1, help="clips a recording, with pauses between [1]")
-    parser.add_argument(
-        "--spoken", type=lambda text: text.split(","), default=[*LANGUAGES], help="languages of the clips"
-    )
+    parser.add_argument("--spoken", type=listed(), default=[*LANGUAGES], help="languages of the clips")
 
 
 def chosen(given: argparse.Namespace) -> list[Item]:
-    """Clips of one language with their text."""
     found = [
         clip
-        for clip in clips(given.shared / "data", given.part, sets=given.sets, with_text=True)
+        for clip in clips(given.shared / "data", given.part, with_text=True)
         if len(clip.languages) == 1 and clip.language in given.spoken
     ]
-    return said_on([item_of(clip) for clip in spread(found, given.clips)], given.together)
+    groups: dict[tuple[str, str], list[Clip]] = {}
+    for clip in spread(found, given.clips):
+        groups.setdefault((clip.group, clip.language), []).append(clip)
+    n_clips = given.together
+    return [
+        item_of(*some[at : at + n_clips])
+        for some in groups.values()
+        for at in range(0, len(some) - n_clips + 1, n_clips)
+    ]
 
 
-def said_on(items: Sequence[Item], n_clips: int) -> list[Item]:
-    """So many clips of a set and language one after the other; what is left over is left out."""
-    groups: dict[tuple[str, str], list[Item]] = {}
-    for item in items:
-        groups.setdefault((item.group, item.language), []).append(item)
-    found = []
-    for some in groups.values():
-        for at in range(0, len(some) - n_clips + 1, n_clips):
-            found.append(as_one(some[at : at + n_clips]))
-    return found
-
-
-def as_one(items: Sequence[Item]) -> Item:
-    """Clips as one recording, with pauses between."""
-    name = "+".join([items[0].name, *(item.name.split("/")[-1] for item in items[1:])])
-    files = tuple(item.source for item in items if isinstance(item.source, Path))
-    text = " ".join(item.text for item in items)
-    return Item(name, files, items[0].languages, text, items[0].group)
-
-
-def item_of(clip: Clip) -> Item:
-    return Item(clip.name, clip.file, clip.languages, clip.text or "", clip.group)
+def item_of(*clips: Clip) -> Item:
+    """Clips of a set and language as one recording, with pauses between."""
+    first = clips[0]
+    name = "+".join([first.name, *(clip.name.split("/")[-1] for clip in clips[1:])])
+    text = " ".join(clip.text or "" for clip in clips)
+    return Item(name, tuple(clip.file for clip in clips), first.languages, text, first.group)
 
 
 def settings(given: argparse.Namespace) -> list[Setting]:
@@ -356,20 +324,20 @@ def settings(given: argparse.Namespace) -> list[Setting]:
         model=given.model,
         languages=given.languages,
         switching=given.switching,
-        session=given.session,
-        label=given.label,
+        label=source_version(),
     )
     return [
-        replace(one, dtype=dtype, stream=_stream(threshold, chunk_s, beam_size) | given.stream)
+        replace(
+            one,
+            dtype=dtype,
+            stream={"frame_threshold": threshold, "chunk_s": chunk_s}
+            | ({} if beam_size == 1 else {"beam_size": beam_size})
+            | given.stream,
+        )
         for dtype, chunk_s, threshold, beam_size in product(
             given.dtypes, given.chunk_s, given.frame_thresholds, given.beam_sizes
         )
     ]
-
-
-def _stream(threshold: float, chunk_s: float, beam_size: int) -> dict[str, float]:
-    beams = {} if beam_size == 1 else {"beam_size": beam_size}
-    return {"frame_threshold": threshold, "chunk_s": chunk_s, **beams}
 
 
 def show_live_json(name: str, asked: Sequence[Setting], figures: Mapping[str, Any]) -> None:
@@ -377,23 +345,16 @@ def show_live_json(name: str, asked: Sequence[Setting], figures: Mapping[str, An
     show_json(f"live {name}", {"settings": [asdict(one) for one in asked], **figures})
 
 
-def numbers(text: str) -> list[float]:
-    return [float(one) for one in text.split(",")]
-
-
-def counts(text: str) -> list[int]:
-    return [int(one) for one in text.split(",")]
-
-
 def _add_common(parser: argparse.ArgumentParser, switching: str, languages: str) -> None:
     add_shared(parser)
     parser.add_argument("--log", type=Path, help="what was done so far: JSON lines that are added to")
-    parser.add_argument("--label", default="", help="stands for the source in the log [a hash of it]")
     parser.add_argument("--model", default="base")
-    parser.add_argument("--dtypes", type=lambda text: text.split(","), default=["float32"])
-    parser.add_argument("--frame-thresholds", type=numbers, default=[25.0], metavar="N[,N…]")
-    parser.add_argument("--chunk-s", type=numbers, default=[0.5], metavar="S[,S…]", help="update intervals")
-    parser.add_argument("--beam-sizes", type=counts, default=[1], metavar="N[,N…]", help="1: greedy [1]")
+    parser.add_argument("--dtypes", type=listed(), default=["float32"])
+    parser.add_argument("--frame-thresholds", type=listed(float), default=[25.0], metavar="N[,N…]")
+    parser.add_argument(
+        "--chunk-s", type=listed(float), default=[0.5], metavar="S[,S…]", help="update intervals"
+    )
+    parser.add_argument("--beam-sizes", type=listed(int), default=[1], metavar="N[,N…]", help="1: greedy [1]")
     parser.add_argument("--switching", choices=("off", "restart", "parallel"), default=switching)
     parser.add_argument("--languages", default=languages, metavar="given|auto|CODE,CODE")
     parser.add_argument(
@@ -403,18 +364,11 @@ def _add_common(parser: argparse.ArgumentParser, switching: str, languages: str)
         metavar="NAME=VALUE",
         help="of StreamOptions; commit.commit_prob=0.5, encoder={}",
     )
-    parser.add_argument(
-        "--session",
-        nargs="+",
-        default=[],
-        metavar="NAME=VALUE",
-        help="of Model.session; vad=false, following.switch.…=…",
-    )
 
 
 def run_command(
     description: str,
-    add_arguments: Callable[[argparse.ArgumentParser], None],
+    add_arguments: Callable[[argparse.ArgumentParser], None] | None,
     run: Callable[[argparse.Namespace], None],
     follows: tuple[str, str] = ("off", GIVEN),
 ) -> None:
@@ -424,9 +378,9 @@ def run_command(
     """
     parser = benchmark_parser(description)
     _add_common(parser, *follows)
-    add_arguments(parser)
+    if add_arguments is not None:
+        add_arguments(parser)
     given = parser.parse_args()
-    given.label = given.label or source_version()
     given.log = Log(given.log)
-    given.stream, given.session = options_from(given.stream), options_from(given.session)
+    given.stream = options_from(given.stream)
     run(given)

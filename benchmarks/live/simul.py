@@ -25,7 +25,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.live.runs import Item, Live, Log, run_from
+from benchmarks.harness.report import Log
+from benchmarks.live.runs import Item, Live, run_from
 from sottovoce.evaluation.latency import LiveRun
 from sottovoce.models.checkpoint.openai import save_openai
 from sottovoce.models.load import load_checkpoint

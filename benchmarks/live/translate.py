@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 from sacrebleu.metrics import CHRF
@@ -38,18 +37,34 @@ N_RESAMPLES = 300
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_clips(parser, n_clips=40)
-    parser.set_defaults(frame_thresholds=[25.0, 50.0], spoken=["de", "es", "pl", "fr", "it", "pt", "ru"])
-    parser.add_argument("--texts", action="store_true", help="print both translations, clip by clip")
+    add_foreign_clips(parser, n_clips=40)
+    parser.set_defaults(frame_thresholds=[25.0, 50.0])
+
+
+def add_foreign_clips(parser: argparse.ArgumentParser, n_clips: int) -> None:
+    add_clips(parser, n_clips=n_clips)
+    parser.set_defaults(spoken=["de", "es", "pl", "fr", "it", "pt", "ru"])
+
+
+def foreign_clips(given: argparse.Namespace, bench: Bench) -> tuple[list[Item], list[Whole]]:
+    """The clips, and the translation of each whole file. Raises: OptionError without any."""
+    items = chosen(given)
+    if not items:
+        raise OptionError("expected clips with text in other languages than English, got none")
+    return items, [
+        bench.whole(given.model, item, task="translate") for item in counted(items, "translations")
+    ]
+
+
+def scored(one: Mapping[str, float | None]) -> str:
+    """The cell of chrF with its interval."""
+    return f"{one['chrf']:.1f} ({one['low']:.1f} to {one['high']:.1f})"
 
 
 def run(given: argparse.Namespace) -> None:
     bench = Bench(given.log)
-    items = chosen(given)
-    if not items:
-        raise OptionError("translate: expected clips with text in other languages than English, got none")
+    items, wholes = foreign_clips(given, bench)
     said = [bench.whole(given.model, item) for item in counted(items, "files")]
-    wholes = [bench.whole(given.model, item, task="translate") for item in counted(items, "translations")]
     asked = [replace(one, stream={**one.stream, "task": "translate"}) for one in settings(given)]
     rows, figures = [], {}
     for setting in asked:
@@ -57,9 +72,6 @@ def run(given: argparse.Namespace) -> None:
         figure = figures_of(items, said, wholes, lives)
         figures[setting.name] = figure
         rows.append([setting.name, *cells(figure)])
-        if given.texts:
-            for item, whole, live in zip(items, wholes, lives, strict=True):
-                print(f"{item.name}\n  said: {item.text}\n  file: {whole.text}\n  live: {live.text}")
     heads = ("chrF, 95 %", "left", "loops", "LAAL", "latency", "cpu s/s")
     show_table([f"{len(items)} clips", *heads], rows)
     show_live_json("translate", asked, {"part": given.part, "clips": len(items), "found": figures})
@@ -70,7 +82,8 @@ def figures_of(
 ) -> dict[str, float | None]:
     texts, references = [live.text for live in lives], [whole.text for whole in wholes]
     low, high = interval(texts, references)
-    lags, latencies = [], []
+    lags: list[float] = []
+    latencies: list[float] = []
     for whole, live in zip(wholes, lives, strict=True):
         run = live.run
         lags.append(laal(run.delays_s, run.duration_s, len(whole.text.split())))
@@ -81,20 +94,16 @@ def figures_of(
         "low": low,
         "high": high,
         "left": sum(chrf([t], [s.text]) > chrf([t], [r]) for t, s, r in kept),
-        "loops": sum(is_loop(english(r), t) for r, t in zip(references, texts, strict=True)),
+        "loops": sum(is_loop(Item("", (), text=r), t) for r, t in zip(references, texts, strict=True)),
         "laal_s": float(np.nanmean(lags)),
         "latency_s": median(latencies),
         "cpu": sum(one.run.cpu_s for one in lives) / sum(one.run.duration_s for one in lives),
     }
 
 
-def english(text: str) -> Item:
-    return Item("", Path(), ("en",), text)
-
-
 def cells(one: dict[str, float | None]) -> list[str]:
     return [
-        f"{one['chrf']:.1f} ({one['low']:.1f} to {one['high']:.1f})",
+        scored(one),
         str(one["left"]),
         str(one["loops"]),
         seconds(one["laal_s"]),

@@ -1,4 +1,4 @@
-"""What people who mean harm do to a server, each for so long, from an address of their own. For `attacks`.
+"""Attacks on a server, each for so long, from an address of its own; `attacks` runs them.
 
     python -m benchmarks serving attackers NAME HOST:PORT SECONDS
 
@@ -13,7 +13,6 @@ import io
 import json
 import sys
 import time
-import wave
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -24,10 +23,10 @@ import av
 import httpx
 import numpy as np
 from websockets.asyncio.client import connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+from websockets.exceptions import InvalidStatus
 
 from benchmarks.harness.report import benchmark_parser
-from benchmarks.serving.live_clients import speech
+from benchmarks.serving.live_clients import GONE, speech, wave_file
 
 FROM = ("127.0.0.2", 0)
 """The attackers' own address, so that they and those who are measured share no places of one."""
@@ -36,7 +35,6 @@ SILENCE_S = 600.0
 MESSAGE_BYTES = 15_000_000
 N_CONNECTIONS = 400
 TRANSCRIPTIONS = "/v1/audio/transcriptions"
-GONE = (OSError, ConnectionClosed, InvalidHandshake, TimeoutError, httpx.HTTPError)
 Outcomes: TypeAlias = "Counter[str]"
 Attack: TypeAlias = Callable[[str, Outcomes], Awaitable[None]]
 
@@ -58,16 +56,9 @@ def silence() -> bytes:
 
 
 @cache
-def reference() -> str:
-    """Half a minute of speech as a `data:` address."""
-    audio = (speech("en.flac") * 30)[: 2 * 16_000 * 29]
-    made = io.BytesIO()
-    with wave.open(made, "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(16_000)
-        file.writeframes(audio)
-    return "data:audio/wav;base64," + base64.b64encode(made.getvalue()).decode()
+def reference() -> bytes:
+    """Half a minute of speech as a wave file."""
+    return wave_file((speech("en.flac") * 30)[: 2 * 16_000 * 29])
 
 
 async def post(address: str, data: bytes, fields: Mapping[str, object], wait_s: float = 120.0) -> str:
@@ -93,15 +84,11 @@ async def bombs(address: str, outcomes: Outcomes) -> None:
 
 async def keywords(address: str, outcomes: Outcomes) -> None:
     """(2) Phrases: 300 of a kilobyte, and as many as are taken."""
-    recording = speech("en.flac")[:32_000]
-    wav = io.BytesIO()
-    with wave.open(wav, "wb") as file:
-        file.setparams((1, 2, 16_000, 0, "NONE", ""))
-        file.writeframes(recording)
+    recording = wave_file(speech("en.flac")[:32_000])
     many = {"keywords[]": [f"{i} " + "word " * 200 for i in range(300)]}
     most = {"keywords[]": [f"phrase {i} of many" for i in range(700)]}
     for fields in (many, most):
-        sent = (post(address, wav.getvalue(), fields) for _ in range(N_AT_ONCE))
+        sent = (post(address, recording, fields) for _ in range(N_AT_ONCE))
         outcomes.update(await asyncio.gather(*sent))
 
 
@@ -145,10 +132,11 @@ async def half_requests(address: str, outcomes: Outcomes) -> None:
 
 async def references(address: str, outcomes: Outcomes) -> None:
     """(5) Four known speakers of half a minute each, many at a time."""
+    known = "data:audio/wav;base64," + base64.b64encode(reference()).decode()
     fields = {
         "response_format": "diarized_json",
         "known_speaker_names[]": ["a", "b", "c", "d"],
-        "known_speaker_references[]": [reference()] * 4,
+        "known_speaker_references[]": [known] * 4,
     }
     sent = (post(address, b"no recording", fields) for _ in range(N_AT_ONCE))
     outcomes.update(await asyncio.gather(*sent))
@@ -171,7 +159,7 @@ async def openings(address: str, outcomes: Outcomes) -> None:
 async def crowd(address: str, outcomes: Outcomes) -> None:
     """(7) Many sessions at once, which all speak, beside a recording that wants its share."""
     audio = speech("mixed.flac")
-    recording = asyncio.create_task(post(address, reference_bytes(), {}))
+    recording = asyncio.create_task(post(address, reference(), {}))
 
     async def one() -> None:
         with suppress(*GONE):
@@ -189,10 +177,6 @@ async def crowd(address: str, outcomes: Outcomes) -> None:
     began = time.monotonic()
     await asyncio.gather(*(one() for _ in range(12)))
     outcomes[f"recording {await recording} within {time.monotonic() - began:.0f} s"] += 1
-
-
-def reference_bytes() -> bytes:
-    return base64.b64decode(reference().partition(",")[2])
 
 
 async def flood(address: str, outcomes: Outcomes) -> None:

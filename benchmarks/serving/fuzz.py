@@ -14,23 +14,21 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import io
 import itertools
 import json
 import random
 import sys
 import tempfile
 import time
-import wave
 from collections import Counter
-from typing import IO, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import httpx
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from benchmarks.harness.report import benchmark_parser, show_json
-from benchmarks.serving.live_clients import served, speech
+from benchmarks.serving.live_clients import served, speech, wave_file
 
 Frame: TypeAlias = "str | bytes"
 LIVE, REALTIME, LISTEN = "/v1/live", "/v1/realtime?intent=transcription", "/v1/listen?encoding=linear16"
@@ -67,7 +65,6 @@ ANSWER_WITHIN_S = 60.0
 
 
 def value(chance: random.Random, depth: int = 0) -> Any:
-    """Anything that JSON can hold."""
     kind = chance.random()
     if depth > 3 or kind < 0.5:
         return chance.choice(LEAVES)
@@ -77,11 +74,12 @@ def value(chance: random.Random, depth: int = 0) -> Any:
 
 
 def frame(chance: random.Random) -> Frame:
-    """One that no client would send, or nearly one that it would."""
     kind = chance.random()
     if kind < 0.25:
         return chance.randbytes(chance.randrange(0, 400))
-    message = {"type": chance.choice(TYPES), **value_object(chance)}
+    kind_of_message = chance.choice(TYPES)
+    fields = {chance.choice(NAMES[:-1]): value(chance) for _ in range(chance.randrange(4))}
+    message = {"type": kind_of_message, **fields}
     text = json.dumps(message if kind < 0.85 else value(chance))
     if kind > 0.97:
         return "[" * chance.randrange(1, 20_000)
@@ -91,10 +89,6 @@ def frame(chance: random.Random) -> Frame:
         at = chance.randrange(len(text) + 1)
         return text[:at] + chr(chance.randrange(1, 0xD7FF)) + text[at:]
     return text
-
-
-def value_object(chance: random.Random) -> dict[str, Any]:
-    return {chance.choice(NAMES[:-1]): value(chance) for _ in range(chance.randrange(4))}
 
 
 async def until_answered(socket: ClientConnection) -> str:
@@ -112,8 +106,8 @@ async def until_answered(socket: ClientConnection) -> str:
                 if code == "internal_error":
                     return "FAULT internal_error"
     except ConnectionClosed:
-        code = socket.close_code
-        return f"FAULT {code}" if code in (1011, 1006, None) else f"closed {code}"
+        closed = socket.close_code
+        return f"FAULT {closed}" if closed in (1011, 1006, None) else f"closed {closed}"
     except TimeoutError:
         return "FAULT no answer"
 
@@ -125,8 +119,7 @@ async def fuzz_socket(address: str, path: str, chance: random.Random, outcomes: 
         answered = asyncio.create_task(until_answered(socket))
         try:
             for _ in range(FRAMES_A_SOCKET):
-                sent = frame(chance)
-                await socket.send(sent)
+                await socket.send(frame(chance))
                 n_sent += 1
             await socket.send(ENDS[path])
         except ConnectionClosed:
@@ -155,14 +148,11 @@ async def fuzz_frames(address: str, n_frames: int, seed: int) -> Counter[str]:
 
 def give_speech(case: Any) -> None:
     """Put half a second of speech in the place of the recording of a request, if it has one."""
-    made = io.BytesIO()
-    with wave.open(made, "wb") as file:
-        file.setparams((1, 2, 16_000, 0, "NONE", ""))
-        file.writeframes(speech("en.flac")[:16_000])
+    recording = wave_file(speech("en.flac")[:16_000])
     if isinstance(case.body, dict) and "file" in case.body:
-        case.body["file"] = made.getvalue()
+        case.body["file"] = recording
     elif isinstance(case.body, str | bytes):
-        case.body = made.getvalue()
+        case.body = recording
 
 
 def fuzz_requests(address: str, n_cases: int, seed: int) -> Counter[str]:
@@ -201,29 +191,21 @@ def fuzz_requests(address: str, n_cases: int, seed: int) -> Counter[str]:
     return outcomes  # there are no operations
 
 
-def logged_errors(log: IO[str]) -> list[str]:
-    """What a server logged of its own faults, with their causes."""
-    log.seek(0)
-    return [line for line in log if '"level": "error"' in line]
-
-
 def main() -> None:
     parser = benchmark_parser(__doc__)
     parser.add_argument("--cases", type=int, default=1000)
     parser.add_argument("--frames", type=int, default=100_000)
-    parser.add_argument("--seed", type=int, default=0)
     options: argparse.Namespace = parser.parse_args()
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as jobs, tempfile.TemporaryFile("w+") as log:
         more = ("--no-forecast", "--max-sessions", "64", "--jobs-dir", jobs)
         with served("nano", "float32", *more, log=log) as (process, address):
-            frames = asyncio.run(fuzz_frames(address, options.frames, options.seed))
-            requests = (
-                fuzz_requests(address, options.cases, options.seed) if options.cases else Counter[str]()
-            )
+            frames = asyncio.run(fuzz_frames(address, options.frames, seed=0))
+            requests = fuzz_requests(address, options.cases, seed=0)
             health = httpx.get(f"http://{address}/health", timeout=60).json()
             is_alive = process.poll() is None
-        errors = logged_errors(log)
+        log.seek(0)
+        errors = [line for line in log if '"level": "error"' in line]
     for what, found in (("frames", frames), ("requests", requests)):
         print(f"{what}: " + ", ".join(f"{n} {name}" for name, n in sorted(found.items())))
     faults = [name for name in (*frames, *requests) if "FAULT" in name]
@@ -234,7 +216,3 @@ def main() -> None:
     figures = {"frames": frames, "requests": requests, "faults": faults}
     show_json("serving fuzz", {**vars(options), **figures, "s": time.monotonic() - began})
     sys.exit(1 if faults else 0)
-
-
-if __name__ == "__main__":
-    main()

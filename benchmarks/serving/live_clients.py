@@ -1,30 +1,34 @@
-"""Clients that speak to a server in real time, how late it is for them, and what part of the processors
-other programs took.
+"""A server in a process of its own, clients that speak to it in real time, how late it is for them, and the
+share of the processors that other programs took.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import itertools
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+import wave
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import httpx
-from websockets.asyncio.client import connect
-from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
 from sottovoce.audio.io import load_audio
 
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"
 RATE = 16_000
+GONE = (OSError, ConnectionClosed, InvalidHandshake, TimeoutError, httpx.HTTPError)
+"""Errors of clients whose server refuses or drops them."""
 PIECE_S = 0.1
 PATIENCE_S = 30.0
 """With a session that is late, after its last audio."""
@@ -48,6 +52,15 @@ def speech(name: str) -> bytes:
     return (samples * 32767).astype("<i2").tobytes() + bytes(2 * RATE)
 
 
+def wave_file(pcm: bytes) -> bytes:
+    """Samples of 16 kHz and 16 bits as a wave file."""
+    made = io.BytesIO()
+    with wave.open(made, "wb") as file:
+        file.setparams((1, 2, RATE, 0, "NONE", ""))
+        file.writeframes(pcm)
+    return made.getvalue()
+
+
 def part(values: Sequence[float], share: float) -> float:
     """The value that a share of them does not exceed; NaN of none."""
     ordered = sorted(values)
@@ -63,33 +76,42 @@ async def speak(address: str, audio: bytes, seconds: float, late: Lateness, quer
         late.refused.append((refused.response.status_code, None if again is None else float(again)))
         return
     async with socket:
-        start = time.monotonic()
-
-        async def send() -> None:
-            n_piece = 2 * round(PIECE_S * RATE)
-            pieces = [audio[i : i + n_piece] for i in range(0, len(audio), n_piece)]
-            for number, piece in enumerate(itertools.cycle(pieces)):
-                if number * PIECE_S >= seconds:
-                    break
-                await asyncio.sleep(max(0.0, start + number * PIECE_S - time.monotonic()))
-                await socket.send(piece)
-            await socket.send('{"type": "close"}')
-
-        sending = asyncio.create_task(send())
         with contextlib.suppress(ConnectionClosed, TimeoutError):
             async with asyncio.timeout(seconds + PATIENCE_S):
-                async for message in socket:
-                    event = json.loads(message)
+                async for event, at_s in conversation(socket, audio, seconds):
                     if event["type"] == "ready":
                         late.n_taken += 1
                     elif event["type"] == "partial":
-                        late.words_s += [time.monotonic() - start - word["end"] for word in event["words"]]
+                        late.words_s += [at_s - word["end"] for word in event["words"]]
                     elif event["type"] == "status":
                         late.behind_s.append(event["behind_s"])
-        sending.cancel()
-        await asyncio.gather(sending, return_exceptions=True)
     if socket.close_code != 1000:
         late.faults.append(f"a session ended with {socket.close_code}: {socket.close_reason}")
+
+
+async def conversation(
+    socket: ClientConnection, audio: bytes, seconds: float
+) -> AsyncIterator[tuple[dict[str, Any], float]]:
+    """Send audio in real time, again and again for so long, and close; yields events with their seconds."""
+    start = time.monotonic()
+
+    async def send() -> None:
+        n_piece = 2 * round(PIECE_S * RATE)
+        pieces = [audio[i : i + n_piece] for i in range(0, len(audio), n_piece)]
+        for number, piece in enumerate(itertools.cycle(pieces)):
+            if number * PIECE_S >= seconds:
+                break
+            await asyncio.sleep(max(0.0, start + number * PIECE_S - time.monotonic()))
+            await socket.send(piece)
+        await socket.send('{"type": "close"}')
+
+    sending = asyncio.create_task(send())
+    try:
+        async for message in socket:
+            yield json.loads(message), time.monotonic() - start
+    finally:
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
 
 
 @contextlib.contextmanager
@@ -132,14 +154,23 @@ def served(
 
 
 def metrics(address: str) -> dict[str, float]:
-    """Values of /metrics by name."""
     lines = httpx.get(f"http://{address}/metrics", timeout=60).text.splitlines()
     pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     return {name: float(value) for name, value in pairs}
 
 
+def idle_again(address: str, within_s: float = 120.0) -> float:
+    """Wait until the server has no work left; returns the seconds that it took, or so many."""
+    began = time.monotonic()
+    while time.monotonic() - began < within_s:
+        values = metrics(address)
+        if not any(values[f"sottovoce_{name}"] for name in ("sessions", "recordings", "work_waiting")):
+            return time.monotonic() - began
+        time.sleep(0.2)
+    return within_s
+
+
 def until_ready(address: str, within_s: float = 300.0) -> None:
-    """Wait for the model."""
     end = time.monotonic() + within_s
     while time.monotonic() < end:
         with contextlib.suppress(httpx.HTTPError):
@@ -173,7 +204,6 @@ def busy_s() -> float:
 
 
 def begun_by(process: int) -> list[int]:
-    """The numbers of the processes that one has begun."""
     lists = Path(f"/proc/{process}/task").glob("*/children")
     return [int(child) for path in lists for child in path.read_text().split()]
 

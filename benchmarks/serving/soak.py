@@ -30,19 +30,19 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
 import httpx
 import numpy as np
 from websockets.asyncio.client import connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from benchmarks.harness.report import benchmark_parser, show_json
-from benchmarks.serving.live_clients import CLIPS, PIECE_S, RATE, metrics, served
-from benchmarks.serving.streams import PAGE_MB
+from benchmarks.harness.report import benchmark_parser, resident_bytes, show_json
+from benchmarks.serving.live_clients import CLIPS, GONE, RATE, conversation, idle_again, served
 from sottovoce.api import load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.types import Final
@@ -52,8 +52,6 @@ ROUTES = ("/v1/live", "/v1/realtime", "/v1/listen?encoding=linear16")
 RECORDING = CLIPS / "en.flac"
 AT_A_TIME = 3
 JOB_EVERY_S = 10.0
-GONE = (OSError, ConnectionClosed, InvalidHandshake, TimeoutError, httpx.HTTPError)
-"""What a client of this kind may come to."""
 
 
 class Chaos:
@@ -74,12 +72,11 @@ class Chaos:
             "half-open": self._half_open,
             "slow uploads": self._slow_upload,
             "tiny messages": self._tiny,
-            "recordings": self._recording,
-            "clients gone": self._gone_client,
+            "recordings": partial(self._post, 120.0),
+            "clients gone": partial(self._post, 0.3),
         }
 
     async def run(self) -> None:
-        """Until it is cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for first in range(AT_A_TIME):
                 tasks.create_task(self._one_after_the_other(first))
@@ -119,13 +116,7 @@ class Chaos:
     async def _half_open(self) -> None:
         """Begins of requests that are left at that."""
         host, port = self._address.split(":")
-        begins = (
-            b"",
-            b"GET / HT",
-            b"GET /v1/live HTTP/1.1\r\nupgrade: websocket\r\n",
-            b"\x16\x03\x01",
-            bytes(9_999),
-        )
+        begins = (b"", b"GET / HT", b"GET /v1/live HTTP/1.1\r\nupgrade: websocket\r\n", bytes(9_999))
         made = []
         for begin in begins:
             connection = socket.create_connection((host, int(port)), timeout=5)
@@ -147,7 +138,6 @@ class Chaos:
         writer.transport.abort()
 
     async def _tiny(self) -> None:
-        """10,000 messages of a byte."""
         async with connect(f"ws://{self._address}/v1/live") as client:
             for _ in range(10_000):
                 await client.send(b"\x00")
@@ -155,14 +145,6 @@ class Chaos:
             async for message in client:
                 if json.loads(message)["type"] == "error":
                     self._on_fault(f"tiny messages: {message!r}")
-
-    async def _recording(self) -> None:
-        """A recording as it should be, beside all of this."""
-        await self._post(timeout=120.0)
-
-    async def _gone_client(self) -> None:
-        """One that does not wait for its text."""
-        await self._post(timeout=0.3)
 
     async def _post(self, timeout: float) -> None:
         async with httpx.AsyncClient(timeout=timeout) as client:
@@ -232,64 +214,42 @@ class Heard:
     pauses: list[tuple[float, float]] = field(default_factory=list)
 
     def fault(self, text: str) -> None:
-        """Note that something went wrong now."""
         self.noted.append((time.monotonic(), text))
 
     @property
     def faults(self) -> list[str]:
-        """What went wrong, but where all stood still."""
+        """Faults, without those during pauses of the whole machine."""
         return [text for at, text in self.noted if not any(a <= at <= b + AFTER_S for a, b in self.pauses)]
 
 
 def options_of_server(options: argparse.Namespace, port: int, jobs: str) -> list[str]:
-    """Options for so many sessions, how many are too many being for others to measure."""
-    sessions: int = options.sessions
-    limits = ["--max-sessions", str(sessions + 40), "--max-requests", "12"]
-    # an interval so that words are those of the library
-    limits += ["--jobs-dir", jobs]
+    """Options that take all sessions, at an interval that gives the words of the library."""
+    limits = ["--max-sessions", str(options.sessions + 40), "--max-requests", "12", "--jobs-dir", jobs]
     return ["--port", str(port), "--longest-interval", "0.5", "--no-forecast", *limits]
 
 
 def state_of(process: subprocess.Popen[str], began: float) -> State:
-    """Of a process of this machine (Linux)."""
     folder = Path(f"/proc/{process.pid}")
     status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
     times = (folder / "stat").read_text().rpartition(")")[2].split()
     cpu_s = (int(times[11]) + int(times[12])) / os.sysconf("SC_CLK_TCK")
     n_files = len(list((folder / "fd").iterdir()))
-    memory_mb = int((folder / "statm").read_text().split()[1]) * PAGE_MB
+    memory_mb = resident_bytes(process.pid) / 1e6
     return State(time.monotonic() - began, memory_mb, cpu_s, int(status["Threads"]), n_files)
-
-
-def counts(address: str) -> tuple[float, float]:
-    """Live sessions and recordings that the server knows of."""
-    found = metrics(address)
-    return found["sottovoce_sessions"], found["sottovoce_recordings"]
 
 
 async def speak(address: str, audio: bytes, expected: str, began: float, heard: Heard) -> None:
     """One session in real time, from its first word to its last."""
-    text, n_piece = [], 2 * round(PIECE_S * RATE)
+    text = []
     async with connect(f"ws://{address}/v1/live?languages=en,de,es,fr", open_timeout=60) as socket:
-        start = time.monotonic()
-
-        async def send() -> None:
-            for i in range(0, len(audio), n_piece):
-                await asyncio.sleep(max(0.0, start + i / 2 / RATE - time.monotonic()))
-                await socket.send(audio[i : i + n_piece])
-            await socket.send('{"type": "close"}')
-
-        sending = asyncio.create_task(send())
-        async for message in socket:
-            event = json.loads(message)
-            now = time.monotonic()
+        async for event, at_s in conversation(socket, audio, len(audio) / 2 / RATE):
             if event["type"] == "partial":
-                heard.latencies += [(now - began, now - start - word["end"]) for word in event["words"]]
+                now = time.monotonic() - began
+                heard.latencies += [(now, at_s - word["end"]) for word in event["words"]]
             elif event["type"] == "final":
                 text.append(event["text"])
             elif event["type"] == "error":
                 heard.fault(event["error"]["message"])
-        await sending
     heard.n_sessions += 1
     if " ".join(text) != expected:
         heard.fault(f"a session of {len(expected)} letters had {len(' '.join(text))}, or others")
@@ -329,7 +289,8 @@ async def soak(
     while not all(task.done() for task in good):
         await asyncio.sleep(min(5.0, seconds / 20))
         states.append(state_of(process, began))
-        log_progress(states[-1], heard, chaos.n_done, len(jobs))
+        progress = f"{states[-1].at_s:.0f} s: {states[-1].memory_mb:.0f} MB, {heard.n_sessions} sessions"
+        print(progress, f"{len(heard.faults)} faults", sep=", ", file=sys.stderr, flush=True)
     for task in bad:
         task.cancel()
     await asyncio.gather(*bad, return_exceptions=True)
@@ -350,24 +311,6 @@ async def noting_pauses(heard: Heard) -> None:
             heard.pauses.append((before_s, time.monotonic()))
 
 
-def log_progress(state: State, heard: Heard, n_bad: Mapping[str, int], n_jobs: int) -> None:
-    """Say on standard error how far it is."""
-    server = f"{state.at_s:.0f} s: {state.memory_mb:.0f} MB, {state.n_files} files"
-    good = f"{heard.n_sessions} sessions, {n_jobs} jobs"
-    bad = f"{sum(n_bad.values())} of chaos, {len(heard.pauses)} pauses, {len(heard.faults)} faults"
-    print(server, good, bad, sep=", ", file=sys.stderr, flush=True)
-
-
-async def until_empty(address: str, within_s: float = 60.0) -> bool:
-    """Whether the server forgets all sessions and recordings."""
-    end = time.monotonic() + within_s
-    while time.monotonic() < end:
-        if counts(address) == (0.0, 0.0):
-            return True
-        await asyncio.sleep(0.5)
-    return False
-
-
 async def cut_off(process: subprocess.Popen[str], address: str, audio: bytes) -> bool:
     """Kill the server in the middle of a session; whether its client is told at once."""
     async with connect(f"ws://{address}/v1/live") as socket:
@@ -386,17 +329,14 @@ async def cut_off(process: subprocess.Popen[str], address: str, audio: bytes) ->
 
 
 def quarters(states: list[State], heard: Heard) -> Iterator[tuple[str, ...]]:
-    """Rows of the table: the run in four parts."""
     end = states[-1].at_s
     for i in range(4):
         first, last = end * i / 4, end * (i + 1) / 4
         some = [state for state in states if first <= state.at_s <= last] or [states[-1]]
         delays = delays_in(heard, end, i)
-        shown = (
-            [f"{delays[len(delays) // 2]:.2f}", f"{delays[len(delays) * 19 // 20]:.2f}"]
-            if delays
-            else ["", ""]
-        )
+        shown = ["", ""]
+        if delays:
+            shown = [f"{delays[len(delays) // 2]:.2f}", f"{delays[len(delays) * 19 // 20]:.2f}"]
         span = max(some[-1].at_s - some[0].at_s, 1e-9)
         yield (
             f"{first:.0f}-{last:.0f}",
@@ -415,7 +355,7 @@ def delays_in(heard: Heard, end_s: float, quarter: int) -> list[float]:
 
 
 def levels(states: list[State], after: State, heard: Heard) -> list[str]:
-    """What did not stay as it was."""
+    """Figures that did not stay level, and faults."""
     end = states[-1].at_s
     early = [state.memory_mb for state in states if end / 4 <= state.at_s < end / 2] or [states[-1].memory_mb]
     late = [state.memory_mb for state in states if state.at_s >= end * 3 / 4] or [states[-1].memory_mb]
@@ -448,7 +388,7 @@ def main() -> None:
     more = options_of_server(options, 0, jobs)
     with served(options.model, options.dtype, *more) as (process, address):
         states, heard, n_bad = asyncio.run(soak(process, address, options, audio, expected))
-        is_empty = asyncio.run(until_empty(address))
+        is_empty = idle_again(address, within_s=60.0) < 60.0
         after = state_of(process, 0.0)
         failed = levels(states, after, heard)
         failed += [] if is_empty else ["sessions or recordings stay that nobody has"]
@@ -467,7 +407,7 @@ def main() -> None:
 
 
 def text_of(model: str, dtype: str, audio: bytes) -> str:
-    """What the library says of the same audio."""
+    """The library's text of the same audio."""
     pcm = np.frombuffer(audio, "<i2").astype(np.float32) / 32768
     session = load_model(model, dtype=dtype).session(["en", "de", "es", "fr"], switching="restart")
     events = [*session.push(pcm), *session.close()]
@@ -475,22 +415,14 @@ def text_of(model: str, dtype: str, audio: bytes) -> str:
 
 
 def report(
-    options: argparse.Namespace,
-    states: list[State],
-    heard: Heard,
-    n_bad: dict[str, int],
-    failed: list[str],
+    options: argparse.Namespace, states: list[State], heard: Heard, n_bad: dict[str, int], failed: list[str]
 ) -> None:
-    print(
-        f"{heard.n_sessions} sessions of {len(heard.latencies)} words, {len(heard.pauses)} pauses; also "
-        + ", ".join(f"{n} {name}" for name, n in n_bad.items())
-    )
+    also = ", ".join(f"{n} {name}" for name, n in n_bad.items())
+    good = f"{heard.n_sessions} sessions of {len(heard.latencies)} words, {len(heard.pauses)} pauses"
+    print(f"{good}; also {also}")
     heads = ("seconds", "MB", "threads", "files", "CPU %", "p50 s", "p95 s")
     for row in (heads, *quarters(states, heard)):
         print("  ".join(f"{cell:>9}" for cell in row))
     print("\n".join(f"FAILED: {what}" for what in failed) or "all as it was")
-    first, last = asdict(states[0]), asdict(states[-1])
-    show_json(
-        "serving soak",
-        {**vars(options), "first": first, "last": last, "chaos": n_bad, "failed": failed},
-    )
+    figures = {"first": asdict(states[0]), "last": asdict(states[-1]), "chaos": n_bad, "failed": failed}
+    show_json("serving soak", {**vars(options), **figures})

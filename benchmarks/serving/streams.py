@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.harness.clips import PAUSES_S, Clip, clips, spread
-from benchmarks.harness.report import benchmark_parser, show_heads, show_json, show_row
+from benchmarks.harness.report import benchmark_parser, resident_bytes, show_heads, show_json, show_row
 from benchmarks.live.runs import spoken_on
 from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
@@ -30,13 +30,13 @@ from sottovoce.types import SAMPLE_RATE, Event, Partial, Samples
 
 PUSH_S = 0.1
 """Audio that a client sends at a time."""
-PAGE_MB = 4096 / 1e6
 WITHIN_S, SHARE = 2.0, 0.95
+N_THREADS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Somebody who speaks from a moment on (seconds), and what is said."""
+    """A speaker who begins at a moment (seconds), and the text."""
 
     audio: Samples = field(repr=False)
     text: str
@@ -97,17 +97,16 @@ async def heard_live(scheduler: Scheduler, stream: Stream, options: LiveOptions,
 
 
 def measure(model: Model, some: Sequence[Stream], languages: Sequence[str], work: Work) -> dict[str, float]:
-    """Figures of streams that speak at the same time."""
     options = LiveOptions(tuple(languages), switching="off" if len(languages) == 1 else "restart")
     scheduler = Scheduler(model, work)
-    before_mb, most_mb, longest_s = memory_mb(), 0.0, 0.0
+    before_mb, most_mb, longest_s = resident_bytes() / 1e6, 0.0, 0.0
 
     async def all_streams() -> list[Said]:
         nonlocal most_mb, longest_s
         began_s = time.monotonic()
         tasks = [asyncio.create_task(heard_live(scheduler, one, options, began_s)) for one in some]
         while not all(task.done() for task in tasks):
-            most_mb, longest_s = max(most_mb, memory_mb()), max(longest_s, scheduler.interval_s)
+            most_mb, longest_s = max(most_mb, resident_bytes() / 1e6), max(longest_s, scheduler.interval_s)
             await asyncio.sleep(0.1)
         return [task.result() for task in tasks]
 
@@ -132,27 +131,20 @@ def measure(model: Model, some: Sequence[Stream], languages: Sequence[str], work
     }
 
 
-def memory_mb() -> float:
-    """What this process holds now."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_MB
-
-
 def main() -> None:
     parser = benchmark_parser(__doc__)
     parser.add_argument("data", type=Path)
     parser.add_argument("--model", default="base")
     parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--device", default="cpu")
     parser.add_argument("--streams", type=int, nargs="+", default=[4])
     parser.add_argument("--seconds", type=float, default=40.0, help="of a stream, about")
     parser.add_argument("--languages", default="en", help="with commas; auto: all")
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--engines", type=int, help="[as the server chooses]")
     given = parser.parse_args()
-    torch.set_num_threads(given.threads)
+    torch.set_num_threads(N_THREADS)
     torch.manual_seed(0)
     languages = [] if given.languages == "auto" else given.languages.split(",")
-    model = load_model(given.model, device=given.device, dtype=given.dtype)
+    model = load_model(given.model, dtype=given.dtype)
     session = model.session(languages or None)  # warm
     session.push(torch.zeros(2 * SAMPLE_RATE).numpy())
     session.close()
@@ -160,7 +152,7 @@ def main() -> None:
     show_heads(*heads, "words wrong", "processor s a second")
     rows = []
     for n_streams in given.streams:
-        work = Work(engines=given.engines, threads=given.threads)
+        work = Work(engines=given.engines, threads=N_THREADS)
         row = measure(model, streams(given.data, n_streams, given.seconds), languages, work)
         times = [f"{row[name]:.2f} s" for name in ("middle_s", "late_s", "interval_s")]
         figures = f"{row['mb_a_stream']:.0f}", f"{row['wrong']:.1%}", f"{row['cpu_s_per_s']:.3f}"

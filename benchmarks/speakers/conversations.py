@@ -11,11 +11,10 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
-from benchmarks.harness.clips import Clip, clips
+from benchmarks.harness.clips import Clip, Part, clips
 from sottovoce.audio.io import load_audio
 from sottovoce.types import SAMPLE_RATE, Samples, Turn
 
@@ -32,6 +31,7 @@ LONGEST_TURN_S = 7.0
 LEAK_DB = 20.0
 """This much quieter a microphone hears those who have one of their own."""
 MOST_CLIPS = 30
+LENGTH_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Conversation:
     words: tuple[tuple[str, str], ...] = ()
 
 
-def voices(data: Path, part: Literal["dev", "test"]) -> dict[str, list[Clip]]:
+def voices(data: Path, part: Part) -> dict[str, list[Clip]]:
     """Clips by speaker. Of LibriSpeech, `train-clean` chooses and `test-other` reports; of the Polish
     commands, every second speaker; voices of LONG choose. No speaker does both."""
     chosen: dict[str, list[Clip]] = {}
@@ -151,32 +151,21 @@ def conversation(
     leaks = 10 ** (-LEAK_DB / 20) * (each.sum(axis=0) - each)
     channels = each + leaks + faint[1:]
     return Conversation(
-        within_range(mix), tuple(sorted(turns, key=by_time)), within_range(channels), tuple(words)
+        within_range(mix),
+        tuple(sorted(turns, key=lambda turn: (turn.start, turn.end))),
+        within_range(channels),
+        tuple(words),
     )
 
 
 def within_range(samples: Samples) -> Samples:
-    """As they are, or scaled to 1 where they are louder."""
     return samples / np.float32(max(1.0, float(np.abs(samples).max(initial=0))))
 
 
-def by_time(turn: Turn) -> tuple[float, float]:
-    return turn.start, turn.end
-
-
-def made(
-    data: Path,
-    part: Literal["dev", "test"],
-    n_speakers: int,
-    n_made: int,
-    *,
-    seconds: float = 60.0,
-    seed: int = 0,
-    whole: bool = False,
-) -> list[Conversation]:
-    """Conversations of a part of the voices, the same for the same seed; speakers of one are of one set."""
+def made(data: Path, part: Part, n_speakers: int, n_made: int, *, whole: bool = False) -> list[Conversation]:
+    """The same conversations of a part of the voices in every call; speakers of one are of one set."""
     found = voices(data, part)
-    rng = random.Random(f"{part}-{n_speakers}-{seed}-{whole}")
+    rng = random.Random(f"{part}-{n_speakers}-0-{whole}")
     conversations = []
     for number in range(n_made):
         # Every fourth is Polish, and every other of those that choose is long.
@@ -188,5 +177,5 @@ def made(
             names = [name for name in names if all(clip.text for clip in found[name])]
         chosen = rng.sample(names, min(n_speakers, len(names)))
         said = [phrases(name, found[name][:MOST_CLIPS], whole=whole) for name in chosen]
-        conversations.append(conversation(said, seconds, rng, overlaps=not whole))
+        conversations.append(conversation(said, LENGTH_S, rng, overlaps=not whole))
     return conversations

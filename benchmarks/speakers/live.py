@@ -1,45 +1,43 @@
-"""Who says the words of a live session: right when first told, in the final, and how long after the word.
+"""Speakers of the words of a live session: right in the partial, in the final, and how long after the word.
 
     python -m benchmarks speakers live ../shared --model base
     python -m benchmarks speakers live ../shared --model base --part dev      # voices that choose settings
 
-Conversations as `speakers.py --words` makes them, of whole clips, pushed half a second at a time. Of the
-words that were recognised: the share whose speaker is right when a `partial` first tells them, the share that
-is told without one, and the share that is right in the `final`; beside them, the same words with the speakers
-that telling apart the whole recording gives. Delays are seconds of audio from the end of a word to the event
-that first gives its speaker. Prints a table and one JSON line.
+Conversations of whole clips, as of `speakers turns --words`, pushed half a second at a time. Of the words
+that were recognised: the share whose speaker is right in the first `partial`, the share without one there,
+and the share that is right in the `final`; and the same words with the speakers of the whole recording's
+diarization. Delays are seconds of audio from the end of a word to the event that first gives its speaker.
+Prints a table and one JSON line.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 import numpy as np
 import torch
 
-from benchmarks.harness.report import add_part, add_shared, benchmark_parser, show_json
+from benchmarks.harness.report import benchmark_parser, show_json
 from benchmarks.speakers.conversations import Conversation, made
-from benchmarks.speakers.turns import matched, table
+from benchmarks.speakers.turns import add_conversations, bare, matched, said_in, table
 from sottovoce.api import Model, load_model
 from sottovoce.audio.recording import Recording
-from sottovoce.evaluation.diarization import best_pairs
+from sottovoce.evaluation.diarization import n_right_speakers
 from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.speakers.choose import load_voice_encoder, make_diarizer
 from sottovoce.speakers.labels import SpeakerLabels
 from sottovoce.speakers.live_speakers import LiveSpeakers
 from sottovoce.speakers.networks import load_segmentation
-from sottovoce.text.normalize import plain
 from sottovoce.types import SAMPLE_RATE, Final, Partial, Samples, Word
 
-Pairs = list[tuple[str, str]]
 STEP = SAMPLE_RATE // 2
 
 
 class Timed(LiveSpeakers):
-    """The same, with the processor's seconds that it took."""
+    """Live speakers, with the processor seconds of `push`."""
 
     took_s = 0.0
 
@@ -69,7 +67,6 @@ class Heard:
 
 
 def heard(model: Model, talk: Conversation, speakers: LiveSpeakers) -> Heard:
-    """What a session tells of a conversation."""
     found = Heard()
     session = model.session("en", speakers=speakers)
     events = []
@@ -81,23 +78,7 @@ def heard(model: Model, talk: Conversation, speakers: LiveSpeakers) -> Heard:
     return found
 
 
-def bare(words: Sequence[Word]) -> Pairs:
-    """Words as they are compared, with their speakers."""
-    return [(one, word.speaker or "") for word in words for one in plain(word.word).split()]
-
-
-def n_right(pairs: Pairs) -> int:
-    """How many speakers are right, under the best reading of the names."""
-    counts: dict[tuple[str, str], float] = {}
-    for pair in pairs:
-        if pair[1]:
-            counts[pair] = counts.get(pair, 0.0) + 1.0
-    partner = best_pairs(counts)
-    return sum(partner.get(true, "-") == name for true, name in pairs)
-
-
 def line(model: Model, talks: Sequence[Conversation], options: SpeakerOptions) -> dict[str, object]:
-    """One line of the table."""
     sums = np.zeros(5)
     delays: list[float] = []
     took_s = 0.0
@@ -107,13 +88,11 @@ def line(model: Model, talks: Sequence[Conversation], options: SpeakerOptions) -
         took_s += own.took_s
         turns = make_diarizer(options).turns(Recording(talk.samples))
         names = SpeakerLabels(turns).of_words(found.final)
-        whole = [
-            Word(w.word, w.start, w.end, 1.0, None, name) for w, name in zip(found.final, names, strict=True)
-        ]
-        said = [(one, name) for word, name in talk.words for one in plain(word).split()]
+        whole = [replace(word, speaker=name) for word, name in zip(found.final, names, strict=True)]
+        said = said_in(talk)
         first, last, offline = (matched(said, bare(words)) for words in (found.first, found.final, whole))
         none = sum(not name for _, name in first)
-        sums += (len(first), n_right(first), none, n_right(last), n_right(offline))
+        sums += (len(first), n_right_speakers(first), none, n_right_speakers(last), n_right_speakers(offline))
         delays += found.delays_s
     n_words, *shares = sums
     names_of = ("right_at_first", "told_without", "right_in_final", "right_offline")
@@ -128,26 +107,13 @@ def line(model: Model, talks: Sequence[Conversation], options: SpeakerOptions) -
 
 def main() -> None:
     parser = benchmark_parser(__doc__)
-    add_shared(parser)
-    add_part(parser)
-    parser.add_argument("--speakers", default="2,3,4")
-    parser.add_argument("--conversations", type=int, default=2, help="of each number of speakers")
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--voices", choices=["ge2e", "campplus"], default="ge2e")
-    parser.add_argument("--model", default="base")
+    add_conversations(parser, speakers="2,3,4", n_conversations=2)
     given = parser.parse_args()
     torch.set_num_threads(1)
     model = load_model(given.model, device="cpu")
     lines: list[dict[str, object]] = []
     for n_speakers in map(int, given.speakers.split(",")):
-        talks = made(
-            given.shared / "data",
-            given.part,
-            n_speakers,
-            given.conversations,
-            seconds=given.seconds,
-            whole=True,
-        )
+        talks = made(given.shared / "data", given.part, n_speakers, given.conversations, whole=True)
         found = line(model, talks, SpeakerOptions(voices=given.voices))
         lines.append({"speakers": n_speakers, **found})
         print(lines[-1], flush=True)

@@ -6,18 +6,16 @@
     python -m benchmarks speakers turns ../shared --words --model base  # words, of whole clips
     python -m benchmarks speakers turns ../shared --words --channels    # a microphone for each speaker beside
     python -m benchmarks speakers turns ../shared --windows             # without the segmentation network
-    python -m benchmarks speakers turns ../shared --engine pyannote     # where pyannote.audio and its weights
-    are
 
-Conversations of one to four speakers are made of recordings of people (`conversations`), and told apart with
-the number of speakers given and not. The collar is 0.25 s on either side of every edge; speech of two at once
-counts. Words are aligned with what was said, and those that are right are looked at: whether their speaker
-is.
-The processor's time is that of telling apart alone, on one thread. Prints a table and one JSON line.
+Conversations of one to four speakers are made of recordings of people (`conversations`), and diarized with
+the number of speakers given and not. The collar is 0.25 s on either side of every edge; overlapped speech
+counts. Words are aligned with what was said; of those that were recognised, the share with the right speaker
+is given. The processor time is that of diarization alone, on one thread. Prints a table and one JSON line.
 """
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -31,7 +29,7 @@ from benchmarks.speakers.conversations import Conversation, made
 from sottovoce.api import Model, load_model
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import load_silero
-from sottovoce.evaluation.diarization import DiarizationErrors, best_pairs, diarization_errors
+from sottovoce.evaluation.diarization import DiarizationErrors, diarization_errors, n_right_speakers
 from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import WINDOW_SAMPLES
@@ -40,9 +38,10 @@ from sottovoce.speakers.diarize import ClusteringDiarizer
 from sottovoce.speakers.labels import SpeakerLabels
 from sottovoce.speakers.networks import LocalSpeakers, load_segmentation
 from sottovoce.text.normalize import plain
-from sottovoce.types import SAMPLE_RATE, Segment, Turn
+from sottovoce.types import SAMPLE_RATE, Segment, Turn, Word
 
 Line = dict[str, object]
+Pairs = list[tuple[str, str]]
 
 
 def told_apart(talks: Sequence[Conversation], options: SpeakerOptions, local: LocalSpeakers) -> list[Line]:
@@ -51,7 +50,8 @@ def told_apart(talks: Sequence[Conversation], options: SpeakerOptions, local: Lo
     for talk in talks:
         n_true = len({turn.speaker for turn in talk.turns})
         wishes = (replace(options, n_speakers=n_true), options)
-        for tally, turns, took_s in zip(tallies, *both_ways(talk, wishes, local), strict=True):
+        both, took_s = both_ways(talk, wishes, local)
+        for tally, turns in zip(tallies, both, strict=True):
             tally.errors += diarization_errors(talk.turns, turns)
             tally.without_overlap += diarization_errors(talk.turns, turns, with_overlap=False)
             tally.n_right += len({turn.speaker for turn in turns}) == n_true
@@ -78,23 +78,20 @@ class VoiceActivity:
 
 def both_ways(
     talk: Conversation, wishes: Sequence[SpeakerOptions], local: LocalSpeakers
-) -> tuple[list[list[Turn]], list[float]]:
-    """Turns under each wish, and the processor's seconds; our own engine hears the recording once for all."""
+) -> tuple[list[list[Turn]], float]:
+    """Turns under each of the options, and the processor seconds of the windows, which all of them share."""
     began = time.process_time()
-    if wishes[0].engine != "own":
-        found = [make_diarizer(wish).turns(Recording(talk.samples)) for wish in wishes]
-        return found, [(time.process_time() - began) / len(wishes)] * len(wishes)
     networks = local, load_voice_encoder(wishes[0])
     with Recording(talk.samples).open() as reader:
         own = ClusteringDiarizer(*networks, wishes[0])
-        heard = [window for windows in own.batches(reader) for window in own.diarize_windows(windows)]
-    hearing_s = time.process_time() - began
-    return [ClusteringDiarizer(*networks, wish).cluster(heard) for wish in wishes], [hearing_s] * len(wishes)
+        windows = [window for batch in own.batches(reader) for window in own.diarize_windows(batch)]
+    took_s = time.process_time() - began
+    return [ClusteringDiarizer(*networks, wish).cluster(windows) for wish in wishes], took_s
 
 
 @dataclass
 class Tally:
-    """What came of conversations, with the number of speakers given or found."""
+    """Sums over conversations, with the number of speakers given or found."""
 
     number: str
     errors: DiarizationErrors = field(default_factory=DiarizationErrors)
@@ -103,7 +100,6 @@ class Tally:
     took_s: float = 0.0
 
     def line(self, n_talks: int, seconds: float) -> Line:
-        """One line of the table."""
         errors = self.errors
         return {
             "number": self.number,
@@ -148,32 +144,34 @@ def words_by_channel(model: Model, talks: Sequence[Conversation]) -> list[Line]:
 
 
 def words_line(number: str, talks: Sequence[Conversation], found: Sequence[Sequence[Segment]]) -> Line:
-    """One line of the table, of segments with speakers."""
     n_said = n_matched = n_right = 0
     for talk, segments in zip(talks, found, strict=True):
-        said = [(bare, name) for word, name in talk.words for bare in plain(word).split()]
-        pairs = matched(said, spoken(segments))
-        counts: dict[tuple[str, str], float] = {}
-        for pair in pairs:
-            counts[pair] = counts.get(pair, 0.0) + 1.0
-        partner = best_pairs(counts)
+        said = said_in(talk)
+        pairs = matched(said, bare(in_order(segments)))
         n_said += len(said)
         n_matched += len(pairs)
-        n_right += sum(partner.get(name) == other for name, other in pairs)
+        n_right += n_right_speakers(pairs)
     shares = {"recognised": n_matched / n_said, "right_speaker": n_right / max(1, n_matched)}
     return {"number": number, "words": n_said, **shares}
 
 
-def spoken(segments: Sequence[Segment]) -> list[tuple[str, str]]:
-    """Words of a transcript as they are compared, with their speakers, by their beginnings: segments of two
-    channels may overlap."""
-    words = sorted(
-        (word for segment in segments for word in segment.words or ()), key=lambda word: word.start
-    )
-    return [(bare, word.speaker or "") for word in words for bare in plain(word.word).split()]
+def in_order(segments: Sequence[Segment]) -> list[Word]:
+    """Words of a transcript by their beginnings: segments of two channels may overlap."""
+    words = (word for segment in segments for word in segment.words or ())
+    return sorted(words, key=lambda word: word.start)
 
 
-def matched(said: Sequence[tuple[str, str]], heard: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+def said_in(talk: Conversation) -> Pairs:
+    """Normalised words of a conversation with their true speakers."""
+    return [(one, name) for word, name in talk.words for one in plain(word).split()]
+
+
+def bare(words: Sequence[Word]) -> Pairs:
+    """Normalised words with their speakers, "" for none."""
+    return [(one, word.speaker or "") for word in words for one in plain(word.word).split()]
+
+
+def matched(said: Pairs, heard: Pairs) -> Pairs:
     """The true speaker and the one found of every word that was recognised."""
     blocks = SequenceMatcher(None, [word for word, _ in said], [word for word, _ in heard], autojunk=False)
     return [
@@ -193,39 +191,37 @@ def table(lines: Sequence[Line]) -> str:
 def shown(name: str, value: object) -> str:
     if not isinstance(value, float):
         return str(value)
-    return (
-        f"{value:.1f}" if name == "minutes" else f"{value:.3f}" if "_s_" in name else f"{100 * value:.1f} %"
+    if name == "minutes":
+        return f"{value:.1f}"
+    return f"{value:.3f}" if "_s_" in name else f"{100 * value:.1f} %"
+
+
+def add_conversations(parser: argparse.ArgumentParser, speakers: str, n_conversations: int) -> None:
+    """The arguments that choose conversations, the network of voices and the model of words."""
+    add_shared(parser)
+    add_part(parser)
+    parser.add_argument("--speakers", default=speakers)
+    parser.add_argument(
+        "--conversations", type=int, default=n_conversations, help="of each number of speakers"
     )
+    parser.add_argument("--voices", choices=["ge2e", "campplus"], default="ge2e")
+    parser.add_argument("--model", default="base")
 
 
 def main() -> None:
     parser = benchmark_parser(__doc__)
-    add_shared(parser)
-    add_part(parser)
-    parser.add_argument("--speakers", default="1,2,3,4")
-    parser.add_argument("--conversations", type=int, default=8, help="of each number of speakers")
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--engine", choices=["own", "pyannote"], default="own")
-    parser.add_argument("--voices", choices=["ge2e", "campplus"], default="ge2e")
+    add_conversations(parser, speakers="1,2,3,4", n_conversations=8)
     parser.add_argument("--windows", action="store_true", help="speech and windows, no segmentation network")
     parser.add_argument("--words", action="store_true", help="look at words rather than at turns")
     parser.add_argument("--channels", action="store_true", help="words: a microphone for each speaker too")
-    parser.add_argument("--model", default="base")
     given = parser.parse_args()
     torch.set_num_threads(1)
     local = VoiceActivity() if given.windows else load_segmentation()
-    options = SpeakerOptions(engine=given.engine, voices=given.voices)
+    options = SpeakerOptions(voices=given.voices)
     model = load_model(given.model, device="cpu", dtype="float32") if given.words else None
     lines: list[Line] = []
     for n_speakers in map(int, given.speakers.split(",")):
-        talks = made(
-            given.shared / "data",
-            given.part,
-            n_speakers,
-            given.conversations,
-            seconds=given.seconds,
-            whole=given.words,
-        )
+        talks = made(given.shared / "data", given.part, n_speakers, given.conversations, whole=given.words)
         new = told_apart(talks, options, local) if model is None else words_told(model, talks, options)
         if model is not None and given.channels:
             new += words_by_channel(model, talks)

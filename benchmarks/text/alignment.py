@@ -14,19 +14,28 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from benchmarks.harness.clips import PAUSES_S, clips, spread
-from benchmarks.harness.report import add_part, add_shared, benchmark_parser, show_heads, show_json, show_row
+from benchmarks.harness.clips import PAUSES_S, Part, clips, spread
+from benchmarks.harness.report import (
+    add_part,
+    add_shared,
+    benchmark_parser,
+    listed,
+    show_heads,
+    show_json,
+    show_row,
+)
 from sottovoce import load_model
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
-from sottovoce.options.align import AlignOptions
+from sottovoce.options.align import AlignMethod, AlignOptions
 from sottovoce.text.normalize import plain
 from sottovoce.text.word_edits import equal_words
 from sottovoce.types import SAMPLE_RATE, Samples, Transcript, Word
@@ -37,7 +46,7 @@ SETS = {
     "de": ("kerstin-de",),
     "es": ("dona-es",),
 }
-DIGITS_IN_A_ROW = 12
+IN_A_ROW = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +56,16 @@ class Bounds:
     word: int
     seconds: float
     is_end: bool
+
+
+class Spoken(NamedTuple):
+    """A clip, its words, where they begin and end in it, and the pause behind it."""
+
+    samples: Samples
+    words: list[str]
+    start_s: float
+    end_s: float
+    pause_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +79,19 @@ class Item:
     bounds: tuple[Bounds, ...]
 
 
+def recording(kind: str, language: str, said: Iterable[Spoken], lead_s: float = 0.0) -> Item:
+    """Clips one after the other, with silence before the first and a pause behind each."""
+    pieces, words, bounds, n_done = [_silence(lead_s)], [], [], int(lead_s * SAMPLE_RATE)
+    for one in said:
+        at = n_done / SAMPLE_RATE
+        bounds.append(Bounds(len(words), at + one.start_s, False))
+        words += one.words
+        bounds.append(Bounds(len(words) - 1, at + one.end_s, True))
+        pieces += [one.samples, _silence(one.pause_s)]
+        n_done += len(one.samples) + len(pieces[-1])
+    return Item(kind, language, np.concatenate(pieces), tuple(words), tuple(bounds))
+
+
 def digits(data: Path, part: str, n_items: int) -> Iterator[Item]:
     """Rows of digits, of all speakers in turn; those of even number in the manifest are `dev`."""
     rows = [json.loads(line) for line in (data / "manifest.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -67,44 +99,25 @@ def digits(data: Path, part: str, n_items: int) -> Iterator[Item]:
     found = every[1::2] if part == "test" else every[::2]
     order = np.random.default_rng(0).permutation(len(found))
     rng = np.random.default_rng(1)
-    for number in range(min(n_items, len(found) // DIGITS_IN_A_ROW)):
-        chosen = [found[i] for i in order[number * DIGITS_IN_A_ROW : (number + 1) * DIGITS_IN_A_ROW]]
-        pieces, words, bounds, at = [_silence(0.5)], [], [], 0.5
-        for index, row in enumerate(chosen):
+    for number in range(min(n_items, len(found) // IN_A_ROW)):
+        said = []
+        for row in (found[i] for i in order[number * IN_A_ROW : (number + 1) * IN_A_ROW]):
             samples = load_audio(data / row["file"])
-            length = len(samples) / SAMPLE_RATE
-            bounds += [Bounds(index, at, False), Bounds(index, at + length, True)]
-            pause = float(rng.uniform(0.1, 0.6))
-            pieces += [samples, _silence(pause)]
-            at += length + len(pieces[-1]) / SAMPLE_RATE
-            words.append(row["text"])
-        yield Item("digits", "en", np.concatenate(pieces), tuple(words), tuple(bounds))
+            length_s, pause_s = len(samples) / SAMPLE_RATE, float(rng.uniform(0.1, 0.6))
+            said.append(Spoken(samples, [row["text"]], 0.0, length_s, pause_s))
+        yield recording("digits", "en", said, lead_s=0.5)
 
 
-def sentences(data: Path, part: str, language: str, n_clips: int) -> Iterator[Item]:
-    """Clips of one language, a dozen a recording."""
-    every = clips(
-        data, "test" if part == "test" else "dev", sets=SETS[language], language=language, with_text=True
-    )
+def sentences(data: Path, part: Part, language: str, n_clips: int) -> Iterator[Item]:
+    every = clips(data, part, sets=SETS[language], language=language, with_text=True)
     chosen = spread(every, n_clips)
-    for first in range(0, len(chosen), 12):
-        pieces: list[Samples] = []
-        words: list[str] = []
-        bounds: list[Bounds] = []
-        n_done = 0
-        for index, clip in enumerate(chosen[first : first + 12]):
+    for first in range(0, len(chosen), IN_A_ROW):
+        said = []
+        for index, clip in enumerate(chosen[first : first + IN_A_ROW]):
             samples = load_audio(clip.file)
-            said = (clip.text or "").split()
-            start, end = _extent(samples)
-            begun = n_done / SAMPLE_RATE
-            bounds += [
-                Bounds(len(words), begun + start, False),
-                Bounds(len(words) + len(said) - 1, begun + end, True),
-            ]
-            words += said
-            pieces += [samples, _silence(PAUSES_S[index % len(PAUSES_S)])]
-            n_done += len(samples) + len(pieces[-1])
-        yield Item(f"sentences {language}", language, np.concatenate(pieces), tuple(words), tuple(bounds))
+            pause_s = PAUSES_S[index % len(PAUSES_S)]
+            said.append(Spoken(samples, (clip.text or "").split(), *_extent(samples), pause_s))
+        yield recording(f"sentences {language}", language, said)
 
 
 def _silence(seconds: float) -> Samples:
@@ -138,7 +151,6 @@ def words_of(transcript: Transcript) -> list[Word]:
 
 
 def measure(model: Model, items: Sequence[Item]) -> dict[str, dict[str, list[tuple[float, bool]]]]:
-    """Errors by method and kind."""
     found: dict[str, dict[str, list[tuple[float, bool]]]] = {}
     for number, item in enumerate(items, 1):
         print(f"\r{number} of {len(items)}", end="", file=sys.stderr, flush=True)
@@ -149,20 +161,16 @@ def measure(model: Model, items: Sequence[Item]) -> dict[str, dict[str, list[tup
 
 def _all_times(model: Model, item: Item) -> Iterator[tuple[str, list[Word]]]:
     text = [" ".join(item.words)]
-    plainly = AlignOptions(keep_to_speech=False)
     if item.kind != "digits":  # they are written as figures, which are not the words of the text
         transcript = model.transcribe(item.samples, language=item.language, word_timestamps=True).collect()
         yield "transcript", words_of(transcript)
-        refined = model.align(item.samples, transcript)
-        yield "transcript, refined", words_of(refined)
-    for name, options in {
-        "attention, not kept to speech": plainly,
-        "attention": AlignOptions(),
-        "ctc, not kept to speech": AlignOptions(method="ctc", keep_to_speech=False),
-        "ctc": AlignOptions(method="ctc"),
-    }.items():
-        if options.method == "attention" or model.ctc_head is not None:
-            yield name, words_of(model.align(item.samples, text, language=item.language, options=options))
+        yield "transcript, refined", words_of(model.align(item.samples, transcript))
+    methods: tuple[AlignMethod, ...] = ("attention",) if model.ctc_head is None else ("attention", "ctc")
+    for method in methods:
+        for is_kept in (False, True):
+            options = AlignOptions(method=method, keep_to_speech=is_kept)
+            found = model.align(item.samples, text, language=item.language, options=options)
+            yield method + ("" if is_kept else ", not kept to speech"), words_of(found)
 
 
 def show(found: dict[str, dict[str, list[tuple[float, bool]]]], seconds: float, cpu_s: float) -> None:
@@ -191,10 +199,9 @@ def main() -> None:
     add_part(parser, "dev")
     parser.add_argument("--digits", type=int, default=10, help="rows of a dozen digits")
     parser.add_argument("--clips", type=int, default=24, help="of each language")
-    parser.add_argument("--languages", type=lambda text: text.split(","), default=[*SETS])
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--languages", type=listed(), default=[*SETS])
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
+    torch.set_num_threads(1)
     data = arguments.shared / "data"
     model = load_model(arguments.model, dtype="float32")
     items = [*digits(data, arguments.part, arguments.digits)]

@@ -21,7 +21,7 @@ import gzip
 import json
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -59,7 +59,7 @@ class Clip:
 
 @dataclass(slots=True)
 class Counts:
-    """What one weight makes of one language."""
+    """Counts of one weight in one language."""
 
     spoken: int = 0
     written: int = 0
@@ -109,12 +109,8 @@ def choose_clips(shared: Path, language: str, part: str, n_named: int, n_others:
             by_text.setdefault(row["text"], clip)
     clips = list(by_text.values())[0 if part == "dev" else 1 :: 2]
     named, others = ([clip for clip in clips if bool(clip.names) is has] for has in (True, False))
-    return [*_spread(named, n_named), *_spread(others, n_others)]
-
-
-def _spread(clips: Sequence[Clip], n: int) -> Iterator[Clip]:
-    n = min(n, len(clips))
-    return (clips[i * len(clips) // n] for i in range(n))
+    pairs = (named, min(n_named, len(named))), (others, min(n_others, len(others)))
+    return [some[i * len(some) // n] for some, n in pairs for i in range(n)]
 
 
 def encoded(model: Model, clip: Clip) -> EncoderOutput:
@@ -163,29 +159,20 @@ def main() -> None:
     add_part(parser)
     parser.add_argument("--clips", type=int, default=60, help="of each language; half of them with names")
     parser.add_argument("--without", type=int, help="clips without names, in the place of the other half")
-    parser.add_argument(
-        "--document",
-        dest="listed",
-        action="store_const",
-        const="document",
-        default="names",
-        help="boost what --vocabulary-from finds",
-    )
-    parser.add_argument(
-        "--small", dest="listed", action="store_const", const="small", help="names in small letters"
-    )
+    parser.add_argument("--document", action="store_true", help="boost what --vocabulary-from finds")
+    parser.add_argument("--small", action="store_true", help="names in small letters")
     parser.add_argument("--weights", type=float, nargs="+", default=WEIGHTS)
     parser.add_argument("--languages", nargs="+", choices=sorted(READERS), default=[*READERS])
-    parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
-    torch.set_num_threads(given.threads)
+    torch.set_num_threads(1)
     model = load_model(given.model, device="cpu", dtype="float32")
+    listed: Listed = "document" if given.document else "small" if given.small else "names"
     rows = []
     for language in given.languages:
         n_named = given.clips // 2
         n_others = n_named if given.without is None else given.without
         clips = choose_clips(given.shared, language, given.part, n_named, n_others)
-        counted = measure(model, clips, given.weights, given.listed)
+        counted = measure(model, clips, given.weights, listed)
         for weight, one in counted.items():
             row = {"language": language, "weight": weight, "clips": len(clips), "spoken": one.spoken}
             row |= {"written": one.written, "false_alarms": one.false_alarms, "wer": round(one.errors, 4)}

@@ -12,14 +12,19 @@ from pathlib import Path
 import click
 import torch
 
-from recipes.ctc_head.human import MAX_CLIP_S, human_clips_of, save_manifest, written
-from recipes.ctc_head.network import HeadNetwork
+from recipes.ctc_head.material import (
+    MAX_CLIP_S,
+    human_clips_of,
+    save_manifest,
+    sentences_to_speak,
+    written,
+)
 from recipes.ctc_head.states import StateStore, WindowMaker, encode_all
-from recipes.ctc_head.texts import sentences_to_speak
-from recipes.ctc_head.train import Batches, Schedule, Trainer, held_out_errors
+from recipes.ctc_head.train import SEED, Batches, HeadNetwork, Trainer, held_out_errors
 from recipes.nano.clips import FeatureStore, read_manifest, write_store
 from recipes.nano.speech import write_corpus
 from sottovoce.api import load_model
+from sottovoce.evaluation.wer import ErrorCounts
 from sottovoce.models.ctc_head import CtcFile, fingerprint, save_ctc_file
 from sottovoce.models.load import load_checkpoint
 
@@ -28,7 +33,6 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 SPOKEN = {"en": 100, "de": 100, "es": 250, "fr": 300, "zh": 250}
 """Synthetic sentences of each language: most where the fewest people speak."""
 model_option = click.option("--model", default="base", show_default=True, help="Whose head is made.")
-seed_option = click.option("--seed", default=14, show_default=True)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -49,14 +53,13 @@ def human(model: str, data: Path, manifest: Path) -> None:
 
 
 @cli.command()
-@seed_option
 @click.option("--data", type=FOLDER, help="The folder of text/sentences; else a few built-in sentences.")
 @click.option("--spoken", default=1.0, show_default=True, help="Times the usual number of sentences.")
 @click.argument("manifests", nargs=-1, type=FILE)
 @click.argument("folder", type=FOLDER)
-def speech(seed: int, data: Path | None, spoken: float, manifests: tuple[Path, ...], folder: Path) -> None:
+def speech(data: Path | None, spoken: float, manifests: tuple[Path, ...], folder: Path) -> None:
     """Speak texts, and compute the features of these and of the clips in MANIFESTS into FOLDER."""
-    rng = random.Random(seed)
+    rng = random.Random(SEED)
     counts = {language: round(spoken * n) for language, n in SPOKEN.items()}
     said = write_corpus(sentences_to_speak(data, counts, rng), folder / "speech", rng)
     clips = chain.from_iterable(map(read_manifest, [*manifests, said]))
@@ -66,54 +69,40 @@ def speech(seed: int, data: Path | None, spoken: float, manifests: tuple[Path, .
 
 @cli.command()
 @model_option
-@seed_option
-@click.option("--rounds", default=1, show_default=True, help="How often each clip is changed and encoded.")
 @click.argument("folder", type=FOLDER)
-def states(model: str, rounds: int, seed: int, folder: Path) -> None:
+def states(model: str, folder: Path) -> None:
     """Encode the clips in FOLDER, those held out as they are, the others changed."""
-    maker = WindowMaker(FeatureStore(folder), random.Random(seed))
-    windows = chain(maker.plain("dev"), maker.changed(rounds))
+    maker = WindowMaker(FeatureStore(folder), random.Random(SEED))
+    windows = chain(maker.plain("dev"), maker.changed())
     store = encode_all(windows, load_model(model).backend, folder / "states")
     click.echo(f"{len(store)} windows, {store.hours:.2f} h in {folder}", err=True)
 
 
 @cli.command()
 @model_option
-@seed_option
 @click.option("--minutes", default=15.0, show_default=True, help="Of the processor.")
-@click.option("--learning-rate", default=2e-3, show_default=True)
-@click.option("--dropout", default=0.1, show_default=True)
 @click.argument("folder", type=FOLDER)
 @click.argument("output", type=FILE)
-def train(
-    model: str,
-    seed: int,
-    minutes: float,
-    learning_rate: float,
-    dropout: float,
-    folder: Path,
-    output: Path,
-) -> None:
+def train(model: str, minutes: float, folder: Path, output: Path) -> None:
     """Train a head on the states in FOLDER, and write it as OUTPUT with the errors on held-out clips.
 
     It has the labels of nano's head.
     """
-    torch.manual_seed(seed)
+    torch.manual_seed(SEED)
     store = StateStore(folder / "states")
     labels = load_checkpoint("nano").ctc_head
     assert labels is not None
-    schedule = Schedule(minutes=minutes, learning_rate=learning_rate, seed=seed)
     checkpoint = load_checkpoint(model)
-    network = HeadNetwork(checkpoint.dims.n_audio_state, labels.labels, dropout=dropout)
-    batches = Batches(store, labels.labels, schedule)
+    network = HeadNetwork(checkpoint.dims.n_audio_state, labels.labels)
+    batches = Batches(store, labels.labels)
     network.fit(batches.sample())
-    Trainer(network, batches, schedule).run()
+    Trainer(network, batches, minutes).run()
     save_ctc_file(CtcFile(network.weights(), fingerprint(checkpoint.tensors)), output)
     found = held_out_errors(network, store, batches)
     for name, errors in sorted(found.items()):
-        click.echo(f"{name}: {errors.wrong} of {errors.letters} letters wrong", err=True)
-    total = sum(e.wrong for e in found.values()) / max(1, sum(e.letters for e in found.values()))
-    rows = {name: [errors.wrong, errors.letters] for name, errors in found.items()}
+        click.echo(f"{name}: {errors.n_errors} of {errors.n_reference} letters wrong", err=True)
+    total = sum(found.values(), ErrorCounts()).rate or 0.0
+    rows = {name: [errors.n_errors, errors.n_reference] for name, errors in found.items()}
     click.echo(json.dumps({"held_out_letter_errors": round(total, 4), "sets": rows}))
 
 

@@ -12,6 +12,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -47,8 +48,7 @@ class Said:
     split: str
 
 
-@dataclass(frozen=True, slots=True)
-class Spoken:
+class Spoken(NamedTuple):
     """A window to encode: normalised log-mel (n_frames, 80), and what it says."""
 
     mel: Mel
@@ -62,8 +62,7 @@ class StateStore:
         index = json.loads((folder / "windows.json").read_text(encoding="utf-8"))
         self.said = [Said(**row) for row in index["said"]]
         self._offsets: list[int] = index["offsets"]
-        self._d: int = index["d"]
-        shape = (self._offsets[-1], self._d)
+        shape = (self._offsets[-1], index["d"])
         self._states: States = np.memmap(folder / "states.f16", np.float16, mode="r", shape=shape)
 
     def __len__(self) -> int:
@@ -73,7 +72,6 @@ class StateStore:
         return self._offsets[index + 1] - self._offsets[index]
 
     def states(self, index: int) -> States:
-        """(n_frames, d) of a window."""
         found: States = self._states[self._offsets[index] : self._offsets[index + 1]]
         return found
 
@@ -95,24 +93,22 @@ class WindowMaker:
         self._augmenter = Augmenter(STRENGTHS, NoiseBank(babble, rng), rng)
 
     def plain(self, split: str) -> Iterator[Spoken]:
-        """Every clip of a split as it is, alone."""
         calm = Augmenter(Strengths(0, 0, 0, 0, 0, 0), None, random.Random(0))
         for index, clip in enumerate(self._store.clips):
             if clip.split == split:
                 yield self._spoken([np.asarray(self._store.log_mel(index), np.float32)], [index], calm)
 
-    def changed(self, n_rounds: int) -> Iterator[Spoken]:
-        """Clips to train on, changed: each once a round, and as often as its `times` says.
+    def changed(self) -> Iterator[Spoken]:
+        """Clips to train on, changed, each as often as its `times` says.
 
         A window has one language, but for those at the borders.
         """
         clips = self._store.clips
-        for _ in range(n_rounds):
-            order = [i for i, clip in enumerate(clips) if clip.split == "train" for _ in range(clip.times)]
-            self._rng.shuffle(order)
-            order.sort(key=lambda index: clips[index].language)
-            while order:
-                yield self._drawn(order)
+        order = [i for i, clip in enumerate(clips) if clip.split == "train" for _ in range(clip.times)]
+        self._rng.shuffle(order)
+        order.sort(key=lambda index: clips[index].language)
+        while order:
+            yield self._drawn(order)
 
     def _drawn(self, order: list[int]) -> Spoken:
         """Take the next clips off the order: one, or as many as a drawn length holds.
@@ -136,38 +132,30 @@ class WindowMaker:
 
 
 def encode_all(windows: Iterator[Spoken], backend: Backend, folder: Path) -> StateStore:
-    """Encode windows one by one; `windows.json` tells which are whole, and is renewed now and then."""
+    """Encode windows one by one, and write their states and what they say into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     said: list[Said] = []
-    offsets, d = [0], backend.dims.n_audio_state
+    offsets = [0]
     with (folder / "states.f16").open("wb") as file:
         for spoken in windows:
-            states = _encoded(spoken, backend)
+            states = _encoded(spoken.mel, backend)
             file.write(states.tobytes())
             said.append(spoken.said)
             offsets.append(offsets[-1] + len(states))
             if len(said) % 200 == 0:
-                file.flush()
-                _save_index(folder, said, offsets, d)
                 logger.info("%d windows, %.2f h", len(said), offsets[-1] / FRAMES_PER_SECOND / 3600)
-    _save_index(folder, said, offsets, d)
+    index = {"said": [asdict(one) for one in said], "offsets": offsets, "d": backend.dims.n_audio_state}
+    (folder / "windows.json").write_text(json.dumps(index, ensure_ascii=False), encoding="utf-8")
     return StateStore(folder)
 
 
-def _save_index(folder: Path, said: Sequence[Said], offsets: Sequence[int], d: int) -> None:
-    index = {"said": [asdict(one) for one in said], "offsets": offsets, "d": d}
-    unfinished = folder / "windows.json.part"
-    unfinished.write_text(json.dumps(index, ensure_ascii=False), encoding="utf-8")
-    unfinished.rename(folder / "windows.json")
-
-
-def _encoded(spoken: Spoken, backend: Backend) -> States:
+def _encoded(mel: Mel, backend: Backend) -> States:
     """States (n_frames, d) of a window's speech, without those of its padding."""
-    n_content = len(spoken.mel)
+    n_content = len(mel)
     n_frames = min(2 * backend.dims.n_audio_ctx, n_content + TAIL_FRAMES)
     n_frames += n_frames % 2
-    window = torch.zeros(1, spoken.mel.shape[1], n_frames)
-    window[0, :, :n_content] = torch.from_numpy(spoken.mel.T.copy())[:, :n_frames]
+    window = torch.zeros(1, mel.shape[1], n_frames)
+    window[0, :, :n_content] = torch.from_numpy(mel.T.copy())[:, :n_frames]
     encoded = backend.encode(Features(window, (n_content,)))
     found: States = encoded.states[0, : n_content // 2].to(torch.float16).cpu().numpy()
     return found

@@ -1,4 +1,6 @@
-"""Training on states from disk: batches of windows of like lengths, AdamW, an average of the weights."""
+"""The head, a narrow linear layer, two convolutions and a linear layer to the letters, and its training on
+states from disk: batches of windows of like lengths, AdamW, an average of the weights.
+"""
 
 from __future__ import annotations
 
@@ -12,46 +14,80 @@ from itertools import groupby
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from recipes.ctc_head.network import HeadNetwork
-from recipes.ctc_head.states import Said, StateStore
+from recipes.ctc_head.states import StateStore
 from recipes.nano.pieces import CtcSymbols
-from sottovoce.errors import OptionError
-from sottovoce.evaluation.wer import count_edits
+from sottovoce.evaluation.wer import ErrorCounts, count_edits
+from sottovoce.models.checkpoint.base import Convolution, CtcWeights
 
 logger = logging.getLogger(__name__)
 
+SEED = 14
+DROPOUT = 0.1
+LEARNING_RATE, WARM_UP_STEPS = 2e-3, 100
+AVERAGE = 0.998
+"""Decay of the moving average."""
+BATCH_FRAMES = 3000
+MASK_FRAMES = 250
+"""A stretch of a window is hidden for so many frames of it."""
+LOG_EVERY = 100
+LAYERS = ((256, 1), (256, 5), (256, 7))
+"""Channels and width (frames of 20 ms) of each layer before the last: 0.93 million weights at d = 512."""
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """minutes: of the processor. frames: encoder frames a batch. average: decay of the moving average.
 
-    masks: stretches of a window that are hidden, one for so many frames.
+class HeadNetwork(nn.Module):
+    """Encoder states to log-probabilities of labels, blank first.
+
+    States are brought to mean 0 and deviation 1 by `fit`; `weights` puts that into the first layer, whose
+    width is 1 for it.
     """
 
-    minutes: float = 15.0
-    learning_rate: float = 2e-3
-    weight_decay: float = 0.02
-    frames: int = 3000
-    average: float = 0.998
-    masks: int = 250
-    warm_up_steps: int = 100
-    log_every: int = 100
-    seed: int = 14
+    def __init__(self, d: int, labels: Sequence[str]) -> None:
+        super().__init__()
+        self.labels = tuple(labels)
+        sizes = [d, *(n for n, _ in LAYERS)]
+        self.convolutions = nn.ModuleList(
+            nn.Conv1d(n_in, n_out, width, padding=width // 2)
+            for n_in, (n_out, width) in zip(sizes, LAYERS, strict=False)
+        )
+        self.out = nn.Linear(sizes[-1], len(labels))
+        self.register_buffer("mean", torch.zeros(d))
+        self.register_buffer("deviation", torch.ones(d))
 
-    def __post_init__(self) -> None:
-        if self.minutes <= 0 or self.learning_rate <= 0 or self.frames < 1:
-            raise OptionError(
-                f"schedule: expected minutes, learning rate and frames above 0, got {self.minutes}, "
-                f"{self.learning_rate} and {self.frames}"
-            )
+    @torch.no_grad()
+    def fit(self, states: Tensor) -> None:
+        self.get_buffer("mean").copy_(states.mean(dim=0))
+        self.get_buffer("deviation").copy_(states.std(dim=0) + 1e-3)
 
-    def rate(self, progress: float, step: int) -> float:
-        """Warm-up by steps, then a half cosine to 0."""
-        warm = min(1.0, (step + 1) / self.warm_up_steps)
-        return self.learning_rate * warm * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+    def forward(self, states: Tensor, lengths: Tensor) -> Tensor:
+        """(B, n_frames, d) float32 and (B,) int64 -> (B, n_frames, V)."""
+        inside = (torch.arange(states.shape[1]) < lengths[:, None])[:, None]  # (B, 1, n_frames)
+        scaled = (states - self.get_buffer("mean")) / self.get_buffer("deviation")
+        x = F.dropout(scaled.transpose(1, 2), DROPOUT, self.training)
+        for convolution in self.convolutions:
+            x = F.dropout(F.gelu(convolution(x * inside)), DROPOUT, self.training)
+        logits: Tensor = self.out(x.transpose(1, 2))
+        return logits.log_softmax(dim=-1)
+
+    @torch.no_grad()
+    def weights(self) -> CtcWeights:
+        mean, deviation = self.get_buffer("mean"), self.get_buffer("deviation")
+        layers = [
+            Convolution(module.weight.clone(), module.bias.clone())
+            for module in self.convolutions
+            if isinstance(module, nn.Conv1d) and module.bias is not None
+        ]
+        first = layers[0].weight / deviation[None, :, None]
+        layers[0] = Convolution(first, layers[0].bias - first[:, :, 0] @ mean)
+        return CtcWeights(self.out.weight.clone(), self.out.bias.clone(), self.labels, 0, tuple(layers))
+
+
+def rate_at(progress: float, step: int) -> float:
+    """The learning rate: warm-up by steps, then a half cosine to 0."""
+    warm = min(1.0, (step + 1) / WARM_UP_STEPS)
+    return LEARNING_RATE * warm * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +102,9 @@ class StateBatch:
 class Batches:
     """Windows of a store as batches, in another order every round."""
 
-    def __init__(self, store: StateStore, labels: Sequence[str], schedule: Schedule) -> None:
-        self._store, self._symbols, self._schedule = store, CtcSymbols(tuple(labels)), schedule
-        self._rng = random.Random(schedule.seed)
+    def __init__(self, store: StateStore, labels: Sequence[str]) -> None:
+        self._store, self._symbols = store, CtcSymbols(tuple(labels))
+        self._rng = random.Random(SEED)
         self._train = [i for i, said in enumerate(store.said) if said.split == "train"]
 
     def sample(self, n_windows: int = 60) -> Tensor:
@@ -77,7 +113,6 @@ class Batches:
         return torch.from_numpy(np.concatenate([self._store.states(i) for i in chosen])).float()
 
     def __iter__(self) -> Iterator[StateBatch]:
-        """Without end."""
         while True:
             groups = self._groups()
             self._rng.shuffle(groups)
@@ -95,7 +130,7 @@ class Batches:
         """The same with stretches of up to 15 frames hidden (SpecAugment in time, Park et al. 2019)."""
         states = batch.states.clone()
         for row, length in zip(states, batch.lengths.tolist(), strict=True):
-            for _ in range(length // self._schedule.masks):
+            for _ in range(length // MASK_FRAMES):
                 start = self._rng.randrange(length)
                 row[start : start + self._rng.randint(1, 15)] = 0.0
         return StateBatch(states, batch.lengths, batch.symbols)
@@ -106,19 +141,19 @@ class Batches:
         groups: list[list[int]] = [[]]
         for window in sorted(self._train, key=noise.__getitem__):
             longest = max(map(self._store.n_frames, [*groups[-1], window]))
-            if groups[-1] and longest * (len(groups[-1]) + 1) > self._schedule.frames:
+            if groups[-1] and longest * (len(groups[-1]) + 1) > BATCH_FRAMES:
                 groups.append([])
             groups[-1].append(window)
         return [group for group in groups if group]
 
 
 class Trainer:
-    """A network and the moving average of it, which is what counts."""
+    """A network and the moving average of its weights, which are the result."""
 
-    def __init__(self, network: HeadNetwork, batches: Batches, schedule: Schedule) -> None:
-        self.network, self._batches, self._schedule = network, batches, schedule
+    def __init__(self, network: HeadNetwork, batches: Batches, minutes: float) -> None:
+        self.network, self._batches, self._minutes = network, batches, minutes
         self._optimizer = torch.optim.AdamW(
-            network.parameters(), lr=0.0, betas=(0.9, 0.98), weight_decay=schedule.weight_decay
+            network.parameters(), lr=0.0, betas=(0.9, 0.98), weight_decay=0.02
         )
         self._average = [parameter.detach().clone() for parameter in network.parameters()]
 
@@ -127,11 +162,11 @@ class Trainer:
         begin, losses = time.process_time(), []
         self.network.train()
         for step, batch in enumerate(self._batches):
-            progress = (time.process_time() - begin) / (60 * self._schedule.minutes)
+            progress = (time.process_time() - begin) / (60 * self._minutes)
             if progress >= 1.0:
                 break
-            losses.append(self._step(self._batches.masked(batch), self._schedule.rate(progress, step), step))
-            if len(losses) == self._schedule.log_every:
+            losses.append(self._step(self._batches.masked(batch), rate_at(progress, step), step))
+            if len(losses) == LOG_EVERY:
                 logger.info("%5.1f %%, step %d: %.3f nats a letter", 100 * progress, step, np.mean(losses))
                 losses = []
         self.network.eval()
@@ -147,7 +182,7 @@ class Trainer:
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
         self._optimizer.step()
-        kept = min(self._schedule.average, (1 + step) / (10 + step))
+        kept = min(AVERAGE, (1 + step) / (10 + step))
         with torch.no_grad():
             for parameter, average in zip(self.network.parameters(), self._average, strict=True):
                 average.lerp_(parameter, 1 - kept)
@@ -164,18 +199,10 @@ def ctc_loss(log_probs: Tensor, batch: StateBatch) -> Tensor:
     return losses / max(1, int(n_symbols.sum()))
 
 
-@dataclass(frozen=True, slots=True)
-class Errors:
-    """Letters wrong, of so many."""
-
-    wrong: int
-    letters: int
-
-
 @torch.no_grad()
-def held_out_errors(network: HeadNetwork, store: StateStore, batches: Batches) -> dict[str, Errors]:
+def held_out_errors(network: HeadNetwork, store: StateStore, batches: Batches) -> dict[str, ErrorCounts]:
     """Greedy letter errors on windows held out, by set and language."""
-    found: dict[str, Errors] = {}
+    found: dict[str, ErrorCounts] = {}
     network.eval()
     for index, said in enumerate(store.said):
         if said.split != "dev":
@@ -183,13 +210,9 @@ def held_out_errors(network: HeadNetwork, store: StateStore, batches: Batches) -
         batch = batches.batch([index])
         best = network(batch.states, batch.lengths)[0].argmax(dim=-1).tolist()
         count = count_edits(list(said.text), list(collapsed(best, network.labels)))
-        before = found.get(group_of(said), Errors(0, 0))
-        found[group_of(said)] = Errors(before.wrong + count.n_errors, before.letters + count.n_reference)
+        group = f"{said.language} {said.group}"
+        found[group] = found.get(group, ErrorCounts()) + count
     return found
-
-
-def group_of(said: Said) -> str:
-    return f"{said.language} {said.group}"
 
 
 def collapsed(best: Sequence[int], labels: Sequence[str]) -> str:

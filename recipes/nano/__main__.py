@@ -10,11 +10,10 @@ from pathlib import Path
 
 import click
 
-from recipes.nano.batches import Curriculum
 from recipes.nano.clips import read_manifest, write_store
 from recipes.nano.speech import write_corpus
 from recipes.nano.texts import LANGUAGES, corpus
-from recipes.nano.train import Schedule, average
+from recipes.nano.train import average
 from recipes.nano.train import train as train_model
 from sottovoce.errors import InputError, SottovoceError
 from sottovoce.models.load import load_checkpoint
@@ -22,6 +21,9 @@ from sottovoce.models.load import load_checkpoint
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 FOLDER = click.Path(path_type=Path, file_okay=False)
 OUTPUT = click.Path(path_type=Path, dir_okay=False)
+SEED = 11
+SEQUENCES, N_WORDS = 2000, 225
+"""Random word sequences of each language, and the most frequent words that they draw from."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -33,26 +35,14 @@ def cli() -> None:
 @cli.command()
 @click.option("--texts", type=FOLDER, help="Folder of <language>.txt files; built-in sentences without it.")
 @click.option("--manifest", "manifests", type=FILE, multiple=True, help="Human speech; may be repeated.")
-@click.option("--languages", default=",".join(LANGUAGES), show_default=True)
-@click.option("--sequences", default=2000, show_default=True, help="Random word sequences a language.")
-@click.option("--words", default=225, show_default=True, help="Most frequent words that they draw from.")
-@click.option("--seed", default=11, show_default=True)
 @click.argument("folder", type=FOLDER)
-def data(
-    texts: Path | None,
-    manifests: tuple[Path, ...],
-    languages: str,
-    sequences: int,
-    words: int,
-    seed: int,
-    folder: Path,
-) -> None:
+def data(texts: Path | None, manifests: tuple[Path, ...], folder: Path) -> None:
     """Speak the texts with espeak-ng and flite, and compute the features of all clips, into FOLDER."""
-    rng, codes = random.Random(seed), languages.split(",")
-    sentences = [one for code in codes for one in corpus(texts, code, sequences, rng, n_words=words)]
+    rng = random.Random(SEED)
+    sentences = [one for code in LANGUAGES for one in corpus(texts, code, SEQUENCES, rng, n_words=N_WORDS)]
     spoken = write_corpus(sentences, folder / "speech", rng)
     clips = [clip for manifest in (spoken, *manifests) for clip in read_manifest(manifest)]
-    store = write_store((clip for clip in clips if clip.language in codes), folder)
+    store = write_store((clip for clip in clips if clip.language in LANGUAGES), folder)
     click.echo(f"{len(store)} clips, {store.hours:.2f} h in {folder}", err=True)
 
 
@@ -61,8 +51,6 @@ def data(
 @click.option("--learning-rate", default=5e-4, show_default=True)
 @click.option("--start", help="A checkpoint whose weights and pieces to begin with, such as nano.")
 @click.option("--share", "shares", multiple=True, help="LANGUAGE=TIMES it is heard in a round, such as fr=2.")
-@click.option("--min-word-count", default=60, show_default=True, help="Rarer words are written by letters.")
-@click.option("--seed", default=5, show_default=True)
 @click.argument("folder", type=FOLDER)
 @click.argument("output", type=FOLDER)
 def train(
@@ -70,8 +58,6 @@ def train(
     learning_rate: float,
     start: str | None,
     shares: tuple[str, ...],
-    min_word_count: int,
-    seed: int,
     folder: Path,
     output: Path,
 ) -> None:
@@ -81,10 +67,9 @@ def train(
     train_model(
         folder,
         output,
-        Schedule(minutes=minutes, learning_rate=learning_rate),
-        Curriculum(shares=_shares(shares)),
-        min_word_count=min_word_count,
-        seed=seed,
+        minutes=minutes,
+        learning_rate=learning_rate,
+        shares=_shares(shares),
         start=None if start is None else load_checkpoint(start),
     )
 

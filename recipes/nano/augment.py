@@ -193,7 +193,6 @@ def _hum(n_samples: int, generator: np.random.Generator) -> Mel:
 
 
 def _babble(clips: Sequence[Mel], rng: random.Random) -> Mel:
-    """Four speakers at once, half a minute."""
     power = np.zeros((3000, 80), dtype=np.float32)
     for _ in range(4):
         talk = np.concatenate([rng.choice(clips) for _ in range(14)])[: len(power)]

@@ -1,13 +1,13 @@
 """Clips of manifests, and their log-mel in one array on disk.
 
-A manifest is JSON lines: `file` (beside the manifest), `language`, and if known `id`, `text`, `split`,
-`speaker`, `times`. A clip without text teaches its language alone. Knows no tokens and no augmentation.
+A manifest is JSON lines: `file` (relative to the manifest), `language`, and if known `id`, `text`, `split`,
+`set`, `times`. A clip without text teaches its language alone.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -19,7 +19,6 @@ from sottovoce.audio.mel import log_mel
 from sottovoce.errors import ManifestError
 from sottovoce.types import SAMPLE_RATE, Samples
 
-N_MELS = 80
 MAX_CLIP_S = 15.0
 LogMel = npt.NDArray[np.float16]
 
@@ -28,8 +27,8 @@ LogMel = npt.NDArray[np.float16]
 class Clip:
     """One recording of a manifest.
 
-    text: None when it is not known. group: what it is evaluated with. times: how often it is heard in a
-    round over all clips, for the few that matter more.
+    text: None when it is not known. group: its set. times: how often a round over all clips has it, for the
+    few that matter more.
     """
 
     id: str
@@ -37,7 +36,6 @@ class Clip:
     language: str
     text: str | None
     split: str
-    speaker: str
     group: str = ""
     times: int = 1
 
@@ -71,7 +69,6 @@ def _clip(line: str, path: Path, number: int) -> Clip:
         language=row["language"],
         text=row.get("text"),
         split=str(row.get("split", "train")),
-        speaker=str(row.get("speaker", "")),
         group=str(row.get("set", f"{row['language']}-{row.get('kind', 'speech')}")),
         times=times,
     )
@@ -103,11 +100,9 @@ class FeatureStore:
         return len(self.clips)
 
     def n_frames(self, index: int) -> int:
-        """Frames (10 ms) of a clip."""
         return self._offsets[index + 1] - self._offsets[index]
 
     def log_mel(self, index: int) -> LogMel:
-        """(n_frames, 80) of a clip."""
         frames: LogMel = self._frames[self._offsets[index] : self._offsets[index + 1]]
         return frames
 
@@ -132,12 +127,8 @@ def write_store(clips: Iterable[Clip], folder: Path, *, max_clip_s: float = MAX_
         parts.append(log_mel(samples).T.numpy().astype(np.float16))
     if not parts:
         raise ManifestError(f"{folder}: none of the clips holds speech of at most {max_clip_s:g} s")
-    _save(kept, parts, folder)
-    return FeatureStore(folder)
-
-
-def _save(clips: Sequence[Clip], parts: Sequence[LogMel], folder: Path) -> None:
     offsets = [0, *np.cumsum([len(part) for part in parts]).tolist()]
     np.save(folder / "mel.npy", np.concatenate(parts))
-    index = {"clips": [asdict(clip) for clip in clips], "offsets": offsets}
+    index = {"clips": [asdict(clip) for clip in kept], "offsets": offsets}
     (folder / "clips.json").write_text(json.dumps(index, ensure_ascii=False), encoding="utf-8")
+    return FeatureStore(folder)

@@ -16,8 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from recipes.nano.batches import Batch
-from recipes.nano.model import NanoModel
-from recipes.nano.samples import IGNORED
+from recipes.nano.model import IGNORED, NanoModel
 from sottovoce.decoding.ctc.kernel.frame_loop import align_rows
 from sottovoce.decoding.ctc.state import NEVER
 from sottovoce.models.dims import AlignmentHeads
@@ -29,21 +28,10 @@ Letters follow one another every three or four frames: a wider place takes in th
 HIDDEN = -1e4
 UNKNOWN = -1.0
 TIMESTAMP_SPREAD = 2.5
-
-
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """Weight of each part, and the share of rows whose attention is told.
-
-    into_encoder: how much of the decoder's gradient goes on into the encoder. All of it drowns the CTC
-    gradient, which is several times smaller, and the encoder stands still.
-    """
-
-    ctc: float = 1.0
-    guidance: float = 0.6
-    language: float = 0.15
-    oracle: float = 0.0
-    into_encoder: float = 0.1
+LANGUAGE_WEIGHT = 0.15
+INTO_ENCODER = 0.1
+"""How much of the decoder's gradient goes on into the encoder. All of it drowns the CTC gradient, which is
+several times smaller, and the encoder stands still."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,26 +82,26 @@ def ctc_loss(log_probs: Tensor, symbols: list[list[int]]) -> Tensor:
 
 
 @torch.no_grad()
-def align(log_probs: Tensor, symbols: Sequence[Sequence[int]], blank: int = 0) -> Tensor:
+def align(log_probs: Tensor, symbols: Sequence[Sequence[int]]) -> Tensor:
     """Middle frame of each symbol on the likeliest path: (B, longest text) float32, on the same device.
 
     log_probs: (B, T, V) float32. UNKNOWN after the end of a text, and for texts with more symbols (and
     blanks between equal ones) than frames.
     """
     n_rows, n_frames = log_probs.shape[:2]
-    n_symbols = torch.tensor([len(row) for row in symbols], device="cpu")
-    said = torch.zeros((n_rows, max(1, int(n_symbols.max()))), dtype=torch.int64, device="cpu")
+    n_symbols = torch.tensor([len(row) for row in symbols])
+    said = torch.zeros((n_rows, max(1, int(n_symbols.max()))), dtype=torch.int64)
     for row, texts in zip(said, symbols, strict=True):
-        row[: len(texts)] = torch.tensor(texts, dtype=torch.int64, device="cpu")
+        row[: len(texts)] = torch.tensor(texts, dtype=torch.int64)
     emitted = log_probs.detach().cpu().contiguous().numpy()
-    lengths = torch.full((n_rows,), n_frames, device="cpu").numpy()
-    rows = torch.arange(n_rows, device="cpu").numpy()
-    blanks = torch.full((n_rows, said.shape[1] + 1), blank, device="cpu").numpy()
+    lengths = torch.full((n_rows,), n_frames).numpy()
+    rows = torch.arange(n_rows).numpy()
+    blanks = torch.zeros((n_rows, said.shape[1] + 1), dtype=torch.int64).numpy()
     first, last, _, score = (
         torch.from_numpy(part)
         for part in align_rows(emitted, lengths, said.numpy(), n_symbols.numpy(), rows, blanks)
     )
-    places = torch.arange(said.shape[1], device="cpu")
+    places = torch.arange(said.shape[1])
     known = (places < n_symbols[:, None]) & (score > NEVER)[:, None]
     return torch.where(known, (first + last) / 2, UNKNOWN).to(log_probs.device)
 
@@ -143,18 +131,17 @@ def guidance_loss(attention: Tensor, places: Places) -> Tensor:
     return -(share.log() * known).sum() / known.sum().clamp(min=1)
 
 
-def oracle_bias(places: Places, n_frames: int, share: float) -> Tensor | None:
-    """A bias (B, 1, L, n_frames) that tells a share of the rows where to listen; None for a share of 0."""
-    if share <= 0:
-        return None
-    told = (torch.rand(len(places.centres), device=places.centres.device) < share)[:, None] & places.known
-    bias = places.heard(n_frames).amax(dim=1).clamp(min=1e-4).log() * told[:, :, None]
-    return bias[:, None]
-
-
 def listening_bias(heard: Heard, oracle: float) -> Tensor | None:
-    """What is added to the logits of the cross-attention: (B, 1, L or 1, n_frames), or None."""
-    told = oracle_bias(heard.places, heard.states.shape[1], oracle)
+    """What is added to the logits of the cross-attention: (B, 1, L or 1, n_frames), or None.
+
+    A share of the rows, `oracle`, is told where to listen.
+    """
+    places, told = heard.places, None
+    if oracle > 0:
+        drawn = torch.rand(len(places.centres), device=places.centres.device) < oracle
+        rows = drawn[:, None] & places.known
+        bias = places.heard(heard.states.shape[1]).amax(dim=1).clamp(min=1e-4).log() * rows[:, :, None]
+        told = bias[:, None]
     if heard.batch.hidden is None:
         return told
     n_tokens = heard.batch.inputs.shape[1]
@@ -191,43 +178,50 @@ def language_loss(model: NanoModel, states: Tensor, batch: Batch) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """A batch as the encoder heard it: states (B, n_frames, d), and where its tokens are spoken."""
+    """A batch with its encoder states (B, n_frames, d) and the places of its tokens."""
 
     states: Tensor
     batch: Batch
     places: Places
 
     def detached(self) -> Heard:
-        """The same without the way back to the encoder: for steps of the decoder alone."""
-        return Heard(self.states.detach(), self.batch, self.places)
+        """The same without the encoder's gradient, for steps of the decoder alone."""
+        return replace(self, states=self.states.detach())
 
 
-def total_loss(model: NanoModel, batch: Batch, weights: Weights) -> tuple[Tensor, dict[str, float], Heard]:
-    """The weighted sum of all parts, the value of each for the log, and what the encoder heard."""
+def total_loss(
+    model: NanoModel, batch: Batch, guidance: float, oracle: float
+) -> tuple[Tensor, dict[str, float], Heard]:
+    """The weighted sum of all parts, the value of each for the log, and the encoded batch.
+
+    guidance: weight of that part. oracle: share of rows whose attention is told.
+    """
     states = model.encode(batch.mel)
     emissions = model.emissions(states)
     n_heads = len(guided_heads(model.dims.n_text_layer)[1])
     heard = Heard(states, batch, find_places(emissions, batch, n_heads))
     ctc = ctc_loss(emissions, batch.symbols)
     language = language_loss(model, states, batch)
-    softened = states.detach() + weights.into_encoder * (states - states.detach())
-    decoder, parts = decoder_loss(model, replace(heard, states=softened), weights)
-    loss = decoder + weights.ctc * ctc + weights.language * language
+    softened = states.detach() + INTO_ENCODER * (states - states.detach())
+    decoder, parts = decoder_loss(model, replace(heard, states=softened), guidance, oracle)
+    loss = decoder + ctc + LANGUAGE_WEIGHT * language
     return loss, {**parts, "ctc": float(ctc.detach()), "language": float(language.detach())}, heard
 
 
-def decoder_loss(model: NanoModel, heard: Heard, weights: Weights) -> tuple[Tensor, dict[str, float]]:
+def decoder_loss(
+    model: NanoModel, heard: Heard, guidance: float, oracle: float
+) -> tuple[Tensor, dict[str, float]]:
     """Cross-entropy and guidance over encoder states, which may be kept from an earlier step."""
     first, later = guided_heads(model.dims.n_text_layer)
     states, places = heard.states, heard.places
-    bias = listening_bias(heard, weights.oracle)
+    bias = listening_bias(heard, oracle)
     hidden, attention = model.decode(heard.batch.inputs, states, bias=bias, capture=(*first, *later))
     assert attention is not None
     tokens = token_loss(model, hidden, heard.batch.targets)
     said = guidance_loss(attention[:, : len(first)], places.previous())
-    guidance = said + (guidance_loss(attention[:, len(first) :], places) if later else 0.0)
-    parts = {"tokens": float(tokens.detach()), "guidance": float(guidance.detach())}
-    return tokens + weights.guidance * guidance, parts
+    shown = said + (guidance_loss(attention[:, len(first) :], places) if later else 0.0)
+    parts = {"tokens": float(tokens.detach()), "guidance": float(shown.detach())}
+    return tokens + guidance * shown, parts
 
 
 def _timestamp_loss(log_probs: Tensor, wanted: Tensor, stamps: range) -> Tensor:

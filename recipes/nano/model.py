@@ -18,7 +18,6 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from recipes.nano.pieces import CtcSymbols, Pieces
-from recipes.nano.samples import IGNORED
 from sottovoce.errors import CheckpointError
 from sottovoce.models.caches import AudioContext, BatchAttention, CacheShape, DecoderCache, RowGroups
 from sottovoce.models.checkpoint.base import Checkpoint, CtcWeights
@@ -26,6 +25,8 @@ from sottovoce.models.dims import AlignmentHeads, ModelDims
 from sottovoce.models.whisper import Whisper, sinusoids
 from sottovoce.text.tokenizer import N_TIMESTAMPS, Tokenizer
 
+IGNORED = -100
+"""The target of a token that is not learnt."""
 EMBEDDING = "decoder.token_embedding.weight"
 NANO_DIMS = ModelDims(
     n_mels=80,
@@ -83,7 +84,6 @@ class TokenTable:
         ]
 
     def language_row(self, language: str) -> int:
-        """Row of a language's token."""
         return self.rows_of([self.tokenizer.language_token(language)])[0]
 
 
@@ -218,11 +218,10 @@ def known_text(checkpoint: Checkpoint) -> tuple[Pieces, CtcSymbols]:
 
 @torch.no_grad()
 def start_from(checkpoint: Checkpoint, table: TokenTable) -> NanoModel:
-    """A model with the weights of a checkpoint; rows that it never trained begin near the mean of the others.
+    """A model with the weights of a checkpoint that `known_text` accepts.
 
-    Raises: CheckpointError, as `known_text`.
+    Rows that it never trained begin near the mean of the others.
     """
-    known_text(checkpoint)
     assert checkpoint.trained_tokens is not None
     assert checkpoint.ctc_head is not None
     head = checkpoint.ctc_head

@@ -10,7 +10,7 @@ import json
 import random
 import shutil
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,56 +24,12 @@ BASES: dict[str, tuple[str, ...]] = {
     "fr": ("fr-fr", "fr-fr", "fr-be", "fr-ch"),
     "zh": ("cmn-latn-pinyin",),
 }
-VARIANTS = (
-    *("m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8", "f1", "f2", "f3", "f4", "f5"),
-    *(
-        "Alex",
-        "Alicia",
-        "Andrea",
-        "Andy",
-        "Annie",
-        "Diogo",
-        "Gene",
-        "Hugo",
-        "Lee",
-        "Marco",
-        "Mario",
-        "Michael",
-    ),
-    *(
-        "Mike",
-        "adam",
-        "anika",
-        "antonio",
-        "belinda",
-        "benjamin",
-        "boris",
-        "david",
-        "ed",
-        "edward",
-        "gustave",
-        "iven",
-        "john",
-    ),
-    *(
-        "linda",
-        "max",
-        "michel",
-        "miguel",
-        "norbert",
-        "pablo",
-        "paul",
-        "pedro",
-        "quincy",
-        "rob",
-        "robert",
-        "sandro",
-        "steph",
-        "travis",
-        "victor",
-        "zac",
-    ),
-)
+VARIANTS = """
+    m1 m2 m3 m4 m5 m6 m7 m8 f1 f2 f3 f4 f5 Alex Alicia Andrea Andy Annie Diogo Gene Hugo Lee Marco Mario
+    Michael Mike adam anika antonio belinda benjamin boris david ed edward gustave iven john linda max
+    michel miguel norbert pablo paul pedro quincy rob robert sandro steph travis victor zac
+"""
+"""Names of espeak-ng's voices."""
 HELD_OUT_VARIANT = {"en": "m7", "de": "f4", "es": "m3", "fr": "f2", "zh": "m6"}
 """The voice of each language that is never trained on."""
 FLITE_VOICES = ("slt", "rms", "awb", "kal16")
@@ -81,7 +37,9 @@ FLITE_VOICES = ("slt", "rms", "awb", "kal16")
 
 @dataclass(frozen=True, slots=True)
 class Voice:
-    """How one clip is spoken. words_per_minute and pitch are espeak-ng's; flite stretches to match."""
+    """How one clip is spoken. engine: "espeak" or "flite". words_per_minute and pitch are espeak-ng's; flite
+    stretches to match.
+    """
 
     engine: str
     name: str
@@ -90,7 +48,6 @@ class Voice:
     gap: int = 0
 
     def command(self, language: str, text: str, target: Path) -> list[str]:
-        """The program and its arguments that write `target`."""
         if self.engine == "flite":
             stretch = f"duration_stretch={170 / self.words_per_minute:.3f}"
             return ["flite", "-voice", self.name, "--setf", stretch, "-t", text, "-o", str(target)]
@@ -113,7 +70,7 @@ def draw_voice(language: str, rng: random.Random, *, held_out: bool = False) -> 
     """A voice for training at random, or the language's held-out one; speed, pitch and gaps at random."""
     if language == "en" and not held_out and rng.random() < 0.25 and shutil.which("flite"):
         return Voice("flite", rng.choice(FLITE_VOICES), words_per_minute=rng.randint(140, 200))
-    variants = [variant for variant in VARIANTS if variant != HELD_OUT_VARIANT[language]]
+    variants = [variant for variant in VARIANTS.split() if variant != HELD_OUT_VARIANT[language]]
     variant = HELD_OUT_VARIANT[language] if held_out else rng.choice(variants)
     return Voice(
         "espeak",
@@ -149,30 +106,13 @@ def write_corpus(sentences: Iterable[Sentence], folder: Path, rng: random.Random
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for index, sentence in enumerate(sentences):
-        voices = _voices(sentence, rng)
-        for take, voice in enumerate(voices):
+        for take, held in enumerate((True, False) if sentence.held_out else (False,)):
+            voice = draw_voice(sentence.language, rng, held_out=held)
             name = f"{sentence.language}-{index:06d}-{take}"
-            speak(sentence, voice, folder / f"{name}.wav")
-            rows.append(_row(name, sentence, voice))
+            row = {"id": name, "file": f"{name}.wav", "language": sentence.language, "text": sentence.text}
+            row |= {"kind": sentence.kind, "speaker": voice.name}
+            rows.append({**row, "split": "test" if sentence.held_out else "train"})
+            speak(sentence, voice, folder / row["file"])
     manifest = folder / "manifest.jsonl"
     manifest.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
     return manifest
-
-
-def _voices(sentence: Sentence, rng: random.Random) -> Sequence[Voice]:
-    if not sentence.held_out:
-        return [draw_voice(sentence.language, rng)]
-    held = draw_voice(sentence.language, rng, held_out=True)
-    return [held, draw_voice(sentence.language, rng)]
-
-
-def _row(name: str, sentence: Sentence, voice: Voice) -> dict[str, str]:
-    return {
-        "id": name,
-        "file": f"{name}.wav",
-        "language": sentence.language,
-        "text": sentence.text,
-        "kind": sentence.kind,
-        "speaker": voice.name,
-        "split": "test" if sentence.held_out else "train",
-    }

@@ -77,7 +77,6 @@ class Sentence:
 
     @property
     def held_out(self) -> bool:
-        """Whether the sentence is kept for the test, whatever voice speaks it."""
         return _share(f"{self.language}/{plain(self.text)}") < HELD_OUT_SHARE
 
 

@@ -13,9 +13,10 @@ import math
 import random
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,12 +24,11 @@ import torch
 from torch import Tensor
 
 from recipes.nano.augment import Augmenter, NoiseBank, Strengths
-from recipes.nano.batches import Batch, BatchMaker, Curriculum
+from recipes.nano.batches import Batch, BatchMaker, SampleMaker, utterances
 from recipes.nano.clips import FeatureStore
-from recipes.nano.losses import Heard, Weights, decoder_loss, guided_heads, total_loss
+from recipes.nano.losses import Heard, decoder_loss, guided_heads, total_loss
 from recipes.nano.model import NANO_DIMS, NanoModel, TokenTable, known_text, start_from
-from recipes.nano.pieces import CtcSymbols, Pieces, frequent_words
-from recipes.nano.samples import SampleMaker, TaskMix, utterances
+from recipes.nano.pieces import CtcSymbols, frequent_words
 from recipes.nano.texts import spelled
 from sottovoce.backends.registry import choose_dtype
 from sottovoce.errors import CheckpointError, ManifestError
@@ -40,60 +40,38 @@ logger = logging.getLogger(__name__)
 
 N_BABBLE_CLIPS = 60
 LOG_EVERY = 50
+MIN_WORD_COUNT = 60
+"""Rarer words are written by letters."""
+SEED = 5
+ENCODER_SHARE = 0.8
+"""Of the learning rate, which is the decoder's."""
+CONSTANT_UNTIL, WARM_UP_STEPS = 0.25, 150
+"""Progress at which the cosine begins, and steps until the full rate."""
+ORACLE, ORACLE_UNTIL = 0.4, 0.4
+REPLAYS_UNTIL = 0.8
+"""Progress until which every step is followed by one of the decoder on kept states."""
+AVERAGE = 0.9985
+"""Decay of the moving average."""
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """How a run spends its time.
-
-    minutes: wall clock. learning_rate: the decoder's highest; the encoder's is encoder_share of it.
-    constant_until: progress at which the cosine begins. replays_until: progress until which every step is
-    followed by one of the decoder on kept states. average: decay of the moving average.
-    """
-
-    minutes: float = 80.0
-    learning_rate: float = 5e-4
-    encoder_share: float = 0.8
-    constant_until: float = 0.25
-    warm_up_steps: int = 150
-    replays_until: float = 0.8
-    oracle: float = 0.4
-    oracle_until: float = 0.4
-    average: float = 0.9985
-
-    def rate(self, progress: float, step: int) -> float:
-        """Learning rate: warm-up by steps, then constant, then a half cosine to 1.5 % and on to 0."""
-        warm = min(1.0, (step + 1) / self.warm_up_steps)
-        past = min(1.0, max(0.0, (progress - self.constant_until) / (1 - self.constant_until)))
-        return self.learning_rate * warm * (0.4925 * (1 + math.cos(math.pi * past)) + 0.015 * (1 - past))
-
-    def weights(self, progress: float) -> Weights:
-        """Loss weights: the oracle fades out, guidance loosens towards the end."""
-        oracle = max(0.0, self.oracle * (1 - progress / self.oracle_until))
-        return Weights(guidance=0.6 if progress < 0.6 else 0.3, oracle=oracle)
+def rate_at(progress: float, step: int) -> float:
+    """Share of the learning rate: warm-up by steps, constant, then a half cosine to 1.5 % and on to 0."""
+    warm = min(1.0, (step + 1) / WARM_UP_STEPS)
+    past = min(1.0, max(0.0, (progress - CONSTANT_UNTIL) / (1 - CONSTANT_UNTIL)))
+    return warm * (0.4925 * (1 + math.cos(math.pi * past)) + 0.015 * (1 - past))
 
 
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """A model with the batches it is trained on."""
-
-    model: NanoModel
-    batches: BatchMaker
-    languages: tuple[str, ...]
+def loss_weights(progress: float) -> tuple[float, float]:
+    """Weight of the guidance, which loosens towards the end, and share of told rows, which fades out."""
+    return 0.6 if progress < 0.6 else 0.3, max(0.0, ORACLE * (1 - progress / ORACLE_UNTIL))
 
 
 def set_up(
-    store: FeatureStore,
-    curriculum: Curriculum,
-    rng: random.Random,
-    *,
-    min_word_count: int = 60,
-    start: Checkpoint | None = None,
-) -> Setup:
-    """Choose pieces and symbols by the training texts, and make model and batches.
+    store: FeatureStore, shares: Mapping[str, float], rng: random.Random, *, start: Checkpoint | None = None
+) -> tuple[NanoModel, BatchMaker, tuple[str, ...]]:
+    """Choose pieces and symbols by the training texts, and make model and batches; returns the languages too.
 
-    min_word_count: rarer words are written by letters. start: go on from these weights, with their pieces
-    and symbols.
+    start: go on from these weights, with their pieces and symbols.
 
     Raises: ManifestError when no training clip has a text.
     """
@@ -104,36 +82,33 @@ def set_up(
     languages = tuple(dict.fromkeys(store.clips[index].language for index in chosen))
     tokenizer = Tokenizer.for_model(NANO_DIMS.n_vocab)
     if start is None:
-        pieces = frequent_words(tokenizer, texts, min_word_count)
+        pieces = frequent_words(tokenizer, texts, MIN_WORD_COUNT)
         symbols = CtcSymbols.of(spelled(*text) for text in texts)
     else:
         pieces, symbols = known_text(start)
         languages = start.languages or languages
-    table = TokenTable.of(tokenizer, _tokens(pieces, texts) | pieces.kept, languages)
+    tokens = {token for language, text in texts for token in pieces.encode(text, language)}
+    table = TokenTable.of(tokenizer, tokens | pieces.kept, languages)
     model = NanoModel(NANO_DIMS, table, symbols.symbols) if start is None else start_from(start, table)
     babble = rng.sample(chosen, min(N_BABBLE_CLIPS, len(chosen)))
     noises = NoiseBank([store.log_mel(index).astype(np.float32) for index in babble], rng)
     space = symbols.symbols.index(" ") if " " in symbols.symbols else 0
     augmenter = Augmenter(Strengths(), noises, rng)
-    maker = SampleMaker(store, tokenizer, augmenter, TaskMix(), rng, separator=space)
+    maker = SampleMaker(store, tokenizer, augmenter, rng, separator=space)
     clips = utterances(store, chosen, pieces, symbols)
     of_language = [index for index in chosen if store.clips[index].language in tokenizer.language_codes]
-    batches = BatchMaker(clips, of_language, maker, table, curriculum, rng)
+    batches = BatchMaker(clips, of_language, maker, table, shares, rng)
     if start is None:
         model.fit_convolutions(next(iter(batches)).mel)
-    return Setup(model, batches, languages)
-
-
-def _tokens(pieces: Pieces, texts: Iterable[tuple[str, str]]) -> set[int]:
-    return {token for language, text in texts for token in pieces.encode(text, language)}
+    return model, batches, languages
 
 
 class Trainer:
-    """A model, its optimiser and its moving average."""
-
-    def __init__(self, model: NanoModel, schedule: Schedule, rng: random.Random) -> None:
-        self.model, self._schedule, self._rng = model, schedule, rng
-        self._dtype = choose_dtype("auto", torch.device("cpu"))
+    def __init__(self, model: NanoModel, minutes: float, learning_rate: float, rng: random.Random) -> None:
+        self.model, self._minutes, self._learning_rate, self._rng = model, minutes, learning_rate, rng
+        # Products are in bfloat16 where the processor has it; weights and losses stay float32.
+        has_bfloat16 = choose_dtype("auto", torch.device("cpu")) == torch.bfloat16
+        self._products = partial(torch.autocast, "cpu", dtype=torch.bfloat16, enabled=has_bfloat16)
         self._optimizer = torch.optim.AdamW(self._groups(), lr=0.0, betas=(0.9, 0.98), eps=1e-8)
         self._halves = [
             [p for name, p in model.named_parameters() if _hears(name) == hears] for hears in (True, False)
@@ -149,7 +124,7 @@ class Trainer:
         rows: list[dict[str, float]] = []
         with suppress(KeyboardInterrupt):
             for step, batch in enumerate(batches, 1):
-                batches.progress = (time.monotonic() - start) / (60 * self._schedule.minutes)
+                batches.progress = (time.monotonic() - start) / (60 * self._minutes)
                 if batches.progress >= 1:
                     break
                 rows.append(self._step(batch, batches.progress))
@@ -166,27 +141,23 @@ class Trainer:
         return self.model.eval()
 
     def _step(self, batch: Batch, progress: float) -> dict[str, float]:
-        weights = self._schedule.weights(progress)
+        weights = loss_weights(progress)
         with self._products():
-            loss, parts, heard = total_loss(self.model, batch, weights)
+            loss, parts, heard = total_loss(self.model, batch, *weights)
         self._update(loss, progress)
         self.seconds_heard += batch.seconds
         self._kept.append(heard.detached())
-        if progress < self._schedule.replays_until:
+        if progress < REPLAYS_UNTIL:
             with self._products():
-                replayed, _ = decoder_loss(self.model, self._rng.choice(self._kept), weights)
+                replayed, _ = decoder_loss(self.model, self._rng.choice(self._kept), *weights)
             self._update(replayed, progress)
         return parts
-
-    def _products(self) -> torch.autocast:
-        """Products in bfloat16 where the processor has it; weights and losses stay float32."""
-        return torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._dtype == torch.bfloat16)
 
     def _update(self, loss: Tensor, progress: float) -> None:
         loss.backward()  # type: ignore[no-untyped-call]
         norms = [torch.nn.utils.clip_grad_norm_(half, 1.0) for half in self._halves]
         if all(torch.isfinite(norm) for norm in norms):
-            rate = self._schedule.rate(progress, self.n_updates)
+            rate = self._learning_rate * rate_at(progress, self.n_updates)
             for group in self._optimizer.param_groups:
                 group["lr"] = rate * group["share"]
             self._optimizer.step()
@@ -198,7 +169,7 @@ class Trainer:
     @torch.no_grad()
     def _move_average(self) -> None:
         self.n_updates += 1
-        decay = min(self._schedule.average, self.n_updates / (self.n_updates + 20))
+        decay = min(AVERAGE, self.n_updates / (self.n_updates + 20))
         current = [parameter.detach() for parameter in self.model.parameters()]
         torch._foreach_lerp_(self._average, current, 1 - decay)
 
@@ -210,7 +181,7 @@ class Trainer:
         return [
             {
                 "params": parameters,
-                "share": self._schedule.encoder_share if encoder else 1.0,
+                "share": ENCODER_SHARE if encoder else 1.0,
                 "weight_decay": 0.02 if matrix else 0.0,
             }
             for (encoder, matrix), parameters in groups.items()
@@ -233,25 +204,24 @@ def _hears(name: str) -> bool:
 def train(
     folder: Path,
     output: Path,
-    schedule: Schedule,
-    curriculum: Curriculum,
     *,
-    min_word_count: int = 60,
-    seed: int = 5,
+    minutes: float,
+    learning_rate: float,
+    shares: Mapping[str, float],
     start: Checkpoint | None = None,
 ) -> None:
     """Train on the features in `folder`; write `nano.safetensors` and `log.jsonl` into `output`."""
-    rng = random.Random(seed)
-    torch.manual_seed(seed)
-    setup = set_up(FeatureStore(folder), curriculum, rng, min_word_count=min_word_count, start=start)
-    torch.manual_seed(seed)
-    rng.seed(seed)
+    rng = random.Random(SEED)
+    torch.manual_seed(SEED)
+    model, batches, languages = set_up(FeatureStore(folder), shares, rng, start=start)
+    torch.manual_seed(SEED)
+    rng.seed(SEED)
     output.mkdir(parents=True, exist_ok=True)
-    trainer = Trainer(setup.model, schedule, random.Random(seed))
-    trainer.run(setup.batches, output / "log.jsonl")
+    trainer = Trainer(model, minutes, learning_rate, random.Random(SEED))
+    trainer.run(batches, output / "log.jsonl")
     model = trainer.averaged()
     heads = guided_heads(model.dims.n_text_layer)[1]
-    save_compact(model.to_checkpoint("nano", setup.languages, heads), output / "nano.safetensors")
+    save_compact(model.to_checkpoint("nano", languages, heads), output / "nano.safetensors")
     logger.info("%.1f h heard, %d updates", trainer.seconds_heard / 3600, trainer.n_updates)
 
 

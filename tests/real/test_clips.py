@@ -35,7 +35,7 @@ def test_a_clip_has_openai_whispers_text_words_and_language(
     report = Report()
     chosen = people(data, language, CLIPS_A_LANGUAGE)
     for clip in chosen:
-        compare_clip(engines, clip, 5, report)
+        compare_clip(engines, clip, report)
     _, total = list(rows(report))[-1]
     assert [one for one in report.differences if one.what != "word" and "tie" not in one.reason] == []
     assert total.words_within >= WORDS_WITHIN * total.words

@@ -36,7 +36,7 @@ def test_clips_have_openai_whispers_text_and_words(
 
     report, engines = Report(), Engines(model, openai_model(tiny_en, tmp_path))
     for clip in people(data, "en", 1):
-        compare_clip(engines, clip, 5, report)
+        compare_clip(engines, clip, report)
     assert report.differences == []
 
 

@@ -87,6 +87,19 @@ def _speaking(turns: Sequence[Turn], at: float) -> frozenset[str]:
     return frozenset(turn.speaker for turn in turns if turn.start < at < turn.end)
 
 
+def n_right_speakers(pairs: Sequence[tuple[str, str]]) -> int:
+    """Count words whose speaker is right, of (true, found) speakers, under the best pairing of the names.
+
+    A found speaker of "" is none, and wrong.
+    """
+    counts: dict[tuple[str, str], float] = {}
+    for pair in pairs:
+        if pair[1]:
+            counts[pair] = counts.get(pair, 0.0) + 1.0
+    partner = best_pairs(counts)
+    return sum(partner.get(true, "-") == found for true, found in pairs)
+
+
 def best_pairs(weights: Mapping[tuple[str, str], float]) -> dict[str, str]:
     """Match first with second names, one to one, for the greatest sum of weights.
 

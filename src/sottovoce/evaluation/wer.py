@@ -273,13 +273,14 @@ def _bounds(values: npt.NDArray[np.float64], options: ScoreOptions) -> tuple[flo
 def _rates(errors: Sequence[UtteranceErrors], options: ScoreOptions) -> ErrorRates:
     return ErrorRates(
         len(errors),
-        wer=_rate([e.word for e in errors], options),
-        cer=_rate([e.character for e in errors], options),
-        mer=_rate([e.mixed for e in errors], options),
+        wer=error_rate([e.word for e in errors], options),
+        cer=error_rate([e.character for e in errors], options),
+        mer=error_rate([e.mixed for e in errors], options),
     )
 
 
-def _rate(counts: Sequence[ErrorCounts], options: ScoreOptions) -> ErrorRate:
+def error_rate(counts: Sequence[ErrorCounts], options: ScoreOptions) -> ErrorRate:
+    """Compute the rate of all utterances together, and its bootstrap interval where there are references."""
     total = sum(counts, ErrorCounts())
     if options.n_resamples == 0 or total.n_reference == 0:
         return ErrorRate(total)

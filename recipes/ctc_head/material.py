@@ -1,21 +1,23 @@
-"""Which recordings of people teach the head, and what those say that nobody wrote down.
+"""What teaches the head: recordings of people, and sentences to speak.
 
-Only clips that choose settings ("dev", see `benchmarks.harness.clips`) are taken: no report uses them, nor
-are sentences taken that a reported clip says too. Every twentieth is held out to choose by. Where there is
-no text, the Whisper whose head is made writes it.
+Only recordings that choose settings ("dev", see `benchmarks.harness.clips`) are taken: no report uses them,
+nor are sentences taken that a reported clip says too. Every twentieth is held out to choose by. Where there
+is no text, the Whisper whose head is made writes it. Sentences are those whose letters say how they sound.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 import logging
-from collections.abc import Iterable, Iterator
+import random
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.harness import clips as human_clips
 from recipes.nano.clips import Clip
-from recipes.nano.texts import LANGUAGES, plain, spelled
+from recipes.nano.texts import LANGUAGES, Sentence, corpus, plain, spelled
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.types import SAMPLE_RATE
@@ -30,6 +32,9 @@ TIMES = 3
 """How often a clip is heard in a round, of a set of many speakers."""
 READERS = ("kathleen-en", "kerstin-de")
 """Sets of one reader each; of all others every clip is heard several times."""
+MAX_LETTERS = 110
+SPANISH_WORDS = "text/freqwords/es_50k_top20k.txt.gz"
+"""Spanish sentences have lost letters: only those of frequent words are spoken."""
 
 
 def human_clips_of(data: Path) -> list[Clip]:
@@ -44,7 +49,18 @@ def human_clips_of(data: Path) -> list[Clip]:
         for clip in human_clips.clips(data, "dev", language=language)
         if clip.group != "noise-rir" and plain(clip.text or "") not in reported
     ]
-    return [_taught(clip, index) for index, clip in enumerate(found)]
+    return [
+        Clip(
+            id=clip.name,
+            file=str(clip.file.resolve()),
+            language=clip.language,
+            text=clip.text,
+            split="dev" if index % HELD_EVERY == HELD_EVERY - 1 else "train",
+            group=clip.group,
+            times=1 if clip.group in READERS else TIMES,
+        )
+        for index, clip in enumerate(found)
+    ]
 
 
 def written(clips: Iterable[Clip], model: Model) -> Iterator[Clip]:
@@ -65,24 +81,11 @@ def is_spelt(language: str, text: str) -> bool:
 def save_manifest(clips: Iterable[Clip], path: Path) -> None:
     """Write clips as `recipes.nano.clips.read_manifest` reads them."""
     rows = [
-        {"id": clip.id, "file": clip.file, "language": clip.language, "text": clip.text, "split": clip.split}
-        | {"speaker": clip.speaker, "set": clip.group, "times": clip.times}
+        {"id": clip.id, "file": clip.file, "language": clip.language, "text": clip.text}
+        | {"split": clip.split, "set": clip.group, "times": clip.times}
         for clip in clips
     ]
     path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-
-
-def _taught(clip: human_clips.Clip, index: int) -> Clip:
-    return Clip(
-        id=clip.name,
-        file=str(clip.file.resolve()),
-        language=clip.language,
-        text=clip.text,
-        split="dev" if index % HELD_EVERY == HELD_EVERY - 1 else "train",
-        speaker=clip.speaker or "",
-        group=clip.group,
-        times=1 if clip.group in READERS else TIMES,
-    )
 
 
 def _written_by(model: Model, clip: Clip) -> str | None:
@@ -94,3 +97,29 @@ def _written_by(model: Model, clip: Clip) -> str | None:
         logger.info("%s: nothing written with confidence", clip.id)
         return None
     return " ".join(segment.text.strip() for segment in segments)
+
+
+def sentences_to_speak(data: Path | None, counts: Mapping[str, int], rng: random.Random) -> list[Sentence]:
+    """So many sentences of each language, half of them as they are found and half of words drawn at random.
+
+    data: the folder with `text/sentences` and `text/freqwords`; None: the few that are built in.
+    """
+    chosen: list[Sentence] = []
+    for language, n in counts.items():
+        found = corpus(data and data / "text" / "sentences", language, n, rng)
+        known = None
+        if data is not None and language == "es":
+            with gzip.open(data / SPANISH_WORDS, "rt", encoding="utf-8") as lines:
+                known = {line.split()[0] for line in lines if line.strip()}
+        usable = [
+            one
+            for one in found
+            if not one.held_out
+            and is_spelt(language, one.text)
+            and len(one.text) <= MAX_LETTERS
+            and (known is None or known >= set(plain(one.text).split()))
+        ]
+        for kind in ("sentence", "words"):
+            of_kind = [one for one in usable if one.kind == kind]
+            chosen += rng.sample(of_kind, min(n // 2, len(of_kind)))
+    return chosen
