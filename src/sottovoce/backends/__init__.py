@@ -1,1 +1,1 @@
-"""Runtimes behind one seam: see base."""
+"""Runtimes behind one interface, `base`."""

@@ -1,9 +1,7 @@
-"""The seam to a runtime: encode audio, run decoder steps; and the checks of its arguments that all
-runtimes share.
+"""The interface of runtimes (encode audio, run decoder steps), and common argument checks.
 
-Everything above (decoding, language, streaming, offline) sees only these Protocols. Tensors at the seam
-are torch; decoder state is opaque. Another runtime is one file and a registry entry. R are rows of a
-batch, B audios, n_rows of logits the rows of the vocabulary that were asked for.
+Tensors are torch; decoder states are opaque. R is the number of rows of a batch, B of audios, n_rows of
+requested vocabulary rows.
 """
 
 from __future__ import annotations
@@ -25,18 +23,18 @@ from sottovoce.types import EncoderOutput, Features, StepOutput
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a runtime supports beyond plain decoding."""
+    """Optional features of a runtime."""
 
     attention: bool
     """`step` captures cross-attention of chosen heads and takes a bias on frames."""
     own_threads: bool = False
-    """Its work is done by threads of its own, so PyTorch's operators between its calls run on one."""
+    """The runtime has its own threads, so PyTorch's operators between its calls run on one."""
 
 
 class DecoderState(Protocol):
     """Self-attention cache of R hypotheses over one EncoderOutput.
 
-    Rows are ordered audio-major: rows [b * n, (b + 1) * n) belong to audio b at start.
+    Rows are audio-major: initially rows [b * n, (b + 1) * n) belong to audio b.
     """
 
     @property
@@ -44,7 +42,7 @@ class DecoderState(Protocol):
 
     @property
     def n_tokens(self) -> int:
-        """Positions in the cache, left padding included."""
+        """Positions in the cache, including left padding."""
         ...
 
     def reorder(self, rows: Tensor) -> None:
@@ -64,8 +62,8 @@ class DecoderState(Protocol):
 class RowsOutput:
     """The output of one step of running rows.
 
-    logits: (n_wanted, n_rows) float32, of the wanted positions of all rows, in their order. attention: for
-        each row (n_captured_heads, n_new, n_frames) float32, n_frames of its window or more.
+    logits: (n_wanted, n_rows) float32 of the wanted positions of all rows. attention: per row
+    (n_captured_heads, n_new, n_frames) float32, with at least the frames of its window.
     """
 
     logits: Tensor
@@ -73,10 +71,9 @@ class RowsOutput:
 
 
 class RowPrefix(Protocol):
-    """The KV cache of a row's first tokens, to begin another row from.
+    """The immutable KV cache of a row's first tokens, to begin other rows from.
 
-    It is immutable. Several rows may begin from it, one after the other: each once the one before takes no
-    more steps.
+    Several rows may begin from it, each after the one before takes no more steps.
     """
 
     @property
@@ -84,10 +81,9 @@ class RowPrefix(Protocol):
 
 
 class RunningRows(Protocol):
-    """A continuous batch of decoder rows: each has its own tokens, its own audio and its own age.
+    """A continuous batch of decoder rows, each with its own tokens, audio and age.
 
-    How tokens and audio are cached is up to the backend. A row's logits do not depend on the other rows, but
-    for rounding.
+    A row's logits do not depend on the other rows, except for rounding.
     """
 
     @property
@@ -96,17 +92,19 @@ class RunningRows(Protocol):
     def admit(self, encoded: EncoderOutput, prefix: RowPrefix | None = None) -> None:
         """Append a row without tokens, or with those of a prefix.
 
-        encoded: its window, of one row. prefix: from `prefix_of` of a row with this audio or the beginning of
-            it; in the second case it approximates what those tokens would give with all of the audio.
+        encoded: its window, of one row. prefix: from `prefix_of` of a row with this audio, or with the
+        beginning of it (an approximation).
 
-        Raises: OptionError for several windows, or a prefix of another backend.
+        Raises:
+            OptionError: several windows, or a prefix of another backend.
         """
         ...
 
     def select(self, rows: Sequence[int]) -> None:
-        """Replace the rows by `rows`: in any order, repeated (beams that branch) or left out.
+        """Replace the rows by `rows`, in any order; rows may repeat (branching beams) or be left out.
 
-        Raises: OptionError for a row that does not exist.
+        Raises:
+            OptionError: a row that does not exist.
         """
         ...
 
@@ -115,7 +113,7 @@ class RunningRows(Protocol):
         ...
 
     def prefix_of(self, row: int, n_tokens: int) -> RowPrefix | None:
-        """Return the cache of a row's first tokens, for `admit`; None where the backend cannot."""
+        """Return the cache of a row's first tokens, for `admit`; None if the backend has none."""
         ...
 
     def step(
@@ -126,27 +124,26 @@ class RunningRows(Protocol):
         vocabulary: Tensor | None = None,
         capture: AlignmentHeads = (),
     ) -> RowsOutput:
-        """Append tokens to every row, of any number, which may be 0.
+        """Append any number of tokens to every row; after an error the rows are unchanged.
 
-        wanted: which of a row's new positions get logits. vocabulary, capture: as in `Backend.step`. If it
-        raises, the rows are unchanged.
+        wanted: which of a row's new positions get logits. vocabulary, capture: as in `Backend.step`.
 
-        Raises: OptionError unless tokens and wanted have an entry for each row and some row has tokens, for
-        more tokens than the text context, and for heads that the model does not have.
+        Raises:
+            OptionError: not one entry of tokens and wanted per row, no tokens at all, more tokens than the
+                text context, or heads that the model does not have.
         """
         ...
 
 
 class EncoderState(Protocol):
-    """The encoder's cache of a window, from one update to the next.
+    """The encoder's immutable cache of a window, from one update to the next.
 
-    It is immutable: several updates may go on from it. It belongs to windows that begin at the same sample; a
-    window whose beginning was cut off starts without one.
+    It is only valid for windows that begin at the same sample.
     """
 
     @property
     def n_content_frames(self) -> int:
-        """Encoder frames of audio in it."""
+        """Cached encoder frames of audio."""
         ...
 
 
@@ -154,8 +151,8 @@ class EncoderState(Protocol):
 class IncrementalWindow:
     """A window of growing audio, to be encoded incrementally.
 
-    log_mel: (n_mels, n) un-normalised, all of the window. mode: may change from update to update, to `EXACT`
-    at the end of an utterance, say. state: of the last update; None computes everything.
+    log_mel: (n_mels, n) un-normalised, all of the window. mode: may change between updates, such as to
+    `EXACT` at the end of an utterance. state: of the last update; None computes everything.
     """
 
     log_mel: Tensor
@@ -167,8 +164,8 @@ class IncrementalWindow:
 class IncrementalResult:
     """A window after an update.
 
-    encoded: one row, its cross-attention keys and values included, with padding behind the audio. state: for
-    the next update. n_computed: encoder frames computed in this one.
+    encoded: one row, with cross-attention keys and values, and padding behind the audio. state: for the
+    next update. n_computed: encoder frames computed in this one.
     """
 
     encoded: EncoderOutput
@@ -184,7 +181,7 @@ class Backend(Protocol):
 
     @property
     def runtime(self) -> str:
-        """What computes, for people: the runtime, number formats, an instruction set."""
+        """Description of the runtime, number formats and instruction set, for people."""
         ...
 
     @property
@@ -198,7 +195,7 @@ class Backend(Protocol):
 
     @property
     def alignment_heads(self) -> AlignmentHeads:
-        """(Layer, head) pairs whose cross-attention follows the speech; never empty."""
+        """(Layer, head) pairs for word alignment; never empty."""
         ...
 
     @property
@@ -208,24 +205,26 @@ class Backend(Protocol):
 
     @property
     def encoder_mode(self) -> EncoderMode:
-        """The cheapest mode of incremental encoding that the checkpoint bears."""
+        """The cheapest valid mode of incremental encoding of the checkpoint."""
         ...
 
     def encode(self, features: Features) -> EncoderOutput:
         """Encode log-mel windows (B, n_mels, n_frames) to states (B, n_frames / 2, d).
 
-        Raises: OptionError for other mel bands, an odd number of frames, or more than 2 * n_audio_ctx.
+        Raises:
+            OptionError: other mel bands, an odd number of frames, or more than 2 * n_audio_ctx.
         """
         ...
 
     def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
         """Encode windows that have grown since their last update, as a batch of independent windows.
 
-        A window gives the same result alone and in a batch, but for rounding. In a mode that computes
-        everything with dense padding the result is that of `encode`.
+        Results do not depend on the batch, except for rounding. A mode that recomputes everything with
+        dense padding gives the result of `encode`.
 
-        Raises: OptionError for no window, other mel bands, less than one encoder frame, more than the full
-            window, and a state of another backend.
+        Raises:
+            OptionError: no window, other mel bands, less than one encoder frame, more than the full
+                window, or a state of another backend.
         """
         ...
 
@@ -234,10 +233,11 @@ class Backend(Protocol):
     ) -> DecoderState:
         """Make an empty state of R = B * n_hypotheses rows.
 
-        left_padding: (R,) int64, tokens at the left of each row that are padding (prompts of different
-        lengths in one batch): they are never attended to and have no position. None: no padding.
+        left_padding: (R,) int64 padding tokens at the left of each row, which are never attended to and
+        have no position; None: no padding.
 
-        Raises: OptionError for no hypothesis, or a left_padding of another shape.
+        Raises:
+            OptionError: no hypothesis, or a left_padding of another shape.
         """
         ...
 
@@ -253,32 +253,34 @@ class Backend(Protocol):
     ) -> StepOutput:
         """Append tokens (R, n_new) int64 to the state and return logits.
 
-        positions: which of the new positions get logits (None: all).
-        vocabulary: (n_rows,) int64, the only vocabulary rows to compute (None: all).
-        capture: heads whose cross-attention is returned for every new position, in this order.
-        bias: (R, n_frames) float32, added to the cross-attention logits of every layer and head;
-            -inf hides a frame, and each row must keep at least one frame. None adds nothing.
+        positions: which of the new positions get logits (None: all). vocabulary: (n_rows,) int64,
+        vocabulary rows to compute (None: all). capture: heads whose cross-attention is returned for every
+        new position, in this order. bias: (R, n_frames) float32, added to the cross-attention logits of
+        every layer and head; -inf hides a frame, and each row must keep at least one frame. None adds
+        nothing.
 
-        Raises: OptionError for a state of another backend, arguments of other shapes, more tokens than the
-        text context, and heads that the model does not have.
+        Raises:
+            OptionError: a state of another backend, arguments of other shapes, more tokens than the text
+                context, or heads that the model does not have.
         """
         ...
 
     def rows(self) -> RunningRows:
-        """Make an empty continuous batch, to which rows are admitted at any time."""
+        """Make an empty continuous batch."""
         ...
 
     def first_step(
         self, encoded: EncoderOutput, spans: Sequence[tuple[int, int]], *, token: int, vocabulary: Tensor
     ) -> Tensor:
-        """Return the logits (n_spans, n_rows) float32 after `token` alone, one row for each span of one
-        window.
+        """Return the logits (n_spans, n_rows) float32 after `token` alone, for each span of one window.
 
-        Row r attends to the encoder frames [start, end) of span r alone. There is no state, so other decoders
-        over the same audio are unaffected. vocabulary: (n_rows,) int64, the only vocabulary rows to compute.
+        Row r only attends to the encoder frames [start, end) of span r. There is no state.
         `backends.base.first_step_by_bias` implements it by `step`.
 
-        Raises: OptionError for no span, one that is empty or outside the window, or several windows.
+        vocabulary: (n_rows,) int64, the vocabulary rows to compute.
+
+        Raises:
+            OptionError: no span, an empty one or one outside the window, or several windows.
         """
         ...
 
@@ -293,11 +295,11 @@ class AllowedTokens(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenChoice:
-    """How many of the likeliest tokens are wanted of each row, and among which.
+    """How many of the most probable tokens are wanted of each row, and among which.
 
-    n_best: of each row. forbidden: (n,) int32, ids that may follow no row. time_begin: the first timestamp's
-    id; all below are text. allowed: one a row. Where all timestamps together are likelier than any text, a
-    timestamp follows.
+    forbidden: (n,) int32 ids that may follow no row. time_begin: the first timestamp's id; all below are
+    text. allowed: one a row. If all timestamps together are more probable than any text, a timestamp
+    follows.
     """
 
     n_best: int
@@ -308,7 +310,7 @@ class TokenChoice:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BestTokens:
-    """The likeliest tokens of each row, best first.
+    """The most probable tokens of each row, best first.
 
     tokens: (R, n_best) int64. logprobs: (R, n_best) float32, natural, among the tokens that may follow.
     """
@@ -319,18 +321,16 @@ class BestTokens:
 
 @runtime_checkable
 class ChoosingBackend(Protocol):
-    """A `Backend` that chooses the likeliest next tokens itself, so that no search sees all logits.
-
-    None need be: searches choose among logits then.
-    """
+    """A `Backend` that can choose the most probable next tokens itself, without returning logits."""
 
     def step_best(self, tokens: Tensor, state: DecoderState, choice: TokenChoice) -> BestTokens | Tensor:
-        """Append a token to each row, (R, 1) int64, and return the likeliest that may follow.
+        """Append a token to each row, (R, 1) int64, and return the most probable that may follow.
 
-        Where two of them are equally likely, or fewer may follow, the order is the caller's: it gets the
-        logits (R, n_vocab) float32, in which forbidden ones may be -inf, until the next step.
+        On ties, or if fewer may follow, it returns the logits (R, n_vocab) float32 instead, valid until
+        the next step, in which forbidden ones may be -inf.
 
-        Raises: OptionError as `Backend.step`, and for rows that have not read their left padding.
+        Raises:
+            OptionError: as `Backend.step`, and for rows that have not read their left padding.
         """
         ...
 
@@ -338,7 +338,8 @@ class ChoosingBackend(Protocol):
 def check_start(encoded: EncoderOutput, n_hypotheses: int, left_padding: Tensor | None) -> int:
     """Check the arguments of `Backend.start`; return the number of rows, B * n_hypotheses.
 
-    Raises: OptionError for no hypothesis, or a left_padding of another shape than (B * n_hypotheses,).
+    Raises:
+        OptionError: no hypothesis, or a left_padding of another shape than (B * n_hypotheses,).
     """
     if n_hypotheses < 1:
         raise OptionError(f"start: {n_hypotheses} hypotheses given, expected at least 1")
@@ -349,9 +350,10 @@ def check_start(encoded: EncoderOutput, n_hypotheses: int, left_padding: Tensor 
 
 
 def check_tokens(tokens: Tensor, state: DecoderState, n_least_padding: int, backend: Backend) -> None:
-    """Check the tokens of `Backend.step`. n_least_padding: of the row of the state that has least.
+    """Check the tokens of `Backend.step`. n_least_padding: least padding of the rows.
 
-    Raises: OptionError unless they are (R, n_new) and the text context holds them.
+    Raises:
+        OptionError: they are not (R, n_new), or exceed the text context.
     """
     if tokens.ndim != 2 or tokens.shape[0] != state.n_rows or tokens.shape[1] < 1:
         raise OptionError(f"step: tokens {tuple(tokens.shape)} given, expected ({state.n_rows}, n_new)")
@@ -388,7 +390,9 @@ def first_step_by_bias(
     """Step one token a row, with a bias of -inf outside each span; see `Backend.first_step`.
 
     Returns logits (n_spans, n_rows) float32. vocabulary: (n_rows,) int64.
-    Raises: OptionError as `check_spans`.
+
+    Raises:
+        OptionError: as `check_spans`.
     """
     check_spans(encoded, spans)
     bias = torch.full((len(spans), encoded.n_frames), -torch.inf, device=backend.device)

@@ -1,9 +1,7 @@
-"""Incremental encoding: new frames of a window computed against cached keys and values of older ones, and
-the rules, the same for every backend, of which frames an update computes.
+"""Incremental encoding: new frames are computed against cached keys and values of older ones.
 
-Whisper's encoder is not causal, so cached frames have the states they had when the audio was shorter:
-this is an approximation. Positions are absolute: a cache is valid only while the window begins at the
-same sample.
+Whisper's encoder is not causal, so cached frames keep the states of shorter audio: an approximation.
+Positions are absolute: a cache is only valid while the window begins at the same sample.
 """
 
 from __future__ import annotations
@@ -37,13 +35,12 @@ Frames = TypeVar("Frames", bound=FrameCache)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncoderUpdate(Generic[Frames]):
-    """The part of one window to compute: encoder frames [start, end), and single frames of padding beyond.
+    """The part of one window to compute: encoder frames [start, end), and single frames of padding.
 
-    mel: (n_mels, n) normalised, of the whole window; 0.0 is assumed beyond it. ends: the window, and so the
-        convolutions, end at `end`. places: positions of the single frames; padding surrounds each.
-    before: cache of frames [0, start), or None. after: cached frames that follow the computed ones in the
-        order of keys, whatever their positions, or None. log_weights: (n_attended,) float32, added to the
-        attention logits of each frame; None adds nothing.
+    mel: (n_mels, n) normalised, of the whole window; 0.0 beyond it. ends: the window, and so the
+    convolutions, end at `end`. places: positions of the single frames, surrounded by padding. before:
+    cache of frames [0, start), or None. after: cached frames after the computed ones in the order of keys,
+    or None. log_weights: (n_attended,) float32, added to the attention logits of each frame, or None.
     """
 
     mel: Tensor
@@ -70,10 +67,10 @@ MELS_PER_FRAME = 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncoderKvCache:
-    """Keys, values and states of the encoder frames of one window; immutable, so that sessions may share it.
+    """Keys, values and states of the encoder frames of one window; immutable.
 
     keys_values: per encoder layer, (1, H, n, d_head) twice. states: (1, n, d), the encoder's output.
-    cross: per decoder layer, keys and values (1, H, n, d_head) over these states.
+    cross: per decoder layer, keys and values (1, H, n, d_head).
     """
 
     keys_values: tuple[KeysValues, ...]
@@ -98,10 +95,10 @@ WindowUpdate: TypeAlias = EncoderUpdate[EncoderKvCache]
 
 @torch.no_grad()
 def encode_incremental(model: Whisper, updates: Sequence[WindowUpdate]) -> list[EncoderKvCache]:
-    """Compute the updates of several windows as one batch; return their caches, computed frames included.
+    """Compute the updates of several windows as one batch; return their caches with the new frames.
 
-    A window gives the same result alone and in a batch, but for rounding. Rows are padded and the padding is
-    masked, so updates of about the same shape belong together.
+    Results do not depend on the batch, except for rounding. Rows are padded and masked, so updates of
+    similar shape belong together.
     """
     states, layers = _run_layers(model.encoder, updates)
     cross = model.decoder.cross_keys_values(states)
@@ -140,8 +137,8 @@ def _concat_cached(
 ) -> Tensor:
     """Concatenate cached frames before, computed frames and cached frames after, along `dim`.
 
-    own: (1, n, d) or (1, H, n, d_head), computed, padded at its end. pick: the tensor of the cache that
-    corresponds to it.
+    own: (1, n, d) or (1, H, n, d_head), computed, padded at its end. pick: returns the matching tensor of
+    a cache.
     """
     before = [] if update.before is None else [pick(update.before)]
     after = [] if update.after is None else [pick(update.after)]
@@ -169,7 +166,7 @@ def _row(pair: KeysValues, row: int) -> KeysValues:
 
 
 def _embedded(encoder: AudioEncoder, updates: Sequence[WindowUpdate]) -> Tensor:
-    """Input of the first layer (B, n, d), rows padded at their ends."""
+    """Return the input of the first layer (B, n, d), with rows padded at their ends."""
     n_frames = max(update.end - update.start for update in updates)
     mel = torch.stack([_mel_around(update, n_frames) for update in updates]).to(encoder.conv1.weight)
     x = F.gelu(encoder.conv1(mel)) * _inside(updates, mel)
@@ -179,7 +176,7 @@ def _embedded(encoder: AudioEncoder, updates: Sequence[WindowUpdate]) -> Tensor:
 
 
 def _placed(encoder: AudioEncoder, update: WindowUpdate, x: Tensor) -> Tensor:
-    """One row's frames (n, d), the single ones of padding included, at their positions."""
+    """Return one row's frames (n, d), including single ones of padding, with positions."""
     table = encoder.positional_embedding
     placed = x[: update.end - update.start] + table[update.start : update.end]
     if not update.places:
@@ -189,15 +186,15 @@ def _placed(encoder: AudioEncoder, update: WindowUpdate, x: Tensor) -> Tensor:
 
 
 def _frame_of_padding(encoder: AudioEncoder) -> Tensor:
-    """Output (1, d) of the convolutions for padding far from any audio."""
+    """Return the output (1, d) of the convolutions for padding far from any audio."""
     nothing = encoder.conv1.weight.new_zeros(1, encoder.conv1.in_channels, 5 * MELS_PER_FRAME)
     x = F.gelu(encoder.conv2(F.gelu(encoder.conv1(nothing)))).transpose(1, 2)
     return x[0, 2:3]
 
 
 def _mel_around(update: WindowUpdate, n_frames: int) -> Tensor:
-    """Log-mel (n_mels, 2 * (n_frames + 2)) of n_frames encoder frames from `start` on, and one on either
-    side.
+    """Return log-mel (n_mels, 2 * (n_frames + 2)) of n_frames encoder frames from `start` on, and one on
+    either side.
     """
     first = MELS_PER_FRAME * (update.start - 1)
     n_columns = MELS_PER_FRAME * (n_frames + 2)
@@ -208,9 +205,9 @@ def _mel_around(update: WindowUpdate, n_frames: int) -> Tensor:
 
 
 def _inside(updates: Sequence[WindowUpdate], mel: Tensor) -> Tensor:
-    """Mask (B, 1, n_columns) of the columns of `_mel_around`: 1 inside the window, 0 outside.
+    """Return the mask (B, 1, n_columns) of the columns of `_mel_around`: 1 inside the window, 0 outside.
 
-    Beyond the window's edges the second convolution must see zeros, not the first one's output for zeros.
+    Beyond the window the second convolution must see zeros, not the first one's output for zeros.
     """
     columns = torch.arange(mel.shape[2], device=mel.device)
     firsts = [MELS_PER_FRAME * (update.start - 1) for update in updates]
@@ -224,7 +221,7 @@ def _inside(updates: Sequence[WindowUpdate], mel: Tensor) -> Tensor:
 
 
 def _stacked(rows: Sequence[Tensor]) -> Tensor:
-    """Stack rows (1, H, n_i, d_head) to a batch (B, H, max n_i, d_head), with zeros at their ends."""
+    """Stack rows (1, H, n_i, d_head) to a batch (B, H, max n_i, d_head), padded with zeros."""
     if len(rows) == 1:
         return rows[0]
     longest = max(row.shape[2] for row in rows)
@@ -232,7 +229,7 @@ def _stacked(rows: Sequence[Tensor]) -> Tensor:
 
 
 def _mask(updates: Sequence[WindowUpdate], x: Tensor) -> Tensor | None:
-    """Bias (B, 1, 1, max n_attended) of attention logits: -inf where a row has no key; None adds nothing."""
+    """Return the bias (B, 1, 1, max n_attended) of attention logits, -inf for padding, or None."""
     plain = all(update.log_weights is None for update in updates)
     if plain and len({update.n_attended for update in updates}) == 1:
         return None
@@ -246,8 +243,8 @@ def _mask(updates: Sequence[WindowUpdate], x: Tensor) -> Tensor | None:
 class EncoderCacheInfo:
     """The content of a window's cache after its last update, in encoder frames (20 ms).
 
-    n_content: frames of audio. padding: the padding behind them, computed when there were `padded_at` frames
-    of audio, in `mode`. level: the loudest log-mel value when everything was last computed.
+    n_content: frames of audio. padding: behind them, computed with `padded_at` frames of audio, in `mode`.
+    level: the loudest log-mel value at the last full computation.
     """
 
     n_content: int
@@ -259,9 +256,9 @@ class EncoderCacheInfo:
 
 @dataclass(frozen=True, slots=True)
 class UpdatePlan:
-    """The frames that an update computes: of audio from `start` on, and the padding behind them if `pads`.
+    """The frames that an update computes: of audio from `start` on, and the padding if `pads`.
 
-    cache: what the cache holds after it.
+    cache: its content after the update.
     """
 
     start: int
@@ -270,7 +267,7 @@ class UpdatePlan:
 
     @property
     def end(self) -> int:
-        """End of the run of computed frames, exclusive; single frames of padding may follow."""
+        """Exclusive end of the run of computed frames; single frames of padding may follow."""
         return self.cache.n_content + (self.cache.padding.n_near if self.pads else 0)
 
     @property
@@ -280,7 +277,7 @@ class UpdatePlan:
 
     @property
     def kind(self) -> tuple[bool, bool]:
-        """Key of updates whose shapes are about the same."""
+        """Key of updates with similar shapes."""
         return self.start == 0, self.pads
 
 
@@ -288,8 +285,6 @@ Own = TypeVar("Own")
 
 
 class PartialFrames(FrameCache, Protocol):
-    """A cache of frames of which parts can be taken."""
-
     def part(self: Own, start: int, end: int, /) -> Own: ...
 
 
@@ -298,7 +293,7 @@ PartialCache = TypeVar("PartialCache", bound=PartialFrames)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CachedWindow(Generic[PartialCache]):
-    """`EncoderState` of a runtime: a window's frames, padding included, and what they are."""
+    """`EncoderState` of a runtime: a window's frames, including padding, and their description."""
 
     cache: EncoderCacheInfo
     frames: PartialCache
@@ -309,7 +304,7 @@ class CachedWindow(Generic[PartialCache]):
 
     @property
     def padding(self) -> PartialCache | None:
-        """The cached frames behind the audio; None without any."""
+        """The cached frames behind the audio, or None."""
         n_content = self.cache.n_content
         return self.frames.part(n_content, self.frames.n_frames) if self.cache.padding.n_frames else None
 
@@ -318,9 +313,10 @@ Window = TypeVar("Window")
 
 
 def state_of(window: IncrementalWindow, kind: type[Window]) -> Window | None:
-    """Return a window's state as one of the runtime's own kind.
+    """Check that a state belongs to this runtime.
 
-    Raises: OptionError for a state of another backend.
+    Raises:
+        OptionError: a state of another backend.
     """
     state = window.state
     if state is not None and not isinstance(state, kind):
@@ -334,7 +330,7 @@ def update_of(
     plan: UpdatePlan,
     device: torch.device,
 ) -> EncoderUpdate[PartialCache]:
-    """Make the tensors of a planned update. state: of the window so far, None at its beginning."""
+    """Make the tensors of a planned update. state: of the window so far, or None."""
     padding = plan.cache.padding
     weights = padding.log_weights(plan.cache.n_content)
     return EncoderUpdate(
@@ -359,7 +355,7 @@ def check_features(features: Features, dims: ModelDims, name: str) -> None:
 
 
 def content_frames(features: Features) -> tuple[int, ...]:
-    """Return the encoder frames of each whole window that hold audio."""
+    """Return the encoder frames of audio of each whole window."""
     n_frames = features.mel.shape[2] // MELS_PER_FRAME
     return tuple(min(-(-n // MELS_PER_FRAME), n_frames) for n in features.n_content_frames)
 
@@ -392,7 +388,7 @@ def plan_update(window: IncrementalWindow, cache: EncoderCacheInfo | None, n_ful
 
 
 def _first_new_frame(mode: EncoderMode, cache: EncoderCacheInfo, n_content: int, level: float) -> int:
-    """First frame to compute anew; 0: everything, as the mode demands or because the level has drifted."""
+    """Return the first frame to compute; 0: everything, by the mode or because the level has drifted."""
     moved = abs(level - cache.level) > mode.level_drift
     if mode.recompute_s is None or moved:
         return 0

@@ -1,4 +1,4 @@
-"""The package of native kernels: found, or said why not, and what it has room for."""
+"""Loading of the native kernels package, and its limits."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from types import ModuleType
 from sottovoce.errors import OptionError
 
 WIDEST_HEAD = 256
-"""Numbers of an attention head that the native kernels have room for."""
+"""Widest attention head of the native kernels."""
 
 
 def load_kernels() -> ModuleType:
     """Import the package of native kernels, which chooses an instruction set, and its encoder.
 
-    Raises: ImportError where it is not installed, is too old or cannot be loaded; OptionError where the
-    environment names an instruction set that does not run here.
+    Raises:
+        ImportError: not installed, too old or not loadable.
+        OptionError: the environment names an instruction set that does not run here.
     """
     try:
         kernels = importlib.import_module("sottovoce_kernels")

@@ -1,8 +1,7 @@
 """Whisper's decoder in the kernels of `sottovoce-kernels`: a step of many rows is one native call.
 
-Weights and activations of the decoder are int8. The encoder runs in the kernels too where these are
-faster than PyTorch, else on PyTorch. A row's logits are bitwise the same in any batch, so nothing is
-padded or masked here. The package chooses the instruction set.
+Weights and activations of the decoder are int8. The encoder runs in the kernels if they are faster than
+PyTorch. A row's logits are bitwise the same in any batch, so nothing is padded or masked.
 """
 
 from __future__ import annotations
@@ -51,8 +50,6 @@ class _NativeRow:
 
 
 class NativeRows:
-    """`RunningRows` of one model."""
-
     def __init__(self, decoder: NativeDecoder, name: str) -> None:
         self._decoder = decoder
         self._name = name
@@ -117,7 +114,7 @@ class NativeRows:
 
 
 def branched(rows: Sequence[kernels.Row], chosen: Sequence[int]) -> list[kernels.Row]:
-    """Choose rows; one that is chosen again is forked, sharing its cache."""
+    """Select rows; a repeated row is forked, sharing its cache."""
     taken: set[int] = set()
     branches = []
     for index in chosen:
@@ -128,7 +125,7 @@ def branched(rows: Sequence[kernels.Row], chosen: Sequence[int]) -> list[kernels
 
 
 def total_bias(bias: Tensor | None, window: WindowKv) -> Tensor | None:
-    """Sum of the given bias and the frames' log weights: (n_frames,) float32; None: neither."""
+    """Return the sum of bias and log weights of the frames: (n_frames,) float32, or None."""
     if bias is None:
         return window.log_weights
     given = bias.to("cpu", torch.float32)
@@ -136,10 +133,10 @@ def total_bias(bias: Tensor | None, window: WindowKv) -> Tensor | None:
 
 
 class NativeState:
-    """`DecoderState` of the kernels: the KV cache of each row, and the window that it attends to."""
+    """`DecoderState` of the kernels: each row's KV cache and window."""
 
     def __init__(self, windows: Sequence[WindowKv], padding: Sequence[int]) -> None:
-        """windows: the one that each row attends to. padding: of each row, left padding tokens."""
+        """windows: of each row. padding: left padding tokens of each row."""
         self.windows = list(windows)
         self.padding = list(padding)
         self.rows = [kernels.Row() for _ in self.windows]
@@ -170,7 +167,7 @@ class NativeState:
         return copy
 
     def room_for_logits(self, n_vocab: int) -> Tensor:
-        """Return memory (n_rows, n_vocab) float32 that is the same in every step."""
+        """Return memory (n_rows, n_vocab) float32, reused in every step."""
         if self._logits is None or len(self._logits) < self.n_rows:
             self._logits = torch.empty(self.n_rows, n_vocab)
         return self._logits[: self.n_rows]
@@ -181,7 +178,7 @@ class NativeState:
 
 
 class NativeBackend:
-    """A network on a CPU: the decoder in the kernels, the encoder there or on PyTorch; see `Backend`."""
+    """A CPU backend with the decoder in the kernels, and the encoder there or on PyTorch."""
 
     def __init__(self, encoder: TorchBackend | NativeEncoder, decoder: NativeDecoder) -> None:
         self._encoder = encoder
@@ -200,11 +197,12 @@ class NativeBackend:
     ) -> NativeBackend:
         """Load a checkpoint's weights.
 
-        dtype: of the encoder's states, and on PyTorch of its activations and weights. int8: on PyTorch the
-        encoder's linear layers are int8. native_encoder: the encoder is the kernels', if its sizes fit them.
+        dtype: of the encoder's states, and on PyTorch of its activations and weights. int8: PyTorch's
+        encoder has int8 linear layers. native_encoder: use the kernels' encoder, if its sizes fit.
 
-        Raises: OptionError for a device other than the CPU, an unsupported dtype, or decoder heads wider than
-        the kernels have room for.
+        Raises:
+            OptionError: another device than the CPU, an unsupported dtype, or decoder heads that are too
+                wide.
         """
         if device.type != "cpu":
             raise OptionError(f"native kernels: device {device} given, expected cpu")
@@ -346,7 +344,9 @@ class NativeBackend:
 
 
 def _biases(bias: Tensor | None, state: NativeState) -> list[Tensor | None]:
-    """Bias of each row (n_frames,); equal neighbours share a tensor, and so one pass over keys and values."""
+    """Return each row's bias (n_frames,); equal neighbours share a tensor, and so one pass over keys and
+    values.
+    """
     if bias is None:
         return [None] * state.n_rows
     n_frames = {window.n_frames for window in state.windows}

@@ -1,6 +1,6 @@
 """The decoder of the kernels behind tensors.
 
-Only this module and `native_encoder` hand addresses to the kernels: they check shapes and dtypes, and keep
+Only this module and `native_encoder` pass addresses to the kernels: they check shapes and dtypes, and keep
 tensors alive.
 """
 
@@ -32,8 +32,8 @@ NORMS = (("attn_ln", 0), ("cross_attn_ln", 1), ("mlp_ln", 2))
 class WindowKv:
     """Cross-attention keys and values of one window, packed for the kernels.
 
-    tensors: own the memory that `audio` points to. log_weights: (n_frames,) float32, added to the attention
-    logits; None adds nothing.
+    tensors: own the memory that `audio` points to. log_weights: (n_frames,) float32, added to the
+    attention logits, or None.
     """
 
     audio: kernels.CrossKeysValues
@@ -49,9 +49,9 @@ class WindowKv:
 class RowInput:
     """One row of a step.
 
-    tokens: new ones, of any number. wanted: positions among these that get logits. bias: (n_frames,) float32,
-    contiguous, added to the cross-attention logits; None: the window's log weights. span: the frames [start,
-    end) to attend to; None: all.
+    tokens: new ones, of any number. wanted: positions among these that get logits. bias: (n_frames,)
+    float32, contiguous, added to the cross-attention logits; None: the window's log weights. span: the
+    frames [start, end) to attend to; None: all.
     """
 
     row: kernels.Row
@@ -63,10 +63,8 @@ class RowInput:
 
 
 class NativeDecoder:
-    """Whisper's decoder in the kernels."""
-
     def __init__(self, dims: ModelDims, tensors: Mapping[str, Tensor]) -> None:
-        """Pack weights. tensors: names and shapes of OpenAI's state dict, tables (n_out, n_in), any floating
+        """Pack weights. tensors: names and shapes of OpenAI's state dict, (n_out, n_in), any floating
         dtype.
         """
         self.dims = dims
@@ -148,10 +146,11 @@ class NativeDecoder:
         """Append new tokens to rows.
 
         Returns logits (n_wanted, n_rows) float32 of the wanted positions of all rows; and the attention of
-        the captured heads (n_captured, n_tokens, n_frames) float32, n_frames of the longest window, 0 beyond
-        that of a row.
+        the captured heads (n_captured, n_tokens, n_frames) float32, with the frames of the longest window,
+        padded with 0.
 
-        Raises: OptionError for a token that the vocabulary does not have.
+        Raises:
+            OptionError: a token outside the vocabulary.
         """
         some: list[int] = [] if vocabulary is None else vocabulary.tolist()
         self._check_vocabulary(some)
@@ -175,11 +174,12 @@ class NativeDecoder:
     ) -> BestTokens | Tensor:
         """Append new tokens to rows; see `ChoosingBackend.step_best`.
 
-        logits: (n_wanted, n_vocab) float32, written, and returned where two of the best are equal.
+        logits: (n_wanted, n_vocab) float32, written, and returned on ties.
 
-        Raises: OptionError for a token that the vocabulary does not have.
+        Raises:
+            OptionError: a token outside the vocabulary.
         """
-        n_wanted, n_best = len(logits), choice.n_best + 1  # one more tells whether the last is clear
+        n_wanted, n_best = len(logits), choice.n_best + 1  # one more shows whether the last is unique
         best, tokens = torch.empty(n_wanted, n_best), torch.empty(n_wanted, n_best, dtype=torch.int32)
         rules = torch.tensor(choice.allowed, dtype=torch.int32)
         is_clear = torch.empty(n_wanted, dtype=torch.int32)

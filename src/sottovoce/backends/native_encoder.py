@@ -1,6 +1,4 @@
-"""The encoder for the native decoder: in the kernels, or on PyTorch with int8 linear layers of the
-kernels.
-"""
+"""The encoder of the native backend: in the kernels, or on PyTorch with their int8 linear layers."""
 
 from __future__ import annotations
 
@@ -37,8 +35,10 @@ from sottovoce.types import EncoderOutput, Features
 
 PREFIX = "encoder."
 INT8_PROJECTIONS = ("query", "key")
-"""Of attention. In `base`, relative errors of the states with one kind of layer in int8: query 1.1 %, key
-0.8 %, value 5.5 %, out 4.5 %, the perceptron's two 2.6 % and 2.1 %; bfloat16 everywhere gives 2.5 %."""
+"""Attention projections in int8. In `base`, relative errors of the states with one kind of layer in int8:
+query 1.1 %, key 0.8 %, value 5.5 %, out 4.5 %, the MLP's two 2.6 % and 2.1 %; bfloat16 everywhere gives
+2.5 %.
+"""
 LAYERS = (
     (("attn.query", "attn.key"), "query_key"),
     (("attn.value",), "value"),
@@ -48,10 +48,11 @@ LAYERS = (
 )
 """Linear layers of a block that share a table, in the order of the kernels, and the table's name."""
 IN_BYTES = ("down",)
-"""Tables in eight bits where these are faster; the others are in words of 16 bits. States are no farther from
-float32's than those of PyTorch's bfloat16 (1.6 and 1.8 %, docs/benchmarks.md); in words alone 0.2 %."""
+"""Tables in int8, as far as this is faster; others are int16. The states' error is that of PyTorch's
+bfloat16 (1.6 and 1.8 %, docs/benchmarks.md); with int16 alone 0.2 %.
+"""
 WORDS_ALONE = ("portable", "avx2")
-"""Instruction sets whose products of bytes are those of words, so that eight bits would be as slow."""
+"""Instruction sets on which int8 is no faster than int16."""
 INSTEAD_OF_PYTORCH = MappingProxyType(
     {
         "portable": False,  # plain C++, a number at a time
@@ -67,8 +68,6 @@ INSTEAD_OF_PYTORCH = MappingProxyType(
 
 
 class NativeLinear(nn.Module):
-    """An int8 linear layer, followed by GELU if `gelu`."""
-
     def __init__(self, linear: nn.Linear, *, gelu: bool = False) -> None:
         super().__init__()
         weight = linear.weight.detach().float().contiguous()
@@ -92,8 +91,8 @@ def network_without_decoder(
 ) -> Whisper:
     """Build a network whose decoder has no weights.
 
-    tensors: names and shapes of OpenAI's state dict, tables (n_out, n_in). dtype: of the activations, and of
-    the weights. int8: the linear layers that bear it are native.
+    tensors: names and shapes of OpenAI's state dict, (n_out, n_in). dtype: of activations and weights.
+    int8: use native linear layers where accuracy allows.
     """
     with torch.device("meta"):
         model = Whisper(dims)
@@ -104,7 +103,7 @@ def network_without_decoder(
         if name.startswith(PREFIX)
     }
     model.encoder.load_state_dict(state, strict=True, assign=True)
-    state.clear()  # so that each plain table goes when it is packed
+    state.clear()  # frees each plain table once it is packed
     model.requires_grad_(False).eval()
     if int8:
         _with_native_linears(model.encoder)
@@ -113,8 +112,6 @@ def network_without_decoder(
 
 
 class _NoDecoder(TextDecoder):
-    """A decoder without layers to compute for."""
-
     def cross_keys_values(self, states: Tensor) -> list[KeysValues]:
         """Return nothing: the kernels compute their own from the states."""
         return []
@@ -134,30 +131,28 @@ def _linear(layer: nn.Module) -> nn.Linear:
 
 
 def tables_in_bytes() -> tuple[str, ...]:
-    """Return the names of the tables in eight bits that suit the instruction set in use."""
+    """Return the names of the int8 tables for the current instruction set."""
     return () if kernels.in_use() in WORDS_ALONE else IN_BYTES
 
 
 def native_encoder_is_faster() -> bool:
-    """Tell whether the instruction set in use encodes faster than PyTorch; False for an unknown one."""
+    """Return whether the current instruction set encodes faster than PyTorch; False for an unknown one."""
     return INSTEAD_OF_PYTORCH.get(kernels.in_use(), False)
 
 
 def fits_kernels(dims: ModelDims) -> bool:
-    """Tell whether the kernels take an encoder of these sizes: even, heads they have room for."""
+    """Return whether the kernels support an encoder of these sizes."""
     is_even = not (dims.n_mels % 2 or dims.n_audio_state % 2)
     return is_even and dims.n_audio_state // dims.n_audio_head <= WIDEST_HEAD
 
 
 class NativeWindows:
-    """Whisper's encoder in the kernels."""
-
     def __init__(
         self, dims: ModelDims, tensors: Mapping[str, Tensor], *, in_bytes: Collection[str] | None = None
     ) -> None:
         """Pack weights. tensors: names and shapes of OpenAI's state dict, any floating dtype.
 
-        in_bytes: names of the tables in eight bits; None for those that suit the instruction set.
+        in_bytes: names of the int8 tables; None: by the instruction set.
         """
         self.dims = dims
         sizes = (dims.n_audio_ctx, dims.n_audio_state, dims.n_audio_head, dims.n_audio_layer)
@@ -211,7 +206,7 @@ class NativeWindows:
         return states
 
     def update(self, updates: Sequence[EncoderUpdate[WindowFrames]]) -> list[WindowFrames]:
-        """Compute the frames of several windows; return each window's, those before and after included."""
+        """Compute the frames of several windows; return all frames of each."""
         mels = [floats(update.mel) for update in updates]
         made = [self._room(update) for update in updates]
         windows = [_window(update, mel, own) for update, mel, own in zip(updates, mels, made, strict=True)]
@@ -271,23 +266,18 @@ def _window(update: EncoderUpdate[WindowFrames], mel: Tensor, own: WindowFrames)
 
 
 def _frame_of_padding(tensors: Mapping[str, Tensor]) -> Tensor:
-    """Output (d,) of the convolutions for padding far from any audio."""
+    """Return the output (d,) of the convolutions for padding far from any audio."""
     first, bias = (floats(tensors[f"encoder.conv{which}.bias"]) for which in (1, 2))
     table = floats(tensors["encoder.conv2.weight"]).sum(2)
     return gelu(table @ gelu(first) + bias).contiguous()
 
 
 class NativeEncoderState(CachedWindow[WindowFrames]):
-    """`EncoderState` of the kernels."""
-
     __slots__ = ()
 
 
 class NativeEncoder:
-    """The encoder of a checkpoint in the kernels, and what a backend tells of the checkpoint."""
-
     def __init__(self, checkpoint: Checkpoint, *, dtype: torch.dtype) -> None:
-        """dtype: of the states."""
         self.name, self.dims, self.tail_s = checkpoint.name, checkpoint.dims, checkpoint.tail_s
         self.dtype, self.device = dtype, torch.device("cpu")
         self.runtime = "native, int8 and int16"

@@ -1,4 +1,4 @@
-"""Choose a runtime, a device and a number format for a checkpoint."""
+"""Choice of a runtime, a device and a number format for a checkpoint."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ NUMBER_FORMATS: MappingProxyType[str, tuple[str, bool]] = MappingProxyType(
     | {"int8": ("auto", True), "default": ("auto", False)}
     | {f"int8_{name}": (name, True) for name in DTYPES}
 )
-"""Names to the dtype of the activations, and whether tables are in eight bits."""
+"""Names to the dtype of the activations, and whether tables are int8."""
 KERNELS = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
-"""Number of kernels, one for each shape, that oneDNN and PyTorch cache; 1024 each by default. Windows of
-growing audio have shapes that never come again: with 16 of both a live session of base in bfloat16 stays at
-0.7 GB, where it grew by 30 MB a minute beyond 1.7 GB, at the same speed.
+"""Number of kernels, one per shape, that oneDNN and PyTorch cache (default 1024 each). Windows of growing
+audio have ever new shapes: with 16, a live session of base in bfloat16 stays at 0.7 GB, instead of growing
+by 30 MB a minute beyond 1.7 GB, at the same speed.
 """
 AUTO = "auto"
 OPEN_DTYPES = ("auto", "default")
-"""Number formats that leave the choice to us; who names one gets it from PyTorch."""
+"""Names that leave the runtime open; any other dtype selects PyTorch."""
 SLOW_SETS = ("portable",)
 """Instruction sets of the kernels with which PyTorch is faster."""
 LEAST_TEXT_STATE = 384
-"""Width of Whisper's narrowest decoder, `tiny`; of narrower ones no error in eight bits was measured."""
+"""Width of Whisper's narrowest decoder, `tiny`; int8 errors of narrower ones were not measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class NumberFormat:
-    """How weights are stored. dtype: of activations and weights. int8: the large tables are in eight bits.
+    """How weights are stored. dtype: of activations and weights. int8: large tables are int8.
 
-    is_open: the dtype was not named, so that a runtime may compute in another where that is faster.
+    is_open: the dtype was not named, so a runtime may use another one.
     """
 
     dtype: torch.dtype
@@ -85,13 +85,14 @@ def _native(checkpoint: Checkpoint, device: torch.device, numbers: NumberFormat)
 
 
 BACKENDS: MappingProxyType[str, BackendFactory] = MappingProxyType({"torch": _torch, "native": _native})
-"""Runtimes by name; another is one entry."""
+"""Runtimes by name."""
 
 
 def choose_device(device: str) -> torch.device:
     """Choose a device by name: "cpu", "cuda", "cuda:1", "mps", or "auto" for the best one available.
 
-    Raises: OptionError for a name that is unknown, or a device that is not available.
+    Raises:
+        OptionError: an unknown name, or a device that is not available.
     """
     if device == "auto":
         if torch.cuda.is_available():
@@ -113,12 +114,13 @@ def choose_device(device: str) -> torch.device:
 
 
 def choose_number_format(dtype: str, device: torch.device) -> NumberFormat:
-    """Choose a number format by name: those of `choose_dtype`, or "int8" for weights in eight bits.
+    """Choose a number format by name: those of `choose_dtype`, or "int8".
 
-    CTranslate2's names work too: "default" is "auto" here, and "int8_float32" and the like name the
-    dtype of the activations.
+    CTranslate2's names work too: "default" is "auto", and "int8_float32" and the like name the dtype of
+    the activations.
 
-    Raises: OptionError for another name, or a dtype that the device lacks.
+    Raises:
+        OptionError: another name, or a dtype that the device lacks.
     """
     if dtype not in NUMBER_FORMATS:
         raise OptionError(f"dtype {dtype!r} given, expected one of {', '.join(NUMBER_FORMATS)}")
@@ -129,11 +131,11 @@ def choose_number_format(dtype: str, device: torch.device) -> NumberFormat:
 def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
     """Choose a floating dtype by name.
 
-    "auto" is float16 on CUDA, as openai-whisper runs, and on Apple's GPUs; on a CPU bfloat16 where the
-    processor multiplies it natively (AVX512-BF16 or AMX), float32 elsewhere: emulated bfloat16 is slower.
-    Apple's GPUs take no bfloat16: older ones and older systems lack it.
+    "auto" is float16 on CUDA (as in openai-whisper) and on Apple's GPUs, of which older ones lack
+    bfloat16; on a CPU bfloat16 with AVX512-BF16 or AMX, otherwise float32, as emulated bfloat16 is slower.
 
-    Raises: OptionError for another name, or a dtype that the device lacks.
+    Raises:
+        OptionError: another name, or a dtype that the device lacks.
     """
     if dtype == "auto":
         if device.type in ("cuda", "mps"):
@@ -147,7 +149,7 @@ def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
 
 
 def cpu_has_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Tell whether an x86 processor multiplies bfloat16 natively; False where Linux does not say."""
+    """Return whether an x86 processor multiplies bfloat16 natively; False if Linux does not say."""
     if platform.machine() not in ("x86_64", "AMD64") or not cpuinfo.exists():
         return False
     lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -160,25 +162,25 @@ RUNTIMES = (AUTO, *BACKENDS)
 
 @dataclass(frozen=True, slots=True)
 class RuntimeChoice:
-    """A runtime by its name in `BACKENDS`. reason: why it was taken, the rest of a line."""
+    """A runtime by its name in `BACKENDS`. reason: for the log line."""
 
     name: str
     reason: str
 
 
 def check_runtime(backend: str) -> None:
-    """Raises: OptionError for a runtime that is not in `RUNTIMES`."""
+    """Raise OptionError for a runtime that is not in `RUNTIMES`."""
     if backend not in RUNTIMES:
         raise OptionError(f"backend {backend!r} given, expected one of {', '.join(RUNTIMES)}")
 
 
 def choose_runtime(backend: str, dtype: str, device: torch.device, dims: ModelDims) -> RuntimeChoice:
-    """Choose a runtime by name; "auto" takes the native kernels on a CPU unless a dtype is asked for.
+    """Choose a runtime by name; "auto" takes the native kernels on a CPU unless a dtype is named.
 
-    dtype: the name that was asked for. dims: of the model.
+    dtype: the requested name. dims: of the model.
 
-    Raises: OptionError for another name, or where the environment names an instruction set that does not run
-    here.
+    Raises:
+        OptionError: another name, or the environment names an instruction set that does not run here.
     """
     check_runtime(backend)
     if backend != AUTO:

@@ -1,4 +1,4 @@
-"""Whisper on PyTorch, behind the backend seam: CPU, CUDA or MPS, in floats or with int8 weights."""
+"""Whisper on PyTorch: CPU, CUDA or MPS, in floats or with int8 weights."""
 
 from __future__ import annotations
 
@@ -61,15 +61,14 @@ from sottovoce.types import EncoderOutput, Features, StepOutput
 
 
 class TorchEncoderState(CachedWindow[EncoderKvCache]):
-    """`EncoderState` of PyTorch."""
-
     __slots__ = ()
 
 
 def encode_windows(model: Whisper, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
-    """Encode windows, those whose plans are of one kind as a batch; see `Backend.encode_incremental`.
+    """Encode windows, batched by kind of plan; see `Backend.encode_incremental`.
 
-    Raises: OptionError for a state of another backend.
+    Raises:
+        OptionError: a state of another backend.
     """
     n_full, device = model.dims.n_audio_ctx, model.encoder.positional_embedding.device
     states = [state_of(window, TorchEncoderState) for window in windows]
@@ -101,7 +100,8 @@ class _Row:
 class TorchRows:
     """`RunningRows` of one model.
 
-    keys_values: computes the cross-attention keys and values of a window, per layer (1, H, n_frames, d_head).
+    keys_values: computes the cross-attention keys and values of a window, per layer (1, H, n_frames,
+    d_head).
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class TorchRows:
         self._rows.append(_Row(cache, self._audio(self._keys_values(encoded), folded)))
 
     def _audio(self, keys_values: Sequence[KeysValues], bias: Tensor | None) -> RowCrossAttention:
-        """Cross-attention of a row; the object of the row before, where both share their audio."""
+        """Return a row's cross-attention; neighbours with the same audio share the object."""
         last = self._rows[-1].audio if self._rows else None
         if last is not None and bias is None and last.bias is None and last.keys_values is keys_values:
             return last
@@ -206,7 +206,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class TorchState:
-    """`DecoderState` of PyTorch: the cache of all rows, and which audio each attends to.
+    """`DecoderState` of PyTorch: the cache of all rows, and the audio of each.
 
     Keys and values of audios without rows are dropped once half of all audios have none.
     """
@@ -267,8 +267,6 @@ class TorchState:
 
 
 class TorchBackend:
-    """A Whisper network on one device, in one dtype; see `Backend`."""
-
     def __init__(
         self,
         model: Whisper,
@@ -280,7 +278,7 @@ class TorchBackend:
         dtype: torch.dtype | None = None,
         int8: bool = False,
     ) -> None:
-        """dtype: of the activations; None: that of the decoder's tables. int8: so are the large tables."""
+        """dtype: of the activations; None: that of the decoder's tables. int8: large tables are int8."""
         self._model = model
         self._name = name
         self._heads = alignment_heads or upper_half_heads(model.dims)
@@ -294,11 +292,12 @@ class TorchBackend:
     def from_checkpoint(
         cls, checkpoint: Checkpoint, *, device: torch.device, dtype: torch.dtype, int8: bool = False
     ) -> TorchBackend:
-        """Put a checkpoint's weights on a device.
+        """Load a checkpoint's weights onto a device.
 
-        dtype: of the activations, and of the weights, but for the large tables if `int8`.
+        dtype: of activations and weights, except large tables if `int8`.
 
-        Raises: OptionError for a dtype that no kernel here runs.
+        Raises:
+            OptionError: a dtype without kernels.
         """
         if dtype not in DTYPES:
             raise OptionError(f"dtype {dtype} given, expected one of {', '.join(map(str, DTYPES))}")
@@ -417,17 +416,15 @@ class TorchBackend:
         return first_token_logits(self._model.decoder, keys_values, spans, token=token, vocabulary=rows)
 
     def keys_values(self, encoded: EncoderOutput) -> list[KeysValues]:
-        """Return cross-attention keys and values, per layer (B, H, n_frames, d_head), computed at the first
-        use.
+        """Return cross-attention keys and values, per layer (B, H, n_frames, d_head), computed at the
+        first use.
         """
         if encoded.cross_kv is None:
             encoded.cross_kv = self._model.decoder.cross_keys_values(encoded.states)
         return encoded.cross_kv
 
     def _fold_bias(self, bias: Tensor | None, state: TorchState, n_new: int) -> Tensor | None:
-        """Sum of the given bias and the frames' log weights, folded to (n_audio, 1, group_size * n_new,
-        n_frames).
-        """
+        """Return the sum of bias and log weights, folded to (n_audio, 1, group_size * n_new, n_frames)."""
         expected = (state.n_rows, state.encoded.n_frames)
         if bias is not None and tuple(bias.shape) != expected:
             raise OptionError(f"step: bias of shape {tuple(bias.shape)} given, expected {expected}")
@@ -441,5 +438,5 @@ class TorchBackend:
 
 
 def _reaches_padding(encoded: EncoderOutput, spans: Sequence[tuple[int, int]]) -> bool:
-    """Whether a span may hold frames that are weighted as several."""
+    """Return whether a span may hold frames that are weighted as several."""
     return encoded.log_weights is not None and any(end > encoded.n_content_frames[0] for _, end in spans)

@@ -1,4 +1,4 @@
-"""The front door of CTC decoding: labels and files in, a decoder with language models out."""
+"""The public interface of CTC decoding, with labels and language models from files."""
 
 from sottovoce.ctc.decoder import CtcDecoder
 from sottovoce.ctc.models import CtcFusionOptions, WordOrTokenModel, load_ngram

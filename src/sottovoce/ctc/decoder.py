@@ -1,4 +1,4 @@
-"""The decoder of any CTC model's emissions, with language models."""
+"""A decoder of the emissions of any CTC model, with language models."""
 
 from __future__ import annotations
 
@@ -37,17 +37,23 @@ Lengths = Tensor | npt.NDArray[np.int32 | np.int64] | Sequence[int]
 class CtcDecoder:
     """Decodes the emissions of any CTC model, with language models.
 
-    labels: one name per output; blank: its index, -1 for the last. lm: an ARPA file (.gz too), a KenLM
-    binary (extra `kenlm`) or a model. label_lm: the like over labels, where `lm` is one over words.
-    lexicon: a file as in `lm.lexicon.read_lexicon`, or (word, label ids) pairs, or the tree of another
-    decoder of the same labels and hotwords; without one a word model's own vocabulary is spelled in
-    characters, and other words are unknown words. hotwords: a file, phrases, or phrases with weights per
-    label. neural_lm: a Hugging Face causal model's folder or name (extra `neural-lm`) or a model; it
-    replaces the n-gram's word scores.
-    beam_size, n_best: in place of those of the options; None: those of the options.
-    unknown_words: whether words outside the lexicon may be said; None: only where no lexicon was given.
-    Raises: OptionError for options that do not fit together, LanguageModelError for files and words that
-        cannot be used, MissingExtraError for a model whose package is not installed.
+    labels: one name per output.
+    blank: its index, -1 for the last.
+    lm: an ARPA file (.gz too), a KenLM binary (extra `kenlm`) or a model.
+    label_lm: the same over labels, next to an `lm` over words.
+    lexicon: a file as in `lm.lexicon.read_lexicon`, (word, label ids) pairs, or the tree of another
+    decoder with the same labels and hotwords. Without one, a word model's vocabulary is spelled in
+    characters, and other words are unknown words.
+    hotwords: a file, phrases, or phrases with weights per label.
+    neural_lm: a Hugging Face causal model's folder or name (extra `neural-lm`) or a model, which replaces
+    the n-gram's word scores.
+    beam_size, n_best: override the options; None: as the options.
+    unknown_words: whether words outside the lexicon are allowed; None: only without a given lexicon.
+
+    Raises:
+        OptionError: options that do not fit together.
+        LanguageModelError: files or words that cannot be used.
+        MissingExtraError: a model whose package is not installed.
     """
 
     def __init__(
@@ -80,7 +86,7 @@ class CtcDecoder:
         phrases = listed_phrases(hotwords, default_weight=parts.options.hotword_weight)
         beside = load_ngram(label_lm)
         scorer, self.lexicon = parts.scorer(model, lexicon, phrases, unknown_words, beside)
-        """The words' tree, made or given; None where words are free."""
+        """The words' tree, made or given; None without a lexicon."""
         words = () if self.lexicon is None else self.lexicon.words
         self._history = parts.history_scorer(neural_lm, model, words)
         self._decoder = EmissionDecoder(
@@ -92,11 +98,12 @@ class CtcDecoder:
         return self._decoder.options
 
     def decode(self, log_probs: Emitted, lengths: Lengths | None = None) -> list[list[Hypothesis]]:
-        """Decode log-probabilities (B, T, V) or (T, V); per utterance its hypotheses, best first.
+        """Decode log-probabilities (B, T, V) or (T, V); return each utterance's hypotheses, best first.
 
         log_probs: a tensor, a NumPy array or lists. lengths: (B,) frames of each utterance; None: all.
 
-        Raises: InputError unless these are log-probabilities of these labels.
+        Raises:
+            InputError: these are not log-probabilities of these labels.
         """
         if self._history is not None:
             self._history.forget()
@@ -108,9 +115,10 @@ class CtcDecoder:
         return self.decode(values.float().log_softmax(dim=-1), counts)
 
     def greedy(self, log_probs: Emitted, lengths: Lengths | None = None) -> list[Hypothesis]:
-        """Decode emissions (B, T, V) or (T, V) greedily: the likeliest path, without any language model.
+        """Decode emissions (B, T, V) or (T, V) greedily, without language models.
 
-        Raises: InputError as `decode`.
+        Raises:
+            InputError: as `decode`.
         """
         scaling = EmissionScaling.from_options(self.labels, self.options)
         frame_s = self.options.frame_s
@@ -124,10 +132,11 @@ class CtcDecoder:
     def decode_chunk(
         self, state: PrefixState, log_probs: Emitted, lengths: Lengths | None = None
     ) -> list[str]:
-        """Advance the state over the next frames (B, T, V); return the best texts so far, whose ends may
+        """Advance the state over the next frames (B, T, V); return the best texts so far, which may
         change.
 
-        Raises: InputError as `decode`.
+        Raises:
+            InputError: as `decode`.
         """
         return self._decoder.decode_chunk(state, *self._tensors(log_probs, lengths))
 
@@ -141,12 +150,12 @@ class CtcDecoder:
     def partials(self, state: PrefixState) -> list[list[Hypothesis]]:
         """Return the n_best texts so far of each stream, best first; the state is unchanged.
 
-        The first is what `decode_chunk` returned; tokens and words follow those already committed.
+        The first is that of `decode_chunk`; tokens and words follow the committed ones.
         """
         return self._decoder.partials(state)
 
     def finish(self, state: PrefixState) -> list[list[Hypothesis]]:
-        """Return the hypotheses of streams that have ended; the state is unchanged."""
+        """Return the hypotheses of finished streams; the state is unchanged."""
         return self._decoder.finish(state)
 
     def _tensors(self, emissions: Emitted, lengths: Lengths | None) -> tuple[Tensor, Tensor | None]:

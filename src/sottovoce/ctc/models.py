@@ -1,9 +1,8 @@
-"""Language models of a CTC decoder: their weights, loading them, spelling words and phrases in labels,
-and fusing them.
+"""Language models of a CTC decoder: weights, loading, spelling of words and phrases in labels, and fusion.
 
-A phrase is spelled as it is written where the labels have its letters, else in small or in capital ones,
-then with plain signs: hyphens become spaces or nothing, signs that are no letters go, accents go last.
-Numbers stay digits: where labels have none, they have to be written out.
+A phrase is spelled in its own letters, else in lower or upper case, then with simpler signs: hyphens
+become spaces or nothing, other signs are dropped, accents last. Digits stay: labels without digits need
+them written out.
 """
 
 from __future__ import annotations
@@ -38,19 +37,21 @@ Case = Literal["keep", "lower", "upper"]
 class CtcFusionOptions:
     """Weights of the parts of a `CtcDecoder`; scores are natural logs.
 
-    lm_weight: times the n-gram model's log-probability. label_lm_weight: that of the model over labels beside
-    it. word_score: added for every word.
-    unknown_score: added for every word that the lexicon does not have.
-    neural_weight: times the neural model's log-probability, which replaces the n-gram's over words.
-    lm_kept: the share of lm_weight that stays beside the neural model.
-    hotword_weight: what each label of a hotword adds where its list gives no weight.
+    lm_weight: factor on the n-gram model's log-probability.
+    label_lm_weight: factor on that of the model over labels.
+    word_score: added for every word.
+    unknown_score: added for every word outside the lexicon.
+    neural_weight: factor on the neural model's log-probability, which replaces the n-gram's over words.
+    lm_kept: the share of lm_weight that remains with a neural model.
+    hotword_weight: added for each label of a hotword without a weight of its own.
     look_ahead: use the n-gram's unigrams inside words.
-    level: whether the n-gram model is over labels or over words; "auto" looks at its vocabulary.
-    token_offset: the words of the n-gram model over labels are `chr(label + token_offset)`, as NeMo writes
-    them with 100.
+    level: whether the n-gram model is over labels or words; "auto" decides by its vocabulary.
+    token_offset: the words of an n-gram model over labels are `chr(label + token_offset)`, as in NeMo with
+    100.
     case: how words of the n-gram model and of word lists are changed before they are spelled in labels.
-    Raises: OptionError for an lm_kept that is no share, and a token_offset that is negative or of a model
-        over words.
+
+    Raises:
+        OptionError: lm_kept is not in [0, 1], or token_offset is negative or for a model over words.
     """
 
     lm_weight: float = 0.5
@@ -75,7 +76,7 @@ class CtcFusionOptions:
 
 
 MOST_SPELLINGS = 8
-"""Label sequences of a phrase at most, those of fewest labels; the first is that of the longest labels."""
+"""Most label sequences of a phrase, those of fewest labels; the first has the longest labels."""
 _SIGNS = str.maketrans({"’": "'", "ʼ": "'", "‐": "-", "‑": "-", "–": "-", "—": "-", "“": '"', "”": '"'})
 
 _CASES: Mapping[Case, Callable[[str], str]] = {"keep": str, "lower": str.lower, "upper": str.upper}
@@ -103,9 +104,11 @@ class PhraseSpeller:
         object.__setattr__(self, "_longest", max(map(len, ids), default=1))
 
     def boosted(self, phrases: Sequence[ListedPhrase]) -> list[Phrase]:
-        """Spell phrases in every way; all ways of one add as much as its first. Faulty ones are warnings.
+        """Spell phrases in every way; all spellings of a phrase have the same total weight. Faulty ones
+        are warnings.
 
-        Raises: LanguageModelError where none can be spelled.
+        Raises:
+            LanguageModelError: no phrase can be spelled.
         """
         spelled: list[Phrase] = []
 
@@ -124,7 +127,8 @@ class PhraseSpeller:
     def spellings(self, text: str) -> list[tuple[int, ...]]:
         """Return the label sequences that spell a phrase, at most `MOST_SPELLINGS`.
 
-        Raises: LanguageModelError for a text that labels cannot spell.
+        Raises:
+            LanguageModelError: the labels cannot spell the text.
         """
         if not self.labels.has_words and (" " in text or self.cased(text) in self._ids):
             return [self._symbols(text)]
@@ -133,15 +137,14 @@ class PhraseSpeller:
         return self._lettered(text)
 
     def cased(self, text: str) -> str:
-        """Change the case of a text by the option `case`."""
         return composed(_CASES[self.case](text))
 
     def form_among(self, word: str, words: Collection[str | None]) -> str | None:
-        """Return the form of a word that is among words, in its own or another case; None without one."""
+        """Return the form of a word that is among words, in its own or another case, or None."""
         return next((form for form in self.folded(word) if form in words), None)
 
     def folded(self, text: str) -> tuple[str, str, str, str]:
-        """Return a text in its own case, in that of the option, and in small and capital letters."""
+        """Return a text in its own case, in that of the option, and in lower and upper case."""
         cased = self.cased(text)
         return text, cased, composed(cased.lower()), composed(cased.upper())
 
@@ -179,7 +182,7 @@ class PhraseSpeller:
         return text
 
     def _segmentations(self, text: str) -> list[tuple[int, ...]]:
-        """List the label sequences that spell exactly this text, that of the longest labels first."""
+        """Return the label sequences that spell exactly this text, longest labels first."""
         marked = self._marked(text)
         if self._longest == 1:
             ids = tuple(self._ids.get(letter, -1) for letter in marked)
@@ -197,7 +200,7 @@ class PhraseSpeller:
         return list(dict.fromkeys([*([] if greedy is None else [greedy]), *ways[-1]]))
 
     def _longest_labels(self, text: str) -> tuple[int, ...] | None:
-        """Spell by the longest label that fits, from left to right; None where that leads nowhere."""
+        """Spell greedily by the longest label, from left to right; None if that fails."""
         tokens: list[int] = []
         place = 0
         while place < len(text):
@@ -228,7 +231,7 @@ def _between(parts: Sequence[tuple[int, ...]], separator: int) -> tuple[int, ...
 
 
 def _forms(text: str) -> Iterator[tuple[str, ...]]:
-    """Yield the ways to write a text, from its own to the plainest; those of one step sound alike."""
+    """Yield the forms of a text, from its own to the simplest; those of one step sound alike."""
     yield (text,)
     straight = text.translate(_SIGNS)
     yield (straight,)
@@ -254,8 +257,9 @@ _SPECIAL = {"<s>", "</s>", "<unk>", "<UNK>"}
 def load_ngram(lm: str | Path | WordOrTokenModel | None) -> WordOrTokenModel | None:
     """Load an n-gram model: ARPA, gzipped ARPA or KenLM binary; a model or None is returned unchanged.
 
-    Raises: LanguageModelError for a file that cannot be read, MissingExtraError for a KenLM binary without
-    `kenlm`.
+    Raises:
+        LanguageModelError: the file cannot be read.
+        MissingExtraError: a KenLM binary without `kenlm`.
     """
     if lm is None or isinstance(lm, NgramModel | KenlmModel):
         return lm
@@ -264,8 +268,6 @@ def load_ngram(lm: str | Path | WordOrTokenModel | None) -> WordOrTokenModel | N
 
 @dataclass(frozen=True, slots=True)
 class DecoderParts:
-    """Builds a decoder's language models."""
-
     labels: Labels
     options: CtcFusionOptions
     device: torch.device
@@ -280,9 +282,11 @@ class DecoderParts:
     ) -> tuple[PrefixScorer | None, Lexicon | None]:
         """Fuse models, lexicon and phrases; return the scorer (None without any) and the lexicon.
 
-        label_model: over labels, beside a model over words.
-        Raises: OptionError for parts that do not fit together, LanguageModelError for words or phrases that
-            the labels cannot spell.
+        label_model: over labels, next to a model over words.
+
+        Raises:
+            OptionError: parts that do not fit together.
+            LanguageModelError: words or phrases that the labels cannot spell.
         """
         if model is not None and label_model is not None and self.options.level == "token":
             raise OptionError("lm: expected a model over words beside label_lm, got level 'token'")
@@ -292,7 +296,7 @@ class DecoderParts:
         if lexicon is None and model is None:
             return self._token_fusion(over_labels, phrases), None
         words, phrases = self._lexicon(model, lexicon, phrases, unknown_words)
-        # The labels of homophones are the same: only the words are boosted then.
+        # Homophones have the same labels: only the words are boosted then.
         boosts_words = bool(phrases) and (self.labels.separator is None or words.n_homophones > 1)
         models = [self._word_model(model, words)] if model is not None else []
         models += [self._word_booster(phrases, words)] if boosts_words else []
@@ -316,7 +320,7 @@ class DecoderParts:
     ) -> NeuralRescorer | None:
         """Make the neural rescorer; None without a neural model.
 
-        words: of the lexicon; without one an n-gram over labels stays beside the neural model.
+        words: of the lexicon; without one an n-gram over labels remains next to the neural model.
         """
         if neural_lm is None:
             return None
@@ -329,7 +333,7 @@ class DecoderParts:
         return NeuralRescorer(scorer, self.options.neural_weight, replaces=replaced)
 
     def _is_over_labels(self, model: WordOrTokenModel) -> bool:
-        """Whether the model's vocabulary is the labels, under any name of the space."""
+        """Return whether the model's vocabulary is the labels, with any name for the space."""
         if self.options.token_offset is not None:
             self._check_offset(model)
             return True
@@ -388,7 +392,7 @@ class DecoderParts:
         return ShallowFusion(models, weights)
 
     def _booster(self, phrases: Sequence[Phrase]) -> LanguageModel:
-        """Make a booster, of whole words where labels mark them."""
+        """Make a booster, of whole words if labels mark them."""
         labels = self.labels
         if not labels.has_pieces:
             return PhraseBooster(phrases, len(labels), boundary=labels.separator).to(self.device)
@@ -410,7 +414,7 @@ class DecoderParts:
         phrases: list[ListedPhrase],
         unknown_words: bool | None,
     ) -> tuple[Lexicon, list[ListedPhrase]]:
-        """Make the words' tree, and return the phrases that it can spell; the others are warnings."""
+        """Make the words' tree, and return the phrases that it can spell; others are warnings."""
         if isinstance(lexicon, Lexicon):
             return lexicon, self._listed(phrases, frozenset(lexicon.words), {})
         allow = lexicon is None if unknown_words is None else unknown_words
@@ -434,11 +438,11 @@ class DecoderParts:
     def _listed(
         self, phrases: list[ListedPhrase], words: Collection[str | None], added: dict[str, Sequence[int]]
     ) -> list[ListedPhrase]:
-        """Check phrases against the words of a lexicon; missing words are spelled, and go to `added`."""
+        """Check phrases against a lexicon; missing words are spelled and put into `added`."""
         speller = PhraseSpeller(self.labels, self.options.case)
 
         def is_listed(word: str) -> bool:
-            """As it is written, or in another case that is spelled alike."""
+            """Return whether the lexicon has a word as written, or in another case with the same spelling."""
             same = (form for form in speller.folded(word) if form in words)
             return word in words or any(_ways(speller, form) == _ways(speller, word) for form in same)
 
@@ -485,7 +489,7 @@ class DecoderParts:
         found: list[Phrase] = []
         for phrase in phrases:
             forms = [speller.form_among(word, index) or word for word in phrase.text.split()]
-            # The weight is for a label; here tokens are words.
+            # The weight is per label; here tokens are words.
             weight = phrase.weight * sum(lexicon.lengths[word] for word in forms) / max(len(forms), 1)
             found.append(Phrase(tuple(index[word] for word in forms), weight))
         booster = PhraseBooster(found, len(lexicon.words)).to(self.device)

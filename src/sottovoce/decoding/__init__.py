@@ -1,1 +1,1 @@
-"""Search: from decoder steps or CTC emissions to hypotheses."""
+"""From decoder logits or CTC emissions to hypotheses."""

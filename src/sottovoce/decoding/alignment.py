@@ -1,9 +1,11 @@
-"""Alignment of tokens and words to audio frames by the cross-attention of a few heads.
+"""Alignment of tokens and words to audio frames by cross-attention.
 
-The recipe: cut to the frames of the audio, softmax, z-score over tokens, median filter over frames, mean
-over heads, then dynamic time warping. To time the words of a text, the decoder reads it again; all
-segments of a window are aligned in one pass, and several windows together. Source: openai-whisper
-20250625, timing.py. Streaming uses the same steps with running statistics instead of the whole history.
+The attention of a few heads is cut to the frames of the audio, softmaxed, normalised over tokens,
+median-filtered over frames, averaged over heads, and aligned by dynamic time warping. The decoder runs
+again over the text of all segments of a window, several windows in a batch. Streaming uses the same steps
+with running statistics.
+
+Source: openai-whisper 20250625, timing.py.
 """
 
 from __future__ import annotations
@@ -29,13 +31,13 @@ _MEDIAN_NETWORK = (
     *((0, 5), (0, 3), (1, 6), (2, 4), (0, 1), (3, 5), (2, 6)),
     *((2, 3), (3, 6), (4, 5), (1, 4), (1, 3), (3, 4)),
 )
-"""Comparisons that bring the median of seven to the middle. Source: Devillard 1998, opt_med7."""
+"""Comparisons that move the median of seven to the middle. Source: Devillard 1998, opt_med7."""
 _TINY = 1e-12
-"""Least standard deviation: attention that never changes has a z-score of 0 rather than NaN."""
+"""Least standard deviation: constant attention has a z-score of 0 instead of NaN."""
 
 
 def cut_frames(attention: Tensor, n_frames: int) -> Tensor:
-    """Cut attention (..., n) to the first n_frames and renormalise: softmax over these frames."""
+    """Cut attention (..., n) to the first n_frames and renormalise by softmax."""
     cut = attention[..., :n_frames]
     return cut / cut.sum(dim=-1, keepdim=True).clamp_min(torch.finfo(cut.dtype).tiny)
 
@@ -63,7 +65,7 @@ def median_filter(values: Tensor, width: int = FILTER_WIDTH) -> Tensor:
 
 
 def _median_of_seven(values: list[Tensor]) -> Tensor:
-    """Elementwise median by a fixed network of minima and maxima, ten times as fast as sorting."""
+    """Elementwise median by a network of minima and maxima, ten times as fast as sorting."""
     for low, high in _MEDIAN_NETWORK:
         values[low], values[high] = (
             torch.minimum(values[low], values[high]),
@@ -78,9 +80,9 @@ def mean_over_heads(attention: Tensor) -> Tensor:
 
 
 def alignment_matrix(attention: Tensor, n_frames: int) -> Tensor:
-    """Compute how well tokens and frames fit: (n_tokens, n_frames), higher is better.
+    """Compute the alignment scores (n_tokens, n_frames) of a sequence; higher is better.
 
-    attention: (n_heads, n_tokens, n_all_frames), softmax over all frames, every token of the sequence.
+    attention: (n_heads, n_tokens, n_all_frames), softmax over all frames.
     """
     weights = normalize_over_tokens(cut_frames(attention, n_frames))
     return mean_over_heads(median_filter(weights))
@@ -88,10 +90,11 @@ def alignment_matrix(attention: Tensor, n_frames: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunningStatistics:
-    """Mean and variance over tokens that come one by one, for the z-score of `normalize_over_tokens`.
+    """Running mean and variance over tokens, for the z-score of `normalize_over_tokens`.
 
-    n_tokens: (..., 1), number of tokens. mean, squares: (..., n_frames), their mean and sum of squared
-    deviations. Source: Chan, Golub, LeVeque 1979 (pairwise update).
+    n_tokens: (..., 1). mean, squares: (..., n_frames), mean and sum of squared deviations.
+
+    Source: Chan, Golub, LeVeque 1979 (pairwise update).
     """
 
     n_tokens: Tensor
@@ -102,7 +105,7 @@ class RunningStatistics:
     def of(cls, attention: Tensor, counted: Tensor | None = None) -> RunningStatistics:
         """Compute the statistics of tokens (..., n_tokens, n_frames).
 
-        counted: (..., n_tokens), 1 for tokens and 0 for padding, at least one of them 1; None: all 1.
+        counted: (..., n_tokens), 1 for tokens and 0 for padding, at least one 1; None: all 1.
         """
         if counted is None:
             counted = attention.new_ones(attention.shape[-2:-1])
@@ -123,14 +126,14 @@ class RunningStatistics:
         )
 
     def select(self, rows: Tensor) -> RunningStatistics:
-        """Return the statistics of `rows` (R',) of the first dimension, when beams are reordered."""
+        """Select `rows` (R',) of the first dimension."""
         n_tokens = self.n_tokens[rows] if self.n_tokens.ndim == self.mean.ndim else self.n_tokens
         return RunningStatistics(n_tokens, self.mean[rows], self.squares[rows])
 
     def normalize(self, attention: Tensor, *, floor: Tensor | float = 0.0) -> Tensor:
         """Compute the z-score of tokens (..., n, n_frames) against all tokens so far.
 
-        floor: added to the standard deviation, a number or a tensor that broadcasts to (..., n_frames).
+        floor: added to the standard deviation; broadcastable to (..., n_frames).
         """
         std = ((self.squares / self.n_tokens).sqrt() + floor).clamp_min(_TINY)
         return (attention - self.mean.unsqueeze(-2)) / std.unsqueeze(-2)
@@ -140,7 +143,7 @@ class RunningStatistics:
 class WarpPath:
     """The cheapest monotonic path through each matrix of a batch.
 
-    first, last: (B, n_tokens) int64, the frames of each token; tokens that only pad are undefined.
+    first, last: (B, n_tokens) int64, the frames of each token; undefined for padding.
     """
 
     first: Tensor
@@ -148,14 +151,13 @@ class WarpPath:
 
 
 def dtw(cost: Tensor, n_tokens: Tensor | None = None, n_frames: Tensor | None = None) -> WarpPath:
-    """Dynamic time warping of a batch of cost matrices (B, n_tokens, n_frames), on the CPU in float64.
+    """Dynamic time warping of cost matrices (B, n_tokens, n_frames), on the CPU in float64.
 
-    n_tokens, n_frames: (B,) int64, the size of each matrix inside the batch; None: all of it.
-    A step goes to the next frame, the next token or both; of equal ones the next frame is taken.
+    n_tokens, n_frames: (B,) int64 sizes of each matrix; None: all. A step goes to the next frame, the next
+    token or both; ties go to the next frame.
 
-    A row of the table depends on itself: c[j] = x[j] + min(above[j], c[j - 1]), where above[j] is the
-    cheaper of the two cells in the row before. With S the running sum of x this is S[j] plus the running
-    minimum of above[j] - S[j - 1]: one cumulative sum and one cumulative minimum a token.
+    With the running sum S of a row x, the recurrence c[j] = x[j] + min(above[j], c[j - 1]) is S[j] plus
+    the running minimum of above[j] - S[j - 1]: one cumulative sum and one cumulative minimum per token.
     """
     cost = cost.detach().cpu().double()  # in this order: MPS has no float64
     everything = torch.tensor(cost.shape[1:])
@@ -177,7 +179,7 @@ def dtw(cost: Tensor, n_tokens: Tensor | None = None, n_frames: Tensor | None = 
 class _Steps:
     """How the best path to each cell (B, n_tokens, n_frames) entered the token's row.
 
-    entry: the frame where it did. diagonal: whether a path that enters here left the frame before.
+    entry: the frame. diagonal: whether a path that enters here left the frame before.
     """
 
     entry: Tensor
@@ -203,14 +205,14 @@ def _best_steps(cost: Tensor) -> _Steps:
 
 
 _CHUNK_TOKENS = 64
-"""Positions whose logits are held at once: rows * 64 * n_vocab floats."""
+"""Positions with logits held at once: rows * 64 * n_vocab floats."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimedWord:
-    """A word of a window: seconds from the window's start, its tokens, their mean probability.
+    """A word of a window: seconds from the window's start, tokens, and their mean probability.
 
-    pieces: the tokens as they were aligned, whatever the word's own times become.
+    pieces: the tokens as aligned, whatever the word's own times become.
     """
 
     word: str
@@ -227,9 +229,9 @@ class TimedWord:
 
 @dataclass(frozen=True, slots=True)
 class WindowText:
-    """The text of a window: its tokens without timestamps, and the log-mel frames of audio in the window.
+    """The text tokens of a window without timestamps, and its log-mel frames of audio.
 
-    tokenizer: with the language and task that the text was decoded with.
+    tokenizer: with the language and task of the text.
     """
 
     tokenizer: Tokenizer
@@ -240,10 +242,12 @@ class WindowText:
 def align_windows(
     backend: Backend, encoded: EncoderOutput, texts: Sequence[WindowText]
 ) -> list[list[TimedWord]]:
-    """Time the words of every window; windows without text get none.
+    """Return the timed words of each window.
 
     texts: one for each window of `encoded`.
-    Raises: OptionError when the backend cannot show its attention.
+
+    Raises:
+        OptionError: the backend does not return attention.
     """
     return finish(align_stepwise(backend, encoded, texts))
 
@@ -252,10 +256,7 @@ def align_windows(
 def align_stepwise(
     backend: Backend, encoded: EncoderOutput, texts: Sequence[WindowText]
 ) -> Stepwise[list[list[TimedWord]]]:
-    """`align_windows`, with a pause before each pass of the decoder.
-
-    Raises: OptionError as `align_windows`, at the first step.
-    """
+    """`align_windows` as a generator that yields before each decoder pass."""
     if not backend.capabilities.attention:
         raise OptionError(f"{backend.name}: this runtime gives no attention, which word times need")
     spoken = [window for window, text in enumerate(texts) if text.tokens and text.n_frames >= 2]
@@ -272,9 +273,9 @@ def align_stepwise(
 
 @torch.inference_mode()
 def attention_of(backend: Backend, encoded: EncoderOutput, text: WindowText) -> Tensor:
-    """Return the alignment matrix of one window: (n_text_tokens + 1, n_frames), higher where they fit.
+    """Return the alignment matrix of one window: (n_text_tokens + 1, n_frames); higher is better.
 
-    Row i shows when token i begins; the last one, when the text ends.
+    Row i shows where token i begins; the last row, where the text ends.
     """
     reading = finish(_read(backend, encoded, [text]))
     matrix = alignment_matrix(reading.attention[0].float(), text.n_frames // 2)
@@ -294,7 +295,7 @@ def _read(backend: Backend, encoded: EncoderOutput, texts: Sequence[WindowText])
     eot = texts[0].tokenizer.eot
     rows = [[*start, *text.tokens, eot] for start, text in zip(starts, texts, strict=True)]
     longest = max(map(len, rows))
-    # Padding after the end is seen by nothing before it.
+    # Tokens do not attend to padding after the end.
     tokens = torch.tensor([row + [eot] * (longest - len(row)) for row in rows], device=backend.device)
     decoder = backend.start(encoded)
     attention, logprobs = [], []

@@ -1,8 +1,7 @@
-"""Decoding a batch of encoded windows of at most 30 s, each with its own prompt, and again at higher
-temperatures where a text looks wrong.
+"""Decode batches of encoded windows of at most 30 s, with temperature fallback.
 
-Source of the fallback: openai-whisper 20250625 `decode_with_fallback`; of windows where every temperature
-fails, faster-whisper 1.2.1 keeps the likeliest text that does not repeat itself rather than the last one.
+Source of the fallback: openai-whisper 20250625 `decode_with_fallback`. If every temperature fails, the
+most probable text without repetition is kept, as in faster-whisper 1.2.1, instead of the last one.
 """
 
 from __future__ import annotations
@@ -38,14 +37,11 @@ from sottovoce.types import EncoderOutput
 
 Result = TypeVar("Result")
 Stepwise: TypeAlias = Generator[None, None, Result]
-"""Yields before each pass of the decoder, and returns its result."""
+"""Yields before each decoder pass, and returns its result."""
 
 
 def finish(steps: Stepwise[Result]) -> Result:
-    """Go through all the steps at once; return their result.
-
-    Raises: what the steps raise.
-    """
+    """Run all steps; return their result."""
     try:
         while True:
             next(steps)
@@ -61,11 +57,10 @@ State = TypeVar("State")
 class DecodingResult:
     """The transcript of one window.
 
-    tokens: sampled text ids and timestamps, without prompt, prefix and end of text.
-    avg_logprob: natural log-probability of tokens and end over their number.
-    no_speech_prob: of <|nospeech|> at the position of <|startoftranscript|>.
-    compression_ratio: bytes over zlib bytes of the text. detection: when the language was detected.
-    candidates: all hypotheses that the search ended with, this one first.
+    tokens: sampled text ids and timestamps, without prompt, prefix and end of text. avg_logprob: mean
+    natural log-probability of tokens and end. no_speech_prob: of <|nospeech|> at the position of
+    <|startoftranscript|>. compression_ratio: bytes over zlib bytes of the text. detection: if the language
+    was detected. candidates: all final hypotheses, this one first.
     """
 
     language: str
@@ -80,7 +75,7 @@ class DecodingResult:
 
     @property
     def token_logprobs(self) -> list[float]:
-        """Natural log-probability of each token; 0 of a prefix, and where no search is known."""
+        """Natural log-probability of each token; 0 for a prefix, and if unknown."""
         sums = self.candidates[0].sums if self.candidates else ()
         given = [0.0] * (len(self.tokens) - len(sums))
         return given + [after - before for before, after in pairwise((0.0, *sums))]
@@ -96,11 +91,11 @@ def decode(
 ) -> list[DecodingResult]:
     """Decode every window of `encoded`; a window gives the same text alone and in a batch.
 
-    tokenizer: of the model; its language and task are replaced by those of the options.
-    options: one for every window; they may differ in prompt, hotwords, language and seed.
-    fusion: language models that take part in the search; None: none.
+    tokenizer: of the model; the options replace its language and task. options: one for every window; they
+    may differ in prompt, hotwords, language and seed. fusion: language models for the search, or None.
 
-    Raises: OptionError when the options do not fit together or ask what the model cannot do.
+    Raises:
+        OptionError: contradicting options, or options that the model does not support.
     """
     return finish(decode_stepwise(backend, tokenizer, encoded, options, fusion=fusion))
 
@@ -114,10 +109,7 @@ def decode_stepwise(
     *,
     fusion: Fusion[State] | None = None,
 ) -> Stepwise[list[DecodingResult]]:
-    """`decode`, with a pause before each pass of the decoder.
-
-    Raises: OptionError as `decode`, at the first step.
-    """
+    """`decode` as a generator that yields before each decoder pass."""
     shared = shared_options(options)
     if len(options) != encoded.batch_size:
         raise OptionError(f"decoding options: expected {encoded.batch_size}, got {len(options)}")
@@ -145,13 +137,13 @@ def decode_stepwise(
 
 
 def compression_ratio(text: str) -> float:
-    """Divide the bytes of a text by those after zlib: above 2.4 or so it repeats itself; 0 for no text."""
+    """Return the bytes of a text over its zlib bytes, above about 2.4 for repeated text; 0 for no text."""
     encoded = text.encode("utf-8")
     return len(encoded) / len(zlib.compress(encoded))
 
 
 def select_windows(encoded: EncoderOutput, windows: Sequence[int]) -> EncoderOutput:
-    """Select windows of an encoder output, with the keys and values that were computed for them."""
+    """Select windows of an encoder output, with cached keys and values."""
     if list(windows) == list(range(encoded.batch_size)):
         return encoded
     rows = torch.tensor(windows, dtype=torch.int64, device=encoded.states.device)
@@ -166,7 +158,7 @@ def select_windows(encoded: EncoderOutput, windows: Sequence[int]) -> EncoderOut
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Decoding:
-    """One run of a search over a batch of windows. rules: the filters, where a backend can follow them."""
+    """One search over a batch of windows. rules: the filters as data, if a backend can apply them."""
 
     backend: Backend
     encoded: EncoderOutput
@@ -176,7 +168,7 @@ class _Decoding:
     rules: RulesOfChoice | None
 
     def run(self, no_speech: int, sample_len: int) -> Stepwise[tuple[list[list[Candidate]], list[float]]]:
-        """Search until every window is done or has no room left.
+        """Search until every window is done or full.
 
         Returns the candidates of each window, and its probability of <|nospeech|>.
         """
@@ -206,7 +198,7 @@ class _Decoding:
         return state.candidates, no_speech_probs
 
     def _read(self, decoder: DecoderState, state: SearchState) -> BestTokens | Tensor:
-        """Read the newest token of every row: the best tokens that may follow, or logits (R, n_vocab)."""
+        """Process the newest token of every row; return the best next tokens, or logits (R, n_vocab)."""
         newest = state.tokens[:, -1:]
         if self.rules is not None and isinstance(self.backend, ChoosingBackend):
             return self.backend.step_best(newest, decoder, self.rules.choice(state.tokens))
@@ -220,7 +212,9 @@ class _Decoding:
         return self.search.step(output, state)
 
     def _run_prompts(self) -> tuple[Tensor, Tensor, DecoderState]:
-        """Logits (B, n_vocab) at <|startoftranscript|> and after the last prompt token, and the state."""
+        """Return logits (B, n_vocab) at <|startoftranscript|> and after the last prompt token, and the
+        state.
+        """
         decoder = self.backend.start(self.encoded, left_padding=self.prompts.left_padding)
         last = self.prompts.tokens.shape[1] - 1
         positions = (self.prompts.sot_position, last)
@@ -297,7 +291,7 @@ def _result(
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """The result chosen for a window, and the last temperature that was tried."""
+    """The chosen result of a window, and the last temperature that was tried."""
 
     result: DecodingResult
     last_temperature: float
@@ -313,14 +307,14 @@ def decode_with_fallback(
     divisible: Sequence[bool] | None = None,
     fusion: Fusion[State] | None = None,
 ) -> Stepwise[list[Attempt]]:
-    """Decode every window; decode those that fail again at the next temperature. Pauses before each pass.
+    """Decode every window, and failed ones again at the next temperature. Yields before each decoder pass.
 
-    options: as for `decode`; their temperature is ignored, beam_size and patience apply at temperature 0
-    only, best_of above 0 only. divisible: for each window, whether it will be split if its first text repeats
-    itself, so that it is not decoded again as a whole; None: none will. fusion: language models, at every
-    temperature; None: none.
+    options: as for `decode`, except temperature; beam_size and patience apply at temperature 0, best_of
+    above 0. divisible: per window, whether it will be split if its first text repeats itself, instead of
+    decoded again; None: no. fusion: language models at every temperature, or None.
 
-    Raises: OptionError as `decode`.
+    Raises:
+        OptionError: as `decode`.
     """
     tried: list[list[DecodingResult]] = [[] for _ in options]
     last = [0.0] * len(options)
@@ -350,7 +344,7 @@ def decode_with_fallback(
 
 
 def mix_seed(*parts: int) -> int:
-    """Mix several numbers to one seed; different numbers nearly always give different seeds."""
+    """Hash several numbers to one seed."""
     seed = 0
     for part in parts:
         seed = (seed * 6364136223846793005 + part + 1442695040888963407) % 2**63
@@ -358,7 +352,7 @@ def mix_seed(*parts: int) -> int:
 
 
 def _choose(tried: Sequence[DecodingResult], fallback: FallbackOptions) -> DecodingResult:
-    """Choose the last result if it is good, else the likeliest of those that do not repeat themselves."""
+    """Return the last result if it is good, else the most probable one without repetition."""
     if not fallback.fails(tried[-1]):
         return tried[-1]
     fresh = [result for result in tried if not fallback.repeats(result)]

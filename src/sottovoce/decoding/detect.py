@@ -1,7 +1,6 @@
-"""Language detection: the decoder's prediction after <|startoftranscript|> alone.
+"""Language detection from the decoder's prediction after <|startoftranscript|>.
 
-That is the one position at which Whisper was trained to predict the language token. Source: openai-whisper
-20250625 `detect_language`; the allow-list keeps the whole distribution and reports the mass outside.
+Source: openai-whisper 20250625 `detect_language`; with allowed languages the whole distribution is kept.
 """
 
 from __future__ import annotations
@@ -28,10 +27,9 @@ NO_PRIOR: Mapping[str, float] = MappingProxyType({})
 class LanguageDetection:
     """The language of one window or recording.
 
-    language: the likeliest of those allowed. probability: its share among those allowed, weighted by the
-        prior where one is given.
-    probabilities: of every language of the model, without prior; they sum to 1.
-    allowed_mass: the sum of those allowed. no_speech_prob: of <|nospeech|> against all languages.
+    language: the most probable allowed one. probability: among those allowed, with the prior if given.
+    probabilities: of every language of the model, without prior, summing to 1. allowed_mass: the sum of
+    those allowed. no_speech_prob: of <|nospeech|> against all languages.
     """
 
     language: str
@@ -47,8 +45,10 @@ def detect_language(
 ) -> list[LanguageDetection]:
     """Detect the language of every window.
 
-    allowed: codes or names to choose among; all languages of the model when empty.
-    Raises: OptionError for an English-only model, or a language that the model does not have.
+    allowed: codes or names; empty: all languages of the model.
+
+    Raises:
+        OptionError: an English-only model, or a language that it does not have.
     """
     if not tokenizer.is_multilingual:
         raise OptionError(f"{backend.name}: an English-only model has no languages to tell apart")
@@ -70,10 +70,10 @@ def combine_detections(
     weights: Sequence[float] | None = None,
     log_prior: Mapping[str, float] = NO_PRIOR,
 ) -> LanguageDetection:
-    """Combine detections of several windows: average their probabilities, then choose among `allowed`.
+    """Average detections of several windows, then choose among `allowed`.
 
     weights: of the windows, such as their seconds; None: equal. log_prior: natural log-probability of each
-        code before any audio, up to a constant; 0 for missing codes.
+    code, up to a constant; 0 for missing codes.
     """
     shares = torch.tensor(weights or [1.0] * len(detections), dtype=torch.float64)
     shares = shares / shares.sum()

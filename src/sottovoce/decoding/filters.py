@@ -1,7 +1,7 @@
-"""Logit filters: rules about the next token, applied to the logits of all rows at once.
+"""Logit filters, applied to all rows at once, in place.
 
-Filters see the sampled tokens, never the prompt, since prompts in a batch differ in length. They change
-logits in place. Source of the first three: openai-whisper 20250625, decoding.py.
+Filters see the sampled tokens, never the prompt, since prompts in a batch differ in length. Source of the
+first three: openai-whisper 20250625, decoding.py.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ FORBIDDEN = float("-inf")
 
 
 class LogitFilter(Protocol):
-    """A rule over logits."""
-
     def apply(self, logits: Tensor, sampled: Tensor) -> None:
         """Change logits (R, n_vocab) float32 in place, given the sampled tokens (R, n) int64."""
         ...
@@ -45,8 +43,6 @@ class SuppressBlank:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SuppressTokens:
-    """Forbids `tokens` (n,) int64."""
-
     tokens: Tensor
 
     def apply(self, logits: Tensor, sampled: Tensor) -> None:
@@ -55,11 +51,12 @@ class SuppressTokens:
 
 @dataclass(frozen=True, slots=True)
 class ApplyTimestampRules:
-    """Timestamps come in pairs, never decrease, begin the window, and win when they are likelier together.
+    """Timestamps come in pairs, never decrease, begin the window, and win if their sum is more probable
+    than any text.
 
-    eot, timestamp_begin: ids; the id before timestamp_begin is `<|notimestamps|>`.
-    max_initial: index of the latest first timestamp (20 ms each); None sets no limit.
-    follows_text: sampling continues <|0.00|> and a prefix, so no timestamp has to begin it.
+    eot, timestamp_begin: ids; `<|notimestamps|>` precedes timestamp_begin. max_initial: index of the
+    latest first timestamp (20 ms each), or None. follows_text: sampling continues <|0.00|> and a prefix,
+    so no timestamp is required first.
     """
 
     eot: int
@@ -81,7 +78,7 @@ class ApplyTimestampRules:
         self._prefer_timestamps(logits)
 
     def allowed(self, sampled: Sequence[int], n_vocab: int) -> AllowedTokens:
-        """Tell the same of one row as spans: what may follow `sampled`, of one token or more."""
+        """Return the allowed id spans after `sampled`, at least one token, for one row."""
         begin = self.timestamp_begin
         last = sampled[-1] >= begin
         before = sampled[-2] >= begin if len(sampled) > 1 else not self.follows_text
@@ -100,7 +97,7 @@ class ApplyTimestampRules:
         is_opened = torch.full_like(last, not self.follows_text)
         before = is_timestamp[:, -2] if sampled.shape[1] > 1 else is_opened
         _forbid_rows(logits[:, : self.eot], last & ~before)
-        # A closing timestamp may be repeated to open the next segment; a segment needs some length.
+        # A closing timestamp may be repeated to open the next segment; a segment needs a duration.
         latest = torch.where(is_timestamp, sampled, begin - 1).amax(dim=1)
         first_allowed = torch.where(last & ~before, latest, latest + 1)
         times = torch.arange(begin, logits.shape[1], device=logits.device)
@@ -108,7 +105,7 @@ class ApplyTimestampRules:
         logits[:, begin:].masked_fill_(too_early | (last & before)[:, None], FORBIDDEN)
 
     def _prefer_timestamps(self, logits: Tensor) -> None:
-        """Force a timestamp where all of them together are likelier than the likeliest other token."""
+        """Force a timestamp if all together are more probable than the best other token."""
         begin = self.timestamp_begin
         together = logits[:, begin:].logsumexp(dim=1)
         forced = together > logits[:, :begin].amax(dim=1)
@@ -126,7 +123,7 @@ def _forbid_rows(logits: Tensor, rows: Tensor) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RepetitionPenalty:
-    """Makes text tokens (ids below `eot`) that were sampled already less likely, `penalty` > 1.
+    """Makes sampled text tokens (ids below `eot`) less likely, `penalty` > 1.
 
     Source: Keskar et al. 2019, https://arxiv.org/abs/1909.05858; negative logits are multiplied.
     """
@@ -162,9 +159,9 @@ class NoRepeatNgram:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RulesOfChoice:
-    """Filters as data, for a backend that chooses tokens itself, behind the first sampled token.
+    """Filters as data, for backends that choose tokens themselves after the first sampled token.
 
-    forbidden: (n,) int32. times: None where timestamps are like other tokens.
+    forbidden: (n,) int32. times: None without timestamp rules.
     """
 
     n_best: int
@@ -174,7 +171,7 @@ class RulesOfChoice:
 
     @classmethod
     def of(cls, filters: Sequence[LogitFilter], n_best: int, n_vocab: int) -> RulesOfChoice | None:
-        """Make them of filters; None where one changes logits in another way."""
+        """Convert filters; None if one has no such form."""
         forbidden: list[int] = []
         times = None
         for rule in filters:
@@ -188,7 +185,7 @@ class RulesOfChoice:
         return cls(n_best, n_vocab, torch.tensor(sorted({*forbidden}), dtype=torch.int32), times)
 
     def choice(self, sampled: Tensor) -> TokenChoice:
-        """Tell what may follow the sampled tokens (R, n) int64, n at least 1."""
+        """Return what may follow the sampled tokens (R, n) int64, n at least 1."""
         if self.times is None:
             anything = AllowedTokens(0, self.n_vocab, self.n_vocab)
             return TokenChoice(self.n_best, self.forbidden, self.n_vocab, [anything] * len(sampled))
@@ -205,10 +202,11 @@ def build_filters(
 ) -> tuple[LogitFilter, ...]:
     """Build the filters of `options`, in the order in which they apply.
 
-    is_fused: language models take part. They score text alone: where they allow little text, other tokens,
-        such as those of languages, would be the likeliest, so these are forbidden.
+    is_fused: language models only score text, so other tokens, such as those of languages, are forbidden;
+    they would win where little text is allowed.
 
-    Raises: OptionError for suppress_tokens outside the vocabulary, and a suppress_regex that leaves no words.
+    Raises:
+        OptionError: suppress_tokens outside the vocabulary, or a suppress_regex that leaves no words.
     """
     filters: list[LogitFilter] = []
     if is_fused:
@@ -246,10 +244,12 @@ def _timestamp_rules(options: DecodingOptions, tokenizer: Tokenizer) -> ApplyTim
 
 @lru_cache(maxsize=8)
 def matching_tokens(pattern: str, n_vocab: int) -> tuple[int, ...]:
-    """Find the text tokens of a vocabulary whose whole text the regular expression matches.
+    """Return the text tokens of a vocabulary whose whole text matches the regular expression.
 
     Source: whisper.cpp, `suppress_regex`; the dialect is Python's.
-    Raises: OptionError where no other token has a letter or digit.
+
+    Raises:
+        OptionError: no other token has a letter or digit.
     """
     tokenizer = Tokenizer.for_model(n_vocab)
     matches = re.compile(pattern).fullmatch
@@ -263,16 +263,17 @@ def matching_tokens(pattern: str, n_vocab: int) -> tuple[int, ...]:
 
 
 def _non_transcript_tokens(options: DecodingOptions, tokenizer: Tokenizer) -> list[int]:
-    """List the ids that are no text, no end of text, and no wanted timestamps or speaker turns."""
+    """Return the ids other than text, end of text, and wanted timestamps or speaker turns."""
     end = tokenizer.n_vocab if options.without_timestamps else tokenizer.timestamp_begin
     turns = {tokenizer.sot_lm} if options.speaker_turns else set()
     return [token for token in range(tokenizer.eot + 1, end) if token not in turns]
 
 
 def suppressed_tokens(wanted: Sequence[int], tokenizer: Tokenizer) -> tuple[int, ...]:
-    """List the ids of `wanted`, -1 expanded, and the special tokens that are never part of a transcript.
+    """Return the ids of `wanted`, with -1 expanded, and special tokens outside transcripts.
 
-    Raises: OptionError for an id outside the vocabulary.
+    Raises:
+        OptionError: an id outside the vocabulary.
     """
     for token in wanted:
         if not NON_SPEECH <= token < tokenizer.n_vocab:

@@ -1,7 +1,6 @@
-"""The decoder's prompt: earlier text, the start-of-transcript sequence, a prefix.
+"""The decoder's prompt, in Whisper's order:
 
-Whisper's order: <|startofprev|> style hotwords earlier text <|startoftranscript|> language task <|0.00|>
-prefix.
+<|startofprev|> style hotwords earlier text <|startoftranscript|> language task <|0.00|> prefix.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from sottovoce.text.tokenizer import Tokenizer
 class PromptBatch:
     """Prompts of different lengths, aligned at their right end.
 
-    tokens: (B, n) int64. left_padding: (B,) int64 padding tokens of each row, None where none has any.
-    sot_position: column of <|startoftranscript|> in every row. lengths: tokens of each row.
+    tokens: (B, n) int64. left_padding: (B,) int64 padding tokens, or None. sot_position: column of
+    <|startoftranscript|>. lengths: tokens of each row.
     """
 
     tokens: Tensor
@@ -33,13 +32,15 @@ class PromptBatch:
 
 
 def context_tokens(options: DecodingOptions, tokenizer: Tokenizer, n_text_ctx: int) -> list[int]:
-    """Make <|startofprev|>, style, hotwords and the end of the prompt: at most half of the text context.
+    """Return <|startofprev|>, style, hotwords and the end of the prompt: at most half of the text context.
 
     Empty without any of them.
 
     Source: openai-whisper 20250625 `_get_initial_tokens` (last 223 tokens of the prompt); hotwords as in
-    faster-whisper 1.2.1 `get_prompt`, but never with more than those 223 tokens in all.
-    Raises: OptionError when the hotwords alone are longer.
+    faster-whisper 1.2.1 `get_prompt`, but at most 223 tokens in all.
+
+    Raises:
+        OptionError: the hotwords alone are longer.
     """
     style = verbatim_tokens(tokenizer) if options.verbatim else []
     room = n_text_ctx // 2 - 1 - len(style)
@@ -53,9 +54,10 @@ def context_tokens(options: DecodingOptions, tokenizer: Tokenizer, n_text_ctx: i
 
 
 def start_tokens(options: DecodingOptions, tokenizer: Tokenizer, n_text_ctx: int) -> list[int]:
-    """Make the start-of-transcript sequence of the tokenizer's language and task, and the prefix.
+    """Return the start-of-transcript sequence of the tokenizer's language and task, and the prefix.
 
-    Raises: OptionError for a prefix longer than half of the text context.
+    Raises:
+        OptionError: a prefix longer than half of the text context.
     """
     n_prefix = len(prefix_tokens(options, tokenizer))
     if n_prefix > n_text_ctx // 2 - 1:
@@ -66,10 +68,10 @@ def start_tokens(options: DecodingOptions, tokenizer: Tokenizer, n_text_ctx: int
 
 
 def opening_tokens(options: DecodingOptions, tokenizer: Tokenizer) -> list[int]:
-    """Make the beginning of a window's transcript: <|0.00|> and the prefix; empty without a prefix.
+    """Return the beginning of a window's transcript: <|0.00|> and the prefix; empty without a prefix.
 
-    Source: faster-whisper 1.2.1 `get_prompt`. Without the timestamp, as in openai-whisper 20250625, the model
-    has to write one behind the prefix, and takes the words of the prefix for all that is said.
+    Without the timestamp, as in openai-whisper 20250625, the model writes one behind the prefix and takes
+    the prefix for all speech. Source: faster-whisper 1.2.1 `get_prompt`.
     """
     prefix = prefix_tokens(options, tokenizer)
     if not prefix or options.without_timestamps:
@@ -78,14 +80,13 @@ def opening_tokens(options: DecodingOptions, tokenizer: Tokenizer) -> list[int]:
 
 
 def prefix_tokens(options: DecodingOptions, tokenizer: Tokenizer) -> list[int]:
-    """Encode the prefix; empty without one."""
     return _as_tokens(options.prefix, tokenizer)
 
 
 def batch_prompts(
     contexts: Sequence[Sequence[int]], starts: Sequence[Sequence[int]], padding: int, device: torch.device
 ) -> PromptBatch:
-    """Join each context with its start and pad them on the left with the token `padding`.
+    """Join each context with its start and pad on the left with the token `padding`.
 
     starts: all of one length, beginning with <|startoftranscript|>.
     """

@@ -1,12 +1,11 @@
-"""Searches over tokens, all windows of a batch at once: greedy, sampling and beam search. A search sees
-logits and ids alone.
+"""Greedy search, sampling and beam search over tokens, all windows of a batch at once.
 
-Draws use one uniform number a row and step, made before the first step by a generator of each window. So
-a seed gives the same text on every device, and a window the same text alone and in a batch.
+Sampling uses one uniform number per row and step, drawn before the first step by a generator of each
+window, so that a seed gives the same text on every device, alone and in a batch.
 
-The beam search extends each beam by its best beam_size + 1 tokens, so that beam_size open beams remain
-even where one of them ends. Source: openai-whisper 20250625, `BeamSearchDecoder`; patience from Kasai et
-al. 2022. Language models may be fused into every search.
+The beam search extends each beam by its best beam_size + 1 tokens, so that beam_size open beams remain if
+one ends. Source: openai-whisper 20250625, `BeamSearchDecoder`; patience from Kasai et al. 2022. Language
+models may be fused into every search.
 """
 
 from __future__ import annotations
@@ -22,16 +21,15 @@ from sottovoce.backends.base import BestTokens
 
 State = TypeVar("State")
 BLOCK = 64
-"""Neighbouring tokens whose maximum is looked at first."""
+"""Neighbouring tokens that share a maximum."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A finished hypothesis of one window.
 
-    tokens: sampled ids without the end of text. logprob: natural log-probability of tokens and end
-    under the model. score: what the search ranks by; equals logprob unless language models add to it.
-    sums: log-probability of the tokens up to each one.
+    tokens: sampled ids without the end of text. logprob: natural log-probability of tokens and end. score:
+    for ranking; logprob plus language model scores. sums: log-probability of the tokens up to each one.
     """
 
     tokens: tuple[int, ...]
@@ -43,12 +41,12 @@ class Candidate:
 class Fusion(Protocol[State]):
     """Weighted scores of language models over text tokens (natural logs), as in `lm.base.LanguageModel`.
 
-    One requirement more: a row whose token is not among the n_tokens (a timestamp) keeps its state.
+    In addition, a row with a token that is not among the n_tokens (a timestamp) keeps its state.
     """
 
     @property
     def n_tokens(self) -> int:
-        """Ids 0 to n_tokens - 1 are scored; nothing is added to all others."""
+        """Ids 0 to n_tokens - 1 are scored; all others get 0."""
         ...
 
     def start(self, n: int, device: torch.device | None = None) -> State:
@@ -56,7 +54,7 @@ class Fusion(Protocol[State]):
         ...
 
     def score(self, states: State, tokens: Tensor | None = None) -> tuple[Tensor, State]:
-        """Score next tokens: (R, n_tokens) for None; for tokens (R,) return the states after them too."""
+        """Score next tokens: (R, n_tokens) for None; for tokens (R,) also return the states after them."""
         ...
 
     def finish(self, states: State) -> Tensor:
@@ -67,7 +65,7 @@ class Fusion(Protocol[State]):
 
 
 class FusedRowScores(Generic[State]):
-    """Scores of fused language models for the rows of a search; their states follow the rows."""
+    """Scores of fused language models for the rows of a search; states follow the rows."""
 
     def __init__(self, fusion: Fusion[State], n_rows: int, eot: int, device: torch.device) -> None:
         self._fusion = fusion
@@ -87,7 +85,6 @@ class FusedRowScores(Generic[State]):
         _, self._states = self._fusion.score(self._fusion.select(self._states, rows), tokens)
 
     def select(self, rows: Tensor) -> None:
-        """Keep `rows` (R',) int64."""
         self._states = self._fusion.select(self._states, rows)
 
 
@@ -95,12 +92,10 @@ class FusedRowScores(Generic[State]):
 class SearchState:
     """The open rows of a search, and the candidates found so far.
 
-    tokens: (R, n) int64, sampled so far. scores: (R,) float32, what rows are ranked by.
-    logprobs: (R,) float32, sums under the model (the same tensor as scores without language models).
-    sums: (R, n) float32, what they were after each token.
-    audio: the window of each row, ascending. origin: (R,) int64, the row at the start.
-    candidates: finished hypotheses of each window.
-    lm_scores: language model scores and states of the rows; None without language models.
+    tokens: (R, n) int64, sampled so far. scores: (R,) float32, for ranking. logprobs: (R,) float32, sums
+    under the model (the same tensor as scores without language models). sums: (R, n) float32, the sums
+    after each token. audio: the window of each row, ascending. origin: (R,) int64, the row at the start.
+    candidates: of each window. lm_scores: of the rows, or None.
     """
 
     tokens: Tensor
@@ -117,11 +112,9 @@ class SearchState:
         return len(self.audio)
 
     def candidate(self, row: int) -> Candidate:
-        """Make a candidate of an open row."""
         return self.ended(row, float(self.logprobs[row]), float(self.scores[row]))
 
     def ended(self, row: int, logprob: float, score: float) -> Candidate:
-        """Make a candidate of a row that ends here."""
         return Candidate(tuple(self.tokens[row].tolist()), logprob, score, tuple(self.sums[row].tolist()))
 
     def select(self, rows: Tensor) -> Tensor:
@@ -138,8 +131,6 @@ class SearchState:
 
 
 class Search(Protocol):
-    """A way to choose tokens: greedy, drawn, or beam search."""
-
     @property
     def n_hypotheses(self) -> int:
         """Rows of each window at the start."""
@@ -152,18 +143,18 @@ class Search(Protocol):
     def step(self, logits: Tensor, state: SearchState) -> Tensor | None:
         """Extend every row by one token, given its filtered logits (R, n_vocab) float32.
 
-        Finished windows leave the state. Returns the former rows (R',) int64 that the new ones
-        continue; None when every row continues itself.
+        Finished windows leave the state. Returns the former rows (R',) int64 that the new ones continue;
+        None if every row continues itself.
         """
         ...
 
     @property
     def n_best(self) -> int | None:
-        """How many of each row's likeliest tokens `extend` takes; None where `step` needs all logits."""
+        """How many of each row's most probable tokens `extend` needs; None if `step` needs all logits."""
         ...
 
     def extend(self, best: BestTokens, state: SearchState) -> Tensor | None:
-        """Extend every row as `step`, given its likeliest tokens alone; returns rows (R',) int64 or None."""
+        """Extend every row as `step`, given its most probable tokens; returns rows (R',) int64 or None."""
         ...
 
     def stop(self, state: SearchState, audio: Sequence[int]) -> Tensor:
@@ -187,21 +178,20 @@ def ranked_candidates(candidates: Sequence[Candidate], length_penalty: float | N
 
 
 def remaining_rows(state: SearchState, leaving: Sequence[int]) -> Tensor:
-    """List the rows of all windows but `leaving`: (R',) int64 on the state's device."""
+    """Return the rows of all windows but `leaving`: (R',) int64 on the state's device."""
     gone = set(leaving)
     rows = [row for row, audio in enumerate(state.audio) if audio not in gone]
     return torch.tensor(rows, dtype=torch.int64, device=state.tokens.device)
 
 
 class Sampling(Generic[State]):
-    """Greedy search at temperature 0, else draws from softmax(logits / temperature).
+    """Greedy search at temperature 0, else sampling from softmax(logits / temperature).
 
     Log-probabilities are those of the untempered logits.
 
-    uniforms: (n_audio * n_hypotheses, n_steps) float64 in [0, 1), from `draw_uniforms`; None at
-        temperature 0. The draws are made on its device.
-    fusion: language models whose scores are added to the log-probabilities before the choice, and so before
-        the temperature.
+    uniforms: (n_audio * n_hypotheses, n_steps) float64 in [0, 1), from `draw_uniforms`, on the device that
+    samples; None at temperature 0. fusion: language models, added to the log-probabilities before the
+    temperature.
     """
 
     def __init__(
@@ -251,7 +241,7 @@ class Sampling(Generic[State]):
         return self._append(best.tokens[:, 0], state)
 
     def _append(self, chosen: Tensor, state: SearchState) -> Tensor | None:
-        """Append a token (R,) to each row; rows that end with it leave the state."""
+        """Append a token (R,) to each row; ended rows leave the state."""
         finished = chosen == self._eot
         for row in finished.nonzero()[:, 0].tolist():
             state.candidates[state.audio[row]].append(state.candidate(row))
@@ -275,7 +265,7 @@ class Sampling(Generic[State]):
             state.scores = state.logprobs = state.scores + logprobs.gather(1, chosen[:, None])[:, 0]
             return chosen
         fused = state.lm_scores.add_to(logprobs)
-        # Where a model leaves nothing that the filters allow, the text ends.
+        # The text ends if the filters and a model allow nothing.
         is_stuck = fused.amax(dim=1) == float("-inf")
         chosen = self._choose(fused, state).masked_fill(is_stuck, self._eot)
         state.scores = state.scores + fused.gather(1, chosen[:, None])[:, 0]
@@ -288,7 +278,7 @@ class Sampling(Generic[State]):
         precise = logits.to(self._uniforms.device).double()
         probabilities = (precise / self._temperature).softmax(dim=1)
         cumulative = probabilities.cumsum(dim=1)
-        # The first id whose cumulative probability exceeds the draw; never one of probability 0.
+        # The first id with a cumulative probability above the draw; never one of probability 0.
         draws = self._uniforms[state.origin.to(precise.device), state.tokens.shape[1]]
         target = draws[:, None] * cumulative[:, -1:]
         return torch.searchsorted(cumulative, target, right=True)[:, 0].to(logits.device)
@@ -299,8 +289,7 @@ def draw_uniforms(
 ) -> Tensor:
     """Draw uniform numbers in [0, 1) for every row and step: (n_rows, n_steps) float64.
 
-    n_rows is len(seeds) * n_hypotheses. device: of the network; the CPU is used for one without float64
-    (MPS).
+    n_rows is len(seeds) * n_hypotheses. device: of the network; without float64 (MPS), the CPU.
     """
     draws = []
     for seed in seeds:
@@ -319,14 +308,14 @@ class _Expansion(NamedTuple):
     rows: Tensor
 
     def taken(self, mask: Tensor) -> _Expansion:
-        """The masked ones in one dimension, window by window, best first."""
+        """Return the masked ones in one dimension, window by window, best first."""
         return _Expansion(self.scores[mask], self.logprobs[mask], self.tokens[mask], self.rows[mask])
 
 
 class BeamSearch(Generic[State]):
-    """True top-k beam search; a window is done at round(beam_size * patience) finished hypotheses.
+    """Top-k beam search; a window is done at round(beam_size * patience) finished hypotheses.
 
-    fusion: language models whose scores are added before the best tokens are chosen.
+    fusion: language models, added before the best tokens are chosen.
     """
 
     def __init__(
@@ -343,7 +332,7 @@ class BeamSearch(Generic[State]):
 
     def start(self, n_audio: int, device: torch.device) -> SearchState:
         n_rows = n_audio * self._beam_size
-        # All beams are the same at first: one of them is open, so that none is counted twice.
+        # Initially all beams are equal: only one is open, so that none counts twice.
         scores = torch.full((n_audio, self._beam_size), float("-inf"), device=device)
         scores[:, 0] = 0.0
         lm_scores = None if self._fusion is None else FusedRowScores(self._fusion, n_rows, self._eot, device)
@@ -371,7 +360,7 @@ class BeamSearch(Generic[State]):
     def _take(self, expansion: _Expansion, state: SearchState) -> Tensor | None:
         ends = expansion.tokens == self._eot
         n_open = (~ends).cumsum(dim=1)
-        # Ends count only if they rank among the beams that remain.
+        # Ends only count if they rank among the beams that remain.
         ended = expansion.taken(ends & (n_open < self._beam_size) & (expansion.scores > float("-inf")))
         self._collect(ended, state)
         rows = self._continue(expansion.taken(~ends & (n_open <= self._beam_size)), state)
@@ -409,7 +398,7 @@ class BeamSearch(Generic[State]):
         )
 
     def _collect(self, ended: _Expansion, state: SearchState) -> None:
-        """Add finished hypotheses, best first, while their window has room for them."""
+        """Add finished hypotheses, best first, up to each window's limit."""
         fields = (ended.rows.tolist(), ended.logprobs.tolist(), ended.scores.tolist())
         for row, logprob, score in zip(*fields, strict=True):
             candidates = state.candidates[state.audio[row]]
@@ -417,7 +406,7 @@ class BeamSearch(Generic[State]):
                 candidates.append(state.ended(row, logprob, score))
 
     def _continue(self, survivors: _Expansion, state: SearchState) -> Tensor:
-        """Extend the state by the beams that remain; return the rows that they continue."""
+        """Extend the state by the remaining beams; return the rows that they continue."""
         if state.lm_scores is not None:
             state.lm_scores.advance(survivors.rows, survivors.tokens)
         state.tokens = torch.cat((state.tokens[survivors.rows], survivors.tokens[:, None]), dim=1)
@@ -432,8 +421,8 @@ class BeamSearch(Generic[State]):
 def best_tokens(scores: Tensor, n_best: int) -> tuple[Tensor, Tensor]:
     """Find the best scores of each row (R, n_vocab) and their tokens: (R, n_best) each, best first.
 
-    On a CPU the maxima of blocks are looked at first: the best tokens lie in as many of the best blocks.
-    Equal scores, which bfloat16 has now and then, are in the order of `torch.topk` everywhere.
+    On a CPU only the blocks with the highest maxima are searched. Equal scores, frequent in bfloat16, are
+    in the order of `torch.topk`.
     """
     n_blocks = scores.shape[1] // BLOCK
     if scores.device.type != "cpu" or n_blocks <= n_best:

@@ -1,1 +1,1 @@
-"""Many live sessions on one model: what their generators ask for, put together and done."""
+"""Batched execution of the model calls of many sessions and recordings."""

@@ -1,12 +1,9 @@
-"""The calls of many live sessions and recordings on one model, put together.
+"""Batching of the calls of many live sessions and recordings on one model.
 
-Of live calls, windows of about one length are encoded in one batch, stretches probed in one, and
-everything that AlignAtt decodes in one running batch. Calls of recordings are done between them, a step
-at a time.
-
-Nothing waits for company: a round does what is there. A call that fails ends or is caught in its own
-generator; what fails in company is done again alone. Everything runs in whoever calls `round`; nobody
-else may touch the model meanwhile. Not known here: threads, clients, and when sessions have audio.
+Live windows of similar length are encoded in one batch, stretches probed in one, and AlignAtt requests
+decoded in one running batch. Calls of recordings run between them, a step at a time. A round runs the
+available calls without waiting for more. A failed batch is repeated call by call, and a failed call only
+affects its own generator. Everything runs in the thread that calls `round`, which alone may use the model.
 """
 
 from __future__ import annotations
@@ -44,7 +41,7 @@ from sottovoce.models.dims import frames_of
 
 log = logging.getLogger(__name__)
 FILE_SHARE = 0.1
-"""Of the time recordings have at least, however many live calls there are."""
+"""Least share of the time for recordings, however many live calls there are."""
 LIVE_KINDS = (
     HostCall,
     EncodeCall,
@@ -54,15 +51,14 @@ LIVE_KINDS = (
     DecodeCall,
     WordAlignCall,
 )
-"""Kinds of live calls that are done at once, whatever their number."""
+"""Kinds of live calls that run at once, whatever their number."""
 FILE_KINDS = (*LIVE_KINDS, IncrementalEncodeCall, AlignAttCall)
-"""Kinds of calls of recordings: encoding goes first and aligning last, so that recordings wait for each other
-and share the next batch."""
+"""Kinds of calls of recordings: encoding first and aligning last, so that recordings share the next batch."""
 MOST_PASSED = 4
 """Batches of other recordings before a call of any kind is done."""
 MELS_PER_FRAME = 2
 USUAL_FRAMES = 350
-"""That are computed of a window which grew."""
+"""Frames usually computed of a window that grew."""
 
 
 @dataclass(slots=True, eq=False)
@@ -72,9 +68,9 @@ class _Batch:
 
 
 class SteppedBatches:
-    """Batches in the order in which they were added, each done to its end before the next.
+    """Batches in order of arrival, each completed before the next.
 
-    A batch that fails is done again call by call; only what fails by itself has failed.
+    A failed batch is repeated call by call.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -89,7 +85,7 @@ class SteppedBatches:
         self._batches.append(_Batch(tasks))
 
     def step(self) -> None:
-        """Go on with the first batch up to its next pass of the decoder, or to its end."""
+        """Advance the first batch to its next decoder pass, or to its end."""
         batch = self._batches[0]
         if batch.steps is None:
             batch.steps = run_batch(self._backend, [one.call for one in batch.tasks if one.call is not None])
@@ -120,7 +116,7 @@ class SteppedBatches:
 
 @dataclass(slots=True, eq=False)
 class _PendingCall:
-    """A call whose requests are being decoded; results: those so far, by the place of their requests."""
+    """A call with requests in decoding; results: so far, by request index."""
 
     task: Task[Any]
     call: AlignAttCall
@@ -133,14 +129,14 @@ class _PendingCall:
 
 @dataclass(slots=True, eq=False)
 class _Running:
-    """A running batch. owners: by ticket, the call of a request and the request's place in it."""
+    """A running batch. owners: by ticket, the call of a request and the request's index in it."""
 
     batch: ContinuousBatch
     owners: dict[int, tuple[_PendingCall, int]] = field(default_factory=dict)
 
 
 class ContinuousDecoding:
-    """The running batches, one for each `batch_key`, and whose requests are in them."""
+    """The running batches, one for each `batch_key`, with the owners of their requests."""
 
     def __init__(self) -> None:
         self._running: dict[Hashable, _Running] = {}
@@ -154,7 +150,6 @@ class ContinuousDecoding:
         return task.number in self._under_way
 
     def admit(self, task: Task[Any], call: AlignAttCall) -> None:
-        """Let the requests of a task's call join."""
         running = self._running.get(call.decoder.batch_key)
         if running is None:
             running = self._running[call.decoder.batch_key] = _Running(call.decoder.new_batch())
@@ -170,9 +165,9 @@ class ContinuousDecoding:
             running.owners[ticket] = (decoding, place)
 
     def step(self) -> None:
-        """Decode on by a step, and answer the calls that are done with it.
+        """Decode one step, and return the results of finished calls.
 
-        What can no longer go on together is decoded again from its beginning, call by call.
+        A failed batch is decoded again from its beginning, call by call.
         """
         for key, running in list(self._running.items()):
             try:
@@ -215,14 +210,15 @@ class ContinuousDecoding:
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """Limits of what is put together.
+    """Limits of batches.
 
-    encoder_frames: of one call, the first window aside, which is always taken. max_length_ratio: a window
-        joins a call if it is no longer, and no shorter, than by this part. rows: requests decoded at a time.
-    files: recordings at a time. encodes_files_together: whether their windows are encoded in one batch too,
-        which takes an accelerator little longer than one; on a CPU live calls would wait for all of them.
+    encoder_frames: of one call; the first window is always taken. max_length_ratio: relative difference in
+    length of windows in a call. rows: requests decoded at a time. files: recordings at a time.
+    encodes_files_together: encode their windows in one batch, which is cheap on an accelerator; on a CPU
+    live calls would wait.
 
-    Raises: OptionError for numbers out of range.
+    Raises:
+        OptionError: a number is out of range.
     """
 
     encoder_frames: int = 400
@@ -237,15 +233,15 @@ class Batching:
 
 
 ON_CPU = Batching()
-"""A window alone keeps a processor's cores busy; another one in the same call saves next to nothing."""
+"""A single window keeps a processor's cores busy; batching saves hardly anything."""
 ON_ACCELERATOR = Batching(encoder_frames=32 * USUAL_FRAMES, rows=512, files=16, encodes_files_together=True)
 
 
 class BatchingExecutor:
-    """Does the calls of many generators together, those of live sessions before those of recordings.
+    """Executes the calls of many generators in batches, live sessions before recordings.
 
-    batching: how much at a time; None: by the device. file_share: of the time recordings have at least,
-    however many live calls there are. clock: seconds, also for when tasks began.
+    batching: limits; None: by the device. file_share: least share of the time for recordings. clock:
+    seconds, also for when tasks began.
     """
 
     def __init__(
@@ -272,7 +268,7 @@ class BatchingExecutor:
 
     @property
     def has_room(self) -> bool:
-        """Whether the next call of the encoder could take another live window of usual length."""
+        """Whether the next encoder call could take another live window of usual length."""
         n_asking = sum(
             task.priority is Priority.LIVE and not isinstance(task.call, AlignAttCall) for task in self._tasks
         )
@@ -291,18 +287,19 @@ class BatchingExecutor:
         on_end: Callable[[Task[Result]], None] | None = None,
         priority: Priority = Priority.LIVE,
     ) -> Task[Result]:
-        """Take a generator; on_end: called in `round` when it is done.
+        """Add a generator; on_end: called in `round` when it is done.
 
-        A session has one task at a time, and so has a recording.
+        A session or recording has one task at a time.
         """
         task = Task(calls, deadline_s, on_end, priority)
         self._tasks.append(task)
         return task
 
     def run(self, calls: CallGenerator[Result]) -> Result:
-        """Do rounds until this generator is done, whatever else there is; return what it returns.
+        """Run rounds until this generator is done; return its result.
 
-        Raises: what it ended with.
+        Raises:
+            Exception: that ended the generator.
         """
         task = self.begin(calls)
         while not task.is_done:
@@ -310,7 +307,7 @@ class BatchingExecutor:
         return task.result
 
     def advance(self) -> None:
-        """Let new tasks yield their first calls; those that yield none are done."""
+        """Advance new tasks to their first calls; tasks without calls are done."""
         with threads_of(self._backend):
             self._advance()
 
@@ -321,10 +318,10 @@ class BatchingExecutor:
         self._drop_done()
 
     def round(self) -> Priority | None:
-        """Do what there is of live calls: a call of the encoder, the probes, a step of what is decoded.
+        """Run the available live calls: one encoder call, the probes, one decoding step.
 
-        Without any, or when recordings have waited for their share, do a step of theirs: a call, or a pass of
-        the decoder within one. Return whose calls were done; None: there were none.
+        Without any, or when recordings have waited for their share, run a step of theirs. Return the
+        owners of finished calls; None: there were no calls.
         """
         with threads_of(self._backend):
             self._advance()
@@ -339,7 +336,7 @@ class BatchingExecutor:
         return served
 
     def forget(self) -> None:
-        """Drop everything that is under way, without answers."""
+        """Drop all tasks without results."""
         tasks, self._tasks = self._tasks, []
         self._continuous.forget()
         self._live.forget()
@@ -357,7 +354,7 @@ class BatchingExecutor:
         return Priority.LIVE if kinds else None
 
     def _asking(self, kind: type[ModelCall], priority: Priority = Priority.LIVE) -> list[Task[Any]]:
-        """Tasks that wait for a call of a kind, what is due first before others."""
+        """Return the tasks that wait for a call of a kind, by deadline."""
         asking = [one for one in self._tasks if one.priority is priority and isinstance(one.call, kind)]
         return sorted(asking, key=lambda one: one.order)
 
@@ -372,7 +369,7 @@ class BatchingExecutor:
         return self._given or (ON_CPU if self._backend.device.type == "cpu" else ON_ACCELERATOR)
 
     def _encode(self) -> None:
-        """Encode the windows that are due first, and others of about their length, up to the budget."""
+        """Encode the windows with the earliest deadlines and others of similar length, up to the budget."""
         batching = self._batching
         chosen: list[Task[Any]] = []
         first = n_frames = 0
@@ -394,7 +391,7 @@ class BatchingExecutor:
             self._live.finish()
 
     def _do_live_batches(self) -> None:
-        """Do the live calls that wait for no budget and join no running batch."""
+        """Run the live calls without a budget or a running batch."""
         for kind in LIVE_KINDS:
             for some in self._batches(self._asking(kind)):
                 self._note_begun(some)
@@ -413,7 +410,7 @@ class BatchingExecutor:
         self._continuous.step()
 
     def _step_files(self) -> None:
-        """Do a step of the calls of recordings, and note when the next one is due at the latest."""
+        """Run a step of the calls of recordings, and set the deadline of the next one."""
         began_s = self._clock()
         if self._files.is_empty:
             self._add_file_batches()
@@ -422,7 +419,7 @@ class BatchingExecutor:
         self._file_due_s = now_s + (now_s - began_s) * (1.0 / self._file_share - 1.0)
 
     def _add_file_batches(self) -> None:
-        """Add batches of the first kind that any recording waits for, or that one was passed over for."""
+        """Add batches of the first kind that a recording waits for, or that was passed over for too long."""
         waiting = [task for task in self._tasks if task.priority is Priority.FILE and task.call is not None]
         passed = max(waiting, key=lambda task: task.n_passed, default=None)
         if passed is None:

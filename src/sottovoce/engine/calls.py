@@ -1,7 +1,4 @@
-"""Calls of a model, the generators that yield them, and a generator under way.
-
-A task drives one generator, and a relay one that calls two models.
-"""
+"""Model calls, the generators that yield them, and tasks that drive generators."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ class EncodeCall:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IncrementalEncodeCall:
-    """Encode windows of audio that grows.
+    """Encode windows of growing audio.
 
     Result: `IncrementalResult` for each window, as of `Backend.encode_incremental`.
     """
@@ -49,9 +46,10 @@ class IncrementalEncodeCall:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LanguageProbeCall:
-    """Name the language of stretches of speech, each encoded by itself.
+    """Detect the language of stretches of speech, encoded separately.
 
     log_mels: un-normalised log-mel frames (n_mels, n_i) of each stretch.
+
     Result: `ProbedLanguage` for each stretch, as of `LanguageProbe.detect`.
     """
 
@@ -61,7 +59,7 @@ class LanguageProbeCall:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SpanProbeCall:
-    """Name the language of spans of frames [start, end) of one encoded window (a batch of 1).
+    """Detect the language of spans of frames [start, end) of one encoded window (a batch of 1).
 
     Result: `ProbedLanguage` for each span, as of `LanguageProbe.detect_spans`.
     """
@@ -73,7 +71,7 @@ class SpanProbeCall:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DetectLanguageCall:
-    """Name the language of whole windows, among those allowed; empty: all of the model.
+    """Detect the language of whole windows among those allowed; empty: all of the model.
 
     Result: `LanguageDetection` for each window, as of `detect_language`.
     """
@@ -85,9 +83,10 @@ class DetectLanguageCall:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecodeCall:
-    """Decode windows, those whose text looks wrong again at higher temperatures.
+    """Decode windows with temperature fallback.
 
     options: of each window. divisible: of each window, see `decode_with_fallback`.
+
     Result: `Attempt` for each window.
     """
 
@@ -101,7 +100,7 @@ class DecodeCall:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WordAlignCall:
-    """Time the words of the text of each window.
+    """Align the words of each window.
 
     Result: a list of `TimedWord` for each window, as of `align_windows`.
     """
@@ -112,19 +111,16 @@ class WordAlignCall:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostCall:
-    """Call something else than the model that takes its time, such as a diarizer's network.
-
-    Result: what it returns.
-    """
+    """Run other slow work, such as a diarizer's network; the result is its return value."""
 
     do: Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OtherModelCall(HostCall):
-    """Have calls of another model done; `do` does them here, one after the other.
+    """Run calls of another model; `do` runs them here, one by one.
 
-    calls: for whoever has an executor of that model, which then does them instead of `do`.
+    calls: for the executor of that model, if there is one, instead of `do`.
     """
 
     calls: CallGenerator[Any]
@@ -141,16 +137,14 @@ class ContinuousBatch(Protocol):
         ...
 
     def step(self) -> Sequence[tuple[int, Any]]:
-        """Decode on by a step; return the results that are complete, each with its ticket.
+        """Decode one step; return the finished results with their tickets.
 
-        Where it fails, none of the requests can go on.
+        After an error, none of the requests can continue.
         """
         ...
 
 
 class ContinuousDecoder(Protocol):
-    """A decoder whose requests join a running batch."""
-
     @property
     def batch_key(self) -> Hashable:
         """Requests of decoders with equal keys may share a batch."""
@@ -165,10 +159,11 @@ class ContinuousDecoder(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AlignAttCall:
-    """Decode on from prefixes until the attention reaches the end of the audio.
+    """Continue decoding from prefixes until the attention reaches the end of the audio.
 
     encoded: the window of each request, a batch of 1.
-    Result: one for each request, as of `decoder.decode`: `streaming.hypothesis.AlignAttHypothesis`.
+
+    Result: `streaming.hypothesis.AlignAttHypothesis` for each request, as of `decoder.decode`.
     """
 
     decoder: ContinuousDecoder
@@ -188,11 +183,11 @@ ModelCall: TypeAlias = (
     | HostCall
 )
 CallGenerator: TypeAlias = Generator[ModelCall, Any, Result]
-"""Yields calls, is sent the result of each, and returns its own."""
+"""Yields calls, receives their results, and returns its own result."""
 
 
 class Priority(IntEnum):
-    """The calls of live sessions go before those of recordings."""
+    """Live sessions have priority over recordings."""
 
     LIVE = 0
     FILE = 1
@@ -201,8 +196,8 @@ class Priority(IntEnum):
 class Task(Generic[Result]):
     """Drives one generator.
 
-    deadline_s: on any clock; what is due first goes first. began_s: on the executor's clock, when its first
-    call was begun; nan before.
+    deadline_s: on any clock; earlier ones first. began_s: on the executor's clock, at its first call; nan
+    before.
     """
 
     def __init__(
@@ -217,9 +212,9 @@ class Task(Generic[Result]):
         self.number = next(_numbers)
         self.began_s = math.nan
         self.call: ModelCall | None = None
-        """To be done before it goes on; None before the first and after the last."""
+        """The call to execute; None before the first and after the last."""
         self.n_passed = 0
-        """Batches of others that were done since it has waited for this call."""
+        """Batches of others that were done while it waited for this call."""
         self.is_done = False
         self.error: Exception | None = None
         self._calls = calls
@@ -228,10 +223,7 @@ class Task(Generic[Result]):
 
     @property
     def result(self) -> Result:
-        """The return value of the generator.
-
-        Raises: what it ended with.
-        """
+        """The return value of the generator; raises the exception that ended it."""
         assert self.is_done
         if self.error is not None:
             raise self.error
@@ -239,14 +231,12 @@ class Task(Generic[Result]):
 
     @property
     def order(self) -> tuple[float, int]:
-        """Earlier deadlines go first; of equal ones, earlier tasks."""
         return self.deadline_s, self.number
 
     def begin(self) -> None:
         self.answer(None)
 
     def answer(self, result: Any) -> None:
-        """Send the result of the call, and go on to the next one or to the end."""
         self._go_on(lambda: self._calls.send(result))
 
     def fail(self, error: Exception) -> None:
@@ -273,9 +263,9 @@ class Task(Generic[Result]):
 
 
 class CallRelay(Generic[Result]):
-    """Drives a generator up to each call of another model, in whichever executor is at it.
+    """Drives a generator up to each call of another model, in the current executor.
 
-    is_over: called before every call; once it is true, the rest is not done.
+    is_over: called before every call; once it is true, the rest is skipped.
     """
 
     def __init__(self, calls: CallGenerator[Result], is_over: Callable[[], bool]) -> None:
@@ -285,9 +275,9 @@ class CallRelay(Generic[Result]):
         self._failure: Exception | None = None
 
     def until_other(self) -> CallGenerator[Result | OtherModelCall | None]:
-        """Yield the calls up to one of another model, and return that; at the end, what the calls return.
+        """Yield the calls up to one of another model, and return that; at the end, the generator's result.
 
-        None: it is over. Raises: what the calls end with.
+        None: it was stopped. Exceptions of the generator are raised.
         """
         while not self._is_over():
             try:

@@ -1,6 +1,6 @@
-"""Executes the calls of a generator one after the other; `batching` executes those of many together.
+"""Executes the calls of a generator one by one; `batching` executes those of many together.
 
-Calls of one kind run as one batch where they can, and each gets the result that it would get alone.
+Calls of one kind run as one batch if possible, with the same results as alone.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Kind = TypeVar("Kind")
 
 
 def batch_key(call: ModelCall) -> Hashable:
-    """Return what calls of one kind have in common that may share a batch; None: a call is done alone."""
+    """Return the key of calls of one kind that may share a batch; None: not batched."""
     if isinstance(call, EncodeCall):
         return call.features.mel.shape[-1]
     if isinstance(call, LanguageProbeCall):
@@ -54,10 +54,7 @@ def batch_key(call: ModelCall) -> Hashable:
 
 
 def run_batch(backend: Backend, calls: Sequence[ModelCall]) -> Stepwise[Sequence[Any]]:
-    """Do calls of one kind as one batch, with a pause before each pass of the decoder; return their results.
-
-    Raises: what the model raises.
-    """
+    """Run calls of one kind as one batch, yielding before each decoder pass; return their results."""
     first = calls[0]
     if isinstance(first, DecodeCall):
         return (yield from _decode(backend, _of(DecodeCall, calls)))
@@ -145,25 +142,21 @@ def _joined(encoded: Sequence[EncoderOutput]) -> EncoderOutput:
 
 
 class CallExecutor(Protocol):
-    """Does the calls of generators."""
-
     def run(self, calls: CallGenerator[Result]) -> Result:
-        """Do the calls of a generator until its end; return what it returns.
+        """Run the calls of a generator; return its result.
 
-        Raises: what the generator ends with. A call that fails is thrown into it, where it may be caught.
+        The error of a call is thrown into the generator, which may catch it.
         """
         ...
 
 
 def threads_of(backend: Backend) -> AbstractContextManager[None]:
-    """Return the context for work with a backend: how many threads PyTorch's operators have."""
+    """Return the context that sets the number of PyTorch's threads for a backend."""
     return one_torch_thread() if backend.capabilities.own_threads else all_torch_threads()
 
 
 @dataclass(frozen=True, slots=True)
 class LocalExecutor:
-    """Does each call by itself, on one backend."""
-
     backend: Backend
 
     def run(self, calls: CallGenerator[Result]) -> Result:
@@ -188,9 +181,5 @@ class LocalExecutor:
             calls.close()
 
     def execute(self, call: ModelCall) -> Any:
-        """Do one call; return its result.
-
-        Raises: what the model raises.
-        """
         (result,) = finish(run_batch(self.backend, [call]))
         return result

@@ -1,1 +1,1 @@
-"""Which language is spoken when: probe, smoothing, switching."""
+"""Language identification over time."""

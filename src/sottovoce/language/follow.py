@@ -1,16 +1,11 @@
-"""Which language each piece of a recording's speech is in: evidence of the pieces, smoothed in both
-directions.
+"""Languages of the pieces of speech in a recording, smoothed in both directions (Viterbi).
 
-A piece is speech between two pauses. The evidence of a model for its language counts the more the longer
-it is, and a change has to be worth `CHANGE_COST` nats; the best sequence is found over all pieces at hand
-(Viterbi). Evidence between languages that sound alike counts less.
+A piece is speech between two pauses. Evidence counts with its duration, and less between languages that
+sound alike; a change costs `CHANGE_COST` nats.
 
-Sound decides over long pieces; a second or two next to a change of language is detected wrongly now and
-then, above all in noise: as a language that is spoken nowhere else, or as a neighbour (Polish as
-Ukrainian). Text in a wrong language is improbable as a whole: P(language, text | audio) = P(language |
-audio) P(text | language, audio).
-
-No audio and no model is needed here; positions are whatever the caller counts in.
+Sound decides long pieces. A second or two next to a change is sometimes detected as a language that occurs
+nowhere else, or as a similar one (Polish as Ukrainian), above all in noise. The text then decides:
+P(language, text | audio) = P(language | audio) P(text | language, audio).
 """
 
 from __future__ import annotations
@@ -26,29 +21,33 @@ from sottovoce.language.probe import ProbedLanguage
 from sottovoce.language.switching import Posterior
 
 CLEAR, LEAST_CLEAR, CLEAR_STEP = 0.5, 0.2, 0.1
-"""Where the masked probe gives a piece's expected language less than CLEAR among all languages of the model,
-the piece is encoded by itself: on development recordings so were 98 % of the pieces in another language, and
-63 % of those in one language. After each window in which no other language was clear it is a step less, down
-to LEAST_CLEAR (92 and 45 %), and CLEAR again after one in which one was."""
+"""A piece is encoded separately if the masked probe gives its expected language less than CLEAR among all
+languages: on development recordings, 98 % of the pieces in another language and 63 % of those in a
+monolingual recording. The limit falls by a step after each window without another language, to LEAST_CLEAR
+(92 and 45 %), and returns to CLEAR after one with another.
+"""
 LEAST_HINT_NATS, MOST_HINT_NATS = 3.0, 9.0
-"""Nats that a hint needs to be followed up, at first and at most: among 40 development recordings in several
-languages the strongest of a window has 4.7 at least, of 24 in one language most have less than 3."""
+"""Log-likelihood ratio (nats) for which a hint is verified, initially and at most: of 40 multilingual
+development recordings the strongest of a window has at least 4.7, of 24 monolingual ones most have less
+than 3.
+"""
 REFUTED_NATS, REST_NATS = 1.0, 0.25
-"""So much more a hint needs after a window in which they were nothing, and so much less with each window: an
-hour in one language is disturbed by one in four windows, and never becomes deaf."""
+"""Increase after a window with refuted hints, and decrease with each window: of an hour in one language,
+at most every fourth window is verified.
+"""
 LEAST_SURPRISAL, MOST_SURPRISAL = 0.45, 1.2
-"""Mean surprisal of a text, in nats a token, above which its language is verified, at first and at most; one
-step more after each that was in the right one, and half a step less with each window."""
+"""Mean surprisal of a text (nats a token) above which its language is verified, initially and at most; it
+rises by a step after each refutation and falls by half a step with each window.
+"""
 SURPRISAL_STEP = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class AskingLimits:
-    """Limits beyond which languages are detected separately.
+    """Adaptive limits beyond which languages are verified.
 
-    clear: of a piece whose expected language is less probable, where a recording is in several. hint_nats: of
-    one with more nats for another language, where it counts as in one. surprisal: of a text of more nats a
-    token.
+    clear: probability of a piece's expected language, in a multilingual recording. hint_nats:
+    log-likelihood ratio of a piece, in a monolingual one. surprisal: of a text, in nats a token.
     """
 
     clear: float = CLEAR
@@ -56,23 +55,18 @@ class AskingLimits:
     surprisal: float = LEAST_SURPRISAL
 
     def in_next_window(self) -> AskingLimits:
-        """Return those of the next window: texts are verified sooner."""
         return replace(self, surprisal=max(LEAST_SURPRISAL, self.surprisal - SURPRISAL_STEP / 2))
 
     def rested(self) -> AskingLimits:
-        """Return those after a window that counts as in one language: hints are followed up sooner."""
         return replace(self, hint_nats=max(LEAST_HINT_NATS, self.hint_nats - REST_NATS))
 
     def after_hints(self) -> AskingLimits:
-        """Return those after hints that were nothing."""
         return replace(self, hint_nats=min(MOST_HINT_NATS, self.hint_nats + REFUTED_NATS))
 
     def after_pieces(self, *, finds_another: bool) -> AskingLimits:
-        """Return those after the unclear pieces of a window were encoded by themselves."""
         return replace(self, clear=CLEAR if finds_another else max(LEAST_CLEAR, self.clear - CLEAR_STEP))
 
     def after_text(self) -> AskingLimits:
-        """Return those after an improbable text that was in the right language."""
         return replace(self, surprisal=min(MOST_SURPRISAL, self.surprisal + SURPRISAL_STEP))
 
 
@@ -83,14 +77,15 @@ GROUPS = (
     *("es gl", "pt gl", "es ca", "ca oc", "fr oc", "it la", "fr ht", "it mt"),
     *("id ms jw su", "zh yue", "th lo", "te kn", "ml ta", "mi haw", "hy ka"),
 )
-"""Neighbours by family and sound, as codes; a language may be in several groups."""
+"""Languages that sound alike, as codes; a language may be in several groups."""
 SHARE = 0.15
-"""So much of the probability of a language its neighbours have at least: that one is detected in the speech
-of the other is weak evidence of a change between them."""
+"""Least share of a language's probability that its neighbours get: detecting one in speech of the other is
+weak evidence of a change.
+"""
 
 
 def neighbour_shares(codes: Sequence[str]) -> npt.NDArray[np.float64]:
-    """Return shares (L, L): a language (row) has at least this share of the probability of another (column).
+    """Return shares (L, L) of the column language's probability that the row language has at least.
 
     SHARE for neighbours, 1 on the diagonal, 0 elsewhere.
     """
@@ -104,40 +99,41 @@ def neighbour_shares(codes: Sequence[str]) -> npt.NDArray[np.float64]:
 
 
 FULL_S, MOST = 1.5, 2.0
-"""Seconds of a piece whose evidence counts once; longer ones count for more, up to MOST times."""
+"""Seconds of a piece whose evidence has weight 1, and the largest weight of longer ones."""
 FLOOR = 1e-3
-"""Least probability given to a language: one piece must not be able to rule it out."""
+"""Least probability of a language, so that one piece cannot rule it out."""
 CHANGE_COST = 3.0
-"""Nats that a change of language has to win. It and the numbers above: chosen on 20 recordings joined from
-development clips, where 1 to 3 nats, 1 to 3 s and 1 to 3 times found 0.88 to 0.92 of the changes (F1)."""
+"""Cost of a change of language in nats. It and the constants above were chosen on 20 recordings joined
+from development clips, where 1 to 3 nats, 1 to 3 s and weights of 1 to 3 find 0.88 to 0.92 of the changes
+(F1).
+"""
 PAUSE_NATS = 0.1
-"""By so many a second a longer pause makes a change likelier: it decides between places that are equal."""
+"""Discount on a change per second of pause, which decides between equal places."""
 PAUSE_S = 0.02
-"""With less between them pieces were cut apart without a pause."""
 
 SEVERAL_NATS = 9.0
-"""Nats for other languages, of all clear pieces of a window together, that show several."""
+"""Log-likelihood ratio of all clear pieces of a window that shows several languages."""
 CLEAR_NATS, CLEAR_S, CLEAR_PROBABILITY = 5.0, 1.0, 0.75
-"""A clear piece has so many nats by itself, is this long and this sure."""
+"""A clear piece has this log-likelihood ratio, duration and probability."""
 LIKELY_NATS = 3.0
-"""Nats of one piece with which all of its window is probed: it may be a part of a longer one."""
+"""Log-likelihood ratio of one piece at which the whole window is probed."""
 UNDERSTOOD, WHOLE_S = 0.75, 4.0
-"""The mean sureness of the pieces of a window, weighed by seconds up to WHOLE_S, with which pieces are
-believed together: speech in a language that the model hardly knows is detected as many."""
+"""Mean probability of the pieces of a window (weighted by seconds up to WHOLE_S) from which they count
+together: a model detects a language that it hardly knows as many.
+"""
 SURE_S, SURE_PROBABILITY, UNDERSTOOD_WITH_SURE = 2.0, 0.95, 0.6
-"""One piece this long and this sure is believed alone, in a window of which so much is understood. Chosen,
-with those above, on development recordings in several languages that base knows, and in one language each,
-many of which it hardly knows."""
+"""One piece this long and this certain suffices alone if the window has mean probability
+UNDERSTOOD_WITH_SURE. Chosen, with those above, on multilingual development recordings and on monolingual
+ones, many in languages that base hardly knows.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PieceEvidence:
-    """The evidence of a model for the language of one piece of speech.
+    """Evidence for the language of one piece of speech.
 
-    duration_s: seconds. posterior: (L,) over the languages to choose among, summing to 1. no_speech:
-    probability that it holds no speech. shares: those of neighbours (L, L), which
-    soften evidence between them; None: it counts whole.
-    text: (L,) log-likelihoods of its text in each language, in nats, as they count; None: not computed.
+    posterior: (L,) over the allowed languages. no_speech: probability of silence. shares: (L, L), of
+    `neighbour_shares`; None: no smoothing. text: (L,) weighted log-likelihoods of the text, or None.
     """
 
     duration_s: float
@@ -156,7 +152,6 @@ class PieceEvidence:
 
     @property
     def log_evidence(self) -> npt.NDArray[np.float64]:
-        """Weighed log-likelihoods (L,) of the languages, in nats."""
         posterior = self.posterior if self.shares is None else (self.shares * self.posterior).max(axis=1)
         weighed: npt.NDArray[np.float64] = self.weight * np.log(np.maximum(posterior, FLOOR))
         return weighed if self.text is None else weighed + self.text
@@ -164,7 +159,7 @@ class PieceEvidence:
 
 @dataclass(frozen=True, slots=True)
 class PieceRun:
-    """Pieces [first, end) are in one language: its place among those to choose among."""
+    """Pieces [first, end) in one language, an index of the allowed ones."""
 
     first: int
     end: int
@@ -174,10 +169,9 @@ class PieceRun:
 def language_runs(
     pieces: Sequence[PieceEvidence], pauses_s: Sequence[float], *, before: int | None = None
 ) -> list[PieceRun]:
-    """Find the languages of at least one piece: runs in order, neighbours differ.
+    """Return the runs of at least one piece; neighbouring runs differ.
 
-    pauses_s: seconds before each piece. before: the language that is spoken before the first one; to begin
-        in another is a change. None: nothing is known of it.
+    pauses_s: seconds before each piece. before: the language before the first piece; None: unknown.
     """
     evidence = np.stack([piece.log_evidence for piece in pieces])  # (T, L)
     path = _best_path(evidence, pauses_s, before)
@@ -190,26 +184,28 @@ def language_runs(
 
 
 def gain(pieces: Sequence[PieceEvidence], language: int, other: int) -> float:
-    """Nats by which the evidence of pieces is for one language rather than for another."""
+    """Return the log-likelihood ratio of two languages over pieces, in nats."""
     return float(sum(piece.log_evidence[language] - piece.log_evidence[other] for piece in pieces))
 
 
 def hint_nats(piece: PieceEvidence, expected: int) -> float:
-    """Nats of a piece for its likeliest language rather than for the expected one; 0 where these are one."""
+    """Return the log-likelihood ratio of a piece's likeliest language against the expected one; 0 if they
+    are the same.
+    """
     likeliest = int(piece.posterior.argmax())
     return 0.0 if likeliest == expected else gain([piece], likeliest, expected)
 
 
 def is_likely(piece: PieceEvidence, expected: int) -> bool:
-    """Return whether a piece is likely to be in another language, so that its neighbours are to be probed."""
+    """Return whether a piece is likely in another language, so that its neighbours are probed."""
     is_sure = piece.duration_s >= CLEAR_S and piece.sureness >= CLEAR_PROBABILITY
     return is_sure and hint_nats(piece, expected) >= LIKELY_NATS
 
 
 def are_several(pieces: Sequence[PieceEvidence], pauses_s: Sequence[float], expected: int) -> bool:
-    """Return whether pieces of a window show that the recording is not in the expected language alone.
+    """Return whether the pieces of a window show that the recording is multilingual.
 
-    pauses_s: seconds before each piece; neighbours without one that sound alike count as one.
+    pauses_s: seconds before each piece; similar languages without a pause between count as one.
     """
     long = [one for one in _stretches(pieces, pauses_s) if one.duration_s >= CLEAR_S]
     nats = {one: gain(one.pieces, one.language, expected) for one in long}
@@ -252,7 +248,6 @@ def _stretches(pieces: Sequence[PieceEvidence], pauses_s: Sequence[float]) -> li
 
 
 def _best_path(evidence: npt.NDArray[np.float64], pauses_s: Sequence[float], before: int | None) -> list[int]:
-    """The likeliest language of each piece; evidence: (T, L)."""
     n_pieces, n_languages = evidence.shape
     score = np.zeros(n_languages)
     if before is not None:
@@ -273,22 +268,21 @@ def _best_path(evidence: npt.NDArray[np.float64], pauses_s: Sequence[float], bef
 
 
 BORDER_NATS = 0.5
-"""Nats that another moment than the first, the quietest, has to win."""
 
 
 def sides_of(moments: Sequence[int], first: int, end: int, length: int) -> list[tuple[int, int]]:
-    """Return the stretches [start, end) before each of some moments, then those after each.
+    """Return the stretches [start, end) before each moment, then those after, within [first, end).
 
-    length: of a stretch, at most. They stay within [first, end).
+    length: of a stretch, at most.
     """
     before = [(max(first, at - length), at) for at in moments]
     return before + [(at, min(end, at + length)) for at in moments]
 
 
 def surest_border(moments: Sequence[int], probed: Sequence[ProbedLanguage], source: int, target: int) -> int:
-    """Return the moment before which one language and after which the other is the surest.
+    """Return the moment that best separates two languages.
 
-    probed: of `sides_of` the moments. source, target: places of the two languages in the probabilities.
+    probed: the stretches of `sides_of` the moments. source, target: indices of the languages.
     """
     here, there = (
         np.log([max(float(one.probabilities[place]), FLOOR) for one in side])
@@ -300,18 +294,21 @@ def surest_border(moments: Sequence[int], probed: Sequence[ProbedLanguage], sour
 
 
 SURE_BY_SOUND = 0.9
-"""Probability from which the language of a piece is settled by sound."""
+"""Probability from which sound decides the language of a piece."""
 LEAST_TEXT_S, MOST_TEXT_S = 0.8, 8.0
-"""Seconds of a run whose text is decoded: a shorter one has none, a longer one is clear by its sound."""
+"""Seconds of a run whose text is decoded: shorter ones have none, longer ones are clear by sound."""
 TEXT_WEIGHT = 0.25
-"""The weight of a nat of text against one of sound: tokens are not independent, and a model is surer of them
-than it is right; what it translates it writes fluently. By default 3.8 of 535 s of development recordings in
-noise are in a wrong language with 0.25 and with 0.5, 8.5 without text; of 648 s in eight languages without
-noise 30.5, 32.3 and 30.3 (F1 of changes 0.88, 0.89 and 0.88)."""
+"""Weight of a nat of text against one of sound: tokens are not independent, models are overconfident, and
+translations are fluent. On 535 s of noisy development recordings, 3.8 s are in a wrong language with 0.25
+and 0.5, and 8.5 s without text; on 648 s without noise in eight languages 30.5, 32.3 and 30.3 s (F1 of
+changes 0.88, 0.89 and 0.88).
+"""
 CANDIDATE_PROBABILITY = 0.1
-"""Probability by sound from which a language that is spoken nowhere around is tried too."""
+"""Probability by sound from which a language without evidence in neighbouring runs is tried."""
 UNKNOWN_NATS = 3.0
-"""Taken off a language in which nothing around is surely spoken: a short invented text is probable too."""
+"""Penalty of a language that is not certain in any neighbouring run: a short hallucination is probable
+too.
+"""
 
 
 def uncertain_runs(
@@ -321,12 +318,13 @@ def uncertain_runs(
     before: int | None = None,
     english: int | None = None,
 ) -> list[tuple[PieceRun, tuple[int, ...]]]:
-    """List the runs no piece of which is sure, each with the places of the languages that it may be in: its
-    own, those around, and likely ones by sound; more than one.
+    """Return the uncertain runs, each with at least two candidate languages.
 
-    runs: languages of the pieces, as of `language_runs`. before: the language that is spoken before the first
-        piece; None: nothing is known of it. english: the place of the language that a model translates into,
-        fluently, so that its text shows nothing where sound does not support it; None: it is not among them.
+    Candidates are the run's language, those of the neighbours, and likely ones by sound.
+
+    runs: of `language_runs`. before: the language before the first piece, or None. english: index of the
+    language that a model translates into; its text is no evidence unless sound supports it. None: not
+    allowed.
     """
     found = []
     for at, run in enumerate(runs):
@@ -350,10 +348,9 @@ def uncertain_runs(
 def text_evidence(
     nats: Mapping[int, float], pieces: Sequence[PieceEvidence], runs: Sequence[PieceRun], before: int | None
 ) -> npt.NDArray[np.float64]:
-    """Return what texts of a run add to its evidence (L,), in nats, 0 at most.
+    """Return the text's contribution (L,) to the evidence of a run, in nats, at most 0.
 
-    nats: log-probabilities of its text by the place of the language; others count as the least of them.
-    pieces, runs, before: as of `uncertain_runs`.
+    nats: log-probabilities of its text by language; other languages get the minimum.
     """
     certain = {run.language for run in runs if is_sure(pieces[run.first : run.end], run)} | {before}
     evidence = np.full(len(pieces[0].posterior), TEXT_WEIGHT * min(nats.values()) - UNKNOWN_NATS)
@@ -364,9 +361,9 @@ def text_evidence(
 
 
 def likelier_nats(piece: PieceEvidence, text: Mapping[int, float], expected: int) -> dict[int, float]:
-    """Return the nats of sound and text of a piece for each other language rather than for the expected one.
+    """Return the log-likelihood ratio of sound and text of each other language against the expected one.
 
-    text: log-probabilities of its text by the place of the language, that of the expected one too.
+    text: log-probabilities of the text by language, including the expected one.
     """
     sound = piece.log_evidence
     return {
@@ -377,5 +374,4 @@ def likelier_nats(piece: PieceEvidence, text: Mapping[int, float], expected: int
 
 
 def is_sure(pieces: Sequence[PieceEvidence], run: PieceRun) -> bool:
-    """Return whether one of the pieces of a run is surely in its language."""
     return any(one.posterior[run.language] >= SURE_BY_SOUND for one in pieces)

@@ -1,10 +1,9 @@
-"""Detect the language of stretches of speech by one decoder step.
+"""Language identification of stretches of speech by one decoder step.
 
-The decoder predicts what follows <|startoftranscript|> alone, at position 0, where it was trained to name the
-language; only the language rows of the output are computed. `LanguageProbe.detect` encodes each stretch by
-itself. `detect_spans` uses a window that is encoded already: the cross-attention sees the frames of a stretch
-alone, but the encoder has let them see the rest, and after a change much of the language before is left in
-them (docs/streaming.md). Neither touches the transcription's state.
+The decoder predicts the token after <|startoftranscript|> at position 0; only the language rows of the
+output are computed. `LanguageProbe.detect` encodes each stretch separately. `detect_spans` masks the
+cross-attention of an encoded window; encoder states after a change of language still contain much of the
+language before (docs/streaming.md).
 """
 
 from __future__ import annotations
@@ -25,25 +24,28 @@ from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, EncoderOutput
 
 MELS_PER_SECOND = SAMPLE_RATE // HOP_SAMPLES
 SILENCE_CORRECTION = 0.3
-"""Factor on the log-probabilities that the model gives to silence, subtracted from those of speech. Chosen on
-development stretches, all languages allowed: 72.0 % right instead of 69.5 (docs/log.md)."""
+"""Factor on the log-probabilities of silence, which are subtracted from those of speech. Chosen on
+development stretches over all languages: 72.0 % correct instead of 69.5 (docs/log.md).
+"""
 SILENCE_MELS = 200
 TAIL_S = 1.0
-"""Seconds of padding behind a stretch that is encoded by itself. Language takes less than words: on
-development clips 0.5 to 5 s do the same, where words take 5. Where the full window costs little
-(`EncoderMode.has_sparse_padding`) it is better: among all languages 90 instead of 68 % of development clips
-of people reading are right after one second, and 95 instead of 88 % after two."""
+"""Seconds of padding behind a separately encoded stretch. On development clips 0.5 to 5 s give the same
+languages (words need 5). The full window, where `EncoderMode.has_sparse_padding` makes it cheap, is
+better: over all languages 90 instead of 68 % of development clips of read speech are correct after one
+second, and 95 instead of 88 % after two.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeOptions:
-    """Which stretches are probed: the newest `width_s`, every `hop_s`; at the start of an utterance shorter
-    ones, from `min_width_s`, count for less.
+    """Stretches to probe: the newest `width_s`, every `hop_s`; shorter ones at the start of an utterance,
+    from `min_width_s`.
 
-    opening_s: at the start of an utterance a stretch holds all of it up to this length, until a change is
-        found in it; 0: no more than `width_s`.
+    opening_s: a stretch holds all of an utterance up to this length, until a change is found; 0: at most
+    `width_s`.
 
-    Raises: OptionError for lengths out of range.
+    Raises:
+        OptionError: a length is out of range.
     """
 
     width_s: float = 3.0
@@ -63,7 +65,7 @@ class ProbeOptions:
             raise OptionError(f"opening_s: expected 0 to 30 seconds, got {self.opening_s}")
 
     def start(self, earliest: int, end: int, *, opening: bool) -> int:
-        """Return the first sample of the stretch that ends at a sample; none begins before `earliest`.
+        """Return the first sample of the stretch that ends at a sample, at least `earliest`.
 
         opening: no change was found in the utterance yet.
         """
@@ -77,8 +79,8 @@ class ProbeOptions:
 class ProbedLanguage:
     """The language posterior of one stretch.
 
-    probabilities: (L,) over the allowed languages, summing to 1. allowed_mass: their sum among all languages
-    of the model. no_speech: probability of <|nospeech|> against all languages.
+    probabilities: (L,) over the allowed languages, summing to 1. allowed_mass: their sum among all
+    languages. no_speech: probability of <|nospeech|> against all languages.
     """
 
     probabilities: Posterior
@@ -87,9 +89,10 @@ class ProbedLanguage:
 
 
 class LanguageProbe:
-    """Detect the language of stretches among an allow-list.
+    """Language identification among allowed languages.
 
-    Raises: OptionError for an English-only model, or languages that the model does not know.
+    Raises:
+        OptionError: an English-only model, or unknown languages.
     """
 
     def __init__(self, backend: Backend, tokenizer: Tokenizer, languages: Sequence[str]) -> None:
@@ -105,19 +108,19 @@ class LanguageProbe:
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """The allow-list, in the order of `probabilities`."""
         return self._languages
 
     @property
     def window_mode(self) -> EncoderMode | None:
-        """How a stretch is encoded in a full window; None where its padding cannot be thin."""
+        """How a stretch is encoded in a full window; None without sparse padding."""
         mode = self._backend.encoder_mode.whole()
         return mode if mode.has_sparse_padding else None
 
     def detect_spans(self, encoded: EncoderOutput, spans: Sequence[tuple[int, int]]) -> list[ProbedLanguage]:
         """Detect the language of frames [start, end) of a window (batch of 1), all spans in one step.
 
-        Raises: OptionError for a span that is empty or outside of the window.
+        Raises:
+            OptionError: a span is empty or outside the window.
         """
         if not spans:
             return []
@@ -125,18 +128,18 @@ class LanguageProbe:
         return self._probed(logits)
 
     def detect(self, log_mels: Sequence[Tensor]) -> list[ProbedLanguage]:
-        """Detect the language of stretches of speech, each encoded by itself, as one batch.
+        """Detect the language of stretches, encoded separately in one batch.
 
-        log_mels: un-normalised log-mel frames (n_mels, n_i) on the backend's device, of at least one encoder
-            frame each.
+        log_mels: un-normalised log-mel frames (n_mels, n_i) on the backend's device, at least one encoder
+        frame each.
         """
         return self._probed(self.logits(log_mels)) if log_mels else []
 
     def logits(self, log_mels: Sequence[Tensor]) -> Tensor:
         """Return the logits (n, L + 1) of all languages and of <|nospeech|> of n >= 1 stretches.
 
-        With short padding, what the model predicts for silence is subtracted from the languages; their sum
-        stays. In a full window that does not pay.
+        With short padding, the predictions for silence are subtracted from the languages; their sum stays.
+        In a full window this does not help.
         """
         if self.window_mode is not None:
             return self._raw_logits(log_mels)
@@ -152,9 +155,7 @@ class LanguageProbe:
 
     @torch.inference_mode()
     def _raw_logits(self, log_mels: Sequence[Tensor]) -> Tensor:
-        """Return logits (n, L + 1): in a full window where its padding can be thin, else with `TAIL_S` of
-        padding.
-        """
+        """Return logits (n, L + 1) of a full window with sparse padding, or else with `TAIL_S` of padding."""
         mode = self.window_mode
         if mode is not None:
             return self._window_logits([IncrementalWindow(log_mel, mode) for log_mel in log_mels])
@@ -176,11 +177,9 @@ class LanguageProbe:
         return min(longest + longest % 2, 2 * self._backend.dims.n_audio_ctx)
 
     def batch_of(self, log_mels: Sequence[Tensor]) -> tuple[int, ...]:
-        """Return the key of stretches that other probes may detect in one batch with these, to the same
-        effect.
+        """Return the key of stretches that other probes may detect in the same batch.
 
-        It holds the model, its languages, and the length that stretches are padded to. log_mels: as of
-        `detect`, (n_mels, n_i) each.
+        It holds the model, its languages, and the padded length. log_mels: as in `detect`.
         """
         n_columns = self._n_columns(log_mels) if log_mels else 0
         return id(self._backend), self._token, len(self._rows), n_columns
@@ -192,9 +191,9 @@ class LanguageProbe:
 def detect_together(
     requests: Sequence[tuple[LanguageProbe, Sequence[Tensor]]],
 ) -> list[list[ProbedLanguage]]:
-    """Return what each of several probes detects in its stretches, as one batch.
+    """Detect the stretches of several probes in one batch.
 
-    requests: probes with log-mel frames (n_mels, n_i) of stretches, all of one `LanguageProbe.batch_of`.
+    requests: probes with log-mel frames (n_mels, n_i), all with the same `LanguageProbe.batch_of`.
     """
     log_mels = [log_mel for _, own in requests for log_mel in own]
     if not log_mels:
@@ -205,15 +204,13 @@ def detect_together(
 
 
 def probed_languages(logits: Posterior, allowed: Sequence[int]) -> list[ProbedLanguage]:
-    """Return posteriors over the allowed languages (indices) from logits (n, L + 1) of all, and of
-    <|nospeech|>.
-    """
+    """Return posteriors over the allowed languages (indices) from logits (n, L + 1)."""
     weights = np.exp(logits - logits.max(axis=1, keepdims=True))
     totals = weights.sum(axis=1)
     languages = totals - weights[:, -1]
     masses = (weights[:, allowed].sum(axis=1) / languages).tolist()
     no_speech = (weights[:, -1] / totals).tolist()
-    chosen = logits[:, allowed]  # what underflowed above still tells the allowed ones apart
+    chosen = logits[:, allowed]  # distinguishes allowed languages whose probabilities underflowed
     shares = np.exp(chosen - chosen.max(axis=1, keepdims=True))
     shares /= shares.sum(axis=1, keepdims=True)
     return [ProbedLanguage(*each) for each in zip(shares, masses, no_speech, strict=True)]

@@ -1,8 +1,8 @@
-"""Smooth language posteriors over time (hidden Markov model, change point) and tell when the language has
-changed (hysteresis).
+"""Smoothing of language posteriors (hidden Markov model, change point) and detection of changes
+(hysteresis).
 
-Posteriors come one frame (probed stretch) after another, as vectors over a fixed set of L languages. The
-live side is causal and keeps O(L) state; the change point looks back over the frames that were kept.
+Frames are probed stretches with posteriors over L languages. `Hysteresis` is causal with O(L) state; the
+change point uses the frames that were kept.
 """
 
 from __future__ import annotations
@@ -16,24 +16,23 @@ import numpy.typing as npt
 from sottovoce.errors import OptionError
 
 Posterior = npt.NDArray[np.float64]
-"""(L,) probabilities that sum to 1."""
 
 OTHERS = 0.03
 """Weight of a third language's probability as evidence that the old one has ended."""
 _TINY = 1e-6
-"""Least probability given to a language: one frame must not be able to rule it out for ever."""
+"""Least probability of a language, so that one frame cannot rule it out."""
 
 
 @dataclass(frozen=True, slots=True)
 class SmoothingOptions:
     """How posteriors are smoothed.
 
-    stay: probability that the language stays the same from one stretch to the next, within an utterance.
-    renewal: probability that it is another after a pause.
-    evidence: exponent on each frame's posterior in `smoothed`. Frames overlap, so neighbours tell the same
-        story: hop / width counts every second of audio once.
+    stay: probability of the same language in the next stretch of an utterance. renewal: probability of
+    another one after a pause. evidence: exponent on the posteriors in `smoothed`; hop / width counts every
+    second of overlapping frames once.
 
-    Raises: OptionError for values out of range.
+    Raises:
+        OptionError: a value is out of range.
     """
 
     stay: float = 0.9
@@ -49,7 +48,7 @@ class SmoothingOptions:
 
 
 def transition_matrix(n_languages: int, stay: float) -> npt.NDArray[np.float64]:
-    """Return probabilities (L, L) of going from row to column: `stay` on the diagonal, the rest even."""
+    """Return the transition probabilities (L, L): `stay` on the diagonal, the rest uniform."""
     if n_languages == 1:
         return np.ones((1, 1))
     matrix = np.full((n_languages, n_languages), (1.0 - stay) / (n_languages - 1))
@@ -58,20 +57,19 @@ def transition_matrix(n_languages: int, stay: float) -> npt.NDArray[np.float64]:
 
 
 def log_evidence(posteriors: npt.NDArray[np.float64], evidence: float = 1.0) -> npt.NDArray[np.float64]:
-    """Return scaled log-likelihoods of posteriors (..., L) under an even prior, floored and tempered."""
+    """Return scaled log-likelihoods of posteriors (..., L) under a uniform prior, floored and tempered."""
     floored = np.maximum(posteriors, _TINY)
     scaled: npt.NDArray[np.float64] = evidence * np.log(floored / floored.sum(-1, keepdims=True))
     return scaled
 
 
 def carried_on(belief: Posterior, stay: float) -> Posterior:
-    """Return what a belief (L,) about one stretch says of the next one: its language stays by `stay`."""
     moved: Posterior = belief @ transition_matrix(len(belief), stay)
     return moved
 
 
 def smoothed(posteriors: npt.NDArray[np.float64], options: SmoothingOptions) -> npt.NDArray[np.float64]:
-    """Return P(language at each frame | all frames) (T, L) of posteriors (T, L); even prior at the start.
+    """Return P(language at each frame | all frames) (T, L) of posteriors (T, L), with a uniform prior.
 
     Source: Rabiner (1989), the scaled forward-backward recursion.
     """
@@ -92,13 +90,12 @@ def smoothed(posteriors: npt.NDArray[np.float64], options: SmoothingOptions) -> 
 def change_point(
     posteriors: npt.NDArray[np.float64], source: int, target: int, *, start_bonus: float = 0.0
 ) -> int:
-    """Return the first frame of `target` in the best split of posteriors (T, L) into source frames, then
-    others.
+    """Return the first frame of `target` in the best split of posteriors (T, L) into source and target.
 
-    This is Viterbi over a model of two states that may only go from source to target; it can be 0 (no source)
-    or T (none but the source). What is neither, as the first words after a change often are, speaks for the
-    target by `OTHERS` of its probability. start_bonus: log-odds in favour of 0. Of equally good splits the
-    latest is taken: it keeps more of the old language.
+    This is Viterbi over two states that may only go from source to target; 0: no source, T: no target.
+    Other languages, frequent for the first words after a change, count for the target by `OTHERS`.
+
+    start_bonus: log-odds for 0. Among equal splits the latest keeps more of the old language.
     """
     evidence = log_evidence(posteriors)
     stays = evidence[:, source]
@@ -110,29 +107,30 @@ def change_point(
 
 
 OPENING_MARGIN = 0.7
-"""Lead that switches at the beginning of an utterance, while one stretch holds all of it: a single frame
-tells as much there as several later ones, and a pause makes a change likelier."""
+"""Lead that switches while one stretch holds all of the utterance: such a frame is worth several later
+ones, and a pause makes a change likelier.
+"""
 REVISION_MARGIN = 0.2
-"""Lead that corrects the first language of a session at once, while one stretch holds all of its utterance:
-it was chosen on less audio than is in now."""
+"""Lead that corrects the first language of a session at once, while one stretch holds all of its
+utterance.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchOptions:
     """Conditions of a change of language. Margins are differences of probabilities.
 
-    margin, min_frames, min_dwell_s: within an utterance a language is confirmed when it leads the current one
-        by strictly more than the margin for at least this many consecutive frames, and at least this long
-        from the first of them to the last. A longer frame of the same speech takes the place of a shorter
-        one, so a second one tells little more than the first. At the beginning of an utterance one frame with
-        a lead of `OPENING_MARGIN` is enough.
-    max_wait_s: a confirmed switch inside an utterance is carried out this much later, so that evidence can
-        still undo it; at the end of the utterance at once.
-    first_margin, first_frames: for the first language of a session. first_wait_s: the first frame that ends
-        this long after speech began, or later, decides by any lead; with frames of half a second that is
-        within 4 s.
+    margin, min_frames, min_dwell_s: a language is confirmed if it leads the current one by more than the
+    margin for so many consecutive frames, which span this time. At the beginning of an utterance one frame
+    with a lead of `OPENING_MARGIN` suffices, because longer frames of the same speech replace shorter
+    ones.
+    max_wait_s: delay of a confirmed switch inside an utterance, so that evidence can undo it.
+    first_margin, first_frames: for the first language of a session.
+    first_wait_s: the first frame that ends this long after the beginning of speech decides by any lead;
+    with frames of 0.5 s, within 4 s.
 
-    Raises: OptionError for values out of range.
+    Raises:
+        OptionError: a value is out of range.
     """
 
     margin: float = 0.9
@@ -159,7 +157,7 @@ class SwitchOptions:
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """A confirmed switch between language indices; source None: to the first language. confirmed_s: when."""
+    """A confirmed switch between language indices; source None: the first language."""
 
     source: int | None
     target: int
@@ -174,10 +172,10 @@ class _LeaderRun:
 
 
 class Hysteresis:
-    """Follow the language through frames: `step` for each, then `due` wherever a switch may be carried out.
+    """Follow the language through frames: call `step` for each, then `due` where a switch may be carried
+    out.
 
-    A confirmed switch is latched: it is not lost by a frame or two of doubt. What undoes it is evidence of
-    the same strength: another language, or the current one, confirmed against it by the same rule.
+    Only another confirmation, of another language or the current one, undoes a confirmed switch.
     """
 
     def __init__(self, options: SwitchOptions, current: int | None = None) -> None:
@@ -185,14 +183,12 @@ class Hysteresis:
         self._current = current
         self._run: _LeaderRun | None = None
         self.pending: Switch | None = None
-        """A confirmed switch that is not carried out yet."""
         self._since_s: float | None = None
         self._opening = False
         self._is_first = False
 
     @property
     def current(self) -> int | None:
-        """The language in use; None before the first is confirmed."""
         return self._current
 
     @property
@@ -201,14 +197,13 @@ class Hysteresis:
         return self.pending is not None or (self._run is not None and self._run.language != self._current)
 
     def begin(self, start_s: float) -> None:
-        """Begin an utterance: frames are counted anew."""
         self._run = None
         self._is_first = False
         if self._current is None:
             self._since_s = start_s
 
     def step(self, posterior: Posterior, time_s: float, *, opening: bool = False) -> None:
-        """Take the posterior (L,) of the frame at time_s; times must not go back.
+        """Add the posterior (L,) of a frame; times must not decrease.
 
         opening: the frame holds all of the utterance, or all since a change.
         """
@@ -228,9 +223,8 @@ class Hysteresis:
             self._confirm(self._run, time_s)
 
     def due(self, time_s: float, *, at_end: bool) -> Switch | None:
-        """Carry out the pending switch if it has waited long enough; None: there is none to carry out.
-
-        at_end: the utterance ends, and it waits no longer.
+        """Carry out the pending switch if it has waited long enough, or at the end of the utterance;
+        return it or None.
         """
         switch = self.pending
         if switch is None:
@@ -243,17 +237,16 @@ class Hysteresis:
         return switch
 
     def force(self, language: int) -> None:
-        """Make `language` the current one, whatever the evidence."""
         self._is_first = self._current is None
         self._current = language
         self.pending = None
         self._run = None
 
     def _leader(self, posterior: Posterior, waited_s: float) -> int | None:
-        """Return the language that leads its rival by more than the present margin, if any does.
+        """Return the language that leads its rival by more than the margin, or None.
 
-        The rival of a candidate is the language in force (the pending one if there is any); that of the
-        language in force, or while there is none, is the runner-up. waited_s: seconds since speech began.
+        The rival is the current (or pending) language, or the runner-up. waited_s: seconds since speech
+        began.
         """
         best = int(posterior.argmax())
         in_force = self.pending.target if self.pending is not None else self._current
@@ -290,9 +283,10 @@ class Hysteresis:
 
 
 def allowed_indices(languages: Sequence[str], codes: Sequence[str]) -> tuple[int, ...]:
-    """Return the positions of an allow-list in the model's language codes.
+    """Return the indices of allowed languages in the model's language codes.
 
-    Raises: OptionError for an empty list, a repeated code, or one that the model does not know.
+    Raises:
+        OptionError: no language, a repeated code, or an unknown one.
     """
     if not languages:
         raise OptionError("languages: expected at least one code, got none")

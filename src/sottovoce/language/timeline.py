@@ -1,4 +1,4 @@
-"""The language of a recording over time: probed stretches, smoothed, and the switches found in them.
+"""The language of a recording over time: probed stretches, smoothed, and switches between languages.
 
 Keeps the last `HISTORY_S` seconds.
 """
@@ -26,31 +26,32 @@ from sottovoce.language.switching import (
 
 HISTORY_S = 60.0
 LOOK_BACK_S = 10.0
-"""A change point is searched this far back."""
+"""How far back a change point is searched."""
 CALIBRATED_S, MOST = 1.5, 2.0
-"""Seconds of a stretch whose evidence counts once; the probe is overconfident about shorter ones, and longer
-ones count for more, up to MOST times, as in files."""
+"""Seconds of a stretch whose evidence has weight 1 (the probe is overconfident on shorter ones), and the
+largest weight of longer ones, as for files.
+"""
 SWITCH_BELIEF = 0.9
-"""Probability of the language just switched to."""
 START_BONUS = 1.0
-"""Log-odds for a change at the pause before the utterance, against one within it."""
+"""Log-odds of a change at the pause before the utterance, against one within it."""
 START_TOLERANCE_S = 0.05
-"""A stretch that begins this near to the start of an utterance holds all of it."""
+"""A stretch that begins this close to the start of an utterance holds all of it."""
 OVERLAP_S = 0.25
-"""A stretch that ends no later than this after the beginning of another one lies before it."""
+"""A stretch that ends no later than this after the beginning of another one precedes it."""
 LEAST, LEAST_WHOLE = 1e-3, 1e-9
-"""Least probability that a stretch gives to a language: one must not be able to rule it out. One that holds
-all of an utterance may."""
+"""Least probability of a language in a stretch, so that one stretch cannot rule it out, unless it holds
+all of an utterance.
+"""
 HOLD_ODDS = 1.5
-"""Words wait after the last stretch in which the current language led any other by this factor."""
+"""Words are held back after the last stretch in which the current language led by this factor."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TimelineFrame:
     """One probed stretch.
 
-    posterior: (L,) of the stretch alone, weighted by its length. belief: (L,) after it, smoothed.
-    allowed_mass: the allow-list's probability among all languages of the model.
+    posterior: (L,) of the stretch alone, weighted by its length. belief: (L,), smoothed. allowed_mass:
+    probability of the allowed languages among all.
     """
 
     start_s: float
@@ -66,7 +67,7 @@ class TimelineFrame:
 
 @dataclass(frozen=True, slots=True)
 class LanguageChange:
-    """A switch to carry out: codes (source None: to the first language), change point and confirmation in
+    """A switch to carry out: codes (source None: the first language), change point and confirmation in
     seconds.
     """
 
@@ -79,11 +80,11 @@ class LanguageChange:
 class LanguageTimeline:
     """Follow the language of a recording through probed stretches.
 
-    Each stretch is evidence of its own audio, over what was believed where it begins: before the utterance,
-    or at the end of the last stretch before it. So those that overlap it are replaced, and none counts twice.
+    Each stretch is combined with the belief before its own audio (before the utterance, or at the end of
+    the last stretch that precedes it), so that overlapping stretches do not count twice.
 
     full_width_s: stretches shorter than this or CALIBRATED_S, with little speech, or in a language outside
-    the list, count for less. current: the language of the start; None: not known yet.
+    the list, count for less. current: the initial language, or None.
     """
 
     def __init__(
@@ -122,17 +123,15 @@ class LanguageTimeline:
 
     @property
     def frames(self) -> tuple[TimelineFrame, ...]:
-        """The stretches of the last minute."""
         return tuple(self._frames)
 
     @property
     def belief(self) -> dict[str, float]:
-        """P(language now | all stretches so far), by code."""
         return dict(zip(self._languages, self._belief.tolist(), strict=True))
 
     @property
     def since_s(self) -> float:
-        """Start (s) of the utterance, or of its part in the current language: no stretch begins before it."""
+        """Start (s) of the utterance, or of its part in the current language; no stretch begins before it."""
         return self._floor_s
 
     @property
@@ -144,8 +143,8 @@ class LanguageTimeline:
     def certain_until_s(self) -> float:
         """Time (s) up to which words are certainly in the current language.
 
-        inf while no stretch speaks against it; in doubt, the middle of the last one that was for it; -inf
-        before the first language is known.
+        inf without contrary evidence; in doubt, the middle of the last supporting stretch; -inf before the
+        first language is known.
         """
         current = self._hysteresis.current
         if current is None:
@@ -160,7 +159,7 @@ class LanguageTimeline:
         return self._floor_s
 
     def confirmed_languages(self, since_s: float) -> tuple[str, ...]:
-        """Return the languages that were switched to and in use since a time of the last minute."""
+        """Return the languages that were used since a time of the last minute."""
         found = {self.current} if self.current is not None else set()
         until_s = math.inf
         for change in reversed(self._changes):
@@ -170,14 +169,14 @@ class LanguageTimeline:
         return tuple(code for code in self._languages if code in found)
 
     def allowed_mass(self, start_s: float, end_s: float) -> float | None:
-        """Return the mean `TimelineFrame.allowed_mass` of the stretches with their middle in a span (s).
-
-        None without any."""
+        """Return the mean `TimelineFrame.allowed_mass` of stretches with their middle in a span (s), or
+        None.
+        """
         found = [frame.allowed_mass for frame in self._frames if start_s <= frame.centre_s <= end_s]
         return sum(found) / len(found) if found else None
 
     def begin(self, start_s: float) -> None:
-        """Begin an utterance: no change point lies before it, and a change is likelier than within."""
+        """Begin an utterance: no change point precedes it, and a change is likelier than within."""
         self._floor_s = start_s
         self._after_pause = True
         current, n = self._hysteresis.current, len(self._languages)
@@ -189,7 +188,6 @@ class LanguageTimeline:
         self._hysteresis.begin(start_s)
 
     def add(self, start_s: float, end_s: float, probed: ProbedLanguage) -> None:
-        """Take the probe of a stretch; they must come in order of their ends."""
         weight = min(MOST, (end_s - start_s) / self._full_width_s)
         weight *= (1.0 - probed.no_speech) * math.sqrt(probed.allowed_mass)
         is_whole = start_s <= self._floor_s + START_TOLERANCE_S
@@ -204,7 +202,7 @@ class LanguageTimeline:
         self._hysteresis.step(belief, end_s, opening=is_whole)
 
     def _belief_at(self, start_s: float) -> Posterior:
-        """Return what is expected (L,) of a stretch that begins at a time, by those that end before it."""
+        """Return the predicted belief (L,) at a time, from the stretches that end before it."""
         before = self._prior
         for frame in reversed(self._frames):
             if frame.end_s <= self._floor_s:
@@ -215,7 +213,7 @@ class LanguageTimeline:
         return carried_on(before, self._smoothing.stay)
 
     def due(self, now_s: float, *, at_end: bool = False) -> LanguageChange | None:
-        """Return the switch that is due, if any; the language is the new one from then on.
+        """Return the switch that is due and change the language, or None.
 
         at_end: the utterance ends, and a confirmed switch waits no longer.
         """
@@ -223,9 +221,9 @@ class LanguageTimeline:
         return None if switch is None else self._carry_out(switch)
 
     def resolve(self, now_s: float) -> LanguageChange | None:
-        """Decide at the end of an utterance, where no more evidence comes; return the switch, if any.
+        """Decide at the end of an utterance; return the switch or None.
 
-        A pending switch is due. Without one, the likeliest language is taken if none is known yet, or if the
+        A pending switch is due. Otherwise the likeliest language is taken if none is known yet, or if the
         last stretch held all of the utterance.
         """
         pending = self.due(now_s, at_end=True)
@@ -239,7 +237,6 @@ class LanguageTimeline:
         return self._carry_out(Switch(current, likeliest, now_s))
 
     def place(self, change: LanguageChange, at_s: float) -> LanguageChange:
-        """Move the last change to a time (s) that is better known."""
         assert self._changes
         self._floor_s = at_s
         self._changes[-1] = replace(change, at_s=at_s)

@@ -1,1 +1,1 @@
-"""Language models; their interface is in `base`."""
+"""Language models; `base` has their interface."""

@@ -1,8 +1,7 @@
-"""Automata of language models: as flat tensors with batched look-ups, and as arrays for compiled searches
-(`lm.base.FlatScorer`).
+"""Automata of language models: as tensors with batched look-ups, and as arrays for compiled searches.
 
 An n-gram model and an Aho-Corasick tree are the same automaton: a node without an arc for a token backs
-off to the node of its longest shorter context, at a score.
+off to the node of its longest shorter context, at a cost.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ DENSE_ENTRIES = 2**22
 class KeyTable:
     """Finds arcs by node and token.
 
-    keys: (n,) int64, node * n_tokens + token, ascending. dense: (n_nodes * n_tokens,) int32, the index of
-    every pair in keys, -1: none; None where it would be too large.
+    keys: (n,) int64, node * n_tokens + token, ascending. dense: (n_nodes * n_tokens,) int32 indices into
+    keys, -1: none; or None.
     """
 
     keys: Tensor
@@ -59,8 +58,8 @@ class KeyTable:
         return cls(keys, n_tokens, dense)
 
     def find(self, nodes: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Find arcs by nodes and tokens (...): their indices (...) int64 and whether they exist; 0 where
-        not.
+        """Find arcs by nodes and tokens (...): indices (...) int64, 0 for missing ones, and whether they
+        exist.
         """
         wanted = nodes * self.n_tokens + tokens
         if self.dense is not None:
@@ -81,10 +80,10 @@ class KeyTable:
 class BackoffTable:
     """Weighted arcs between nodes, with back-off; node 0 is the root, which has every token.
 
-    arcs: of all nodes but the root. weights, targets: (n,) of the arcs, in the order of their keys.
-    first: (n_nodes + 1,) int64, where the arcs of each node begin.
-    root_weights, root_targets: (V,). backoff, parent: (n_nodes,), price and node of the shorter context;
-    those of the root are 0. n_levels: the longest chain of back-offs.
+    arcs: of all nodes but the root. weights, targets: (n,) of the arcs, in the order of their keys. first:
+    (n_nodes + 1,) int64, the first arc of each node. root_weights, root_targets: (V,). backoff, parent:
+    (n_nodes,), cost and node of the shorter context; 0 for the root. n_levels: the longest chain of
+    back-offs.
     """
 
     arcs: KeyTable
@@ -103,7 +102,6 @@ class BackoffTable:
 
     @property
     def n_bytes(self) -> int:
-        """Memory of all tensors."""
         tensors = (self.arcs.keys, self.weights, self.targets, self.first, self.root_weights)
         rest = (self.root_targets, self.backoff, self.parent)
         dense = () if self.arcs.dense is None else (self.arcs.dense,)
@@ -129,10 +127,7 @@ class BackoffTable:
         return weight, torch.where(open_, self.root_targets[tokens], target)
 
     def row_weights(self, nodes: Tensor) -> Tensor:
-        """Return the weights (N, V) of every token after nodes (N,).
-
-        The root's are of all tokens; the others have few arcs each, the nearest of which count.
-        """
+        """Return the weights (N, V) of every token after nodes (N,)."""
         chain, paid = [nodes], [torch.zeros(nodes.shape, device=nodes.device)]
         while len(chain) < self.n_levels and not self._are_roots(chain[-1]):
             paid.append(paid[-1] + self.backoff[chain[-1]])
@@ -144,7 +139,7 @@ class BackoffTable:
         return weight
 
     def _are_roots(self, nodes: Tensor) -> bool:
-        """Return whether all nodes are the root; False on a device, where looking takes long."""
+        """Return whether all nodes are the root; False on a device, to avoid waiting for it."""
         return nodes.device.type == "cpu" and not bool(nodes.any())
 
     def _arcs_of(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
@@ -207,7 +202,7 @@ Weighted = tuple[LanguageModel, float]
 
 
 def automaton_of(table: BackoffTable, ends: Tensor) -> Automaton:
-    """Convert a back-off table to an automaton over its own ids; ends: (n_nodes,) scores of ending there."""
+    """Convert a back-off table to an automaton over its own ids; ends: (n_nodes,) scores of ending."""
     return Automaton(
         first=_ints(table.first),
         tokens=(table.arcs.keys % table.n_tokens).to("cpu", torch.int32).numpy(),
@@ -223,7 +218,7 @@ def automaton_of(table: BackoffTable, ends: Tensor) -> Automaton:
 
 
 def flat_models(models: Sequence[Weighted], n_tokens: int) -> FlatModels | None:
-    """Convert weighted models to one set of arrays; None where one of them has no automaton."""
+    """Convert weighted models to one set of arrays; None if one of them has no automaton."""
     if not models:
         return silent_scorer(n_tokens).tokens
     found: list[Automaton] = []
@@ -263,7 +258,7 @@ def _models(found: Sequence[Automaton], n_nodes: Sequence[int], weights: Sequenc
 
 
 def _caches(found: Sequence[Automaton]) -> Records:
-    """Concatenate the caches of callbacks; a single one shares its memory, since it is written to."""
+    """Concatenate the caches of callbacks; a single one is shared, since it is written to."""
     tables = [each.callback.cache for each in found if each.callback is not None]
     if len(tables) == 1:
         return tables[0]
@@ -271,7 +266,7 @@ def _caches(found: Sequence[Automaton]) -> Records:
 
 
 def _nodes(found: Sequence[Automaton]) -> Records:
-    """Concatenate the nodes of automata, and one more that marks the end of the arcs."""
+    """Concatenate the nodes of automata, and a last one that marks the end of the arcs."""
     before = _before([len(each.tokens) for each in found])
     first = [each.first[:-1] + arcs for each, arcs in zip(found, before, strict=True)]
     end = np.array([sum(len(each.tokens) for each in found)])
@@ -284,7 +279,7 @@ def _nodes(found: Sequence[Automaton]) -> Records:
 
 
 def _root(automaton: Automaton) -> Records:
-    """The root's arcs of all tokens, and that of the word boundary."""
+    """Return the root's arcs of all tokens, and of the word boundary."""
     ids = np.append(automaton.ids, 0 if automaton.silent is None else automaton.silent)
     weights, targets = automaton.root_weights[ids], automaton.root_targets[ids]
     is_begun = np.append(_begins(automaton), False)
@@ -296,7 +291,7 @@ def _begins(automaton: Automaton) -> Bools:
 
 
 def _ends(automaton: Automaton, factor: float) -> Floats:
-    """Weighted scores of ending; -inf stays -inf, also times 0."""
+    """Return weighted scores of ending; -inf stays -inf, also times 0."""
     allowed = np.isfinite(automaton.ends)
     found: Floats = np.full_like(automaton.ends, -np.inf)
     found[allowed] = automaton.ends[allowed] * np.float32(factor)
@@ -311,12 +306,10 @@ def _records(kind: np.dtype[np.void], **fields: np.ndarray[Any, Any]) -> Records
 
 
 def token_scorer(models: FlatModels, n_tokens: int) -> FlatScorer:
-    """Make a scorer of models over tokens alone."""
     return silent_scorer(n_tokens)._replace(tokens=models, bound=_bound(models))
 
 
 def word_scorer(lexicon: FlatLexicon, words: FlatModels, tokens: FlatModels, n_arcs: int) -> FlatScorer:
-    """Make a scorer of a lexicon, models over its words, and models over tokens."""
     _bound_endings(lexicon, words.bounds + lexicon.word_scores)
     return FlatScorer(n_arcs, lexicon, words, tokens, _bound(tokens))
 
@@ -326,7 +319,7 @@ def _bound(models: FlatModels) -> float:
 
 
 def _bound_endings(lexicon: FlatLexicon, bounds: Floats) -> None:
-    """Write to each node the upper bound of the score of ending a word there; bounds: (n_words,)."""
+    """Set each node's upper bound of the score of ending a word there; bounds: (n_words,)."""
     nodes = lexicon.nodes[:-1]
     best = np.full(len(nodes), -np.inf, np.float32)
     np.maximum.at(best, np.repeat(np.arange(len(nodes)), nodes["n_words"]), bounds[lexicon.words])
@@ -343,7 +336,7 @@ def _bound_endings(lexicon: FlatLexicon, bounds: Floats) -> None:
 
 
 def _bounds(automaton: Automaton, factor: float) -> Floats:
-    """The highest weighted score (n_tokens,) of each token in any state."""
+    """Return the highest weighted score (n_tokens,) of each token in any state."""
     sign = np.float32(1.0 if factor >= 0 else -1.0)
     best = automaton.root_weights * sign
     np.maximum.at(best, automaton.tokens, automaton.weights * sign)

@@ -1,7 +1,7 @@
-"""The interface between searches and language models: batched start, score, finish.
+"""The interface between searches and language models.
 
-N-gram and neural models, phrase boosting and grammars implement it. Log-probabilities are natural logs. N are
-rows (hypotheses).
+N-gram and neural models, phrase boosting and grammars implement it. Log-probabilities are natural logs. N
+is the number of rows (hypotheses).
 """
 
 from __future__ import annotations
@@ -21,30 +21,27 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 SmallInts = npt.NDArray[np.int32]
 Record = Any
-"""One of `Records`."""
 Records = npt.NDArray[Any]
-"""Arrays of named fields; their types stand beside them."""
+"""Arrays of named fields."""
 
 
 class LanguageModel(Protocol):
-    """A batched language model over a token set of n_tokens ids; the states of N hypotheses are (N,) int64.
+    """A batched language model over n_tokens ids; the states of N hypotheses are (N,) int64.
 
-    Searches select and reorder rows of states; anything else (a KV cache) stays with the model, and the state
-    is an index.
+    Searches select and reorder rows of states; larger data (a KV cache) stays in the model, indexed by the
+    state.
     """
 
     @property
     def n_tokens(self) -> int: ...
 
-    def start(self, n: int) -> Tensor:
-        """Make the states (n,) of hypotheses without tokens."""
-        ...
+    def start(self, n: int) -> Tensor: ...
 
     def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Score the next token of every hypothesis.
 
-        tokens None: log_probs (N, n_tokens) of every possible next token, and `states` unchanged.
-        tokens (N,) int64: log_probs (N,) of these tokens alone, and the states after them.
+        tokens None: log_probs (N, n_tokens) of every next token, and `states` unchanged. tokens (N,)
+        int64: log_probs (N,) of these tokens, and the states after them.
         """
         ...
 
@@ -57,11 +54,11 @@ class LanguageModel(Protocol):
 class Arcs:
     """Transitions by tokens: A arcs for each of M tokens of N hypotheses.
 
-    A token has several arcs where it may end a word or not, or end one of several homophones.
-    scores: (N, M, A) float32, weighted; -inf where there is no such arc.
-    marks: (N, M, A) int64, the word that the arc ends: 0 none, w + 1 word w; larger numbers distinguish
-        prefixes that would be equal otherwise. Existing arcs of a state and token have different marks.
-    states: (N, M, A, s) int64, the states after the arcs.
+    A token has several arcs if it may or may not end a word, or ends one of several homophones.
+
+    scores: (N, M, A) float32, weighted; -inf: no such arc. marks: (N, M, A) int64, the word that the arc
+    ends: 0 none, w + 1 word w; larger numbers distinguish otherwise equal prefixes. Existing arcs of a
+    state and token have different marks. states: (N, M, A, s) int64, after the arcs.
     """
 
     scores: Tensor
@@ -71,7 +68,7 @@ class Arcs:
 
 @dataclass(frozen=True, slots=True)
 class Endings:
-    """Ways to end: scores (N, E) float32, -inf where there is none; marks (N, E) int64 as in `Arcs`."""
+    """scores: (N, E) float32, -inf: no such ending. marks: (N, E) int64 as in `Arcs`."""
 
     scores: Tensor
     marks: Tensor
@@ -80,9 +77,8 @@ class Endings:
 class PrefixScorer(Protocol):
     """The language models, lexicon and boosting of a prefix search as one scorer.
 
-    States are rows of integers (N, s), so that the search selects and merges them as tensors; anything else
-    (a KV cache) stays with its owner and the row holds an index. The arcs of a state and token are always the
-    same, in the same order.
+    States are rows of integers (N, s), so that the search selects and merges them as tensors; larger data
+    is indexed by the row. The arcs of a state and token always have the same order.
     """
 
     @property
@@ -95,16 +91,13 @@ class PrefixScorer(Protocol):
 
     @property
     def word_separator(self) -> int | None:
-        """The token between words; None: there is none.
+        """The token between words, or None.
 
-        Repeated, or at the beginning, it changes nothing: there a search takes it as part of the same prefix,
-        and it has no arcs.
+        If repeated, or at the beginning, it has no arcs: a search takes it as part of the same prefix.
         """
         ...
 
-    def start(self, n: int, device: torch.device | None = None) -> Tensor:
-        """Make the states (n, s) of hypotheses without tokens."""
-        ...
+    def start(self, n: int, device: torch.device | None = None) -> Tensor: ...
 
     def arcs(self, states: Tensor, tokens: Tensor) -> Arcs:
         """Return the arcs of tokens (N, M) int64 after states (N, s)."""
@@ -116,23 +109,23 @@ class PrefixScorer(Protocol):
 
 
 RETAINED_WORDS = 128
-"""Words that histories of a stream go back before what is settled, at least."""
+"""Least number of words that histories of a stream go back before the settled ones."""
 BLOCK_WORDS = 64
-"""Models see long histories without whole blocks of so many words, so that their context suffices."""
+"""Long histories are shown to models without whole blocks of this many words, to fit their context."""
 
 
 class HistoryWord(NamedTuple):
-    """A word of a history. in_lexicon: the lexicon has it, or there is none: else it was scored as <unk>."""
+    """A word of a history. in_lexicon: False: it was scored as <unk>."""
 
     text: str
     in_lexicon: bool = True
 
 
 class WordHistory:
-    """The words of a hypothesis so far, as a node of a tree: its last word and the node before it.
+    """The words of a hypothesis so far, as a node of a tree: its last word and the previous node.
 
-    A node keeps the nodes before it alive and no others, so that a tree grows with its living hypotheses
-    alone. n_words: words since the beginning, forgotten ones included.
+    A node only keeps its ancestors alive, so the tree grows with living hypotheses. n_words: includes
+    forgotten ones.
     """
 
     __slots__ = ("__weakref__", "_later", "before", "n_words", "word")
@@ -144,7 +137,7 @@ class WordHistory:
         self._later: WeakValueDictionary[HistoryWord, WordHistory] = WeakValueDictionary()
 
     def after(self, words: Iterable[HistoryWord]) -> WordHistory:
-        """Return the history that goes on with these words: the same one for the same words."""
+        """Return the history that continues with these words; the same object for the same words."""
         at = self
         for word in words:
             found = at._later.get(word)
@@ -154,7 +147,7 @@ class WordHistory:
         return at
 
     def with_words(self, texts: Iterable[str]) -> WordHistory:
-        """Return the history that goes on with known words of these texts."""
+        """Return the history that continues with known words of these texts."""
         return self.after(map(HistoryWord, texts))
 
     def context(self) -> tuple[str, ...]:
@@ -168,7 +161,7 @@ class WordHistory:
         return tuple(reversed(shown))
 
     def forget_beginning(self) -> None:
-        """Drop what lies more than `RETAINED_WORDS` words back."""
+        """Drop words more than `RETAINED_WORDS` back."""
         at: WordHistory | None = self
         for _ in range(RETAINED_WORDS):
             at = None if at is None else at.before
@@ -177,23 +170,23 @@ class WordHistory:
 
 
 class HistoryScorer(Protocol):
-    """Scores whole word histories, to replace what was added for their words during the search."""
+    """Scores whole word histories, to replace the word scores of the search."""
 
     def adjustments(self, histories: Sequence[WordHistory], *, final: bool) -> list[float]:
-        """Return what to add to the scores of N hypotheses with these words, in place of earlier values.
+        """Return the new adjustments to the scores of N hypotheses with these words.
 
-        final: the hypotheses have ended, so the end of the sentence is scored too.
+        final: also score the end of the sentence.
         """
         ...
 
 
 class CallbackLm(NamedTuple):
-    """A language model that compiled code calls by address, and the cache of its answers.
+    """A language model that compiled code calls by address, with a cache of its results.
 
     cache: (2 ** n,) `CACHE_ENTRY`, an open-addressing table by key (state + 1, id + 1); key 0 is free.
-    address: of a C function (int64 state, int64 id, int64 place) -> int64: the bits of the score (float32) in
-    the upper half, the next state in the lower; id `END` scores the end. It takes Python's lock (GIL), and
-    writes its answer to the cache at `place`, the free entry that the caller found, or after it.
+    address: of a C function (int64 state, int64 id, int64 place) -> int64 that returns the score's float32
+    bits in the upper half and the next state in the lower; id `END` scores the end. It takes the GIL, and
+    writes to the cache at `place`, the free entry that the caller found, or after it.
     """
 
     cache: Records
@@ -201,16 +194,16 @@ class CallbackLm(NamedTuple):
 
 
 class Automaton(NamedTuple):
-    """A language model as arrays: weighted arcs between nodes, with back-off; its states are nodes.
+    """A language model as arrays: weighted arcs between nodes (the states), with back-off.
 
-    A node without an arc for a token hands over to its parent at the price of its back-off. Node 0 is the
-    root, which has every token.
-    first: (n_nodes + 1,) where the arcs of each node begin. tokens: (n_arcs,) int32, ascending per node.
-    weights (natural logs), targets: (n_arcs,). backoff, parent: (n_nodes,). root_weights, root_targets:
-    (n_ids,). ids: (n_tokens,) ids here of the caller's tokens. ends: (n_nodes,) score of
-    ending there. silent: the id of the word boundary that is scored implicitly before each of the tokens
-    `begins` (n_tokens,) bool; None: before none. callback: scores come from calls; the root's weights then
-    bound the score of each token, and there are no other arcs.
+    A node without an arc for a token backs off to its parent. Node 0 is the root, which has every token.
+
+    first: (n_nodes + 1,) first arc of each node. tokens: (n_arcs,) int32, ascending per node. weights
+    (natural logs), targets: (n_arcs,). backoff, parent: (n_nodes,). root_weights, root_targets: (n_ids,).
+    ids: (n_tokens,) the model's ids of the caller's tokens. ends: (n_nodes,) score of ending. silent: id
+    of the word boundary that is scored implicitly before each of the tokens `begins` (n_tokens,) bool, or
+    None. callback: scores come from calls; the root's weights then bound the score of each token, and
+    there are no other arcs.
     """
 
     first: Ints
@@ -230,19 +223,17 @@ class Automaton(NamedTuple):
 
 @runtime_checkable
 class AutomatonModel(Protocol):
-    """A language model that a compiled search can follow without calls."""
-
     def automaton(self) -> Automaton | None:
-        """Return the model as arrays on the CPU; None where it has no such form."""
+        """Return the model as arrays on the CPU; None if it has no such form."""
         ...
 
 
 @runtime_checkable
 class ContextFreeModel(Protocol):
-    """A model that has a state without any context: what it scores there are unigrams."""
+    """A model with a context-free state, for unigram scores."""
 
     def null_context(self, n: int) -> Tensor:
-        """Make states (n,) that know no words before, the sentence's beginning neither."""
+        """Make states (n,) without any context, not even the beginning of the sentence."""
         ...
 
 
@@ -257,7 +248,7 @@ MODEL = np.dtype(
 )
 CACHE_ENTRY = np.dtype([("key", np.int64), ("score", np.float32), ("target", np.int32)])
 END = -1
-"""In place of a token's id: the end."""
+"""The id of the end."""
 NODE = np.dtype([("first", np.int64), ("parent", np.int32), ("backoff", np.float32)])
 ARC = np.dtype([("token", np.int32), ("target", np.int32), ("weight", np.float32)])
 ROOT_ARC = np.dtype([("id", np.int32), ("target", np.int32), ("weight", np.float32), ("is_begun", np.bool_)])
@@ -275,14 +266,14 @@ CHILD = np.dtype([("token", np.int32), ("target", np.int32)])
 
 
 class FlatModels(NamedTuple):
-    """The automata of M models over the same tokens, their nodes and arcs concatenated; see `Automaton`.
+    """The automata of M models over the same tokens, with concatenated nodes and arcs; see `Automaton`.
 
-    models: (M,) `MODEL`, the first node of each and its weight; for a `CallbackLm` its address, else 0, and
-    the begin and size of its part of `cache`. nodes: (n_nodes + 1,) `NODE`; parents and targets are counted
-    per model. arcs: (n_arcs,) `ARC`, by the model's ids. roots: (M, n_tokens + 1) `ROOT_ARC`, with the
-    model's id of every token and whether the word boundary, the last one, is scored before it. bounds:
-    (n_tokens,), upper bound of the score of each token in any state, all models together. ends: (n_nodes,),
-    weighted scores of ending at each node. cache: (n,) `CACHE_ENTRY` of all callbacks.
+    models: (M,) `MODEL`, first node and weight; for a `CallbackLm` its address, else 0, and its part of
+    `cache`. nodes: (n_nodes + 1,) `NODE`; parents and targets are counted per model. arcs: (n_arcs,)
+    `ARC`, by the model's ids. roots: (M, n_tokens + 1) `ROOT_ARC`, with the model's id of every token and
+    whether the word boundary, the last one, is scored before it. bounds: (n_tokens,), upper bound of each
+    token's score in any state, all models together. ends: (n_nodes,), weighted scores of ending. cache:
+    (n,) `CACHE_ENTRY` of all callbacks.
     """
 
     models: Records
@@ -295,14 +286,14 @@ class FlatModels(NamedTuple):
 
 
 class FlatLexicon(NamedTuple):
-    """A token tree of words as arrays; n_homophones is 0 where there is no lexicon.
+    """A token tree of words as arrays; n_homophones is 0 without a lexicon.
 
-    nodes: (n_nodes + 1,) `LEXICON_NODE`: where its children and the words that end there begin, how many
-    those are, its look-ahead, and the most that a step can gain that ends no word, and that ends one.
-    children: (n_children,) `CHILD`, ascending by token per node. words: the words that end at nodes.
-    word_scores: (n_words,). unknown: the unknown word, -1 where there is none. separator: -1 where words
-    follow each other without one. n_homophones: the most words of one spelling. may_begin, may_go_on:
-    (n_tokens,) bool, tokens that an unknown word may begin with, and go on with, where there is no separator.
+    nodes: (n_nodes + 1,) `LEXICON_NODE`: first child and first word of each node, numbers of words,
+    look-ahead, and the most that a step can gain that ends no word, and that ends one. children:
+    (n_children,) `CHILD`, ascending by token per node. words: the words that end at nodes. word_scores:
+    (n_words,). unknown: the unknown word, or -1. separator: or -1. n_homophones: the most words of one
+    spelling. may_begin, may_go_on: (n_tokens,) bool, tokens that begin and continue an unknown word
+    without a separator.
     """
 
     nodes: Records
@@ -317,10 +308,10 @@ class FlatLexicon(NamedTuple):
 
 
 class FlatScorer(NamedTuple):
-    """A `PrefixScorer` as arrays: states are the lexicon's node if there is one, then those of the models
-    over words, then those of the models over tokens.
+    """A `PrefixScorer` as arrays; states are the lexicon's node if any, then those of the word models,
+    then those of the token models.
 
-    bound: no token scores more, but for word ends and look-ahead.
+    bound: no token scores more, except for word ends and look-ahead.
     """
 
     n_arcs: int
@@ -331,7 +322,6 @@ class FlatScorer(NamedTuple):
 
 
 def silent_scorer(n_tokens: int) -> FlatScorer:
-    """Make a scorer that allows everything and adds nothing."""
     lexicon = FlatLexicon(
         nodes=np.zeros(1, LEXICON_NODE),
         children=np.zeros(0, CHILD),
@@ -360,5 +350,5 @@ class FlatPrefixScorer(Protocol):
     """A `PrefixScorer` that a compiled search can use without calls."""
 
     def flat(self) -> FlatScorer | None:
-        """Return the scorer as arrays; None where a part of it has no such form."""
+        """Return the scorer as arrays; None if a part of it has no such form."""
         ...

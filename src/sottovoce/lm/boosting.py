@@ -1,14 +1,11 @@
-"""Phrase boosting: hotwords as an Aho-Corasick tree over tokens, as whole words or anywhere, and a score
-for every word; behind `lm.base.LanguageModel`.
+"""Phrase boosting by an Aho-Corasick tree over tokens, and a score for every word.
 
-A weight is added for every token of a phrase as it is being spelled, so that short and long phrases get
-the same boost at every step of a search, and all of it is subtracted again when the phrase is not
-completed. An occurrence of a phrase thus adds its weight times its tokens, once. (Aho and Corasick 1975
-for the tree; k2's and WeNet's context graphs and NeMo's phrase boosting count by tokens too.)
+A weight is added for every token of a phrase while it is spelled, so that short and long phrases get the
+same boost at every step, and subtracted again if the phrase is not completed. (Aho and Corasick 1975; k2's
+and WeNet's context graphs and NeMo's phrase boosting count by tokens too.)
 
-A token of Whisper begins a word by its leading space, or ends one by a full stop; a word piece of a CTC
-model begins one by its mark. So the boundary between words is no token; for phrases of whole words it is
-scored implicitly before and after such tokens.
+Whisper's tokens begin words by a leading space and CTC word pieces by a mark, so the boundary between
+words is no token; for phrases of whole words it is scored implicitly.
 """
 
 from __future__ import annotations
@@ -33,9 +30,10 @@ Doubles = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """A phrase to boost: its tokens, and what each of them adds (natural log; may be negative).
+    """A phrase to boost: its tokens, and the weight of each (natural log; may be negative).
 
-    Raises: LanguageModelError for a phrase without tokens.
+    Raises:
+        LanguageModelError: a phrase without tokens.
     """
 
     tokens: tuple[int, ...]
@@ -49,9 +47,11 @@ class Phrase:
 class PhraseBooster:
     """Boosts phrases among n_tokens tokens; states are nodes (N,) int64.
 
-    boundary: a token that separates words. Phrases then count as whole words only: what comes before
-    and after must be a boundary or the end of the utterance. Boundaries inside a phrase add nothing.
-    Raises: LanguageModelError for a token that is out of range.
+    boundary: a token that separates words; phrases then only count as whole words, and boundaries inside
+    them add nothing.
+
+    Raises:
+        LanguageModelError: a token is out of range.
     """
 
     def __init__(self, phrases: Iterable[Phrase], n_tokens: int, *, boundary: int | None = None) -> None:
@@ -106,16 +106,15 @@ class PhraseBooster:
         return gained[states], targets[states]
 
     def automaton(self) -> Automaton:
-        """Return the tree as arrays, for compiled searches."""
         nodes = torch.arange(self.n_nodes, device=self._potential.device)
         return automaton_of(self._table, self.finish(nodes))
 
 
 class _PhraseTree:
-    """The phrases as a tree, level by level; node 0 is the root, and nodes are numbered by depth.
+    """The phrases as a tree; node 0 is the root, and nodes are numbered by depth.
 
     keys: parent * n_tokens + token of every other node, ascending; node i + 1 has the i-th. potential:
-    (n_nodes,) largest boost that a phrase through a node has got so far. total: what is earned for good.
+    (n_nodes,) largest boost that a phrase through a node has got so far. total: of completed phrases.
     """
 
     def __init__(self, phrases: Sequence[Phrase], n_tokens: int, boundary: int | None) -> None:
@@ -123,7 +122,7 @@ class _PhraseTree:
         tokens, lengths = _padded(phrases, n_tokens, boundary)
         counted = np.cumsum((tokens != boundary) if boundary is not None else (tokens >= 0), axis=1)
         earned = np.array([phrase.weight for phrase in phrases])[:, None] * counted
-        at = np.zeros(len(phrases), np.int64)  # where every phrase has come to
+        at = np.zeros(len(phrases), np.int64)  # the node that each phrase has reached
         keys, potential, total, n_nodes = [np.zeros(0, np.int64)], [np.zeros(1)], [np.zeros(1)], 1
         for depth in range(tokens.shape[1]):
             goes_on = lengths > depth
@@ -145,7 +144,7 @@ class _PhraseTree:
         self._suffix = self._linked()
 
     def table(self) -> BackoffTable:
-        """Make the automaton: an arc earns the phrases that it completes and the change of potential."""
+        """Make the automaton: an arc earns completed phrases and the change of potential."""
         parents, tokens = self._keys // self._n_tokens, self._keys % self._n_tokens
         weights = self._total[1:] + self.potential[1:] - self.potential[parents]
         targets, is_first = np.arange(1, len(self.potential)), parents == 0
@@ -162,10 +161,10 @@ class _PhraseTree:
         )
 
     def _back_off(self) -> Ints:
-        """Return the node (n_nodes,) to back off to: the longest suffix that has an arc more.
+        """Return the node (n_nodes,) to back off to: the longest suffix with an additional arc.
 
-        Longer suffixes would never be taken. Without them a phrase that repeats itself is no chain as long as
-        itself (the stronger failure function of Knuth, Morris and Pratt 1977).
+        Longer suffixes are never needed, and would make long chains for repetitive phrases (the stronger
+        failure function of Knuth, Morris and Pratt 1977).
         """
         parents = self._keys // self._n_tokens
         n_arcs = np.bincount(parents, minlength=len(self.potential))
@@ -186,7 +185,7 @@ class _PhraseTree:
         return found
 
     def _linked(self) -> Ints:
-        """Link every node to its longest suffix (n_nodes,), level by level; it earns what that earns too."""
+        """Link every node to its longest suffix (n_nodes,), and add what that earns."""
         suffix = np.zeros(len(self.potential), np.int64)
         for nodes in self._levels[1:]:
             parents, tokens = self._keys[nodes - 1] // self._n_tokens, self._keys[nodes - 1] % self._n_tokens
@@ -206,10 +205,7 @@ class _PhraseTree:
 
 
 def _padded(phrases: Sequence[Phrase], n_tokens: int, boundary: int | None) -> tuple[Ints, Ints]:
-    """Tokens (n, L) of phrases, with the boundaries around them, and their lengths (n,).
-
-    Raises: LanguageModelError for a token that is out of range.
-    """
+    """Return tokens (n, L) of phrases, with the boundaries around them, and lengths (n,)."""
     around = () if boundary is None else (boundary,)
     rows = [(*around, *phrase.tokens, *around) for phrase in phrases]
     tokens = np.zeros((len(rows), max(map(len, rows), default=0)), np.int64)
@@ -221,18 +217,18 @@ def _padded(phrases: Sequence[Phrase], n_tokens: int, boundary: int | None) -> t
 
 
 _UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN", "IDEOGRAPHIC")
-"""Scripts that write no spaces, by the beginnings of their characters' names: each character stands alone."""
+"""Scripts without spaces, by the beginnings of their characters' names: each character stands alone."""
 
 
 class Edges(NamedTuple):
-    """Which tokens (n_tokens,) bool begin with, and which end with, a character outside words."""
+    """Which tokens (n_tokens,) bool begin, and which end, with a character outside words."""
 
     before: Tensor
     after: Tensor
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> Edges:
-        """Make the edges of all tokens from their texts; pieces of characters ("\\ufffd") count as
+        r"""Make the edges of all tokens from their texts; incomplete characters ("\ufffd") count as
         letters.
         """
         before = [not text or not _is_inside(text[0]) for text in texts]
@@ -248,10 +244,12 @@ def _is_inside(character: str) -> bool:
 
 
 class WholeWordBooster:
-    """A `PhraseBooster` of whole words; states are (N,) int64: its node, and beyond them those after a word.
+    """A `PhraseBooster` of whole words; states are (N,) int64: its nodes, then those after a word.
 
     phrases: over tokens below len(edges.before).
-    Raises: LanguageModelError as `PhraseBooster`.
+
+    Raises:
+        LanguageModelError: as `PhraseBooster`.
     """
 
     def __init__(self, phrases: Iterable[Phrase], edges: Edges) -> None:
@@ -275,7 +273,7 @@ class WholeWordBooster:
         return moved
 
     def automaton(self) -> Automaton | None:
-        """Return the model as arrays, for compiled searches; None where tokens end words by themselves."""
+        """Return the model as arrays; None if tokens end words by themselves."""
         if bool(self._edges.after.any()):
             return None
         begins = self._edges.before.cpu().numpy()
@@ -298,7 +296,6 @@ class WholeWordBooster:
         return total, nodes + self._inside.n_nodes * self._edges.after[tokens]
 
     def finish(self, states: Tensor) -> Tensor:
-        """Return the score (N,) that takes back the boost of unfinished phrases."""
         ended, nodes = self._after_word(states)
         return ended + self._inside.finish(nodes)
 
@@ -315,7 +312,7 @@ class WholeWordBooster:
 def _with_boundaries(
     tokens: Sequence[int], ends: Sequence[bool], begins: Sequence[bool], boundary: int
 ) -> tuple[int, ...]:
-    """Tokens of a phrase with one boundary between words. ends, begins: of every token, edges of words."""
+    """Return the tokens of a phrase with one boundary between words. ends, begins: edges of every token."""
     found = list(tokens[:1])
     for last, token in itertools.pairwise(tokens):
         found += [boundary, token] if ends[last] or begins[token] else [token]
@@ -328,9 +325,8 @@ _INSIDE, _BETWEEN = 0, 1
 class WordCounter:
     """Adds a score for every word among tokens; states are (N,) int64: inside a word, or between words.
 
-    separators: (n_tokens,) bool, tokens between words that spell nothing. starts: (n_tokens,) bool, those
-    that begin a word by themselves. Any other token begins one only between words, so that
-    neither repeated separators nor those at the ends count.
+    separators: (n_tokens,) bool, tokens between words. starts: (n_tokens,) bool, those that begin a word.
+    Any other token only begins one between words, so that neither repeated nor outer separators count.
     """
 
     def __init__(self, score: float, *, separators: Tensor, starts: Tensor) -> None:

@@ -1,8 +1,8 @@
-"""Any Hugging Face causal language model in a search, over words.
+"""Hugging Face causal language models over words in a search (extra `neural-lm`).
 
-Needs the extra `neural-lm`. Word histories form a tree: every piece of text is run once for all beams and
-utterances, in padded batches, and a word of one piece is then a look-up. Each node stores the keys and
-values of its own tokens alone; those of its prefix are collected from its ancestors when it is continued.
+Word histories form a tree: every piece of text is run once for all beams and utterances, in padded
+batches. Each node stores the keys and values of its own tokens; those of its prefix are collected from its
+ancestors.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ _BATCH = 64
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
     """A sequence: kv (n_layers, 2, n_heads, n_own, d) of its own last tokens, log_probs (V,) float32 of
-    the next token, and the number of its tokens."""
+    the next token, and its number of tokens.
+    """
 
     parent: Node | None
     kv: Tensor
@@ -50,7 +51,7 @@ class Node:
 
 
 class NodeExtension(NamedTuple):
-    """A node to continue (None: the empty sequence) and the tokens that follow."""
+    """A node to continue (None: the empty sequence) and the next tokens."""
 
     parent: Node | None
     tokens: tuple[int, ...]
@@ -64,18 +65,16 @@ class ContinuedNode(NamedTuple):
 
 
 class CausalTree:
-    """Runs a causal language model of transformers over continued sequences."""
-
     def __init__(self, network: torch.nn.Module, device: torch.device) -> None:
         self._network = network.eval().to(device)
         self._device = device
         taken = inspect.signature(network.forward).parameters
         self._cache_argument = "cache" if "cache" in taken else "past_key_values"  # renamed in transformers 5
         self.n_run = 0
-        """Tokens run through the network so far, padding aside."""
+        """Tokens run through the network so far, without padding."""
 
     def extend(self, continuations: Sequence[NodeExtension]) -> list[ContinuedNode]:
-        """Continue nodes in batches; return the new ones in the order given."""
+        """Continue nodes in batches; return the new ones in input order."""
         order = sorted(range(len(continuations)), key=lambda i: _length(continuations[i]))  # little padding
         extended: dict[int, ContinuedNode] = {}
         for begin in range(0, len(order), _BATCH):
@@ -106,7 +105,7 @@ class CausalTree:
     def _forward(
         self, ids: Tensor, mask: Tensor, positions: Tensor, past: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Logits (R, n_new, V), and keys and values (n_layers, 2, R, n_heads, n_past + n_new, d)."""
+        """Return logits (R, n_new, V), and keys and values (n_layers, 2, R, n_heads, n_past + n_new, d)."""
         from transformers.cache_utils import DynamicCache, DynamicLayer
 
         cache = DynamicCache()
@@ -129,7 +128,7 @@ def _length(continuation: NodeExtension) -> int:
 
 
 def _padded_past(rows: Sequence[NodeExtension], width: int) -> Tensor | None:
-    """Keys and values (n_layers, 2, R, n_heads, width, d), padded at the left."""
+    """Return keys and values (n_layers, 2, R, n_heads, width, d), padded at the left."""
     if not width:
         return None
     paths = [row.parent.path_kv() for row in rows if row.parent is not None]
@@ -151,8 +150,6 @@ def _stacked(layer: DynamicLayer) -> Tensor:
 
 
 class PieceTokenizer(Protocol):
-    """The part of a tokenizer that is used; those of transformers have it."""
-
     @property
     def bos_token_id(self) -> int | None: ...
 
@@ -163,11 +160,10 @@ class PieceTokenizer(Protocol):
 
 
 class CausalWordModel:
-    """Scores words as " word" with a causal model of transformers; a `WordLanguageModel`.
+    """Scores words as " word" with a causal model of transformers; a `WordLanguageModel`, thread-safe.
 
-    Threads may share it: calls are done one after the other.
-
-    Raises: LanguageModelError for a tokenizer with neither bos nor eos token.
+    Raises:
+        LanguageModelError: a tokenizer with neither bos nor eos token.
     """
 
     def __init__(
@@ -188,7 +184,9 @@ class CausalWordModel:
     def load(cls, name: str, *, device: torch.device | None = None) -> CausalWordModel:
         """Load a folder, a GGUF file or a hub name. device: None: the CPU.
 
-        Raises: MissingExtraError without transformers, LanguageModelError for a model that cannot be loaded.
+        Raises:
+            MissingExtraError: without transformers.
+            LanguageModelError: the model cannot be loaded.
         """
         try:
             from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -205,7 +203,7 @@ class CausalWordModel:
 
     @property
     def n_forward_pieces(self) -> int:
-        """PieceTokenizer run through the network so far, padding aside."""
+        """Pieces run through the network so far, without padding."""
         return self._tree.n_run
 
     def begin(self) -> None:
@@ -259,7 +257,7 @@ class CausalWordModel:
 
 
 def _gguf(name: str) -> tuple[str, str | None]:
-    """Return a model's folder, and its file if it is llama.cpp's. Raises: OSError for a missing file."""
+    """Return a model's folder, and its file if it is llama.cpp's; raise OSError for a missing file."""
     path = Path(name)
     if path.suffix != ".gguf":
         return name, None

@@ -1,11 +1,9 @@
-"""Shallow fusion: any number of weighted language models as one object, over tokens, or over the words of
-a lexicon.
+"""Shallow fusion: weighted language models as one object, over tokens or over the words of a lexicon.
 
-For Whisper's beam search `ShallowFusion` is a `LanguageModel`, for the CTC prefix search a
-`PrefixScorer`. `WordFusion` is a `PrefixScorer` over the labels of a CTC model under a lexicon: word
-language models are scored where words end, and token models (phrase boosting over labels, a character
-n-gram) can join in. Look-ahead (Ortmanns et al. 1997; flashlight's smearing) gives a hypothesis inside a
-word the best score of the words that are still possible, and takes it back where the word ends.
+`ShallowFusion` is a `LanguageModel` for Whisper's beam search and a `PrefixScorer` for the CTC search.
+`WordFusion` scores word models where words end, under a lexicon, with optional token models. Look-ahead
+(Ortmanns et al. 1997; flashlight's smearing) adds the best score of the words that are still possible
+inside a word, and subtracts it where the word ends.
 """
 
 from __future__ import annotations
@@ -34,10 +32,12 @@ NEVER = float("-inf")
 
 
 class Relabelled:
-    """A language model under other ids: token i here is token ids[i] of the model inside.
+    """A language model under other ids: token i is token ids[i] of the model inside.
 
     ids: (n_tokens,) int64.
-    Raises: LanguageModelError for ids that the model does not have.
+
+    Raises:
+        LanguageModelError: ids that the model does not have.
     """
 
     def __init__(self, model: LanguageModel, ids: Tensor) -> None:
@@ -64,7 +64,6 @@ class Relabelled:
         return self._model.finish(states)
 
     def automaton(self) -> Automaton | None:
-        """Return the model inside as arrays under these ids; None where it has no such form."""
         inside = self._model.automaton() if isinstance(self._model, AutomatonModel) else None
         if inside is None:
             return None
@@ -76,9 +75,12 @@ class Relabelled:
 class ShallowFusion:
     """A weighted sum of language models over the same tokens; states are (N, n_models) int64.
 
-    weights: one per model, times its natural log-probability. A token that a model scores -inf is forbidden,
-    whatever the weight.
-    Raises: OptionError unless there is one weight a model, and models have the same number of tokens.
+    A token that a model scores -inf is forbidden, whatever the weight.
+
+    weights: one per model.
+
+    Raises:
+        OptionError: not one weight per model, or different numbers of tokens.
     """
 
     def __init__(self, models: Sequence[LanguageModel], weights: Sequence[float]) -> None:
@@ -108,9 +110,7 @@ class ShallowFusion:
         return torch.stack([model.start(n).to(device) for model in self._models], dim=1)
 
     def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Score as `LanguageModel.score`; a row whose token is not below n_tokens gets 0 and keeps its
-        state.
-        """
+        """Score as `LanguageModel.score`; a row with a token above n_tokens gets 0 and keeps its state."""
         if tokens is None:
             shape = (len(states), self.n_tokens)
             total = torch.zeros(shape, device=states.device)
@@ -122,7 +122,6 @@ class ShallowFusion:
         return total.masked_fill(~in_range, 0.0), torch.where(in_range[:, None], after, states)
 
     def finish(self, states: Tensor) -> Tensor:
-        """Return the scores (N,) of ending."""
         total = torch.zeros(len(states), device=states.device)
         for i, (model, weight) in enumerate(zip(self._models, self._weights, strict=True)):
             total += weighted_scores(model.finish(states[:, i]), weight)
@@ -144,7 +143,7 @@ class ShallowFusion:
         return Endings(scores, torch.zeros_like(scores, dtype=torch.int64))
 
     def flat(self) -> FlatScorer | None:
-        """Return the fusion as arrays, for compiled searches; None where a model has no such form."""
+        """Return the fusion as arrays; None if a model has no such form."""
         models = self.flat_models()
         return None if models is None else token_scorer(models, self.n_tokens)
 
@@ -169,16 +168,16 @@ def weighted_scores(scores: Tensor, weight: float) -> Tensor:
 
 
 IMPOSSIBLE = -228.0
-"""Natural log-probability inside words that are impossible: about log10 -99, as ARPA files have it."""
+"""Natural log-probability of impossible words inside words: about log10 -99, as in ARPA files."""
 UNKNOWN_SHARE = 0.7
-"""Of an unknown word's price, what is taken where it begins; the rest is taken where it ends."""
+"""Share of an unknown word's cost at its beginning; the rest is due at its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class WordModel:
     """A language model over words, with a weight.
 
-    ids: (n_words,) int64, the model's id of every word of the lexicon (None, the unknown word, included).
+    ids: (n_words,) int64, the model's id of every word of the lexicon, including None, the unknown word.
     """
 
     model: LanguageModel
@@ -189,12 +188,14 @@ class WordModel:
 class WordFusion:
     """A lexicon, models over its words, and models over the tokens that spell them.
 
-    word_score: added for every word. unknown_score: added for every unknown word besides.
-    look_ahead: use the first word model's unigrams inside words; changes what a narrow beam keeps, not
-    the score of a finished hypothesis.
     States are (N, 1 + n_word_models + n_token_models) int64: the lexicon's node first.
-    Raises: OptionError for ids that do not cover the lexicon, token models of another number of tokens, and
-        look_ahead without a word model.
+
+    word_score: added for every word. unknown_score: added for every unknown word. look_ahead: use the
+    first word model's unigrams inside words, which changes pruning, not the scores of finished hypotheses.
+
+    Raises:
+        OptionError: ids that do not cover the lexicon, token models with another number of tokens, or
+            look_ahead without a word model.
     """
 
     def __init__(
@@ -275,7 +276,7 @@ class WordFusion:
         return Endings(scores.masked_fill(~exists, NEVER), marks)
 
     def flat(self) -> FlatScorer | None:
-        """Return the fusion as arrays, for compiled searches; None where a model has no such form."""
+        """Return the fusion as arrays; None if a model has no such form."""
         weighted = [(Relabelled(word.model, word.ids), word.weight) for word in self._models]
         words = flat_models(weighted, self._n_words)
         tokens = flat_models((), self.n_tokens) if self._tokens is None else self._tokens.flat_models()
@@ -288,8 +289,7 @@ class WordFusion:
     def _score_ended_words(
         self, states: Tensor, marks: Tensor, exists: Tensor, tokens: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Score the words that arcs end: (N, M, A); return the word models' states after them (N, M, A, n)
-        too.
+        """Score the words that arcs end: (N, M, A); also return the word models' states (N, M, A, n).
 
         tokens: (N, M) of the arcs; None: M is 1.
         """
@@ -318,7 +318,7 @@ class WordFusion:
         return scores.view(marks.shape), flat.view(states.shape)
 
     def _score_dense(self, states: Tensor, marks: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
-        """Score every arc: to pick out the few would wait for the device."""
+        """Score every arc; selecting the few would wait for the device."""
         words = (marks - 1).clamp(0, self._n_words - 1).reshape(-1)
         gained, moved = self._score_words(states.reshape(marks.numel(), len(self._models)), words)
         scores = gained.view(marks.shape).masked_fill(~ends, 0.0)
@@ -327,10 +327,10 @@ class WordFusion:
     def _score_separator(
         self, states: Tensor, marks: Tensor, ends: Tensor, is_separator: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Score the arcs of the separator alone: no others end words. is_separator: (N, M) bool, at most one
-        a row.
+        """Score the arcs of the separator, which alone end words. is_separator: (N, M) bool, at most one a
+        row.
         """
-        column = is_separator.to(torch.uint8).argmax(dim=1)[:, None, None]  # the first where there is none
+        column = is_separator.to(torch.uint8).argmax(dim=1)[:, None, None]  # the first if there is none
         place = column.expand(-1, -1, marks.shape[2])
         places = place[..., None].expand(-1, -1, -1, states.shape[3])
         scores, moved = self._score_dense(
@@ -341,7 +341,7 @@ class WordFusion:
         )
 
     def _score_words(self, states: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
-        """Score words (n,) after the word models' states (n, n_models); return the states after them too."""
+        """Score words (n,) after the word models' states (n, n_models); also return the next states."""
         scores = self._word_scores[words]
         after = []
         for i, word in enumerate(self._models):
@@ -351,9 +351,9 @@ class WordFusion:
         return scores, torch.stack(after, dim=1) if after else states
 
     def _unigrams(self) -> Tensor:
-        """Look-ahead (n_nodes,): the first model's score of each word without context.
+        """Return the look-ahead (n_nodes,): the first model's unigram scores.
 
-        That of the unknown word is a share of its whole price, the scores of its end included.
+        The unknown word counts with a share of its whole cost, including its end.
         """
         word = self._models[0]
         model, n_words = word.model, len(word.ids)

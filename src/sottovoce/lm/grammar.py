@@ -1,10 +1,8 @@
-"""Grammars beside a search: texts have the form that a GBNF file describes, or are penalised.
+"""Grammars in a search: text has the form of a GBNF file, or is penalised.
 
-GBNF is llama.cpp's and whisper.cpp's notation of context-free grammars: rules `name ::= …` of quoted
-text, character classes, `|`, `( )`, `?`, `*` and `+`; the text of an utterance is `root`. The grammar
-engine is `llguidance`, which returns the tokens that may follow a prefix.
-
-States are numbers of prefixes, which are kept while they are few: a search goes on from the newest ones.
+GBNF is llama.cpp's and whisper.cpp's notation of context-free grammars: rules `name ::= …` of quoted text,
+character classes, `|`, `( )`, `?`, `*` and `+`; an utterance is `root`. `llguidance` returns the tokens
+that may follow a prefix. States are numbers of prefixes, of which the newest are cached.
 """
 
 from __future__ import annotations
@@ -32,9 +30,7 @@ _SYMBOL = re.compile(rf"{QUOTED}|{NAME}|\{{[^}}\n]*\}}|[()|?*+.]")
 
 
 def left_open(text: str) -> tuple[int, str] | None:
-    """Find the first line, counted from 1, that does not close a quotation mark or bracket; return which
-    too.
-    """
+    """Return the first line, counted from 1, that does not close a quotation mark or bracket, and which."""
     for number, line in enumerate(text.splitlines(), 1):
         rest = _COMMENT.sub("", line)
         if mark := re.search(r'["\[]', rest):
@@ -43,9 +39,9 @@ def left_open(text: str) -> tuple[int, str] | None:
 
 
 def endless_rules(text: str) -> set[str]:
-    """Find the rules of a grammar that no finite text satisfies, as `loop ::= "x" loop`.
+    """Return the rules that no finite text satisfies, such as `loop ::= "x" loop`.
 
-    A name without a rule counts as one that can be satisfied: the grammar engine reports it.
+    Undefined names count as satisfiable: the grammar engine reports them.
     """
     bodies = dict(rules(text))
     ends: set[str] = set()
@@ -74,7 +70,7 @@ def _undefined(symbols: list[str], bodies: dict[str, list[str]]) -> set[str]:
 
 
 class _RuleReader:
-    """Goes through the body of a rule; ends: the names in which a text can end."""
+    """Parses the body of a rule; ends: the names in which a text can end."""
 
     def __init__(self, symbols: list[str], ends: set[str]) -> None:
         self._symbols = symbols
@@ -82,7 +78,7 @@ class _RuleReader:
         self._at = 0
 
     def choice(self) -> bool:
-        """Whether one of the alternatives ends."""
+        """Return whether one of the alternatives ends."""
         can_end = self._sequence()
         while self._next() == "|":
             self._at += 1
@@ -115,16 +111,16 @@ class _RuleReader:
 START, BROKEN = 0, -1
 """States: the empty prefix; a prefix outside the grammar, after which nothing is penalised."""
 CACHE_SIZE = 4096
-"""Prefixes whose position in the grammar is cached; others are matched anew."""
+"""Prefixes with a cached grammar position; others are matched again."""
 _PIECE = re.compile(rf"{QUOTED}|#[^\n]*|{NAME}")
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """A GBNF grammar. rule: the rule that an utterance follows; its text may have one more space at the
-    beginning.
+    """A GBNF grammar. rule: the rule of an utterance, which may begin with an additional space.
 
-    Raises: LanguageModelError for text that is no grammar, or has no such rule.
+    Raises:
+        LanguageModelError: the text is no grammar, or has no such rule.
     """
 
     text: str
@@ -147,9 +143,10 @@ class Grammar:
 
     @classmethod
     def read(cls, path: str | Path, rule: str = "root") -> Grammar:
-        """Read a grammar of a file.
+        """Read a grammar file.
 
-        Raises: LanguageModelError for a file that cannot be read, and as the class.
+        Raises:
+            LanguageModelError: the file cannot be read, and as the class.
         """
         return cls(read_text(path, "a grammar", LanguageModelError), rule)
 
@@ -164,11 +161,15 @@ class Grammar:
 class GrammarModel:
     """A grammar over the text tokens of a tokenizer, as a language model; states are (N,) int64.
 
-    token_bytes: of every token. encode: text into tokens, for text that the grammar forces. penalty: what a
-    token costs that the grammar does not allow (nats); None: it is forbidden. An utterance may be empty.
+    An utterance may be empty.
 
-    Raises: MissingExtraError without llguidance; LanguageModelError for a grammar that it cannot read or that
-        nothing could satisfy; OptionError for a penalty below 0.
+    token_bytes: of every token. encode: text into tokens, for text that the grammar forces. penalty: cost
+    of a token that the grammar does not allow (nats); None: it is forbidden.
+
+    Raises:
+        MissingExtraError: without llguidance.
+        LanguageModelError: a grammar that is invalid or cannot be satisfied.
+        OptionError: a penalty below 0.
     """
 
     def __init__(
@@ -187,7 +188,7 @@ class GrammarModel:
         self._device = device or torch.device("cpu")
         self._first = _matcher(grammar, token_bytes, encode)
         self._prefixes: list[tuple[int, int]] = [(BROKEN, BROKEN)]
-        """Of each prefix the number of the one before, and its last token."""
+        """Per prefix, the number of the one before, and its last token."""
         self._numbers: dict[tuple[int, int], int] = {}
         self._places: OrderedDict[int, Any] = OrderedDict()
         self._scores: OrderedDict[int, Tensor] = OrderedDict()
@@ -219,7 +220,7 @@ class GrammarModel:
         return torch.tensor(scores, device=states.device), torch.tensor(after, device=states.device)
 
     def finish(self, states: Tensor) -> Tensor:
-        """Return the scores (N,) of ending: 0 where the text is complete or empty, else the penalty."""
+        """Return the scores (N,) of ending: 0 if the text is complete or empty, else the penalty."""
         ends = [
             0.0 if state in (START, BROKEN) or self._place(state).is_accepting() else self._refused
             for state in states.tolist()
@@ -227,7 +228,7 @@ class GrammarModel:
         return torch.tensor(ends, device=states.device)
 
     def _allows_something(self, token_bytes: Sequence[bytes]) -> bool:
-        """Whether an utterance has a beginning, the space before it aside."""
+        """Return whether an utterance has a beginning, apart from the space before it."""
         firsts = (self._row(START) == 0).nonzero()[:, 0].tolist()
         if firsts and all(token_bytes[token] == b" " for token in firsts):
             return bool((self._row(self._after(START, firsts[0])) == 0).any())
@@ -254,7 +255,7 @@ class GrammarModel:
         return number
 
     def _place(self, state: int) -> Any:
-        """Return the matcher after a prefix, which must not be moved."""
+        """Return the matcher after a prefix, which must not be advanced."""
         if state == START:
             return self._first
         if state in self._places:

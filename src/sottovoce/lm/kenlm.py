@@ -1,9 +1,8 @@
-"""KenLM models through the `kenlm` package (an extra): binaries that only KenLM itself can read.
+"""KenLM binaries through the `kenlm` package (an extra).
 
-KenLM's Python interface scores one word at a time: every pair of state and word is computed once and
-cached in a table that compiled searches read without a call. ARPA files need no call at all in
-`lm.ngram`. It does not list its words either: in a binary they stand at the end, in the order of their
-ids, each before a null byte.
+KenLM's Python interface scores one word at a time, so every pair of state and word is computed once and
+cached in a table that compiled searches read without a call. It does not list its words: in a binary they
+stand at the end, in the order of their ids, each before a null byte.
 """
 
 from __future__ import annotations
@@ -31,13 +30,14 @@ if TYPE_CHECKING:
 
 
 _FIRST = b"<unk>\0"
-"""What the list begins with in every binary."""
+"""How the list begins in every binary."""
 
 
 def words_of_binary(path: Path) -> tuple[str, ...]:
     """Read the words of a KenLM binary, <unk> first.
 
-    Raises: LanguageModelError for a file that cannot be read, or was built without its words.
+    Raises:
+        LanguageModelError: the file cannot be read, or was built without its words.
     """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
@@ -48,7 +48,7 @@ def words_of_binary(path: Path) -> tuple[str, ...]:
 
 
 def _last_words(content: mmap.mmap) -> tuple[str, ...]:
-    """Find the earliest place from which on there is nothing but words. Raises: ValueError without one."""
+    """Return the earliest position after which there are only words; raise ValueError without one."""
     found: tuple[str, ...] = ()
     place = content.rfind(_FIRST)
     while place >= 0:
@@ -76,14 +76,15 @@ _FREE = 0
 _CACHE_SIZE = 2**20
 _CALL = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 _ENTRY, _CELL, _BITS = struct.Struct("=fi"), struct.Struct("=q"), struct.Struct("=i4x")
-"""Score and state of an entry of the table; the same as one number; the bits of the score alone."""
+"""Score and state of a table entry; the same as one number; the bits of the score alone."""
 _MAGIC = b"mmap lm http://kheafield.com/code"
 
 
 def is_kenlm_binary(path: Path) -> bool:
-    """Tell whether a file begins as KenLM's binaries do.
+    """Return whether a file begins as KenLM's binaries do.
 
-    Raises: LanguageModelError for a file that cannot be read.
+    Raises:
+        LanguageModelError: the file cannot be read.
     """
     try:
         with path.open("rb") as file:
@@ -93,10 +94,13 @@ def is_kenlm_binary(path: Path) -> bool:
 
 
 class KenlmModel:
-    """A KenLM model over words; a word's id is its index in the list of words looked up so far.
+    """A KenLM model over words; a word's id is its index among the words looked up so far.
 
     States are (N,) int64 indices of KenLM's own states, which live as long as the model.
-    Raises: MissingExtraError without `kenlm`, LanguageModelError for a file that cannot be read.
+
+    Raises:
+        MissingExtraError: without `kenlm`.
+        LanguageModelError: the file cannot be read.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -123,10 +127,10 @@ class KenlmModel:
         """The cache as numbers: of each entry the key, and all else as one."""
         self._base_score = self._model.BaseScore
         self._lock = Lock()
-        """Threads of a batch call at any time: a state gets one index, a place of the cache one entry."""
+        """Threads call at any time: a state gets one index, a cache position one entry."""
         self.n_cached = 0
         """Pairs of state and word in the cache."""
-        self._callback = _CALL(self._answer)  # referenced here, as compiled code has its address alone
+        self._callback = _CALL(self._answer)  # kept alive here, as compiled code only has its address
 
     @property
     def n_tokens(self) -> int:
@@ -136,7 +140,8 @@ class KenlmModel:
     def vocabulary(self) -> tuple[str, ...] | None:
         """The words of a binary, <unk> first; None for an ARPA file, which `NgramModel` reads.
 
-        Raises: LanguageModelError for a binary that was built without its words.
+        Raises:
+            LanguageModelError: a binary built without its words.
         """
         return words_of_binary(self._path) if is_kenlm_binary(self._path) else None
 
@@ -166,14 +171,13 @@ class KenlmModel:
         return next((form for form in forms if form in self._model), word)
 
     def to(self, device: torch.device) -> KenlmModel:
-        """Return the model itself: KenLM runs on the CPU, whatever the device of the search."""
+        """Return the model itself: KenLM runs on the CPU."""
         return self
 
     def start(self, n: int) -> Tensor:
         return torch.zeros(n, dtype=torch.int64)
 
     def null_context(self, n: int) -> Tensor:
-        """Make states (n,) without any word before, <s> neither."""
         empty = self._state()
         self._model.NullContextWrite(empty)
         with self._lock:
@@ -196,7 +200,7 @@ class KenlmModel:
         return torch.tensor(scores, device=states.device)
 
     def automaton(self) -> Automaton:
-        """Return the model as a `CallbackLm` of compiled code; no word scores above 0."""
+        """Return the model as a `CallbackLm`; no word scores above 0."""
         n_words = len(self._words)
         address = ctypes.cast(self._callback, ctypes.c_void_p).value
         assert address is not None
@@ -221,7 +225,7 @@ class KenlmModel:
         self._after.clear()
 
     def _answer(self, state: int, word: int, place: int) -> int:
-        """Answer a call of compiled code; see `lm.base.CallbackLm`."""
+        """Execute a call of compiled code; see `lm.base.CallbackLm`."""
         with self._lock:
             score, index = self._compute(state, "</s>" if word == END else self._words[word])
             entry = _ENTRY.pack(score, index)
@@ -233,7 +237,7 @@ class KenlmModel:
     def _keep(self, key: int, place: int, entry: int) -> None:
         """Write to the cache. The entry is complete before its key is: others read without a lock."""
         cells = self._cells
-        while cells[2 * place] not in (_FREE, key):  # others came while this one waited
+        while cells[2 * place] not in (_FREE, key):  # another thread added entries while this one waited
             place = (place + 1) & (_CACHE_SIZE - 1)
         if cells[2 * place] == _FREE:
             self.n_cached += 1

@@ -1,11 +1,10 @@
-"""A lexicon as a token tree: which words a sequence of labels can spell, many queries at once.
+"""A lexicon as a token tree: which words a sequence of labels can spell, in batched queries.
 
 Any token set (characters, word pieces, phonemes) and any number of words per spelling. With a separator a
-word ends when the separator is said; without one it may end at any token that completes a spelling.
+word ends at the separator; without one it may end at any token that completes a spelling.
 
-The tree is made level by level for all words at once. Node 0 is the root, node 1 the inside of words that
-the lexicon does not have; the others come level by level, those of a level in the order of their parents
-and tokens, so that children come after their parents and keys are sorted.
+Node 0 is the root, node 1 the inside of unknown words; the others are numbered level by level, in the
+order of their parents and tokens, so that keys are sorted.
 """
 
 from __future__ import annotations
@@ -35,10 +34,12 @@ UNKNOWN_NODE = 1
 
 
 class Spellings:
-    """Words and their tokens, end to end. words: (n,) ids. tokens: (n_tokens,). lengths: (n,), a separator at
-    the end not counted.
+    """Words and their concatenated tokens.
 
-    Raises: LanguageModelError for an empty spelling, a token out of range or a separator inside.
+    words: (n,) ids. tokens: (n_tokens,). lengths: (n,), without a separator at the end.
+
+    Raises:
+        LanguageModelError: an empty spelling, a token out of range or a separator inside.
     """
 
     def __init__(
@@ -87,14 +88,14 @@ class TokenTree:
         return len(self.keys) + 2
 
     def has_children(self) -> Tensor:
-        """Return which nodes (n_nodes,) have any."""
+        """Return which nodes (n_nodes,) have children."""
         has = np.zeros(self.n_nodes, np.bool_)
         has[self._parents] = True
         return torch.from_numpy(has)
 
     def ends(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return words sorted by the node where they end, each once, and per node the first of its words and
-        their count; those of a node in the order of their spellings.
+        """Return words sorted by the node where they end, without repetition, and per node the first of
+        its words and their count; those of a node in the order of their spellings.
         """
         pairs = self._ends * (int(self._words.max(initial=0)) + 1) + self._words
         once = np.sort(np.unique(pairs, return_index=True)[1])
@@ -132,8 +133,9 @@ _MOST_NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class LexiconArcs:
-    """nodes (N, M, A) int64 after each arc; marks (N, M, A): 0, or w + 1 for the word w that it ends, or
-    one more than there are words inside an unknown word; exists (N, M, A) bool."""
+    """nodes: (N, M, A) int64 after each arc. marks: (N, M, A), 0, or w + 1 for the word w that it ends, or
+    one more than there are words inside an unknown word. exists: (N, M, A) bool.
+    """
 
     nodes: Tensor
     marks: Tensor
@@ -143,14 +145,17 @@ class LexiconArcs:
 class Lexicon:
     """Words and their spellings over n_tokens tokens.
 
-    spellings: (word, tokens) pairs; a word may have several, and several words one. A separator at the
-    end of a spelling is left out. Words are put into NFC. separator: the token between words, None where
-    words follow each other without one. allow_unknown: other spellings count as one unknown word, the last
-    one of `words`, None; with a separator only spellings that are no word's, without one any spelling.
-    word_starts: one per token; without a separator an unknown word then begins with one of these tokens and
-    goes on to the next of them. None: it begins and ends anywhere.
+    spellings: (word, tokens) pairs, many-to-many. A separator at the end of a spelling is dropped. Words
+    are normalised to NFC.
+    separator: the token between words, or None.
+    allow_unknown: other spellings count as one unknown word, the last one of `words`, None; with a
+    separator only spellings that are no word's, without one any spelling.
+    word_starts: one per token; without a separator an unknown word begins with such a token and ends
+    before the next. None: it begins and ends anywhere.
     lengths: how many tokens the first spelling of each word has.
-    Raises LanguageModelError: no words, an empty spelling, a token out of range or a separator inside.
+
+    Raises:
+        LanguageModelError: no words, an empty spelling, a token out of range or a separator inside.
     """
 
     def __init__(
@@ -210,7 +215,7 @@ class Lexicon:
         return moved
 
     def arcs(self, nodes: Tensor, tokens: Tensor) -> LexiconArcs:
-        """Arcs of tokens (N, M) at nodes (N,)."""
+        """Return the arcs of tokens (N, M) at nodes (N,)."""
         nodes = nodes[:, None].expand(tokens.shape)
         place, found = self._children.find(nodes, tokens)
         children = self._targets[place]
@@ -219,10 +224,9 @@ class Lexicon:
         return self._separated_arcs(nodes, children, found, tokens == self.separator)
 
     def endings(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
-        """Marks (N, E) of the words that an utterance may end with at nodes (N,), and which exist.
+        """Return marks (N, E) of the words that an utterance may end with at nodes (N,), and which exist.
 
-        Between words it ends with none, mark 0. Inside a word it is completed only where all but the
-        separator has been said.
+        Between words the mark is 0. Inside a word only complete spellings count.
         """
         at_root = nodes == ROOT
         if self.separator is None:
@@ -233,9 +237,9 @@ class Lexicon:
         return marks.masked_fill(at_root[:, None], 0), exists
 
     def look_ahead(self, word_scores: Tensor) -> Tensor:
-        """Compute for every node the best score (n_nodes,) of the words below it; 0 at the root.
+        """Return for every node the best score (n_nodes,) of the words below it; 0 at the root.
 
-        Inside an unknown word it is the unknown word's score, so that staying there has its price.
+        Inside an unknown word it is the unknown word's score, so that staying there has a cost.
 
         word_scores: (n_words,) float32.
         """
@@ -286,7 +290,7 @@ class Lexicon:
         )
 
     def _marks(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
-        """Words (…, H) that end at nodes (…), unknown where none does, and which exist."""
+        """Return the words (…, H) that end at nodes (…), the unknown word if none does, and which exist."""
         which = torch.arange(self.n_homophones, device=nodes.device)
         counts = self._counts[nodes]
         exists = which < counts[..., None]
@@ -320,7 +324,7 @@ class Lexicon:
             begins = (nodes == ROOT) & self._may_begin[tokens]
             can = (begins | ((nodes == UNKNOWN_NODE) & self._may_go_on[tokens]))[..., None]
             after += [zero + UNKNOWN_NODE, zero]
-            # Inside an unknown word is another place than inside a known one: it has a mark of its own.
+            # The inside of an unknown word has its own mark, to distinguish it from that of a known one.
             all_marks += [zero + self.unknown + 2, zero + self.unknown + 1]
             all_exist += [can, can]
         return LexiconArcs(torch.cat(after, -1), torch.cat(all_marks, -1), torch.cat(all_exist, -1))
@@ -338,12 +342,13 @@ def _unknown_tokens(n_tokens: int, word_starts: Sequence[bool] | None) -> tuple[
 
 
 def read_lexicon(path: str | Path, labels: Sequence[str]) -> list[tuple[str, tuple[int, ...]]]:
-    """Read words and spellings of a file: a word, then its labels, separated by spaces or tabs; or words
-    alone.
+    """Read a file of words and spellings: a word, then its labels, separated by spaces or tabs.
 
-    A file without any spelling is a word list: words are then spelled by their characters. Words and labels
-    may be in any Unicode form. Words that the labels cannot spell are left out, with a warning.
-    Raises: LanguageModelError for a file that is unreadable, or has no word that the labels can spell.
+    A file without any spelling is a word list, spelled by characters. Words and labels may be in any
+    Unicode form. Words that the labels cannot spell are skipped, with a warning.
+
+    Raises:
+        LanguageModelError: the file is unreadable, or no word can be spelled.
     """
     lines = read_lines(path, "a lexicon", LanguageModelError)
     rows = [(number, fields_of(line)) for number, line in enumerate(lines, start=1) if line.strip(BLANKS)]
@@ -371,7 +376,7 @@ def read_lexicon(path: str | Path, labels: Sequence[str]) -> list[tuple[str, tup
 
 
 def _with_marks(spelling: Sequence[str], ids: Mapping[str, int]) -> list[str]:
-    """Put combining marks that are no labels to the part before them."""
+    """Attach combining marks that are no labels to the part before them."""
     parts: list[str] = []
     for part in spelling:
         if parts and part not in ids and all(map(unicodedata.combining, part)):
@@ -382,7 +387,7 @@ def _with_marks(spelling: Sequence[str], ids: Mapping[str, int]) -> list[str]:
 
 
 def _part_ways(part: str, ids: Mapping[str, int]) -> list[tuple[int, ...]]:
-    """Labels that write a part of a spelling: one label, or those of a letter and its marks."""
+    """Return the labels that write a part of a spelling: one label, or those of a letter and its marks."""
     same = next((ids[form] for form in (part, composed(part)) if form in ids), None)
     if same is not None:
         return [(same,)]

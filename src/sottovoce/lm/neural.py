@@ -1,8 +1,8 @@
-"""Word-level neural language models in a CTC search: delayed fusion and final rescoring.
+"""Neural word language models in a CTC search: delayed fusion and final rescoring.
 
 A search scores words by an n-gram as they end. Every N frames, and at the end, a neural model's scores of
-whole word histories replace the n-gram's (delayed fusion: Hori et al. 2025, arXiv 2501.09258). The adjustment
-is a function of the history alone, so nothing is ever added twice.
+whole word histories replace the n-gram's (delayed fusion: Hori et al. 2025, arXiv 2501.09258). The
+adjustment is a function of the history, so nothing is added twice.
 """
 
 from __future__ import annotations
@@ -19,21 +19,19 @@ from sottovoce.lm.base import HistoryWord, LanguageModel, WordHistory
 
 History = tuple[str, ...]
 CACHED_HISTORIES = 2000
-"""Words that a model scores before its caches are dropped, unless more are scored at once; a large model
-stores a quarter of a megabyte for each.
+"""Words that a model scores before its caches are dropped; a large model stores a quarter of a megabyte
+for each.
 """
 CACHE_FACTOR = 16
-"""At least this many times the histories scored at once are kept, so that beams of a batch do not evict each
-other.
+"""The caches hold at least this many times the histories scored at once, so that beams of a batch do not
+evict each other.
 """
 
 
 class WordLanguageModel(Protocol):
-    """A language model over words as text."""
-
     def score_words(self, pairs: Sequence[tuple[History, str]]) -> Mapping[tuple[History, str], float]:
-        """Return natural log-probabilities of words after histories of words; pairs: at least one, each
-        once.
+        """Return natural log-probabilities of words after histories of words; at least one pair, no
+        repetition.
         """
         ...
 
@@ -42,13 +40,11 @@ class WordLanguageModel(Protocol):
         ...
 
     def begin(self) -> None:
-        """Begin a new batch of utterances: caches of the last one may be dropped."""
+        """Begin a new batch of utterances: caches may be dropped."""
         ...
 
 
 class VocabularyModel(LanguageModel, Protocol):
-    """A `LanguageModel` whose tokens are words."""
-
     def ids(self, words: Sequence[str]) -> list[int]: ...
 
 
@@ -60,13 +56,13 @@ class ReplacedModel:
     weight: float
 
     def ids(self, words: Sequence[HistoryWord]) -> list[int]:
-        """Return what the search took words for: one that the lexicon does not have was <unk>."""
+        """Return the ids that the search scored: words outside the lexicon were <unk>."""
         return self.model.ids([word.text if word.in_lexicon else "<unk>" for word in words])
 
 
 @dataclass(frozen=True, slots=True)
 class _ScoredHistory:
-    """Scores of a history: sums of its words' neural and n-gram scores, and the n-gram's state."""
+    """Sums of a history's neural and n-gram word scores, and the n-gram's state."""
 
     neural: float
     ngram: float
@@ -74,13 +70,12 @@ class _ScoredHistory:
 
 
 class NeuralRescorer:
-    """Replaces a search's word scores by a neural model's: a `HistoryScorer`.
+    """Replaces a search's word scores by a neural model's: a thread-safe `HistoryScorer`.
 
-    weight: times the neural log-probability. replaces: the model whose scores are subtracted; None: none.
-    Each (history, word) is scored once however many beams and utterances share it. Scores live as long as
-    their histories. The model begins anew, and may drop its caches, at `forget` and after so many words, as
-    in a stream without end. Threads may share it: they score one after the other.
-    cache_size: words that are never too many.
+    Each (history, word) is scored once, and scores live as long as their histories. The model's caches are
+    dropped at `forget` and after `cache_size` words, as in endless streams.
+
+    weight: factor on the neural log-probability. replaces: the model whose scores are subtracted, or None.
     """
 
     def __init__(
@@ -114,11 +109,9 @@ class NeuralRescorer:
 
     @property
     def n_cached(self) -> int:
-        """Number of histories whose scores are cached."""
         return len(self._scored)
 
     def forget(self) -> None:
-        """Begin the next batch of utterances."""
         with self._lock:
             self._begin()
 
@@ -127,7 +120,7 @@ class NeuralRescorer:
         self._n_requested = 0
 
     def _score(self, histories: Sequence[WordHistory]) -> None:
-        """Score every history and what it goes on from, shorter ones first, all of a length at once."""
+        """Score histories and their prefixes, shorter ones first, all of a length at once."""
         levels = self._unscored(histories)
         pairs = {each: _pair(each) for level in levels for each in level if each.before is not None}
         scores: Mapping[tuple[History, str], float] = {}
@@ -146,7 +139,7 @@ class NeuralRescorer:
                 self._scored[history] = _ScoredHistory(neural, past.ngram + ngram, state)
 
     def _unscored(self, histories: Sequence[WordHistory]) -> list[list[WordHistory]]:
-        """List histories without a score, those on the way to the nearest ones with one too, by length."""
+        """Return histories without a score, and their unscored prefixes, by length."""
         new: dict[WordHistory, int] = {}
         for history in histories:
             at: WordHistory | None = history
@@ -157,7 +150,7 @@ class NeuralRescorer:
         return [[history for history, n in new.items() if n == length] for length in lengths]
 
     def _ngram(self, histories: Sequence[WordHistory]) -> list[tuple[float, int]]:
-        """Score the last words of histories of one length by the model that is replaced; with its states."""
+        """Score the last words of histories of one length by the replaced model; also return its states."""
         if self._replaces is None:
             return [(0.0, 0)] * len(histories)
         model, weight = self._replaces.model, self._replaces.weight
@@ -189,7 +182,7 @@ class NeuralRescorer:
 
 
 def _pair(history: WordHistory) -> tuple[History, str]:
-    """Return the words before the last one of a history, and that one."""
+    """Split a history into the words before the last, and the last."""
     assert history.before is not None
     assert history.word is not None
     return history.before.context(), history.word.text

@@ -1,21 +1,18 @@
-r"""N-gram language models of any order, batched, on any device, behind `lm.base.LanguageModel`; ARPA
-files, plain or gzipped.
+r"""N-gram language models of any order, batched, on any device; ARPA files, plain or gzipped, with a
+cache.
 
-ARPA: a `\data\` section with counts, one section per order with lines of log10 probability, words and
-an optional log10 back-off, then `\end\`. What KenLM reads is scored as KenLM does: a probability may be
-`-inf`, a missing back-off is 0, blank lines mean nothing, and of a unigram that stands twice the first
-one counts (of `<unk>` the last one). Sections need no blank line between them, as in SRILM; fields may be
-apart by spaces. White space other than tab, space and line ends, such as U+00A0 and U+0085, is part of
-words.
+ARPA: a `\data\` section with counts, one section per order with lines of log10 probability, words and an
+optional log10 back-off, then `\end\`. Scores equal KenLM's: a probability may be `-inf`, a missing
+back-off is 0, blank lines are ignored, and of a repeated unigram the first counts (of `<unk>` the last).
+Sections need no blank line between them, as in SRILM; spaces may separate fields. Other white space, such
+as U+00A0 and U+0085, is part of words.
 
-Memory: 20 bytes per n-gram of the highest order (key, weight, next state) and 32 per lower one (the
-back-off and its node besides), plus 4 per (node, token) pair where the model is small enough for a dense
-table (`lm.automata.DENSE_ENTRIES`).
+Memory: 20 bytes per n-gram of the highest order (key, weight, next state), 32 per lower one (also back-off
+and its node), and 4 per (node, token) pair of a dense table (`lm.automata.DENSE_ENTRIES`).
 
-Parsed ARPA files are cached on this machine: read once, mapped into memory from then on. An entry lies in
-`ngrams`, next to the fetched models, under a name made from the file's path. It counts while the file's
-size and time of change are those that it was made of; it appears whole or not at all, and whatever is
-wrong with it, the file is parsed. Entries of files that are gone are removed when another one is written.
+Parsed ARPA files are cached in `ngrams`, next to the fetched models, and mapped into memory. An entry is
+valid while the file's path, size and modification time match; it is written atomically, and any error
+falls back to parsing. Entries of deleted files are removed when another one is written.
 """
 
 from __future__ import annotations
@@ -50,19 +47,18 @@ from sottovoce.text.normalize import composed, indexed_by_form
 logger = logging.getLogger(__name__)
 
 BLANKS = " \t\r\n"
-"""What stands between fields and ends lines; other white space may be part of a word."""
+"""Separators of fields and lines; other white space may be part of a word."""
 _SPECIAL = ("<s>", "</s>", "<unk>")
 """Unigrams that recipes add to files that have them."""
 
 
 def fields_of(line: str) -> list[str]:
-    """Split a line at spaces and tabs."""
     return [field for field in line.strip(BLANKS).replace("\t", " ").split(" ") if field]
 
 
 @dataclass(frozen=True, slots=True)
 class ArpaNgrams:
-    """All n-grams of one order: words (n, order) int64 ids, log10 probabilities and back-offs (n,)."""
+    """N-grams of one order: words (n, order) int64 ids, log10 probabilities and back-offs (n,)."""
 
     words: npt.NDArray[np.int64]
     log10: npt.NDArray[np.float32]
@@ -78,10 +74,11 @@ class ArpaFile:
 
 
 def read_arpa(path: Path) -> ArpaFile:
-    """Read an ARPA file; a name that ends in .gz is unpacked.
+    """Read an ARPA file, gzipped if the name ends in .gz.
 
-    Raises: LanguageModelError for a file that is unreadable, has no header, other counts than it says, bad
-        numbers, or n-grams of words that are no unigrams.
+    Raises:
+        LanguageModelError: the file is unreadable, has no header, other counts than it says, bad numbers,
+            or n-grams of words that are no unigrams.
     """
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb", buffering=0) as file:
@@ -128,7 +125,7 @@ class _ArpaReader:
         return line
 
     def _read_counts(self) -> tuple[list[int], str]:
-        """Read the counts; return the title of the section behind them too."""
+        """Read the counts; also return the title of the next section."""
         if "\\data\\" not in self._lines:
             raise self._error("expected a line \\data\\, got none: not an ARPA file")
         counts: list[int] = []
@@ -142,7 +139,7 @@ class _ArpaReader:
         return counts, line
 
     def _read_order(self, order: int, count: int) -> tuple[ArpaNgrams, str]:
-        """Read n-grams; return the title of the section behind them too."""
+        """Read n-grams; also return the title of the next section."""
         words = np.zeros((count, order), dtype=np.int64)
         log10, backoff = np.zeros(count, dtype=np.float32), np.zeros(count, dtype=np.float32)
         n_read = n_kept = 0
@@ -196,7 +193,7 @@ class _ArpaReader:
 
 
 LEAST_BYTES = 2**18
-"""Smaller files are parsed in a few hundredths of a second."""
+"""Smaller files are parsed in some hundredths of a second."""
 _FORMAT = "1"
 _TENSORS = ("weights", "targets", "first", "root_weights", "root_targets", "backoff", "parent")
 
@@ -211,12 +208,11 @@ class CachedNgrams:
 
 
 def ngram_folder() -> Path:
-    """Return the folder of parsed n-gram models."""
     return cache_root() / "ngrams"
 
 
 def read_ngrams(path: Path) -> CachedNgrams | None:
-    """Map the entry of an ARPA file; None where there is none that is of this very file."""
+    """Map the valid cache entry of an ARPA file, or return None."""
     try:
         with safe_open(_entry(path), framework="pt") as entry:
             about = entry.metadata() or {}
@@ -230,7 +226,7 @@ def read_ngrams(path: Path) -> CachedNgrams | None:
 
 
 def write_ngrams(path: Path, ngrams: CachedNgrams) -> None:
-    """Write the entry of an ARPA file; a folder that cannot be written leaves it without one."""
+    """Write the cache entry of an ARPA file, if the folder is writable."""
     table = ngrams.table
     words = np.frombuffer("\n".join(ngrams.words).encode(), dtype=np.uint8)
     tensors = {name: getattr(table, name).contiguous() for name in _TENSORS}
@@ -251,7 +247,7 @@ def _entry(path: Path) -> Path:
 
 
 def _source(path: Path) -> dict[str, str]:
-    """Return the facts that identify a file and its version. Raises: OSError."""
+    """Return what identifies a file and its version; raise OSError if it is not readable."""
     status = path.stat()
     return {
         "format": _FORMAT,
@@ -283,15 +279,14 @@ def _remove_orphans() -> None:
 
 _LN10 = math.log(10)
 MISSING_UNKNOWN_LOG10 = -100.0
-"""log10 probability of unknown words where a file has no <unk>: KenLM's default."""
+"""log10 probability of unknown words without <unk> in the file: KenLM's default."""
 
 
 class NgramModel:
     """A back-off n-gram model; its tokens are the words of its vocabulary.
 
-    States are (N,) int64: the node of the longest context that the model has. Words are looked up as
-    they are written, else in an equivalent Unicode form: a caller that wants another case folds it first.
-    Unknown words take the id of <unk>.
+    States are (N,) int64: the node of the longest known context. Words are looked up as written, else in
+    an equivalent Unicode form; callers fold case. Unknown words get the id of <unk>.
     """
 
     def __init__(self, vocabulary: Mapping[str, int], table: BackoffTable, order: int) -> None:
@@ -306,9 +301,10 @@ class NgramModel:
 
     @classmethod
     def from_arpa(cls, path: str | Path) -> NgramModel:
-        """Read an ARPA file, plain or .gz; a large one that was read before is mapped from the cache.
+        """Read an ARPA file, plain or .gz; large ones are cached.
 
-        Raises: LanguageModelError for a file that cannot be read; see `read_arpa`.
+        Raises:
+            LanguageModelError: the file cannot be read; see `read_arpa`.
         """
         path = Path(path)
         cached = read_ngrams(path)
@@ -337,7 +333,6 @@ class NgramModel:
 
     @property
     def n_bytes(self) -> int:
-        """Memory of its tensors."""
         return self._table.n_bytes
 
     def ids(self, words: Sequence[str]) -> list[int]:
@@ -367,7 +362,7 @@ class NgramModel:
         return torch.full((n,), self._begin, device=self._table.parent.device)
 
     def null_context(self, n: int) -> Tensor:
-        """Make states (n,) without any word before, <s> neither."""
+        """Make states (n,) without any context, not even <s>."""
         return torch.zeros(n, dtype=torch.int64, device=self._table.parent.device)
 
     def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -382,13 +377,12 @@ class NgramModel:
         return self._table.follow(states, torch.full_like(states, self._end))[0]
 
     def automaton(self) -> Automaton:
-        """Return the model as arrays, for compiled searches."""
         parent = self._table.parent
         return automaton_of(self._table, self.finish(torch.arange(len(parent), device=parent.device)))
 
 
 def _with_oov_word(vocabulary: dict[str, int]) -> dict[str, int]:
-    """Name the out-of-vocabulary word <unk>; where a file has none it comes after all others."""
+    """Name the out-of-vocabulary word <unk>; without one in the file, append it."""
     for name in ("<UNK>", "<unk>"):
         if name in vocabulary:
             vocabulary["<unk>"] = vocabulary[name]
@@ -401,7 +395,7 @@ class _MissingContextError(Exception):
 
 
 def _with_contexts(file: ArpaFile) -> ArpaFile:
-    """Add contexts that are missing in a pruned file; they score what backing off gives, as in KenLM."""
+    """Add missing contexts of a pruned file; they score as backing off does, as in KenLM."""
     orders = list(file.orders)
     for order in range(len(orders) - 1, 1, -1):
         shorter = orders[order - 1]
@@ -420,8 +414,8 @@ def _with_contexts(file: ArpaFile) -> ArpaFile:
 class _Builder:
     """Numbers the contexts of an ARPA file as nodes and links them to their shorter contexts.
 
-    Node 0 is the empty context, nodes 1 … those of the unigrams, then order by order; n-grams of the
-    highest order are arcs without a node.
+    Node 0 is the empty context, nodes 1 … are the unigrams, then order by order; n-grams of the highest
+    order are arcs without a node.
     """
 
     def __init__(self, file: ArpaFile, n_tokens: int) -> None:

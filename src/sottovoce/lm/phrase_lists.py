@@ -1,14 +1,12 @@
-"""Lists of phrases to boost, as files: a phrase a line, weights, and classes that share one.
+"""Files of phrases to boost: a phrase a line, with optional weights and classes.
 
     Saoirse Ronan
     sottovoce<TAB>3.5
-
     [drugs] 1.5
     amoxicillin
 
-A heading in brackets begins a class: its weight is that of the lines below it up to the next heading; without
-a number it is the default again. A weight after a tab is that of one phrase. A line that cannot be used is
-named in a warning, and the others are taken.
+A heading in brackets begins a class, with the weight of its lines; without a number the weight is the
+default. A weight after a tab is that of one phrase. Invalid lines are skipped with a warning.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ Hotwords = str | Path | Sequence[str] | Mapping[str, float]
 
 
 class ListedPhrase(NamedTuple):
-    """A phrase in NFC, what each of its tokens adds, and where it stands, for warnings."""
+    """A phrase in NFC, its weight per token, and its position, for warnings."""
 
     text: str
     weight: float
@@ -46,7 +44,8 @@ class ListedPhrase(NamedTuple):
 def read_phrases(path: str | Path, *, default_weight: float) -> list[ListedPhrase]:
     """Read the phrases of a file.
 
-    Raises: LanguageModelError for a file that is unreadable or has no phrase that can be used.
+    Raises:
+        LanguageModelError: the file is unreadable or has no usable phrase.
     """
     lines = read_lines(path, "a list of phrases", LanguageModelError)
     parsed = list(_parsed(Path(path), lines, default_weight))
@@ -60,9 +59,10 @@ def read_phrases(path: str | Path, *, default_weight: float) -> list[ListedPhras
 
 
 def listed_phrases(hotwords: Hotwords | None, *, default_weight: float) -> list[ListedPhrase]:
-    """List phrases of a file, of a sequence, or with weights.
+    """Return phrases of a file, a sequence, or a mapping to weights.
 
-    Raises: LanguageModelError as `read_phrases`.
+    Raises:
+        LanguageModelError: as `read_phrases`.
     """
     if hotwords is None:
         return []
@@ -73,9 +73,10 @@ def listed_phrases(hotwords: Hotwords | None, *, default_weight: float) -> list[
 
 
 def without_faults(phrases: Iterable[tuple[ListedPhrase, LanguageModelError | None]]) -> list[ListedPhrase]:
-    """Return phrases that can be used; each of the others is a warning.
+    """Return the usable phrases; the others become warnings.
 
-    Raises: LanguageModelError, the first one, where none is left.
+    Raises:
+        LanguageModelError: the first one, if none is left.
     """
     usable: list[ListedPhrase] = []
     faults: list[tuple[ListedPhrase, LanguageModelError]] = []
@@ -93,7 +94,7 @@ def without_faults(phrases: Iterable[tuple[ListedPhrase, LanguageModelError | No
 
 
 def _parsed(path: Path, lines: Sequence[str], default_weight: float) -> Iterator[ListedPhrase | str]:
-    """Yield the phrases of lines, and a message for each line that is wrong."""
+    """Yield the phrases of lines, and a message for each invalid line."""
     of_class = default_weight
     for number, line in enumerate(lines, start=1):
         place = f"{path}, line {number}"

@@ -1,4 +1,4 @@
-"""Language models beside Whisper's decoder: everything over its own text tokens, as one `ShallowFusion`."""
+"""Language models for Whisper's decoder, over its text tokens, as one `ShallowFusion`."""
 
 from __future__ import annotations
 
@@ -33,17 +33,19 @@ def text_fusion(
     grammar_penalty: float | None = None,
     device: torch.device | None = None,
 ) -> ShallowFusion:
-    """Fusion for `decoding.search.BeamSearch`: hand it to `decode` as `fusion`.
+    """Make the fusion for `decoding.search.BeamSearch`.
 
     lm: an ARPA file whose words are token ids in decimal ("50 1002"), as `token_text` writes them.
-    hotwords: a file (`read_phrases`), phrases, or phrases with weights; each is looked for as whole words,
-        as it is written, with a capital as at the beginning of a sentence, and, where it is all in small
-        letters, with one for every word.
-        hotword_weight: what each token of a phrase adds (nats).
+    hotwords: a file (`read_phrases`), phrases, or phrases with weights; they match whole words as written,
+    with a capital at the beginning, and, if in lower case, with capitals on every word.
+    hotword_weight: for each token of a phrase (nats).
     neural_lm: a model over the same ids, see `lm.base.LanguageModel`.
-    grammar: a GBNF file, or one that was read: the text of a window has its form. grammar_penalty: what a
-        token costs that it does not allow (nats); None: it is never said.
-    Raises OptionError: nothing to fuse. LanguageModelError.
+    grammar: a GBNF file or a parsed grammar for the text of a window.
+    grammar_penalty: cost of a token that it does not allow (nats); None: forbidden.
+
+    Raises:
+        OptionError: nothing to fuse.
+        LanguageModelError: a file or model that cannot be used.
     """
     where = device or torch.device("cpu")
     models: list[LanguageModel] = []
@@ -71,12 +73,12 @@ def text_fusion(
 
 
 def token_text(tokenizer: Tokenizer, text: str) -> str:
-    """Write text as a line of token ids, to train an n-gram model for `text_fusion` on."""
+    """Write text as a line of token ids, to train an n-gram model for `text_fusion`."""
     return " ".join(str(token) for token in tokenizer.encode_prompt(text))
 
 
 def token_edges(tokenizer: Tokenizer) -> Edges:
-    """Tell which text tokens begin and end words."""
+    """Return which text tokens begin and end words."""
     return _edges(tokenizer.encoding, tokenizer.eot)
 
 
@@ -87,7 +89,7 @@ def _edges(encoding: tiktoken.Encoding, n_tokens: int) -> Edges:
 
 
 def _token_ids(ngram: NgramModel, n_tokens: int) -> torch.Tensor:
-    """Return the model's id (n_tokens,) of every token. Raises: LanguageModelError for a model of words."""
+    """Return the model's id (n_tokens,) of every token; raise LanguageModelError for a model of words."""
     ids = ngram.ids([str(token) for token in range(n_tokens)])
     if all(each == ngram.unknown for each in ids):
         words = (word for word in ngram.vocabulary if not word.startswith("<"))
@@ -117,7 +119,7 @@ def _phrases(
 
 
 def _capitalised(text: str) -> Iterable[str]:
-    """Yield the ways to capitalise a phrase that begins with a small letter."""
+    """Yield the ways to capitalise a phrase that begins in lower case."""
     if not text[:1].islower():
         return ()
     words = text.split() if text.islower() else [text]

@@ -1,1 +1,1 @@
-"""Whisper in PyTorch, its CTC head, and the checkpoints it loads."""
+"""Whisper in PyTorch, CTC heads, and checkpoint formats."""

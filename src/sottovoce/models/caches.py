@@ -1,11 +1,9 @@
-"""KV caches of the decoder: batches of one length, rows of any age, and the spans that a language probe
-reads.
+"""KV caches of the decoder and attention over them.
 
-A batch of one length has one KV cache for all rows, which are grouped by their audio. Rows of any age
-(continuous batching) have their own tokens, KV cache and audio: their new tokens go through the linear
-layers as one batch, so that weights are read once, and attention is computed row by row, so that nothing
-is padded or masked. One cache for both would take 1.3 times as long for sixteen rows of one length
-(docs/log.md).
+`DecoderCache` holds rows of one length, grouped by audio. `RowKvCache` holds one row of any age
+(continuous batching): new tokens of all rows go through the linear layers as one batch, and attention runs
+row by row without padding. One cache for both purposes would take 1.3 times as long for sixteen rows of
+one length (docs/log.md).
 """
 
 from __future__ import annotations
@@ -23,12 +21,10 @@ from sottovoce.models.layers import KeysValues, MultiHeadAttention, attend, head
 from sottovoce.models.whisper import TextDecoder
 
 FIRST_CAPACITY = 32
-"""Positions allocated at first; the buffers double whenever they are full."""
+"""Positions allocated initially; full buffers double."""
 
 
 class CacheShape(NamedTuple):
-    """Size of a cache but for its length: layers, rows, heads, and width of a head."""
-
     n_layer: int
     n_rows: int
     n_head: int
@@ -36,10 +32,10 @@ class CacheShape(NamedTuple):
 
 
 class DecoderCache:
-    """Keys and values (n_rows, n_head, capacity, d_head) of every layer, and how far they are filled.
+    """Keys and values (n_rows, n_head, capacity, d_head) of every layer, and their length.
 
-    left_padding: (n_rows,) int64 on the cache's device, tokens at the left of a row that are padding.
-    least_padding: its minimum, known to the host.
+    left_padding: (n_rows,) int64 on the cache's device, padding tokens at the left. least_padding: its
+    minimum, on the host.
     """
 
     __slots__ = ("_buffers", "least_padding", "left_padding", "n_rows", "n_tokens")
@@ -60,10 +56,10 @@ class DecoderCache:
         self.n_tokens = 0
 
     def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Write the new positions of one layer; return all of its keys and values so far.
+        """Append the new positions of one layer; return all of its keys and values.
 
-        keys, values: (n_rows, n_head, n_new, d_head). The position counter moves with `advance`, once
-        all layers have written.
+        keys, values: (n_rows, n_head, n_new, d_head). `advance` counts the positions once all layers have
+        written.
         """
         end = self.n_tokens + keys.shape[2]
         if end > self._buffers[layer].shape[3]:
@@ -77,7 +73,7 @@ class DecoderCache:
         self.n_tokens += n_new
 
     def reorder(self, rows: Tensor) -> None:
-        """Replace the rows by `rows` (n_rows',) int64; rows may repeat or be left out."""
+        """Select the rows `rows` (n_rows',) int64; rows may repeat or be left out."""
         rows = rows.to(self._buffers[0].device)
         self._buffers = [buffer.index_select(1, rows) for buffer in self._buffers]
         if self.left_padding is not None:
@@ -86,7 +82,6 @@ class DecoderCache:
         self.n_rows = int(rows.shape[0])
 
     def truncate(self, n_tokens: int) -> None:
-        """Drop every position from `n_tokens` on."""
         self.n_tokens = min(self.n_tokens, n_tokens)
 
     def fork(self) -> DecoderCache:
@@ -106,10 +101,10 @@ class DecoderCache:
         return (columns[None] - self.left_padding[:, None]).clamp(min=0)
 
     def mask(self, n_new: int) -> Tensor | None:
-        """Return the mask of the next tokens: (n_rows or 1, 1, n_new, n_total) bool; None: no key is masked.
+        """Return the mask of the next tokens: (n_rows or 1, 1, n_new, n_total) bool; None: no key is
+        masked.
 
-        A padding token attends to itself alone, so that no row of the softmax is empty, and no other token
-        attends to it.
+        A padding token attends to itself only, so that no row of the softmax is empty.
         """
         if self.left_padding is None and n_new == 1:
             return None
@@ -131,14 +126,13 @@ class DecoderCache:
 
 @dataclass(frozen=True, slots=True)
 class RowGroups:
-    """Which audio each row attends to, and how rows fold into the queries of one audio.
+    """The audio of each row, and how rows become queries of one audio.
 
-    Hypotheses over one audio become more queries over its one set of keys, so that keys and values are never
-    repeated. Where there are not `group_size` rows for each audio, in order, rows are scattered to slots;
-    empty slots are computed and dropped.
+    Hypotheses over one audio become more queries over its single set of keys. Unless each audio has
+    `group_size` rows in order, rows are scattered to slots, and empty slots are computed and dropped.
 
-    audio: index of the audio of each row. slots: (n_rows,) int64, the slot of each row among
-    n_audio * group_size; None where slot and row are the same.
+    audio: index of the audio of each row. slots: (n_rows,) int64 among n_audio * group_size; None if slot
+    and row are the same.
     """
 
     audio: tuple[int, ...]
@@ -148,7 +142,6 @@ class RowGroups:
 
     @classmethod
     def of(cls, audio: Sequence[int], n_audio: int, device: torch.device) -> RowGroups:
-        """Group rows by `audio`, the index of the audio of each row."""
         filled = [0] * n_audio
         places: list[tuple[int, int]] = []
         for index in audio:
@@ -181,10 +174,9 @@ class RowGroups:
 class AudioContext:
     """The audio side of the decoder's cross-attention.
 
-    keys_values: per layer, (n_audio, n_head, n_frames, d_head) twice.
-    groups: which audio each row attends to.
-    bias: (n_audio, 1, group_size * n_new, n_frames), added to the attention logits; None adds nothing.
-    capture: heads whose attention weights are returned.
+    keys_values: per layer, (n_audio, n_head, n_frames, d_head) twice. bias: (n_audio, 1, group_size *
+    n_new, n_frames), added to the attention logits, or None. capture: heads whose attention weights are
+    returned.
     """
 
     keys_values: list[KeysValues]
@@ -193,12 +185,12 @@ class AudioContext:
     capture: AlignmentHeads = ()
 
     def heads_of(self, layer: int) -> list[int]:
-        """Return the captured heads of a layer, each once, ascending."""
+        """Return the captured heads of a layer without repetition, ascending."""
         return sorted({head for at, head in self.capture if at == layer})
 
 
 class BatchAttention:
-    """`DecoderAttention` of rows of one length: over their cache, and over the audio of each."""
+    """`DecoderAttention` of rows of one length over a `DecoderCache` and an `AudioContext`."""
 
     def __init__(self, cache: DecoderCache, audio: AudioContext, n_new: int) -> None:
         self._cache = cache
@@ -210,14 +202,12 @@ class BatchAttention:
         self.positions = cache.positions(n_new)
 
     def over_text(self, layer: int, attention: MultiHeadAttention, x: Tensor) -> Tensor:
-        """Return self-attention over the cache, to which the new positions are appended."""
         keys, values = self._cache.append(layer, *attention.keys_values(x))
         causal = self._mask is None and self._n_new > 1
         attended: Tensor = attention(attention.queries(x), keys, values, mask=self._mask, causal=causal)
         return attended
 
     def over_audio(self, layer: int, attention: MultiHeadAttention, x: Tensor) -> Tensor:
-        """Return cross-attention to the audio of each row, and capture the weights of chosen heads."""
         groups, bias = self._audio.groups, self._audio.bias
         keys, values = self._audio.keys_values[layer]
         queries = attention.queries(groups.fold(x))  # (n_audio, H, group_size * n_new, d_head)
@@ -230,7 +220,7 @@ class BatchAttention:
         return groups.unfold(attention(queries, keys, values, mask=mask))
 
     def finish(self) -> Tensor | None:
-        """Count the new tokens in the cache; return the captured attention as `decode_batch` does."""
+        """Advance the cache; return the captured attention as `decode_batch` does."""
         self._cache.advance(self._n_new)
         heads = [self._captured[head] for head in self._audio.capture]
         return torch.stack(heads, dim=1) if heads else None
@@ -242,7 +232,7 @@ def decode_batch(
     """Run the decoder on new tokens (R, n_new) int64 of every row, and append them to the cache.
 
     Returns normalised hidden states (R, n_new, d), and the captured attention (R, n_captured, n_new,
-    n_frames) float32 in the order of `audio.capture`, or None where nothing is captured.
+    n_frames) float32 in the order of `audio.capture`, or None.
     """
     attention = BatchAttention(cache, audio, tokens.shape[1])
     hidden = decoder(tokens, attention)
@@ -250,7 +240,7 @@ def decode_batch(
 
 
 FIRST_ROW_CAPACITY = 64
-"""Positions allocated at first; the buffer doubles whenever it is full."""
+"""Positions allocated initially; a full buffer doubles."""
 
 
 class RowKvCache:
@@ -259,7 +249,7 @@ class RowKvCache:
     __slots__ = ("_buffer", "n_tokens")
 
     def __init__(self, n_layer: int, n_head: int, d_head: int, like: Tensor) -> None:
-        """Allocate an empty cache. like: any tensor of the dtype and on the device of the keys."""
+        """Allocate an empty cache; like: any tensor of its dtype and device."""
         self._buffer = like.new_empty(n_layer, 2, n_head, FIRST_ROW_CAPACITY, d_head)
         self.n_tokens = 0
 
@@ -280,13 +270,12 @@ class RowKvCache:
         self.n_tokens += n_new
 
     def cut(self, n_tokens: int) -> None:
-        """Drop the newest n_tokens positions."""
         self.n_tokens = max(0, self.n_tokens - n_tokens)
 
     def first(self, n_tokens: int) -> RowKvCache:
-        """Return a cache of the first `n_tokens` positions, over the same buffer.
+        """Return a cache of the first `n_tokens` positions over the same buffer.
 
-        Of all caches that go on from there only one may be written to at a time.
+        Only one of the caches that share a buffer may be written to.
         """
         other = object.__new__(RowKvCache)
         other._buffer, other.n_tokens = self._buffer, min(n_tokens, self.n_tokens)
@@ -309,9 +298,9 @@ class RowKvCache:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowCrossAttention:
-    """The audio of a row: cross-attention keys and values (1, H, n_frames, d_head) of every decoder layer.
+    """Cross-attention keys and values (1, H, n_frames, d_head) of one row, per decoder layer.
 
-    bias: (1, 1, 1, n_frames) float32, added to the attention logits of each frame; None adds nothing.
+    bias: (1, 1, 1, n_frames) float32, added to the attention logits, or None.
     """
 
     keys_values: Sequence[KeysValues]
@@ -324,7 +313,7 @@ class RowCrossAttention:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowBatchSlice:
-    """The new tokens of one row: positions [start, end) of the batch."""
+    """Positions [start, end) of one row's new tokens in the batch."""
 
     cache: RowKvCache
     audio: RowCrossAttention
@@ -337,7 +326,7 @@ class RowBatchSlice:
 
 
 class RowsAttention:
-    """`DecoderAttention` of rows of any age, row by row: x is (1, n, d), the new tokens of all of them."""
+    """`DecoderAttention` of rows of any age, row by row; x is (1, n, d), the new tokens of all rows."""
 
     def __init__(self, rows: Sequence[RowBatchSlice], capture: AlignmentHeads, device: torch.device) -> None:
         self._rows = rows
@@ -350,7 +339,6 @@ class RowsAttention:
         self.captured = torch.zeros(len(capture), len(places), longest, device=device)
 
     def over_text(self, layer: int, attention: MultiHeadAttention, x: Tensor) -> Tensor:
-        """Return self-attention of every row over its own cache, to which its new positions are appended."""
         queries = attention.queries(x)
         keys, values = attention.keys_values(x)
         parts = []
@@ -362,7 +350,6 @@ class RowsAttention:
         return attention.merged(torch.cat(parts, dim=2))
 
     def over_audio(self, layer: int, attention: MultiHeadAttention, x: Tensor) -> Tensor:
-        """Return cross-attention of every row to its own audio, and capture the weights of chosen heads."""
         queries = attention.queries(x)
         places = [(place, head) for place, (at, head) in enumerate(self._capture) if at == layer]
         parts = []
@@ -384,8 +371,8 @@ def decode_rows(
 ) -> tuple[Tensor, Tensor]:
     """Run the decoder on the new tokens (n,) int64 of all rows, and append them to the rows' caches.
 
-    Returns normalised hidden states (n, d), and the attention of the captured heads (n_captured, n, n_frames)
-    float32; n_frames is that of the longest audio, and 0.0 stands beyond a row's own.
+    Returns normalised hidden states (n, d), and the captured attention (n_captured, n, n_frames) float32,
+    where n_frames is that of the longest audio and shorter ones are padded with 0.0.
     """
     attention = RowsAttention(rows, capture, tokens.device)
     hidden: Tensor = decoder(tokens[None], attention)[0]
@@ -395,9 +382,7 @@ def decode_rows(
 
 
 def _causal(row: RowBatchSlice, device: torch.device) -> Tensor | None:
-    """Causal mask (n_new, n_total) bool of several new tokens behind cached ones; None where none is
-    needed.
-    """
+    """Return the causal mask (n_new, n_total) bool, or None for a single token."""
     n_cached, n_new = row.cache.n_tokens, row.n_new
     if n_new == 1 or not n_cached:
         return None
@@ -405,9 +390,7 @@ def _causal(row: RowBatchSlice, device: torch.device) -> Tensor | None:
 
 
 def _by_audio(rows: Sequence[RowBatchSlice]) -> Iterator[tuple[RowCrossAttention, int, int]]:
-    """Group neighbouring rows of one audio, with their positions [start, end): they share its keys and
-    values.
-    """
+    """Group neighbouring rows with the same audio as positions [start, end)."""
     at = 0
     while at < len(rows):
         last = at
@@ -420,8 +403,7 @@ def _by_audio(rows: Sequence[RowBatchSlice]) -> Iterator[tuple[RowCrossAttention
 class SpanAttention:
     """`DecoderAttention` of one token at position 0; row r attends to the frames [start, end) of span r.
 
-    The softmax of self-attention over a single key is 1, so its output is the value; and up to the first
-    cross-attention all rows are one.
+    Self-attention over a single key returns its value; up to the first cross-attention all rows are equal.
     """
 
     def __init__(self, keys_values: Sequence[KeysValues], spans: Sequence[tuple[int, int]]) -> None:
@@ -430,15 +412,14 @@ class SpanAttention:
         self.positions = torch.zeros(1, dtype=torch.int64, device=keys_values[0][0].device)
 
     def over_text(self, layer: int, attention: MultiHeadAttention, x: Tensor) -> Tensor:
-        """Return the value of each row: (1, 1 or n_spans, d)."""
         value: Tensor = attention.out(attention.value(x))
         return value
 
     def over_audio(self, layer: int, attention: MultiHeadAttention, x: Tensor) -> Tensor:
-        """Return the cross-attention (1, n_spans, d) to each row's span.
+        """Return the cross-attention (1, n_spans, d) of each row to its span.
 
-        Span by span and in float32: on a CPU faster than one product with all frames under a mask, and than
-        its kernel for single queries in bfloat16.
+        One product per span in float32 is faster on a CPU than a masked product, and than its bfloat16
+        kernel for single queries.
         """
         keys, values = self._keys_values[layer]
         queries = attention.queries(x).expand(-1, -1, len(self._spans), -1)
@@ -459,10 +440,10 @@ def first_token_logits(
     token: int,
     vocabulary: Tensor,
 ) -> Tensor:
-    """Return logits (n_spans, n_rows) float32 after `token` at position 0, one row a span of one audio.
+    """Return logits (n_spans, n_rows) float32 after `token` at position 0, for each span of one audio.
 
-    keys_values: per layer, (1, H, n_frames, d_head) twice. spans: frames [start, end), at least one span,
-    none of them empty. vocabulary: (n_rows,) int64, on the decoder's device.
+    keys_values: per layer, (1, H, n_frames, d_head) twice. spans: frames [start, end), at least one, none
+    empty. vocabulary: (n_rows,) int64, on the decoder's device.
     """
     tokens = torch.tensor([[token]], device=vocabulary.device)
     return decoder.logits(decoder(tokens, SpanAttention(keys_values, spans)), vocabulary)[0]

@@ -1,14 +1,12 @@
-"""A CTC head on Whisper's encoder states: label log-probabilities, 50 frames a second.
+"""CTC heads on Whisper's encoder states: label log-probabilities, 50 frames a second.
 
-Whisper encodes windows well that end in padding, so a recording is cut into windows that leave room for
-it. Windows overlap, and the frames near their edges are taken from the neighbour, since a label needs
-context.
+Whisper needs padding behind the audio, so a recording is cut into windows that leave room for it. Windows
+overlap, and frames near an edge are taken from the neighbour, since labels need context.
 
-Heads come in files of their own: bundled ones for published Whispers, and any in the folder of a model's
-weights. A head was trained on the states of one encoder and is useless with another, so its file holds a
-fingerprint of that encoder, taken from small vectors that every format stores exactly, quantised ones
-too. An encoder that was trained further without changing these vectors gets the head as well, at some
-loss of accuracy. How the head of `base` was made: recipes/ctc_head.
+Heads are bundled for published models, or stored in the folder of a model's weights. A head only works
+with the encoder that it was trained on, so its file holds a fingerprint of small vectors that every format
+stores exactly. A fine-tuned encoder with unchanged vectors matches too, at some loss of accuracy.
+Training: recipes/ctc_head.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ OVERLAP_FRAMES = 100
 
 
 class CtcHead:
-    """Convolutions, if any, a linear layer and a softmax on encoder states.
+    """Optional convolutions, a linear layer and a softmax on encoder states.
 
     encode: log-mel windows to encoder states, such as `Backend.encode`. device: None: that of the weights.
     """
@@ -69,14 +67,12 @@ class CtcHead:
         return self._blank
 
     def emissions(self, features: Features) -> Emissions:
-        """Encode log-mel windows and return their label log-probabilities; see `emissions_of`."""
         return self.emissions_of(self._encode(features))
 
     @torch.no_grad()
     def emissions_of(self, encoded: EncoderOutput) -> Emissions:
-        """Return the label log-probabilities (B, n_frames, V) float32 of encoder states.
-
-        Those of frames with audio do not depend on how much padding follows.
+        """Return the label log-probabilities (B, n_frames, V) float32 of encoder states, independent of
+        the padding.
         """
         lengths = torch.tensor(encoded.n_content_frames, dtype=torch.int64)
         states = encoded.states.float()
@@ -99,7 +95,7 @@ def convolved(states: Tensor, lengths: Tensor, layers: Sequence[Convolution]) ->
 
 @dataclass(frozen=True, slots=True)
 class CtcWindow:
-    """Encoder frames: the window [start, end), and the part [first, last) of it that is used."""
+    """Encoder frames of a window [start, end), and the part [first, last) that is used."""
 
     start: int
     end: int
@@ -108,7 +104,7 @@ class CtcWindow:
 
 
 def ctc_windows(n_frames: int, longest: int) -> Iterator[CtcWindow]:
-    """Cut n_frames encoder frames into windows of at most `longest`, whose used parts follow one another."""
+    """Split n_frames encoder frames into windows of at most `longest` with consecutive used parts."""
     overlap = min(OVERLAP_FRAMES, longest // 4)
     first = start = 0
     while first < n_frames:
@@ -119,10 +115,10 @@ def ctc_windows(n_frames: int, longest: int) -> Iterator[CtcWindow]:
 
 
 def emissions_of_recording(head: CtcHead, log_mel: Tensor, *, n_audio_ctx: int, n_tail_frames: int) -> Tensor:
-    """Compute the label log-probabilities (n_frames, V) float32 of a recording, on the CPU, 50 a second.
+    """Return the label log-probabilities (n_frames, V) float32 of a recording on the CPU, 50 a second.
 
-    log_mel: (n_mels, n) un-normalised, without padding. n_audio_ctx: encoder frames of a full window.
-    n_tail_frames: encoder frames of padding that the encoder needs behind the speech.
+    log_mel: (n_mels, n), un-normalised and unpadded. n_audio_ctx: encoder frames of a full window.
+    n_tail_frames: encoder frames of padding behind the speech.
     """
     n_frames = -(-log_mel.shape[1] // MELS_PER_FRAME)
     parts = [torch.zeros(0, len(head.labels))]
@@ -140,30 +136,26 @@ BUNDLED = MappingProxyType({(6, 512, 51865): "base.ctc.safetensors"})
 SUFFIX = ".ctc.safetensors"
 METADATA_KEY = "sottovoce-ctc"
 FINGERPRINTED = ("encoder.conv1.bias", "encoder.ln_post.weight", "encoder.ln_post.bias")
-"""Tensors that the fingerprint is taken of, in half precision."""
+"""Tensors of the fingerprint, in half precision."""
 
 
 @dataclass(frozen=True, slots=True)
 class CtcFile:
-    """A head, and the fingerprint of the encoder that it was trained on."""
-
     head: CtcWeights
     encoder: str
 
 
 def fingerprint(tensors: Mapping[str, Tensor]) -> str:
-    """Hash an encoder's vectors `FINGERPRINTED`, each (d,), to 16 hexadecimal digits.
-
-    tensors: OpenAI's names to tensors.
-    """
+    """Hash an encoder's vectors `FINGERPRINTED`, each (d,), to 16 hexadecimal digits."""
     halves = (tensors[name].detach().to("cpu", torch.float16).contiguous() for name in FINGERPRINTED)
     return hashlib.sha256(b"".join(half.numpy().tobytes() for half in halves)).hexdigest()[:16]
 
 
 def ctc_head_of(checkpoint: Checkpoint, path: Path) -> CtcWeights | None:
-    """Find the CTC head of a checkpoint: in the checkpoint, in the folder of `path`, or bundled; else None.
+    """Find the CTC head in the checkpoint, in the folder of `path`, or bundled; None without one.
 
-    Raises: CheckpointError for a file in that folder that is damaged, or of another encoder.
+    Raises:
+        CheckpointError: a file in that folder is damaged, or belongs to another encoder.
     """
     if checkpoint.ctc_head is not None:
         return checkpoint.ctc_head
@@ -179,12 +171,12 @@ def ctc_head_of(checkpoint: Checkpoint, path: Path) -> CtcWeights | None:
 
 
 def path_beside(path: Path) -> Path:
-    """Return the path at which the head of the weights in this file or folder is looked for."""
+    """Return where the head of the weights in this file or folder is stored."""
     return path / f"model{SUFFIX}" if path.is_dir() else path.with_name(f"{path.stem}{SUFFIX}")
 
 
 def save_ctc_file(found: CtcFile, path: Path) -> None:
-    """Write a head in half precision, whole or not at all."""
+    """Write a head in half precision, atomically."""
     head = found.head
     tensors = {"weight": head.weight, "bias": head.bias}
     for index, layer in enumerate(head.convolutions):
@@ -198,7 +190,8 @@ def save_ctc_file(found: CtcFile, path: Path) -> None:
 def read_ctc_file(path: Path, dims: ModelDims) -> CtcFile:
     """Read a head for encoders of these dimensions.
 
-    Raises: CheckpointError for a file that is damaged, or whose shapes do not fit.
+    Raises:
+        CheckpointError: the file is damaged, or its shapes do not fit.
     """
     try:
         with safe_open(path, framework="pt") as file:

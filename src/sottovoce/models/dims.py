@@ -1,11 +1,10 @@
-"""A model's dimensions, alignment heads and encoder modes, as plain numbers: no tensor and no network is
-needed here.
+"""Dimensions, alignment heads and encoder modes of a model, as plain numbers.
 
-Encoder modes: how a window of growing audio is padded, and which frames an update computes anew. Real
-Whisper was trained on windows of 30 s that end in silence. Its encoder rests attention on a few frames of
-that silence, the same ones whatever the speech before them (their normalised states are a fifth as long
-as others'): padding may be made sparse as long as these anchors are there. The modes of published models
-at the end and the frames were found on clips of people: docs/figures/live-encoder.md has the table.
+An encoder mode says how a window of growing audio is padded, and which frames an update recomputes.
+Whisper was trained on windows of 30 s that end in silence, and its encoder attends to a few frames of that
+silence at fixed positions, with states of a fifth of the usual norm. Padding may be sparse if it keeps
+these anchors. The published modes and anchors were chosen on clips of people
+(docs/figures/live-encoder.md).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ AlignmentHeads: TypeAlias = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class ModelDims:
-    """Whisper's dimensions, under the names of OpenAI's checkpoints."""
+    """Whisper's dimensions, by the names of OpenAI's checkpoints."""
 
     n_mels: int
     n_audio_ctx: int
@@ -50,25 +49,25 @@ class ModelDims:
 
 
 def upper_half_heads(dims: ModelDims) -> AlignmentHeads:
-    """Return every head of the upper half of the decoder, used when a checkpoint names no alignment heads."""
+    """Return every head of the upper half of the decoder, the default without alignment heads."""
     layers = range(dims.n_text_layer // 2, dims.n_text_layer)
     return tuple((layer, head) for layer in layers for head in range(dims.n_text_head))
 
 
 FULL_WINDOW_S = 30.0
-"""Seconds of Whisper's window, the largest value of every duration here."""
+"""Length of Whisper's window; no duration here is longer."""
 NEAR_FRAMES = 10
-"""Frames of padding right behind the audio that are all computed, however sparse the rest is."""
+"""Frames of padding right behind the audio that are always computed."""
 BESIDE_ANCHOR = 2
-"""Frames this close to an anchor attract attention too: never pick one to represent a block of padding."""
+"""Frames this close to an anchor attract attention too, so none of them represents a block of padding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """The frames of padding that are computed behind the audio.
+    """The computed frames of padding behind the audio.
 
-    n_near: frames right behind the audio. places: positions in the window of single frames further on,
-    ascending. counts: how many frames of padding each of these represents.
+    n_near: frames right behind the audio. places: ascending window positions of single frames after them.
+    counts: frames of padding that each of these represents.
     """
 
     n_near: int
@@ -80,10 +79,7 @@ class Padding:
         return self.n_near + len(self.places)
 
     def log_weights(self, n_before: int) -> list[float] | None:
-        """Return what is added to the attention logits of n_before frames of audio and this padding.
-
-        None adds nothing.
-        """
+        """Return the bias on the attention logits of n_before frames of audio and this padding, or None."""
         if not self.places:
             return None
         return [0.0] * (n_before + self.n_near) + [math.log(count) for count in self.counts]
@@ -91,21 +87,18 @@ class Padding:
 
 @dataclass(frozen=True, slots=True)
 class EncoderMode:
-    """How a window of growing audio is encoded. Which modes a checkpoint bears is stored with it.
+    """How a window of growing audio is encoded; stored with each checkpoint.
 
-    tail_s: seconds of padding behind the audio; None: up to the full window.
-    stride: beyond the first `NEAR_FRAMES` of padding one frame in `stride` is computed and weighted as that
-        many in every attention; 1: all are computed.
-    anchors: positions, ascending, of frames that attention rests on where they are padding; sparse padding
-        computes each of them.
-    bucket_s: the audio is padded to a multiple of this, so that few shapes occur; 0: not at all.
-    recompute_s: seconds of the newest audio that an update computes anew, against cached older frames;
-        None: an update computes everything.
-    refresh_s: seconds by which the audio may grow before the padding behind it is computed anew.
-    level_drift: change of the loudest value, in log10 units, from the one that cached frames were normalised
-        with, above which everything is computed anew.
+    tail_s: seconds of padding behind the audio; None: up to the full window. stride: after `NEAR_FRAMES`
+    of padding, one frame in `stride` is computed, with its weight in attention. anchors: ascending
+    positions that sparse padding always computes. bucket_s: audio is padded to a multiple of this, to
+    limit the number of shapes; 0: not padded. recompute_s: seconds of the newest audio that an update
+    recomputes against cached older frames; None: everything. refresh_s: growth of the audio after which
+    the padding is recomputed. level_drift: change of the loudest value (log10) since cached frames were
+    normalised above which everything is recomputed.
 
-    Raises: OptionError for numbers out of range.
+    Raises:
+        OptionError: a number is out of range.
     """
 
     tail_s: float | None = None
@@ -134,11 +127,11 @@ class EncoderMode:
         return self.stride > 1 and self.tail_s is None
 
     def whole(self) -> EncoderMode:
-        """Return the mode that fills the window alike and computes everything at every update."""
+        """Return the mode with the same padding that recomputes everything."""
         return EncoderMode(self.tail_s, self.stride, self.anchors, self.bucket_s)
 
     def padding(self, n_content: int, n_full: int) -> Padding:
-        """Lay out the padding behind n_content encoder frames of audio; n_full: frames of the full window."""
+        """Lay out the padding behind n_content encoder frames; n_full: frames of the full window."""
         end = self._end(n_content, n_full)
         if self.stride == 1:
             return Padding(end - n_content)
@@ -177,7 +170,7 @@ def _check_range(name: str, value: float | None, least: float) -> None:
 
 
 EXACT = EncoderMode()
-"""The full window, as Whisper was trained."""
+"""The full window, as in Whisper's training."""
 
 # fmt: off
 BASE_ANCHORS = (
@@ -186,21 +179,17 @@ BASE_ANCHORS = (
     1032, 1033, 1243, 1250, 1371, 1372, 1380, 1445, 1446, 1452, 1453, 1477, 1493, 1494,
 )
 # fmt: on
-"""Anchors of OpenAI's `base`: padding that attention rests on in a fifth of development clips or more."""
+"""Padding of OpenAI's `base` that attracts attention in at least a fifth of development clips."""
 
 DENSE = EncoderMode(tail_s=5.0, recompute_s=3.5, refresh_s=0.0)
-"""A mode that every Whisper bears: all of 5 s of padding is computed."""
+"""5 s of dense padding, valid for every Whisper."""
 BASE = EncoderMode(stride=30, anchors=BASE_ANCHORS, recompute_s=3.5, refresh_s=0.0)
-"""Closer to a full window than 5 s of dense padding. A stride of 60, or 2 s to recompute, fails on some
-clips.
-"""
+"""More accurate than 5 s of dense padding; a stride of 60 or a recompute_s of 2 fails on some clips."""
 
 PUBLISHED_MODES = MappingProxyType({(6, 512, 51865): BASE})
 """(Encoder layers, width, size of the vocabulary) to the mode."""
 
 
 def default_encoder_mode(dims: ModelDims) -> EncoderMode:
-    """Return the mode of the published model that has these dimensions, or `DENSE`, which any Whisper
-    bears.
-    """
+    """Return the mode of the published model with these dimensions, or `DENSE`."""
     return PUBLISHED_MODES.get((dims.n_audio_layer, dims.n_audio_state, dims.n_vocab), DENSE)

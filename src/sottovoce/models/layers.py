@@ -1,22 +1,17 @@
-"""Layers of the network: linear layers for decoder steps (fast products with a few rows, weights in eight
-bits, packed tables), and multi-head attention with a fused kernel, and weights of single heads on
-request.
+"""Linear layers for decoder steps (few rows, int8, packed weights), and multi-head attention.
 
-A step for one or a few hypotheses reads every weight once and computes little with it, so the speed of
-reading counts. A CPU's float32 kernels for "row times matrix" read at a third of the memory's bandwidth;
-the same product as a batch of "matrix times column" comes near it (MKL in PyTorch 2.13 on an AMD EPYC
-with AVX-512: 2.4 times as fast over a vocabulary of 51865, 1.7 times over a decoder layer).
+A decoder step is limited by reading the weights. A CPU's float32 "row times matrix" kernels reach a third
+of the memory bandwidth; a batch of "matrix times column" products nearly all (MKL in PyTorch 2.13, AMD
+EPYC with AVX-512: 2.4 times as fast over a vocabulary of 51865, 1.7 times over a decoder layer).
 
-Weights in eight bits: each row of a table has one scale, its largest absolute value over 127 (symmetric,
-round to nearest; the weight-only scheme of LLM.int8(), Dettmers et al. 2022, without its outlier
-columns). For many rows (the encoder, a prompt) the table is turned back into floats, which is little work
-compared with the product.
+int8 weights have one scale per row, the largest absolute value over 127 (symmetric, round to nearest;
+LLM.int8(), Dettmers et al. 2022, without outlier columns). For many rows the weights are dequantised,
+which is cheap compared with the product.
 
-Packed tables: PyTorch keeps a table row by row, and oneDNN brings it into blocks at every product. In
-bfloat16 that is half of the time of a decoder step; 1500 rows of an encoder gain 4 to 15 % (Zen 4,
-PyTorch 2.13). In float32 2 to 32 rows are two to four times as quick (8 rows over a vocabulary: 7 ms
-instead of 26). The operators are those of `torch.compile`'s frozen graphs; where a build or a processor
-has none, layers stay plain.
+Packed weights are stored in oneDNN's blocks, which oneDNN otherwise makes at every product: half of the
+time of a bfloat16 decoder step, 4 to 15 % for 1500 encoder rows (Zen 4, PyTorch 2.13). In float32, 2 to 32
+rows are two to four times as fast (8 rows over a vocabulary: 7 ms instead of 26). The operators are those
+of `torch.compile`'s frozen graphs; without them layers stay plain.
 
 Shapes of attention: B batch, H heads, T queries, S keys, d_head = d / H.
 """
@@ -30,10 +25,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 FEW_ROWS = 2
-"""Up to here the product is taken the other way round; for more rows it pays over very large tables only."""
+"""Most rows of the transposed product; more rows only pay over very large tables."""
 FEW_ROWS_OF_LARGE = 16
 LARGE = 1 << 14
-"""Rows of a table from which it counts as very large: a vocabulary."""
+"""Rows of a very large table, such as a vocabulary."""
 
 
 class Linear(nn.Linear):
@@ -44,10 +39,8 @@ class Linear(nn.Linear):
 
 
 class TokenEmbedding(nn.Embedding):
-    """Token embedding: rows by token, and logits of the whole vocabulary."""
-
     def reset_parameters(self) -> None:
-        """Draw rows; not on the meta device, where PyTorch imports its whole compiler to draw nothing."""
+        """Initialise, except on the meta device, where PyTorch would import its compiler."""
         if not self.weight.is_meta:
             super().reset_parameters()
 
@@ -81,24 +74,23 @@ def rows_times_table(x: Tensor, table: Tensor, bias: Tensor | None = None) -> Te
 
 
 def _parts(n_out: int) -> int:
-    """Number of equal parts that a table is cut into, to be a batch; 1 if n_out has no small divisor."""
+    """Return into how many batch entries a table is split; 1 if n_out has no small divisor."""
     return next((n for n in (4, 2, 5, 3) if n_out % n == 0), 1)
 
 
 FEW_INT8_ROWS = 16
-"""The most rows for PyTorch's int8 kernel; for more, float products are faster (measured on Zen 4)."""
+"""Most rows of PyTorch's int8 kernel; for more, float products are faster (measured on Zen 4)."""
 KERNEL_STEP = 32
-"""The kernel reads rows in blocks of so many columns."""
+"""Columns of a block of the kernel."""
 
 
 class Int8Table(nn.Module):
-    """A table (n_out, n_in): int8 values, and one float32 scale a row."""
+    """A table (n_out, n_in) of int8 values with a float32 scale per row."""
 
     values: Tensor
     scales: Tensor
 
     def __init__(self, n_out: int, n_in: int, dtype: torch.dtype) -> None:
-        """Allocate a table. dtype: of the rows that `rows` returns."""
         super().__init__()
         self.dtype = dtype
         self.register_buffer("values", torch.empty(n_out, n_in, dtype=torch.int8))
@@ -116,7 +108,7 @@ class Int8Table(nn.Module):
         n_rows = x.numel() // n_in
         if x.device.type != "cpu" or n_in % KERNEL_STEP or not 1 <= n_rows <= FEW_INT8_ROWS:
             return F.linear(x, self.rows(), bias)
-        # The kernel is quick for bfloat16 alone; its scale of 1 keeps the true ones in float32.
+        # The kernel is fast for bfloat16 only; scales of 1 here leave the real ones to float32.
         ones = torch.ones(n_out, dtype=torch.bfloat16)
         summed = torch._weight_int8pack_mm(x.reshape(n_rows, n_in).bfloat16(), self.values, ones)
         scaled = (summed * self.scales).to(x.dtype).view(*x.shape[:-1], n_out)
@@ -124,7 +116,7 @@ class Int8Table(nn.Module):
 
 
 class Int8Linear(Int8Table):
-    """A linear layer over an int8 table; the bias, if any, is in the dtype of the activations."""
+    """A linear layer over an int8 table; bias and activations have the same dtype."""
 
     def __init__(self, like: nn.Linear, dtype: torch.dtype) -> None:
         super().__init__(like.out_features, like.in_features, dtype)
@@ -135,8 +127,6 @@ class Int8Linear(Int8Table):
 
 
 class Int8Embedding(Int8Table):
-    """Token embedding over an int8 table: rows by token, and logits of the whole vocabulary."""
-
     def forward(self, tokens: Tensor) -> Tensor:
         return self.rows(tokens)
 
@@ -154,7 +144,7 @@ def quantize(table: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def with_int8_tables(model: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Replace every linear layer and embedding by an int8 table without values; return the model."""
+    """Replace every linear layer and embedding by an uninitialised int8 table; return the model."""
     for name, child in list(model.named_children()):
         if isinstance(child, nn.Linear):
             setattr(model, name, Int8Linear(child, dtype))
@@ -175,11 +165,11 @@ def int8_tables(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Te
 
 
 N_ROWS_HINT = 8
-"""The number of rows that the layout is made for; others, one and 1500, are as quick with it."""
+"""The number of rows that the layout is optimised for; 1 and 1500 rows are as fast with it."""
 
 
 class PackedLinear(nn.Module):
-    """A linear layer for inference whose table is packed; the bias, if any, is not."""
+    """A linear layer for inference with packed weights and a plain bias."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
@@ -191,7 +181,7 @@ class PackedLinear(nn.Module):
 
 
 class PackedEmbedding(TokenEmbedding):
-    """Token embedding whose logits come from a packed copy of the table."""
+    """Token embedding with logits from a packed copy of the table."""
 
     def __init__(self, embedding: TokenEmbedding) -> None:
         n_rows, n_state = embedding.weight.shape
@@ -205,7 +195,8 @@ class PackedEmbedding(TokenEmbedding):
 def packed(table: Tensor) -> Tensor:
     """Reorder a table (n_out, n_in) into oneDNN's blocks, an opaque tensor.
 
-    Raises: RuntimeError where this build or processor cannot.
+    Raises:
+        RuntimeError: this build or processor cannot.
     """
     if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         raise RuntimeError("this build of PyTorch packs no tables")
@@ -220,7 +211,7 @@ def packed_product(x: Tensor, table: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def pack(model: nn.Module) -> None:
-    """Pack linear layers and token embeddings of a model for inference, where that can be done."""
+    """Pack linear layers and token embeddings of a model for inference, if possible."""
     for name, child in list(model.named_children()):
         try:
             if isinstance(child, nn.Linear):
@@ -236,11 +227,12 @@ def pack(model: nn.Module) -> None:
 KeysValues = tuple[Tensor, Tensor]
 """Keys and values, (B, H, S, d_head) each."""
 FEW_QUERIES = 8
-"""Up to here PyTorch's bfloat16 kernel on a CPU takes twice as long as plain products (on Zen 4). It does so
-for hundreds of queries too, but a product's logits are rounded to bfloat16, and words change: of a minute of
-German read with int8 weights 24 were wrong, where the kernel's logits give 20 to 22."""
+"""Up to here PyTorch's bfloat16 CPU kernel takes twice as long as plain products (Zen 4). This holds for
+hundreds of queries too, but products round logits to bfloat16: of a minute of German with int8 weights 24
+words were wrong, against 20 to 22 with the kernel.
+"""
 MANY_KEYS = 64
-"""Below, as in a cache that grows, plain products would cost a new kernel for every number of keys."""
+"""Below, as in a growing cache, plain products would need a new kernel for every number of keys."""
 
 
 class MultiHeadAttention(nn.Module):
@@ -283,23 +275,25 @@ class MultiHeadAttention(nn.Module):
         return merged
 
     def split_heads(self, x: Tensor) -> Tensor:
-        """View (B, T, d) as heads (B, H, T, d_head)."""
         return x.reshape(*x.shape[:2], self.n_head, -1).transpose(1, 2)
 
 
 def attend(
     queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, *, causal: bool = False
 ) -> Tensor:
-    """Attend from queries (B, H, T, d_head) to keys and values (B, H, S, d_head); returns (B, H, T, d_head).
+    """Attend from queries (B, H, T, d_head) to keys and values (B, H, S, d_head); returns (B, H, T,
+    d_head).
+
+    Uses PyTorch's fused kernel, or plain products if they are much faster.
 
     mask: broadcastable to (B, H, T, S); bool (True: may attend) or added to the logits. causal: query t
-    attends to keys up to t. Runs PyTorch's fused kernel, or another product where that is much faster.
+    attends to keys up to t.
     """
     few = queries.shape[2] <= FEW_QUERIES and not causal
     if few and queries.dtype == torch.bfloat16 and queries.device.type == "cpu":
         if keys.shape[2] >= MANY_KEYS:
             return _by_products(queries, keys, values, mask)
-        if queries.shape[2] == 1:  # for one the fused kernel takes longer than for two
+        if queries.shape[2] == 1:  # the fused kernel is slower for one than for two
             doubled = queries.expand(-1, -1, 2, -1)
             return F.scaled_dot_product_attention(doubled, keys, values, attn_mask=mask)[:, :, :1]
     return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, is_causal=causal)
@@ -317,7 +311,7 @@ def head_weights(queries: Tensor, keys: Tensor, heads: Sequence[int], bias: Tens
     """Compute attention probabilities of single heads: (B, T, len(heads), S) float32.
 
     queries: (B, H, T, d_head). keys: (B, H, S, d_head). bias: broadcastable to (B, 1, T, S), added to the
-    logits of every head; None adds nothing.
+    logits, or None.
     """
     scale = queries.shape[-1] ** -0.5
     logits = [scale * queries[:, head].float() @ keys[:, head].float().transpose(-1, -2) for head in heads]

@@ -1,14 +1,11 @@
-"""Read a model by name or path, in any format, recognised by content and never by name; the bundled model
-`nano`; alignment heads of the published models.
+"""Load models by name or path, with formats recognised by content; the bundled model `nano`; published
+alignment heads.
 
-`nano` is a compact safetensors file made into a full checkpoint, and back: the file keeps float16, leaves
-out what can be computed, and stores only the vocabulary rows that were trained; all others share one
-embedding, which never wins. What nano is and how it was made: docs/nano.md. It is a toy for install
-checks, tests and demos.
+`nano`, a toy for tests and demos (docs/nano.md), is a compact safetensors file in float16 that omits what
+can be computed and all untrained vocabulary rows, which share one embedding that never wins.
 
-Alignment heads are heads whose cross-attention follows the speech. Source: the masks in openai-whisper
-20250625, `whisper/__init__.py` (gzip under base85), written out here as (decoder layer, head) pairs;
-whisper.cpp's `g_aheads_*` are the same.
+Source of the alignment heads, as (decoder layer, head) pairs: the masks in openai-whisper 20250625,
+`whisper/__init__.py` (gzip under base85); whisper.cpp's `g_aheads_*` are the same.
 """
 
 from __future__ import annotations
@@ -42,14 +39,13 @@ METADATA_KEY = "sottovoce"
 TAIL_S = 0.0
 """nano was trained on windows that end with the speech."""
 ENCODER_MODE = EncoderMode(tail_s=TAIL_S, bucket_s=0.5)
-"""Everything is computed at every update: its encoder is small."""
+"""Everything is recomputed at every update: the encoder is small."""
 EMBEDDING = "decoder.token_embedding"
 POSITIONS = "encoder.positional_embedding"
 CTC = "ctc_head"
 
 
 def is_compact(path: Path) -> bool:
-    """Return whether a safetensors file is in the compact form."""
     try:
         with safe_open(path, framework="pt") as file:
             return METADATA_KEY in (file.metadata() or {})
@@ -58,9 +54,10 @@ def is_compact(path: Path) -> bool:
 
 
 def read_compact(path: Path = ASSET) -> Checkpoint:
-    """Read a compact file; embeddings are spread over the whole vocabulary again.
+    """Read a compact file; embeddings are expanded to the whole vocabulary.
 
-    Raises: CheckpointError for a file that is damaged or of other shapes.
+    Raises:
+        CheckpointError: the file is damaged or has other shapes.
     """
     source = str(path)
     metadata, tensors = _load(path)
@@ -84,9 +81,10 @@ def read_compact(path: Path = ASSET) -> Checkpoint:
 
 
 def compact_languages(path: Path = ASSET) -> tuple[str, ...] | None:
-    """Read the languages that a compact file was trained on from its header; None: those of its vocabulary.
+    """Read the trained languages from the header of a compact file; None: those of its vocabulary.
 
-    Raises: CheckpointError for a file that cannot be read.
+    Raises:
+        CheckpointError: the file cannot be read.
     """
     source = str(path)
     return _strings(_load(path, with_tensors=False)[0].get("languages"), "languages", source)
@@ -95,7 +93,8 @@ def compact_languages(path: Path = ASSET) -> tuple[str, ...] | None:
 def save_compact(checkpoint: Checkpoint, path: Path) -> None:
     """Write the compact form; all rows outside `trained_tokens` are stored as one.
 
-    Raises: CheckpointError for a checkpoint whose `trained_tokens` is None.
+    Raises:
+        CheckpointError: `trained_tokens` is None.
     """
     tokens = checkpoint.trained_tokens
     if tokens is None:
@@ -246,14 +245,14 @@ HEADS = MappingProxyType(
 BY_SIZE = MappingProxyType(
     {(layers, heads, vocabulary): found for layers, heads, vocabulary, found in HEADS.values()}
 )
-"""Of models of one size the later one in `HEADS`: large-v2 hides large-v1, which goes by its name."""
+"""Of models of one size the later in `HEADS`: large-v2 hides large-v1, which needs its name."""
 FIRST_LARGE = re.compile(r"(^|[^a-z])(large-v1|whisper-large$)")
 
 
 def published_heads(name: str, dims: ModelDims) -> AlignmentHeads | None:
-    """Look up the alignment heads of the published model that has these dimensions; None if there is none.
+    """Look up the alignment heads of the published model with these dimensions, or None.
 
-    name: such as "openai/whisper-large" or a file's stem; it only decides between large-v1 and large-v2.
+    name: such as "openai/whisper-large" or a file's stem; only distinguishes large-v1 and large-v2.
     """
     size = (dims.n_text_layer, dims.n_text_head, dims.n_vocab)
     heads = BY_SIZE.get(size)
@@ -262,14 +261,16 @@ def published_heads(name: str, dims: ModelDims) -> AlignmentHeads | None:
 
 ZIP = b"PK\x03\x04"
 PICKLE = b"\x80\x02"
-"""How a `.pt` file of PyTorch before 1.6 begins."""
+"""First bytes of a `.pt` file of PyTorch before 1.6."""
 
 
 def load_checkpoint(name_or_path: str | Path, sources: Sources | None = None) -> Checkpoint:
-    """Find a model and read it; a local path wins over a name.
+    """Find a model and read it; a local path has precedence over a name.
 
-    Raises: ModelNotFoundError for a name that no source has, CheckpointError for a file that cannot be read,
-    OptionError for contradicting sources.
+    Raises:
+        ModelNotFoundError: no source has the name.
+        CheckpointError: a file cannot be read.
+        OptionError: contradicting sources.
     """
     is_local = local_path(name_or_path) is not None
     path = resolve(name_or_path, sources)
@@ -280,9 +281,10 @@ def load_checkpoint(name_or_path: str | Path, sources: Sources | None = None) ->
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """Read an OpenAI `.pt`, a Hugging Face or CTranslate2 folder, a ggml `.bin` or the compact form of nano.
+    """Read an OpenAI `.pt`, a Hugging Face or CTranslate2 folder, a ggml `.bin` or a compact file.
 
-    Raises: CheckpointError when the file is damaged, of no known kind, or may not be read.
+    Raises:
+        CheckpointError: the file is damaged, of no known kind, or not readable.
     """
     if path.is_dir():
         is_ctranslate2 = (path / MODEL).exists() and not has_weights(path)

@@ -1,7 +1,6 @@
 """Whisper's network (Radford et al. 2022, https://arxiv.org/abs/2212.04356).
 
-Modules are named as the keys of OpenAI's checkpoints, so a state dict loads as it is. The network keeps no
-state: what it attends to, cache and audio, is an argument.
+Modules are named as in OpenAI's checkpoints. The network is stateless: cache and audio are arguments.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class DecoderAttention(Protocol):
 def sinusoids(length: int, channels: int) -> Tensor:
     """Compute Whisper's fixed position embedding (length, channels) float32: sines, then cosines.
 
-    Wavelengths run geometrically from 2*pi to 10000*2*pi (openai-whisper, model.py).
+    Wavelengths are geometric from 2*pi to 10000*2*pi (openai-whisper, model.py).
     """
     n_wave = channels // 2
     rates = torch.exp(-math.log(10_000) / (n_wave - 1) * torch.arange(n_wave, dtype=torch.float32))
@@ -56,17 +55,15 @@ def sinusoids(length: int, channels: int) -> Tensor:
 
 
 class LayerNorm(nn.LayerNorm):
-    """Layer normalisation computed in float32 for any input dtype."""
+    """Layer normalisation in float32 for any input dtype."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.device.type == "cpu":  # its kernel takes half-precision rows and float32 weights as they are
+        if x.device.type == "cpu":  # the kernel accepts half-precision rows with float32 weights
             return super().forward(x)
         return super().forward(x.float()).to(x.dtype)
 
 
 class ResidualAttentionBlock(nn.Module):
-    """One layer of the encoder: self-attention and a two-layer perceptron."""
-
     def __init__(self, n_state: int, n_head: int) -> None:
         super().__init__()
         self.attn = MultiHeadAttention(n_state, n_head)
@@ -75,10 +72,10 @@ class ResidualAttentionBlock(nn.Module):
         self.mlp_ln = LayerNorm(n_state)
 
     def forward(self, x: Tensor, extended: Extend | None = None, mask: Tensor | None = None) -> Tensor:
-        """(B, n_frames, d) -> (B, n_frames, d).
+        """Run (B, n_frames, d) -> (B, n_frames, d).
 
-        extended: returns the keys and values attended to, given those of x; None: x attends to itself.
-        mask: added to the attention logits, broadcastable to (B, H, n_frames, n_attended).
+        extended: maps keys and values of x to those attended to; None: self-attention. mask: added to the
+        attention logits, broadcastable to (B, H, n_frames, n_attended).
         """
         normed = self.attn_ln(x)
         own = self.attn.keys_values(normed)
@@ -86,7 +83,6 @@ class ResidualAttentionBlock(nn.Module):
         return self.add_mlp(x + self.attn(self.attn.queries(normed), keys, values, mask=mask))
 
     def add_mlp(self, x: Tensor) -> Tensor:
-        """Add the perceptron's residual branch: (B, n, d) -> (B, n, d)."""
         summed: Tensor = x + self.mlp(self.mlp_ln(x))
         return summed
 
@@ -101,7 +97,7 @@ class DecoderBlock(ResidualAttentionBlock):
 
 
 class AudioEncoder(nn.Module):
-    """Encoder: log-mel frames to audio states, by two convolutions, positions and self-attention layers."""
+    """Log-mel frames to audio states: two convolutions, positions and self-attention layers."""
 
     positional_embedding: Tensor
 
@@ -133,7 +129,7 @@ class AudioEncoder(nn.Module):
     ) -> Tensor:
         """Run the layers and the last norm: (B, n_frames, d) -> (B, n_frames, d).
 
-        extended: as of a block, given the number of the layer too. mask: as of a block.
+        extended, mask: as for a block; extended also gets the layer's index.
         """
         for layer, block in enumerate(self.layers):
             x = block(x, None if extended is None else partial(extended, layer), mask)
@@ -142,8 +138,6 @@ class AudioEncoder(nn.Module):
 
 
 class TextDecoder(nn.Module):
-    """Decoder: tokens to logits over the vocabulary, with cross-attention to the encoder's states."""
-
     def __init__(self, dims: ModelDims) -> None:
         super().__init__()
         n_state = dims.n_text_state
@@ -160,18 +154,13 @@ class TextDecoder(nn.Module):
     def cross_keys_values(self, states: Tensor) -> list[KeysValues]:
         """Compute every layer's cross-attention keys and values over encoder states (B, n_frames, d).
 
-        Each is (B, H, n_frames, d_head), contiguous by heads: every step reads all of them, which is twice as
-        fast as with heads interleaved.
+        Each is (B, H, n_frames, d_head), contiguous by heads, which makes every step twice as fast.
         """
         pairs = (block.cross_attn.keys_values(states) for block in self.layers)
         return [(keys.contiguous(), values.contiguous()) for keys, values in pairs]
 
     def forward(self, tokens: Tensor, attention: DecoderAttention) -> Tensor:
-        """Run tokens (R, n_new) int64; returns normalised hidden states (R, n_new, d).
-
-        The text so far and the audio are the attention's: of rows of one length (`models.caches`),
-        rows of any age (`models.caches`), or spans of one audio after one token (`models.caches`).
-        """
+        """Run tokens (R, n_new) int64; returns normalised hidden states (R, n_new, d)."""
         embedding = self.token_embedding
         x = (embedding(tokens) + self.positional_embedding[attention.positions]).to(embedding.dtype)
         for layer, block in enumerate(self.layers):
@@ -184,7 +173,7 @@ class TextDecoder(nn.Module):
     def logits(self, hidden: Tensor, vocabulary: Tensor | None = None) -> Tensor:
         """Project hidden states (R, n, d) to logits (R, n, n_rows) float32.
 
-        vocabulary: (n_rows,) int64, the rows to compute; None: all of the vocabulary.
+        vocabulary: (n_rows,) int64 rows to compute, or None for all.
         """
         if vocabulary is None:
             return self.token_embedding.logits(hidden).float()
@@ -192,8 +181,6 @@ class TextDecoder(nn.Module):
 
 
 class Whisper(nn.Module):
-    """Encoder and decoder."""
-
     def __init__(self, dims: ModelDims) -> None:
         super().__init__()
         self.dims = dims
@@ -202,9 +189,8 @@ class Whisper(nn.Module):
 
 
 def stays_float32(name: str) -> bool:
-    """Return whether a tensor stays float32 in a half-precision model: norms, positions and int8 scales.
-
-    Norms and positions are float32 in openai-whisper too.
+    """Return whether a tensor stays float32 in a half-precision model: int8 scales and, as in
+    openai-whisper, norms and positions.
     """
     if name.endswith(("positional_embedding", ".scales")):
         return True
@@ -223,10 +209,10 @@ def whisper_from_tensors(
     dtype: torch.dtype,
     int8: bool = False,
 ) -> Whisper:
-    """Build a network for inference from weights; on a CPU its linear layers pack them.
+    """Build a network for inference; on a CPU its linear layers pack their weights.
 
-    tensors: exactly the names and shapes of OpenAI's state dict, any floating dtype.
-    dtype: of activations and weights. int8: store the large tables in eight bits.
+    tensors: names and shapes of OpenAI's state dict, any floating dtype. dtype: of activations and
+    weights. int8: quantise the large tables.
     """
     with torch.device("meta"):
         model = Whisper(dims)
@@ -237,7 +223,7 @@ def whisper_from_tensors(
         for name, tensor in int8_tables(model, tensors).items()
     }
     model.load_state_dict(state, strict=True, assign=True)
-    state.clear()  # so that each plain table goes when it is packed
+    state.clear()  # frees each plain table once it is packed
     model.requires_grad_(False).eval()
     if device.type == "cpu":
         pack(model)

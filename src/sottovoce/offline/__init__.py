@@ -1,1 +1,1 @@
-"""Whole recordings: long form, batches, word times."""
+"""Transcription of whole recordings."""

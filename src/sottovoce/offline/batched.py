@@ -1,11 +1,10 @@
-"""Windows of speech, several decoded together; audio without speech is not read.
+"""Transcribe speech in batches of windows that voice activity detection packs.
 
-Speech is found first, in a reading of its own; then the windows are filled and decoded as the recording
-is read again. Without conditioning, windows do not depend on each other, so a batch gives the same text
-as one by one. A window in which the language changes is cut there, and what the model left unread of a
-window is a window of its own. So are its halves where the text does not fit the speech: where a person
-says the same again and again, Whisper writes it once over all of the time, or writes all of it and the
-check for loops rejects it. Halves hold fewer copies.
+Speech is detected in a first pass; windows of speech are filled and decoded in a second one. Windows are
+not conditioned on earlier text, so a batch gives the same text as single windows. A window is cut where
+the language changes. Speech that the model skipped becomes a window, and so do both halves of a window
+with too little or repeated text: Whisper writes a sentence that is said again and again once over all of
+its time, or in a loop that the fallback rejects.
 
 Source of the idea: WhisperX (https://arxiv.org/abs/2303.00747), faster-whisper.
 """
@@ -47,21 +46,18 @@ from sottovoce.options.vad import WINDOW_VAD
 from sottovoce.types import SAMPLE_RATE, EncoderOutput, Features, Segment
 
 LONG_S, FEWEST_TOKENS_S = 6.0, 1.0
-"""Speech so long has more tokens a second: people say three to five, and pauses are left out here."""
+"""Speech of at least LONG_S has more tokens a second (people say three to five; pauses are left out here)."""
 LONG_MISSING_S = 2.0
-"""Of missing sound across which no window, and so no segment, reaches."""
+"""No window, and so no segment, reaches across this many seconds of missing sound."""
 DOUBTFUL_LONG_S, DOUBTFUL_TOKENS_S = 2.0, 3.0
-"""The same in the halves of such speech, where the same may have happened again; text ends no earlier."""
 
 
 def may_be_halved(window: PackedWindow) -> bool:
-    """Return whether a window whose text repeats itself is long enough to be read in halves, cut at a
-    pause."""
+    """Return whether a window is long enough to be decoded in halves, which are cut at a pause."""
     return len(window.pieces) > 1 and window.n_frames >= LONG_S * MEL_FRAMES_PER_SECOND
 
 
 def is_silent(window: PackedWindow, result: DecodingResult, fallback: FallbackOptions) -> bool:
-    """Return whether a decoded window is silent; for a half of one the no-speech probability is enough."""
     limit = fallback.no_speech_threshold
     is_likely = limit is not None and result.no_speech_prob > limit
     return fallback.is_silence(result) or (window.may_be_silent and is_likely)
@@ -70,9 +66,9 @@ def is_silent(window: PackedWindow, result: DecodingResult, fallback: FallbackOp
 def halves_to_read(
     window: PackedWindow, result: DecodingResult, cut: WindowCut, fallback: FallbackOptions, eot: int
 ) -> tuple[PackedWindow, ...]:
-    """Return what is read instead of a window; nothing where its text is kept.
+    """Return the windows to decode instead of this one; none if its text is kept.
 
-    cut: its segments, in its own time. eot: the first of the tokens that are no text.
+    cut: its segments, in window time. eot: id of the first token that is not text.
     """
     if len(window.pieces) == 1:
         return ()
@@ -94,7 +90,7 @@ def _leaves_out(window: PackedWindow, cut: WindowCut, eot: int) -> bool:
 def is_too_little(segment: Segment, eot: int, long_s: float, fewest_s: float) -> bool:
     """Return whether a segment has some tokens, but fewer than speech of its length.
 
-    long_s: the shortest segment, in seconds, that is judged. fewest_s: the fewest tokens a second of speech.
+    long_s: the shortest segment that is judged. fewest_s: tokens a second.
     """
     length_s = segment.end - segment.start
     n_tokens = sum(token < eot for token in segment.tokens)
@@ -102,7 +98,7 @@ def is_too_little(segment: Segment, eot: int, long_s: float, fewest_s: float) ->
 
 
 LEAST_FRAMES = 100
-"""Log-mel frames that a window must have got on by, and have left, for the rest to be read."""
+"""Log-mel frames that must be transcribed, and as many left, before the rest of a window is decoded."""
 
 
 class _LanguageWindow(NamedTuple):
@@ -119,7 +115,6 @@ def transcribe_speech(
     *,
     resume: ResumePoint | None = None,
 ) -> SegmentGenerator:
-    """Transcribe the speech of a recording, batch by batch; resume: from there on."""
     with recording.open() as reader:
         state.duration = reader.info.duration_s
         n_samples = 0
@@ -230,7 +225,6 @@ class _SpeechLoop:
         return encoded
 
     def _mel(self, window: PackedWindow, n_frames: int, *, fill: Fill = "zero") -> Tensor:
-        """The pieces of a window end to end: (1, n_mels, n_frames), filled up after the last."""
         pieces = [piece for piece in window.pieces if self._features.has(piece.start)]
         parts = []
         for piece in pieces:
@@ -263,7 +257,6 @@ class _SpeechLoop:
     def _take(
         self, encoded: EncoderOutput, attempts: Sequence[Attempt], windows: Sequence[PackedWindow]
     ) -> CallGenerator[None]:
-        """Keep the texts of decoded windows; queue halves and rests of windows before those that wait."""
         transcriber = self._transcriber
         cuts = [self._cut(attempt, window) for attempt, window in zip(attempts, windows, strict=True)]
         fallback, eot = transcriber.options.fallback_of_window, transcriber.tokenizer.eot
@@ -310,7 +303,6 @@ class _SpeechLoop:
         self._ahead = deque(sorted([*unread, *self._ahead], key=lambda window: window.start))
 
     def _finished(self) -> Iterator[Segment]:
-        """Segments of the windows that no window waits before."""
         self._read.sort(key=lambda read: read.window.start)
         while self._read and not (self._ahead and self._ahead[0].start < self._read[0].window.start):
             read = self._read.pop(0)
@@ -321,7 +313,6 @@ class _SpeechLoop:
             self._state.position = read.window.end / MEL_FRAMES_PER_SECOND
 
     def _in_one_language_each(self, windows: Sequence[PackedWindow]) -> CallGenerator[list[_LanguageWindow]]:
-        """Encode windows, each in one language; a window in several languages is cut into one for each."""
         full = [window for window in windows if not window.is_cut]
         states: dict[PackedWindow, EncoderOutput] = {}
         if full:

@@ -1,14 +1,12 @@
-"""The language of each piece of speech in a window: files in several languages are read language by
-language.
+"""Detect the language of each piece of speech in a window.
 
-Two kinds of evidence. The masked probe takes stretches of encoder states that are there anyway;
-self-attention has mixed them, so that it can only raise a doubt. A doubtful piece is encoded by itself,
-which costs some tenth of a window and is nearly always right from two seconds on. The languages found are
-smoothed (`language.follow`); where sound does not settle them, the likelihood of the text in each
-language counts too.
+A masked probe of the window's encoder states costs nothing, but self-attention has mixed the languages, so
+it only selects the pieces that are encoded separately. That costs a tenth of a window or more and is
+nearly always right from two seconds on. `language.follow` smooths the detected languages and adds the
+likelihood of the text where sound does not decide.
 
-Without a list of languages a recording counts as one in a single language until pieces are found whose
-evidence for others is beyond doubt (`language.follow.are_several`); then it is followed.
+Without a list of languages a recording counts as monolingual until `language.follow.are_several` finds
+clear evidence of others.
 """
 
 from __future__ import annotations
@@ -48,12 +46,11 @@ from sottovoce.types import EncoderOutput
 
 ONCE = FallbackOptions(temperatures=(0.0,))
 SILENCE = 30
-"""Log-mel frames at most, of each pause around it, that a stretch is read with: speech detection
-finds a word that begins faintly only in part."""
+"""Log-mel frames of silence to include on each side, because detection cuts faint beginnings of words."""
 
 
 class TextLikelihood:
-    """Decodes stretches greedily, each encoded by itself, and remembers what came of it."""
+    """Greedy transcripts of stretches that are encoded separately, cached."""
 
     def __init__(self, transcriber: Transcriber, features: RecordingFeatures) -> None:
         self._transcriber = transcriber
@@ -61,7 +58,7 @@ class TextLikelihood:
         self._found: dict[Piece, dict[str, float]] = {}
 
     def nats(self, stretch: Piece, languages: Sequence[str]) -> CallGenerator[dict[str, float]]:
-        """Return the log-probability of the text of a stretch, and its end, in each language."""
+        """Return the log-probability of the text of a stretch, including its end, in each language."""
         found = self._found.setdefault(stretch, {})
         missing = [code for code in languages if code not in found]
         if missing:
@@ -90,9 +87,7 @@ class TextLikelihood:
 
 
 def with_silence(stretch: Sequence[Piece], pieces: Sequence[Piece]) -> Piece:
-    """Return a stretch with half of the pauses around it, SILENCE frames at most; before the first of the
-    pieces nothing is known.
-    """
+    """Extend a stretch by half of the pauses around it, by at most SILENCE frames."""
     start, end = stretch[0].start, stretch[-1].end
     ends = [piece.end for piece in pieces if piece.end <= start]
     starts = [piece.start for piece in pieces if piece.start >= end]
@@ -102,28 +97,27 @@ def with_silence(stretch: Sequence[Piece], pieces: Sequence[Piece]) -> Piece:
 
 
 SIDE_FRAMES = 200
-"""Log-mel frames on each side of a moment that is probed for whether a language ends there."""
+"""Log-mel frames probed on each side of a possible change of language."""
 SHORTEST_S = 0.5
-"""The language of a shorter piece is not detected; it goes with its neighbours."""
+"""The language of a shorter piece is not detected; it follows its neighbours."""
 BESIDE = 4
-"""Where one was, so are so many pieces on both sides, some seconds."""
+"""Pieces on each side of a foreign piece that are encoded separately too."""
 HINT_S, N_HINTS = 0.8, 3
-"""While a recording counts as one in a single language: a piece this long that the masked probe detects in
-another one is a hint; so many of a window, the strongest ones, are encoded by themselves."""
+"""In a monolingual recording, a piece of HINT_S that the masked probe assigns to another language is a
+hint; the N_HINTS strongest of a window are encoded separately.
+"""
 OTHER_NATS, LIKELIER_NATS = 3.0, 1.0
-"""Nats by which such a stretch has to be detected in another language than its text's; where the recording is
-in several, sound and text together have to tell LIKELIER_NATS."""
+"""Log-likelihood ratio (nats) that the sound of a stretch needs for a language other than its text's; in a
+multilingual recording sound and text together need LIKELIER_NATS.
+"""
 JOINED_S, JOINED_SURE = 8.0, 0.9
-"""Pieces of a run up to this long that was less sure are detected together: a language of three seconds is
-surer than that of its halves."""
+"""Less certain pieces of a run of up to JOINED_S are detected together."""
 OUTSIDE, OUTSIDE_S = 0.8, 2.0
-"""A piece this long and this surely in a language that is not among those listed is reported."""
+"""A piece this long and this certainly outside the listed languages is reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class LanguageRun:
-    """Speech in one language: its pieces, in frames (10 ms) of the recording, and its mean probability."""
-
     language: str
     pieces: tuple[Piece, ...]
     probability: float
@@ -131,17 +125,19 @@ class LanguageRun:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Detection:
-    """The language of a piece. probed: over all languages of the model. is_alone: encoded by itself."""
+    """Language posterior of a piece over all languages of the model.
+
+    is_alone: encoded separately.
+    """
 
     probed: ProbedLanguage
     is_alone: bool
 
 
 class LanguageFollower:
-    """Finds the languages of the pieces of speech in a recording, from its beginning to its end.
+    """Detects the languages of the pieces of speech in a recording, front to back.
 
-    is_several: whether more than one language was found, or is to be expected. features: of the recording; of
-    what is probed, nothing was dropped. state: takes what is found outside of the languages listed.
+    is_several: more than one language was found or listed. state: receives the languages outside the list.
     """
 
     def __init__(
@@ -176,10 +172,10 @@ class LanguageFollower:
         spans: Sequence[tuple[int, int]],
         current: str | None,
     ) -> CallGenerator[list[LanguageRun]]:
-        """List the languages of a window's pieces in order; neighbours differ. At least one for one piece.
+        """Return the runs of a window's pieces in order; neighbouring runs differ in language.
 
-        encoded: the window, a batch of 1. spans: the encoder frames of each piece in it. current: the
-            language before the window, or that of the recording, which need not begin in it; None: not known.
+        encoded: the window, a batch of 1. spans: encoder frames of each piece. current: the language
+        before the window, or None.
         """
         is_beginning, self._is_beginning = self._is_beginning, False
         self._was_beginning, self._pieces = is_beginning, pieces
@@ -199,9 +195,9 @@ class LanguageFollower:
         return (yield from self._detected_together(found)) if len(found) > 1 else found
 
     def language_of(self, piece: Piece, current: str) -> CallGenerator[str]:
-        """Detect the language of one piece, encoded by itself, between others in the language `current`.
+        """Detect the language of one piece, encoded separately.
 
-        In a recording that counts as one in a single language it is that, unless its window shows several.
+        In a monolingual recording this is `current`, unless the window shows several languages.
         """
         yield from self._detect_separately([piece])
         expected = self._codes.index(current)
@@ -217,17 +213,15 @@ class LanguageFollower:
         self.is_several, self._is_beginning = True, self._was_beginning
 
     def is_low_confidence(self, mean: float) -> bool:
-        """Return whether a text of this mean log-probability may be in a wrong language."""
         return mean < -self._limits.surprisal
 
     def other_language(
         self, piece: Piece, speech: Sequence[Piece], language: str
     ) -> CallGenerator[tuple[str, float] | None]:
-        """Name another language that a stretch of improbable text, encoded by itself, may be in, and the nats
-        for that rather than for the language of the text; None where there is none.
+        """Return a likelier language for a stretch of improbable text, and its log-likelihood ratio in
+        nats, or None.
 
-        speech: pieces around it. Where the recording is in several languages, texts in those count in
-        addition to the sound.
+        speech: the pieces around the stretch.
         """
         yield from self._detect_separately([piece])
         evidence, expected = self._evidence(piece), self._codes.index(language)
@@ -244,8 +238,8 @@ class LanguageFollower:
         return self._codes[best], nats[best]
 
     def border(self, run: LanguageRun, after: LanguageRun) -> CallGenerator[int]:
-        """Find the frame where a language ends and the next one begins: in the pause between them; where
-        there is none, the quiet moment on whose sides the two languages are the surest.
+        """Return the frame of a change of language: in the pause, or at the quiet moment that separates
+        the two best.
         """
         before, first = run.pieces[-1], after.pieces[0]
         if first.start - before.end >= 2:
@@ -260,19 +254,17 @@ class LanguageFollower:
         return surest_border(moments, probed, here, there)
 
     def probed_pieces(self, start: int, end: int) -> list[Piece]:
-        """List the pieces of the newest window that begin in frames [start, end), in order."""
         return sorted(
             (one for one in self._detections if start <= one.start < end), key=lambda one: one.start
         )
 
     def may_change(self, piece: Piece, language: str, other: str) -> bool:
-        """Return whether a probed piece that was counted to a language may as well be in another one."""
         evidence = self._evidence(piece)
         here, there = self._codes.index(language), self._codes.index(other)
         return evidence.duration_s == 0.0 or evidence.posterior[there] >= evidence.posterior[here]
 
     def state(self, frame: int) -> FollowerState:
-        """Return what the languages of pieces that reach behind a frame depend on."""
+        """Return the probed pieces that reach beyond a frame, for a resume point."""
         pieces = [
             ProbedPiece(
                 piece.start,
@@ -296,7 +288,6 @@ class LanguageFollower:
             self._detections[Piece(one.start, one.end)] = _Detection(probed, one.is_alone)
 
     def _detected_together(self, runs: Sequence[LanguageRun]) -> CallGenerator[list[LanguageRun]]:
-        """Runs; short ones of several pieces that were not sure, in the language of all of them together."""
         found: list[LanguageRun] = []
         for run in runs:
             whole = Piece(run.pieces[0].start, run.pieces[-1].end)
@@ -338,8 +329,7 @@ class LanguageFollower:
         return hint_nats(self._evidence(piece), expected) if piece.duration_s >= HINT_S else 0.0
 
     def _detect_uncertain(self, pieces: Sequence[Piece]) -> CallGenerator[None]:
-        """Encode by themselves the pieces that may be in another language than most of the window, and
-        those beside one that is."""
+        """Encode separately the pieces that may be in another language, and their neighbours."""
         expected = self._dominant(pieces)
         place, among = self._probe.languages.index(expected), self._codes.index(expected)
         waiting = [
@@ -435,7 +425,6 @@ class LanguageFollower:
 def follower_of(
     transcriber: Transcriber, features: RecordingFeatures, state: TranscriptionState
 ) -> LanguageFollower | None:
-    """Make what follows the languages of a recording; None where it has one."""
     return LanguageFollower(transcriber, features, state) if transcriber.may_follow else None
 
 

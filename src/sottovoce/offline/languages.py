@@ -1,8 +1,7 @@
-"""The languages of a recording: the one language of its first windows with speech, windows that are in
-one language each, and the languages alone, without text.
+"""Languages of a recording: of its first windows, of each window, or of all spans without text.
 
-Source of the first: openai-whisper 20250625 looks at the first window alone; more windows and a prior
-guard against an odd beginning (how much: docs/benchmarks.md).
+openai-whisper 20250625 detects on the first window only; more windows and a prior are more robust
+(docs/benchmarks.md).
 """
 
 from __future__ import annotations
@@ -29,24 +28,23 @@ from sottovoce.offline.transcriber import Transcriber, TranscriptionState
 from sottovoce.types import EncoderOutput, Features
 
 FARTHEST_WINDOWS = 12
-"""Speech is looked for in so many windows from the beginning: what is read ahead stays in memory."""
+"""Windows searched for speech at the beginning; audio that is read ahead stays in memory."""
 
 
 LEAST_WINDOWS = 2
 SURE = 0.6
-"""Mean probability of a language, over at least LEAST_WINDOWS, with which no more windows are read."""
+"""Mean probability over at least LEAST_WINDOWS at which no more windows are read."""
 SURE_ALONE = 0.9
-"""Probability with which the first window is enough where changes are followed: later windows are detected
-separately, and a second window costs a tenth of reading a recording of 90 s."""
+"""Probability at which the first window suffices if changes are followed: a second one costs a tenth of
+transcribing 90 s.
+"""
 
 
 Heard: TypeAlias = tuple[LanguageDetection, float]
-"""The language of a window, and its weight: its frames of audio."""
+"""The language of a window, and its weight in frames of audio."""
 
 
 class FoundLanguage(NamedTuple):
-    """The language of a recording, and its first window with its encoder states."""
-
     detection: LanguageDetection
     features: Features
     encoded: EncoderOutput
@@ -55,10 +53,10 @@ class FoundLanguage(NamedTuple):
 def find_language(
     transcriber: Transcriber, windows: Iterable[Features]
 ) -> CallGenerator[FoundLanguage | None]:
-    """Detect the language over the first windows with speech, each for as long as it is; None for no window.
+    """Detect the language over the first windows with speech, weighted by length; None without windows.
 
-    windows: in order, each going on in silence where the audio ends; no more are taken than are needed.
-        What the model calls no speech is passed over, unless there is nothing else.
+    windows: in order, padded with silence; taken as needed. Windows without speech only count if there are
+    no others.
     """
     threshold = transcriber.options.fallback.no_speech_threshold
     heard: list[Heard] = []
@@ -93,16 +91,16 @@ def _combined(transcriber: Transcriber, heard: Sequence[Heard]) -> LanguageDetec
 
 
 SHORTEST_RUN_FRAMES = 50
-"""Less than this left before another language holds no word, and would be a window of its own."""
+"""A shorter rest before a change of language holds no word, and would cost a window."""
 LOOK_AHEAD_FRAMES = 100
-"""Log-mel frames behind a window that its last speech may take to be found."""
+"""Log-mel frames behind a window that speech detection needs to finish its last segment."""
 
 
 class LocatedWindow(NamedTuple):
-    """Frames (10 ms) [seek, end) of a recording, in one language.
+    """Log-mel frames [seek, end) of a recording in one language.
 
-    encoded: a batch of 1; None where another language follows, so that this part is to be encoded by itself.
-    probability: of the language, among those to choose among.
+    encoded: a batch of 1; None if another language follows, so that this part is encoded separately.
+    probability: of the language among those allowed.
     """
 
     seek: int
@@ -115,8 +113,7 @@ class LocatedWindow(NamedTuple):
 class WindowLocator:
     """Finds windows and their languages, front to back.
 
-    speech: sees what `features` reads. state: has the language, once that is found. follower: None where
-    the recording has one language.
+    speech: detects in what `features` reads. follower: None for a recording in one language.
     """
 
     def __init__(
@@ -136,12 +133,10 @@ class WindowLocator:
 
     @property
     def expects_several(self) -> bool:
-        """Whether languages are followed from the first window on."""
         return self.follower is not None and self.follower.is_several
 
     @property
     def waiting(self) -> tuple[WaitingRun, ...]:
-        """Parts in one language each that were found and not read yet."""
         return tuple(WaitingRun(run.seek, run.end, run.language, run.probability) for run in self._runs)
 
     def restore(self, follower: FollowerState | None, waiting: Sequence[WaitingRun]) -> None:
@@ -152,19 +147,16 @@ class WindowLocator:
             self.follower.restore(follower)
 
     def find_language(self, start: int, end: int | None) -> CallGenerator[None]:
-        """Find the language of a recording over the first windows from a frame on; none where there is
-        nothing."""
         found = yield from find_language(self._transcriber, self._windows_in_silence(start, end))
         if found is None:
             return
         self._state.language, self._state.detection = found.detection.language, found.detection
         full = self._transcriber.window_frames
         if found.features.n_content_frames[0] == full == self._transcriber.content_frames:
-            self._first = start, found.features, found.encoded  # with audio alone: the window to be read
+            self._first = start, found.features, found.encoded  # the last window, which is transcribed next
 
     def locate(self, seek: int, end: int | None) -> CallGenerator[LocatedWindow]:
-        """Return the window that begins at a frame, up to `end` at most; where a language ends there, behind
-        its rest."""
+        """Return the window that begins at a frame, or the next part of the last one, up to `end`."""
         while self._runs and self._runs[0].end - seek < SHORTEST_RUN_FRAMES:
             seek = max(seek, self._runs.popleft().end)
         if self._runs:
@@ -181,12 +173,11 @@ class WindowLocator:
         return (yield from self._in_one_language(seek, end, encoded))
 
     def hand_over(self, seek: int, text_end: int) -> int:
-        """Leave to the language that follows the speech before it of which no text was written; return
-        where to go on.
+        """Return where to go on, leaving skipped speech before a change to the language that follows.
 
-        A short piece next to a change of language may be counted to the wrong one, whose text then ends
-        before it. seek: frame from which to go on otherwise. text_end: of the text of the part in the
-        language before.
+        A short piece next to a change may be assigned to the wrong language, and that text ends before it.
+
+        seek: frame from which to go on otherwise. text_end: frame where the text of the part ends.
         """
         if self.follower is None or len(self._runs) < 2 or self._runs[0].end - seek >= SHORTEST_RUN_FRAMES:
             return seek
@@ -202,7 +193,7 @@ class WindowLocator:
         return at
 
     def pieces(self, start: int, end: int) -> list[Piece]:
-        self._features.has(end + LOOK_AHEAD_FRAMES)  # speech is found a little behind its end
+        self._features.has(end + LOOK_AHEAD_FRAMES)  # detected speech ends a little late
         return speech_pieces(self._features, self._speech, start, end)
 
     def _in_one_language(self, seek: int, end: int, encoded: EncoderOutput) -> CallGenerator[LocatedWindow]:
@@ -230,7 +221,7 @@ class WindowLocator:
         runs = yield from follower.runs(encoded, pieces, spans, self._state.language)
         if len(runs) == 1:
             return LocatedWindow(seek, end, runs[0].language, encoded, runs[0].probability)
-        # The last run is looked at again with what follows it.
+        # The last run is detected again together with what follows it.
         for run, after in pairwise(runs):
             at = yield from follower.border(run, after)
             self._runs.append(LocatedWindow(seek, at, run.language, None, run.probability))
@@ -238,8 +229,6 @@ class WindowLocator:
         return self._runs[0]
 
     def _windows_in_silence(self, start: int, end: int | None) -> Iterator[Features]:
-        """Windows as openai-whisper fills them for detection: a short one continues in silence, not in
-        0.0."""
         n_frames = self._transcriber.window_frames
         seek = start
         while (end is None or seek < end) and self._features.has(seek):
@@ -254,7 +243,10 @@ def _span(seek: int, piece: Piece) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class LanguageSpan:
-    """A stretch of a recording in one language; seconds, and the mean probability of the language."""
+    """A stretch of a recording in one language, in seconds.
+
+    probability: mean over its pieces.
+    """
 
     start: float
     end: float
@@ -263,9 +255,10 @@ class LanguageSpan:
 
 
 def language_spans(transcriber: Transcriber, recording: Recording) -> Iterator[LanguageSpan]:
-    """Find the languages of a recording in order, without gaps; neighbours differ.
+    """Return the languages of a recording in order, without gaps; neighbours differ.
 
-    Raises: AudioError.
+    Raises:
+        AudioError: the recording cannot be read.
     """
     state, speech = TranscriptionState(language=transcriber.fixed_language), SpeechFinder(PIECE_VAD)
     dims, device = transcriber.backend.dims, transcriber.backend.device
@@ -289,10 +282,10 @@ def language_spans(transcriber: Transcriber, recording: Recording) -> Iterator[L
 
 
 def recording_language(transcriber: Transcriber, recording: Recording) -> LanguageDetection | None:
-    """Find the language of a recording over its first windows with speech, as of one that is read in one
-    language; None where it has no audio.
+    """Detect the language of a recording over its first windows with speech; None without audio.
 
-    Raises: AudioError.
+    Raises:
+        AudioError: the recording cannot be read.
     """
     transcriber = replace(transcriber, options=replace(transcriber.options, follow_languages=False))
     state = TranscriptionState()

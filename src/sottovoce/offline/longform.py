@@ -1,8 +1,7 @@
-"""From recordings to segments, one after the other, in memory that does not grow with their length; or
-several recordings at once, whose windows share the batches of the model.
+"""Transcription of one recording in constant memory, or of several whose windows share batches.
 
-The loops are elsewhere: windows after each other in `seek`, windows of speech in `batched`. Stages that
-change segments on their way are put around them here.
+The decoding loops are in `seek` (consecutive windows) and `batched` (windows of speech); this module adds
+the stages that change segments.
 """
 
 from __future__ import annotations
@@ -50,9 +49,9 @@ def moved(
     own: TranscriptionState,
     state: TranscriptionState,
 ) -> SegmentGenerator:
-    """Yield the segments of a part that begins at start_s, with their times in the recording.
+    """Yield the segments of a part that begins at start_s, in recording time.
 
-    own: how far the part is; state: how far the recording is, filled in here.
+    own: state of the part. state: of the recording, updated here.
     """
     state.position = start_s
     note = partial(_note, state, own, part, start_s)
@@ -72,14 +71,10 @@ def _note(state: TranscriptionState, own: TranscriptionState, part: Recording, s
 _Timed = TypeVar("_Timed", Segment, Word)
 
 SHORTEST_PART_S = 0.5
-"""Of a segment on one side of missing sound: less of it holds no word, as time stamps are not exact."""
+"""A shorter rest of a segment next to missing sound holds no word, as timestamps are inexact."""
 
 
 def open_recording(source: AudioSource, sample_rate: int, options: TranscribeOptions) -> Recording:
-    """Open a recording with the filter and the track of the options.
-
-    Raises: AudioError when a pipe cannot be read.
-    """
     return Recording(
         source,
         sample_rate=sample_rate,
@@ -96,12 +91,14 @@ def transcriber_for(
     fusion: Fusion[Tensor] | None,
     second: SecondModel | None = None,
 ) -> Transcriber:
-    """Put a model and the options of a transcription together.
+    """Make the transcriber of a model and options.
 
-    fusion: language models over arrays (n,) of the tokens of rows, for the beam search and for the draws at
-    temperatures above 0. second: reads the segments of which this model is unsure.
-    Raises: OptionError for a language or task that the model does not have, fusion without beam search, or
-        clips together with a second model.
+    fusion: language models for the beam search and for sampling, over token arrays (n,). second: a model
+    for the segments of which this one is uncertain.
+
+    Raises:
+        OptionError: the model lacks the language or task, fusion without beam search, or clips together
+            with a second model.
     """
     if fusion is not None and options.decoding.beam_size is None:
         raise OptionError("language model fusion: needs beam search, got no beam_size")
@@ -127,14 +124,14 @@ def transcription_of(
     resume: ResumePoint | None = None,
     keeps_open: bool = False,
 ) -> FileTranscription:
-    """Begin a transcription, or resume it; its calls are done while segments are requested.
+    """Begin or resume a transcription; segments are computed while they are requested.
 
-    model: its name, for the transcript. speech_model: for mode "vad", Silero when None. resume: begin there,
-    as a transcription with the same recording, model and options left it. keeps_open: whether the recording
-    is left open at the end.
+    model: its name, for the transcript. speech_model: for mode "vad", Silero if None. resume: of the same
+    recording, model and options. keeps_open: leave the recording open at the end.
 
-    Raises: OptionError for a resume point of another mode, or where speakers are told apart; AudioError,
-        while iterating, when the recording cannot be read.
+    Raises:
+        OptionError: a resume point of another mode, or with diarization.
+        AudioError: while iterating, if the recording cannot be read.
     """
     state = _state_at(transcriber, resume)
     return FileTranscription(
@@ -148,8 +145,8 @@ def transcription_of(
 
 
 def outside_silences(segments: SegmentGenerator, recording: Recording) -> SegmentGenerator:
-    """Yield segments, and words, that neither begin nor end in the silence around missing sound, nor reach
-    across it by less than half a second; words do not reach across it at all.
+    """Cut segments and words at missing sound: words never reach across it, segments only across gaps
+    below 0.5 s.
     """
     with closing(segments):
         while (segment := (yield from next_segment(segments))) is not None:
@@ -195,7 +192,6 @@ def _segments(
     speech_model: SpeechModel | None,
     resume: ResumePoint | None,
 ) -> SegmentGenerator:
-    """The segments of the requested part of a recording, with names of speakers, in the requested style."""
     options = transcriber.options
     if options.is_part:
         whole = replace(transcriber, options=replace(options, offset_s=0.0, duration_s=None))
@@ -238,9 +234,9 @@ Source = TypeVar("Source")
 Outcome: TypeAlias = Transcript | Exception
 
 AHEAD = 4
-"""So many batches of recordings may have ended and wait for one that came before them."""
+"""Batches of finished recordings that may wait for an earlier one."""
 FAILURES = (SottovoceError, MemoryError, RuntimeError)
-"""Errors of one recording that leave the others running; out of memory is a RuntimeError in PyTorch."""
+"""Errors of one recording that leave the others running; PyTorch raises RuntimeError when out of memory."""
 
 
 def transcribe_batch(
@@ -251,14 +247,13 @@ def transcribe_batch(
     batch_size: int,
     model: str,
 ) -> Iterator[tuple[Source, Outcome]]:
-    """Transcribe recordings, batch_size of them at a time, and give them in the order in which they came.
+    """Transcribe recordings, batch_size at a time, and yield transcripts in input order.
 
-    open_source: makes a recording of a source. model: its name, for the transcripts.
-    A recording that fails gives its error in place of a transcript, and harms no other.
+    open_source: opens a source. model: its name, for the transcripts. A failed recording yields its error.
     """
     executor = BatchingExecutor(transcriber.backend, Batching(files=batch_size, encodes_files_together=True))
     waiting = iter(sources)
-    runs: deque[tuple[Source, Task[Transcript]]] = deque()  # all from the first that was not given away yet
+    runs: deque[tuple[Source, Task[Transcript]]] = deque()  # all from the first that was not yielded yet
     try:
         while True:
             new: list[Source] = []
@@ -287,7 +282,6 @@ def _transcript(
 
 
 def _outcome(task: Task[Transcript]) -> Outcome:
-    """The transcript of a recording or its error. Raises: errors outside FAILURES."""
     if task.error is None:
         return task.result
     if isinstance(task.error, FAILURES):

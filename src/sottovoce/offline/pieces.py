@@ -1,7 +1,6 @@
-"""Speech in pieces that are in one language each, as a rule (cut at pauses, and long ones at quiet
-moments), and speech packed into windows without its pauses.
+"""Pieces of speech in (usually) one language each, and windows packed from them without pauses.
 
-Positions are log-mel frames of 10 ms. No model and no language is needed here.
+Positions are log-mel frames of 10 ms.
 """
 
 from __future__ import annotations
@@ -23,8 +22,6 @@ from sottovoce.types import HOP_SAMPLES
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Frames [start, end) of the recording."""
-
     start: int
     end: int
 
@@ -38,7 +35,6 @@ class Piece:
 
 
 def pauses_s(pieces: Sequence[Piece]) -> list[float]:
-    """List the seconds of silence before each piece; 0 before the first one."""
     before = [pieces[0].start, *(piece.end for piece in pieces[:-1])]
     return [
         max(0.0, (piece.start - end) / MEL_FRAMES_PER_SECOND)
@@ -48,12 +44,11 @@ def pauses_s(pieces: Sequence[Piece]) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class PackedWindow:
-    """Pieces of a recording, one after the other, that the model reads as one window.
+    """Pieces of a recording that the model reads as one window.
 
-    is_doubtful: it was read before in a longer one, whose text was too little for its speech or repeated
-    itself. may_be_silent: that one had been silence by its text, but might be read in halves. language: of
-    all of it, None where it has to be found. is_cut: where the language changes, so that it is less than a
-    window could hold.
+    is_doubtful: part of a longer window with too little or repeated text. may_be_silent: that window was
+    silent by its text. language: None if not detected yet. is_cut: ended by a change of language before it
+    was full.
     """
 
     pieces: tuple[Piece, ...]
@@ -75,7 +70,7 @@ class PackedWindow:
         return self.pieces[-1].end
 
     def split(self, frame: int) -> tuple[PackedWindow, PackedWindow]:
-        """Cut the window at a frame into what comes before and from there on; both hold something."""
+        """Split the window at a frame into two non-empty windows."""
         heads: list[Piece] = []
         tails: list[Piece] = []
         for piece in self.pieces:
@@ -86,7 +81,7 @@ class PackedWindow:
         return replace(self, pieces=tuple(heads)), replace(self, pieces=tuple(tails))
 
     def halves(self, *, may_be_silent: bool = False) -> tuple[PackedWindow, PackedWindow]:
-        """Its pieces in two groups of about the same length; it has at least two."""
+        """Split the window into two of about the same length; it has at least two pieces."""
         lengths = list(accumulate(piece.n_frames for piece in self.pieces))[:-1]
         middle = min(range(len(lengths)), key=lambda at: abs(2 * lengths[at] - self.n_frames))
         first = replace(
@@ -102,12 +97,13 @@ class PackedWindow:
         return head if start <= 0 else head.split(start)[1]
 
     def window_frame(self, frame: int) -> int:
-        """Find the frame of the window where a frame of the recording lies; of one between two pieces, where
-        the later one begins."""
+        """Convert a frame of the recording to one of the window; a frame in a pause becomes the start of
+        the next piece.
+        """
         return sum(min(max(frame - piece.start, 0), piece.n_frames) for piece in self.pieces)
 
     def recording_s(self, window_s: float, *, is_end: bool = False) -> float:
-        """Seconds in the recording of a time in the window.
+        """Convert seconds in the window to seconds in the recording.
 
         Where two pieces meet, a start belongs to the later one and an end to the earlier one.
         """
@@ -124,10 +120,10 @@ class PackedWindow:
 def pack_speech(
     speech: Sequence[SpeechSegment], window_frames: int, breaks: Sequence[int] = ()
 ) -> Iterator[PackedWindow]:
-    """Fill windows of at most window_frames with speech, in order; longer speech is cut.
+    """Pack ascending speech into windows of at most window_frames; longer speech is cut, overlaps count
+    once.
 
-    speech: ascending. Where segments overlap, the overlap is taken once. breaks: frames, ascending; a pause
-    that holds one is between two windows.
+    breaks: ascending frames; no window reaches across a pause that holds one.
     """
     pieces: list[Piece] = []
     n_frames = 0
@@ -156,42 +152,44 @@ def _pieces(speech: Sequence[SpeechSegment], longest: int) -> Iterator[Piece]:
 PIECE_VAD = VadOptions(
     min_silence_ms=100.0, speech_pad_ms=50.0, max_speech_s=8.0, min_silence_at_max_speech_ms=60.0
 )
-"""Pieces end at short pauses, so that each is in one language."""
+"""Options that end pieces at short pauses, so that each is in one language."""
 LONGEST_S, LEAST_S = 3.0, 1.2
-"""Where there are no pauses, or noise fills them, a piece may hold two languages: a longer one is cut at its
-quietest moments into pieces of about so many seconds, of which the language can still be told."""
+"""A piece longer than LONGEST_S may hold two languages (no pauses, or noise in them); it is cut at its
+quietest moments into pieces of about this length, from which the language can still be detected.
+"""
 AROUND_S, BESIDE_S, MOST_MOMENTS = 1.5, 0.5, 6
-"""Where two pieces were cut apart and their languages differ, so many quiet moments within so many seconds
-may be the border; so much of both pieces is left on its sides."""
+"""The MOST_MOMENTS quietest moments within AROUND_S of a cut without a pause may be the change of
+language; BESIDE_S of both pieces remain.
+"""
 SMOOTH_FRAMES = 5
-"""Loudness is averaged over so many frames of 10 ms: the quietest moment is a short pause, not one frame."""
+"""Frames over which loudness is averaged, to find short pauses instead of single frames."""
 
 
 def speech_pieces(features: RecordingFeatures, speech: SpeechFinder, start: int, end: int) -> list[Piece]:
-    """List the pieces of speech in frames [start, end) of a recording, cut to them; 10 ms at least, no pause
-    between those that were cut apart.
+    """Return the pieces of speech in frames [start, end); long ones are cut without a pause between the
+    parts.
     """
     return [part for piece in pieces_between(speech, start, end) for part in _in_parts(features, piece)]
 
 
 def pieces_between(speech: SpeechFinder, start: int, end: int) -> list[Piece]:
-    """List the speech between pauses in frames [start, end) of a recording, cut to them; 10 ms at least."""
+    """Return the speech between pauses in frames [start, end), clipped to them; at least 10 ms each."""
     found = speech.segments(start * HOP_SAMPLES, end * HOP_SAMPLES)
     frames = [Piece(one.start_sample // HOP_SAMPLES, -(-one.end_sample // HOP_SAMPLES)) for one in found]
     return [Piece(one.start, min(one.end, end)) for one in frames if min(one.end, end) > one.start]
 
 
 def quietest_moment(features: RecordingFeatures, before: Piece, after: Piece) -> int:
-    """Find the frame where a language ends in the pause between two pieces."""
+    """Return the quietest frame in the pause between two pieces."""
     loudness = _loudness(features, before.end, after.start)
     middle = (len(loudness) - 1) / 2
     return before.end + int((loudness + 1e-6 * np.abs(np.arange(len(loudness)) - middle)).argmin())
 
 
 def quiet_moments(features: RecordingFeatures, before: Piece, after: Piece) -> list[int]:
-    """List the frames where a language may end in two pieces without a pause between, quietest first.
+    """Return possible frames of a change between two pieces that were cut apart, quietest first.
 
-    The place where they were cut apart is the first, the others are quieter than the frames around them.
+    The first is the cut itself; the others are local minima of loudness.
     """
     start, end = before.start + mel_frames(BESIDE_S), after.end - mel_frames(BESIDE_S)
     start, end = max(start, after.start - mel_frames(AROUND_S)), min(end, after.start + mel_frames(AROUND_S))
@@ -220,7 +218,6 @@ def _in_parts(features: RecordingFeatures, piece: Piece) -> Iterator[Piece]:
 
 
 def _loudness(features: RecordingFeatures, start: int, end: int) -> npt.NDArray[np.float64]:
-    """Return the mean log-mel of frames [start, end), smoothed: (n,)."""
     means = features.log_mel(start, end).float().mean(dim=0)  # over mel bands
     loudness: npt.NDArray[np.float64] = means.cpu().double().numpy()
     if len(loudness) <= SMOOTH_FRAMES:

@@ -1,9 +1,8 @@
-"""Segments cut and joined by rules: at pauses, after signs, by length.
+"""Rules that split and join segments at pauses, after punctuation, or by length.
 
-split pause=0.5 after=.?!; split letters=80; merge pause=0.2 letters=80
+    split pause=0.5 after=.?!; split letters=80; merge pause=0.2 letters=80
 
-Every rule takes segments as they come and gives others, the next rule takes those. Cuts are between
-words; no word and no time of a word is changed.
+Each rule takes the output of the one before. Cuts are between words; words and their times do not change.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from sottovoce.types import Segment, Word
 def part_of(
     segment: Segment, words: tuple[Word, ...], groups: Sequence[Sequence[Word]], index: int
 ) -> Segment:
-    """Make a segment of only these words, which are one group of its own."""
+    """Return a copy of a segment with only these words, as one group."""
     return replace(
         segment,
         start=words[0].start if any(groups[:index]) else segment.start,
@@ -39,7 +38,6 @@ N_HALVINGS = 24
 
 
 def segment_moved(segment: Segment, seconds: float) -> Segment:
-    """Move a segment and its words so many seconds later."""
     words = segment.words and tuple(
         replace(word, start=round(word.start + seconds, 3), end=round(word.end + seconds, 3))
         for word in segment.words
@@ -49,16 +47,15 @@ def segment_moved(segment: Segment, seconds: float) -> Segment:
 
 
 class Rule(Protocol):
-    """Segments in, segments out; those that come have words."""
-
     def __call__(self, segments: Iterable[Segment]) -> Iterator[Segment]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long a segment may be at most: letters without the space before them, words, seconds.
+    """Maximum length of a segment in letters (without the leading space), words and seconds.
 
-    Raises: OptionError for what is not more than 0.
+    Raises:
+        OptionError: a limit is not positive.
     """
 
     letters: float = math.inf
@@ -78,9 +75,9 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Cut where words are at least `pause` seconds apart, after words that end in one of the signs `after`,
-    and what is still longer than the limits into parts of about one length; a word that is longer stands
-    alone."""
+    """Split at pauses of at least `pause` seconds and after words that end in one of the signs `after`;
+    parts that still exceed the limits are split evenly.
+    """
 
     pause: float = math.inf
     after: str = ""
@@ -123,8 +120,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Join segments less than `pause` seconds apart, of one speaker and language, as long as they are within
-    the limits together."""
+    """Join segments of one speaker and language less than `pause` seconds apart, within the limits."""
 
     pause: float = math.inf
     limits: Limits = Limits()
@@ -149,9 +145,10 @@ class Merge:
 
 
 def regrouped(segments: Iterable[Segment], rules: Sequence[Rule]) -> Iterator[Segment]:
-    """Segments with words, cut and joined by the rules, and counted anew.
+    """Apply rules to segments with words, and number the result.
 
-    Raises: OptionError for segments without words.
+    Raises:
+        OptionError: a segment has no words.
     """
     for rule in rules:
         segments = rule(segments)
@@ -160,9 +157,10 @@ def regrouped(segments: Iterable[Segment], rules: Sequence[Rule]) -> Iterator[Se
 
 
 def parse_rules(text: str) -> list[Rule]:
-    """Read rules as they are typed.
+    """Parse rules from the command line.
 
-    Raises: OptionError.
+    Raises:
+        OptionError: the text is not valid.
     """
     return [_rule(one) for one in text.split(";") if one.strip()] or _refuse(text)
 

@@ -1,8 +1,7 @@
-"""Where a transcription can go on later, in another process: plain values, which JSON holds exactly.
+"""Resume points: the state between two windows, in plain values that JSON stores exactly.
 
-A resume point is the state between two windows: all that the next window depends on but the recording and
-the options. Segments are not in it: those before it were given to the caller. Not known here: how a state is
-taken and restored (the loops do), files.
+A resume point holds all that the next window depends on except the recording and the options. Segments
+before it were given to the caller and are not stored.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from sottovoce.types import Segment
 
 @dataclass(frozen=True, slots=True)
 class StateSnapshot:
-    """How far a transcription is: the fields of `TranscriptionState` that a resumed one cannot recompute."""
+    """The fields of `TranscriptionState` that a resumed transcription cannot recompute."""
 
     position: float = 0.0
     language: str | None = None
@@ -36,9 +35,9 @@ class StateSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ProbedPiece:
-    """A piece of speech in log-mel frames [start, end), and what the language probe said of it.
+    """A piece of speech in log-mel frames [start, end), and its language posterior.
 
-    probabilities: (L,) over all languages of the model. is_alone: it was encoded by itself.
+    probabilities: (L,) over all languages of the model. is_alone: encoded separately.
     """
 
     start: int
@@ -51,9 +50,9 @@ class ProbedPiece:
 
 @dataclass(frozen=True, slots=True)
 class FollowerState:
-    """The state of a language follower: pieces that were probed already and may be needed again.
+    """State of a language follower: the probed pieces that may be needed again.
 
-    is_beginning: no speech was found yet. spoken: languages in which something was surely said.
+    is_beginning: no speech was found yet. spoken: languages detected with certainty.
     """
 
     is_several: bool
@@ -65,7 +64,7 @@ class FollowerState:
 
 @dataclass(frozen=True, slots=True)
 class WaitingRun:
-    """Log-mel frames [seek, end) in one language, found in a window and not read yet."""
+    """Log-mel frames [seek, end) in one language that are not transcribed yet."""
 
     seek: int
     end: int
@@ -75,10 +74,10 @@ class WaitingRun:
 
 @dataclass(frozen=True, slots=True)
 class SeekPlace:
-    """Where mode "seek" goes on: the log-mel frame in a clip, by its number.
+    """Position of mode "seek": the log-mel frame within a clip, and the number of the clip.
 
-    last_speech: end of the last word that was placed, seconds. n_frames_read: of the recording, since speech
-    that goes on at the end of what was read ends there.
+    last_speech: end of the last timed word, in seconds. n_frames_read: of the recording; speech segments
+    were closed there.
     """
 
     clip: int
@@ -90,8 +89,7 @@ class SeekPlace:
 
 @dataclass(frozen=True, slots=True)
 class ReadWindow:
-    """A window that was read, and its segments in the time of the recording: they wait for those of earlier
-    windows."""
+    """A transcribed window; its segments, in recording time, wait for earlier windows."""
 
     window: PackedWindow
     last_temperature: float
@@ -100,8 +98,8 @@ class ReadWindow:
 
 @dataclass(frozen=True, slots=True)
 class SpeechPlace:
-    """Where mode "vad" goes on: how many packed windows were taken, those of them that wait to be read, and
-    those that were read before an earlier one.
+    """Position of mode "vad": packed windows that were taken, those waiting, and those that finished
+    early.
 
     first_frame: the first log-mel frame that is still needed. n_frames_read: of the recording.
     """
@@ -115,10 +113,9 @@ class SpeechPlace:
 
 @dataclass(frozen=True, slots=True)
 class DraftState:
-    """The draft of a first model that was not yielded yet, because a second may read it.
+    """Segments of the first model that were not yielded yet, because a second may replace them.
 
-    progress: of the first model. until_s: where text begins that was not yielded yet. held: segments in doubt
-    from there on.
+    progress: of the first model. until_s: end of the yielded text. held: uncertain segments after it.
     """
 
     progress: StateSnapshot
@@ -128,11 +125,12 @@ class DraftState:
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """The state of a transcription between two windows; with the same recording, models and options the text
-    goes on from here as if there had been no break.
+    """The state of a transcription between two windows.
 
-    context: tokens that the next prompt is made of. is_first: nothing was read yet. follower: None where the
-    recording has one language. draft: None without a second model.
+    With the same recording, models and options the text continues as if there had been no break.
+
+    context: tokens of the next prompt. is_first: nothing was transcribed yet. follower: None for one
+    language. draft: None without a second model.
     """
 
     progress: StateSnapshot
@@ -144,18 +142,19 @@ class ResumePoint:
 
     @property
     def position(self) -> float:
-        """Seconds that are transcribed, of the requested part."""
+        """Seconds of the requested part that are transcribed."""
         return self.progress.position
 
     def to_json(self) -> dict[str, Any]:
-        """Write it as plain values; `of_json(json.loads(json.dumps(point.to_json())))` is the same point."""
+        """Convert to plain values; `of_json(json.loads(json.dumps(point.to_json())))` equals the point."""
         return asdict(self)
 
     @classmethod
     def of_json(cls, value: object) -> ResumePoint:
-        """Read the point that was written by `to_json`.
+        """Parse the output of `to_json`.
 
-        Raises: OptionError for anything else.
+        Raises:
+            OptionError: any other value.
         """
         try:
             row: Mapping[str, Any] = value  # type: ignore[assignment]
@@ -167,15 +166,12 @@ class ResumePoint:
 
 
 def segment_to_json(segment: Segment) -> dict[str, Any]:
-    """Write a segment as plain values, to the last bit, with the tokens of its words."""
+    """Convert a segment to plain values without loss, including the tokens of its words."""
     return asdict(segment)
 
 
 def segment_of_json(row: Mapping[str, Any]) -> Segment:
-    """Read the segment that was written by `segment_to_json`.
-
-    Raises: KeyError, TypeError, ValueError for anything else.
-    """
+    """Parse the output of `segment_to_json`; anything else raises KeyError, TypeError or ValueError."""
     found: Segment = _read(Segment, row)
     return found
 
@@ -186,7 +182,6 @@ def _fields_of(kind: Any) -> Mapping[str, Any]:
 
 
 def _read(kind: Any, value: Any) -> Any:
-    """Read a value of a type from the plain values that `asdict` and JSON make of it."""
     if hasattr(kind, "__dataclass_fields__"):
         kinds = _fields_of(kind)
         return kind(**{name: _read(kinds[name], one) for name, one in dict(value).items()})

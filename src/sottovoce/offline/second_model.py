@@ -1,7 +1,7 @@
-"""One recording, two models: the first drafts, the second reads what the first is not sure of.
+"""Transcription with two models: the second one replaces the segments of which the first is uncertain.
 
-What is in doubt lies between segments that are not, and is read as a recording of its own, so that the two
-models need no tokens, windows or languages in common. Not known here: when that is (`options.fallback`).
+Each stretch between certain segments is transcribed as a recording of its own, so the models need not
+share tokens, windows or languages. `options.fallback` decides which segments are uncertain.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Begin: TypeAlias = Callable[
 LEAST_S = 0.1
 """Shorter stretches hold no word."""
 LONGEST_S = 60.0
-"""So much in doubt is read without waiting for a segment that is not."""
+"""Uncertain text of this length is transcribed without waiting for a certain segment."""
 
 
 def transcribe_with_both(
@@ -39,9 +39,9 @@ def transcribe_with_both(
     *,
     resume: ResumePoint | None = None,
 ) -> SegmentGenerator:
-    """Yield the segments of a first model, and those of a second one in the place of what is in doubt.
+    """Yield the segments of a first model, with uncertain ones replaced by a second model's.
 
-    state: how far both are, filled in here. begin: makes the segments of one model. resume: go on from there.
+    state: of both, updated here. begin: makes the segments of one model.
     """
     own = TranscriptionState(language=state.language)
     draft = _Draft(second, first, recording, own, state, begin)
@@ -58,11 +58,6 @@ def transcribe_with_both(
 
 
 class _Draft:
-    """The text of the first model that was not yielded yet.
-
-    until_s: where text begins that was not yielded yet. held: segments in doubt from there on.
-    """
-
     def __init__(
         self,
         second: SecondModel,
@@ -78,7 +73,6 @@ class _Draft:
         self._until_s = 0.0
         self._held: list[Segment] = []
         self._drafted: ResumePoint | None = None
-        """Of the first model, where the last point of both is."""
 
     def restore(self, point: ResumePoint) -> None:
         draft = point.draft
@@ -88,7 +82,7 @@ class _Draft:
         self._until_s, self._held = draft.until_s, [*draft.held]
 
     def note(self) -> None:
-        """Update the state from that of the first model; set a resume point once a window of it has ended."""
+        """Update the state from the first model's; set a resume point after each of its windows."""
         own, state = self._own, self._state
         state.detection, state.duration = own.detection, own.duration
         state.language, state.outside_languages = own.language, own.outside_languages
@@ -100,7 +94,6 @@ class _Draft:
             state.resume_point = replace(point, progress=state.snapshot(), draft=draft)
 
     def take(self, segment: Segment) -> CallGenerator[list[Segment]]:
-        """Take the next segment of the first model; return the segments that can be yielded."""
         is_in_doubt = self._second.deferral.defers(segment)
         if not self._first.options.needs_words:
             segment = replace(segment, words=None)
@@ -113,7 +106,7 @@ class _Draft:
         return [*found, segment]
 
     def read(self, end_s: float) -> CallGenerator[list[Segment]]:
-        """Let the second model read up to a time, if something before it is in doubt."""
+        """Transcribe the uncertain text before a time with the second model."""
         start_s, held = self._until_s, self._held
         gaps = [gap for gap in self._own.unread if gap[0] < end_s and gap[1] > start_s]
         self._own.unread[:] = [gap for gap in self._own.unread if gap not in gaps]

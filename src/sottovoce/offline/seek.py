@@ -1,8 +1,10 @@
-"""Windows one after the other: each begins where the timestamps of the one before say; invented text is
-left out: improbable words of implausible lengths with silence around them, and text where no voice is.
+"""Transcription of consecutive windows, each beginning at the last timestamp of the one before.
 
-Source of the seek rules and of `hallucination_silence_threshold`: openai-whisper 20250625, transcribe.py;
-faster-whisper 1.2.1 has the same. A rest of less than 100 ms is not read.
+Improbable words of implausible duration between silences, and text without a voice, are dropped as
+hallucinations.
+
+Source of the seek rules and of `hallucination_silence_threshold`: openai-whisper 20250625, transcribe.py
+(also in faster-whisper 1.2.1). A rest of less than 100 ms is not transcribed.
 """
 
 from __future__ import annotations
@@ -35,13 +37,13 @@ logger = logging.getLogger(__name__)
 IMPROBABLE = 0.15
 SHORTEST_S, LONGEST_S = 0.133, 2.0
 _N_WORDS = 8
-"""Words at the beginning of a segment that are looked at."""
+"""Words at the beginning of a segment that are scored."""
 _EDGE_S = 2.0
-"""Seconds from the ends of a window within which the window's edge counts as silence."""
+"""Distance in seconds to the end of a window that counts as silence."""
 
 
 def anomaly_score(word: Word) -> float:
-    """0 for an ordinary word; 1 for an improbable one; more the shorter or longer it is."""
+    """Return 0 for an ordinary word; more for improbable, very short or very long ones."""
     duration = word.end - word.start
     score = 1.0 if word.probability < IMPROBABLE else 0.0
     if duration < SHORTEST_S:
@@ -52,7 +54,7 @@ def anomaly_score(word: Word) -> float:
 
 
 def is_anomaly(words: Sequence[Word]) -> bool:
-    """Return whether a segment of these words is probably invented; False without words."""
+    """Return whether a segment of these words is probably a hallucination; False without words."""
     if not words:
         return False
     spoken = [word for word in words if word.word not in PREPENDED + APPENDED][:_N_WORDS]
@@ -62,9 +64,9 @@ def is_anomaly(words: Sequence[Word]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class WindowSpan:
-    """Seconds of the recording: a window of audio, where a full window would end, speech before it.
+    """A window in seconds of the recording: its audio [start, end), and the end of speech before it.
 
-    end: of the audio in the window. full_end: start plus the model's 30 s.
+    full_end: start plus the model's 30 s.
     """
 
     start: float
@@ -76,11 +78,12 @@ class WindowSpan:
 def skip_hallucinations(
     cut: WindowCut, span: WindowSpan, threshold: float, *, end_by: Callable[[float], int | None]
 ) -> WindowCut:
-    """Drop improbable segments that have more than `threshold` seconds of silence around them.
+    """Drop improbable segments with more than `threshold` seconds of silence around them.
 
-    cut: with words. When the first of them is improbable after a long silence, nothing is kept and the
-    window begins again after that silence. end_by: the frame (10 ms) at which the recording ends, if it does
-    by a time in seconds.
+    If the first one follows a long silence, nothing is kept and the window begins again after it.
+
+    cut: with words. end_by: returns the frame (10 ms) at which the recording ends, if it does by a time in
+    seconds.
     """
     spoken = [segment for segment in cut.segments if segment.words]
     if spoken and is_anomaly(spoken[0].words or ()):
@@ -95,7 +98,7 @@ def skip_hallucinations(
         following = next((later for later in cut.segments[index + 1 :] if later.words), None)
         if is_anomaly(segment.words) and _is_isolated(segment, following, last_end, span, threshold):
             seek = round(max(span.start + 1, segment.start) * MEL_FRAMES_PER_SECOND)
-            last_frame = end_by(segment.end + threshold)  # then nothing but silence is left
+            last_frame = end_by(segment.end + threshold)  # only silence is left
             return WindowCut(cut.segments[:index], seek if last_frame is None else last_frame)
         last_end = segment.end
     return cut
@@ -119,30 +122,24 @@ def _is_isolated(
 
 
 VOICE_VAD = VadOptions(threshold=0.3, min_silence_ms=100.0, speech_pad_ms=0.0)
-"""A voice, however faint: somewhere in a segment of people's speech the detector is sure by 0.9 and more."""
+"""A voice, however faint: people's speech has a detector probability of 0.9 somewhere in a segment."""
 SURE_VOICE_VAD = VadOptions(threshold=0.9, min_silence_ms=100.0, speech_pad_ms=0.0)
-"""An improbable text needs a clear voice. Of 43 such segments of development speech, clean, soft, over a
-telephone and in noise at 10 and 0 dB, all have a probability of 0.99 somewhere but one, in noise as loud as
-the speech."""
+"""Improbable text needs a clear voice. Of 43 such segments of development speech (clean, soft, telephone,
+noise at 10 and 0 dB) all but one, in noise as loud as the speech, reach 0.99 somewhere.
+"""
 MOST_SIGNS_S = 30.0
-"""Letters that people say in a second at most, where the same text was written before."""
 MARGIN_S = 0.3
-"""Around a segment, whose times may be so far off."""
+"""Uncertainty of the times of a segment."""
 
 
 class VoiceFinder:
-    """Finds whether anybody speaks during a segment, by the probabilities of a finder of speech.
-
-    speech: before its first samples.
-    """
-
     def __init__(self, speech: SpeechFinder) -> None:
         self._voices, self._sure = speech.beside(VOICE_VAD), speech.beside(SURE_VOICE_VAD)
 
     def is_in(self, segment: Segment, *, is_guess: bool = False) -> bool:
-        """Return whether there is a voice in a segment, whose samples were read; log where there is none.
+        """Return whether there is a voice in a segment, and log segments without.
 
-        is_guess: its text is improbable, so that the voice has to be clear.
+        is_guess: the text is improbable, so the voice must be clear.
         """
         is_spoken = _seconds_in(self._sure if is_guess else self._voices, segment) > 0.0
         if not is_spoken:
@@ -151,7 +148,6 @@ class VoiceFinder:
         return is_spoken
 
     def is_too_short_for(self, segment: Segment) -> bool:
-        """Return whether a segment has more letters than its seconds of voice allow, and log it."""
         n_signs = sum(sign.isalnum() for sign in segment.text)
         is_short = n_signs > MOST_SIGNS_S * _seconds_in(self._voices, segment)
         if is_short:
@@ -166,13 +162,13 @@ def _seconds_in(voices: SpeechFinder, segment: Segment) -> float:
 
 
 SHORTEST_FRAMES = 10
-"""A shorter rest of a clip holds no word, and would cost a whole window."""
+"""A shorter rest of a clip holds no word, and would cost a window."""
 SHORTEST_PROMPTED_FRAMES = 200
-"""Where a recording is in several languages, a window with less audio is read without the text before it."""
+"""In multilingual recordings, a shorter window is decoded without a prompt."""
 DIVIDED_FRAMES = 10
-"""Log-mel frames before speech that the end of a window divides, of which nothing was written."""
+"""Log-mel frames kept before skipped speech that the end of a window divides."""
 CUT_WORD_S = 1.0
-"""So close to the end of a window its last word may go on in the next one."""
+"""The last word may continue in the next window if it ends this close to the end."""
 
 
 def transcribe_seeking(
@@ -183,7 +179,7 @@ def transcribe_seeking(
     *,
     resume: ResumePoint | None = None,
 ) -> SegmentGenerator:
-    """Transcribe the clips of a recording, window by window; resume: from there on."""
+    """Transcribe the clips of a recording, window by window, from `resume` on if given."""
     normalization = transcriber.options.normalization
     dims, device = transcriber.backend.dims, transcriber.backend.device
     speech = SpeechFinder(PIECE_VAD, model=speech_model)
@@ -201,8 +197,6 @@ def transcribe_seeking(
 
 
 class _Window(NamedTuple):
-    """Frames (10 ms) [seek, seek + n_frames) of the recording, encoded."""
-
     seek: int
     n_frames: int
     encoded: EncoderOutput
@@ -240,7 +234,7 @@ class _SeekLoop:
         self._is_first = True
 
     def begin(self) -> bool:
-        """Read up to the first clip; whether the recording reaches it, where it does not begin there."""
+        """Read up to the first clip; return whether the recording reaches it."""
         start = mel_frames(self._options.clips[0][0])
         self._skip_to(start)
         return start == 0 or self._features.has(start)
@@ -292,10 +286,10 @@ class _SeekLoop:
         return (end is None or last < end) and self._features.has(last)
 
     def _load(self, seek: int, end: int | None) -> CallGenerator[_Window]:
-        """The window that begins at a frame, in one language: `state.language` from here on."""
+        """Return the window that begins at a frame, in one language, and set `state.language`."""
         located = yield from self._locator.locate(seek, end)
         if self._state.language not in (None, located.language):
-            self._context.reset()  # what was said in another language is no context
+            self._context.reset()  # text in another language is no context
         self._state.language = located.language
         seek, end = located.seek, located.end
         if located.encoded is not None:
@@ -305,8 +299,9 @@ class _SeekLoop:
         return _Window(seek, features.n_content_frames[0], encoded)
 
     def _transcribe(self, window: _Window) -> Generator[Segment | ModelCall, Any, int | None]:
-        """Decode one window, yield its segments and return the frame to go on from; None where its text shows
-        that the recording is in several languages, so that it is to be read language by language.
+        """Decode one window, yield its segments and return the frame to go on from.
+
+        None: its text shows that the recording is multilingual, so the window is located again.
         """
         transcriber = self._transcriber
         language = self._state.language
@@ -345,10 +340,11 @@ class _SeekLoop:
         return cut.seek
 
     def _before_divided(self, window: _Window, seek: int, text_end: int) -> int:
-        """Go on before speech that the end of a full window divides and no text was written of: half a second
-        of it is too short to be read again by itself.
+        """Return where to go on, before skipped speech that the end of a full window divides.
 
-        seek: frame from which to go on otherwise. text_end: of the text of the window.
+        Half a second of it is too short to be transcribed separately.
+
+        seek: frame from which to go on otherwise. text_end: frame where the text of the window ends.
         """
         if not self._options.read_again or window.n_frames < self._transcriber.content_frames:
             return seek
@@ -364,7 +360,7 @@ class _SeekLoop:
         return first if is_divided else seek
 
     def _prompt(self, window: _Window) -> tuple[int, ...]:
-        """The text before a window; none for a short rest before another language, which would repeat it."""
+        """Return the prompt; empty for a short rest before another language, which would repeat it."""
         is_rest = self._locator.expects_several and window.n_frames < SHORTEST_PROMPTED_FRAMES
         return () if is_rest else self._context.prompt()
 
@@ -390,7 +386,7 @@ class _SeekLoop:
     def _with_words(
         self, window: _Window, cut: WindowCut, result: DecodingResult
     ) -> CallGenerator[WindowCut]:
-        """Time the words of a window, drop invented ones, and find where the next window begins."""
+        """Align the words of a window, drop hallucinations, and find where the next window begins."""
         (segments,) = yield from self._transcriber.with_words(
             window.encoded,
             [(cut, result, window.n_frames)],
@@ -409,9 +405,9 @@ class _SeekLoop:
         return placed
 
     def _after_speech(self, window: _Window, spoken_until: float) -> int:
-        """Go on after the last word; after the window, if only a little of it is left and silence skipped.
+        """Return the frame after the last word, or after the window if little of it is left.
 
-        Text without timestamps is that of all the window: nothing is left of it but a word that it cuts.
+        Text without timestamps covers the window except for a word that its end cuts.
         """
         if self._options.decoding.without_timestamps:
             is_cut = window.n_frames == self._transcriber.content_frames
@@ -450,7 +446,6 @@ class _SeekLoop:
 
 
 def past_the_end(recording: Recording, options: TranscribeOptions, duration_s: float | None) -> AudioError:
-    """Write the line for a part that begins behind the recording."""
     length = "less" if duration_s is None else f"a recording of {duration_s:.1f} s"
     start_s = options.clips[0][0]
     return AudioError(f"{recording.name}: expected sound at {start_s:g} s, where to begin, got {length}")

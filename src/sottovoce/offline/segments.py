@@ -1,9 +1,9 @@
-"""From a window's tokens to segments with words: cut at the timestamps that the model wrote, words placed
-by their alignment (`decoding.alignment`).
+"""From the tokens of a window to segments with words, cut at the timestamps that the model wrote.
 
-Punctuation joins its words, and implausibly long words are cut. Text that the model writes behind the end
-of the audio is cut off; openai-whisper keeps it. Source of the rules: openai-whisper 20250625,
-transcribe.py and timing.py.
+Punctuation joins its words, and implausibly long words are shortened. Text after the end of the audio is
+dropped; openai-whisper keeps it.
+
+Source of the rules: openai-whisper 20250625, transcribe.py and timing.py.
 """
 
 from __future__ import annotations
@@ -34,10 +34,8 @@ def seconds_of(mel_frame: int) -> float:
 class WindowCut:
     """The segments of a window, and where the next one begins.
 
-    segments: tokens, text and times, later words; what the decoder knows of them comes last of all.
-    seek: log-mel frame of the recording at which the next window begins.
-    ends_closed: the last timestamp stands alone, so that nothing is said after it in this window.
-    restarts: nothing was kept, because the window begins too early.
+    seek: log-mel frame of the recording. ends_closed: the last timestamp is single, so that no speech
+    follows in this window. restarts: nothing was kept, because the window begins too early.
     """
 
     segments: tuple[Segment, ...]
@@ -47,14 +45,13 @@ class WindowCut:
 
     @property
     def end_of_speech(self) -> float | None:
-        """End of the last word, of the last segment where no words are known; None without segments."""
+        """End of the last word, or of the last segment without words; None without segments."""
         for segment in reversed(self.segments):
             if segment.words:
                 return segment.words[-1].end
         return self.segments[-1].end if self.segments else None
 
     def text_tokens(self, eot: int) -> tuple[int, ...]:
-        """Ids below `eot`: what is said in all segments, without timestamps."""
         return tuple(token for segment in self.segments for token in segment.tokens if token < eot)
 
 
@@ -63,10 +60,9 @@ def cut_window(
 ) -> WindowCut:
     """Cut at pairs of timestamps; without a pair the window is one segment.
 
-    tokenizer: with the language of the text. seek: log-mel frame of the recording where the window begins;
-        n_frames: of audio in it. Segments end with the audio, those that begin after it are left out.
-    keep_open: also keep text that follows the last pair, up to the end of the audio. Otherwise it is left
-        to the next window, which begins there; as is, always, audio of which nothing was said after it.
+    tokenizer: in the language of the text. seek: log-mel frame of the recording where the window begins.
+    n_frames: of audio in the window; segments are clipped to it. keep_open: also keep text after the last
+    pair; otherwise the next window begins there.
     """
     cutter = _Cutter(tokenizer, seek / MEL_FRAMES_PER_SECOND, n_frames / MEL_FRAMES_PER_SECOND)
     is_time = [tokenizer.is_timestamp(token) for token in tokens]
@@ -91,18 +87,16 @@ def cut_window(
 
 @dataclass(frozen=True, slots=True)
 class _Cutter:
-    """Makes segments of a window that begins at start_s of the recording and holds length_s of audio."""
-
     tokenizer: Tokenizer
     start_s: float
     length_s: float
 
     def time(self, token: int) -> float:
-        """Seconds of a timestamp; a window that begins with text (a prefix) begins at 0."""
+        """Return the seconds of a timestamp; a window that begins with text (a prefix) begins at 0."""
         return max(0, token - self.tokenizer.timestamp_begin) * SECONDS_PER_TIMESTAMP
 
     def segment(self, tokens: Sequence[int], start: float, end: float) -> Segment | None:
-        """From start to end in the window, at most to the end of the audio; None for what lies behind it."""
+        """Make a segment, clipped to the audio; None if it begins after it."""
         if start >= self.length_s:
             return None
         return Segment(
@@ -115,7 +109,7 @@ class _Cutter:
         )
 
     def whole_window(self, tokens: Sequence[int]) -> Segment:
-        """One segment up to the last timestamp, where there is one after 0, else to the window's end."""
+        """Make one segment up to the last timestamp above 0, or else to the window's end."""
         times = [token for token in tokens if self.tokenizer.is_timestamp(token)]
         timed = bool(times) and times[-1] != self.tokenizer.timestamp_begin
         whole = self.segment(tokens, 0.0, self.time(times[-1]) if timed else self.length_s)
@@ -125,17 +119,17 @@ class _Cutter:
 
 SENTENCE_ENDS = ".。!！?？"
 LONGEST_MEDIAN_S = 0.7
-"""Of the usual word: slower speech does not make longer pauses part of words."""
+"""Upper limit of the median, so that in slow speech pauses do not become part of words."""
 
 
 def usual_duration(words: Sequence[TimedWord]) -> float:
-    """Median duration in seconds of the words that have one, at most 0.7; 0 for none."""
+    """Return the median duration of the words in seconds, at most 0.7; 0 for none."""
     durations = [word.duration for word in words if word.duration != 0.0]
     return min(LONGEST_MEDIAN_S, statistics.median(durations)) if durations else 0.0
 
 
 def cut_at_sentence_ends(words: Sequence[TimedWord], longest: float) -> list[TimedWord]:
-    """Shorten sentence ends longer than `longest` seconds, and the words that follow sentence ends.
+    """Shorten words before and after sentence ends that are longer than `longest` seconds.
 
     The pause between two sentences belongs to neither.
     """
@@ -154,11 +148,12 @@ def cut_at_sentence_ends(words: Sequence[TimedWord], longest: float) -> list[Tim
 
 
 def interpolate_improbable(words: Sequence[TimedWord], threshold: float) -> list[TimedWord]:
-    """Let words less probable than `threshold` begin where the words around them say, by letters.
+    """Interpolate the starts of words less probable than `threshold` between their neighbours, by letters.
 
-    words: of one segment, each beginning where the last one ends. The first keeps its start and the last its
-    end; signs keep theirs, which tell of pauses.
-    Source: the rule of whisper.cpp's `thold_pt`, which asks the probability of a timestamp.
+    words: of one segment, without gaps. The first start and the last end stay, and so do punctuation
+    marks, which mark pauses.
+
+    Source: the rule of whisper.cpp's `thold_pt`, which tests the probability of a timestamp.
     """
     anchors = [i for i, word in enumerate(words) if i == 0 or _is_anchor(word, threshold)] + [len(words)]
     starts = [word.start for word in words] + [word.end for word in words[-1:]]
@@ -209,9 +204,8 @@ def _joined(anchor: TimedWord, first: TimedWord, second: TimedWord) -> TimedWord
 
 @dataclass(frozen=True, slots=True)
 class WordRules:
-    """Rules for words. prepended, appended: signs that belong to the next or the last word.
-
-    threshold: probability below which words take their times from those around them; 0: none does.
+    """prepended, appended: punctuation that joins the next or the previous word. threshold: probability
+    below which the times of a word are interpolated; 0: none.
     """
 
     prepended: str
@@ -228,11 +222,10 @@ def place_words(
     window_start: float = 0.0,
     last_speech: float = 0.0,
 ) -> tuple[Segment, ...]:
-    """Return the segments of a window with their words, and the times that follow from these.
+    """Return the segments of a window with their words and corrected times.
 
-
-    words: of all segments, in order. eot: first id that is no text. window_start, last_speech:
-    seconds of the recording where the window begins, and where speech ended before it.
+    words: of all segments, in order. eot: id of the first token that is not text. window_start,
+    last_speech: in seconds of the recording.
     """
     if rules.threshold:
         of_segments = _by_segment(segments, words, eot)

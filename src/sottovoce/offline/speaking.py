@@ -1,9 +1,7 @@
-"""Speakers in a transcription: who speaks when is found first, then segments get speakers as they come;
-or channels are transcribed apart, each a speaker.
+"""Speakers of a transcription, by diarization before it, or one speaker per channel.
 
-Every channel is a transcription of its own, with its own prompt, of the speech that does not leak in from
-another channel. They are read side by side, the one that is furthest behind first, so only one segment of
-each waits.
+Channels are transcribed separately, each with its own prompt and without speech that leaks in from another
+one. The channel that is furthest behind goes on first, so that one segment of each waits.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from sottovoce.types import Segment, Turn, Word
 def with_speakers(
     segments: SegmentGenerator, diarizer: Diarizer, recording: Recording, state: TranscriptionState
 ) -> SegmentGenerator:
-    """Yield segments cut where the speaker changes; their ids count on."""
+    """Yield segments, split and renumbered where the speaker changes."""
     with closing(segments):
         state.turns = tuple((yield from _turns(diarizer, recording)))
         labels = SpeakerLabels(state.turns)
@@ -42,8 +40,9 @@ def with_speakers(
 
 
 def _turns(diarizer: Diarizer, recording: Recording) -> CallGenerator[list[Turn]]:
-    """Find turns; the bundled networks take a few seconds of audio a call, so that other calls run in
-    between."""
+    """Diarize; the bundled networks take a few seconds of audio a call, so that other calls can
+    interleave.
+    """
     if not isinstance(diarizer, ClusteringDiarizer):
         turns: list[Turn] = yield HostCall(partial(diarizer.turns, recording))
         return turns
@@ -57,9 +56,9 @@ def _turns(diarizer: Diarizer, recording: Recording) -> CallGenerator[list[Turn]
 def with_names(
     segments: SegmentGenerator, names: Sequence[str], own: TranscriptionState, state: TranscriptionState
 ) -> SegmentGenerator:
-    """Yield segments with names of people for the letters of speakers.
+    """Yield segments with the names of people for speaker labels.
 
-    own: how far they are; state: the same with names, filled in here.
+    own: their state. state: the same with names, updated here.
     """
     note = partial(_note, own, state, names)
     with closing(segments):
@@ -83,9 +82,10 @@ def _named(segment: Segment, names: Sequence[str]) -> Segment:
 def by_turn_tokens(
     segments: SegmentGenerator, tokenizer: Tokenizer, state: TranscriptionState
 ) -> SegmentGenerator:
-    """Yield segments cut where the model wrote that somebody else speaks.
+    """Yield segments, split where the model wrote a token for a change of speaker.
 
-    It does not say who: turns are counted ("turn 1", "turn 2", …).
+    The tokens do not identify speakers: turns are numbered ("turn 1", "turn 2", …).
+
     Source: tinydiarize (A. Rana, 2023), and whisper.cpp's `tdrz_enable`.
     """
     n_turns = 1
@@ -105,7 +105,6 @@ def by_turn_tokens(
 
 
 def turn_groups(segment: Segment, tokenizer: Tokenizer) -> list[list[Word]]:
-    """Group the words of a segment between tokens of turns; empty where one begins or ends it."""
     groups: list[list[Word]] = [[]]
     words = list(segment.words or ())
     n_text, n_placed = 0, 0
@@ -124,8 +123,6 @@ def turn_groups(segment: Segment, tokenizer: Tokenizer) -> list[list[Word]]:
 
 @dataclass(slots=True)
 class _Channel:
-    """A transcription of one channel; waiting: its next segment, None when it has ended."""
-
     speaker: str
     segments: SegmentGenerator
     state: TranscriptionState
@@ -137,9 +134,10 @@ def channels_apart(
     state: TranscriptionState,
     begin: Callable[[Recording, TranscriptionState], SegmentGenerator],
 ) -> SegmentGenerator:
-    """Yield the segments of all channels of a recording; begin: makes those of one.
+    """Yield the segments of all channels of a recording; begin: transcribes one channel.
 
-    Raises: AudioError for a recording of one channel.
+    Raises:
+        AudioError: the recording has one channel.
     """
     others = leaks(recording)
     if len(others) < 2:

@@ -1,7 +1,5 @@
-"""How the text of a recording is written: as it is spoken, or cleaned of hesitations.
-
-Segments as they come out of a transcription, changed by rule (`text.disfluency`), with their words; the words
-that stay keep their times. The prompt that asks a model for the style is in `text.disfluency`.
+"""Removal of hesitations from segments by the rules of `text.disfluency`; remaining words keep their
+times.
 """
 
 from __future__ import annotations
@@ -23,9 +21,9 @@ logger = logging.getLogger(__name__)
 def in_style(
     segments: SegmentGenerator, options: TranscribeOptions, state: TranscriptionState
 ) -> SegmentGenerator:
-    """Yield segments in the requested style; state: counts those that are left.
+    """Yield segments in the requested style; state: counts the segments.
 
-    A language without checked rules is left unchanged, with one warning.
+    A language without verified rules is left unchanged, with one warning.
     """
     if options.decoding.verbatim:
         segments = _reporting(segments, "verbatim", VERBATIM_PROMPTS)
@@ -49,7 +47,7 @@ def _reporting(segments: SegmentGenerator, style: str, checked: Collection[str])
 
 
 def _cleaned(segments: SegmentGenerator, written: str | None, state: TranscriptionState) -> SegmentGenerator:
-    """Yield segments without hesitations; their ids count on.
+    """Yield renumbered segments without hesitations.
 
     written: the language of the text, None as spoken.
     """
@@ -62,9 +60,9 @@ def _cleaned(segments: SegmentGenerator, written: str | None, state: Transcripti
 
 
 def clean_segment(segment: Segment, language: str) -> Segment | None:
-    """Take the hesitations out of a segment; None where nothing else was in it, itself where it has none.
+    """Return a segment without hesitations; None if nothing remains.
 
-    language: a code; one without rules changes nothing. Its tokens stay those that the model wrote.
+    language: a code; one without rules changes nothing. The tokens stay those of the model.
     """
     rules = DISFLUENCIES.get(language)
     if rules is None:
@@ -95,7 +93,7 @@ def clean_words(words: Sequence[Word], rules: DisfluencyRules) -> tuple[Word, ..
 
 
 def _rewritten(group: Sequence[Word], text: str) -> Sequence[Word]:
-    """The words of what spaces separate, as it is written now: one word where the text has changed."""
+    """Merge tokens of a space-separated word whose text has changed into one word."""
     if text == "".join(word.word for word in group):
         return group
     return [

@@ -1,7 +1,7 @@
-"""A model with the options of a transcription: detect, decode, align words, make segments; the prompt of
-a window and the state of a transcription.
+"""A model with the options of a transcription: language detection, decoding, word alignment, prompts and
+state.
 
-Knows windows and where they lie in the recording, not how they were chosen.
+Windows are chosen elsewhere.
 """
 
 from __future__ import annotations
@@ -37,11 +37,13 @@ def with_arguments(
     word_timestamps: bool | None,
     beam_size: int | None,
 ) -> TranscribeOptions:
-    """Put arguments into options; None leaves what the options say.
+    """Return options with the arguments that are not None.
 
-    codes: of the model's languages; none for an English-only model. language: one, several or "auto"; "auto"
-    and several are followed as they change where the options do not say whether. beam_size: 1 is greedy.
-    Raises: OptionError for a language that is not among them.
+    codes: languages of the model; empty for an English-only model. language: one, several or "auto";
+    several and "auto" imply following unless the options say otherwise. beam_size: 1 is greedy.
+
+    Raises:
+        OptionError: the model does not have the language.
     """
     decoding = options.decoding
     follow = options.follow_languages
@@ -69,11 +71,12 @@ def _with_language(
 
 
 class Context:
-    """Tokens of earlier windows, as many as a prompt can hold, after an initial prompt.
+    """The initial prompt and the tokens of earlier windows, for the next prompt.
 
     n_text_ctx: of the model; a prompt has at most half of it, less one.
-    Source: openai-whisper 20250625, transcribe.py; with `carry_initial_prompt` the initial prompt stands
-    before every window, otherwise it is forgotten with the rest at the first reset.
+
+    Source: openai-whisper 20250625, transcribe.py; with `carry_initial_prompt` the initial prompt precedes
+    every window, otherwise the first reset drops it.
     """
 
     def __init__(self, tokenizer: Tokenizer, options: TranscribeOptions, n_text_ctx: int) -> None:
@@ -86,7 +89,6 @@ class Context:
         self._tokens = [] if options.carry_initial_prompt else initial
 
     def prompt(self) -> tuple[int, ...]:
-        """Tokens to give the next window; empty for none."""
         room = max(0, self._room - len(self._carried))
         if self._options.max_context is not None:
             room = min(room, self._options.max_context)
@@ -108,7 +110,7 @@ class Context:
         return any(earlier[at : at + len(words)] == words for at in range(len(earlier) - len(words) + 1))
 
     def end_window(self, temperature: float) -> None:
-        """Forget everything after a window that needed a high temperature, or if nothing is to be kept."""
+        """Reset the context after a window that needed a high temperature, or without conditioning."""
         too_hot = temperature > self._options.prompt_reset_on_temperature
         if too_hot or not self._options.is_conditioned:
             self.reset()
@@ -118,21 +120,20 @@ class Context:
 
 
 SHORT_TAIL_FRAMES = 20
-"""Of silence (10 ms each) behind the speech of a window that is shorter than the model was trained on.
-Without it the decoder finds no end, repeats itself and is tried at every temperature."""
+"""Frames of silence (10 ms) behind the speech of a shortened window. Without it the decoder finds no end,
+and the fallback tries every temperature.
+"""
 
 
 @dataclass(slots=True)
 class TranscriptionState:
-    """How far a transcription is; filled in while it runs.
+    """Progress and metadata of a transcription, updated while it runs.
 
-    language: being spoken; of the recording, where it has one. detection: what named the first one, None
-    while that is not known and where it was given. duration: seconds, as the file declares at first and
-    exactly once its end was read. position: seconds that are transcribed. turns: of speakers, once they are
-    known. unread: seconds (start, end) of speech of which no words were found. outside_languages: seconds of
-    speech by language, where languages were listed and it is none of them. second_s: seconds that a second
-    model read. n_cleaned: segments that are left where hesitations are taken out. resume_point: the last one;
-    None before the first.
+    language: the current one. detection: of the first language; None if given or not detected yet.
+    duration: seconds, as the file declares until its end was read. position: seconds transcribed. turns:
+    of speakers, once known. unread: skipped speech as (start, end) in seconds. outside_languages: seconds
+    of speech by language outside the list. second_s: seconds that a second model transcribed. n_cleaned:
+    segments left after cleaning. resume_point: the last one, or None.
     """
 
     language: str | None = None
@@ -148,13 +149,12 @@ class TranscriptionState:
     resume_point: ResumePoint | None = field(default=None, repr=False)
 
     def take(self, own: TranscriptionState, start_s: float = 0.0) -> None:
-        """Take over how far a part is that begins at start_s; not its length, turns and resume point."""
         self.language, self.detection, self.second_s = own.language, own.detection, own.second_s
         self.position, self.outside_languages = start_s + own.position, own.outside_languages
         self.unread = [(start_s + start, start_s + end) for start, end in own.unread]
 
     def snapshot(self) -> StateSnapshot:
-        """Return what no later window finds again."""
+        """Return the state that a resumed transcription needs and cannot recompute."""
         return StateSnapshot(
             self.position,
             self.language,
@@ -175,11 +175,11 @@ class TranscriptionState:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """How to decode one window: its language, the prompt, and the log-mel frame where it begins.
+    """How to decode one window: language, prompt, and the log-mel frame where it begins.
 
-    is_first: of the recording; it begins with the prefix, if one was given. is_divisible: it would be read in
-    parts where its text repeats itself, and not be tried again as it is. is_second: it was left out of a
-    longer window; only the first temperature is tried, as draws make words up.
+    is_first: of the recording; it begins with the prefix, if any. is_divisible: repeated text is decoded
+    in parts instead of at the next temperature. is_second: a part that a longer window skipped; only the
+    first temperature is tried, as sampling hallucinates.
     """
 
     language: str
@@ -192,7 +192,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class SecondModel:
-    """A model that reads segments of which another is unsure; fusion: language models for its beam search."""
+    """A model for the segments of which another is uncertain; fusion: language models for its beam search."""
 
     backend: Backend
     tokenizer: Tokenizer
@@ -202,8 +202,6 @@ class SecondModel:
 
 @dataclass(frozen=True, slots=True)
 class Transcriber:
-    """A model and the options of a transcription; fusion: language models for its beam search."""
-
     backend: Backend
     tokenizer: Tokenizer
     options: TranscribeOptions
@@ -216,14 +214,17 @@ class Transcriber:
         return 2 * (self.options.audio_ctx or self.backend.dims.n_audio_ctx)
 
     def frames_to_encode(self, n_frames: int) -> int:
-        """Log-mel frames of a window for n_frames of audio that are a part of a full one: the audio and as
-        much padding as the checkpoint needs behind it."""
+        """Return the log-mel frames to encode for n_frames of audio: the audio and the padding that the
+        checkpoint needs.
+        """
         padded = n_frames + round(self.backend.tail_s * SAMPLE_RATE / HOP_SAMPLES)
         return min(self.window_frames, padded + padded % 2)
 
     @property
     def content_frames(self) -> int:
-        """Log-mel frames of audio in a window at most: all, but for a short window's silent end."""
+        """The most log-mel frames of audio in a window: fewer than a shortened window has, by its silent
+        tail.
+        """
         return self.window_frames - SHORT_TAIL_FRAMES if self._is_shortened else self.window_frames
 
     @property
@@ -232,7 +233,7 @@ class Transcriber:
 
     @property
     def fixed_language(self) -> str | None:
-        """The language that needs no detection: the requested one, or an English-only model's."""
+        """The language if it needs no detection: the requested one, or English for an English-only model."""
         language = self.options.decoding.language
         if language is None and not self.tokenizer.is_multilingual:
             language = "en"
@@ -240,26 +241,21 @@ class Transcriber:
 
     @property
     def may_follow(self) -> bool:
-        """Whether the language may change within the recording."""
         return self.fixed_language is None and self.options.may_follow_languages
 
     def tokenizer_of(self, language: str) -> Tokenizer:
-        """Return the tokenizer for text in a language, with the requested task."""
         return self.tokenizer.with_language(language).with_task(self.options.decoding.task)
 
     def detect(self, encoded: EncoderOutput) -> CallGenerator[list[LanguageDetection]]:
-        """Find the language of every window, among those allowed; see `languages` for a recording's."""
         allowed = self.options.decoding.allowed_languages
         found: list[LanguageDetection] = yield DetectLanguageCall(self.tokenizer, encoded, allowed)
         return found
 
     @property
     def is_listed(self) -> bool:
-        """Whether the language is one of a list, rather than any."""
         return 0 < len(self.options.decoding.allowed_languages) < len(self.tokenizer.language_codes)
 
     def combine(self, detections: Sequence[LanguageDetection], weights: Sequence[float]) -> LanguageDetection:
-        """Combine the languages of several windows; given what is common, unless languages were listed."""
         allowed = self.options.decoding.allowed_languages
         prior = NO_PRIOR if self.is_listed else self.options.language_prior
         return combine_detections(
@@ -267,7 +263,7 @@ class Transcriber:
         )
 
     def decode(self, encoded: EncoderOutput, requests: Sequence[Request]) -> CallGenerator[list[Attempt]]:
-        """Decode every window, with fallback; the draws of a window depend on where it begins."""
+        """Decode windows with fallback; the seeds of sampling depend on where a window begins."""
         attempts: dict[int, Attempt] = {}
         kinds = [self._kind(request) for request in requests]
         for has_prefix, is_second in dict.fromkeys(kinds):
@@ -305,10 +301,10 @@ class Transcriber:
         return DecodeCall(self.tokenizer, encoded, options, fallback, divisible, self.fusion)
 
     def sample_len(self, n_frames: int) -> int | None:
-        """Return the most tokens of a window of so many encoder frames; None: those of the text context.
+        """Return the most tokens of a window of so many encoder frames; None: half of the text context.
 
-        Of a shortened one its share of the text context, twice as many a second as in a full window: where
-        speech goes on at its end, the decoder may fall into a loop.
+        A shortened window has twice its share of the text context: if speech continues at its end, the
+        decoder may loop.
         """
         requested, dims = self.options.decoding.sample_len, self.backend.dims
         if requested is not None or n_frames >= dims.n_audio_ctx:
@@ -323,9 +319,9 @@ class Transcriber:
         window_start: float = 0.0,
         last_speech: float = 0.0,
     ) -> CallGenerator[list[tuple[Segment, ...]]]:
-        """Return the segments of every window with their words, given its text and log-mel frames of audio.
+        """Return the segments of each window with words, given text and log-mel frames of audio.
 
-        window_start, last_speech: as of `place_words`.
+        window_start, last_speech: see `place_words`.
         """
         options, eot = self.options, self.tokenizer.eot
         rules = WordRules(options.prepend_punctuations, options.append_punctuations, options.word_threshold)
@@ -342,8 +338,6 @@ class Transcriber:
         ]
 
     def segments(self, cut: WindowCut, result: DecodingResult) -> Iterator[Segment]:
-        """Segments that have text and some length, with what the decoder knows; their ids come last of
-        all."""
         for segment in cut.segments:
             if segment.start == segment.end or not segment.text.strip():
                 continue
@@ -359,7 +353,6 @@ class Transcriber:
 
 
 def numbered(segments: Iterable[Segment], state: TranscriptionState) -> Iterator[Segment]:
-    """Segments with ids that count on in a recording."""
     for segment in segments:
         yield replace(segment, id=state.n_segments)
         state.n_segments += 1

@@ -1,8 +1,7 @@
-"""One recording being transcribed: a generator that yields segments, and between them the calls that it
-needs; its segments as they are found, or all of them as a transcript.
+"""The transcription of one recording: a generator of segments and of the backend calls between them.
 
-A stage that changes segments on their way (speakers, names, style) is a generator around another one: it
-takes the next segment with `next_segment`, which lets the calls through and their results back.
+Stages that change segments (speakers, names, style) wrap another generator; `next_segment` passes calls
+and results through.
 """
 
 from __future__ import annotations
@@ -22,16 +21,12 @@ from sottovoce.offline.transcriber import Transcriber, TranscriptionState
 from sottovoce.types import Segment, Span, Transcript, Turn
 
 SegmentGenerator: TypeAlias = Generator[Segment | ModelCall, Any, None]
-"""Yields segments, and calls whose results are sent back into it."""
+"""Yields segments, and calls whose results are sent back."""
 
 
 def next_segment(
     segments: SegmentGenerator, on_step: Callable[[], object] | None = None
 ) -> CallGenerator[Segment | None]:
-    """Yield the calls up to the next segment; return that segment, None at the end.
-
-    on_step: called each time that the generator has gone on, to a call, a segment or its end.
-    """
     result: Any = None
     failure: Exception | None = None
     while True:
@@ -54,9 +49,9 @@ def next_segment(
 class RunControl:
     """Progress and cancellation of a transcription.
 
-    on_progress: called with the seconds that are done and those of the recording (None while unknown), each
-        time that they grow. abort: called before every call of the model, at least once a window; True ends
-        the transcription, as does setting `stopped` from anywhere. What was found so far stays.
+    on_progress: called with the seconds done and those of the recording (None while unknown) when they
+    grow. abort: called before every backend call; True ends the transcription, as does setting `stopped`
+    from any thread. Segments found so far stay.
     """
 
     on_progress: Callable[[float, float | None], None] | None = None
@@ -72,10 +67,10 @@ class RunControl:
 class FileTranscription(Iterator[Segment]):
     """The segments of one recording, as they are found.
 
-    Iterate once; the segments stay, for `text` and `collect`. What else is known grows with the iteration.
-    Where an executor does the calls of several, it runs `next_segment` or `collected` instead.
+    Iterate once; `text` and `collect` use all segments, and the other properties grow with the iteration.
+    An executor runs `next_segment` or `collected` instead.
 
-    model: its name, for the transcript. recording: closed at the end; None: its owner does that.
+    model: its name, for the transcript. recording: closed at the end; None: its owner closes it.
     """
 
     def __init__(
@@ -89,7 +84,6 @@ class FileTranscription(Iterator[Segment]):
         recording: Recording | None = None,
     ) -> None:
         self.backend = transcriber.backend
-        """The backend that runs the calls of `next_segment`."""
         self._transcriber = transcriber
         self._generator = generator
         self._state = state
@@ -109,8 +103,10 @@ class FileTranscription(Iterator[Segment]):
     def next_segment(self, on_step: Callable[[], object] | None = None) -> CallGenerator[Segment | None]:
         """Yield the calls up to the next segment; return that segment, None at the end.
 
-        on_step: called each time that the transcription has gone on, to a call, a segment or its end.
-        Raises: AudioError, as the iteration, and what a call failed with.
+        on_step: called after each step: a call, a segment or the end.
+
+        Raises:
+            AudioError: as the iteration; also the error of a failed call.
         """
         result: Any = None
         failure: Exception | None = None
@@ -125,7 +121,7 @@ class FileTranscription(Iterator[Segment]):
                 result = yield step
             except Exception as error:
                 failure = error
-            except BaseException:  # nobody will send the result
+            except BaseException:  # no result will be sent
                 self.close()
                 raise
         if on_step is not None:
@@ -133,7 +129,6 @@ class FileTranscription(Iterator[Segment]):
         return None
 
     def _advance(self, result: Any, failure: Exception | None) -> Segment | ModelCall | None:
-        """Send the result of a call, or throw what it failed with; return the next step, None at the end."""
         with self._busy:
             try:
                 step = self._next_step(result, failure)
@@ -166,12 +161,9 @@ class FileTranscription(Iterator[Segment]):
         self.close()
 
     def close(self) -> None:
-        """Stop, from any thread: the iteration ends after the call that is being done.
-
-        Harmless when it has ended; what was transcribed stays.
-        """
+        """Stop, from any thread: the iteration ends after the current call; segments stay."""
         self._control.stopped.set()
-        if self._busy.acquire(blocking=False):  # else whoever iterates lets go of the recording
+        if self._busy.acquire(blocking=False):  # otherwise the iterating thread closes the recording
             try:
                 self._end()
             finally:
@@ -184,16 +176,18 @@ class FileTranscription(Iterator[Segment]):
             self._recording.close()
 
     def collect(self) -> Transcript:
-        """Transcribe what is left, and return all of it; after `close`, what there is.
+        """Transcribe the rest and return the whole transcript; after `close`, the part that exists.
 
-        Raises: AudioError, OptionError, as the iteration.
+        Raises:
+            AudioError, OptionError: as the iteration.
         """
         return LocalExecutor(self.backend).run(self.collected())
 
     def collected(self) -> CallGenerator[Transcript]:
-        """Yield the calls for what is left; return all of it, as `collect`.
+        """Yield the calls for the rest; return the transcript, as `collect`.
 
-        Raises: AudioError, as the iteration, and what a call failed with.
+        Raises:
+            AudioError: as the iteration; also the error of a failed call.
         """
         while (yield from self.next_segment()) is not None:
             pass
@@ -215,78 +209,73 @@ class FileTranscription(Iterator[Segment]):
 
     @property
     def text(self) -> str:
-        """The whole text; transcribes what is left."""
+        """The whole text; transcribes the rest."""
         return self.collect().text
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """Those found so far."""
         return tuple(self._segments)
 
     @property
     def language(self) -> str | None:
-        """The language spoken most in the segments so far; before the first one, that detected."""
+        """The most spoken language of the segments so far; before the first segment, the detected one."""
         return spoken_most(self._segments) or self._state.language
 
     @property
     def detection(self) -> LanguageDetection | None:
-        """The detection of the first language; None when it was given or is not known yet."""
+        """The detection of the first language; None if it was given or is not known yet."""
         return self._state.detection
 
     @property
     def language_probability(self) -> float | None:
-        """Of the language detected first, among those allowed; None when given, or not known yet."""
+        """Probability of the first detected language among those allowed, or None."""
         return None if self.detection is None else self.detection.probability
 
     @property
     def language_probabilities(self) -> Mapping[str, float]:
-        """Of every language of the model, at that detection; empty when given, or not known yet."""
+        """Probabilities of all languages of the model at the first detection, or empty."""
         return {} if self.detection is None else self.detection.probabilities
 
     @property
     def turns(self) -> tuple[Turn, ...]:
-        """Turns of speakers, known before the first segment; empty unless speakers were requested."""
+        """Speaker turns, known before the first segment; empty without diarization."""
         return self._state.turns
 
     @property
     def unread(self) -> tuple[Span, ...] | None:
-        """Speech without words so far; None where skipped speech is not searched for."""
+        """Skipped speech so far; None if it is not searched for."""
         return tuple(self._state.unread) if self._transcriber.options.read_again else None
 
     @property
     def second_s(self) -> float:
-        """Seconds that a second model read so far, as the first was not sure of them."""
+        """Seconds that a second model transcribed so far."""
         return self._state.second_s
 
     @property
     def outside_languages(self) -> Mapping[str, float]:
-        """Seconds of speech by language, where languages were listed and it is surely none of them."""
+        """Seconds of speech by detected language, for languages that are not listed."""
         return self._state.outside_languages
 
     @property
     def duration(self) -> float | None:
-        """Seconds: as the recording declares, and exactly once its end was read; None if unknown."""
+        """Seconds as the recording declares, and exactly once its end was read; None if unknown."""
         return self._state.duration
 
     @property
     def position(self) -> float:
-        """Seconds transcribed so far."""
         return self._state.position
 
     @property
     def resume_point(self) -> ResumePoint | None:
         """Where `Model.transcribe(resume=…)` can go on, as plain values (`to_json`).
 
-        None before the first window is done, and where speakers or channels are told apart.
-
-        Asked while segments come, it lies behind all but the last windows' segments: those that came since it
-        changed come again.
+        None before the first window is done, and with diarization or separate channels. Segments that came
+        since the point last changed come again after resuming.
         """
         return self._state.resume_point if self._transcriber.options.is_resumable else None
 
 
 def spoken_most(segments: list[Segment]) -> str | None:
-    """Return the language with the most seconds; None without segments."""
     seconds: dict[str, float] = {}
     for segment in segments:
         seconds[segment.language] = seconds.get(segment.language, 0.0) + segment.end - segment.start

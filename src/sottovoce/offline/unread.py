@@ -1,15 +1,13 @@
-"""Speech that no word covers, and text in a wrong language: both are decoded again by themselves.
+"""Decode skipped speech, and text in a wrong language, a second time.
 
-Whisper leaves sentences out: it closes a window with one timestamp and counts the rest as read, or writes
-one of two sentences. So after each window its words are compared with the speech in it. What they leave
-uncovered is encoded and decoded alone, then in halves; what stays empty is counted as unread. A text that
-is improbable, that repeats itself or the text around it is not taken: a reported gap is better than
-invented words.
+Whisper skips sentences: it ends a window with one timestamp, or writes one of two sentences. After each
+window its words are compared with the detected speech. Uncovered speech is encoded and decoded separately,
+then in halves; what stays empty is reported. Improbable or repeated text is rejected: a reported gap is
+better than a hallucination.
 
-Whisper also translates speech in another language than the one it was given, or spells it in that one.
-The language probe (`follow`) misses a sentence in minutes of another language, and the low probability of
-its text shows it. Such a segment is encoded by itself; where the probe then finds another language, it is
-decoded in that one, and the likelier text is kept.
+Whisper also translates or respells speech that is not in the given language. The language probe (`follow`)
+misses one sentence in minutes of another language; the low probability of its text reveals it. Such a
+segment is encoded separately, decoded in the detected language, and the more probable text is kept.
 """
 
 from __future__ import annotations
@@ -36,22 +34,23 @@ from sottovoce.offline.transcriber import Request, Transcriber, TranscriptionSta
 from sottovoce.types import EncoderOutput, Segment, Word
 
 LEAST_MISREAD_S = 0.8
-"""Seconds of speech in a segment whose language is verified."""
+"""Seconds of speech in a segment for language verification."""
 GAIN, FAR_GAIN, LEAST = 0.1, 0.3, -0.7
-"""Mean log-probabilities of tokens, where the recording is in several languages: so much better the text in
-another one must be, and the least that it may have."""
+"""In a multilingual recording, the gain in mean log-probability that text in another language needs, and
+its least value.
+"""
 FIRST_NATS, FIRST_LEAST = 5.0, -0.4
-"""Of a recording that counted as one in a single language, FIRST_NATS and FAR_GAIN are required, and a more
-probable text: of development recordings in one language, many of which the model hardly knows, none became
-several."""
+"""The stricter limits (with FAR_GAIN) in a monolingual recording; no development recording in one language
+became multilingual with them, including languages that the model hardly knows.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class LanguageHypothesis:
-    """That segments of one window, one after the other, are in another language than their text.
+    """The hypothesis that consecutive segments of one window are in another language than their text.
 
-    speech: their frames from the first word to the last. mean: log-probability of the tokens of their text.
-    language: the other one. nats: log-likelihood ratio by which they are detected in it.
+    speech: frames from the first word to the last. mean: log-probability of the tokens of the text. nats:
+    log-likelihood ratio for `language`.
     """
 
     segments: tuple[Segment, ...]
@@ -61,9 +60,9 @@ class LanguageHypothesis:
     nats: float
 
     def is_accepted_by(self, mean: float, *, is_first: bool) -> bool:
-        """Return whether a text of this mean log-probability in the other language is to be kept instead.
+        """Return whether text with this mean log-probability in the other language replaces the first.
 
-        is_first: the recording counted as one in a single language.
+        is_first: the recording counted as monolingual.
         """
         if is_first:
             return self.nats >= FIRST_NATS and mean >= max(FIRST_LEAST, self.mean + FAR_GAIN)
@@ -71,7 +70,7 @@ class LanguageHypothesis:
 
 
 def joined(hypotheses: Sequence[LanguageHypothesis], segments: Sequence[Segment]) -> list[LanguageHypothesis]:
-    """Join hypotheses of segments that follow each other, all of the same other language.
+    """Join hypotheses of consecutive segments with the same language.
 
     hypotheses: of one segment each. segments: all of the window, in order.
     """
@@ -91,10 +90,7 @@ def joined(hypotheses: Sequence[LanguageHypothesis], segments: Sequence[Segment]
 
 
 def speech_in(segment: Segment, speech: Sequence[Piece]) -> Piece | None:
-    """Return the speech of a segment, from the first piece to the last; None where that is too short.
-
-    speech: pieces of the recording.
-    """
+    """Return the speech of a segment, from the first piece to the last; None if it is too short."""
     start, end = round(segment.start * MEL_FRAMES_PER_SECOND), round(segment.end * MEL_FRAMES_PER_SECOND)
     inside = [Piece(max(start, one.start), min(end, one.end)) for one in speech]
     inside = [one for one in inside if one.n_frames > 0]
@@ -103,9 +99,9 @@ def speech_in(segment: Segment, speech: Sequence[Piece]) -> Piece | None:
 
 
 def segment_means(result: DecodingResult, segments: Sequence[Segment], eot: int) -> list[float | None]:
-    """Return the mean log-probability of the text of each segment; None where it has none.
+    """Return the mean log-probability of the text of each segment, or None.
 
-    segments: as they were cut from `result`, in order; some may be missing.
+    segments: cut from `result`, in order; some may be missing.
     """
     tokens, logprobs = result.tokens, result.token_logprobs
     means: list[float | None] = []
@@ -126,31 +122,32 @@ def text_mean(result: DecodingResult, eot: int) -> float:
 
 
 LEAST_S = 1.0
-"""Seconds of speech without words that are read again."""
+"""Seconds of uncovered speech that are decoded again."""
 NEIGHBOUR_S = 0.5
 """Speech across a pause this short is one stretch."""
 MARGIN_S = 0.3
-"""So far beyond its ends a word covers speech: attention tells times no better."""
+"""Tolerance of word times, which attention places no more exactly."""
 LONGEST_WORD_S, SECONDS_A_LETTER = 0.8, 0.1
-"""A word covers no more than this from its start: over speech that was left out the last word before it is
-stretched."""
+"""The most speech that a word covers, as the last word before skipped speech is stretched over it."""
 SPARSE_S, SPARSE_TOKENS_S = 3.0, 1.5
-"""Words are timed where a segment with so much speech has fewer tokens a second: people say three to five."""
+"""Words are aligned if a segment with SPARSE_S of speech has fewer tokens a second (people say three to
+five).
+"""
 DEEPEST = 2
-"""So many times a stretch is halved."""
+"""How often a stretch is halved."""
 ALIKE = 0.6
-"""Share of common words with the neighbouring text from which a reading counts as a repetition of it."""
+"""Share of words in common with neighbouring text at which a second text counts as a repetition."""
 REPEATED_TOKENS_S = 2.5
-"""With fewer tokens a second over both, people said the same words twice."""
+"""With fewer tokens a second over both texts, people did say the words twice."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecodedWindow:
-    """A window as it was read.
+    """A decoded window.
 
-    encoded: its states, a batch of 1. cut: its segments. n_frames: log-mel frames of audio in it. speech:
-    pieces of the recording that it was to write. start_s: where the window begins in the time of the
-    segments. in_recording: puts a segment into the time of the recording.
+    encoded: encoder states, a batch of 1. n_frames: log-mel frames of audio. speech: pieces of the
+    recording. start_s: where the window begins, in segment time. in_recording: converts a segment to
+    recording time.
     """
 
     encoded: EncoderOutput
@@ -167,12 +164,6 @@ class DecodedWindow:
 
 
 class UncoveredSpeechReader:
-    """Reads speech again that no word covers.
-
-    follower: detects the language of a stretch that is encoded by itself; None where the recording has one.
-    state: takes the speech that stays unread.
-    """
-
     def __init__(
         self,
         transcriber: Transcriber,
@@ -186,7 +177,7 @@ class UncoveredSpeechReader:
         self._state = state
 
     def completed(self, window: DecodedWindow) -> CallGenerator[list[Segment]]:
-        """Read what a window left out; return its segments and those, by their times."""
+        """Decode the skipped speech of a window; return all of its segments in order."""
         own, found = yield from self._with_uncovered(window)
         if self._follower is not None:
             own = yield from self._in_right_languages(window, own, self._follower)
@@ -258,7 +249,7 @@ class UncoveredSpeechReader:
         if window is not None:
             found = list(window.cut.segments)
             if repeats_neighbour(found, beside, self._transcriber.tokenizer.eot):
-                return []  # its words stand there already, at other times
+                return []  # its words exist already, at other times
             rest = uncovered(stretch, map(covered_by_word, (yield from self._words(window))))
         for left in rest:
             halves = in_halves(left) if depth < DEEPEST else ()
@@ -274,7 +265,6 @@ class UncoveredSpeechReader:
         unread.append((unread.pop()[0] if follows else seconds_of(start), seconds_of(end)))
 
     def _read_alone(self, piece: Piece, language: str) -> CallGenerator[DecodedWindow | None]:
-        """Read a stretch as a window of its own; None where no text of it is to be trusted."""
         transcriber = self._transcriber
         start, end = piece.start, piece.end
         features = self._features.window(start, end, n_frames=transcriber.frames_to_encode(end - start))
@@ -300,10 +290,10 @@ class UncoveredSpeechReader:
 
 
 def is_covered(segments: Sequence[Segment], pieces: Sequence[Piece], eot: int) -> bool:
-    """Return whether segments leave no speech out by their own times, and none has too little text for it.
+    """Return whether segments cover all speech by their own times, with enough text; otherwise words are
+    aligned.
 
-    pieces: speech, in log-mel frames. eot: the first of the tokens that are no text. Where it is false, the
-    times of words tell.
+    pieces: speech, in log-mel frames. eot: id of the first token that is not text.
     """
     spans = [(mel_frames(segment.start), mel_frames(segment.end)) for segment in segments]
     if uncovered(pieces, spans):
@@ -323,9 +313,9 @@ def is_covered(segments: Sequence[Segment], pieces: Sequence[Piece], eot: int) -
 
 
 def uncovered(pieces: Iterable[Piece], covered: Iterable[tuple[int, int]]) -> list[list[Piece]]:
-    """Stretches of speech of at least LEAST_S that nothing covers: the pieces of each, in order.
+    """Return stretches of at least LEAST_S of uncovered speech, each a list of pieces.
 
-    pieces: speech, covered: [start, end), both in log-mel frames.
+    pieces: speech. covered: [start, end), both in log-mel frames.
     """
     spans = sorted(covered)
     free: list[Piece] = []
@@ -355,9 +345,9 @@ def covered_by_word(word: Word) -> tuple[int, int]:
 
 
 def trimmed(segment: Segment, words: Sequence[Word], found: Sequence[Segment]) -> Segment:
-    """Take from a segment the time before its first word or after its last one in which others were found.
+    """Trim a segment to its words where other segments were found before or after them.
 
-    words: its own, with their times; empty: it stays as it is.
+    words: of the segment, with times; empty: unchanged.
     """
     if not words:
         return segment
@@ -370,7 +360,7 @@ def trimmed(segment: Segment, words: Sequence[Word], found: Sequence[Segment]) -
 
 
 def in_halves(stretch: Sequence[Piece]) -> tuple[list[Piece], ...]:
-    """Cut a stretch at its longest pause or else in its middle; nothing where that would be too short."""
+    """Split a stretch at its longest pause or in its middle; empty if that is too short."""
     length = stretch[-1].end - stretch[0].start
     if length < 2 * LEAST_S * MEL_FRAMES_PER_SECOND:
         return ()
@@ -382,10 +372,9 @@ def in_halves(stretch: Sequence[Piece]) -> tuple[list[Piece], ...]:
 
 
 def repeats_neighbour(found: Sequence[Segment], beside: Sequence[Segment], eot: int) -> bool:
-    """Return whether a second reading is the text before or after it again, which was only timed wrongly.
+    """Return whether a second text repeats its neighbour, which was only timed wrongly.
 
-    Where the time of both is too long for one text, it was said twice. eot: the first of the tokens that are
-    no text.
+    If their time is too long for one text, it was said twice. eot: id of the first token that is not text.
     """
     before = [one for one in beside if one.start <= found[0].start]
     after = [one for one in beside if one.start > found[0].start]

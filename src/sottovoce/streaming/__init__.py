@@ -1,1 +1,1 @@
-"""Live recognition: one stream, and the session that follows the speaker."""
+"""Live recognition."""

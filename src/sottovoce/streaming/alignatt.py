@@ -1,12 +1,11 @@
-"""Stage 4, AlignAtt: decode until the attention comes too near to the end of the audio.
+"""AlignAtt: decode until the attention is too close to the end of the audio.
 
-One update decodes one window of encoder states from a prefix. Before a token is taken, the frame that the
-decoder attends to most is looked at: too near to the end of the audio, the token waits for the next
-update. Sources: Papi et al., AlignAtt (2023), https://arxiv.org/abs/2305.11408; Wang et al.,
-Simul-Whisper (2024), https://arxiv.org/abs/2406.10052.
+One update decodes one window of encoder states from a prefix. A token is only accepted if the frame that
+the decoder attends to most is far enough from the end of the audio. `AlignAttBatch` runs one loop for all
+sessions (continuous batching).
 
-There is one loop for all sessions (`AlignAttBatch`, continuous batching): requests of any age, window,
-language and rules join it at any step and leave it when they are done.
+Sources: Papi et al., AlignAtt (2023), https://arxiv.org/abs/2305.11408; Wang et al., Simul-Whisper (2024),
+https://arxiv.org/abs/2406.10052.
 """
 
 from __future__ import annotations
@@ -37,18 +36,17 @@ from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import EncoderOutput
 
 SPREAD_FLOOR = 0.1
-"""Added to the standard deviation of a frame's attention, as a fraction of uniform attention. Where all
-tokens but one attend elsewhere, every frame in the foot of that one's peak has the same z-score: the floor
-lets the peak win."""
+"""Added to the standard deviation of a frame's attention, as a fraction of uniform attention. If one token
+attends alone to a region, all frames of its peak would have the same z-score without it.
+"""
 
 
 class AttentionTracker:
     """Find the frame that each row attends to most (the frontier), from running statistics of attention.
 
-    As for word times, each head's attention is normalised over the tokens (mean 0, variance 1 at every
-    frame), median-filtered over the frames, and averaged over the heads. Only the newest token's row is
-    needed, so statistics are kept instead of the rows: the work for a token does not grow with the tokens
-    before it. Statistics are (R, n_heads, n_frames), per row: rows of any age and length come and go.
+    As for word times, each head's attention is normalised over tokens, median-filtered over frames, and
+    averaged over heads. Statistics (R, n_heads, n_frames) replace the history of rows, so the work per
+    token is constant; rows of any age and length come and go.
     """
 
     def __init__(self) -> None:
@@ -56,7 +54,7 @@ class AttentionTracker:
 
     def _forget(self) -> None:
         self._lengths: list[int] = []  # frames that hold audio
-        self._n_frames = torch.zeros(0, dtype=torch.int64)  # the same, where the statistics are
+        self._n_frames = torch.zeros(0, dtype=torch.int64)  # the same, on the device of the statistics
         self._statistics: RunningStatistics | None = None
         self._last = torch.zeros(0)  # (R, n_heads, 1, longest), of each row's newest token
 
@@ -71,8 +69,8 @@ class AttentionTracker:
     def admit(self, n_frames: int, attention: Tensor, cached: RunningStatistics | None = None) -> None:
         """Add a row with the attention (n_heads, n_tokens, n_frames or more) of its first tokens.
 
-        n_frames: those that hold audio; attention beyond is ignored. cached: statistics of the tokens before
-            these, of one row (see `statistics_of`); None: there are none.
+        n_frames: those that hold audio. cached: statistics of the tokens before these (see
+        `statistics_of`), or None.
         """
         new = statistics_of(attention, n_frames, cached)
         last = attention[None, :, -1:, :n_frames].float()
@@ -110,7 +108,6 @@ class AttentionTracker:
             whole.index_copy_(0, index, part)
 
     def select(self, rows: Sequence[int]) -> None:
-        """Let row i continue the former row rows[i]."""
         if not rows:
             self._forget()
             return
@@ -137,7 +134,7 @@ class AttentionTracker:
         frames = torch.arange(self._longest, device=score.device)
         ends = n_frames[:, None, None]
         beyond = frames >= ends  # (R, 1, n_frames)
-        # The filter mirrors what it sees at the end: a shorter row at its own end.
+        # The filter mirrors at the end: a shorter row at its own end.
         mirrored = torch.where(beyond, (2 * (ends - 1) - frames).clamp(min=0), frames)
         score = torch.where(several, score, last)
         score = score.gather(-1, mirrored[:, :, None].expand_as(score))
@@ -145,11 +142,10 @@ class AttentionTracker:
         return score.masked_fill(beyond, -torch.inf).argmax(dim=-1)[:, 0]
 
     def _joined(self, old: Tensor, new: Tensor) -> Tensor:
-        """Append rows to others, as long as the longest."""
         return torch.cat([self._cut(old), self._cut(new)])
 
     def _cut(self, rows: Tensor) -> Tensor:
-        """Return rows (..., n) as long as the longest: cut, or padded with 0."""
+        """Cut or pad rows (..., n) to the longest."""
         return F.pad(rows[..., : self._longest], (0, max(0, self._longest - rows.shape[-1])))
 
 
@@ -159,7 +155,7 @@ def statistics_of(
     """Return statistics (1, n_heads, n_frames) of the attention (n_heads, n_tokens, n_frames or more) of
     tokens.
 
-    cached: of the tokens before them, in a window of at most as many frames; None: there are none.
+    cached: of the tokens before them, with at most as many frames, or None.
     """
     rows = attention[None, ..., :n_frames].float()
     counted = rows.new_ones(1, 1, rows.shape[2])
@@ -171,9 +167,9 @@ def statistics_of(
 
 
 FEW = 0.25
-"""Up to this fraction of the vocabulary, selecting its rows costs less than computing all."""
+"""Up to this fraction of the vocabulary, selecting its rows is cheaper than computing all."""
 LEAST_LOG_PROB = -1e4
-"""Floor in sums of p log p: what is forbidden adds nothing."""
+"""Floor in sums of p log p, for forbidden tokens."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,8 +177,8 @@ class LiveVocabulary:
     """Token ids of live decoding.
 
     ids: (n,) int64 ascending, allowed tokens. blank: (m,) positions in `ids` of those that may not begin a
-    text. others: (k,) int64, predicted at <|startoftranscript|> only: <|nospeech|>, and languages where the
-    model has them. n_vocab: rows of the model.
+    text. others: (k,) int64, predicted at <|startoftranscript|> only: <|nospeech|>, and languages.
+    n_vocab: rows of the model.
     """
 
     ids: Tensor
@@ -193,9 +189,9 @@ class LiveVocabulary:
     @classmethod
     @lru_cache(maxsize=8)
     def of(cls, tokenizer: Tokenizer, n_vocab: int, device: torch.device) -> LiveVocabulary:
-        """Return the vocabulary of a model with n_vocab rows, the same object for all its sessions.
+        """Return the vocabulary of a model with n_vocab rows, the same object for all sessions.
 
-        A text begins with no space. <|endoftext|> may come first: to forbid it, as offline decoding does,
+        A text begins with no space. <|endoftext|> may come first: forbidding it, as offline decoding does,
         invites hallucination.
         """
         allowed = torch.full((tokenizer.eot + 1,), tokenizer.pieces is None)
@@ -218,9 +214,8 @@ class LiveVocabulary:
         return torch.cat((self.ids, self.others)) if few else None
 
     def no_speech_probs(self, logits: Tensor) -> list[float]:
-        """Return P(<|nospeech|>) of each row from the logits (R, n_rows) of `rows` at <|startoftranscript|>.
-
-        Rows that a small model did not learn have next to no probability.
+        """Return P(<|nospeech|>) of each row from the logits (R, n_rows) of `rows` at
+        <|startoftranscript|>.
         """
         if not len(self.others):
             return [0.0] * len(logits)
@@ -243,12 +238,11 @@ class LiveVocabulary:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AlignAttRequest:
-    """A decode of one window.
+    """Decode one window.
 
-    draft_tokens: tokens that may come next, verified in the first step (speculative decoding): they change
-        the number of steps, never the result. Used with one beam.
-    prefix_cache: of an earlier update, used if it applies; None: the whole prefix is computed.
-    n_recomputed: return a `PrefixCache` of the prefix without this many tokens at its end; None: return none.
+    draft_tokens: verified in the first step (speculative decoding, with one beam); they do not change the
+    result. prefix_cache: of an earlier update, used if it applies. n_recomputed: return a `PrefixCache` of
+    the prefix without this many tokens at its end; None: return none.
     """
 
     prefix: DecoderPrefix
@@ -269,9 +263,9 @@ class DraftStep:
 
 @dataclass(frozen=True, slots=True)
 class NextTokens:
-    """The best next tokens of one beam, best first, with their log-probabilities and language-model scores.
+    """The best next tokens of one beam, with their log-probabilities and language-model scores.
 
-    frame: attended to most. entropy: of the whole distribution, in nats.
+    frame: the one attended to most. entropy: of the whole distribution, in nats.
     """
 
     frame: int
@@ -313,8 +307,8 @@ class LmRows:
             self.advance([0], [token])
 
     def scores(self, log_probs: Tensor) -> Tensor:
-        """Return what the models add to the log-probabilities (n_beams, n) of the live vocabulary, same
-        shape.
+        """Return the models' weighted scores (n_beams, n) for the log-probabilities of the live
+        vocabulary.
         """
         nothing = log_probs.new_zeros(len(log_probs), self._vocabulary.n_vocab)
         return self._rows.add_to(nothing).index_select(1, self._vocabulary.ids)
@@ -329,10 +323,9 @@ class LmRows:
 
 
 class ActiveRequest:
-    """A request in a batch: its beams, each a row of the decoder, and the hypotheses of those that stopped.
+    """A request in a batch: its beams, each a decoder row, and the hypotheses that stopped.
 
-    n_frames: of its window. beam_size: beams at most. room: tokens that the decoder's context has left.
-    lm_rows: None without language models.
+    n_frames: of its window. room: tokens left in the text context.
     """
 
     def __init__(
@@ -358,10 +351,10 @@ class ActiveRequest:
         self.no_speech_prob = 0.0 if self.cache is None else self.cache.no_speech_prob
         self.draft_tokens = request.draft_tokens[:room] if beam_size == 1 else ()
         self.draft_steps: deque[DraftStep] = deque()
-        """Draft tokens computed and not yet reached."""
+        """Computed draft tokens that are not yet accepted."""
         self.lm_rows = lm_rows
         self.prefix_statistics: RunningStatistics | None = None
-        """Attention of the tokens to cache."""
+        """Attention statistics of the tokens to cache."""
         self._new_cache: PrefixCache | None = None
         self._n_recomputed = request.n_recomputed
         self._beam_size = beam_size
@@ -372,7 +365,6 @@ class ActiveRequest:
 
     @property
     def n_candidates(self) -> int:
-        """Number of next tokens of a beam, of which the best beams are chosen."""
         return self._beam_size + 1 if self._beam_size > 1 else 1
 
     @property
@@ -385,7 +377,6 @@ class ActiveRequest:
 
     @property
     def n_to_cache(self) -> int:
-        """Number of tokens of the prefix to cache for the next update."""
         if self._n_recomputed is None:
             return 0
         return max(self.n_cached, len(self.prefix.tokens) - max(1, self._n_recomputed))
@@ -397,12 +388,11 @@ class ActiveRequest:
 
     @property
     def hypothesis(self) -> AlignAttHypothesis:
-        """The best finished hypothesis, once no beam goes on."""
         best = max(self._finished, key=lambda one: one.ranking_key)
         return replace(best, no_speech_prob=self.no_speech_prob, prefix_cache=self._new_cache)
 
     def save_cache(self, state: RowPrefix | None) -> None:
-        """Take the decoder's state of the first `n_to_cache` tokens; None: the backend has none."""
+        """Store the decoder's state of the first `n_to_cache` tokens; None: the backend has none."""
         if state is not None and self.prefix_statistics is not None:
             tokens = self.prefix.tokens[: self.n_to_cache]
             self._new_cache = PrefixCache(tokens, state, self.prefix_statistics, self.no_speech_prob)
@@ -430,7 +420,7 @@ class ActiveRequest:
         return len(self._finished) >= self._beam_size
 
     def _stops(self, path: BeamPath, following: NextTokens) -> bool:
-        """Return whether attention stops a beam before its next token; <|endoftext|> is not held back."""
+        """Return whether attention stops a beam before its next token; <|endoftext|> is always accepted."""
         token = following.tokens[0]
         if token == self._eot:
             return False
@@ -459,8 +449,8 @@ class ActiveRequest:
 class AlignAttDecoder:
     """Decode windows by beam search under AlignAtt; beam_size 1 is greedy.
 
-    Each beam stops on its own, see `StopReason`. A request is done when beam_size beams have stopped, and the
-    best of them by `AlignAttHypothesis.ranking_key` is its result. fusion: language models; None: none.
+    A request is done when beam_size beams have stopped (see `StopReason`); the result is the best by
+    `AlignAttHypothesis.ranking_key`.
     """
 
     backend: Backend
@@ -480,7 +470,7 @@ class AlignAttDecoder:
     def decode(
         self, encoded: Sequence[EncoderOutput], requests: Sequence[AlignAttRequest]
     ) -> list[AlignAttHypothesis]:
-        """Decode requests, each in its window (batch of 1); results are as if each were decoded alone."""
+        """Decode requests, each with its window (batch of 1); results are independent of the batch."""
         batch = self.new_batch()
         tickets = [batch.admit(self, one, request) for one, request in zip(encoded, requests, strict=True)]
         found: dict[int, AlignAttHypothesis] = {}
@@ -489,7 +479,6 @@ class AlignAttDecoder:
         return [found[ticket] for ticket in tickets]
 
     def activate(self, ticket: int, request: AlignAttRequest, n_frames: int) -> ActiveRequest:
-        """Start a request in a window of n_frames frames."""
         lm_rows = None
         if self.fusion is not None:
             lm_rows = LmRows(
@@ -508,9 +497,9 @@ class AlignAttDecoder:
 
 
 class AlignAttBatch:
-    """All requests that one model decodes at a time: admitted before any step, removed when done.
+    """All requests that one model decodes at a time.
 
-    A step computes the prefixes of new requests and the newest token of every beam of the others in one pass.
+    A step computes the prefixes of new requests and the newest token of every other beam in one pass.
     Decoders may differ in beam size and language models, not in model and vocabulary.
     """
 
@@ -528,7 +517,7 @@ class AlignAttBatch:
 
     @torch.inference_mode()
     def admit(self, decoder: AlignAttDecoder, encoded: EncoderOutput, request: AlignAttRequest) -> int:
-        """Add a request, decoded from the next step on; return the ticket of its hypothesis."""
+        """Add a request from the next step on; return the ticket of its hypothesis."""
         assert decoder.vocabulary is self._vocabulary, "one vocabulary for all requests of a batch"
         active = decoder.activate(self._n_admitted, request, encoded.n_content_frames[0])
         self._rows.admit(encoded, active.cached_state)
@@ -580,7 +569,7 @@ class AlignAttBatch:
                 one.logits = logits
 
     def _begin(self, one: ActiveRequest, logits: Tensor, attention: Tensor) -> None:
-        """Take what the prefix of a new request and its draft tokens gave.
+        """Store the results for the prefix of a new request and its draft tokens.
 
         logits: (n, n_rows) at <|startoftranscript|> if computed, after the prefix, and after each draft
         token. attention: (n_heads, n_tokens, n_frames) of all tokens computed.
@@ -601,7 +590,7 @@ class AlignAttBatch:
             one.draft_steps.append(DraftStep(token, logits[1 + i : 2 + i], after))
 
     def _accepts_draft(self, one: ActiveRequest) -> bool:
-        """Return whether the newest token was drafted, so that its logits are there; else drop the draft."""
+        """Return whether the newest token was drafted, so that its logits exist; else drop the draft."""
         one.logits = None
         if not one.draft_steps:
             return False
@@ -618,7 +607,6 @@ class AlignAttBatch:
         return sum(len(other.paths) for other in self._active[: self._active.index(one)])
 
     def _extend(self, ready: Sequence[ActiveRequest]) -> None:
-        """Extend requests whose logits are there by a token; rows and statistics follow their beams."""
         places: dict[int, range] = {}
         at = 0
         for one in self._active:
@@ -638,7 +626,7 @@ class AlignAttBatch:
             self._tracker.select(rows)
 
     def _next_tokens(self, ready: Sequence[ActiveRequest], rows: Sequence[int]) -> list[NextTokens]:
-        """Return the best next tokens of all beams, read back from the device at once."""
+        """Return the best next tokens of all beams, with one transfer from the device."""
         logits = [one.logits for one in ready if one.logits is not None]
         paths = [path for one in ready for path in one.paths]
         first = [place for place, path in enumerate(paths) if not path.tokens]
@@ -655,7 +643,7 @@ class AlignAttBatch:
 
 
 def _lm_scores(ready: Sequence[ActiveRequest], log_probs: Tensor) -> Tensor | None:
-    """Return what language models add to the log-probabilities (R, n) of all beams; None without models."""
+    """Return the language models' scores for the log-probabilities (R, n) of all beams, or None."""
     if all(one.lm_rows is None for one in ready):
         return None
     scores = torch.zeros_like(log_probs)

@@ -1,4 +1,4 @@
-"""Stage 3: the audio of an utterance as log-mel frames (`MelBuffer`) and as encoder states (`AudioWindow`).
+"""The audio of an utterance as log-mel frames (`MelBuffer`) and as encoder states (`AudioWindow`).
 
 Both know the absolute sample at which they begin.
 """
@@ -20,19 +20,21 @@ SAMPLES_PER_FRAME = SAMPLE_RATE // FRAMES_PER_SECOND
 MELS_PER_FRAME = SAMPLES_PER_FRAME // HOP_SAMPLES
 """Log-mel frames per encoder frame."""
 SNAP_S = 0.25
-"""Seconds that a border between languages is moved at most, to where it is quietest: the timeline finds it to
-some tenths of a second, and within a word both sides would get a part of it."""
+"""Seconds by which a change of language is moved to a quiet moment: the timeline is exact to some tenths
+of a second, and a change within a word would give each side a part of it.
+"""
 QUIET_FRAMES = 3
-"""A quiet moment is so many frames long: a short pause, not a single frame."""
+"""Length of a quiet moment: a short pause, not a single frame."""
 BORDER_COST = 0.5
-"""Penalty, in log10 units of power, of a border that is moved as far as it may be."""
+"""Penalty (log10 of power) of the largest allowed move."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AudioWindow:
-    """Encoder states of an utterance's audio, with what they were computed from.
+    """Encoder states of an utterance's audio, with their log-mel.
 
-    encoded: batch of 1. log_mel: (n_mels, n_mel_frames), un-normalised. start_sample: of frame 0, absolute.
+    encoded: batch of 1. log_mel: (n_mels, n_mel_frames), un-normalised. start_sample: of frame 0,
+    absolute.
     """
 
     encoded: EncoderOutput
@@ -44,7 +46,7 @@ class AudioWindow:
         return self.encoded.n_content_frames[0]
 
     def part(self, frames: npt.NDArray[np.int64]) -> Tensor:
-        """Return the log-mel of chosen encoder frames (n,), ascending, joined: (n_mels, 2 * n)."""
+        """Return the log-mel of ascending encoder frames (n,), joined: (n_mels, 2 * n)."""
         mels = (MELS_PER_FRAME * frames[:, None] + np.arange(MELS_PER_FRAME)).reshape(-1)
         return self.log_mel[:, torch.from_numpy(mels).to(self.log_mel.device)]
 
@@ -68,7 +70,6 @@ class AudioWindow:
         return self.start_s + self.n_frames / FRAMES_PER_SECOND
 
     def seconds(self, frame: int) -> float:
-        """Return the time (s) in the recording at which a frame begins."""
         return self.start_s + frame / FRAMES_PER_SECOND
 
     def frame(self, seconds: float) -> int:
@@ -77,10 +78,10 @@ class AudioWindow:
 
 
 def loudness(log_mel: Tensor) -> npt.NDArray[np.float64]:
-    """Return the loudness (n // 2,) of each encoder frame of un-normalised log-mel (n_mels, n), in log10 of
-    power.
+    """Return the loudness (n // 2,) of each encoder frame of un-normalised log-mel (n_mels, n), in log10
+    of power.
 
-    The mean over the spectrum, clipped to Whisper's dynamic range.
+    This is the mean over the spectrum, clipped to Whisper's dynamic range.
     """
     n_frames = log_mel.shape[1] // MELS_PER_FRAME
     if not n_frames:
@@ -92,10 +93,9 @@ def loudness(log_mel: Tensor) -> npt.NDArray[np.float64]:
 
 
 def quietest_border(loud: npt.NDArray[np.float64], border: int, reach: int, *, least: int = 1) -> int:
-    """Move a border to the quietest frame boundary at most `reach` frames away; return its frame.
+    """Return the quietest frame boundary at most `reach` frames away, or else the border itself.
 
-    loud: (n_frames,) in log10 of power; a border moved by `reach` costs `BORDER_COST`. least: first frame
-    allowed. Without a frame to choose from the border stays.
+    loud: (n_frames,) in log10 of power; a move by `reach` costs `BORDER_COST`. least: first frame allowed.
     """
     at = np.arange(max(1, least, border - reach), min(len(loud) - 1, border + reach) + 1)
     if not len(at):
@@ -105,7 +105,7 @@ def quietest_border(loud: npt.NDArray[np.float64], border: int, reach: int, *, l
 
 
 def quietest_frame(loud: npt.NDArray[np.float64]) -> int:
-    """Return the frame around which it is quietest, the last one of equals; 0 without any.
+    """Return the quietest frame, the last among equals; 0 without any.
 
     loud: (n_frames,), see `loudness`.
     """
@@ -114,9 +114,9 @@ def quietest_frame(loud: npt.NDArray[np.float64]) -> int:
 
 
 def quiet_frames(loud: npt.NDArray[np.float64], near: int, n_most: int) -> list[int]:
-    """List the frames around which it is quieter than around them, quietest first.
+    """Return the local minima of loudness, quietest first.
 
-    loud: (n_frames,), see `loudness`. near: of equals those nearest to this frame come first.
+    loud: (n_frames,), see `loudness`. near: ties go to the nearest to this frame.
     """
     around = _around(loud)
     is_dip = (around[1:-1] <= around[:-2]) & (around[1:-1] < around[2:])
@@ -132,10 +132,10 @@ def _around(loud: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 class MelBuffer:
-    """Keep audio as un-normalised log-mel frames, addressed by absolute sample.
+    """Audio as un-normalised log-mel frames, addressed by absolute sample.
 
-    Audio is transformed when frames are read, so the frames of an update do not depend on how the audio was
-    pushed. Cuts fall on encoder frames.
+    Frames are computed when they are read, so they do not depend on the sizes of pushes. Cuts are at
+    encoder frames.
     """
 
     def __init__(self, n_mels: int, start_sample: int, device: torch.device) -> None:
@@ -152,8 +152,8 @@ class MelBuffer:
     def frames(self, *, final: bool = False, until_sample: int | None = None) -> Tensor:
         """Return the frames (n_mels, n) of the audio in the buffer.
 
-        final: include the last frames, computed with silence after them; no audio may follow. until_sample:
-        only whole frames before it; None: all.
+        final: include the last frames, with silence after them; no audio may follow. until_sample: only
+        whole frames before it; None: all.
         """
         if self._waiting:
             self._frames = torch.cat((self._frames, self._stream.push(torch.cat(self._waiting))), dim=1)
@@ -165,7 +165,7 @@ class MelBuffer:
         return self._frames[:, : max(0, until_sample - self.start_sample) // HOP_SAMPLES]
 
     def cut(self, start_sample: int) -> None:
-        """Drop audio before a sample, rounded down to whole encoder frames; at most all of it."""
+        """Drop audio before a sample, rounded down to whole encoder frames."""
         self.frames()
         n_frames = max(0, start_sample - self.start_sample) // SAMPLES_PER_FRAME
         n_frames = min(n_frames, self._frames.shape[1] // MELS_PER_FRAME)

@@ -1,10 +1,9 @@
-"""Stage 6: decide which words are committed. Every rule that holds a word back is in this file.
+"""The commit policy: which words are final.
 
-AlignAtt trusts a token as soon as enough audio lies behind it. Real Whisper still changes its mind there:
-"the candidate j's" becomes "the Canada jays" with half a second more of audio. Its own probability tells
-which words it will change: a confident word is committed at first sight, others when the next hypotheses
-repeat them (as in the LocalAgreement policy, Liu et al. 2020, https://arxiv.org/abs/2005.11185) or far from
-the end of the audio.
+AlignAtt accepts a token once enough audio follows, but Whisper may still revise it: "the candidate j's"
+becomes "the Canada jays" with half a second more. Word probabilities predict revisions: a confident word
+is committed at once, others when later hypotheses repeat them (as in the LocalAgreement policy, Liu et al.
+2020, https://arxiv.org/abs/2005.11185) or far from the end of the audio.
 """
 
 from __future__ import annotations
@@ -27,21 +26,21 @@ from sottovoce.text.tokenizer import Detokenizer, TokenWord
 from sottovoce.types import FRAMES_PER_SECOND, Word
 
 DECODE_AHEAD = 0.6
-"""Decoding goes on to this fraction of the frame threshold: what comes twice there is surer."""
+"""Decoding continues to this fraction of the frame threshold, as repeated words there are more certain."""
 
 
 def may_hold_words(options: StreamOptions, undecoded_s: float) -> bool:
-    """Return whether audio of this length behind the committed words is enough for a word to be committed."""
+    """Return whether this much audio after the committed words suffices for a commit."""
     return undecoded_s * FRAMES_PER_SECOND > options.frame_threshold
 
 
 class CommitPolicy:
-    """Decide, update by update of an utterance, how many words of the hypothesis are committed.
+    """Decide, update by update, how many words of the hypothesis are committed.
 
-    A word is committed if decoding came to it (`stop_rules`), the hypothesis is usable and the word complete
-    (`usable_words`), and it is stable and ends where the language is certain (`decide`); without more audio,
-    all usable words are. Where decoding has lost the thread for good, so are words that two hypotheses agreed
-    on (`take_agreed`).
+    A word is committed if decoding reached it (`stop_rules`), the hypothesis is usable and the word
+    complete (`usable_words`), and it is stable and ends where the language is certain (`decide`); at the
+    end of the audio, all usable words are. If decoding fails for good, words that two hypotheses agreed on
+    are (`take_agreed`).
     """
 
     def __init__(self, options: StreamOptions) -> None:
@@ -51,7 +50,7 @@ class CommitPolicy:
         self.unstable: tuple[Word, ...] = ()
         """Words of the last hypothesis that were not committed."""
         self.is_stuck = False
-        """Whether the last update found no way on: it fell into a loop, or jumped back."""
+        """Whether the last update looped or jumped back."""
 
     @property
     def frame_threshold(self) -> float:
@@ -59,9 +58,10 @@ class CommitPolicy:
         return self._options.frame_threshold
 
     def stop_rules(self, undecoded_s: float, *, final: bool, committed_until: int | None = None) -> StopRules:
-        """Return when decoding stops; undecoded_s: seconds of audio behind the committed words.
+        """Return when decoding stops.
 
-        final: no more audio comes. committed_until: see `StopRules`.
+        undecoded_s: audio after the committed words. final: no more audio comes. committed_until: see
+        `StopRules`.
         """
         options = self._options
         return StopRules(
@@ -77,7 +77,7 @@ class CommitPolicy:
         return silent and hypothesis.avg_logprob < self._options.logprob_threshold
 
     def is_usable(self, hypothesis: AlignAttHypothesis) -> bool:
-        """Return whether a hypothesis has words at all: not if it jumped back or finds no speech."""
+        """Return whether a hypothesis has usable words: no backward jump, and speech."""
         return hypothesis.stop_reason is not StopReason.REWOUND and not self.is_no_speech(hypothesis)
 
     def usable_words(
@@ -123,9 +123,8 @@ class CommitPolicy:
     ) -> int:
         """Return how many words, from the first, are committed now; the others are `unstable`.
 
-        words: usable ones of this update, after the committed words. is_stuck: decoding found no way on.
-        certain_until_s: words that end later wait, since their language is in doubt. final: no more audio
-        comes.
+        words: usable ones of this update, after the committed words. is_stuck: decoding looped or jumped
+        back. certain_until_s: words that end later wait for the language. final: no more audio comes.
         """
         n_stable = len(words) if final else self._agreement.count_stable(words, window)
         n_certain = sum(1 for _ in takewhile(lambda one: one.word.end <= certain_until_s, words))
@@ -139,7 +138,7 @@ class CommitPolicy:
         return n_committed
 
     def discard(self, hypothesis: AlignAttHypothesis) -> None:
-        """Take an unusable hypothesis: agreement is counted anew."""
+        """Discard an unusable hypothesis and reset agreement."""
         self.is_stuck = not self.is_no_speech(hypothesis)
         self._agreement.reset()
         self._agreed.update((), (), 0, is_stuck=self.is_stuck)
@@ -150,10 +149,9 @@ class CommitPolicy:
 
 
 class AgreedTail:
-    """The words behind the committed ones that two hypotheses agreed on.
+    """The uncommitted words that two hypotheses agreed on.
 
-    A word may wait for a third hypothesis, for its distance, or for the language. Where the updates after it
-    get stuck, up to the end, it was decoded well all the same.
+    If later updates fail until the end, these words were still decoded well.
     """
 
     def __init__(self) -> None:
@@ -167,9 +165,9 @@ class AgreedTail:
         *,
         is_stuck: bool,
     ) -> None:
-        """Take what an update committed and what waits, of which the first n_agreed words were there before.
+        """Add what an update committed and what waits, of which the first n_agreed words agree.
 
-        is_stuck: it looped or jumped back; words that it did not come to are as agreed as they were.
+        is_stuck: words beyond the failure keep their agreement.
         """
         n_same = count_same([*committed, *waiting], self._words) - len(committed)
         if is_stuck:
@@ -179,7 +177,7 @@ class AgreedTail:
             self._words = list(waiting[: max(n_agreed, n_same)])
 
     def take(self, after_s: float, until_s: float) -> list[HypothesisWord]:
-        """Return the words up to the first whose middle lies after until_s, and forget all.
+        """Return the words up to the first whose middle lies after until_s, and reset.
 
         after_s: none starts earlier.
         """
@@ -189,9 +187,9 @@ class AgreedTail:
 
 
 class Agreement:
-    """Count how many hypotheses in a row had each word at its place, and find the words that are stable.
+    """Count how many consecutive hypotheses had each word at its place, to find the stable words.
 
-    near_frames: every word must be this far from the end of the audio.
+    near_frames: least distance of every word from the end of the audio.
     """
 
     def __init__(self, options: CommitOptions, near_frames: float) -> None:
@@ -210,11 +208,11 @@ class Agreement:
 
     @property
     def n_agreed(self) -> int:
-        """Number of words behind the committed ones that at least two hypotheses in a row had."""
+        """Number of uncommitted words in at least two consecutive hypotheses."""
         return sum(1 for _ in takewhile(lambda count: count >= 2, self._counts))
 
     def count_stable(self, words: Sequence[HypothesisWord], window: AudioWindow) -> int:
-        """Count a hypothesis in; return how many of its words, from the first, are stable."""
+        """Add a hypothesis; return how many of its words, from the first, are stable."""
         self._count(words)
         if window.n_frames < self._options.min_audio_s * FRAMES_PER_SECOND:
             return 0

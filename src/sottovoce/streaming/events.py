@@ -1,6 +1,4 @@
-"""Stage 7: committed words, edges of speech and changes of language as numbered events, kept until they are
-fetched.
-"""
+"""Numbered events of committed words, speech and languages."""
 
 from __future__ import annotations
 
@@ -24,12 +22,11 @@ class UnstableText:
 
 
 class EventEmitter:
-    """Make events in order and number them; all times are seconds of the recording.
+    """Makes events in order and numbers them; all times are seconds of the recording.
 
-    sentence_s, longest_s: speech without a pause gets a final at the end of a sentence once its words span
-    more than sentence_s, and after any word once they span more than longest_s. speakers: labels words,
-    provisionally in a partial and again in a final; None: words have no speakers.
-    allowed_mass: of a span in seconds, see `Final`.
+    sentence_s, longest_s: without a pause, a final is emitted at the end of a sentence after sentence_s,
+    and after any word after longest_s. speakers: labels words, provisionally in a partial and again in a
+    final; or None. allowed_mass: of a span in seconds, see `Final`.
     """
 
     def __init__(
@@ -63,7 +60,7 @@ class EventEmitter:
         self._emit(SpeechEnded(at_s, now_s, utterance=self._utterance))
 
     def emit_words(self, words: Sequence[Word], language: str, now_s: float) -> None:
-        """Emit partials of committed words, with a final wherever one is due among or after them."""
+        """Emit partials of committed words, and finals that are due."""
         for part in self._split_at_finals(words):
             self._emit_partial(part, language, now_s)
             if self._is_final_due(self._words[0].start, part[-1]):
@@ -89,7 +86,7 @@ class EventEmitter:
         self._emit(Partial(*span, text, language, tuple(words), now_s, utterance=self._utterance))
 
     def emit_unstable(self, unstable: UnstableText, language: str, now_s: float) -> None:
-        """Emit text that may still change, if it differs from the last one."""
+        """Emit unstable text, if it differs from the last one."""
         if unstable.text == self._unstable:
             return
         self._unstable = unstable.text
@@ -102,8 +99,8 @@ class EventEmitter:
     def emit_final(self, language: str, now_s: float, *, goes_on: bool) -> None:
         """Emit the words since the last final as one; nothing without words.
 
-        language: used if no word carries one. goes_on: speech does, and the next words get a new utterance
-        id.
+        language: used if no word has one. goes_on: speech continues, and the next words get a new
+        utterance id.
         """
         if not self._words:
             return

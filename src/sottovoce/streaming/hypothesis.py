@@ -1,5 +1,4 @@
-"""What one AlignAtt decode starts from and returns: prefix, hypothesis, when to stop, what the next update
-reuses.
+"""Prefixes, hypotheses and stop rules of an AlignAtt decode, and the cache for the next update.
 
 Frames are encoder frames of 20 ms, counted from the start of the window.
 """
@@ -15,19 +14,20 @@ from sottovoce.backends.base import RowPrefix
 from sottovoce.decoding.alignment import RunningStatistics
 
 MAX_TOKENS = 224
-"""Half of Whisper's text context: the most that offline decoding samples for a window."""
+"""Half of Whisper's text context, as in offline decoding."""
 TOKENS_PER_SECOND = 20.0
-"""Nobody speaks faster (Chinese in bytes takes 15); a beam that does has lost the audio."""
+"""Nobody speaks faster (Chinese in bytes takes 15); a beam with more has lost the audio."""
 BABBLE_TOKENS, BABBLE_DISTINCT = 32, 8
-"""This many tokens with at most this many different ones are babble. Texts of five languages have 14 or more,
-where they are spelt in bytes 12."""
+"""This many tokens with at most this many different ones are a loop. Texts of five languages have 14 or
+more, or 12 if spelled in bytes.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderPrefix:
     """The tokens that a decode starts from: prompt, start-of-transcript sequence, committed text.
 
-    sot: position of <|startoftranscript|> in tokens. n_committed: number of committed tokens, at the end.
+    sot: position of <|startoftranscript|>. n_committed: number of committed tokens, at the end.
     """
 
     tokens: tuple[int, ...]
@@ -43,9 +43,9 @@ class DecoderPrefix:
 class PrefixCache:
     """The decoder's state of the first tokens of a prefix, for the next update.
 
-    Between two updates audio is added and the newest frames change; the states of the words before them
-    hardly do. state: the decoder's, of these tokens. attention: statistics (1, n_heads, n_frames) of theirs.
-    no_speech_prob: at <|startoftranscript|>, if that is one of them.
+    New audio hardly changes the states of earlier words.
+
+    attention: statistics (1, n_heads, n_frames). no_speech_prob: at <|startoftranscript|>, if included.
     """
 
     tokens: tuple[int, ...]
@@ -54,9 +54,7 @@ class PrefixCache:
     no_speech_prob: float
 
     def applies_to(self, tokens: tuple[int, ...], n_frames: int) -> bool:
-        """Return whether a prefix begins with these tokens and goes on, in a window of at least as many
-        frames.
-        """
+        """Return whether a longer prefix begins with these tokens, in a window of at least as many frames."""
         n_cached = len(self.tokens)
         fits = self.attention.mean.shape[-1] <= n_frames
         return fits and n_cached < len(tokens) and tokens[:n_cached] == self.tokens
@@ -74,11 +72,10 @@ class StopReason(Enum):
 class AlignAttHypothesis:
     """The tokens that one decode found after its prefix.
 
-    tokens: text ids. frames: the frame attended to most at each. logprobs, entropies: in nats, of each token
-    and of the distribution it was chosen from. avg_logprob: mean over the tokens, and <|endoftext|> if
-    decoded. held_back_token: the token that was not taken at the frontier. no_speech_prob: at
-    <|startoftranscript|>. mean_score: as avg_logprob, with what language models added. prefix_cache: for the
-    next update, if asked for.
+    tokens: text ids. frames: the frame attended to most at each. logprobs, entropies: in nats, of each
+    token and its distribution. avg_logprob: mean over the tokens, and <|endoftext|> if decoded.
+    held_back_token: rejected at the frontier. no_speech_prob: at <|startoftranscript|>. mean_score:
+    avg_logprob with language model scores. prefix_cache: for the next update, if requested.
     """
 
     tokens: tuple[int, ...]
@@ -94,7 +91,7 @@ class AlignAttHypothesis:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether decoding found no way on: it jumped back or fell into a loop."""
+        """Whether decoding jumped back or looped."""
         return self.stop_reason in (StopReason.REWOUND, StopReason.REPEATED)
 
     @property
@@ -109,9 +106,7 @@ class AlignAttHypothesis:
 
 @dataclass(frozen=True, slots=True)
 class BeamPath:
-    """The tokens of one beam so far. score: sum of their log-probabilities. lm_score: what language models
-    added.
-    """
+    """The tokens of one beam so far. score: sum of their log-probabilities. lm_score: of language models."""
 
     tokens: tuple[int, ...] = ()
     frames: tuple[int, ...] = ()
@@ -127,7 +122,6 @@ class BeamPath:
     def extended(
         self, token: int, frame: int, logprob: float, entropy: float, lm_score: float = 0.0
     ) -> BeamPath:
-        """Return the path with one more token; lm_score: of that token."""
         return BeamPath(
             (*self.tokens, token),
             (*self.frames, frame),
@@ -158,12 +152,11 @@ class BeamPath:
 class StopRules:
     """When a beam stops.
 
-    frame_threshold: at a token attended this near to the end of the audio; 0: never, inf: at the first.
-    rewind_threshold: at a jump back of attention by more frames than this. committed_until: frame at which
-        the committed words end, from which the first token's jump is counted; None: there are none.
-    max_repeats: after a run of tokens repeated more often than this, 8 tokens or more in all; below 32, after
-        32 tokens with at most 8 different ones too.
-    max_tokens: after this many.
+    frame_threshold: at a token attended this close to the end of the audio; 0: never, inf: at the first.
+    rewind_threshold: at a backward jump of attention by more frames. committed_until: end frame of the
+    committed words, from which the first token's jump is counted, or None. max_repeats: after a run of
+    tokens repeated more often, at least 8 tokens; below 32, also after 32 tokens with at most 8 different
+    ones. max_tokens: after this many.
     """
 
     frame_threshold: float = 25
@@ -189,7 +182,7 @@ class StopRules:
         return None
 
     def stopped_by_loop(self, path: BeamPath, committed: Sequence[int] = ()) -> AlignAttHypothesis | None:
-        """Return the hypothesis without the repeats if a path fell into a loop, else None."""
+        """Return the hypothesis without the repeats if a path looped, else None."""
         n_looped = count_looped((*committed, *path.tokens), self.max_repeats)
         if not n_looped:
             return None
@@ -197,16 +190,16 @@ class StopRules:
 
 
 def most_tokens(seconds: float) -> int:
-    """Return the most tokens that this much undecoded audio can hold, with some to spare."""
+    """Return the most tokens that this much undecoded audio can hold, with a margin."""
     return max(1, min(MAX_TOKENS, 10 + math.ceil(TOKENS_PER_SECOND * max(0.0, seconds))))
 
 
 def count_looped(tokens: Sequence[int], max_repeats: int) -> int:
     """Count the tokens at the end that repeat those before them too often; 0 without a loop.
 
-    A loop is a block of 1 to 24 tokens that comes more than `max_repeats` times in a row, 8 tokens or more;
-    its first occurrence is not counted. Without a period, a long run of few different tokens is a loop as
-    well, and counted whole.
+    A loop is a block of 1 to 24 tokens that occurs more than `max_repeats` times in a row, at least 8
+    tokens; its first occurrence is not counted. A long run of few different tokens is a loop too, and
+    counted whole.
     """
     for period in range(1, min(24, len(tokens) // 2) + 1):
         n_same = 0
@@ -218,7 +211,7 @@ def count_looped(tokens: Sequence[int], max_repeats: int) -> int:
 
 
 def count_babbled(tokens: Sequence[int]) -> int:
-    """Count the tokens at the end that are few different ones again and again, in any order."""
+    """Count the tokens at the end that are few different ones in any order."""
     n = BABBLE_TOKENS
     if len(tokens) < n or len(set(tokens[-n:])) > BABBLE_DISTINCT:
         return 0

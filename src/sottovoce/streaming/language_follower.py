@@ -1,4 +1,4 @@
-"""Stage 2: probe the newest speech for its language; tell when it changes, and where it is certain."""
+"""Follow the language of live speech by probing its newest audio."""
 
 from __future__ import annotations
 
@@ -18,25 +18,29 @@ from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE
 
 LEAST_FINAL_S = 0.1
-"""Seconds of the shortest stretch that is probed at the end of speech."""
+"""Shortest stretch that is probed at the end of speech."""
 SHORTEST_S = 1.0
-"""A stretch begins at the quietest moment, and is no shorter: languages change where it is quiet, more often
-than not, and a stretch in one language tells it sooner than one that holds the language before too."""
+"""Shortest stretch that begins at the quietest moment: changes are mostly at quiet moments, and a stretch
+in one language identifies it sooner than a mixed one.
+"""
 N_MOMENTS = 4
 AROUND, SIDE, LEAST = (round(seconds * SAMPLE_RATE) for seconds in (1.5, 2.0, 0.5))
-"""Samples: of so many quiet moments within AROUND of a change one is where the language changes. SIDE of both
-sides of each is probed, LEAST at least."""
+"""In samples: the best of the quiet moments within AROUND of a change becomes the change; SIDE on both
+sides of each is probed, at least LEAST.
+"""
 
 
 class LiveLanguageFollower:
-    """Follow the language of a session as its options say.
+    """Follow the language of a session by its options.
 
-    A stretch is the newest part of the speech from a quiet moment on, and no longer than what was said in the
-    language in use; it is probed once, as soon as its audio is in. It is encoded by itself: within a window
-    that goes on through a change, the encoder lets the language before into the states of the speech after it
+    A stretch is the newest speech from a quiet moment on, at most since the last change; it is probed once
+    and encoded separately, because in a window across a change the encoder mixes the languages
     (docs/streaming.md).
 
-    options: suited to the checkpoint. Raises: OptionError for languages that the model does not have.
+    options: suited to the checkpoint.
+
+    Raises:
+        OptionError: languages that the model does not have.
     """
 
     def __init__(self, backend: Backend, tokenizer: Tokenizer, options: SessionOptions) -> None:
@@ -60,7 +64,7 @@ class LiveLanguageFollower:
 
     @property
     def is_parallel(self) -> bool:
-        """Whether several languages are decoded side by side."""
+        """Whether several languages are decoded in parallel."""
         return self._probe is not None and self._options.switching == "parallel"
 
     @property
@@ -83,16 +87,16 @@ class LiveLanguageFollower:
 
     @property
     def language(self) -> str:
-        """The language in use; the first allowed one while none is known."""
+        """The current language; the first allowed one while none is known."""
         return self.timeline.current or self.languages[0]
 
     def begin(self, sample: int) -> None:
-        """Begin an utterance at a sample; audio before it is not probed."""
+        """Begin an utterance at a sample; earlier audio is not probed."""
         self.timeline.begin(sample / SAMPLE_RATE)
         self._probed_until = sample
 
     def update(self, utterance: LiveUtterance, until: int) -> CallGenerator[LanguageChange | None]:
-        """Probe what is new up to a sample, the present one; return the change that is due, if any."""
+        """Probe new audio up to a sample; return the change that is due, or None."""
         if not self.is_following:
             return None
         since_s = self.timeline.since_s
@@ -103,7 +107,7 @@ class LiveLanguageFollower:
     def resolve(
         self, utterance: LiveUtterance, until: int, now_s: float
     ) -> CallGenerator[LanguageChange | None]:
-        """Probe the rest of an utterance that ends at a sample, and decide what is in doubt."""
+        """Probe the rest of an utterance that ends at a sample, and decide pending changes."""
         if not self.is_following:
             return None
         since_s = self.timeline.since_s
@@ -118,10 +122,9 @@ class LiveLanguageFollower:
     def _placed(
         self, change: LanguageChange | None, utterance: LiveUtterance, since_s: float
     ) -> CallGenerator[LanguageChange | None]:
-        """Move a change within an utterance to the quiet moment on whose sides the two languages are the
-        surest.
+        """Move a change within an utterance to the quiet moment that best separates the two languages.
 
-        since_s: where the part in the language before begins.
+        since_s: start of the previous language.
         """
         if change is None or change.source is None or change.at_s <= since_s or self.is_parallel:
             return change
@@ -130,7 +133,7 @@ class LiveLanguageFollower:
         first = max(first, utterance.start_sample)
         reach = border_reach(round(change.at_s * SAMPLE_RATE), first, end)
         moments = utterance.quiet_samples(round(change.at_s * SAMPLE_RATE), reach, N_MOMENTS) if reach else []
-        if not moments:  # too near to the beginning or the end for sides
+        if not moments:  # too close to the beginning or the end for sides
             return self.timeline.place(change, utterance.border_s(change.at_s, SNAP_S))
         log_mel = utterance.log_mel()
         parts = [
@@ -144,7 +147,7 @@ class LiveLanguageFollower:
         return self.timeline.place(change, surest_border(moments, probed, *places) / SAMPLE_RATE)
 
     def _log_mel_end(self, utterance: LiveUtterance) -> int:
-        """Return the sample after the last one whose log-mel is in."""
+        """Return the sample after the last complete log-mel frame."""
         return utterance.start_sample + utterance.log_mel().shape[1] * HOP_SAMPLES
 
     def _probe_new(self, utterance: LiveUtterance, until: int, *, final: bool = False) -> CallGenerator[None]:
@@ -173,7 +176,7 @@ class LiveLanguageFollower:
             self.timeline.add(start / SAMPLE_RATE, end / SAMPLE_RATE, probed)
 
     def _spans(self, utterance: LiveUtterance, ends: list[int], *, final: bool) -> list[tuple[int, int]]:
-        """Return the stretches [start, end) (samples) that are long enough and whose log-mel is in."""
+        """Return the stretches [start, end) (samples) that are long enough and complete."""
         least_s = self._stretches.min_width_s
         least = round((min(least_s, LEAST_FINAL_S) if final else least_s) * SAMPLE_RATE)
         earliest = max(utterance.start_sample, round(self.timeline.since_s * SAMPLE_RATE))
@@ -193,7 +196,7 @@ class LiveLanguageFollower:
 def _probe_whole(
     probe: LanguageProbe, utterance: LiveUtterance, mode: EncoderMode
 ) -> CallGenerator[list[ProbedLanguage]]:
-    """Probe all of an utterance's buffer, and leave it with what was encoded, for its update."""
+    """Probe all of an utterance's buffer, and keep the encoder states for its update."""
     log_mel = utterance.log_mel()
     (result,) = yield IncrementalEncodeCall([IncrementalWindow(log_mel, mode)])
     utterance.probed = WholeEncoding(mode, utterance.start_sample, log_mel.shape[1], result)
@@ -202,19 +205,19 @@ def _probe_whole(
 
 
 def border_reach(near: int, first: int, end: int) -> range:
-    """Return where in samples [first, end) a language may end that was found to end at a sample."""
+    """Return the samples [first, end) where a language that was found to end at a sample may end."""
     return range(max(first + LEAST, near - AROUND), min(end - LEAST, near + AROUND))
 
 
 def _mel_frame(utterance: LiveUtterance, sample: int) -> int:
-    """Return the log-mel frame that contains a sample."""
     return (sample - utterance.start_sample) // HOP_SAMPLES
 
 
 def checked_languages(languages: Sequence[str], tokenizer: Tokenizer) -> tuple[str, ...]:
-    """Return the allow-list as codes; empty: all of the model, of an English-only one English.
+    """Return the allowed languages as codes; empty: all of the model, or English for an English-only one.
 
-    Raises: OptionError for a language that the model does not have, or one twice.
+    Raises:
+        OptionError: an unknown or repeated language.
     """
     if not tokenizer.is_multilingual:
         if tuple(languages) not in ((), ("en",)):

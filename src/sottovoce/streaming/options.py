@@ -1,6 +1,4 @@
-"""What a caller can ask of a live session, checked when it is made; what a model lacks is checked where it is
-used.
-"""
+"""Options of a live session."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from sottovoce.options.live import LiveDecodingOptions, Switching
 from sottovoce.text.languages import find_language
 
 LONG_TAIL_S = 5.0
-"""Seconds of padding that models need which were trained on windows of 30 s."""
+"""Seconds of padding that models trained on windows of 30 s need."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +23,16 @@ class CommitOptions:
     """Which words are stable enough to be committed, see `commit_policy.Agreement`.
 
     A word's distance is from its last attended frame to the end of the audio; frames are 20 ms.
-    commit_prob: a confident word, of at least this probability, is committed at the distance
-        `StreamOptions.frame_threshold`.
-    agreed_frames, n_agreeing: another one needs this distance, at least the threshold, and this many
-        hypotheses in a row that have it; low_prob, n_agreeing_low: this many if its probability is less than
-        low_prob.
-    far_frames: at this distance any word is committed.
-    min_audio_s: with less audio than this in an utterance, no word is committed.
 
-    Raises: OptionError for values out of range.
+    commit_prob: a word of at least this probability is committed at the distance
+    `StreamOptions.frame_threshold`.
+    agreed_frames, n_agreeing: other words need this distance, at least the threshold, and this many
+    consecutive hypotheses; n_agreeing_low below probability low_prob.
+    far_frames: at this distance any word is committed.
+    min_audio_s: least audio of an utterance for a commit.
+
+    Raises:
+        OptionError: a value is out of range.
     """
 
     commit_prob: float = 0.7
@@ -55,13 +54,13 @@ class CommitOptions:
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions(LiveDecodingOptions):
-    """How live speech is decoded, with what takes more than a word or a number to say.
+    """How live speech is decoded.
 
-    commit: which of the words that do not wait are committed. encoder: how growing audio is encoded; None:
-        the checkpoint's default. fusion: language models that rank with the decoder; None: none; not
-        in parallel switching.
+    commit: which words are committed at once. encoder: how growing audio is encoded; None: the
+    checkpoint's default. fusion: language models, or None; not with parallel switching.
 
-    Raises: OptionError for values out of range.
+    Raises:
+        OptionError: a value is out of range.
     """
 
     commit: CommitOptions = field(default_factory=CommitOptions)
@@ -75,7 +74,7 @@ class StreamOptions(LiveDecodingOptions):
 
     @classmethod
     def of(cls, options: LiveDecodingOptions) -> StreamOptions:
-        """Return these options with the rest as it usually is."""
+        """Return these options with defaults for the rest."""
         return cls(**{each.name: getattr(options, each.name) for each in fields(LiveDecodingOptions)})
 
 
@@ -83,16 +82,19 @@ class StreamOptions(LiveDecodingOptions):
 class ParallelOptions:
     """How several languages are decoded at once, see `parallel`.
 
-    max_languages: rows at most. active_share: a language is active if the timeline gives it this share of
-        some frame, and it owns least_s of audio; the frames of others go to the active ones.
-    margin_s: a row's audio goes this far beyond its language's frames.
-    weight: of the timeline in the fused score. stable_s: a word waits until the timeline is this far past it.
-    confirmed: only languages that the session has switched to are active, and words wait while a change is in
-        doubt, as in restart mode.
-    stretch_s: length of the stretches that are probed, shorter than in restart mode, so that a phrase shows.
-        smoothing: of their posteriors, in both directions.
+    max_languages: most rows.
+    active_share: a language is active if the timeline gives it this share of some frame, and it owns
+    least_s of audio; frames of other languages go to the active ones.
+    margin_s: margin of a row's audio around its language's frames.
+    weight: of the timeline in the fused score.
+    stable_s: a word waits until the timeline is this far past it.
+    confirmed: only languages that the session has switched to are active, and words wait while a change is
+    in doubt, as in restart mode.
+    stretch_s: length of the probed stretches, shorter than in restart mode.
+    smoothing: of their posteriors, in both directions.
 
-    Raises: OptionError for values out of range.
+    Raises:
+        OptionError: a value is out of range.
     """
 
     max_languages: int = 2
@@ -120,9 +122,9 @@ class ParallelOptions:
     def suited_to(cls, mode: EncoderMode) -> ParallelOptions:
         """Return the defaults for a checkpoint; mode: how it encodes growing audio.
 
-        One that was trained on short windows tells the language of a phrase in a second. Real Whisper, which
-        needs padding, takes a second for the right one of all languages one time in four: its stretches are
-        as long as in restart mode, and rows are of languages that were switched to.
+        Models trained on short windows identify the language of a phrase in a second. Padded Whisper is
+        right among all languages only once in four times after a second, so it gets the stretches of
+        restart mode and rows of confirmed languages.
         """
         needs_padding = mode.has_sparse_padding or (mode.tail_s or 0.0) >= LONG_TAIL_S
         return cls(stretch_s=3.0, confirmed=True) if needs_padding else cls()
@@ -132,14 +134,14 @@ class ParallelOptions:
 class SessionOptions:
     """How a session follows speech and languages.
 
-    languages: allow-list of codes; one: the language is given; empty: all of the model.
-    switching: "off" detects the language once and keeps it; "restart" finishes the text at a change point and
-        goes on in the new language; "parallel" decodes the active languages side by side, for switches inside
-        a sentence.
-    parallel: how that is done; None: the defaults for the checkpoint.
-    unstable: also emit text that may still change: decoded words that are not committed.
+    languages: allowed codes; one: the language is given; empty: all of the model.
+    switching: "off" detects the language once; "restart" ends the text at a change and continues in the
+    new language; "parallel" decodes the active languages at once, for switches inside a sentence.
+    parallel: its options; None: the defaults for the checkpoint.
+    unstable: also emit decoded words that are not committed.
 
-    Raises: OptionError for values out of range.
+    Raises:
+        OptionError: a value is out of range.
     """
 
     languages: tuple[str, ...] = ()
@@ -163,12 +165,11 @@ class SessionOptions:
             raise OptionError("fusion: expected switching off or restart, got parallel")
 
     def suited_to(self, mode: EncoderMode) -> SessionOptions:
-        """Return the options with those filled in that depend on how a checkpoint encodes growing audio."""
+        """Return the options with defaults that depend on how a checkpoint encodes growing audio."""
         return self if self.parallel else replace(self, parallel=ParallelOptions.suited_to(mode))
 
     @property
     def probed_stretches(self) -> ProbeOptions:
-        """Which stretches are probed: in parallel mode shorter ones."""
         if self.switching != "parallel" or self.parallel is None:
             return self.probe
         width_s = min(self.probe.width_s, self.parallel.stretch_s)

@@ -1,9 +1,8 @@
-"""Decode several languages at once: a decoder row for each active language, merged by the language
+"""Parallel decoding of several languages: one decoder row per active language, merged by the language
 timeline.
 
-Every row has its own start-of-transcript sequence, prompt and committed text, and gets the frames that
-the timeline gives its language, encoded by themselves. Where words of two rows lie on the same audio, the
-better one wins (`merge_rows`).
+Every row has its own prompt and committed text, and the separately encoded frames that the timeline gives
+its language. Of overlapping words of two rows, the better one wins (`merge_rows`).
 """
 
 from __future__ import annotations
@@ -33,22 +32,23 @@ from sottovoce.types import FRAMES_PER_SECOND, EncoderOutput, Word
 SHARE_FLOOR = 1e-3
 """Least share of a language, in logs and ratios."""
 Shares = npt.NDArray[np.float64]
-"""(n_frames, L): how much of each frame of a window is each language's."""
+"""(n_frames, L): each language's share of each frame of a window."""
 FrameIndex = npt.NDArray[np.int64]
 Spans: TypeAlias = tuple[tuple[int, int], ...]
 SAME_WORD_S = 0.5
-"""The same word of two rows with middles this near to each other was spoken once."""
+"""The same word of two rows with middles this close was spoken once."""
 LEAST_OWNERSHIP = 0.5
-"""A word is dropped if its language has less of its frames than this part of the largest share: half is where
-the next language is twice as likely."""
+"""A word is dropped if its language has less of its frames than this fraction of the largest share: at
+half, the other language is twice as likely.
+"""
 _TIE = 0.01
 JITTER_S = 0.2
-"""Words of a row may be attended to this much out of order."""
+"""Tolerance of the order of attention to a row's words."""
 SNAP_FRAMES = round(SNAP_S * FRAMES_PER_SECOND)
 
 
 def open_frames(shares: Shares, language: int, margin_s: float) -> npt.NDArray[np.bool_]:
-    """Return the frames (n_frames,) that a language owns, with the margin around them."""
+    """Return the frames (n_frames,) that a language owns, with a margin."""
     ratio: npt.NDArray[np.float64] = ownership(shares)[:, language]
     reach = round(margin_s * FRAMES_PER_SECOND)
     if reach and len(ratio):
@@ -71,11 +71,10 @@ def owning_languages(shares: Shares) -> npt.NDArray[np.bool_]:
 
 
 def snap_borders(shares: Shares, loud: npt.NDArray[np.float64], reach: int) -> Shares:
-    """Move borders between owners to where it is quietest, at most `reach` frames away; they keep their
-    order.
+    """Move borders between owners to quiet frames, at most `reach` frames away, keeping their order.
 
-    The probe finds a border to some tenths of a second, and words end where it is quiet more often than not.
-    loud: (n_frames,), see `audio_window.loudness`.
+    The probe finds a border to some tenths of a second, and words mostly end at quiet moments. loud:
+    (n_frames,), see `audio_window.loudness`.
     """
     owner = shares.argmax(axis=1)
     borders = (np.flatnonzero(owner[1:] != owner[:-1]) + 1).tolist()
@@ -91,8 +90,9 @@ def snap_borders(shares: Shares, loud: npt.NDArray[np.float64], reach: int) -> S
 def pin_committed(shares: Shares, window: AudioWindow, words: Sequence[tuple[int, float, float]]) -> Shares:
     """Give the audio up to the end of the last committed word to the languages of the words.
 
-    words: (language, start_s, end_s) each. A word's attention is shorter than the word, so the pause between
-    two is shared by halves, and what lies before the first is its language's.
+    Attention is shorter than a word, so the pause between two is split in half.
+
+    words: (language, start_s, end_s) each.
     """
     pinned = shares.copy()
     first = 0
@@ -111,10 +111,10 @@ def interpolated_shares(
     belief: Sequence[float],
     smoothing: SmoothingOptions,
 ) -> Shares:
-    """Return the timeline at every frame of a window, linear between the middles of probed stretches.
+    """Return the timeline at every frame of a window, interpolated between the middles of probed
+    stretches.
 
-    belief: (L,), used if no stretch of the window was probed. smoothing: of the stretches, in both
-    directions.
+    belief: (L,), used without probed stretches. smoothing: of the stretches, in both directions.
     """
     within = [frame for frame in frames if frame.end_s > window.start_s]
     if not within:
@@ -127,7 +127,7 @@ def interpolated_shares(
 
 @dataclass(frozen=True, slots=True)
 class LanguageRow:
-    """A decoder row: index of its language, and the frame of the window that its audio begins at."""
+    """A decoder row: index of its language, and the first window frame of its audio."""
 
     language: int
     first_frame: int
@@ -137,9 +137,9 @@ class LanguageRow:
 class RowInputs:
     """The audio of each row.
 
-    encoded: one window (batch of 1) a row. frames: for each row, the frame of the utterance's window behind
-    each frame of its own. reaches_end: whether a row has the end of the utterance's window; one that does not
-    has nothing to wait for. stretches: for each row, the spans [start, end) of frames that its words lie in.
+    encoded: one window (batch of 1) a row. frames: per row, the frame of the utterance's window of each of
+    its frames. reaches_end: whether a row has the end of the window; otherwise it has nothing to wait for.
+    stretches: per row, the spans [start, end) of frames for its words.
     """
 
     encoded: tuple[EncoderOutput, ...]
@@ -148,16 +148,16 @@ class RowInputs:
     stretches: tuple[Spans, ...]
 
     def clip(self, row: int, span: tuple[float, float]) -> tuple[float, float]:
-        """Clip the span of a row's word (frames) to the stretch that it overlaps most, or lies nearest to.
+        """Clip the span of a row's word (frames) to the stretch with the largest overlap, or the nearest.
 
-        It begins at the stretch's last frame at the latest: the frame after it is another row's.
+        It begins at the stretch's last frame at the latest: the next frame is another row's.
         """
         start, end = max(self.stretches[row], key=lambda stretch: _overlap(stretch, span))
         return max(start, min(span[0], end - 1)), max(start, min(span[1], end))
 
 
 def _overlap(one: tuple[float, float], other: tuple[float, float]) -> float:
-    """Return the common length of two spans; if they have none, minus the gap between them."""
+    """Return the common length of two spans, or minus the gap between them."""
     return min(one[1], other[1]) - max(one[0], other[0])
 
 
@@ -171,8 +171,9 @@ def encode_rows(
 ) -> CallGenerator[RowInputs]:
     """Return the audio of each row: its language's stretches, joined and encoded in this mode.
 
-    A row gets ordinary speech of one language. Costs a second encoder pass, of about as many frames in all as
-    the first. window: the utterance's, encoded last. shares: (n_frames, L). margin_s: see `ParallelOptions`.
+    This costs a second encoder pass over about as many frames as the first.
+
+    window: the utterance's, encoded last. shares: (n_frames, L). margin_s: see `ParallelOptions`.
     """
     frames = tuple(_since(row, open_frames(shares, row.language, margin_s)).nonzero()[0] for row in rows)
     results: list[IncrementalResult] = yield IncrementalEncodeCall(
@@ -185,7 +186,6 @@ def encode_rows(
 
 
 def _since(row: LanguageRow, mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Return a mask (n_frames,) from a row's first frame on."""
     since: npt.NDArray[np.bool_] = mask & (np.arange(len(mask)) >= row.first_frame)
     return since
 
@@ -198,10 +198,10 @@ def _runs(mask: npt.NDArray[np.bool_]) -> Spans:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowWord:
-    """A word of one row, with what it competes by.
+    """A word of one row, with the scores by which words compete.
 
-    score: log p + weight * log q (p: of the decoder, q: of the timeline). ownership: its language's part of
-    the largest share on its frames. margin_s: from its end to the end of the audio.
+    score: log p + weight * log q (p: of the decoder, q: of the timeline). ownership: its language's
+    fraction of the largest share on its frames. margin_s: from its end to the end of the audio.
     """
 
     word: HypothesisWord
@@ -213,7 +213,6 @@ class RowWord:
     def of(
         cls, word: HypothesisWord, window: AudioWindow, shares: Shares, language: int, *, weight: float
     ) -> RowWord:
-        """Score a word of a language's row by the timeline over the window."""
         first = min(window.frame(word.word.start), len(shares) - 1)
         last = max(first + 1, window.frame(word.word.end))
         share = shares[first:last]
@@ -237,8 +236,9 @@ class RowWord:
 
 
 def is_same_word(a: Word, b: Word) -> bool:
-    """Return whether words of two rows are one: each row decodes a part of a word across a language border,
-    attending to different frames."""
+    """Return whether words of two rows are one: near a change, each row decodes part of a word with other
+    frames.
+    """
     near = abs((a.start + a.end) - (b.start + b.end)) / 2 < SAME_WORD_S
     return near and letters_of(a) == letters_of(b) != ""
 
@@ -246,8 +246,8 @@ def is_same_word(a: Word, b: Word) -> bool:
 def merge_rows(rows: Sequence[Sequence[RowWord]]) -> list[HypothesisWord]:
     """Return the words that win their audio, in order of time.
 
-    A word stands if its language owns enough of its frames, and no such word of another row that overlaps it,
-    or is the same, beats it.
+    A word wins if its language owns enough of its frames, and no such word of another row that overlaps
+    it, or is the same, beats it.
     """
     able = [[word for word in row if word.ownership >= LEAST_OWNERSHIP] for row in rows]
     winners = [
@@ -275,9 +275,9 @@ class _Update:
 
 
 class MultiLanguage:
-    """Decode all of the audio in several languages, with the methods of `SingleLanguage`.
+    """Decode all of the audio in several languages, with the interface of `SingleLanguage`.
 
-    builder_of: of a language code. timeline: read, not changed. mode: how a row's own audio is encoded.
+    builder_of: of a language code. timeline: read only. mode: how a row's audio is encoded.
     """
 
     def __init__(
@@ -346,7 +346,7 @@ class MultiLanguage:
         return requests
 
     def _committed_until(self, update: _Update, language: int, frames: FrameIndex) -> int | None:
-        """Return the index in a row's frames where its committed prefix ends; None: nothing is committed."""
+        """Return the index in a row's frames where its committed prefix ends, or None."""
         code, committed = self._timeline.languages[language], update.utterance.committed
         since_s = committed.run_of(code)[0]
         ends_s = [
@@ -361,7 +361,7 @@ class MultiLanguage:
     def _row_words(
         self, update: _Update, inputs: RowInputs, row: int, hypothesis: AlignAttHypothesis, *, final: bool
     ) -> list[RowWord]:
-        """Return the usable words of a row, which come after all that it committed."""
+        """Return the usable words of a row, after all that it committed."""
         language, window = update.rows[row].language, update.window
         code = self._timeline.languages[language]
         own_s = [one.word.end for one in update.utterance.committed if one.word.language == code]
@@ -376,8 +376,9 @@ class MultiLanguage:
     def _is_new(self, utterance: LiveUtterance, word: Word) -> bool:
         """Return whether a word comes after the committed ones.
 
-        The next word of a row may be attended to a little before the end of its last one; most of another
-        row's lies after it. A committed word does not come again, from another row or within that little.
+        Attention to a row's next word may begin slightly before the end of its last one, while most of
+        another row's word lies after it. A committed word does not come again, from another row or within
+        that tolerance.
         """
         committed, until_s = utterance.committed, utterance.committed.until_s
         early = word.start < until_s - 1e-6
@@ -390,7 +391,7 @@ class MultiLanguage:
         return not any(is_same_word(other, word) for other in others)
 
     def _shares(self, utterance: LiveUtterance, window: AudioWindow) -> tuple[Shares, list[int]]:
-        """Return the timeline (n_frames, L) shared out among the active languages, and these."""
+        """Return the timeline (n_frames, L) distributed over the active languages, and these."""
         belief = list(self._timeline.belief.values())
         shares = interpolated_shares(self._timeline.frames, window, belief, self._options.smoothing)
         if self._options.confirmed:
@@ -402,7 +403,7 @@ class MultiLanguage:
         return self._pinned(utterance, shares, window), active
 
     def _shares_of_confirmed(self, shares: Shares, window: AudioWindow) -> Shares:
-        """Share out each frame among the languages that were switched to."""
+        """Distribute each frame over the languages that were switched to."""
         confirmed = self._timeline.confirmed_languages(window.start_s)
         is_confirmed = np.array([code in confirmed for code in self._timeline.languages])
         if not is_confirmed.any():
@@ -419,7 +420,7 @@ class MultiLanguage:
         )
 
     def _active(self, shares: Shares) -> list[int]:
-        """Return the languages with a row, by share; each owns some of the audio that is not decoded."""
+        """Return the languages with a row, by share; each owns some undecoded audio."""
         peak, mass = shares.max(axis=0), shares.sum(axis=0)
         n_owned = owning_languages(shares).sum(axis=0)
         order = [int(i) for i in np.argsort(-mass, kind="stable") if n_owned[i]]
@@ -447,7 +448,7 @@ class MultiLanguage:
         return min([timeline_s, *(self._decoded_until_s(one, window) for one in hypotheses)])
 
     def _decoded_until_s(self, hypothesis: AlignAttHypothesis, window: AudioWindow) -> float:
-        """Return the time (s) that a row has come to; inf at its end of text."""
+        """Return the time (s) that a row has reached; inf at its end of text."""
         if hypothesis.is_stuck or hypothesis.stop_reason is StopReason.END_OF_TEXT:
             return math.inf
         if hypothesis.stop_reason is StopReason.FRONTIER:
@@ -458,7 +459,7 @@ class MultiLanguage:
 
 
 def in_sequence(words: Sequence[HypothesisWord], after_s: float) -> list[HypothesisWord]:
-    """Return words none of which starts before after_s or before the end of one before it."""
+    """Return words none of which starts before after_s or before the end of a previous one."""
     found: list[HypothesisWord] = []
     for word in words:
         found.append(word.not_before(after_s))
@@ -472,7 +473,6 @@ def _attended_s(word: Word) -> float:
 
 
 def _in_window(hypotheses: Sequence[AlignAttHypothesis], inputs: RowInputs) -> list[AlignAttHypothesis]:
-    """Return hypotheses with frames of the utterance's window."""
     return [
         replace(one, frames=tuple(int(frames[frame]) for frame in one.frames))
         for one, frames in zip(hypotheses, inputs.frames, strict=True)

@@ -1,16 +1,12 @@
-"""A live session: samples in, events out, through pauses and changes of language.
+"""A live session: samples in, events out, across pauses and changes of language.
 
-Synchronous: no thread, and no clock but the samples received (`UpdateSchedule`), so events do not depend
-on how audio is cut into pushes; `emission_time` is the audio that an event needed. Words that were
-emitted are never taken back.
+The session is synchronous, with received samples as its only clock, so events do not depend on the sizes
+of pushes. Emitted words are never revised. It does not call the model: it is a generator of calls
+(`engine.calls`), and `push` executes them. Stages: schedule, language (`language_follower`), audio window,
+AlignAtt (`alignatt`), words, commit policy, events.
 
-The stages, in the order in which audio goes through them: schedule, language (`language_follower`), audio
-window, AlignAtt (`alignatt`), words, commit policy, events. A session does not call the model: it is a
-generator of calls (`engine.calls`), and `push` has them executed.
-
-An utterance is resumed after a short pause: what was said before is the best context for what comes. On a
-confirmed change of language it is decoded to the change point, and goes on in the new one; in doubt,
-words wait.
+After a short pause an utterance is resumed, as its text is the best context. At a confirmed change of
+language it is decoded to the change point, and continues in the new language; in doubt, words wait.
 """
 
 from __future__ import annotations
@@ -42,23 +38,23 @@ from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import SAMPLE_RATE, Event, LanguageChanged, Samples, Word
 
 IDLE_S, ONSET_S = 5.0, 2.0
-"""Seconds of audio kept in a pause: the next utterance begins in it; a resumed one needs all of it too."""
+"""Seconds of audio kept in a pause, where the next utterance begins; a resumed one needs all of it."""
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulePoint:
-    """An update is due at a sample, or speech starts or ends there."""
+    """A sample where an update is due, or where speech starts or ends."""
 
     kind: Literal["update", "start", "end"]
     sample: int
 
 
 class UpdateSchedule:
-    """Buffer samples and iterate over the points in them.
+    """Buffers samples and iterates over the points in them.
 
-    vad: finds speech; None: all is speech, from the first sample to `stop`. chunk_s: seconds between two
-    updates. held_over_s: longest pause that an utterance is resumed after.
+    vad: voice activity detection; None: all is speech until `stop`. chunk_s: interval between updates.
+    held_over_s: longest pause after which an utterance is resumed.
     """
 
     def __init__(self, vad: VadStream | None, chunk_s: float, held_over_s: float) -> None:
@@ -70,7 +66,6 @@ class UpdateSchedule:
         self._next_update = self._chunk
         self._held_over = round(held_over_s * SAMPLE_RATE)
         self.now = 0
-        """Sample of the current point."""
 
     @property
     def now_s(self) -> float:
@@ -92,9 +87,10 @@ class UpdateSchedule:
         return self._buffer.view(start, end)
 
     def append(self, pcm: Samples) -> None:
-        """Take samples (n,) float32.
+        """Append samples (n,) float32.
 
-        Raises: AudioError for what `Session.push` refuses.
+        Raises:
+            AudioError: as `Session.push`.
         """
         self._buffer.append(pcm)
         if self._vad is not None:
@@ -104,7 +100,7 @@ class UpdateSchedule:
             self._is_all_speech = True
 
     def stop(self) -> None:
-        """Take the end of the audio: speech that is going on ends there."""
+        """End the audio: current speech ends there."""
         if self._vad is not None:
             self._edges += self._vad.close()
         elif self._is_all_speech:
@@ -137,7 +133,8 @@ class UpdateSchedule:
     def discard(self, taken: int, *, is_open: bool) -> None:
         """Drop samples from the buffer that are not needed again.
 
-        taken: the last utterance has copied everything before this sample. is_open: that utterance goes on.
+        taken: the last utterance has copied everything before this sample. is_open: that utterance
+        continues.
         """
         idle = max(round(IDLE_S * SAMPLE_RATE), self._held_over + round(ONSET_S * SAMPLE_RATE))
         first = taken if is_open else max(taken, self.end - idle)
@@ -145,12 +142,13 @@ class UpdateSchedule:
 
 
 class Session:
-    """Turn speech into events as it comes.
+    """Turns speech into events as it comes.
 
-    tokenizer: of the backend's model. vad: finds speech; None: everything is speech until `close`.
-    speakers: a fresh one that labels words. executor: executes the calls; None: this backend does.
+    tokenizer: of the backend's model. vad: voice activity detection; None: everything is speech until
+    `close`. speakers: an unused speaker labeller. executor: executes the calls; None: this backend.
 
-    Raises: OptionError for languages that the model does not have.
+    Raises:
+        OptionError: languages that the model does not have.
     """
 
     def __init__(
@@ -175,55 +173,62 @@ class Session:
         )
         self._speakers = speakers
         self._decoder: UtteranceDecoder | None = None
-        """Of the utterance that is spoken, or was spoken last."""
+        """Of the current or last utterance."""
         self._failure: Exception | None = None
         self._closed = False
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """The allow-list in use."""
+        """The allowed languages."""
         return self._follower.languages
 
     @property
     def timeline(self) -> LanguageTimeline:
-        """The languages over time, for display; not to be changed."""
+        """The languages over time; read only."""
         return self._follower.timeline
 
     def push(self, pcm: Samples | Tensor, *, newest_only: bool = False) -> list[Event]:
-        """Take samples (n,) float32, mono, 16 kHz, of any number, and return the events that follow from
-        them.
+        """Push samples (n,) float32, mono, 16 kHz, of any number, and return the resulting events.
 
-        pcm: an array, or a tensor on the CPU.
-        newest_only: of the updates that fall into these samples only the last one of an utterance is done:
-            for a caller that is late, and would be later with every update that is overdue.
+        If an update fails, it is skipped and the session continues; no committed word or event is lost:
+        they come with the next call.
 
-        Raises: SessionClosedError after `close`; AudioError, with the session unchanged, for samples that are
-            not finite float32 of that shape, or more than 10 minutes at once; what the model raises. An
-            update that failed is left out; the session goes on, and no committed word or event is lost: they
-            come with the next call.
+        pcm: an array, or a tensor on the CPU. newest_only: of the updates within these samples only do the
+        last one of an utterance, for callers that are late.
+
+        Raises:
+            SessionClosedError: after `close`.
+            AudioError: samples that are not finite float32 of that shape, or more than 10 minutes at once;
+                the session is unchanged. Errors of the model are raised too.
         """
         return self._executor.run(self.listen(pcm, newest_only=newest_only))
 
     def close(self) -> list[Event]:
-        """Finish the utterance; further pushes are refused.
+        """Finish the utterance and close the session.
 
-        A second close returns nothing but what a failure of the first held up.
+        A second close returns only what a failure of the first held back.
         """
         return self._executor.run(self.finish())
 
     def finalize(self) -> list[Event]:
-        """Commit what was received so far, as at the end of an utterance; the session goes on in its
-        language, behind the committed words. Does nothing in a pause."""
+        """Commit the audio so far, as at the end of an utterance; the session continues in its language.
+
+        Does nothing in a pause.
+        """
         return self._executor.run(self.conclude())
 
     def listen(self, pcm: Samples | Tensor, *, newest_only: bool = False) -> CallGenerator[list[Event]]:
         """Return `push` as a generator of calls, for an executor that serves several sessions.
 
-        pcm: (n,). Raises: SessionClosedError after `close`; AudioError as `push`.
+        pcm: (n,).
+
+        Raises:
+            SessionClosedError: after `close`.
+            AudioError: as `push`.
         """
         if self._closed:
             raise SessionClosedError("push: expected no audio after close(), got some; start a new session")
-        # Of other types and shapes the buffer says what it expected.
+        # The buffer raises the error for other types and shapes.
         self._schedule.append(cast(Samples, tensor_array(pcm, "pushed audio") if is_tensor(pcm) else pcm))
         yield from self._advance(newest_only=newest_only)
         return self._take_events()
@@ -264,7 +269,7 @@ class Session:
         self._schedule.discard(taken, is_open=self._decoder is not None and self._decoder.is_open)
 
     def _attempt(self, calls: CallGenerator[None]) -> CallGenerator[None]:
-        """Go through calls that may fail: their words are lost, and nothing else."""
+        """Run calls that may fail; only their own words are lost."""
         try:
             yield from calls
         except Exception as error:
@@ -323,7 +328,7 @@ class Session:
             self._emit_unstable(decoder, window)
 
     def _flush(self, decoder: UtteranceDecoder, sample: int, *, goes_on: bool) -> CallGenerator[None]:
-        """Commit all audio up to a sample and emit a final. goes_on: speech does."""
+        """Commit all audio up to a sample and emit a final. goes_on: speech continues."""
         self._feed(decoder, min(sample, self._schedule.end))
         yield from self._attempt(self._resolve_language(decoder, sample))
         yield from self._attempt(self._commit_rest(decoder, sample))
@@ -335,7 +340,7 @@ class Session:
             yield from self._switch(decoder, change)
 
     def _commit_rest(self, decoder: UtteranceDecoder, until: int) -> CallGenerator[None]:
-        """Commit all audio up to a sample; no unstable text is left then."""
+        """Commit all audio up to a sample and clear the unstable text."""
         is_last = self._closed and decoder.utterance.end_sample == self._schedule.end
         yield from decoder.flush(until, is_last=is_last)
         end_s = decoder.utterance.committed.until_s
@@ -344,7 +349,7 @@ class Session:
             self._events.emit_unstable(nothing, decoder.strategy.language, self._schedule.now_s)
 
     def _switch(self, decoder: UtteranceDecoder, change: LanguageChange) -> CallGenerator[None]:
-        """Carry out a change of language: finish the old one at the change point, go on in the new one."""
+        """Switch languages: finish the old one at the change point, and continue in the new one."""
         at_s = change.at_s
         if not self._follower.is_parallel:
             at_s = yield from self._finish_language(decoder, change)
@@ -355,7 +360,7 @@ class Session:
         )
 
     def _finish_language(self, decoder: UtteranceDecoder, change: LanguageChange) -> CallGenerator[float]:
-        """Commit and drop what lies before a change; return where (s) the new language begins."""
+        """Commit and drop the audio before a change; return where (s) the new language begins."""
         utterance = decoder.utterance
         if change.source is None:
             return utterance.start_sample / SAMPLE_RATE

@@ -1,7 +1,7 @@
-"""An utterance: the audio in the buffer, its committed words, and the text before it as a prompt.
+"""An utterance: its buffered audio, committed words, and the text before it as a prompt.
 
-An utterance goes on over short pauses: the audio and text before one are the context of the next words. When
-the audio grows past its limit it is cut at a pause between committed words, whose text moves into the prompt.
+It continues across short pauses. Long audio is cut at a pause between committed words, whose text moves
+into the prompt.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, Samples, Word
 
 MOST_TOKENS = 160
-"""Most committed tokens of the audio in the buffer: with a prompt of 223 tokens, new ones still have room."""
+"""Most committed tokens of the buffered audio: with a prompt of 223 tokens, new ones still fit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WholeEncoding:
     """All frames of a buffer, encoded at once for a language probe.
 
-    mode: of that. start_sample, n_columns: of the buffer, in samples and log-mel frames.
+    start_sample, n_columns: of the buffer, in samples and log-mel frames.
     """
 
     mode: EncoderMode
@@ -47,10 +47,10 @@ class WholeEncoding:
 
 
 class LiveUtterance:
-    """Audio from a sample on, the words committed of it, and the text before it in each language.
+    """Audio from a sample on, its committed words, and the text before it in each language.
 
     tokenizer_of: of a language code, with language and task. history: by language, text tokens before this
-    utterance; None: the session has none yet, and `init_prompt` stands for them.
+    utterance; None: none yet in the session, so `init_prompt` is used.
     """
 
     def __init__(
@@ -72,9 +72,9 @@ class LiveUtterance:
         self._contexts: dict[str, PromptContext] = {}
         self.committed = CommittedWords(start_sample / SAMPLE_RATE)
         self.encoder_state: EncoderState | None = None
-        """The encoder's cache of the audio in the buffer, set by the decoder; None: there is none."""
+        """The encoder's cache of the buffered audio, set by the decoder, or None."""
         self.probed: WholeEncoding | None = None
-        """The buffer as a language probe encoded it last; None: it never did."""
+        """The buffer as last encoded by a language probe, or None."""
 
     @property
     def start_sample(self) -> int:
@@ -86,7 +86,7 @@ class LiveUtterance:
 
     @property
     def history(self) -> dict[str, tuple[int, ...]] | None:
-        """By language, text tokens for the prompt of the next utterance; None: the session has none yet."""
+        """By language, text tokens for the prompt of the next utterance; None: none yet."""
         if self._is_first:
             return None
         tokens = self.committed.tokens
@@ -94,7 +94,7 @@ class LiveUtterance:
         return {**(self._history or {}), **here}
 
     def append(self, samples: Samples) -> None:
-        """Append audio (n,) float32; cut the buffer if it is too long then."""
+        """Append audio (n,) float32; trim the buffer if it becomes too long."""
         self._mels.append(samples)
         self._trim()
 
@@ -102,7 +102,7 @@ class LiveUtterance:
         return self._mels.frames(final=final, until_sample=until_sample)
 
     def border_s(self, around_s: float, reach_s: float) -> float:
-        """Return the quietest time at most reach_s from around_s and behind the committed words."""
+        """Return the quietest time at most reach_s from around_s and after the committed words."""
         start_s, until_s = self.start_sample / SAMPLE_RATE, self.committed.until_s
         around_s = max(around_s, until_s)
         border, least, reach = (
@@ -113,36 +113,37 @@ class LiveUtterance:
         return max(until_s, start_s + quiet / FRAMES_PER_SECOND)
 
     def quietest_sample(self, start: int, end: int) -> int:
-        """Return the sample around which it is quietest, from one sample of the buffer to another."""
         loud = loudness(self._between(start, end))
         return start + SAMPLES_PER_FRAME * quietest_frame(loud)
 
     def quiet_samples(self, near: int, reach: range, n_most: int) -> list[int]:
-        """List samples of a part of the buffer around which it is quieter than around them, quietest first.
+        """Return quiet samples of a part of the buffer, quietest first.
 
-        near: of equals those nearest to this sample come first. reach: the samples of the part.
+        near: ties go to the nearest to this sample. reach: the samples of the part.
         """
         at = (near - reach.start) // SAMPLES_PER_FRAME
         frames = quiet_frames(loudness(self._between(reach.start, reach.stop)), at, n_most)
         return [reach.start + SAMPLES_PER_FRAME * frame for frame in frames]
 
     def _between(self, start: int, end: int) -> Tensor:
-        """Return the log-mel frames (n_mels, n) from one sample to another."""
+        """Return the log-mel frames (n_mels, n) between two samples."""
         first, last = ((sample - self.start_sample) // HOP_SAMPLES for sample in (start, end))
         return self.log_mel()[:, first:last]
 
     def prefix(self, language: str) -> DecoderPrefix:
-        """Return what a language's decoder starts from: its prompt, and all its committed words."""
+        """Return the decoder prefix of a language: its prompt, and all its committed words."""
         return self._context(language).prefix(self.committed.tokens(language))
 
     def prefix_since_change(self, language: str) -> DecoderPrefix:
-        """Return the prefix with its words since another language was committed; those before are prompt."""
+        """Return the prefix with the words since the last one of another language; earlier ones are
+        prompt.
+        """
         _, before, since = self.committed.run_of(language)
         return self._context(language).prefix(since, before)
 
     def probed_in(self, mode: EncoderMode, n_columns: int) -> IncrementalResult | None:
-        """Return the first n_columns log-mel frames as a probe encoded them; None: not in this mode, or not
-        these frames alone.
+        """Return the probe's encoding of the first n_columns log-mel frames; None for another mode or
+        other frames.
         """
         found = self.probed
         if found is None or (found.start_sample, found.n_columns) != (self.start_sample, n_columns):
@@ -159,9 +160,9 @@ class LiveUtterance:
             self.committed.add(word)
 
     def drop_before(self, cut_s: float, *, words_until_s: float | None = None) -> None:
-        """Drop audio before a time; the text of the words in it moves into the prompt.
+        """Drop audio before a time; the text of its words moves into the prompt.
 
-        words_until_s: those that end by this time; None: by the same.
+        words_until_s: move words that end by this time; None: by the same.
         """
         for one in self.committed.drop_before(cut_s if words_until_s is None else words_until_s):
             self._context(one.word.language or "").add(one.tokens)
@@ -169,12 +170,12 @@ class LiveUtterance:
         self.encoder_state = self.probed = None
 
     def clear_prompt(self) -> None:
-        """Forget the text before the audio; `static_prompt` stays."""
+        """Drop the text before the audio; `static_prompt` stays."""
         for context in self._contexts.values():
             context.clear()
 
     def _trim(self) -> None:
-        """Cut the buffer to its limits of time and of tokens, at the widest gap between words near them."""
+        """Cut the buffer to its limits of time and tokens, at the widest gap between words near them."""
         limit = round(self._options.audio_max_len_s * SAMPLE_RATE)
         if self.end_sample - self.start_sample > limit:
             # A cut is rounded down to a whole encoder frame.
@@ -192,9 +193,7 @@ class LiveUtterance:
 
 
 class CommittedWords:
-    """Committed words whose audio is in the buffer, in order; until_s: where the last one ever committed
-    ends.
-    """
+    """Committed words of the buffered audio, in order; until_s: end of the last one ever committed."""
 
     def __init__(self, start_s: float) -> None:
         self._words: list[HypothesisWord] = []
@@ -212,8 +211,8 @@ class CommittedWords:
 
     @property
     def earliest_border_s(self) -> float:
-        """The earliest time (s) of a border behind the words: the middle of the last one, whose end is known
-        less well, or `SNAP_S` before that end.
+        """The earliest time (s) of a border after the words: the middle of the last one, as its end is
+        inexact, or `SNAP_S` before that end.
         """
         last = self.last
         return self.until_s if last is None else max(self.until_s - SNAP_S, (last.start + last.end) / 2)
@@ -228,7 +227,7 @@ class CommittedWords:
     def run_of(self, language: str) -> tuple[float | None, tuple[int, ...], tuple[int, ...]]:
         """Split the words of a language at the last word of another one.
 
-        Returns the end (s) of that word, None if there is none, and the tokens before and after it.
+        Returns the end (s) of that word or None, and the tokens before and after it.
         """
         others = [i for i, one in enumerate(self._words) if one.word.language != language]
         if not others:
@@ -267,7 +266,7 @@ class CommittedWords:
         return max(gaps)[1] if gaps else self.until_s
 
     def drop_before(self, cut_s: float) -> list[HypothesisWord]:
-        """Forget the words that end by cut_s, and return them."""
+        """Remove the words that end by cut_s, and return them."""
         n_dropped = 0
         while n_dropped < len(self._words) and self._words[n_dropped].word.end <= cut_s + 1e-6:
             n_dropped += 1
@@ -280,11 +279,9 @@ def _tokens(words: Sequence[HypothesisWord]) -> tuple[int, ...]:
 
 
 class PromptContext:
-    """The prompt of one language: `static_prompt`, and the newest text before the audio, `max_context_tokens`
-    in all.
+    """The prompt of one language: `static_prompt`, and the newest text, `max_context_tokens` in all.
 
-    history: text tokens before the utterance; None: the session has none yet, and `init_prompt` stands for
-    them.
+    history: text tokens before the utterance; None: none yet, so `init_prompt` is used.
     """
 
     def __init__(
@@ -302,13 +299,13 @@ class PromptContext:
         self._history = ()
 
     def followed_by(self, committed: Sequence[int]) -> tuple[int, ...]:
-        """Return the text and the committed tokens after it, for the next utterance."""
+        """Return the text with these committed tokens, for the next utterance."""
         return (*self._history, *committed)[-self._limit :] if self._limit else ()
 
     def prefix(self, committed: Sequence[int], before: Sequence[int] = ()) -> DecoderPrefix:
         """Return prompt, start-of-transcript sequence and committed tokens.
 
-        before: tokens of committed words whose audio this decoder row does not encode; they end the prompt.
+        before: tokens of committed words that this row's audio does not include; they end the prompt.
         """
         room = max(0, self._limit - len(self._static))
         history = (*self._history, *before)[-room:] if room else ()

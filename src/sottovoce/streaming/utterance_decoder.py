@@ -1,8 +1,6 @@
-"""One utterance from its audio to committed words: encode, decode, commit; and how to go on where
-decoding is lost.
+"""Decode an utterance: encode, decode, commit, and recover when decoding fails.
 
-A `DecodingStrategy` decodes in one language (here) or in several (`parallel`); `StrategyFactory` makes
-them.
+A `DecodingStrategy` decodes in one language (here) or several (`parallel`).
 """
 
 from __future__ import annotations
@@ -29,13 +27,11 @@ from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import SAMPLE_RATE, Word
 
 LOST_S = 0.8
-"""Seconds of audio without words behind the last word that are decoded again, where voice activity finds
-speech.
-"""
+"""Seconds of speech without words after the last word that are decoded again."""
 NEWEST_S = 2.0
-"""Seconds of audio kept where nothing in it gives words."""
+"""Seconds of audio kept if none of it gives words."""
 REST_OF_WORD_S = 0.3
-"""A word ends within this many seconds after its last attended frame."""
+"""A word ends within this time after its last attended frame."""
 
 
 class SingleLanguage:
@@ -51,7 +47,7 @@ class SingleLanguage:
         self._draft_tokens: tuple[int, ...] = ()
         """Tokens of the last hypothesis that were not committed."""
         self._cached: tuple[int, PrefixCache | None] = (0, None)
-        """First sample of the last window, and what its decode left."""
+        """First sample of the last window, and the cache of its decode."""
 
     @property
     def language(self) -> str:
@@ -65,10 +61,10 @@ class SingleLanguage:
         certain_until_s: float = math.inf,
         final: bool = False,
     ) -> CallGenerator[list[HypothesisWord]]:
-        """Return the words to commit after those that are.
+        """Return the words to commit after the committed ones.
 
-        window: the last one encoded of the utterance. certain_until_s: see `CommitPolicy.decide`. final: no
-        more audio comes.
+        window: the last one encoded of the utterance. certain_until_s: see `CommitPolicy.decide`. final:
+        no more audio comes.
         """
         after_s = utterance.committed.until_s
         rules = self.policy.stop_rules(
@@ -117,9 +113,9 @@ DecodingStrategy: TypeAlias = SingleLanguage | MultiLanguage
 
 
 class StrategyFactory:
-    """Make the utterances and strategies of one session; word builders are made once a language.
+    """Makes the utterances and strategies of one session; word builders are cached by language.
 
-    options: suited to the checkpoint. timeline: read by strategies of several languages.
+    options: suited to the checkpoint. timeline: for strategies of several languages.
     """
 
     def __init__(
@@ -169,9 +165,9 @@ class StrategyFactory:
 
 
 def encoder_mode(options: StreamOptions, backend: Backend) -> EncoderMode:
-    """Return how growing audio is encoded: as the options say, else the checkpoint's default.
+    """Return how growing audio is encoded: by the options, or the checkpoint's default.
 
-    Thinned padding was measured for the full window only, so another `tail_s` is computed in full.
+    Sparse padding was measured for the full window only, so another `tail_s` is computed in full.
     """
     mode = options.encoder or backend.encoder_mode
     if options.tail_s is None:
@@ -184,7 +180,7 @@ class UtteranceDecoder:
     """Decode an utterance during speech, and keep it through a pause.
 
     mode: how growing audio is encoded. on_words: called at once with committed words and the language.
-    lost_s: see `LOST_S`; inf where the audio may hold silence.
+    lost_s: see `LOST_S`; inf if the audio may hold silence.
     """
 
     def __init__(
@@ -200,13 +196,13 @@ class UtteranceDecoder:
         self.utterance = utterance
         self.strategy = strategy
         self.is_open = True
-        """Whether speech goes on; False in a pause."""
+        """Whether speech continues; False in a pause."""
         self._mode = mode
         self._on_words = on_words
         self._options = options
         self._lost_s = lost_s
         self._from_s = utterance.start_sample / SAMPLE_RATE
-        """Where speech began, after the last pause or after audio that was given up."""
+        """Where speech began, after the last pause or after skipped audio."""
         self._was_stuck = False
         self._full_encode = (utterance.start_sample, 0.0)
         """First sample of the buffer and end (s) of the last window that was encoded as a whole."""
@@ -220,7 +216,7 @@ class UtteranceDecoder:
 
     @property
     def is_long_enough(self) -> bool:
-        """Whether the buffer has the audio that a first update needs."""
+        """Whether the buffer has enough audio for a first update."""
         n_samples = self.utterance.end_sample - self.utterance.start_sample
         return n_samples / SAMPLE_RATE >= self._options.audio_min_len_s
 
@@ -231,7 +227,7 @@ class UtteranceDecoder:
         return may_hold_words(self._options, undecoded_s) and certain_until_s > committed_s
 
     def update(self, certain_until_s: float) -> CallGenerator[AudioWindow | None]:
-        """Encode and decode what is new, and commit words; return the window, None without audio.
+        """Encode and decode new audio, and commit words; return the window, None without audio.
 
         certain_until_s: see `CommitPolicy.decide`.
         """
@@ -242,11 +238,11 @@ class UtteranceDecoder:
         return window
 
     def flush(self, until_sample: int, *, is_last: bool = False) -> CallGenerator[None]:
-        """Commit all words of the audio up to a sample, behind which no more is decoded.
+        """Commit all words of the audio up to a sample.
 
-        Where a good part of the audio gave no word, it is decoded once more: behind the last word, without a
-        prompt, in the window that the model was trained with. Where that is lost too, agreed words are
-        committed. is_last: the session has no more audio.
+        If much of the audio gave no word, the rest after the last word is decoded once more, without a
+        prompt, in the full window; if that fails too, agreed words are committed. is_last: the session has
+        no more audio.
         """
         for is_retry, mode in ((False, self._flush_mode(until_sample)), (True, EXACT)):
             window = yield from self._encode(mode, until_sample=until_sample, is_last=is_last)
@@ -260,10 +256,9 @@ class UtteranceDecoder:
             self._restart_after_last_word(window)
 
     def _flush_mode(self, until_sample: int) -> EncoderMode:
-        """Return how audio up to a sample is encoded by a flush.
+        """Return how a flush encodes audio up to a sample.
 
-        What came since the last full encode is computed at once, with as much before it as every update
-        computes.
+        Audio since the last full encode is computed at once, with as much before it as in every update.
         """
         start_sample, encoded_s = self._full_encode
         if self._mode.recompute_s is None or start_sample != self.utterance.start_sample:
@@ -317,14 +312,12 @@ class UtteranceDecoder:
         self._on_words([one.word for one in words], self.strategy.language)
 
     def _commit_agreed(self, until_s: float) -> None:
-        """Commit what hypotheses agreed on of audio up to until_s, which is not decoded again."""
+        """Commit agreed words of audio up to until_s, which is not decoded again."""
         committed_s = self.utterance.committed.until_s
         self._commit(self.strategy.policy.take_agreed(committed_s, until_s))
 
     def _trim_stalled(self, window: AudioWindow) -> None:
-        """Drop audio where decoding leads nowhere: first what lies before the undecoded part, then most of
-        that.
-        """
+        """Drop audio where decoding fails: first what precedes the undecoded part, then most of that."""
         policy = self.strategy.policy
         is_again, self._was_stuck = self._was_stuck and policy.is_stuck, policy.is_stuck
         is_overdue = self.undecoded_s(window.end_s) > self._options.wordless_s
@@ -342,7 +335,7 @@ class UtteranceDecoder:
     def _restart_after_last_word(self, window: AudioWindow) -> None:
         """Drop the audio up to the end of the last committed word, and the prompt.
 
-        Attention leaves a word before it ends: the rest of it would be decoded as another.
+        Attention leaves a word before it ends; the rest of it would be decoded as another word.
         """
         committed_s = self.utterance.committed.until_s
         self.utterance.drop_before(window.quietest_s(committed_s, committed_s + REST_OF_WORD_S))

@@ -1,4 +1,4 @@
-"""Stage 5: a hypothesis as words with times; which of them are committed is decided in `commit_policy`."""
+"""From a hypothesis to words with times."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from sottovoce.text.tokenizer import Tokenizer, TokenWord
 from sottovoce.types import FRAMES_PER_SECOND, Word
 
 BROKEN = "\ufffd"
-"""What incomplete UTF-8 decodes to."""
+"""Incomplete UTF-8 decodes to this."""
 SPACELESS = ("km", "bo")
-"""Written without spaces between words, and yet split at spaces by Whisper's own rule: a live session would
-wait for a space that never comes."""
+"""Languages without spaces that Whisper's own rule splits at spaces: a live session would wait for one
+forever.
+"""
 LEAD_S = 0.1
-"""A word starts this much before its first attended frame: attention lags behind the word."""
+"""A word starts this much before its first attended frame, as attention lags."""
 LEAST_WORD_S = 0.1
-"""Shortest word, where the next one leaves it the time."""
+"""Shortest word, if the next one leaves the time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,8 +50,6 @@ class HypothesisWord:
 
 @dataclass(frozen=True, slots=True)
 class WordBuilder:
-    """Build words of one language; tokenizer: with that language and the task."""
-
     tokenizer: Tokenizer
 
     @property
@@ -69,9 +68,10 @@ class WordBuilder:
         *,
         after_s: float,
     ) -> list[HypothesisWord]:
-        """Give times to words, none before after_s.
+        """Return timed words, none before after_s.
 
-        groups: of the hypothesis's first tokens, see `group`. Words of incomplete characters are left out.
+        groups: of the hypothesis's first tokens, see `group`. Words with incomplete characters are
+        dropped.
         """
         ends = list(accumulate((len(group.tokens) for group in groups), initial=0))
         spans = [slice(first, end) for first, end in pairwise(ends)]
@@ -93,7 +93,7 @@ class WordBuilder:
     def _times(
         self, frames: Sequence[int], spans: Sequence[slice], window: AudioWindow, after_s: float
     ) -> list[tuple[float, float, int]]:
-        """Return start (s), end (s) and last attended frame of each word; no word starts before one ends."""
+        """Return start (s), end (s) and last attended frame of each word; words do not overlap."""
         end_s = max(after_s, window.start_s)
         earliest = (end_s - window.start_s) * FRAMES_PER_SECOND
         lasts = [frames[span.stop - 1] for span in spans]
@@ -108,7 +108,7 @@ class WordBuilder:
         return times
 
     def group(self, tokens: Sequence[int]) -> list[TokenWord]:
-        """Split tokens into words with the punctuation after them; leading punctuation joins the first."""
+        """Group tokens into words with the punctuation after them; leading punctuation joins the first."""
         split = self.tokenizer.split_to_word_tokens if self.has_spaces else self.tokenizer.split_to_characters
         groups: list[TokenWord] = []
         for text, group in zip(*split(tokens), strict=True):
@@ -132,10 +132,10 @@ def is_mark(text: str) -> bool:
 
 
 def ends_of(lasts: Sequence[float], n_frames: int) -> list[float]:
-    """Return the frames at which words end, rising; lasts: their last attended frames, not falling.
+    """Return the increasing end frames of words; lasts: their last attended frames, non-decreasing.
 
-    A word ends one frame after its own. Words of the same frame divide the time to the next word's, or to the
-    end of the window.
+    A word ends one frame after its last. Words with the same frame divide the time to the next word, or to
+    the end of the window.
     """
     ends: list[float] = []
     for last, run in groupby(lasts):
@@ -148,10 +148,13 @@ def ends_of(lasts: Sequence[float], n_frames: int) -> list[float]:
 
 
 def in_order(frames: Sequence[int]) -> list[int]:
-    """Return the nearest sequence that does not fall, in the sum of distances: a stray frame moves no other.
+    """Return the nearest non-decreasing sequence by sum of distances, so that a stray frame moves no
+    other.
 
-    Isotonic regression by pooling neighbours that violate the order; a pool takes its (lower) median.
-    Source: Ayer et al. (1955), An empirical distribution function for sampling with incomplete information.
+    Isotonic regression by pooling adjacent violators to their (lower) median.
+
+    Source: Ayer et al. (1955), An empirical distribution function for sampling with incomplete
+    information.
     """
     pools: list[list[int]] = []
     for frame in frames:

@@ -1,1 +1,1 @@
-"""CTC emissions to text: greedy, and prefix beam search in tensors or compiled."""
+"""CTC decoding: greedy, and prefix beam search in tensors or compiled."""

@@ -1,11 +1,10 @@
-"""Alignment of tokens to frames: the likeliest CTC path that spells them, for many hypotheses at once.
+"""CTC forced alignment: the most probable path that spells given tokens, for many hypotheses at once.
 
-The states of the path are blank, token 1, blank, token 2, … blank (Graves et al. 2006, section 4.1),
-with the maximum in place of the sum.
+The states of the path are blank, token 1, blank, token 2, … blank (Graves et al. 2006, section 4.1), with
+the maximum instead of the sum.
 
-The common prefix of all beams of a stream can be cut off where the likeliest paths to all states that can
-still win have met: paths are followed back from the newest frame until all are in one state. It must be a
-blank, so that the rest can be aligned separately.
+For streams, the common prefix of all beams is cut off where the paths to all states that can still win
+meet in a blank; the rest can then be aligned separately.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ CUT_MARGIN = 40.0
 
 
 class Cut(NamedTuple):
-    """Where paths meet: the number of frames before it, and of tokens in them."""
+    """Where paths meet: the number of frames and of tokens before it."""
 
     n_frames: int
     n_tokens: int
@@ -39,9 +38,11 @@ def align(
 ) -> TokenSpans:
     """Align tokens (N, L) int64, of which n_tokens (N,) count, to utterances `rows` (N,) of the emissions.
 
-    log_probs: (B, T, V) float32. lengths: (B,) int64. blank: the label of blanks, or those (N, L + 1) of the
-    blanks before each token and after the last. Returns spans (N, L) and scores (N,). Tokens that
-    cannot be aligned (more of them than frames) get a score of -inf and meaningless spans.
+    Returns spans (N, L) and scores (N,). Tokens that outnumber the frames get a score of -inf and
+    meaningless spans.
+
+    log_probs: (B, T, V) float32. lengths: (B,) int64. blank: the label of blanks, or those (N, L + 1) of
+    the blanks before each token and after the last.
     """
     limits = lengths[rows]
     steps, score = best_paths(log_probs, limits, tokens, rows=rows, blank=blank)
@@ -53,14 +54,15 @@ def best_paths(
 ) -> tuple[Tensor, Tensor]:
     """Find the best path to each state: its steps (T, N, S) uint8, and its log-probability (N, S).
 
-    log_probs: (B, T, V). limits: (N,) frames of each. tokens: (N, L). rows: (N,) utterances. blank: see
-    `align`. A step is the number of states that the path moved up by: 0, 1 or 2.
+    A step is the number of states that the path advances by: 0, 1 or 2.
+
+    log_probs: (B, T, V). limits: (N,) frames. tokens: (N, L). rows: (N,) utterances. blank: see `align`.
     """
     n_frames, device = log_probs.shape[1], log_probs.device
     path = _path_labels(tokens, blank)  # (N, S)
     can_skip = _can_skip(path)
     score = torch.full(path.shape, NEVER, device=device)
-    score[:, :1] = 0.0  # before the first frame: in the first blank, and one step from the first token
+    score[:, :1] = 0.0  # before the first frame: in the first blank, one step from the first token
     steps = torch.zeros((n_frames, *path.shape), dtype=torch.uint8, device=device)
     emitted = log_probs.transpose(0, 1)  # (T, B, V)
     for t in range(n_frames):
@@ -78,7 +80,7 @@ def _path_labels(tokens: Tensor, blank: int | Tensor) -> Tensor:
 
 
 def _can_skip(path: Tensor) -> Tensor:
-    """States that may be entered from two below: tokens that differ from the one before."""
+    """Return the states that may be entered from two below: tokens that differ from the one before."""
     allowed = torch.zeros_like(path, dtype=torch.bool)
     allowed[:, 3::2] = path[:, 3::2] != path[:, 1:-2:2]
     return allowed
@@ -130,8 +132,8 @@ def common_cut(
 ) -> Cut:
     """Find the latest blank that all paths pass after at most n_shared tokens; `NO_CUT` without one.
 
-    log_probs: (T, V). tokens: (N, L) int64 of all beams, of which n_tokens (N,) count. blank: see
-    `align`. is_late: only paths that have passed all of their tokens count.
+    log_probs: (T, V). tokens: (N, L) int64 of all beams, of which n_tokens (N,) count. blank: see `align`.
+    is_late: only paths that have passed all of their tokens count.
     """
     n_rows, n_frames = len(tokens), len(log_probs)
     rows = torch.zeros(n_rows, dtype=torch.int64, device=tokens.device)
@@ -146,7 +148,7 @@ def common_cut(
 
 
 def _met(steps: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], row: Ints, place: Ints, most: int) -> Cut:
-    """Follow paths back from their states until they meet in a blank after at most `most` tokens."""
+    """Backtrack until all paths meet in a blank after at most `most` tokens."""
     if not len(place):
         return NO_CUT
     for t in range(len(steps), 0, -1):

@@ -1,9 +1,7 @@
-"""Streams without end: the common prefix of all beams leaves the state and becomes committed words.
+"""Endless streams: the common prefix of all beams is removed from the state and becomes committed words.
 
-Time and memory of a chunk depend on the uncommitted part alone.
-
-Beams only grow at their ends, so their common prefix is final. Its times are final up to the cut of
-`align.common_cut`.
+Beams only grow at their ends, so their common prefix is final, and its times are final up to the cut of
+`align.common_cut`. Time and memory of a chunk depend on the uncommitted part only.
 """
 
 from __future__ import annotations
@@ -40,13 +38,13 @@ def shared_symbols(state: PrefixState, row: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class IdleSeparators:
-    """The blanks of an alignment. separator: the scorer's, which repeated appends nothing; None: none."""
+    """The blanks of an alignment. separator: the scorer's, which appends nothing when repeated; or None."""
 
     blank: int
     separator: int | None
 
     def emissions(self, log_probs: Tensor) -> Tensor:
-        """Append a label to emissions (B, T, V) that is a blank or an idle separator."""
+        """Append a label to emissions (B, T, V) for "blank or idle separator"."""
         if self.separator is None:
             return log_probs
         idle = torch.maximum(log_probs[:, :, self.blank], log_probs[:, :, self.separator] - _SEPARATOR_MARGIN)
@@ -55,7 +53,7 @@ class IdleSeparators:
     def blanks(self, tokens: Tensor, before: Tensor, n_labels: int) -> int | Tensor:
         """Return the label (N, L + 1) of the blanks around tokens (N, L), or one for all.
 
-        before: (N,) tokens that stand before the first ones. n_labels: V of the model.
+        before: (N,) tokens before the first ones. n_labels: V of the model.
         """
         if self.separator is None:
             return self.blank
@@ -66,15 +64,14 @@ class IdleSeparators:
 
 
 _LEAST_SCORE = -1000.0
-"""Score of the best beam, in nats, below which scores are renormalised: float32 has seven digits."""
+"""Score (nats) of the best beam below which scores are renormalised: float32 has seven digits."""
 
 
 class Committer:
-    """Moves the common prefix of all beams out of states.
+    """Commits the common prefix of all beams of a state.
 
-    idle: the blanks of alignments. has_times: states hold emissions;
-    False: symbols are committed as soon as all beams share them, without times. most_frames: see
-    `CtcOptions.commit_frames`.
+    idle: the blanks of alignments. has_times: states hold emissions; otherwise symbols are committed
+    without times as soon as all beams share them. most_frames: see `CtcOptions.commit_frames`.
     """
 
     def __init__(
@@ -93,8 +90,8 @@ class Committer:
         self._has_times = has_times
 
     def commit(self, state: PrefixState) -> None:
-        """Commit the common prefix of utterances where it has grown much, or too many frames are
-        uncommitted.
+        """Commit common prefixes that have grown enough, or of utterances with too many uncommitted
+        frames.
         """
         late = [self._is_late(state, row) for row in range(len(state.committed))]
         for row in (row for row, is_late in enumerate(late) if is_late):
@@ -206,7 +203,7 @@ class Committer:
         return int(state.is_alive[row].to(torch.uint8).argmax())
 
     def _blanks(self, state: PrefixState, row: int, beams: Tensor, tokens: Tensor) -> int | Tensor:
-        """Labels (N, L + 1) of the blanks around tokens (N, L) of beams (N,) of an utterance."""
+        """Return labels (N, L + 1) of the blanks around tokens (N, L) of an utterance's beams."""
         n_labels = len(self._speller.labels)
         return self._idle.blanks(tokens, state.symbols[row, beams, 0] % n_labels, n_labels)
 
@@ -216,10 +213,10 @@ class Committer:
 
 
 def newly_committed(state: PrefixState, speller: Speller, frame_s: float) -> list[Partial]:
-    """Make events of words committed since the last call, at most one an utterance.
+    """Return events of words committed since the last call, at most one per utterance.
 
-    utterance: its row. frame_s: seconds per frame. Without times an event has no words, and its times are
-    those of the commit.
+    utterance: its row. frame_s: seconds per frame. Without times an event has no words, and the time of
+    the commit.
     """
     events = []
     for row, history in enumerate(state.committed):

@@ -1,7 +1,6 @@
-"""The CTC prefix search as compiled code on the CPU (extra `fast`).
+"""The CTC prefix search as compiled code on the CPU (extra `fast`), with identical results.
 
-States, hypotheses and scores are the same. The search in tensors takes over where this one cannot run: on
-CUDA, with language models that have no arrays, and without numba.
+The search in tensors replaces it on CUDA, with language models without arrays, and without numba.
 """
 
 from __future__ import annotations
@@ -137,7 +136,6 @@ class CompiledSearch(PrefixSearch):
         rows: Tensor,
         blank: int | Tensor,
     ) -> TokenSpans:
-        """Align tokens (N, L); see `align.align`."""
         if log_probs.device.type != "cpu":
             return PrefixSearch.align(log_probs, lengths, tokens, n_tokens, rows=rows, blank=blank)
         from sottovoce.decoding.ctc.kernel.frame_loop import align_rows
@@ -164,7 +162,6 @@ class CompiledSearch(PrefixSearch):
         blank: int | Tensor,
         is_late: bool = False,
     ) -> Cut:
-        """Find the cut of tokens (N, L) of all beams; see `align.common_cut`."""
         if log_probs.device.type != "cpu":
             return PrefixSearch.common_cut(
                 log_probs, tokens, n_tokens, n_shared=n_shared, blank=blank, is_late=is_late
@@ -212,11 +209,10 @@ class CompiledSearch(PrefixSearch):
 
 
 def run_in_threads(n_rows: int, n_frames: int, work: Callable[[int, int], Made]) -> list[Made]:
-    """Run `work(begin, end)` on slices of rows, in as many threads as PyTorch has; return its results in
+    """Run `work(begin, end)` on slices of rows, in as many threads as PyTorch has; return results in
     order.
 
-    There are a few slices for each thread, so that one with longer rows does not delay the others. Work that
-    is shorter than the start of a thread runs here.
+    Each thread gets a few slices, for balance. Work that is shorter than starting a thread runs here.
     """
     n_threads = min(torch.get_num_threads(), n_rows)
     if n_threads <= 1 or n_rows * n_frames < _LEAST_FRAMES:
@@ -230,7 +226,7 @@ def run_in_threads(n_rows: int, n_frames: int, work: Callable[[int, int], Made])
 def _each_row(
     parts: Sequence[tuple[Floats, Ints, Ints]],
 ) -> Iterator[tuple[Floats, Ints, Ints]]:
-    """Scores (W,), symbols (W, L) and marks (W,) of each label sequence."""
+    """Return scores (W,), symbols (W, L) and marks (W,) of each label sequence."""
     for part in parts:
         yield from zip(*part, strict=True)
 
@@ -244,7 +240,8 @@ def _blanks(tokens: Tensor, blank: int | Tensor) -> Ints:
 def choose_engine(search: PrefixSearch, engine: SearchEngine) -> PrefixSearch:
     """Wrap a search by the option `engine`.
 
-    Raises: MissingExtraError for "compiled" without numba.
+    Raises:
+        MissingExtraError: "compiled" without numba.
     """
     if engine == "tensors" or (engine == "auto" and not has_compiler()):
         return search
@@ -254,14 +251,14 @@ def choose_engine(search: PrefixSearch, engine: SearchEngine) -> PrefixSearch:
 
 
 def flat_scorer(scorer: PrefixScorer | None, n_labels: int) -> FlatScorer | None:
-    """Return the arrays of a scorer, those of no scorer for None; None where it has no arrays."""
+    """Return the arrays of a scorer or of no scorer; None if it has no arrays."""
     if scorer is None:
         return silent_scorer(n_labels)
     return scorer.flat() if isinstance(scorer, FlatPrefixScorer) else None
 
 
 def _beams(state: PrefixState, n_frames: int) -> Beams:
-    """View the state's tensors as arrays over the same memory, and allocate histories."""
+    """View the state's tensors as arrays, and allocate histories."""
     from sottovoce.decoding.ctc.kernel.beams import Beams
 
     n_symbols = int(state.length.max()) + n_frames + 2

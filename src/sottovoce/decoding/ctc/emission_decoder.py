@@ -1,4 +1,4 @@
-"""CTC decoding: emissions in, hypotheses with words and times out; greedy, or by prefix beam search."""
+"""CTC decoding of emissions to hypotheses with words and times: greedy, or by prefix beam search."""
 
 from __future__ import annotations
 
@@ -32,12 +32,15 @@ def greedy_decode(
     frame_s: float = 0.02,
     scaling: EmissionScaling | None = None,
 ) -> list[Hypothesis]:
-    """Decode log-probabilities (B, T, V) or (T, V), all utterances at once; one hypothesis each.
+    """Decode log-probabilities (B, T, V) or (T, V) greedily; one hypothesis per utterance.
 
-    lengths: (B,) frames of each utterance; None: all. frame_s: seconds per frame. scaling: None: emissions as
-    they are. The score is that of the single path.
+    The score is that of the single path.
 
-    Raises: InputError unless these are log-probabilities of these labels.
+    lengths: (B,) frames of each utterance; None: all. frame_s: seconds per frame. scaling: of the
+    emissions, or None.
+
+    Raises:
+        InputError: these are not log-probabilities of these labels.
     """
     scaling = scaling or EmissionScaling()
     emissions, lengths = checked(log_probs, lengths, len(labels), is_normalised=scaling.is_normalised)
@@ -118,7 +121,7 @@ class HistoryAdjuster:
             state.committed[row].mark_scored(of_row)
 
     def final_scores(self, state: PrefixState, scores: Tensor, beams: Tensor, marks: Tensor) -> Tensor:
-        """Return final scores (B, E) of endings with what whole sentences are scored.
+        """Return final scores (B, E) of endings, with those of whole sentences.
 
         beams: (E,) of the endings. marks: (B, E) of the words that they complete.
         """
@@ -143,25 +146,23 @@ class HistoryAdjuster:
 
 
 def histories_of(state: PrefixState, places: Iterable[Sequence[int]]) -> list[list[int]]:
-    """Read the symbols of beams, given as (utterance, beam)."""
     symbols, lengths = state.symbols.cpu().numpy(), state.length.tolist()
     return [symbols[b, k, 1 : lengths[b][k] + 1].tolist() for b, k in places]
 
 
 _READINGS_APART, _READINGS_JOINED = 4, 16
-"""Times n_best: readings of a label sequence that are followed to list its homophones, where a separator ends
-words, and where words may end anywhere.
-"""
+"""Word sequences per n_best that are kept to list homophones, with and without a separator."""
 
 
 class EmissionDecoder:
     """Prefix beam search from emissions to text, whole or in chunks.
 
-    scorer: language models, lexicon and boosting; None: none. lexicon: the words of the scorer's marks, see
-    `Speller`. history_scorer: replaces the score of the words so far every `options.adjust_every_frames`
-    frames, and at the end; None: nothing does.
+    scorer: language models, lexicon and boosting, or None. lexicon: the words of the scorer's marks, see
+    `Speller`. history_scorer: replaces the score of the words every `options.adjust_every_frames` frames
+    and at the end, or None.
 
-    Raises: OptionError for a scorer of another number of labels.
+    Raises:
+        OptionError: the scorer has another number of labels.
     """
 
     def __init__(
@@ -186,8 +187,8 @@ class EmissionDecoder:
             labels.blank,
             self.options.beam_size,
             scorer=scorer,
-            # A model of whole histories may rank homophones differently later: none is pruned. Otherwise the
-            # beam's room is for other labels, whatever the length of the list: `finish` adds the homophones.
+            # Homophones are not pruned with a model of whole histories, which may rank them differently
+            # later. Otherwise the beam has room for other labels, and `finish` adds the homophones.
             max_homophones=1 if history_scorer is None else None,
             beam_threshold=self.options.beam_threshold,
             top_tokens=self.options.top_tokens,
@@ -207,7 +208,8 @@ class EmissionDecoder:
 
         lengths: (B,) frames of each utterance; None: all.
 
-        Raises: InputError unless these are log-probabilities of these labels.
+        Raises:
+            InputError: these are not log-probabilities of these labels.
         """
         log_probs, lengths = self._checked(log_probs, lengths)
         if not len(lengths):
@@ -223,10 +225,11 @@ class EmissionDecoder:
     def decode_chunk(self, state: PrefixState, log_probs: Tensor, lengths: Tensor | None = None) -> list[str]:
         """Advance the state over the next frames (B, T, V); return the best text so far of each utterance.
 
-        Such a text may still change, but for the part that `committed` has returned. However emissions are
-        cut into chunks, `finish` returns what `decode` does.
+        The text may still change, except the part that `committed` has returned. `finish` returns the same
+        as `decode`, for any chunks.
 
-        Raises: InputError as `decode`.
+        Raises:
+            InputError: as `decode`.
         """
         log_probs, lengths = self._checked(log_probs, lengths)
         self._advance(state, log_probs, lengths)
@@ -238,18 +241,17 @@ class EmissionDecoder:
         ]
 
     def committed(self, state: PrefixState) -> list[Partial]:
-        """Return the words committed since the last call: at most one event an utterance.
+        """Return the words committed since the last call: at most one event per utterance.
 
-        utterance: its row of the batch. Without the option `times` events have no words of their own.
+        utterance: its row of the batch. Without the option `times` events have no words.
         """
         return newly_committed(state, self._speller, self.options.frame_s)
 
     def partials(self, state: PrefixState) -> list[list[Hypothesis]]:
         """Return the n_best texts so far of each utterance, best first; the state is unchanged.
 
-        The first is what `decode_chunk` returned. Hypotheses of one text are one here, with the score of the
-        best and the posterior of all. Scores are those that the search ranks by, without endings. tokens and
-        words are those after the committed words, which all share.
+        The first is that of `decode_chunk`. Hypotheses with one text are merged, with the best score and
+        the sum of posteriors; scores have no endings. tokens and words follow the committed words.
         """
         found: list[FinalHypothesis] = []
         texts: list[str] = []
@@ -269,8 +271,8 @@ class EmissionDecoder:
     def finish(self, state: PrefixState) -> list[list[Hypothesis]]:
         """Return the hypotheses of a state after its last frame; the state is unchanged.
 
-        Where all of an utterance end inside a word that cannot be completed, they are returned
-        `is_unfinished`, with the score that the search ranked them by.
+        If all hypotheses of an utterance end inside a word that cannot be completed, they are returned as
+        `is_unfinished` with their search scores.
         """
         if not len(state.length):
             return []
@@ -287,10 +289,9 @@ class EmissionDecoder:
         symbols: Sequence[Sequence[int]],
         texts: Sequence[str] | None = None,
     ) -> list[list[Hypothesis]]:
-        """Make the hypotheses of each utterance from their symbols since the committed ones.
+        """Make the hypotheses of each utterance from their uncommitted symbols.
 
-        texts: of hypotheses that go on: their tokens and words begin after the committed words. None: they
-        have ended, and begin with the utterance.
+        texts: of unfinished hypotheses, which begin after the committed words; None: finished ones.
         """
         spans = self._align(state, found, symbols) if self.options.times and state.emissions else None
         acoustic = state.acoustic.tolist()
@@ -340,7 +341,7 @@ class EmissionDecoder:
     ) -> None:
         """Search, and adjust each utterance after every `adjust_every_frames` of its own frames.
 
-        Its own, so that neither chunks nor the rest of the batch change the result.
+        Chunks and the rest of the batch thus do not change the result.
         """
         every, begin = self.options.adjust_every_frames, 0
         while bool((is_running := lengths > begin).any()):
@@ -357,7 +358,7 @@ class EmissionDecoder:
         state.n_searched = state.n_searched + lengths
 
     def _endings(self, state: PrefixState) -> list[FinalHypothesis]:
-        """Find the best complete hypotheses, utterance by utterance, best first."""
+        """Return the best complete hypotheses of each utterance, best first."""
         n_batch, n_beams = state.length.shape
         ranked = state.acoustic + state.lm
         scores = ranked[:, :, None]  # (B, K, E)
@@ -389,10 +390,10 @@ class EmissionDecoder:
     def _with_pruned(
         self, state: PrefixState, found: list[FinalHypothesis], symbols: list[list[int]]
     ) -> tuple[list[FinalHypothesis], list[list[int]]]:
-        """Merge in the homophones of a list's labels that were pruned; return hypotheses and symbols.
+        """Merge in the pruned homophones of a list; return hypotheses and symbols.
 
-        Utterances with a committed part are left as they are, since emitted words stay, and so are unfinished
-        ones. What was pruned counts in the posteriors already.
+        Utterances with committed words and unfinished ones are unchanged. Posteriors already include
+        pruned homophones.
         """
         if self.options.n_best == 1 or self._scorer is None or self._scorer.n_arcs == 1:
             return found, symbols
@@ -448,7 +449,7 @@ class EmissionDecoder:
         )
 
     def _word(self, word: SpelledWord, times: TokenTimes) -> Word:
-        """Make a word; its probability is the geometric mean of its tokens' highest ones in their spans."""
+        """Make a word; its probability is the geometric mean of its tokens' highest ones."""
         peaks = times.peak[word.first : word.end]
         return Word(
             word=word.text,
@@ -459,7 +460,7 @@ class EmissionDecoder:
 
 
 def ranked_beams(state: PrefixState) -> list[list[FinalHypothesis]]:
-    """List the living beams of each utterance, best first, as they are before any ending."""
+    """Return the living beams of each utterance, best first, without endings."""
     ranked = (state.acoustic + state.lm).cpu()
     best, beams = ranked.sort(dim=1, descending=True, stable=True)
     shares = _posteriors(
@@ -477,7 +478,9 @@ def ranked_beams(state: PrefixState) -> list[list[FinalHypothesis]]:
 
 
 def _posteriors(some: Floats, scores: Floats) -> Floats:
-    """Posteriors (B, n) of log-probabilities `some` among all (B, m). In NumPy: torch would wake threads."""
+    """Return posteriors (B, n) of log-probabilities `some` among all (B, m). NumPy, as torch would wake
+    threads.
+    """
     with np.errstate(invalid="ignore"):  # where nothing is possible
         shares: Floats = np.exp(some - np.logaddexp.reduce(scores, axis=1, keepdims=True))
     return shares

@@ -1,4 +1,4 @@
-"""Emissions before a CTC search: checks, scaling, and dropping runs of blank frames."""
+"""Checks and scaling of emissions, and removal of blank frames."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from sottovoce.decoding.ctc.state import NEVER, PrefixState
 from sottovoce.errors import InputError, OptionError
 
 _SUM_TOLERANCE = 0.6
-"""How far the log of a frame's summed probability may be from 0: emissions rounded to whole nats are
-allowed, logits are not."""
+"""Tolerance of the log of a frame's summed probability: allows emissions rounded to whole nats, not
+logits.
+"""
 _POSITIVE_TOLERANCE = 1e-2
 
 
@@ -32,9 +33,10 @@ class EmissionScaling:
 
     @classmethod
     def from_options(cls, labels: Labels, options: CtcOptions) -> EmissionScaling:
-        """Make the scaling of options: label priors and the blank's penalty are subtracted.
+        """Make the scaling of options: label priors and the blank penalty are subtracted.
 
-        Raises: OptionError unless there is one prior for each label.
+        Raises:
+            OptionError: not one prior per label.
         """
         offset = None
         if options.label_priors is not None or options.blank_penalty:
@@ -49,7 +51,6 @@ class EmissionScaling:
         return cls(options.acoustic_scale, offset, options.is_normalised)
 
     def scores(self, emissions: Tensor) -> Tensor:
-        """Scale emissions (B, T, V) to the scores that are searched."""
         if self.offset is not None:
             emissions = emissions - self.offset.to(emissions.device)
         return emissions if self.scale == 1 else emissions * self.scale
@@ -70,11 +71,12 @@ def checked(
     """Check emissions; return them as (B, T, V) float32 with lengths (B,) int64.
 
     log_probs: (B, T, V) or (T, V) of any float type. lengths: frames of each utterance, None for all.
-    is_normalised: they are log-probabilities; False: any scores. trusted: a fast check; where it returns
-    False, or is None, every value is checked.
+    is_normalised: they are log-probabilities; False: any scores. trusted: a fast check; if it is None or
+    returns False, every value is checked.
 
-    Raises: InputError for a wrong shape or size and NaN; for log-probabilities that are positive or do not
-        sum to 1; for scores without a finite sum in a frame.
+    Raises:
+        InputError: a wrong shape or size, NaN, log-probabilities that are positive or do not sum to 1, or
+            scores without a finite sum in a frame.
     """
     log_probs = log_probs.detach()
     if log_probs.ndim == 2:
@@ -137,11 +139,12 @@ def _check_scores(frames: Tensor) -> None:
 def without_blank_runs(
     state: PrefixState, scores: Tensor, lengths: Tensor, *, blank: int, is_likely: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Drop all but the first frame of every run of frames that are likely blank.
+    """Drop all but the first frame of every run of likely blank frames, also across chunks.
 
-    scores: (B, T, V). lengths: (B,). is_likely: (B, T) bool. Returns the scores and lengths that remain.
-    Scores of dropped blanks are added to `state.acoustic_offset`, so that those of hypotheses stay
-    comparable. Runs continue over chunks.
+    Returns the remaining scores and lengths. Scores of dropped blanks are added to
+    `state.acoustic_offset`.
+
+    scores: (B, T, V). lengths: (B,). is_likely: (B, T) bool.
     """
     n_batch, n_frames, n_labels = scores.shape
     if not n_frames:

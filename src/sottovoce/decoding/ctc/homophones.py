@@ -1,11 +1,10 @@
-"""Homophones: word sequences of the same labels. They are pruned on the way, and recovered at the end.
+"""Homophones: word sequences with the same labels, pruned during the search and recovered at the end.
 
-Homophones, or words cut at other places, have the same paths now and later. Where their states of lexicon
-and language models are the same too, all that follows adds the same to each, so one that is behind stays
-behind by as much: only the n best of a group can be in an n-best list of n, and pruning the others loses
-nothing. Scores stay those of single texts; the probability of what was pruned counts in the posteriors.
-At the end the word sequences of a hypothesis's labels differ in language model scores alone, and are
-recovered without emissions: the `PrefixScorer` ranks them.
+Homophones have the same paths now and later. If their lexicon and language model states are equal too,
+their score difference is constant, so only the n best of a group can be in an n-best list, and pruning the
+others loses nothing; their probability counts in the posteriors. At the end the word sequences of a
+hypothesis's labels only differ in language model scores, and the `PrefixScorer` ranks them without
+emissions.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from sottovoce.lm.base import PrefixScorer
 class RankedCandidates(NamedTuple):
     """C candidates of each utterance, best first; (B, C) each.
 
-    score: what they rank by. source: the beam that they continue. token: the label that they append, -1:
-    none. states: (B, C, s) of the scorer after it.
+    score: ranking score. source: the beam that they continue. token: the appended label, -1: none. states:
+    (B, C, s) of the scorer.
     """
 
     score: Tensor
@@ -62,7 +61,7 @@ def prune_homophones(
     same &= torch.isfinite(found.score)[:, :, None]
     n_better = same.tril(-1).sum(dim=2)  # of the same group
     survives = n_better < max_homophones
-    # Pruned ones come again with every frame: they count when their group is new.
+    # Pruned homophones are found again with every frame: they only count in a new group.
     is_new = found.token >= 0
     weight = found.score + merged.gather(1, found.source)
     counts = same & (n_better == 0)[:, :, None] & (is_new & ~survives)[:, None, :] & is_new[:, :, None]
@@ -74,7 +73,7 @@ def prune_homophones(
 def _same_labels(
     found: RankedCandidates, is_label_prefix: Tensor, length: Tensor, last_token: Tensor
 ) -> Tensor:
-    """Find pairs (B, C, C) of candidates of one label sequence."""
+    """Return pairs (B, C, C) of candidates with one label sequence."""
     n_batch, n_beams, _ = is_label_prefix.shape
     source, token = found.source, found.token
     pairs = (source[:, :, None] * n_beams + source[:, None, :]).view(n_batch, -1)
@@ -97,8 +96,8 @@ def _same_labels(
 class Homophone(NamedTuple):
     """A word sequence of given labels.
 
-    symbols: labels with their marks, see `PrefixState`. mark: of the word that the end completes. score: of
-    the scorer, the end included.
+    symbols: labels with their marks, see `PrefixState`. mark: of the word that the end completes. score:
+    of the scorer, including the end.
     """
 
     symbols: tuple[int, ...]
@@ -130,7 +129,7 @@ class RescoredHypothesis(NamedTuple):
 
 
 FindHomophones = Callable[[Sequence[Sequence[int]], int, torch.device], list[list[Homophone]]]
-"""Finds the best word sequences of label sequences, at most so many of each, best first."""
+"""Returns the best word sequences of label sequences, at most so many of each, best first."""
 
 
 def rescore_homophones(
@@ -141,10 +140,11 @@ def rescore_homophones(
     most: int,
     n_labels: int,
 ) -> list[RescoredHypothesis]:
-    """Expand every label sequence that beams hold to its word sequences, at most `most` of each.
+    """Expand every label sequence of the beams to at most `most` word sequences.
 
-    beams: utterance, beam and symbols. Beams of one label sequence have the same paths; where the search
-    summed up different parts of them, the largest sum counts.
+    If the search summed different paths for beams with one label sequence, the largest sum counts.
+
+    beams: utterance, beam and symbols.
     """
     acoustic, lm_offset = state.acoustic.tolist(), state.lm_offset.tolist()
     best: dict[tuple[int, tuple[int, ...]], int] = {}
@@ -167,10 +167,9 @@ def rescore_homophones(
 def merge_rescored(
     found: Sequence[tuple[FinalHypothesis, list[int]]], more: Sequence[RescoredHypothesis], n_best: int
 ) -> tuple[list[FinalHypothesis], list[list[int]]]:
-    """Merge the hypotheses of the search with rescored ones; return the n_best of every utterance and their
-    symbols.
+    """Merge hypotheses with rescored ones; return the n_best of each utterance and their symbols.
 
-    more: of utterances in `found`, whose posteriors count them already.
+    more: of utterances in `found`, which their posteriors include already.
     """
     endings: list[FinalHypothesis] = []
     histories: list[list[int]] = []
@@ -184,7 +183,7 @@ def merge_rescored(
             if pooled is None or pooled.score < one.score:
                 pool[one.symbols, one.mark] = FinalHypothesis(row, one.score, 0.0, one.beam, one.mark)
         ranked = sorted(pool.items(), key=lambda item: -item[1].score)[:n_best]
-        # A reading that the beam had lost, and not pruned, is in no mass: shares still sum up to 1 at most.
+        # A word sequence that the beam lost without pruning is in no mass: shares still sum to at most 1.
         best = own[0][0]
         total = max(best.score - math.log(best.posterior), _log_sum([ending.score for _, ending in ranked]))
         endings += [ending._replace(posterior=math.exp(ending.score - total)) for _, ending in ranked]
@@ -207,7 +206,6 @@ class _Rows(NamedTuple):
     symbols: Tensor
 
     def where(self, active: Tensor, other: _Rows) -> _Rows:
-        """Take these rows where active (S,), the other ones elsewhere."""
         return _Rows(
             torch.where(active[:, None], self.score, other.score),
             torch.where(active[:, None, None], self.states, other.states),
@@ -219,9 +217,9 @@ class _Rows(NamedTuple):
 def expand_homophones(
     scorer: PrefixScorer, sequences: Sequence[Sequence[int]], *, most: int, device: torch.device
 ) -> list[list[Homophone]]:
-    """Find the best word sequences of label sequences, at most `most` of each, best first, as one batch.
+    """Find the best word sequences of label sequences, at most `most` of each, best first, in one batch.
 
-    The beam between labels is `most` wide too: exact for fewer homophones than that.
+    The beam is `most` wide: exact for fewer homophones than that.
     """
     tokens, lengths = (part.to(device) for part in padded(sequences))
     longest = tokens.shape[1]
@@ -232,7 +230,7 @@ def expand_homophones(
 
 
 def padded(sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Put label sequences into one tensor (S, L), with their lengths (S,)."""
+    """Pad label sequences to one tensor (S, L), with their lengths (S,)."""
     tokens = torch.zeros((len(sequences), max(map(len, sequences), default=0)), dtype=torch.int64)
     for row, labels in enumerate(sequences):
         tokens[row, : len(labels)] = torch.tensor(labels, dtype=torch.int64)

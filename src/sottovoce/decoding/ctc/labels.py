@@ -1,6 +1,4 @@
-"""The labels of a CTC model: reading them from files and from other toolkits' objects, and the text that
-they spell.
-"""
+"""The labels of a CTC model: read from files and other toolkits' objects, and spelled as text."""
 
 from __future__ import annotations
 
@@ -16,13 +14,11 @@ from sottovoce.text.files import read_lines, read_text
 PIECE_START = "▁"
 """Marks the beginning of a word in SentencePiece's pieces."""
 SEPARATORS = (" ", "|", PIECE_START)
-"""Labels for the space between words, the first one found: plain, fairseq's and wav2vec2's,
-SentencePiece's.
-"""
+"""Labels for the space between words, by precedence: plain, fairseq's and wav2vec2's, SentencePiece's."""
 
 
 UNFINISHED = -1
-"""In place of the mark of a hypothesis' last word: it is unfinished, and spelled as far as its tokens go."""
+"""Mark of a hypothesis' last word if it is unfinished, and spelled by its tokens."""
 
 
 class SpelledWord(NamedTuple):
@@ -45,20 +41,22 @@ def _begins_word(name: str) -> bool:
 class Labels:
     """The labels of a CTC model.
 
-    names: one per output, the blank among them. separator: id of the label between words, None where
-    labels carry the beginning of words themselves ("▁the") or no words are known.
-    Raises: OptionError for a blank out of range, no labels beside it, or a label given twice.
+    names: one per output, including the blank. separator: id of the label between words; None if labels
+    mark the beginning of words ("▁the"), or there are no words.
+
+    Raises:
+        OptionError: a blank out of range, no other labels, or a repeated label.
     """
 
     names: tuple[str, ...]
     blank: int
     separator: int | None = None
     word_starts: tuple[bool, ...] = field(init=False, repr=False, compare=False)
-    """Which labels begin a word by themselves."""
+    """Which labels begin a word."""
     separators: tuple[bool, ...] = field(init=False, repr=False, compare=False)
     """Which labels spell nothing and stand between words: the separator, or a lone "▁"."""
     has_pieces: bool = field(init=False, repr=False, compare=False)
-    """Labels mark the beginning of words."""
+    """Whether labels mark the beginning of words."""
     glue: str = field(init=False, repr=False, compare=False)
     """Text between labels that know no words."""
 
@@ -89,10 +87,12 @@ class Labels:
 
     @classmethod
     def of(cls, names: Sequence[str], blank: int) -> Labels:
-        """Make labels whose separator, if any, is one of `SEPARATORS`; blank may count from the end (-1).
+        """Make labels with a separator of `SEPARATORS`, if any; blank may count from the end (-1).
 
-        Beside pieces that begin words ("▁the"), "▁" is a piece that begins one too, and no separator.
-        Raises: OptionError as the class.
+        With word pieces ("▁the"), "▁" begins a word and is no separator.
+
+        Raises:
+            OptionError: as the class.
         """
         blank = blank + len(names) if blank < 0 else blank
         separators = SEPARATORS[:-1] if any(map(_begins_word, names)) else SEPARATORS
@@ -108,14 +108,13 @@ class Labels:
         return self.separator is not None or self.has_pieces
 
     def spell(self, tokens: Sequence[int]) -> str:
-        """Spell tokens, without spaces at both ends."""
         if not self.has_words:
             return self.glue.join(self.names[token] for token in tokens)
         parts = (" " if token == self.separator else self.names[token] for token in tokens)
         return " ".join("".join(parts).replace(PIECE_START, " ").split())
 
     def words(self, tokens: Sequence[int]) -> list[SpelledWord]:
-        """Split tokens into words by separators and word starts; no word is empty."""
+        """Split tokens into non-empty words by separators and word starts."""
         starts = self.word_starts
         words: list[SpelledWord] = []
         first = 0
@@ -142,7 +141,9 @@ class Speller:
     lexicon: Sequence[str | None] = ()
 
     def words(self, symbols: Sequence[int], last_mark: int = 0) -> list[SpelledWord]:
-        """Read the words of a hypothesis; last_mark: the word that its ending completed, or `UNFINISHED`."""
+        """Return the words of a hypothesis; last_mark: of the word that its ending completed, or
+        `UNFINISHED`.
+        """
         n_labels = len(self.labels)
         if not self.lexicon:
             return self.labels.words([symbol % n_labels for symbol in symbols])
@@ -159,14 +160,14 @@ class Speller:
         return [word for word in words if word.text]  # a lone "▁" spells nothing
 
     def finished_words(self, symbols: Sequence[int]) -> list[SpelledWord]:
-        """Read the words of a hypothesis that no further token can change."""
+        """Return the words of a hypothesis that no further token can change."""
         words = self.words(symbols)
         if not self.lexicon and words and words[-1].end == len(symbols):
             words.pop()
         return words
 
     def closed(self, symbols: Sequence[int]) -> tuple[list[SpelledWord], int]:
-        """Read the words that no further token can change; return the number of symbols up to their end too.
+        """Return the words that no further token can change, and the number of symbols up to their end.
 
         Labels that know no words are one word each.
         """
@@ -182,14 +183,13 @@ class Speller:
         return words, words[-1].end if words else 0
 
     def join(self, texts: Sequence[str]) -> str:
-        """Join texts of closed words; empty ones are left out."""
         present = [text for text in texts if text]
         if self.lexicon or self.labels.has_words:
             return " ".join(present)
         return self.labels.glue.join(present)
 
     def text(self, symbols: Sequence[int], words: Sequence[SpelledWord]) -> str:
-        """Spell a hypothesis; words: its words, from `words`."""
+        """Return the text of a hypothesis; words: its words, from `words`."""
         if self.lexicon:
             return " ".join(word.text for word in words)
         n_labels = len(self.labels)
@@ -205,14 +205,14 @@ class Speller:
 
 
 class LabelList(NamedTuple):
-    """One name per output, and the blank's index; None where the source does not name it."""
+    """One name per output, and the blank's index, or None if the source does not name it."""
 
     names: tuple[str, ...]
     blank: int | None
 
 
 class VocabularyTokenizer(Protocol):
-    """The part of a Hugging Face CTC tokenizer that is used."""
+    """A Hugging Face CTC tokenizer."""
 
     @property
     def pad_token_id(self) -> int | None: ...
@@ -221,18 +221,19 @@ class VocabularyTokenizer(Protocol):
 
 
 class Processor(Protocol):
-    """The part of a Hugging Face processor, such as `Wav2Vec2Processor`, that is used."""
+    """A Hugging Face processor, such as `Wav2Vec2Processor`."""
 
     @property
     def tokenizer(self) -> VocabularyTokenizer: ...
 
 
 def labels_of_processor(processor: Processor | VocabularyTokenizer) -> LabelList:
-    """Read the labels of a Hugging Face processor or its tokenizer; its padding token is the blank.
+    """Read the labels of a Hugging Face processor or tokenizer; the padding token is the blank.
 
-    Raises: OptionError for ids with gaps, or no padding token.
+    Raises:
+        OptionError: ids with gaps, or no padding token.
     """
-    # Not `isinstance`: from Python 3.12 on it does not see what a tokenizer answers by `__getattr__`.
+    # Not `isinstance`: from Python 3.12 on it ignores a tokenizer's `__getattr__`.
     tokenizer = cast(VocabularyTokenizer, getattr(processor, "tokenizer", None) or processor)
     names = _by_id(tokenizer.get_vocab())
     if tokenizer.pad_token_id is None:
@@ -241,7 +242,7 @@ def labels_of_processor(processor: Processor | VocabularyTokenizer) -> LabelList
 
 
 def labels_of_nemo(vocabulary: Sequence[str]) -> LabelList:
-    """Make labels of a NeMo CTC model's `decoder.vocabulary`: the blank comes after them."""
+    """Make labels of a NeMo CTC model's `decoder.vocabulary`, with the blank last."""
     return LabelList((*vocabulary, "<blank>"), len(vocabulary))
 
 
@@ -249,8 +250,10 @@ def read_labels(path: str | Path) -> LabelList:
     """Read the labels of a file.
 
     Text: one label a line, spaces kept. JSON: a list; {"vocab": [...], "blank": n}; or a vocabulary
-    {label: id} as Hugging Face's `vocab.json`, where the blank is "<pad>" or "[PAD]".
-    Raises: OptionError for a file that cannot be read, or holds no labels.
+    {label: id} as Hugging Face's `vocab.json`, with "<pad>" or "[PAD]" as the blank.
+
+    Raises:
+        OptionError: the file cannot be read, or holds no labels.
     """
     path = Path(path)
     if path.suffix != ".json":

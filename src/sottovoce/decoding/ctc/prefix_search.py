@@ -1,11 +1,9 @@
-"""CTC prefix beam search over all utterances and beams at once; only frames are looped over.
+"""CTC prefix beam search over all utterances and beams at once.
 
-Every prefix sums the probability of the paths that spell it, those that end in a blank apart from those
-that end in its last token (Hannun et al. 2014, arXiv 1408.2873; Graves 2012, section 7.5). Merging is
-exact and needs no hash: the search stores which prefix is a prefix of which, and a prefix that is
-extended into one that exists adds its probability to that one instead.
-
-The frame loop never waits for the device.
+Every prefix sums the probability of its paths, separately for those that end in a blank and in its last
+token (Hannun et al. 2014, arXiv 1408.2873; Graves 2012, section 7.5). Merging is exact without hashes: the
+search stores which prefix is a prefix of which, and an extension to an existing prefix adds its
+probability to that one. The frame loop never waits for the device.
 """
 
 from __future__ import annotations
@@ -28,9 +26,9 @@ BLOCK_FRAMES = 16
 class BlockHistory:
     """The histories of a state's beams over at most n_frames further frames.
 
-    The memory is one tensor: B * K histories of L positions from before the block; then for every beam its
-    symbols since (n_frames + 2, the first never read, the last never written); then room to read any
-    position. Pointers are (B * K,).
+    One tensor holds B * K histories of L positions from before the block; then for every beam its symbols
+    since (n_frames + 2, the first never read, the last never written); then padding for reads. Pointers
+    are (B * K,).
     """
 
     def __init__(self, state: PrefixState, n_frames: int) -> None:
@@ -43,7 +41,7 @@ class BlockHistory:
         self._recent = self._memory[n_before:-n_places].view(-1, n_recent)
         self._first = beams[::n_beams, None]  # of every utterance
         self._own = beams * n_recent + n_before  # where the recent symbols of a beam lie
-        self._root = beams * n_places  # where the history lies that it continues
+        self._root = beams * n_places  # where the continued history lies
         self._held = state.length.flatten()  # symbols of that history
 
     def advance(self, source: Tensor, length: Tensor, last: Tensor) -> None:
@@ -59,7 +57,7 @@ class BlockHistory:
     def symbols_at(self, places: Tensor) -> Tensor:
         """Look up the symbols (B, K, P) of every beam at positions (B, P).
 
-        `NOTHING` at the position after a beam's last; beyond it any value.
+        `NOTHING` at the position after a beam's last; any value beyond it.
         """
         n_batch, n_beams, _ = self._shape
         held, root, own = (
@@ -70,19 +68,19 @@ class BlockHistory:
         return self._memory.index_select(0, address.flatten()).view(address.shape)
 
     def histories(self) -> Tensor:
-        """Join the histories: all symbols (B, K, L) of every beam."""
+        """Return all symbols (B, K, L) of every beam."""
         n_rows, n_places = len(self._root), self._shape[2]
         before = self._memory[: n_rows * n_places].view(n_rows, n_places)
         whole = before.index_select(0, self._root // n_places)
         since = self._recent[:, 1:-1]
         places = torch.arange(1, since.shape[1] + 1, device=since.device) + self._held[:, None]
-        # Behind the end of a history there is nothing to write.
+        # Nothing to write behind the end of a history.
         return whole.scatter_(1, places.clamp_(max=n_places - 1), since).view(self._shape)
 
 
 LARGE, MOST_TOKENS = 1024, 128
-"""Above `LARGE` labels only the `MOST_TOKENS` likeliest of a frame extend beams: every beam with every label
-would take gigabytes a frame, and the others have next to no probability.
+"""Above `LARGE` labels only the `MOST_TOKENS` likeliest of a frame extend beams: all would take gigabytes
+a frame, and the others have hardly any probability.
 """
 
 
@@ -98,8 +96,8 @@ class _Stays(NamedTuple):
 class _Extensions(NamedTuple):
     """Prefixes that are extended by one token at a frame.
 
-    acoustic: (B, K * M) float32. score: (B, K * M * A) float32, for ranking. tokens: (B, M).
-    arcs: of the scorer, or None.
+    acoustic: (B, K * M) float32. score: (B, K * M * A) float32, for ranking. tokens: (B, M). arcs: of the
+    scorer, or None.
     """
 
     acoustic: Tensor
@@ -111,9 +109,9 @@ class _Extensions(NamedTuple):
 class _Choice(NamedTuple):
     """The candidates that become the new beams: (B, K) each.
 
-    source: the beam that they continue. stays: whether they append nothing. extension: their index among the
-    extensions, 0 where they stay. alive: whether the slot holds a prefix. log_mass: see
-    `PrefixState.merged`; None where homophones are not pruned.
+    source: the continued beam. stays: whether they append nothing. extension: index among the extensions,
+    0 if they stay. alive: whether the slot holds a prefix. log_mass: see `PrefixState.merged`; None
+    without pruning of homophones.
     """
 
     source: Tensor
@@ -126,11 +124,10 @@ class _Choice(NamedTuple):
 class PrefixSearch:
     """A search of given width over emissions of n_labels labels.
 
-    scorer: language models, lexicon and boosting; None for the acoustic model alone.
-    max_homophones: homophones of a group that are kept, see `homophones`; None: all.
-    beam_threshold, top_tokens: see `CtcOptions`; of more than `LARGE` labels the `MOST_TOKENS` likeliest of a
-        frame extend beams unless top_tokens says otherwise. Without a scorer the beam_size + 1 likeliest
-        suffice in any case: every other extension has at least beam_size better ones of the same prefix.
+    scorer: language models, lexicon and boosting, or None. max_homophones: homophones kept per group, see
+    `homophones`; None: all. beam_threshold, top_tokens: see `CtcOptions`; `LARGE` limits top_tokens.
+    Without a scorer the beam_size + 1 likeliest tokens suffice: every other extension has beam_size better
+    ones of the same prefix.
     """
 
     align = staticmethod(align_tokens)
@@ -155,7 +152,7 @@ class PrefixSearch:
         self.word_separator = None if scorer is None else scorer.word_separator
         self.initial_symbol = blank if self.word_separator is None else self.word_separator
         self._n_arcs = 1 if scorer is None else scorer.n_arcs
-        # Where a token has one arc, labels have one reading.
+        # If each token has one arc, labels have one word sequence.
         self.max_homophones = max_homophones if self._n_arcs > 1 else None
         if top_tokens is None and n_labels > LARGE:
             top_tokens = MOST_TOKENS
@@ -173,7 +170,9 @@ class PrefixSearch:
         return first_state(n_batch, self.beam_size, self.initial_symbol, scores)
 
     def trusts(self, log_probs: Tensor, lengths: Tensor) -> bool:
-        """Tell whether emissions (B, T, V) surely are log-probabilities, by a fast check; here never."""
+        """Return whether a fast check proves emissions (B, T, V) to be log-probabilities; never in this
+        class.
+        """
         return False
 
     def endings(self, states: Tensor) -> Endings | None:
@@ -191,7 +190,7 @@ class PrefixSearch:
     def run(self, state: PrefixState, log_probs: Tensor, lengths: Tensor, n_full: int) -> None:
         """Advance the state over log_probs (B, T, V) float32; utterance b has lengths[b] frames.
 
-        n_full: frames that every utterance has; up to them no utterance has to be frozen.
+        n_full: frames that every utterance has; until then no utterance is frozen.
         """
         ranked = self._ranked_tokens(log_probs)
         n_frames = log_probs.shape[1]
@@ -208,7 +207,7 @@ class PrefixSearch:
             state.symbols = history.histories()
 
     def _ranked_tokens(self, log_probs: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens (B, T, M) int64 to extend by, and their log-probabilities."""
+        """Return the tokens (B, T, M) int64 to extend by, and their log-probabilities."""
         n_batch, n_frames, _ = log_probs.shape
         if self.n_tokens == self.n_labels - 1:
             tokens = torch.arange(self.n_labels - 1, device=log_probs.device)
@@ -227,7 +226,9 @@ class PrefixSearch:
         token_log_probs: Tensor,
         active: Tensor | None,
     ) -> _Choice:
-        """One frame (B, V), histories aside; utterances that are not active (B, 1) keep their beams."""
+        """Advance by one frame (B, V), except histories; utterances that are not active (B, 1) keep their
+        beams.
+        """
         last_token = state.last if self.scorer is None else state.last % self.n_labels
         repeats = tokens[:, None, :] == last_token[:, :, None]  # (B, K, M)
         total = state.acoustic
@@ -246,7 +247,7 @@ class PrefixSearch:
         return choice
 
     def _stay(self, state: PrefixState, frame: Tensor, total: Tensor, last_token: Tensor) -> _Stays:
-        """Stay by a blank or the last token again, or be reached from the prefix one symbol shorter."""
+        """Return the prefixes that stay: by a blank, their last token, or reached from one symbol shorter."""
         last_log_prob = frame.gather(1, last_token)  # (B, K)
         is_child = state.is_prefix & (state.length[:, :, None] == state.length[:, None, :] + 1)
         has_parent, parent = is_child.to(torch.uint8).max(dim=2)
@@ -278,7 +279,7 @@ class PrefixSearch:
         return _Extensions(acoustic.view(n_batch, -1), score.reshape(n_batch, -1), tokens, arcs)
 
     def _forbid_merged(self, score: Tensor, stays: _Stays, repeats: Tensor, arc: Tensor) -> None:
-        """Forbid extensions to a prefix that exists: it got their probability."""
+        """Forbid extensions to an existing prefix, which got their probability."""
         is_ranked, column = repeats.to(torch.uint8).max(dim=2)
         place = (stays.parent * repeats.shape[2] + column) * self._n_arcs + arc
         taken = stays.has_parent & is_ranked.bool()
@@ -298,9 +299,7 @@ class PrefixSearch:
     def _choose_and_prune(
         self, state: PrefixState, stay_score: Tensor, extensions: _Extensions, last_token: Tensor
     ) -> _Choice:
-        """Choose the best candidates but those that are behind `max_homophones` others of the same
-        homophones.
-        """
+        """Choose the best candidates, at most `max_homophones` of each group of homophones."""
         assert self.max_homophones is not None
         assert extensions.arcs is not None
         ranked = self._choose(stay_score, extensions.score)
@@ -378,7 +377,7 @@ class PrefixSearch:
 
 
 def _states_after(state: PrefixState, choice: _Choice, arcs: Arcs) -> Tensor:
-    """States (B, n, s) of the scorer after the chosen extensions."""
+    """Return the scorer's states (B, n, s) after the chosen extensions."""
     n_batch, n_numbers = len(choice.source), state.scores.shape[2]
     wide = (*choice.source.shape, n_numbers)
     stayed = state.scores.gather(1, choice.source[:, :, None].expand(wide))

@@ -13,29 +13,30 @@ SearchEngine = Literal["auto", "compiled", "tensors"]
 
 @dataclass(frozen=True, slots=True)
 class CtcOptions:
-    """Width, pruning and output of a prefix search; pruning is off by default but for very many labels.
+    """Width, pruning and output of a prefix search; by default only very large label sets are pruned.
 
-    beam_size: prefixes kept per utterance. n_best: hypotheses returned per utterance.
+    beam_size: prefixes kept per utterance.
+    n_best: hypotheses returned per utterance.
     beam_threshold: drop prefixes whose score is this far (nats) below the best.
     top_tokens: extend only by this many likeliest non-blank tokens of a frame; None: by all, or by 128 of
-        more than 1024 labels.
-    blank_skip: of a run of frames whose blank probability is above this, search the first only.
+    more than 1024 labels.
+    blank_skip: of a run of frames with a blank probability above this, search only the first.
     acoustic_scale: factor on the log-probabilities.
-    blank_penalty: taken off the blank's log-probability (nats), against models that leave labels out.
-    label_priors: relative frequencies (V,), one a label, above 0; their logarithms times prior_scale are
-        subtracted from the log-probabilities.
-    is_normalised: emissions are log-probabilities, and checked to be; False where they are other scores, such
-        as log-probabilities with something subtracted already.
+    blank_penalty: subtracted from the blank's log-probability (nats), against deletions.
+    label_priors: relative frequencies (V,) above 0; their logarithms times prior_scale are subtracted from
+    the log-probabilities.
+    is_normalised: emissions are checked to be log-probabilities; False for other scores.
     adjust_every_frames: how often a `HistoryScorer` replaces the scores of the words so far.
     times: align the returned hypotheses for token frames, word times and confidences.
     frame_s: seconds per frame.
-    commit_frames: once a stream has this many uncommitted frames, hypotheses that differ from the best in the
-        older half of them are dropped, so that time and memory stay level; None: never. Results equal those
-        of the whole for streams up to this; beyond, an n-best list differs in newer words alone.
-    engine: "compiled" is the frame loop as machine code on the CPU (extra `fast`), "tensors" the one in
-        tensors on any device; "auto" takes the first where it can, else the second. Results are the same.
+    commit_frames: with this many uncommitted frames, hypotheses that differ from the best in the older
+    half of them are dropped, to bound time and memory; None: never. Shorter streams give the same results
+    as whole utterances; n-best lists of longer ones only differ in newer words.
+    engine: "compiled" (machine code on the CPU, extra `fast`), "tensors" (any device), or "auto" (compiled
+    if possible). Results are the same.
 
-    Raises: OptionError for values out of range.
+    Raises:
+        OptionError: a value is out of range.
     """
 
     beam_size: int = 16

@@ -1,7 +1,6 @@
-"""The beams of a CTC prefix search between two frames, and the committed history of a stream: symbols
-that all beams share, their times and words.
+"""The beams of a CTC prefix search, and the committed history of a stream.
 
-The history is stored in arrays of machine numbers: an hour of speech takes a few megabytes.
+The history is stored in arrays of machine numbers: a few megabytes per hour of speech.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from sottovoce.lm.base import HistoryWord, WordHistory
 class TokenSpans(NamedTuple):
     """First frame, last frame (inclusive) and highest log-probability of every token: (N, L) each.
 
-    Padding holds zeros. score: (N,) float32, log-probability of the path.
+    Padding is 0. score: (N,) float32, log-probability of the path.
     """
 
     first: Tensor
@@ -49,12 +48,12 @@ def token_times(spans: TokenSpans, n_tokens: Sequence[int]) -> list[TokenTimes]:
 class CommittedHistory:
     """The committed part of one utterance.
 
-    symbols: see `PrefixState`. first, last, peak: of each, as in `TokenTimes`, in frames of the utterance.
-    n_frames: frames that were dropped with them. words: those that no further token can change; word_starts,
+    symbols: see `PrefixState`. first, last, peak: of each symbol, as in `TokenTimes`, in frames of the
+    utterance. n_frames: dropped with them. words: those that no further token can change; word_starts,
     word_ends: [start, end) of each in `symbols`. text: of these words. n_emitted: words sent as events so
-    far. n_closed: symbols up to the end of the last word. in_lexicon: of each word, see `SpelledWord`.
-    n_scored: words that a `HistoryScorer` has scored. past: those words. living: what beams go on from it
-    with, so that its scores live.
+    far. n_closed: symbols up to the end of the last word. in_lexicon: of each word. n_scored: words that a
+    `HistoryScorer` has scored. past: those words. living: the beams' histories after it, which keeps their
+    scores alive.
     """
 
     symbols: array[int] = field(default_factory=lambda: array("q"))
@@ -90,22 +89,21 @@ class CommittedHistory:
         self.n_closed += n_symbols
 
     def history(self) -> WordHistory:
-        """Return the committed words as a history."""
         newer = zip(self.words[self.n_scored :], self.in_lexicon[self.n_scored :], strict=True)
         return self.past.after(HistoryWord(text, bool(in_lexicon)) for text, in_lexicon in newer)
 
     def mark_scored(self, living: list[WordHistory]) -> None:
-        """Take the committed words as scored; living: what beams go on with."""
+        """Mark the committed words as scored; living: the beams' histories after them."""
         self.past, self.living = self.history(), living
         self.past.forget_beginning()
         self.n_scored = len(self.words)
 
     def open_symbols(self) -> list[int]:
-        """Return committed symbols of a word that may go on."""
+        """Return the committed symbols of a word that may continue."""
         return self.symbols[self.n_closed :].tolist()
 
     def times(self, later: TokenTimes, begin: int = 0) -> TokenTimes:
-        """Return the times of committed symbols from `begin` on, and of `later` ones, which count from the
+        """Return the times of committed symbols from `begin` on, and of `later` ones, relative to the
         dropped frames.
         """
         n = self.n_frames
@@ -130,31 +128,30 @@ class PrefixState:
     none). Dead slots have -inf in `blank` and `token`.
 
     blank, token: (B, K) float32, log-probability of all paths of the prefix that end in a blank, or in its
-        last token.
-    lm: (B, K) float32, weighted score of language models, adjustments included.
-    adjustment: (B, K) float32, the part of `lm` that comes from a `HistoryScorer`.
-    merged: (B, K) float32, log of (probability of the prefix plus the homophones pruned for it) / its own;
-        see `homophones`.
-    length: (B, K) int64, symbols. last: (B, K) int64, the last symbol; in an empty prefix the scorer's word
-        separator, or the blank.
+    last token.
+    lm: (B, K) float32, weighted score of language models, including adjustments.
+    adjustment: (B, K) float32, the part of `lm` from a `HistoryScorer`.
+    merged: (B, K) float32, log of (probability of the prefix plus the homophones pruned for it) / its own.
+    length: (B, K) int64, symbols.
+    last: (B, K) int64, the last symbol; in an empty prefix the scorer's word separator, or the blank.
     arc: (B, K) int64, which arc of its token the last symbol took.
     symbols: (B, K, L) int64, the histories; position 0 is the start.
     is_prefix: (B, K, K) bool, [b, j, k]: prefix k is a prefix of prefix j, or equals it.
-    is_label_prefix: (B, K, K) bool, [b, j, k]: the same of their tokens alone; updated only where homophones
-        are pruned.
+    is_label_prefix: the same for their tokens alone; only updated if homophones are pruned.
     scores: (B, K, s) int64, the states of the `PrefixScorer`.
-    n_frames: (B,) int64, frames seen. n_steps: steps made, an upper bound of every length.
-    n_searched: (B,) int64, frames searched: those that were not skipped.
-    in_blank: (B,) bool, the last frame began or continued a run of blanks that can be skipped.
+    n_frames: (B,) int64, frames consumed.
+    n_steps: steps made, an upper bound of every length.
+    n_searched: (B,) int64, frames that were not skipped.
+    in_blank: (B,) bool, whether the last frame was in a run of blanks that can be skipped.
     acoustic_offset: (B,) float64, scores of dropped blanks, and what `renormalize` subtracted from `blank`
-        and `token`.
+    and `token`.
     lm_offset: (B,) float64, what `renormalize` subtracted from `lm`.
     emissions: uncommitted emissions, for alignment: (log_probs (B, T, V), lengths (B,)) per chunk.
-    committed: the committed part of each utterance: it is no longer in `symbols`, `length` and `emissions`,
-        and position 0 of the histories holds its last symbol.
-    n_shared: of each utterance, symbols that all beams shared at the last look and that were not committed.
-    flush_deadline_frames: of each utterance, uncommitted frames from which beams that differ early are
-        dropped.
+    committed: the committed part of each utterance, removed from `symbols`, `length` and `emissions`;
+    position 0 of the histories holds its last symbol.
+    n_shared: per utterance, uncommitted symbols that all beams shared at the last check.
+    flush_deadline_frames: per utterance, uncommitted frames from which beams that differ early are
+    dropped.
     """
 
     blank: Tensor
@@ -182,7 +179,7 @@ class PrefixState:
 
     @property
     def acoustic(self) -> Tensor:
-        """Log-probability (B, K) of all paths of each prefix, skipped blanks aside."""
+        """Log-probability (B, K) of all paths of each prefix, without skipped blanks."""
         return torch.logaddexp(self.blank, self.token)
 
     def reserve(self, n_symbols: int) -> None:
@@ -195,7 +192,6 @@ class PrefixState:
 
     @property
     def is_alive(self) -> Tensor:
-        """Slots (B, K) bool that hold a prefix."""
         return (self.blank > NEVER) | (self.token > NEVER)
 
     def forget_symbols(self, counts: Sequence[int]) -> None:
@@ -233,8 +229,8 @@ class PrefixState:
 def first_state(n_batch: int, beam_size: int, initial_symbol: int, scores: Tensor) -> PrefixState:
     """Make a state with one empty prefix per utterance.
 
-    scores: (B * K, s) int64, start states of the scorer. initial_symbol: what every prefix is taken to begin
-    with: the scorer's word separator, or the blank.
+    scores: (B * K, s) int64, start states of the scorer. initial_symbol: precedes every prefix: the
+    scorer's word separator, or the blank.
     """
     device = scores.device
     shape = (n_batch, beam_size)

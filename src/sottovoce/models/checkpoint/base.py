@@ -1,5 +1,5 @@
-"""`Checkpoint`, which every reader of a format returns under OpenAI's tensor names, and its validation;
-reading of binary files that may be damaged; the loss of quantised weights.
+"""`Checkpoint`, the common result of all readers, its validation, and helpers for binary files and
+quantisation loss.
 """
 
 from __future__ import annotations
@@ -34,17 +34,18 @@ LARGEST = {
     "n_text_head": 256,
     "n_text_layer": 256,
 }
-"""Bounds on a header's numbers, far above any Whisper, so that a damaged one allocates nothing."""
+"""Bounds on header numbers, far above any Whisper, so that a damaged header allocates nothing."""
 
 
 TAIL_S = 5.0
-"""Whisper was trained on windows of 30 s that end in silence: with less than 5 s of it behind the speech the
-decoder loops and does not find the end of the text, with 5 s it errs as with 30 s (docs/streaming.md)."""
+"""With less than 5 s of silence behind the speech Whisper's decoder loops and finds no end of text; with 5
+s the error rate is that of the full window (docs/streaming.md).
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """A symmetric convolution over frames: weight (n_out, n_in, an odd width), bias (n_out,)."""
+    """A symmetric convolution over frames: weight (n_out, n_in, odd width), bias (n_out,)."""
 
     weight: Tensor
     bias: Tensor
@@ -52,10 +53,10 @@ class Convolution:
 
 @dataclass(frozen=True, slots=True)
 class CtcWeights:
-    """A CTC head on the encoder's states: convolutions, if any, each followed by a GELU, and a linear layer.
+    """A CTC head: optional convolutions, each followed by a GELU, and a linear layer.
 
-    weight: (n_labels, d), d being the width of the last convolution, or of the encoder. bias: (n_labels,).
-    labels: one string an output, the blank included. blank: its index.
+    weight: (n_labels, d). bias: (n_labels,). labels: one string per output, including the blank. blank:
+    its index.
     """
 
     weight: Tensor
@@ -69,15 +70,12 @@ class CtcWeights:
 class Checkpoint:
     """A model as read from a file.
 
-    tensors: OpenAI's names to floating tensors, complete and of the shapes that `dims` asks for.
-    alignment_heads: (layer, head) pairs whose cross-attention follows the speech; None when unknown.
-    trained_tokens: vocabulary ids whose embeddings were trained; None means all of them.
-    languages: codes the model was trained on; None means all that its vocabulary names.
-    tail_s: seconds of padding that the encoder needs behind the speech in a window shorter than 30 s.
-    encoder_mode: the cheapest mode of incremental encoding that the encoder bears; None: that of its
-        dimensions (`default_encoder_mode`).
-    kind: the format it was read from, as `convert` names it; empty for one that was not read.
-    numbers: what the file stores the weights in, where that is not what the tensors show.
+    tensors: by OpenAI's names, with the shapes of `dims`. alignment_heads: (layer, head) pairs, None if
+    unknown. trained_tokens: ids with trained embeddings, None for all. languages: trained codes, None for
+    all of the vocabulary. tail_s: seconds of padding that the encoder needs behind speech in a shortened
+    window. encoder_mode: cheapest valid mode of incremental encoding, None for `default_encoder_mode`.
+    kind: source format as `convert` names it, or empty. numbers: stored number type, if the tensors do not
+    show it.
     """
 
     name: str
@@ -94,9 +92,10 @@ class Checkpoint:
 
 
 def check_dims(dims: ModelDims, source: str) -> None:
-    """Check that every number is a size that a Whisper could have.
+    """Check that every number is a plausible size.
 
-    Raises: CheckpointError naming the file, the number and its bounds.
+    Raises:
+        CheckpointError: names the file, the number and its bounds.
     """
     for field in fields(dims):
         value: int = getattr(dims, field.name)
@@ -114,7 +113,7 @@ def check_dims(dims: ModelDims, source: str) -> None:
 
 
 def expected_shapes(dims: ModelDims) -> dict[str, Shape]:
-    """List name and shape of every tensor in OpenAI's state dict for these dimensions."""
+    """Return name and shape of every tensor in OpenAI's state dict for these dimensions."""
     audio, text = dims.n_audio_state, dims.n_text_state
     shapes: dict[str, Shape] = {
         "encoder.positional_embedding": (dims.n_audio_ctx, audio),
@@ -137,9 +136,10 @@ def expected_shapes(dims: ModelDims) -> dict[str, Shape]:
 
 
 def validated(checkpoint: Checkpoint, source: str) -> Checkpoint:
-    """Check that every tensor, head and label fits the dimensions; return the checkpoint.
+    """Check tensors, heads and labels against the dimensions; return the checkpoint.
 
-    Raises: CheckpointError naming the file, the tensor, and the expected and found shape.
+    Raises:
+        CheckpointError: names the file, the tensor, and the expected and found shape.
     """
     check_dims(checkpoint.dims, source)
     _check_tensors(checkpoint, source)
@@ -174,9 +174,10 @@ def _check_heads(checkpoint: Checkpoint, source: str) -> None:
 
 
 def check_ctc(head: CtcWeights | None, dims: ModelDims, source: str) -> None:
-    """Check that every layer of a CTC head fits the one before it and the labels; None has nothing to check.
+    """Check the shapes of a CTC head, if any.
 
-    Raises: CheckpointError naming the file and the shapes.
+    Raises:
+        CheckpointError: names the file and the shapes.
     """
     if head is None:
         return
@@ -223,9 +224,9 @@ def _norm(prefix: str, n_state: int) -> dict[str, Shape]:
 
 @dataclass(slots=True)
 class Cursor:
-    """A position in a memory-mapped file. source: name of the file in errors; part: name of what is read.
+    """A position in a memory-mapped file; source and part appear in error messages.
 
-    Every method that reads raises CheckpointError where the file ends too soon.
+    Methods that read raise CheckpointError if the file ends too soon.
     """
 
     content: mmap.mmap
@@ -241,7 +242,6 @@ class Cursor:
         return self.content[self.at - n_bytes : self.at]
 
     def text(self, n_bytes: int, part: str) -> str:
-        """Read the next bytes as printable UTF-8. Raises: CheckpointError if they are not."""
         stored = self.take(n_bytes, part)
         name = stored.decode("utf-8", errors="replace")
         if not name.isprintable():
@@ -254,7 +254,6 @@ class Cursor:
         return np.frombuffer(self.content, np.uint8, n_bytes, self.at - n_bytes).copy()
 
     def skip(self, n_bytes: int, part: str) -> None:
-        """Go on without reading. Raises: CheckpointError beyond the end."""
         if n_bytes > self.n_left:
             raise CheckpointError(
                 f"{self.source}: ends inside {part}, expected {n_bytes} more bytes, found {self.n_left}"
@@ -262,7 +261,7 @@ class Cursor:
         self.at += n_bytes
 
     def integers(self, count: int, part: str, kind: str = "i") -> tuple[int, ...]:
-        """Read little-endian integers. kind: a letter of `struct`, such as "i" or "H"."""
+        """Read little-endian integers; kind: a `struct` letter such as "i" or "H"."""
         layout = f"<{count}{kind}"
         return struct.unpack(layout, self.take(struct.calcsize(layout), part))
 
@@ -270,7 +269,7 @@ class Cursor:
         return self.integers(1, part, kind)[0]
 
     def size(self, part: str, largest: int) -> int:
-        """Read a count. Raises: CheckpointError unless it is in 0..largest."""
+        """Read a count; raise CheckpointError unless it is in 0..largest."""
         value = self.integer(part)
         if not 0 <= value <= largest:
             raise CheckpointError(f"{self.source}: {part} is {value}, expected 0 to {largest}")
@@ -279,9 +278,10 @@ class Cursor:
 
 @contextmanager
 def cursor_over(path: Path, source: str) -> Iterator[Cursor]:
-    """Open a file and yield a cursor at its beginning; the file is mapped, not read.
+    """Map a file and yield a cursor at its beginning.
 
-    Raises: CheckpointError, also for errors of the system.
+    Raises:
+        CheckpointError: also for errors of the system.
     """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
@@ -297,10 +297,10 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class TensorLoss:
-    """One tensor: the sums of its squared weights and of their squared errors, and the largest error.
+    """Sums of squared weights and squared errors of one tensor, and its largest error.
 
-    bytes_before, bytes_after: of the tensor before and after writing. is_packed: weights share blocks
-    and scales; a tensor that keeps a number each counts in the bytes only.
+    bytes_before, bytes_after: size before and after quantisation. is_packed: quantised in blocks with
+    scales; other tensors count only in the bytes.
     """
 
     name: str
@@ -321,10 +321,9 @@ class TensorLoss:
 class QuantizationLoss:
     """The loss of quantising a model.
 
-    n_tensors: quantised ones, over which the errors are taken. relative_rms: root of the squared errors of
-    all their weights over the squared weights. largest_error: of any weight, absolute. worst: the tensor
-    whose own relative_rms is the largest, worst_relative_rms. bytes_before, bytes_after: of all weights,
-    as the checkpoint held them and as they are written.
+    n_tensors: quantised ones, which the errors cover. relative_rms: root of squared errors over squared
+    weights. largest_error: absolute. worst, worst_relative_rms: the tensor with the largest relative_rms.
+    bytes_before, bytes_after: of all weights.
     """
 
     n_tensors: int
@@ -337,7 +336,7 @@ class QuantizationLoss:
 
     @classmethod
     def of(cls, tensors: Sequence[TensorLoss]) -> QuantizationLoss | None:
-        """Sum up all tensors of a model; None where none of them is quantised."""
+        """Sum up all tensors of a model; None if none is quantised."""
         packed = [one for one in tensors if one.is_packed]
         if not packed:
             return None
@@ -358,7 +357,7 @@ class QuantizationLoss:
 def tensor_loss(
     name: str, weights: Floats, packed: Floats, *, bytes_before: int, bytes_after: int
 ) -> TensorLoss:
-    """Measure the loss of a quantised tensor. weights, packed: of the same shape (...,), before and after."""
+    """Measure the loss of a quantised tensor; weights and packed have the same shape."""
     exact = weights.astype(np.float64)
     errors = packed.reshape(weights.shape) - exact
     return TensorLoss(

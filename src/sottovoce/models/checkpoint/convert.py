@@ -1,4 +1,4 @@
-"""Write a checkpoint in any of the formats that other programs load, whole or not at all."""
+"""Write checkpoints in the formats of other programs."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from sottovoce.models.checkpoint.openai import save_openai
 from sottovoce.text.tokenizer import Tokenizer
 
 LONG = MappingProxyType({"f32": "float32", "f16": "float16", "bf16": "bfloat16"})
-"""ggml's names of number types to everybody else's; either are understood everywhere."""
+"""ggml's names of number types to the usual ones; both are accepted."""
 DTYPES = MappingProxyType({"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16})
 
 
 def write_checkpoint(checkpoint: Checkpoint, output: Path, kind: str, number: str) -> QuantizationLoss | None:
-    """Write a checkpoint to a place where nothing is yet; return what a quantised type cost.
+    """Write a checkpoint to a new path; return the quantisation loss, or None without quantisation.
 
-    kind: a key of `kinds.KINDS`. number: "f32", "f16" or "bf16", or a type of that kind alone, such as "q5_0"
-    for ggml or "int8_float16" for ct2. None for the other types, where each weight keeps a number of its own.
+    kind: a key of `kinds.KINDS`. number: "f32", "f16" or "bf16", or a type of the kind, such as "q5_0" for
+    ggml or "int8_float16" for ct2.
 
-    Raises: OptionError for a number type that the kind does not have, or an output that is there.
+    Raises:
+        OptionError: the kind does not have the number type, or the output exists.
     """
     try:
         return _write(checkpoint, output, kind, number)

@@ -1,11 +1,11 @@
-"""CTranslate2's folders of Whisper, read and written: `model.bin`, config.json and the vocabulary.
+"""Read and write CTranslate2 folders of Whisper: `model.bin`, config.json and the vocabulary.
 
-`model.bin` holds the name of a specification, variables, and aliases of variables, little-endian. A
-string is its length with the closing zero (u16) and its bytes. A variable is its name, rank (u8),
-dimensions (u32), type (u8), number of bytes (u32) and values without alignment; an alias is its name and
-that of a variable. Query, key and value of a self-attention are one matrix, and so are key and value of a
-cross-attention. Weights in eight bits have a scale a row, in sixteen one scale; a weight was multiplied
-by its scale. Dimensions come from the shapes of the variables; the vocabulary is only counted.
+`model.bin` (little-endian) holds the specification's name, variables, and aliases. A string is its length
+with the closing zero (u16) and its bytes. A variable is its name, rank (u8), dimensions (u32), type (u8),
+number of bytes (u32) and unaligned values; an alias is its name and that of a variable. Query, key and
+value of self-attention are one matrix, as are key and value of cross-attention. int8 weights have a scale
+per row, int16 weights one scale; stored values are weights times scale. Dimensions come from the shapes of
+the variables.
 
 Source: CTranslate2 4.8, `python/ctranslate2/specs/{model_spec,transformer_spec}.py`,
 `converters/transformers.py` and `src/models/model.cc`.
@@ -59,22 +59,20 @@ from sottovoce.text.tokenizer import Tokenizer
 logger = logging.getLogger(__name__)
 
 VERSIONS = range(4, 7)
-"""Of the binary layout: types have numbers since 4, and 5 and 6 changed the other files of the folder."""
+"""Supported versions of the binary layout: types have numbers since 4; 5 and 6 changed only other files."""
 SPECIFICATION = "WhisperSpec"
 REVISIONS = range(1, 4)
-"""Of the specification: 2 and 3 left the layout of the weights as it was."""
+"""Supported revisions of the specification: 2 and 3 did not change the layout."""
 DTYPES = (torch.float32, torch.int8, torch.int16, torch.int32, torch.float16, torch.bfloat16)
 """By their numbers in the file."""
 MAX_RANK = 3
 VERSION = struct.Struct("<I")
 N_HEAD = 18
-"""Bytes by which a model of Whisper is known: the version and the specification's name."""
+"""Bytes that identify a Whisper model: the version and the specification's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """Name, shape and dtype of a variable, and the offset of its first byte in the file."""
-
     name: str
     shape: Shape
     dtype: torch.dtype
@@ -83,7 +81,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The contents of a file. variables: also under the names of their aliases."""
+    """Header and variables of a file; variables include their aliases."""
 
     revision: int
     variables: Mapping[str, Variable]
@@ -91,15 +89,15 @@ class Contents:
 
 
 def is_model_head(head: bytes) -> bool:
-    """Return whether a file that begins with these bytes (N_HEAD suffice) is a CTranslate2 model of
-    Whisper."""
+    """Return whether these first N_HEAD bytes are those of a CTranslate2 Whisper model."""
     return head[VERSION.size :].startswith(_packed(SPECIFICATION))
 
 
 def read_contents(cursor: Cursor) -> Contents:
-    """Read names, shapes and positions of all variables; values are skipped.
+    """Read names, shapes and offsets of all variables; values are skipped.
 
-    Raises: CheckpointError for a file that is damaged, of another model, or of an unsupported version.
+    Raises:
+        CheckpointError: a damaged file, another model, or an unsupported version.
     """
     version = cursor.integer("the version", "I")
     _check_version("binary version", version, VERSIONS, cursor.source)
@@ -127,7 +125,7 @@ def read_contents(cursor: Cursor) -> Contents:
 
 
 def read_values(cursor: Cursor, variable: Variable) -> Tensor:
-    """Read the values of a variable: a tensor of its shape, in the dtype that is stored."""
+    """Read the values of a variable in its stored shape and dtype."""
     cursor.at = variable.at
     n_bytes = math.prod(variable.shape) * variable.dtype.itemsize
     values = cursor.array(n_bytes, f"variable {variable.name}")
@@ -135,9 +133,9 @@ def read_values(cursor: Cursor, variable: Variable) -> Tensor:
 
 
 def write_model(path: Path, variables: Mapping[str, Tensor], aliases: Mapping[str, str]) -> None:
-    """Write a file of the newest version, whole or not at all.
+    """Write a file of the newest version atomically.
 
-    variables: tensors of any shape in a dtype of `DTYPES`. aliases: names to names of variables.
+    variables: tensors in a dtype of `DTYPES`. aliases: names to names of variables.
     """
     with whole_file(path) as unfinished, unfinished.open("wb") as file:
         file.write(struct.pack("<I", VERSIONS[-1]) + _packed(SPECIFICATION))
@@ -200,17 +198,17 @@ def _check_version(what: str, found: int, expected: range, source: str) -> None:
 
 
 Layout: TypeAlias = dict[str, tuple[str, ...]]
-"""Variable to the tensors whose rows it holds, in order."""
+"""Variable to the tensors that it stacks, in order."""
 
 EMBEDDINGS = "decoder/embeddings/weight"
 PROJECTION = "decoder/projection/weight"
-"""The table of the logits: Whisper's is that of the embeddings, under another name."""
+"""The output projection, an alias of the embeddings."""
 HEADS = MappingProxyType({"n_audio_head": "encoder/num_heads", "n_text_head": "decoder/num_heads"})
 
 ACTIVATION = "decoder/activation"
 GELU = 3
 OLD_GELU = 1
-"""GELU before revision 3, which gave its variants numbers of their own."""
+"""GELU before revision 3, which numbered its variants."""
 WRITTEN = MappingProxyType(
     {
         ACTIVATION: GELU,
@@ -221,11 +219,11 @@ WRITTEN = MappingProxyType(
 )
 """Properties of the network that Whisper has, in eight bits."""
 FREE = frozenset({*HEADS.values(), "decoder/alignment_heads", "decoder/alignment_layer"})
-"""Properties that may have any value; others of which nothing is known must be off (0)."""
+"""Properties that may have any value; unknown others must be off (0)."""
 
 
 def layout(dims: ModelDims) -> Layout:
-    """Every variable of a model of these dimensions; a key's bias is named too, though Whisper has none."""
+    """Return every variable of a model; keys have a bias in this format, unlike Whisper's."""
     variables: Layout = {
         EMBEDDINGS: ("decoder.token_embedding.weight",),
         **_plain("encoder/conv1", "encoder.conv1"),
@@ -271,16 +269,17 @@ def _norm(theirs: str, ours: str) -> Layout:
 
 MODEL = "model.bin"
 INT16_SCALE = 1000.0
-"""Of weights in 16 bits that come without a scale (CTranslate2's `global_int16_scale`)."""
+"""Of int16 weights without a stored scale (CTranslate2's `global_int16_scale`)."""
 LAYER = re.compile(r"(encoder|decoder)/layer_(\d{1,6})/")
 FIRST_LANGUAGE = 50_259
 """Token of the first language in every multilingual vocabulary."""
 
 
 def read_ctranslate2(path: Path) -> Checkpoint:
-    """Read a folder, or the `model.bin` in one; quantised weights come as float32.
+    """Read a folder, or the `model.bin` in one; quantised weights become float32.
 
-    Raises: CheckpointError naming the variable or part at which the file is wrong.
+    Raises:
+        CheckpointError: names the variable or part that is wrong.
     """
     folder, file = (path, path / MODEL) if path.is_dir() else (path.parent, path)
     source = str(file)
@@ -326,7 +325,6 @@ class _Reader:
         return shape
 
     def integer(self, name: str) -> int:
-        """A property of the model."""
         self.shape(name, 0)
         variable = self.variables[name]
         if variable.dtype.is_floating_point:
@@ -336,12 +334,12 @@ class _Reader:
         return int(read_values(self.cursor, variable))
 
     def weights(self, name: str) -> Tensor:
-        """A variable as floats: quantised values divided by the scale of their row, or of all of them."""
+        """Return a variable as floats; quantised values are divided by their scales."""
         variable = self.variables[name]
         values = read_values(self.cursor, variable)
         if values.is_floating_point():
             return values
-        # The file multiplied when it was made; CTranslate2 multiplies with the inverse, and so is this exact.
+        # CTranslate2 multiplies by the inverse scale; this product is exact.
         inverse = 1 / self._scale(variable)
         return values.float() * inverse.reshape(-1, *[1] * (values.ndim - 1))
 
@@ -414,7 +412,7 @@ def _tensors(reader: _Reader, dims: ModelDims) -> Iterator[tuple[str, Tensor]]:
                 f"expected rows of {len(parts)} tensors"
             )
         for part, rows in zip(parts, weights.chunk(len(parts)), strict=True):
-            # A key's bias moves all scores of a query alike, which softmax undoes: Whisper has none.
+            # Whisper has no key bias, and softmax cancels it: it shifts all scores of a query alike.
             if part in shapes:
                 yield part, rows
 
@@ -432,7 +430,7 @@ def _check_projection(reader: _Reader) -> None:
 
 
 def _check_vocabulary(folder: Path, dims: ModelDims) -> None:
-    """Refuse a list of tokens of another length; there need not be any."""
+    """Check the length of the token list, if there is one."""
     new, old = folder / "vocabulary.json", folder / "vocabulary.txt"
     try:
         if new.exists():
@@ -449,15 +447,15 @@ def _check_vocabulary(folder: Path, dims: ModelDims) -> None:
 
 
 def _named_heads(config: Mapping[str, object], dims: ModelDims, source: str) -> AlignmentHeads | None:
-    """Heads that the folder names; None for the converter's default, all of the upper half."""
+    """Return the alignment heads of the folder; None for the converter's default, the upper half."""
     heads = alignment_heads(config, dims, source)
     return None if heads is None or set(heads) == set(upper_half_heads(dims)) else heads
 
 
 def _languages(config: Mapping[str, object], dims: ModelDims, source: str) -> tuple[str, ...] | None:
-    """Codes of `lang_ids`, where they are fewer than the vocabulary names.
+    """Return the codes of `lang_ids`, if fewer than in the vocabulary.
 
-    English-only folders list languages too, and older converters a few ids that are none: passed over.
+    English-only folders list languages too, and older converters some invalid ids; both are skipped.
     """
     found = config.get("lang_ids") or []
     if not isinstance(found, list) or not all(type(token) is int for token in found):
@@ -483,12 +481,12 @@ def _numbers(contents: Contents) -> str:
 
 LARGEST_INT8 = 127
 LARGEST_INT16 = 1 << 10
-"""Ten bits, so that products of two leave room for their sum in 32."""
+"""Ten bits, so that sums of products fit 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class NumberType:
-    """Number types of a folder. weights: of matrices and convolutions; rest: of everything else."""
+    """Number types of a folder; weights: of matrices and convolutions, rest: of all others."""
 
     weights: torch.dtype
     rest: torch.dtype
@@ -506,17 +504,19 @@ TYPES = MappingProxyType(
         "int16": NumberType(torch.int16, torch.float32),
     }
 )
-"""Under the names of CTranslate2's converters."""
+"""By the names of CTranslate2's converters."""
 
 
 def save_ctranslate2(
     checkpoint: Checkpoint, folder: Path, number: str = "float16"
 ) -> QuantizationLoss | None:
-    """Write a folder; return what quantising cost, if the type does. number: a name in `TYPES`.
+    """Write a folder; return the quantisation loss, if any. number: a name in `TYPES`.
 
-    The vocabulary and the tokenizer are written for Whisper's own vocabularies; CTranslate2 wants them.
+    The vocabulary and the tokenizer, which CTranslate2 needs, are only written for Whisper's own
+    vocabularies.
 
-    Raises: OptionError for another number type.
+    Raises:
+        OptionError: another number type.
     """
     kind = TYPES.get(number)
     if kind is None:
@@ -539,28 +539,25 @@ def save_ctranslate2(
 
 
 def quantize_int8(weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Quantise weights (n_out, ...) to int8 values of that shape, and float32 scales (n_out,).
-
-    A value is the weight times the scale of its row.
-    """
+    """Quantise weights (n_out, ...) to int8 values and float32 scales (n_out,), value = weight * scale."""
     rows = weights.float().flatten(1)
     largest = rows.abs().amax(dim=1)
     largest = torch.where(largest > 0, largest, LARGEST_INT8)
     largest = largest.clamp(min=LARGEST_INT8 / torch.finfo(torch.float32).max)
-    # A true division: torch takes a number over a tensor as the number times the inverse.
+    # A true division: torch divides a number by a tensor through its inverse.
     scales = torch.full_like(largest, LARGEST_INT8) / largest
     return (rows * scales[:, None]).round().to(torch.int8).view(weights.shape), scales
 
 
 def quantize_int16(weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Quantise weights of any shape to int16 values of that shape and one scale, float32 of shape ()."""
+    """Quantise weights to int16 values and one float32 scale ()."""
     largest = weights.float().abs().max()
     scale = LARGEST_INT16 / torch.where(largest > 0, largest, 1.0)
     return (weights.float() * scale).round().to(torch.int16), scale
 
 
 def _stacked(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """Variables as CTranslate2 stacks them; tensors that it has no place for under their own names."""
+    """Return variables as CTranslate2 stacks them; other tensors keep their names."""
     left = dict(checkpoint.tensors)
     stacked: dict[str, Tensor] = {}
     for name, parts in layout(checkpoint.dims).items():
@@ -596,7 +593,7 @@ def _loss(name: str, tensor: Tensor, stored: dict[str, Tensor]) -> TensorLoss:
 
 def _properties(checkpoint: Checkpoint) -> dict[str, Tensor]:
     heads = {name: getattr(checkpoint.dims, ours) for ours, name in HEADS.items()}
-    # The heads of CTranslate2's own alignment for translation: none, Whisper's are in config.json.
+    # CTranslate2's own heads for translation: none, as Whisper's are in config.json.
     heads |= {"decoder/alignment_heads": 1, "decoder/alignment_layer": -1}
     counts = {name: torch.tensor(value, dtype=torch.int16) for name, value in heads.items()}
     return counts | {name: torch.tensor(value, dtype=torch.int8) for name, value in WRITTEN.items()}

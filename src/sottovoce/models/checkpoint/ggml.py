@@ -1,13 +1,12 @@
-"""whisper.cpp's ggml files, read and written: header, mel filters, vocabulary, then tensors to the end of
-the file.
+"""Read and write whisper.cpp's ggml files: header, mel filters, vocabulary, tensors.
 
-Tensor names are OpenAI's. The filters and the vocabulary are skipped when reading: the filters follow
-from n_mels, and the vocabulary loses bytes. Vectors, positions and biases of convolutions are float32,
-weights of convolutions f16 in every format but f32; only matrices are quantised, with the blocks of
-ggml's own Python package `gguf`, which follows ggml's C bit for bit.
+Tensor names are OpenAI's. Reading skips the filters, which follow from n_mels, and the vocabulary, which
+loses bytes. Vectors, positions and convolution biases are float32; convolution weights are f16 except in
+f32 files; only matrices are quantised, with the blocks of ggml's Python package `gguf`, bit-identical to
+ggml's C code.
 
 Source: whisper.cpp, `models/convert-pt-to-ggml.py` and `examples/common-ggml.cpp`; ggml, `ggml.h`
-(`ggml_type`, `ggml_ftype`). Little-endian throughout.
+(`ggml_type`, `ggml_ftype`). Little-endian.
 """
 
 from __future__ import annotations
@@ -79,12 +78,12 @@ BY_TTYPE = MappingProxyType({kind.ttype: kind for kind in _ALL})
 BY_FTYPE = MappingProxyType({kind.ftype: kind for kind in _ALL})
 
 WRITTEN = ("f32", "f16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0")
-"""Formats that can be written; the others are read only."""
+"""Formats that can be written."""
 
 
 def dequantize(data: Bytes, kind: BlockType) -> Floats:
-    """Weights (n,) of blocks, data: (n_bytes,) uint8. Exactly the values that the format defines."""
-    from gguf import GGMLQuantizationType, quants  # a fifth of a second, for ggml files alone
+    """Return the weights (n,) of blocks (n_bytes,) uint8."""
+    from gguf import GGMLQuantizationType, quants  # takes 0.2 s, for ggml files only
 
     weights: Floats = quants.dequantize(data, GGMLQuantizationType(kind.ttype))
     return weights
@@ -93,7 +92,8 @@ def dequantize(data: Bytes, kind: BlockType) -> Floats:
 def quantize(weights: Floats, kind: BlockType) -> Bytes:
     """Quantise weights (..., n), n a multiple of the block size, to bytes (n_bytes,) uint8.
 
-    Raises: OptionError for a format that can be read but not written.
+    Raises:
+        OptionError: the format can only be read.
     """
     if kind.name not in WRITTEN:
         raise OptionError(f"ggml type {kind.name} cannot be written, expected one of {', '.join(WRITTEN)}")
@@ -105,7 +105,7 @@ def quantize(weights: Floats, kind: BlockType) -> Bytes:
 
 MAGIC = struct.pack("<I", 0x67676D6C)
 VERSION_FACTOR = 1000
-"""A quantised file's ftype is the format's number plus this many times a version."""
+"""A quantised file's ftype is the format's number plus this times a version."""
 MAX_DIMS = 3
 COLUMN_BIASES = ("encoder.conv1.bias", "encoder.conv2.bias")
 """Stored as a column (n, 1)."""
@@ -124,9 +124,10 @@ HEADER = (
 
 
 def read_ggml(path: Path) -> Checkpoint:
-    """Read a ggml file of any number format in `ggml_blocks`; quantised weights come as float32.
+    """Read a ggml file of any number format; quantised weights become float32.
 
-    Raises: CheckpointError naming the tensor or part at which the file is wrong.
+    Raises:
+        CheckpointError: names the tensor or part that is wrong.
     """
     source = str(path)
     with cursor_over(path, source) as cursor:
@@ -239,12 +240,13 @@ def save_ggml(
     filters: npt.NDArray[np.float32],
     vocabulary: Sequence[bytes],
 ) -> QuantizationLoss | None:
-    """Write a ggml file; return what quantising cost, None where a weight keeps a number of its own.
+    """Write a ggml file; return the quantisation loss, or None without quantisation.
 
-    ftype: one of `ggml_blocks.WRITTEN`.
-    filters: (n_mels, n_fft) float32, the mel filters. vocabulary: bytes of the text tokens, by id.
+    ftype: one of `WRITTEN`. filters: (n_mels, n_fft) float32 mel filters. vocabulary: bytes of the text
+    tokens, by id.
 
-    Raises: OptionError for an ftype that cannot be written, or whose blocks the model's rows do not fill.
+    Raises:
+        OptionError: the ftype cannot be written, or the model's rows do not fill its blocks.
     """
     check_ftype(ftype)
     kind = BY_NAME[ftype]
@@ -262,10 +264,7 @@ def save_ggml(
 
 
 def check_ftype(ftype: str, types: Sequence[str] = WRITTEN) -> None:
-    """Check the name of a number format.
-
-    Raises: OptionError for one that is not among `types`.
-    """
+    """Raise OptionError if a number format is not among `types`."""
     if ftype in types:
         return
     elsewhere = f"; {EIGHT_BITS}" if ftype.startswith("int8") else ""
@@ -273,10 +272,7 @@ def check_ftype(ftype: str, types: Sequence[str] = WRITTEN) -> None:
 
 
 def check_quantized(ftype: str) -> None:
-    """Check that a number format can be written and quantises.
-
-    Raises: OptionError for any other.
-    """
+    """Raise OptionError if a number format cannot be written or does not quantise."""
     check_ftype(ftype, [name for name in WRITTEN if BY_NAME[name].n_elements > 1])
 
 

@@ -1,11 +1,8 @@
-"""Hugging Face folders: config.json beside safetensors or pickles, whole or in shards; and Whisper's
-tokenizer as other programs read it: `tokenizer.json`, and lists of tokens by id.
+"""Read and write Hugging Face folders: config.json, safetensors or pickles, and Whisper's tokenizer.
 
-Names are those of transformers' `WhisperForConditionalGeneration`; they are translated into OpenAI's.
-
-Bytes of tokens are written as characters, GPT-2's way: printable Latin-1 stands for itself, the others
-for what follows U+0100. The merges of byte-level BPE are not stored in tiktoken's ranks, but they follow
-from them: a piece was made of the two that BPE with all lower ranks leaves of it.
+Names are those of transformers' `WhisperForConditionalGeneration`. Token bytes are written as characters,
+as for GPT-2: printable Latin-1 as itself, other bytes from U+0100 on. Merges of byte-level BPE follow from
+tiktoken's ranks: a token was made of the two pieces that BPE with all lower ranks leaves.
 """
 
 from __future__ import annotations
@@ -39,19 +36,19 @@ BYTE_LEVEL: Mapping[str, object] = {
 
 
 def has_vocabulary(dims: ModelDims) -> bool:
-    """Return whether a model has one of Whisper's vocabularies; toys have none."""
+    """Return whether a model has one of Whisper's vocabularies."""
     return dims.n_vocab in (N_VOCAB_ENGLISH, N_VOCAB_99, N_VOCAB_100)
 
 
 def tokens_of(tokenizer: Tokenizer) -> list[str]:
-    """List every token by id, special ones and timestamps too."""
+    """Return every token by id, including special tokens and timestamps."""
     text = [_shown(tokenizer.token_bytes(token)) for token in range(tokenizer.eot)]
     return text + [tokenizer.decode_with_timestamps([token]) for token in _specials(tokenizer)]
 
 
 @cache
 def merges(n_vocab: int) -> tuple[tuple[str, str], ...]:
-    """List the pairs of pieces that BPE of a vocabulary joins, in order of their ranks."""
+    """Return the BPE merges of a vocabulary, in order of their ranks."""
     tokenizer = Tokenizer.for_model(n_vocab)
     ranks = {tokenizer.token_bytes(token): token for token in range(tokenizer.eot)}
     halves = (_halves(piece, ranks) for piece in ranks if len(piece) > 1)
@@ -59,21 +56,19 @@ def merges(n_vocab: int) -> tuple[tuple[str, str], ...]:
 
 
 def suppressed_tokens(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """List the ids that Whisper never writes: annotations of sound, and special tokens that begin other
-    parts.
-    """
+    """Return the ids that Whisper never writes: sound annotations, and special tokens of the prompt."""
     special = (tokenizer.sot, tokenizer.translate, tokenizer.transcribe, tokenizer.sot_lm)
     others = (tokenizer.sot_prev, tokenizer.no_speech)
     return tuple(sorted({*tokenizer.non_speech_tokens, *special, *others}))
 
 
 def suppressed_first(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """List the ids that do not begin a transcript: the blank and the end of text."""
+    """Return the ids that do not begin a transcript: the blank and the end of text."""
     return (*tokenizer.encode(" "), tokenizer.eot)
 
 
 def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
-    """Write `tokenizer.json`, which the `tokenizers` package loads; its ids are the tokenizer's."""
+    """Write `tokenizer.json` for the `tokenizers` package, with unchanged ids."""
     write_json(folder / "tokenizer.json", _document(tokenizer), indent=None)
 
 
@@ -198,9 +193,10 @@ TOKENIZER = {
 
 
 def read_huggingface(folder: Path) -> Checkpoint:
-    """Read a folder; alignment heads come from generation_config.json where it names them.
+    """Read a folder; alignment heads come from generation_config.json if given.
 
-    Raises: CheckpointError.
+    Raises:
+        CheckpointError: the folder cannot be read.
     """
     source = str(folder)
     config = read_json(folder / "config.json")
@@ -215,7 +211,7 @@ def read_huggingface(folder: Path) -> Checkpoint:
 
 
 def save_huggingface(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype = torch.float32) -> None:
-    """Write a folder that transformers loads too, with the tokenizer where it is Whisper's."""
+    """Write a folder for transformers, with the tokenizer if the vocabulary is Whisper's."""
     folder.mkdir(parents=True, exist_ok=True)
     dims = checkpoint.dims
     names = {name: transformers_name(name) for name in checkpoint.tensors}
@@ -232,7 +228,6 @@ def save_huggingface(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype = 
 
 
 def write_features(folder: Path, dims: ModelDims) -> None:
-    """Write preprocessor_config.json: mel bands and length of a window."""
     features = {
         "feature_extractor_type": "WhisperFeatureExtractor",
         "processor_class": "WhisperProcessor",
@@ -249,7 +244,8 @@ def write_features(folder: Path, dims: ModelDims) -> None:
 
 def openai_name(name: str) -> str:
     """Translate a name: `model.decoder.layers.0.encoder_attn.q_proj.weight` is
-    `decoder.blocks.0.cross_attn.query.weight`."""
+    `decoder.blocks.0.cross_attn.query.weight`.
+    """
     name = name.removeprefix("model.")
     for theirs, ours in TOP_LEVEL.items():
         if name.startswith(theirs):
@@ -262,7 +258,6 @@ def openai_name(name: str) -> str:
 
 
 def transformers_name(name: str) -> str:
-    """Invert `openai_name`."""
     for theirs, ours in TOP_LEVEL.items():
         if name == ours or name.startswith(f"{ours}."):
             return f"model.{theirs}{name[len(ours) :]}"
@@ -279,7 +274,6 @@ def transformers_name(name: str) -> str:
 
 
 def has_weights(folder: Path) -> bool:
-    """Return whether a folder holds weights under transformers' file names."""
     return any((folder / name).exists() or (folder / f"{name}.index.json").exists() for name in WEIGHT_FILES)
 
 
@@ -374,7 +368,7 @@ def _config(dims: ModelDims) -> dict[str, object]:
 
 
 def _special_tokens(dims: ModelDims) -> dict[str, object]:
-    """Whisper's end and start tokens; the last row where a toy's vocabulary has none."""
+    """Return Whisper's end and start tokens; the last row for other vocabularies."""
     end = min(50_256 + int(dims.is_multilingual), dims.n_vocab - 1)
     start = min(end + 1, dims.n_vocab - 1)
     padding = {"pad_token_id": end, "bos_token_id": end, "eos_token_id": end}
@@ -398,17 +392,19 @@ def _generation(checkpoint: Checkpoint) -> dict[str, object]:
     if tokenizer.is_multilingual:
         codes = checkpoint.languages or tokenizer.language_codes
         named["lang_to_id"] = {f"<|{code}|>": tokenizer.language_token(code) for code in codes}
-        # transformers begins without a task token where neither language nor task is given: nonsense.
+        # Without a language and a task, transformers would begin without a task token.
         named["task"] = "transcribe"
         named["task_to_id"] = {"transcribe": tokenizer.transcribe, "translate": tokenizer.translate}
     return named
 
 
 def alignment_heads(generation: Mapping[str, object], dims: ModelDims, source: str) -> AlignmentHeads | None:
-    """Read the alignment heads that a folder names; None, with a warning, for those of another model.
+    """Return the alignment heads of a folder; None, with a warning, if they do not fit the model.
 
-    Distilled models have been published with the heads of their teachers, which have more layers.
-    Raises: CheckpointError for anything but (layer, head) pairs.
+    Some distilled models are published with the heads of their deeper teachers.
+
+    Raises:
+        CheckpointError: anything but (layer, head) pairs.
     """
     found = generation.get("alignment_heads")
     if found is None:
@@ -428,7 +424,8 @@ def alignment_heads(generation: Mapping[str, object], dims: ModelDims, source: s
 def read_json(path: Path) -> Mapping[str, object]:
     """Read a JSON object.
 
-    Raises: CheckpointError for a file that is missing, unreadable or holds something else.
+    Raises:
+        CheckpointError: the file is missing, unreadable or holds something else.
     """
     try:
         found = json.loads(read_text(path, "a JSON object", CheckpointError))

@@ -1,4 +1,4 @@
-"""The formats of checkpoints by the short names that people give; quick to import."""
+"""Short names of checkpoint formats; imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ ENDINGS = MappingProxyType({".pt": "pt", ".bin": "ggml", ".ggml": "ggml"})
 
 
 def kind_by_name(output: Path) -> str:
-    """Choose a kind by a file's ending; a Hugging Face folder for a name without one.
+    """Choose a format by a file's ending; Hugging Face without one.
 
-    Raises: OptionError for another ending.
+    Raises:
+        OptionError: another ending.
     """
     ending = ending_of(output)
     if ending and ending not in ENDINGS:
@@ -31,10 +32,7 @@ def kind_by_name(output: Path) -> str:
 
 
 def require_ggml_name(output: Path) -> None:
-    """Check that a file's ending is ggml's, or none.
-
-    Raises: OptionError for the ending of another format.
-    """
+    """Raise OptionError if a file's ending is that of another format than ggml."""
     ending = ending_of(output)
     if ending and ENDINGS.get(ending) != "ggml":
         raise OptionError(
@@ -43,7 +41,7 @@ def require_ggml_name(output: Path) -> None:
 
 
 def ending_of(output: Path) -> str:
-    """Return the ending that names a format, in lower case; "" for names of models that contain a dot.
+    """Return the ending of a format in lower case; "" for model names that contain a dot.
 
     Those end in a number (`large-v3.5`, `base.q5_0`) or a language (`small.en`).
     """

@@ -1,6 +1,6 @@
-"""OpenAI's `.pt` checkpoints: a zip of tensors under `model_state_dict`, and `dims`.
+"""OpenAI's `.pt` checkpoints: tensors under `model_state_dict`, and `dims`.
 
-Loaded with `weights_only`, so that a pickle cannot run code.
+They are loaded with `weights_only`, so that a pickle cannot run code.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from sottovoce.models.checkpoint.writing import as_os_error, whole_file
 from sottovoce.models.dims import ModelDims
 
 OPTIONAL_TENSORS = ("decoder.mask", "alignment_heads")
-"""Buffers that some exports carry and that are made, not learnt: left out."""
+"""Computed buffers that some exports contain; dropped."""
 
 
 def read_openai(path: Path) -> Checkpoint:
-    """Read a `.pt` file; its tensors stay on disk until they are used.
+    """Read a `.pt` file; tensors stay on disk until used.
 
-    Raises: CheckpointError.
+    Raises:
+        CheckpointError: the file cannot be read.
     """
     content = load_pickle(path)
     if not isinstance(content, Mapping) or not {"dims", "model_state_dict"} <= set(content):
@@ -41,17 +42,14 @@ def read_openai(path: Path) -> Checkpoint:
 
 
 def save_openai(checkpoint: Checkpoint, path: Path, dtype: torch.dtype = torch.float16) -> None:
-    """Write a `.pt` file that openai-whisper loads too."""
+    """Write a `.pt` file for openai-whisper."""
     state = {name: tensor.to(dtype) for name, tensor in checkpoint.tensors.items()}
     with whole_file(path) as unfinished, as_os_error():
         torch.save({"dims": asdict(checkpoint.dims), "model_state_dict": state}, unfinished)
 
 
 def dims_from_mapping(found: object, source: str) -> ModelDims:
-    """Dimensions from a mapping of names to integers.
-
-    Raises: CheckpointError when a name is missing or a value is no integer.
-    """
+    """Read dimensions; raise CheckpointError if a name is missing or a value is no integer."""
     if not isinstance(found, Mapping):
         raise CheckpointError(f"{source}: dims is a {type(found).__name__}, expected a mapping")
     names = [field.name for field in fields(ModelDims)]
@@ -62,19 +60,23 @@ def dims_from_mapping(found: object, source: str) -> ModelDims:
 
 
 def load_pickle(path: Path) -> object:
-    """Load what `torch.save` wrote, tensors and plain values only, so that no code in it runs.
+    """Load tensors and plain values that `torch.save` wrote, without running code.
 
-    Tensors stay on disk until used, where the format allows it.
-    Raises: CheckpointError for a file that is damaged or holds anything else.
+    Tensors stay on disk until used, if the format allows it.
+
+    Raises:
+        CheckpointError: the file is damaged or holds anything else.
     """
     try:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-    except Exception as error:  # a damaged pickle makes the unpickler stumble with any error at all
+    except Exception as error:  # a damaged pickle can raise any error
         raise CheckpointError(f"{path}: not a readable PyTorch file ({first_line(error)})") from error
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error's message, or its type without one; never advice to run a file."""
+    """Return the first line of an error's message, or its type; PyTorch's later lines advise to run the
+    file.
+    """
     text = str(error)
     if isinstance(error, pickle.UnpicklingError):
         text = text.partition("WeightsUnpickler error:")[2].strip() or "it holds more than tensors"

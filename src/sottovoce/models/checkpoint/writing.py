@@ -1,4 +1,4 @@
-"""Writing model files: they appear whole or not at all."""
+"""Atomic writing of model files."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from safetensors import SafetensorError
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Yield a path next to `path` to write to; it is renamed to `path` at the end, or removed after an error.
+    """Yield a temporary path that is renamed to `path` at the end, or removed after an error.
 
-    Its permissions are those of any new file, whatever the program that writes it (safetensors: the owner's).
+    Permissions are those of any new file (safetensors would restrict them to the owner).
     """
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
         unfinished = Path(folder) / path.name
@@ -29,10 +29,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def as_os_error() -> Iterator[None]:
-    """Turn what PyTorch's and safetensors' writers raise on a full disk into OSError.
-
-    Raises: OSError.
-    """
+    """Convert errors of PyTorch's and safetensors' writers on a full disk to OSError."""
     try:
         yield
     except (RuntimeError, SafetensorError) as error:
@@ -40,6 +37,6 @@ def as_os_error() -> Iterator[None]:
 
 
 def write_json(path: Path, content: object, *, indent: int | None = 2) -> None:
-    """Write a JSON document in UTF-8. indent: None for long ones, which are written faster in one line."""
+    """Write a JSON document in UTF-8; indent None writes long ones faster."""
     with whole_file(path) as unfinished:
         unfinished.write_text(json.dumps(content, indent=indent, ensure_ascii=False) + "\n", encoding="utf-8")

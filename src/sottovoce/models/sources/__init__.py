@@ -1,4 +1,4 @@
-"""Where weights come from: names, the Hugging Face hub, the package index, and the caches of both.
+"""Sources of weights: names, the Hugging Face hub, the package index, and their caches.
 
-Nothing here reads a model, and nothing imports PyTorch: lists and downloads are quick.
+Nothing here imports PyTorch, so that lists and downloads are fast.
 """

@@ -1,7 +1,7 @@
-"""From a model's name to a file or folder: bundled, on disk, in a cache, on the Hugging Face hub, in the
+"""From a model's name to a file or folder: bundled, local, cached, from the Hugging Face hub or the
 package index.
 
-HF_HOME, HF_HUB_CACHE, HF_ENDPOINT and HF_HUB_OFFLINE mean what they mean to huggingface_hub.
+HF_HOME, HF_HUB_CACHE, HF_ENDPOINT and HF_HUB_OFFLINE work as in huggingface_hub.
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ Source = Literal["hub", "index"]
 class Sources:
     """Where weights may come from.
 
-    model_dir: the folder that fetched models are in, instead of the usual caches. revision: branch, tag
-    or commit of a hub repository. local_only: nothing is fetched. only: one source; None asks the hub
-    and, where it cannot be reached, the package index. table: what the package index has.
+    model_dir: the folder of fetched models, instead of the usual caches. revision: branch, tag or commit
+    of a hub repository. local_only: fetch nothing. only: one source; None: the hub and, if it is
+    unreachable, the package index. table: the models of the package index.
 
-    Raises: OptionError for another source than "hub" and "index", and a revision of the index.
+    Raises:
+        OptionError: an unknown source, or a revision of the index.
     """
 
     model_dir: Path | None = None
@@ -58,22 +59,21 @@ class Sources:
             )
 
     def in_index(self, name: str) -> IndexModel | None:
-        """Return the package index's model of this name; None without one, or if only the hub may be used."""
+        """Return the package index's model of this name; None without one, or if only the hub is allowed."""
         return None if self.only == "hub" or self.revision is not None else self.table.get(name)
 
     def folder(self, name: str) -> Path:
-        """Return the folder of a model of the package index."""
         return (self.model_dir or cache_folder()) / name
 
 
 CONNECT_S = 4.0
-"""A hub that is there answers in a fraction of it."""
+"""A reachable hub answers in a fraction of this."""
 _CONFIGS = ("config.json", "generation_config.json", "preprocessor_config.json")
 SAFETENSORS = (*_CONFIGS, "model.safetensors", "model.safetensors.index.json", "model-*.safetensors")
 CTRANSLATE2 = (*_CONFIGS, "model.bin", "vocabulary.*", "tokenizer.json")
 PICKLES = (*_CONFIGS, "pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin")
 KINDS = (SAFETENSORS, CTRANSLATE2, PICKLES)
-"""Sets of files, the first is taken that a repository has weights of."""
+"""Sets of files; the first for which a repository has weights is used."""
 _LOCAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR)
 """Errors of this machine's disk, not of the network."""
 
@@ -87,7 +87,7 @@ def hub_cache_folder() -> Path:
 def in_hub_cache(
     repository: str, *, cache_dir: Path | None = None, revision: str | None = None
 ) -> Path | None:
-    """Look up the folder of a repository that is cached in full, without a network; None where it is not."""
+    """Return the folder of a completely cached repository without network access, or None."""
     place = (cache_dir or hub_cache_folder()) / f"models--{repository.replace('/', '--')}"
     wanted = revision or "main"
     with suppress(OSError):
@@ -99,7 +99,7 @@ def in_hub_cache(
 
 
 def is_whole(folder: Path) -> bool:
-    """Return whether a folder has a configuration and all files of one set of weights."""
+    """Return whether a folder has a configuration and one complete set of weights."""
     if not (folder / "config.json").is_file():
         return False
     if any((folder / name).is_file() for name in ("model.safetensors", "pytorch_model.bin")):
@@ -121,10 +121,11 @@ def _has_all_shards(folder: Path, index: Path) -> bool:
 
 
 def fetch_from_hub(repository: str, *, cache_dir: Path | None = None, revision: str | None = None) -> Path:
-    """Fetch a repository's configuration and one set of weights; return its folder. Progress: standard error.
+    """Fetch a repository's configuration and one set of weights; return its folder.
 
-    Raises: SourceError where the hub cannot be reached or has no such weights; OSError when the cache cannot
-    be written to.
+    Raises:
+        SourceError: the hub is unreachable or has no such weights.
+        OSError: the cache cannot be written to.
     """
     if not is_reachable():
         raise SourceError("the hub cannot be reached")
@@ -138,8 +139,7 @@ def fetch_from_hub(repository: str, *, cache_dir: Path | None = None, revision: 
 
 
 def is_reachable() -> bool:
-    """Return whether the hub answers within a few seconds; tried once a process, never with
-    HF_HUB_OFFLINE."""
+    """Return whether the hub answers within seconds; tried once a process, never with HF_HUB_OFFLINE."""
     from huggingface_hub import constants
 
     return not constants.HF_HUB_OFFLINE and _answers(constants.ENDPOINT)
@@ -147,7 +147,7 @@ def is_reachable() -> bool:
 
 @cache
 def _answers(endpoint: str) -> bool:
-    """Looking up a host's name has no timeout of its own, so a thread does it, and may be left behind."""
+    """Look-ups of host names have no timeout, so a thread does it and may be abandoned."""
     from huggingface_hub import get_session
 
     answered = threading.Event()
@@ -192,10 +192,12 @@ def _snapshot(repository: str, patterns: Sequence[str], cache_dir: Path | None, 
 
 
 def resolve(name_or_path: str | Path, sources: Sources | None = None) -> Path:
-    """Find the file or folder of a model, and fetch it if need be; a local path wins over a name.
+    """Find the file or folder of a model, and fetch it if needed; a local path has precedence over a name.
 
-    Raises: ModelNotFoundError; CheckpointError when what was fetched is not what it should be;
-        OptionError for a revision or source of what comes from neither.
+    Raises:
+        ModelNotFoundError: no source has the name.
+        CheckpointError: fetched files are not as expected.
+        OptionError: a revision or source of a local path.
     """
     sources = sources or Sources()
     name = str(name_or_path)
@@ -219,10 +221,9 @@ def resolve(name_or_path: str | Path, sources: Sources | None = None) -> Path:
 
 
 def local_path(name_or_path: str | Path) -> Path | None:
-    """Return the file or folder that is meant; None where there is none, and a name is.
+    """Return the file or folder of a path; None if the text is a model's name.
 
-    A folder that is called like a model, where a command happens to run, is not meant unless it holds one:
-    `./base` is.
+    A folder named like a model only counts if it holds one; `./base` always does.
     """
     path = Path(name_or_path).expanduser()
     is_name = str(name_or_path) in list_models() and not isinstance(name_or_path, Path)
@@ -232,19 +233,14 @@ def local_path(name_or_path: str | Path) -> Path | None:
 
 
 def cached(name: str, sources: Sources | None = None) -> Path | None:
-    """Find a named model on this machine, whole and checked, without a network; None where it must be
-    fetched.
-    """
+    """Find a named model on this machine, complete and verified, without network access; None without one."""
     if name == NANO:
         return NANO_ASSET if NANO_ASSET.exists() else None
     return _Search(name, repository_of(name), sources or Sources()).local()
 
 
 def _plain(path: Path, name: str, sources: Sources) -> Path:
-    """Return a path that needs no source.
-
-    Raises: OptionError where one was given.
-    """
+    """Return a path that needs no source; raise OptionError if one was given."""
     given = {"revision": sources.revision, "source": sources.only}
     for option, value in given.items():
         if value is not None:
@@ -262,7 +258,6 @@ class _Search:
         self._fault: str | None = None
 
     def path(self) -> Path:
-        """A local copy, else a fetched one."""
         here = self.local()
         if here is not None:
             return here
@@ -272,7 +267,7 @@ class _Search:
         return self._fetched()
 
     def local(self) -> Path | None:
-        """A local copy: the user's own in the model folder, the hub's cache, ours."""
+        """Return a local copy: the user's own in the model folder, the hub's cache, or ours."""
         own = self._own()
         if own is not None:
             return own
@@ -287,7 +282,7 @@ class _Search:
         return None
 
     def _own(self) -> Path | None:
-        """`model_dir/NAME` or `model_dir/NAME.pt`, put there by a person: used as any path is."""
+        """Return `model_dir/NAME` or `model_dir/NAME.pt`, put there by a person."""
         folder, sources = self._sources.model_dir, self._sources
         if folder is None or sources.only is not None or sources.revision is not None:
             return None

@@ -1,4 +1,4 @@
-"""The names of models, and what each means on the Hugging Face hub."""
+"""Names of models and their Hugging Face repositories."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REPOSITORIES = MappingProxyType(
         **{f"distil-{name}": f"distil-whisper/distil-{name}" for name in _DISTIL},
     }
 )
-"""Names to hub repositories; `large` and `turbo` mean what they mean in openai-whisper."""
+"""Names to hub repositories; `large` and `turbo` as in openai-whisper."""
 PUBLISHERS = frozenset(
     {
         *("openai", "distil-whisper", "systran", "guillaumekln", "ggerganov", "deepdml", "mobiuslabsgmbh"),
@@ -32,38 +32,36 @@ PUBLISHERS = frozenset(
         *("openvino", "zoont", "jkawamoto", "csukuangfj", "istupakov", "groq", "@cf/openai"),
     }
 )
-"""Publishers of these weights on the hub, in any format, or servers of them; others publish their own."""
+"""Publishers or servers of these weights on the hub, in any format; others publish their own."""
 FORMAT_PREFIX = re.compile(r"(ggml|faster|openai)[-_]")
 FORMAT_SUFFIX = re.compile(
     r"\.(bin|pt|gguf)$|[-_](ct2|ggml|mlx|onnx|ov|float16|fp16|fp32|int8|int4|q\d(_[0-9ksml]+)*|\d-?bit|\d+mb)$"
 )
-"""Format and precision, which ids of other programs put around the name of the weights."""
+"""Format and precision that other programs add to the name of the weights."""
 LONGEST_ID = 100
-"""Characters of an id that can mean published weights."""
+"""Most characters of an id that can mean published weights."""
 LICENCE = "MIT"
-"""Of every named model: nano's is this project's, OpenAI's and distil-whisper's are their authors'."""
+"""Of every named model: this project's nano, OpenAI's and distil-whisper's."""
 
 
 def default_model(device_type: str) -> str:
-    """Choose the model for real work on a device ("cpu", "cuda", "mps") when none is named."""
+    """Return the default model for a device ("cpu", "cuda", "mps")."""
     return "large-v3-turbo" if device_type == "cuda" else "base"
 
 
 def list_models() -> tuple[str, ...]:
-    """List every named model, the bundled one first."""
     return (NANO, *REPOSITORIES)
 
 
 def repository_of(name: str) -> str | None:
-    """Look up the hub repository of a name or hub id (org/name); None for another text."""
+    """Return the hub repository of a name or hub id (org/name); None for another text."""
     return REPOSITORIES.get(name) or (name if name.count("/") == 1 else None)
 
 
 def published_repository(model_id: str) -> str | None:
-    """Look up the hub repository of the published weights that an id of any program means.
+    """Return the hub repository of the published weights that an id of any program means, or None.
 
     model_id: such as "base", "openai/whisper-base", "Systran/faster-whisper-base", "ggml-base-q5_1.bin".
-    None: it names no published weights.
     """
     if len(model_id) > LONGEST_ID:
         return None
@@ -89,7 +87,6 @@ def looks_like_path(name: str) -> bool:
 
 
 def unknown(name: str) -> str:
-    """Write the message about a name that no model has."""
     close = difflib.get_close_matches(name, list_models(), n=3)
     hint = f"did you mean {' or '.join(close)}" if close else f"expected one of {', '.join(list_models())}"
     return f"{name}: no model of that name; {hint}; a path or a hub id (org/name) works too"

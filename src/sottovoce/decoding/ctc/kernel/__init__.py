@@ -1,1 +1,1 @@
-"""The CTC search as machine code (extra `fast`): each rule of the search in tensors once more, on arrays."""
+"""The CTC prefix search as machine code (extra `fast`), rule by rule the same as in tensors."""

@@ -1,8 +1,6 @@
-"""Compiled: the beams of an utterance during its frames, read from a `PrefixState` and written back, and
-the numbers of all kernels as machine code sees them: sums of log-probabilities, bits of floats, calls
-by address.
+"""Compiled: the beams of an utterance, loaded from and stored to a `PrefixState`, and numeric helpers.
 
-The prefixes of the beams form a tree, in which equal prefixes are the same node.
+The prefixes of the beams form a tree in which equal prefixes are the same node.
 """
 
 from __future__ import annotations
@@ -18,13 +16,15 @@ from sottovoce.jit import compiled, inner
 from sottovoce.lm.base import Bools, Floats, Ints, Records
 
 _LARGEST, _PER_NAT = 18, 16
-"""Nats beyond which a sum is its larger part, to the precision of a float32; pieces a nat."""
+"""Nats beyond which a sum is its larger part in float32, and interpolation pieces per nat."""
 
 
 def _pieces() -> Floats:
-    """log(1 + exp(-x)) from 0 to `_LARGEST` as piecewise cubics (n, 4), by powers of the position in a piece.
+    """log(1 + exp(-x)) from 0 to `_LARGEST` as piecewise cubics (n, 4), by powers of the position in a
+    piece.
 
-    Pieces meet in value and slope; the error is below 1e-8. One piece more, as differences are rounded.
+    Pieces meet in value and slope; the error is below 1e-8. One extra piece allows for rounded
+    differences.
     """
     knots = np.arange(_LARGEST * _PER_NAT + 2) / _PER_NAT
     values, slopes = np.log1p(np.exp(-knots)), -1 / (1 + np.exp(knots)) / _PER_NAT
@@ -42,7 +42,7 @@ _CUBICS = _pieces()
 def log_add(a: np.float32, b: np.float32) -> np.float32:
     """Compute log(exp(a) + exp(b)) to the precision of a float32."""
     high, low = (a, b) if a > b else (b, a)
-    if not low > high - np.float32(_LARGEST):  # and where both are -inf
+    if not low > high - np.float32(_LARGEST):  # also if both are -inf
         return high
     at = (high - low) * np.float32(_PER_NAT)
     piece = np.uint32(at)
@@ -54,8 +54,6 @@ def log_add(a: np.float32, b: np.float32) -> np.float32:
 
 @intrinsic
 def call(_typing: Any, address: Any, state: Any, token_id: Any, place: Any) -> Any:
-    """Call the function at an address with three int64; it returns an int64."""
-
     def generated(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         number = ir.IntType(64)
         function = ir.FunctionType(number, [number] * 3).as_pointer()
@@ -66,8 +64,6 @@ def call(_typing: Any, address: Any, state: Any, token_id: Any, place: Any) -> A
 
 @intrinsic
 def float_of_bits(_typing: Any, bits: Any) -> Any:
-    """Reinterpret the lower half of an int64 as a float32."""
-
     def generated(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         return builder.bitcast(builder.trunc(args[0], ir.IntType(32)), ir.FloatType())
 
@@ -76,8 +72,6 @@ def float_of_bits(_typing: Any, bits: Any) -> Any:
 
 @intrinsic
 def bits_of_float(_typing: Any, value: Any) -> Any:
-    """Reinterpret a float32 as an int32."""
-
     def generated(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         return builder.bitcast(args[0], ir.IntType(32))
 
@@ -98,8 +92,8 @@ PREFIX = np.dtype(
 class Tree(NamedTuple):
     """Nodes of prefixes (n,) `PREFIX`; node 0 is the empty one. size: (1,) number of nodes.
 
-    parent, symbol: the node that a node extends, and by which symbol. child: its newest child, sibling: the
-    next older child of its parent; -1 where there is none. slot: the beam that a node is, or -1.
+    parent, symbol: the extended node, and the symbol. child: the newest child; sibling: the next older
+    child of the parent; -1: none. slot: the node's beam, or -1.
     """
 
     nodes: Records
@@ -108,7 +102,6 @@ class Tree(NamedTuple):
 
 @compiled
 def new_tree(capacity: int) -> Tree:
-    """Allocate a tree of at most `capacity` nodes, which holds the empty prefix."""
     nodes = np.empty(capacity, PREFIX)
     nodes[0].parent = -1
     nodes[0].child = -1
@@ -118,7 +111,7 @@ def new_tree(capacity: int) -> Tree:
 
 @inner
 def add_child(tree: Tree, node: int, symbol: int) -> int:
-    """Return the node of a prefix extended by a symbol, made where it is new."""
+    """Return the node of a prefix extended by a symbol, made if it is new."""
     nodes = tree.nodes
     child = nodes[node].child
     while child >= 0:
@@ -138,7 +131,7 @@ def add_child(tree: Tree, node: int, symbol: int) -> int:
 
 @inner
 def read_history(tree: Tree, symbols: Ints, length: int) -> int:
-    """Return the node of a history symbols (L,), whose position 0 is the start."""
+    """Return the node of a history symbols (L,) with the start at position 0."""
     node = 0
     for i in range(1, length + 1):
         node = add_child(tree, node, symbols[i])
@@ -147,7 +140,6 @@ def read_history(tree: Tree, symbols: Ints, length: int) -> int:
 
 @inner
 def read_tokens(tree: Tree, symbols: Ints, length: int, n_labels: int) -> int:
-    """Return the node of the tokens of a history symbols (L,)."""
     node = 0
     for i in range(1, length + 1):
         node = add_child(tree, node, symbols[i] % n_labels)
@@ -166,7 +158,7 @@ def write_history(tree: Tree, node: int, symbols: Ints, length: int, first: int)
 
 @inner
 def write_prefixes(tree: Tree, node: int, is_prefix: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> None:
-    """Mark in is_prefix (K,) the beams that are prefixes of a node's prefix, itself included."""
+    """Mark in is_prefix (K,) the beams that are prefixes of a node's prefix, including itself."""
     while node >= 0:
         slot = tree.nodes[node].slot
         if slot >= 0:
@@ -204,17 +196,17 @@ SLOT = np.dtype(
 )
 """A beam: the fields of `PrefixState`, its node, and values of the current frame.
 
-spelling: node of its labels. next: another beam of that node, or of that parent; -1: none. score, is_new:
-what it was ranked by, and whether it appended a symbol. parent: the beam that is one symbol shorter, -1:
-none. child: one of the beams that are one longer, from which `next` leads to the others; -1: none.
-last_token: of its last symbol. total: log-probability of all its paths. stay_blank, stay_token, stay_total:
-those that end in a blank or its last token if nothing is appended, and both. most_inside, most: upper bounds
-of what language models add for a token other than the separator, and for any.
+spelling: node of its labels. next: another beam with that node or that parent; -1: none. score, is_new:
+ranking score, and whether it appended a symbol. parent: the beam that is one symbol shorter, -1: none.
+child: a beam that is one longer, from which `next` leads to the others; -1: none. total: log-probability
+of all its paths. stay_blank, stay_token, stay_total: those that end in a blank or its last token if
+nothing is appended, and both. most_inside, most: upper bounds of language model scores for a token other
+than the separator, and for any.
 """
 
 
 class Beams(NamedTuple):
-    """The arrays of a `PrefixState` of B utterances; histories: (B, K, L'), long enough for what comes."""
+    """The arrays of a `PrefixState` of B utterances; histories: (B, K, L'), long enough for new symbols."""
 
     blank: Floats
     token: Floats
@@ -232,14 +224,14 @@ class Beams(NamedTuple):
 
 
 class Slots(NamedTuple):
-    """The beams of one utterance, twice: before and after a frame; (2, K) `SLOT`, states (2 * K, s)."""
+    """The beams of one utterance before and after a frame: (2, K) `SLOT`, states (2 * K, s)."""
 
     beams: Records
     states: Ints
 
 
 class Trees(NamedTuple):
-    """Trees of the beams' symbols, and of their tokens alone (empty where homophones are not pruned)."""
+    """Trees of the beams' symbols, and of their tokens alone (empty if homophones are not pruned)."""
 
     prefixes: Tree
     spellings: Tree
@@ -310,7 +302,7 @@ def store(
 
 @inner
 def _store_spellings(is_label_prefix: Bools, beams: Records, count: int, tree: Tree) -> None:
-    """Write which beams' labels are a prefix of which others'; several beams may share one node."""
+    """Write which beams' labels are a prefix of which others'; several beams may share a node."""
     is_label_prefix[:] = False
     for k in range(count):
         beams[k].next = tree.nodes[beams[k].spelling].slot

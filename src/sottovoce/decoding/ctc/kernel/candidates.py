@@ -1,9 +1,7 @@
-"""Compiled: the tokens of a frame that extend beams, and the best of the beams that they make.
+"""Compiled: the tokens of a frame that extend beams, and a heap of the best candidates.
 
-The likeliest tokens come first and apart: once they have been offered, few others can still enter the
-beam, however many labels there are. The best candidates are kept in a heap whose top is the worst of
-them; heap and order hold numbers that sort as (score, place) does, so that comparing them looks nothing
-up.
+The most probable tokens come first: after them, few others can still enter the beam. Heap and order hold
+keys that sort as (score, place), so that comparisons look nothing up.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ def new_tokens(n_labels: int) -> Tokens:
 
 @numba.njit(cache=True, nogil=True, fastmath={"nnan", "nsz", "reassoc"})
 def highest(values: Floats, begin: int, end: int) -> np.float32:
-    """Find the highest of values[begin:end], values (V,): at least one, no NaN."""
+    """Return the index of the highest of values[begin:end], at least one value, no NaN."""
     top: np.float32 = values[begin]
     for i in range(begin, end):
         top = values[i] if values[i] > top else top
@@ -47,7 +45,7 @@ def highest(values: Floats, begin: int, end: int) -> np.float32:
 def likeliest(frame: Floats, least: np.float32, blank: int, most: int, found: Tokens) -> int:
     """Collect the `most` likeliest tokens of frame (V,) above `least`, in order; return their number.
 
-    Of equally likely ones those of lower index come first.
+    Ties go to the lower index.
     """
     n, bar = 0, least
     for begin in range(0, len(frame), _BLOCK):
@@ -71,9 +69,9 @@ def likeliest(frame: Floats, least: np.float32, blank: int, most: int, found: To
 
 @inner
 def others(frame: Floats, least: np.float32, blank: int, most: int, first: int, found: Tokens) -> int:
-    """Collect tokens of frame (V,) above `least` after the `first` likeliest; return their number.
+    """Collect at most `most` further tokens of frame (V,) above `least`, unordered; return their number.
 
-    found: the result of `likeliest`, overwritten. At most the `most` likeliest, in no order.
+    found: the result of `likeliest`, overwritten.
     """
     last, last_value, n = found.ids[first - 1], found.log_probs[first - 1], 0
     if last_value <= least:
@@ -130,7 +128,7 @@ CANDIDATE = np.dtype(
     align=True,
 )
 _MOVES = 64
-"""How many places candidates may move when they are sorted, on average."""
+"""Average number of places that candidates may move in insertion sort."""
 HEAD = np.dtype(
     [("count", np.int64), ("best", np.float32), ("limit", np.float32), ("threshold", np.float32)], align=True
 )
@@ -140,9 +138,9 @@ _PLACE = 0xFFFFFFFF
 class Candidates(NamedTuple):
     """At most K candidates.
 
-    list: (K,) `CANDIDATE`: score, log-probability of its paths, beam that it continues, token that it appends
-    (-1: none) and arc. keys: (K,) of them, see `key_of`. heap: (K,) keys, the worst first, once there are K.
-    order: (K,) keys, best first, after `sort`. head: (1,) `HEAD`: count, best score, and the score that a new
+    list: (K,) `CANDIDATE`: score, log-probability of its paths, continued beam, appended token (-1: none)
+    and arc. keys: (K,), see `key_of`. heap: (K,) keys, the worst first, once there are K. order: (K,)
+    keys, best first, after `sort`. head: (1,) `HEAD`: count, best score, and the score that a new
     candidate must exceed.
     """
 
@@ -185,7 +183,6 @@ def key_of(score: np.float32, place: int) -> int:
 
 @inner
 def candidate_of(key: int) -> int:
-    """Return the place of a key's candidate."""
     return _PLACE - (key & _PLACE)
 
 
@@ -193,7 +190,7 @@ def candidate_of(key: int) -> int:
 def offer(
     candidates: Candidates, score: np.float32, source: int, token: int, arc: int, acoustic: np.float32
 ) -> None:
-    """Add a candidate, in place of the worst where there are K."""
+    """Add a candidate, replacing the worst of K."""
     head, heap = candidates.head[0], candidates.heap
     if score <= head.limit:
         return
@@ -221,8 +218,7 @@ def offer(
 def sort(candidates: Candidates) -> None:
     """Sort candidates, best first.
 
-    They come nearly in order, as beams do, so insertion sort is fast; once it has moved too many, heap sort
-    takes over.
+    They are nearly sorted, so insertion sort is fast; after too many moves, heap sort takes over.
     """
     count, keys, order = candidates.head[0].count, candidates.keys, candidates.order
     n_moves_left = _MOVES * count
@@ -254,7 +250,7 @@ def _sort_slowly(candidates: Candidates) -> None:
 
 @inner
 def _pile(heap: Ints, keys: Ints) -> None:
-    """Make the heap, once there are K. Candidates that come best first are one when reversed."""
+    """Make the heap, once there are K; candidates that come best first only need reversing."""
     count = len(heap)
     for i in range(count):
         heap[i] = keys[count - 1 - i]

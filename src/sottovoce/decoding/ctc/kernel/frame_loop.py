@@ -1,10 +1,8 @@
-"""Compiled: the frame loop of the CTC prefix search, one utterance after the other, in machine code, and
-other passes over the emissions: whether they are log-probabilities, the likeliest path of given
-tokens, the cut of the common prefix.
+"""Compiled: the frame loop of the CTC prefix search, and other passes over the emissions.
 
-The same search as `prefix_search.PrefixSearch` by other means. Prefixes are nodes of a tree, so that a
-pruned prefix that is found again is the same node. Candidates that cannot enter the beam are skipped by
-upper bounds of what every beam and every token can score.
+The same search as `prefix_search.PrefixSearch`. Prefixes are nodes of a tree, so that a pruned prefix that
+is found again is the same node. Upper bounds on the scores of beams and tokens skip candidates that cannot
+enter the beam.
 """
 
 from __future__ import annotations
@@ -48,9 +46,8 @@ from sottovoce.lm.base import FlatScorer, Floats, Ints, Record
 class SearchSettings(NamedTuple):
     """Settings of a search.
 
-    initial_symbol: what every prefix is taken to begin with. n_tokens: tokens of a frame that extend beams.
-    max_homophones: homophones of a group that are kept; 0: all. threshold: `CtcOptions.beam_threshold`, or
-    inf.
+    initial_symbol: precedes every prefix. n_tokens: tokens of a frame that extend beams. max_homophones:
+    homophones kept per group; 0: all. threshold: `CtcOptions.beam_threshold`, or inf.
     """
 
     blank: int
@@ -63,7 +60,7 @@ class SearchSettings(NamedTuple):
 
 
 class Workspace(NamedTuple):
-    """What the loop works on. tokens: (V,) of a frame to extend by. after: (s,) states."""
+    """Scratch memory. tokens: (V,) of a frame to extend by. after: (s,) states."""
 
     slots: Slots
     trees: Trees
@@ -142,7 +139,7 @@ def _stay(work: Workspace, side: int, count: int, frame: Floats) -> None:
 
 @inner
 def _extend(work: Workspace, side: int, count: int, frame: Floats) -> None:
-    """Offer every extension that may be among the best, those of good beams and likely tokens first."""
+    """Offer every extension that may be among the best, good beams and likely tokens first."""
     settings, best = work.settings, NEVER
     for k in range(count):
         slot = work.slots.beams[side, k]
@@ -182,7 +179,7 @@ def _extend_all(work: Workspace, side: int, count: int, n_tokens: int, are_in_or
 
 @inner
 def _extend_by(work: Workspace, side: int, beam: int, token: int, log_prob: np.float32) -> None:
-    """Offer the arcs of a token after a beam, but those to prefixes that exist: they got their part."""
+    """Offer the arcs of a token after a beam, except to existing prefixes, which got their part."""
     slots, scorer, candidates = work.slots, work.scorer, work.candidates
     slot, row = slots.beams[side, beam], side * work.settings.beam_size + beam
     acoustic = log_prob + (slot.blank if token == slot.last_token else slot.total)
@@ -272,9 +269,7 @@ def _append(work: Workspace, slot: Record, row: int, new: int, chosen: Record) -
 
 @inner
 def _is_pruned(slots: Slots, side: int, place: int, settings: SearchSettings) -> bool:
-    """Tell whether a new beam is behind `max_homophones` others of the same labels and states; see
-    `homophones`.
-    """
+    """Return whether a new beam is behind `max_homophones` others with the same labels and states."""
     slot, n_better, first = slots.beams[side, place], 0, -1
     for k in range(place):
         if slots.beams[side, k].spelling != slot.spelling:
@@ -289,7 +284,7 @@ def _is_pruned(slots: Slots, side: int, place: int, settings: SearchSettings) ->
     if n_better < settings.max_homophones:
         return False
     best = slots.beams[side, first]
-    # Pruned ones come again with every frame: they count when their group is new.
+    # Pruned homophones are found again with every frame: they only count in a new group.
     if best.is_new and slot.is_new:
         best.merged = log_add(best.score + best.merged, slot.score + slot.merged) - best.score
     return True
@@ -301,9 +296,9 @@ _MOST = 1e-2
 
 @compiled
 def are_plausible(log_probs: Floats, lengths: Ints) -> bool:
-    """Tell whether every frame of log_probs (B, T, V) within lengths (B,) sums to about 1.
+    """Return whether every frame of log_probs (B, T, V) within lengths (B,) sums to about 1.
 
-    False also for positive values and NaN, and in doubt: `emissions.checked` then checks every value.
+    False for positive values, NaN, and in doubt: `emissions.checked` then checks every value.
     """
     for row in range(len(lengths)):
         for t in range(lengths[row]):
@@ -337,7 +332,7 @@ def sum_of_exp(values: Floats) -> np.float32:
 
 
 _BAND = 300.0
-"""Nats behind the best at which a state is dropped; where the end is not reached so, none is."""
+"""Nats behind the best at which a state is dropped, unless the end becomes unreachable."""
 
 
 @compiled
@@ -346,8 +341,9 @@ def align_rows(
 ) -> tuple[Ints, Ints, Floats, Floats]:
     """Align tokens (N, L), n_tokens (N,) of each, to utterances rows (N,) of log_probs (B, T, V).
 
-    blanks: labels (N, L + 1) of the blanks around tokens. Returns first frame, last frame and peak (N, L) of
-    every token, and the score (N,) of the path.
+    Returns first frame, last frame and peak (N, L) of every token, and the score (N,) of the path.
+
+    blanks: labels (N, L + 1) of the blanks around tokens.
     """
     first, last = np.zeros_like(tokens), np.zeros_like(tokens)
     peak = np.zeros(tokens.shape, np.float32)
@@ -365,7 +361,7 @@ def align_rows(
         if place and path[place - 1] > path[place]:
             place -= 1
         score[i] = path[place]
-        if score[i] > NEVER:  # where no path leads there, no steps were written
+        if score[i] > NEVER:  # without a path there are no steps
             _trace(frames, labels, place, steps, first[i], last[i], peak[i])
     return first, last, peak, score
 
@@ -381,14 +377,14 @@ def _best_path(
 ) -> None:
     """Find the best path to every state: scores path (S,) after the last frame, and steps (T, S).
 
-    frames: (T, V). labels: (L,). blanks: (L + 1,), their labels. band: states this far (nats) behind the
-    best of a frame are dropped.
+    frames: (T, V). labels: (L,). blanks: (L + 1,), their labels. band: nats behind the best of a frame at
+    which states are dropped.
     """
     n_states, low, high = 2 * len(labels) + 1, 0, 0
     path[:n_states] = NEVER
     path[0] = 0.0
     for t in range(len(frames)):
-        high = min(n_states - 1, high + 2)  # no path is further than two states a frame
+        high = min(n_states - 1, high + 2)  # a path advances at most two states a frame
         top = NEVER
         for state in range(high, low - 1, -1):
             best, step = path[state], 0
@@ -440,7 +436,7 @@ def _trace(
 def common_cut_frames(
     frames: Floats, tokens: Ints, n_tokens: Ints, n_shared: int, blanks: Ints, margin: float, is_late: bool
 ) -> tuple[int, int]:
-    """Find the cut of `align.common_cut`: the number of frames and of tokens before it.
+    """Return the cut of `align.common_cut`: the number of frames and of tokens before it.
 
     frames: (T, V). tokens: (N, L). n_tokens: (N,). blanks: (N, L + 1). margin: see `align.CUT_MARGIN`.
     """

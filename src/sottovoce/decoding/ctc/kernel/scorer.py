@@ -1,8 +1,7 @@
-"""Compiled: scores of one token of one beam by language models and lexicon, of endings, and of all word
-sequences of given labels; see `lm.base.FlatScorer`.
+"""Compiled: language model and lexicon scores of tokens and endings, and word sequences of given labels.
 
 Arcs, their order, marks and scores are those of `PrefixScorer.arcs`; endings those of
-`PrefixScorer.endings`.
+`PrefixScorer.endings`; see `lm.base.FlatScorer`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _FREE = 0
 
 @inner
 def find(arcs: Records, low: int, end: int, token: int) -> int:
-    """Find the index of a token's arc in arcs (n,), of which [low, end) are sorted by token; -1: none."""
+    """Return the index of a token's arc in arcs (n,), of which [low, end) are sorted by token; -1: none."""
     high = end
     while low < high:
         middle = (low + high) >> 1
@@ -51,9 +50,7 @@ def place_of(key: np.int64, size: int) -> int:
 
 @inner
 def callback_score(models: FlatModels, model: int, state: int, token_id: int) -> tuple[np.float32, int]:
-    """Look up an id after a state in the cache of a `CallbackLm`, or call it: unweighted score, next
-    state.
-    """
+    """Return unweighted score and next state of an id, from the cache of a `CallbackLm` or a call."""
     which = models.models[model]
     key = (np.int64(state + 1) << 32) | np.int64(token_id + 1)
     first, size = which.cache_first, which.cache_size
@@ -96,10 +93,7 @@ def weighted(score: np.float32, factor: np.float32) -> np.float32:
 def score_tokens(
     scorer: FlatScorer, begin: int, states: Ints, row: int, token: int, after: Ints
 ) -> np.float32:
-    """Sum the scores of the models over tokens, whose states are states[row, begin:].
-
-    Writes the states after it to after (s,).
-    """
+    """Sum the scores of the models over tokens after states[row, begin:]; write next states to after (s,)."""
     score = np.float32(0.0)
     for model in range(len(scorer.tokens.models)):
         gained, target = follow(scorer.tokens, model, states[row, begin + model], token)
@@ -110,9 +104,9 @@ def score_tokens(
 
 @inner
 def score_word(scorer: FlatScorer, states: Ints, row: int, mark: int, after: Ints) -> np.float32:
-    """Score the word of a mark after states[row] (s,); marks beyond the words score 0.
+    """Score the word of a mark after states[row] (s,); write the word models' states to after (s,).
 
-    Writes the word models' states to after (s,).
+    Marks beyond the words score 0.
     """
     n_models = len(scorer.words.models)
     for model in range(n_models):
@@ -129,7 +123,7 @@ def score_word(scorer: FlatScorer, states: Ints, row: int, mark: int, after: Int
 
 @inner
 def child_of(lexicon: FlatLexicon, node: int, token: int) -> int:
-    """Find the node of a prefix of a word extended by a token, or -1."""
+    """Return the node of a prefix of a word extended by a token, or -1."""
     if lexicon.n_homophones == 0 or token == lexicon.separator:
         return -1
     place = find(lexicon.children, lexicon.nodes[node].first, lexicon.nodes[node + 1].first, token)
@@ -138,7 +132,7 @@ def child_of(lexicon: FlatLexicon, node: int, token: int) -> int:
 
 @inner
 def separated_arc(lexicon: FlatLexicon, node: int, child: int, token: int, arc: int) -> tuple[int, int]:
-    """Return the node after an arc and its mark, where a separator ends words; node -1: no such arc."""
+    """Return the node after an arc and its mark, with a separator; node -1: no such arc."""
     if token != lexicon.separator:
         if arc == 0 and child < 0 and lexicon.unknown >= 0:
             return _UNKNOWN_NODE, 0
@@ -154,8 +148,9 @@ def separated_arc(lexicon: FlatLexicon, node: int, child: int, token: int, arc: 
 
 @inner
 def open_arc(lexicon: FlatLexicon, node: int, child: int, token: int, arc: int) -> tuple[int, int]:
-    """Return the same where words may end at any token: arcs inside a word, its ends, inside unknown, its
-    end.
+    """Return the node after an arc and its mark, without a separator.
+
+    Arcs go inside a word, to its ends, inside an unknown word, and to its end.
     """
     n_homophones, nodes = lexicon.n_homophones, lexicon.nodes
     if arc > n_homophones:
@@ -185,7 +180,7 @@ def arc_of(lexicon: FlatLexicon, node: int, child: int, token: int, arc: int) ->
 
 @inner
 def most_of_arc(scorer: FlatScorer, node: int, target: int, mark: int) -> np.float32:
-    """Bound the score of an arc after any words, from above."""
+    """Return an upper bound of the score of an arc after any words."""
     lexicon = scorer.lexicon
     bound: np.float32 = np.float32(scorer.bound + 1e-3)  # sums are rounded
     if lexicon.n_homophones == 0:
@@ -212,7 +207,7 @@ def score_arc(
 
 @inner
 def arc_bounds(scorer: FlatScorer, states: Ints, row: int) -> tuple[np.float32, np.float32]:
-    """Bound the score after states[row] (s,) of tokens but the separator, and of any token, from above."""
+    """Return upper bounds of the scores after states[row] (s,): of tokens but the separator, and of any."""
     lexicon = scorer.lexicon
     bound = np.float32(scorer.bound + 1e-3)  # sums are rounded
     if lexicon.n_homophones == 0:
@@ -248,7 +243,7 @@ def end_rows(states: Ints, scorer: FlatScorer) -> tuple[Floats, Ints]:
 
 @inner
 def _mark_of(lexicon: FlatLexicon, node: int, way: int) -> int:
-    """Mark of the word that a way to end at a node completes; -1: no such way."""
+    """Return the mark of the word that an ending at a node completes; -1: no such ending."""
     if lexicon.separator < 0 or node == 0:
         return 0 if node == 0 and way == 0 else -1
     target, mark = separated_arc(lexicon, node, -1, lexicon.separator, way)
@@ -273,8 +268,10 @@ def expand_rows(
 ) -> tuple[Floats, Ints, Ints]:
     """Find the word sequences of tokens (S, L), of which lengths (S,) count, at most `most` of each.
 
-    first: (s,) start state of the scorer. Returns scores (S, most), best first and -inf where there are no
-    more; symbols (S, most, L); and the marks (S, most) of the words that the ends complete.
+    Returns scores (S, most), best first, -inf for missing ones; symbols (S, most, L); and the marks (S,
+    most) of the words that the ends complete.
+
+    first: (s,) start state of the scorer.
     """
     n_rows, longest = tokens.shape
     scores = np.full((n_rows, most), NEVER, np.float32)
@@ -338,7 +335,7 @@ def _expand(
 
 @compiled
 def _best_of(candidates: Floats, most: int) -> Ints:
-    """Indices of the best candidates (n,), at most `most`; in their order where all stay."""
+    """Return the indices of the `most` best candidates (n,); in their order if all stay."""
     if len(candidates) <= most:
         return np.arange(len(candidates))
     return np.argsort(-candidates, kind="mergesort")[:most]
