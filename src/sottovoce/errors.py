@@ -20,11 +20,11 @@ from __future__ import annotations
 
 
 class SottovoceError(Exception):
-    """Base of every error raised on purpose."""
+    """Base of all errors raised on purpose."""
 
 
 class InputError(SottovoceError, ValueError):
-    """What was given cannot be used."""
+    """Invalid input."""
 
 
 class AudioError(InputError):
@@ -44,7 +44,7 @@ class LanguageModelError(InputError):
 
 
 class OptionError(InputError):
-    """Options that contradict each other, or ask what the model cannot do."""
+    """Options that contradict each other, or that the model does not support."""
 
 
 class ModelNotFoundError(SottovoceError, LookupError):
@@ -52,11 +52,11 @@ class ModelNotFoundError(SottovoceError, LookupError):
 
 
 class OutputError(SottovoceError, OSError):
-    """Standard output is closed or full: nothing more can be said there."""
+    """Standard output is closed or full."""
 
 
 class TranslationError(SottovoceError, ConnectionError):
-    """A translation server that cannot be reached, or answers something else."""
+    """A translation server that is unreachable, or sends an invalid answer."""
 
 
 class MissingExtraError(SottovoceError, ImportError):
@@ -67,11 +67,12 @@ class MissingExtraError(SottovoceError, ImportError):
 
 
 class SessionClosedError(SottovoceError, RuntimeError):
-    """Audio was pushed into a session or stream that is closed."""
+    """Audio was pushed into a closed session or stream."""
 
 
 def cause_of(error: BaseException) -> str:
-    """Return why something failed, to end a message: the system's words without number and path, or the
-    first line."""
+    """Return the cause of an error for the end of a message: the system's text without number and path, or
+    the first line.
+    """
     reason = getattr(error, "strerror", None) or str(error)
     return str(reason).strip().split("\n")[0] or type(error).__name__

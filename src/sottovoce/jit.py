@@ -1,4 +1,4 @@
-"""Compiling plain functions over arrays with numba (extra `fast`); imported only where it is installed."""
+"""Compilation of plain functions over arrays with numba (extra `fast`); imported only if installed."""
 
 from __future__ import annotations
 
@@ -17,15 +17,13 @@ Compiled = TypeVar("Compiled", bound=Callable[..., object])
 
 
 def compiled(function: Compiled) -> Compiled:
-    """Compile a function over arrays at its first call, and cache it on disk; it runs without Python's lock
-    (GIL).
-    """
+    """Compile a function over arrays at its first call, without the GIL, with a cache on disk."""
     made = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
     return cast(Compiled, made)
 
 
 def inner(function: Compiled) -> Compiled:
-    """Compile and inline a function that others call in their innermost loops.
+    """Compile and inline a function for innermost loops.
 
     It allocates no arrays, so numba counts no references in it.
     """
@@ -36,16 +34,17 @@ def inner(function: Compiled) -> Compiled:
 
 @contextmanager
 def notice_of_compiling(what: str) -> Iterator[None]:
-    """Log once, and print on a terminal's standard error, that machine code is made before the work begins.
+    """Log once, and print on a terminal's standard error, that compilation begins; silent if everything is
+    cached.
 
-    what: name of what is compiled, such as "the CTC search". Nothing is written where all of it is cached.
+    what: such as "the CTC search".
     """
     with event.install_listener("numba:compile", _Notice(what)):
         yield
 
 
 class _Notice(event.Listener):
-    """Writes one line, at the first function that is not cached on disk."""
+    """Writes one line at the first function that is not cached on disk."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -61,4 +60,4 @@ class _Notice(event.Listener):
             print(text, file=sys.stderr, flush=True)
 
     def on_end(self, event: object) -> None:
-        """Do nothing: the line comes at the start."""
+        """Does nothing: the line is written at the start."""

@@ -1,9 +1,9 @@
-"""Threads of PyTorch's operators in the calling thread.
+"""The number of threads of PyTorch's operators in the calling thread.
 
-A thread of OpenMP spins for milliseconds after an operator (`GOMP_SPINCOUNT`), on a core that threads of the
-native kernels need. Where the kernels do the work, PyTorch's operators are small, so they run on one thread.
-OpenMP and MKL keep that number for each calling thread: other threads of the program have theirs as before.
-`torch.set_num_threads` would also change the number with which new threads begin.
+An OpenMP thread spins for milliseconds after an operator (`GOMP_SPINCOUNT`), on a core that the native
+kernels need. With the native kernels PyTorch's operators are small, so they run on one thread. OpenMP and
+MKL keep the number per calling thread, so that other threads are unaffected; `torch.set_num_threads` would
+also change the default of new threads.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LIBRARY = {"darwin": "libtorch_cpu.dylib", "win32": "torch_cpu.dll"}.get(sys.pl
 
 
 class _SetAside(threading.local):
-    """n_threads: of PyTorch in this thread outside of `one_torch_thread`; None: it is not inside."""
+    """n_threads: of PyTorch in this thread outside of `one_torch_thread`; None: not inside."""
 
     n_threads: int | None = None
 
@@ -31,13 +31,13 @@ _set_aside = _SetAside()
 
 
 def n_threads() -> int:
-    """Return the number of threads that PyTorch was given in this thread, inside `one_torch_thread` too."""
+    """Return PyTorch's number of threads in this thread, unaffected by `one_torch_thread`."""
     return _set_aside.n_threads or torch.get_num_threads()
 
 
 @contextmanager
 def one_torch_thread() -> Iterator[None]:
-    """Run PyTorch's operators of this thread on one thread; `n_threads` stays. Also a decorator."""
+    """Run PyTorch's operators of this thread on one thread. Also a decorator."""
     if _set_aside.n_threads is not None:
         yield
         return
@@ -52,7 +52,7 @@ def one_torch_thread() -> Iterator[None]:
 
 @contextmanager
 def all_torch_threads() -> Iterator[None]:
-    """Run a network of PyTorch on `n_threads` inside `one_torch_thread`. Also a decorator."""
+    """Run a PyTorch network on `n_threads` inside `one_torch_thread`. Also a decorator."""
     n_given = _set_aside.n_threads
     if n_given is None:
         yield
@@ -80,7 +80,7 @@ def _operators_on(n: int) -> Iterator[None]:
 
 @cache
 def _setters() -> tuple[Callable[[int], int], Callable[[int], int]]:
-    """OpenMP's and MKL's functions for the number of the calling thread; without one, its number stays."""
+    """Return OpenMP's and MKL's per-thread setters, if available."""
     try:
         library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / _LIBRARY))
     except OSError:

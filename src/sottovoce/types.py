@@ -1,7 +1,7 @@
-"""Data that the packages exchange: audio, features, hypotheses, words, segments, events.
+"""Data types that the packages exchange: audio, features, hypotheses, words, segments, events.
 
-Times are seconds in the recording or stream (float) unless a name says otherwise;
-audio is mono float32 in [-1, 1] at 16 kHz. This module knows no model and no file format.
+Times are float seconds in the recording or stream unless a name says otherwise; audio is mono float32 in
+[-1, 1] at 16 kHz.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-if TYPE_CHECKING:  # only annotations need them, and `--help` need not wait
+if TYPE_CHECKING:  # only for annotations, so that `--help` is fast
     import numpy as np
     import numpy.typing as npt
     from torch import Tensor
@@ -26,12 +26,12 @@ FRAMES_PER_SECOND = 50
 Samples: TypeAlias = "npt.NDArray[np.float32]"
 """Audio (n,) float32, mono, in [-1, 1], at 16 kHz."""
 _FILES = "sottovoce.formats.files"
-"""Imported when a transcript is read or written: this module stands below the file formats."""
+"""Imported when a transcript is read or written, as the file formats depend on this module."""
 
 
 @dataclass(frozen=True, slots=True)
 class AudioChunk:
-    """A piece of a recording: samples (n,) float32 mono 16 kHz, and where it begins."""
+    """A piece of a recording: samples (n,) float32 mono 16 kHz, and its start."""
 
     samples: Samples
     start_sample: int = 0
@@ -55,14 +55,12 @@ class Features:
 
 @dataclass(slots=True, eq=False)
 class EncoderOutput:
-    """Encoder states of a batch of windows, owner of the cross-attention keys and values.
+    """Encoder states of a batch of windows, with the cross-attention keys and values.
 
-    states: (B, n_frames, d), 50 frames a second.
-    n_content_frames: frames of each row that hold audio rather than padding.
-    cross_kv: one (keys, values) pair a decoder layer, each (B, n_head, n_frames, d_head); filled once
-        by the backend at the first use, and shared by every decoder and probe over these states.
-    log_weights: (B, n_frames) float32, added to every attention to a frame that stands for several (of
-        padding); None where each stands for itself.
+    states: (B, n_frames, d), 50 frames a second. n_content_frames: frames of audio in each row. cross_kv:
+    one (keys, values) pair per decoder layer, each (B, n_head, n_frames, d_head); computed once by the
+    backend, and shared by all decoders and probes. log_weights: (B, n_frames) float32, added to every
+    attention to a frame of padding that represents several; or None.
     """
 
     states: Tensor
@@ -96,9 +94,8 @@ class EncoderOutput:
 class StepOutput:
     """The output of one decoder step.
 
-    logits: (R, n_positions, n_rows) float32 over the asked positions and vocabulary rows.
-    attention: (R, n_captured_heads, n_new, n_frames) cross-attention probabilities (softmax over
-        frames), or None when no head was captured.
+    logits: (R, n_positions, n_rows) float32 over the requested positions and vocabulary rows. attention:
+    (R, n_captured_heads, n_new, n_frames) cross-attention probabilities (softmax over frames), or None.
     """
 
     logits: Tensor
@@ -115,8 +112,7 @@ class Emissions:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A text token as aligned: times in seconds, probability; its text has U+FFFD where it ends inside a
-    character."""
+    """An aligned text token: times in seconds, probability; incomplete characters are U+FFFD."""
 
     id: int
     text: str
@@ -127,9 +123,9 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word as written (leading space included where the language has one), seconds, probability.
+    """A word as written (with a leading space if the language has one), seconds, probability.
 
-    tokens: the text tokens that spell it; () where they were not computed. They take no part in comparisons.
+    tokens: the text tokens that spell it; () if not computed. Comparisons ignore them.
     """
 
     word: str
@@ -143,13 +139,12 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """A hypothesis of an utterance, as a search ranked it.
+    """A hypothesis of an utterance.
 
-    tokens: ids without blanks or repeats. score: natural log, what the search ranked by; acoustic_score and
-    lm_score: its two parts. words, token_frames: filled by searches that compute times. posterior: its share
-    of the probability of all hypotheses of the final beam; None after a greedy search. is_unfinished: it ends
-    inside a word of the lexicon, because no hypothesis at the end of a word survived; its last word is
-    spelled as far as its tokens go.
+    tokens: ids without blanks or repeats. score: natural log, for ranking; acoustic_score and lm_score:
+    its two parts. words, token_frames: of searches that compute times. posterior: its share of the
+    probability of the final beam; None after a greedy search. is_unfinished: it ends inside a word of the
+    lexicon, because no complete hypothesis survived; its last word is spelled by its tokens.
     """
 
     text: str
@@ -167,9 +162,9 @@ class Hypothesis:
 class Segment:
     """A stretch of a transcript, as Whisper cuts it.
 
-    tokens: text ids and timestamps. avg_logprob: mean natural log-probability of the tokens and the
-    end. compression_ratio: bytes over zlib bytes of the text. no_speech_prob: at the SOT position.
-    translation: the text in another language, where one was asked for.
+    tokens: text ids and timestamps. avg_logprob: mean natural log-probability of the tokens and the end.
+    compression_ratio: bytes over zlib bytes of the text. no_speech_prob: at the SOT position. translation:
+    the text in another language, if requested.
     """
 
     id: int
@@ -197,18 +192,17 @@ class Turn:
 
 
 Span: TypeAlias = tuple[float, float]
-"""Seconds: start and end."""
+"""Start and end in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """A whole recording: what writers receive.
+    """The transcript of a whole recording.
 
-    language: spoken most; "" where there is no speech. language_probability: of the language as it was
-    detected, among those allowed; None where it was given. language_probabilities: of all of the model.
-    turns: who speaks when, where that was asked for. unread: speech of which no words were found; None where
-    nobody looked for it. token_texts: what the ids in the segments stand for,
-    where that is known; a transcript is the same transcript without them.
+    language: the most spoken one; "" without speech. language_probability: of the detected language among
+    those allowed; None if it was given. language_probabilities: of all languages of the model. turns: of
+    speakers, if requested. unread: skipped speech; None if it was not searched for. token_texts: texts of
+    the ids in the segments, if known; comparisons ignore them.
     """
 
     segments: tuple[Segment, ...]
@@ -229,26 +223,29 @@ class Transcript:
     def load(cls, path: str | Path) -> Transcript:
         """Read a transcript that `save` or another program wrote: JSON, or subtitles (srt, vtt).
 
-        Raises: OptionError naming the file, what was expected, and the line of subtitles that cannot be read.
+        Raises:
+            OptionError: names the file, what was expected, and the invalid line of subtitles.
         """
         found: Transcript = import_module(_FILES).load_transcript(path)
         return found
 
     def save(self, path: str | Path) -> None:
-        """Write the document whose format the ending of the name tells; it appears whole or not at all.
+        """Write the transcript in the format of the name's ending, atomically.
 
         `.json` keeps everything but the single tokens of words, which `.full.json` keeps too.
-        Raises: OptionError for an ending that no format has, and where nothing can be written.
+
+        Raises:
+            OptionError: an unknown ending, or the file cannot be written.
         """
         import_module(_FILES).save_transcript(self, path)
 
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """Newly committed words: never taken back.
+    """Newly committed words, which are never revised.
 
-    seq: counts the events of a session, as in every event. utterance: counts the utterances; the partials of
-    one and its final share it, and so do `SpeechStarted` and `SpeechEnded` around them.
+    seq: numbers the events of a session, as in every event. utterance: numbers the utterances; the
+    partials of one, its final, `SpeechStarted` and `SpeechEnded` share it.
     """
 
     start: float
@@ -265,8 +262,8 @@ class Partial:
 class Final:
     """The end of an utterance, with its whole text.
 
-    allowed_mass: what the allowed languages had among all of the model; low where another was spoken. None
-    where the language was given.
+    allowed_mass: probability of the allowed languages among all of the model; low for another language.
+    None if the language was given.
     """
 
     start: float
@@ -282,7 +279,7 @@ class Final:
 
 @dataclass(frozen=True, slots=True)
 class Unstable:
-    """Text that may still change; sent only when asked for."""
+    """Text that may still change; only sent if requested."""
 
     start: float
     end: float
@@ -295,7 +292,7 @@ class Unstable:
 
 @dataclass(frozen=True, slots=True)
 class LanguageChanged:
-    """A confirmed switch of language at the estimated change point `at`."""
+    """A confirmed change of language at the estimated change point `at`."""
 
     source: str | None
     target: str
