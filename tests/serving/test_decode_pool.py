@@ -122,7 +122,8 @@ def test_all_uploads_together_have_a_limit() -> None:
     """One that waits for its answer keeps another out that is small enough alone."""
     held = threading.Event()
     body = wav(16_000)
-    limits = ServerLimits(uploads_mb=1.5 * len(body) / 1e6)
+    body_mb = len(body) / 1e6
+    limits = ServerLimits(upload_mb=1.2 * body_mb, uploads_mb=1.5 * body_mb)
     with serving(SlowModel(lambda: held.wait() and None), limits=limits) as server:
         with socket.create_connection(server.address.split(":")) as client:
             head = f"POST /v1/listen HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {len(body)}\r\n\r\n"

@@ -48,7 +48,7 @@ def test_the_file_of_options_is_understood(tmp_path: Path) -> None:
     file.write_text(found[1], encoding="utf-8")
     given = options_of(["--config", str(file)])
     assert (given["port"], given["max_sessions"], given["unload_after"]) == (8080, 4, 1800.0)
-    assert given["also_model"] == ("large-v3-turbo",)
+    assert given["also_model"] == ("gpt-4o-transcribe=large-v3-turbo",)
 
 
 def test_every_field_of_the_other_apis_is_told() -> None:
