@@ -21,9 +21,7 @@ from sottovoce.backends.base import (
     EXACT,
     AlignmentHeads,
     Backend,
-    Capabilities,
     DecoderState,
-    EncoderMode,
     IncrementalResult,
     IncrementalWindow,
     ModelDims,
@@ -174,50 +172,20 @@ class FakeBackend:
 
     def __init__(self, hear: Hear | Script, *, dims: ModelDims = FAKE_DIMS, name: str = "fake") -> None:
         self._hear = by_row(hear) if isinstance(hear, Script) else hear
-        self._dims = dims
-        self._name = name
+        self.dims, self.name, self.runtime = dims, name, "a script"
+        self.device, self.own_threads = torch.device("cpu"), False
+        self.tail_s, self.encoder_mode = 0.0, EXACT
+        self.alignment_heads = ((dims.n_text_layer - 1, 0), (dims.n_text_layer - 1, 1))
         self._tokenizer = Tokenizer.for_model(dims.n_vocab)
         self.n_encoded = 0
         """Windows encoded so far."""
 
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def dims(self) -> ModelDims:
-        return self._dims
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(attention=True)
-
-    @property
-    def runtime(self) -> str:
-        return "a script"
-
-    @property
-    def device(self) -> torch.device:
-        return torch.device("cpu")
-
-    @property
-    def tail_s(self) -> float:
-        return 0.0
-
-    @property
-    def encoder_mode(self) -> EncoderMode:
-        return EXACT
-
-    @property
-    def alignment_heads(self) -> AlignmentHeads:
-        return ((self._dims.n_text_layer - 1, 0), (self._dims.n_text_layer - 1, 1))
-
     def encode(self, features: Features) -> EncoderOutput:
         """Write each row's script into its states: channel 0 the token at a frame, 1 the language."""
         n_rows, n_mels, n_frames = features.mel.shape
-        longest = 2 * self._dims.n_audio_ctx
-        if n_mels != self._dims.n_mels:
-            raise OptionError(f"encode: {n_mels} mel bands given, {self._name} expects {self._dims.n_mels}")
+        longest = 2 * self.dims.n_audio_ctx
+        if n_mels != self.dims.n_mels:
+            raise OptionError(f"encode: {n_mels} mel bands given, {self.name} expects {self.dims.n_mels}")
         if n_frames % 2 or not 2 <= n_frames <= longest:
             raise OptionError(f"encode: {n_frames} frames given, expected an even number from 2 to {longest}")
         self.n_encoded += n_rows
@@ -226,7 +194,7 @@ class FakeBackend:
 
     def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
         """Write the script that is heard in each window, and say what a network would have computed."""
-        check_windows(windows, self._dims, self._name)
+        check_windows(windows, self.dims, self.name)
         return [self._grown(window, row) for row, window in enumerate(windows)]
 
     def start(
@@ -256,7 +224,7 @@ class FakeBackend:
         self._check(tokens, state, bias)
         heard = [self._heard(state, row, bias) for row in range(state.n_rows)]
         n_new = tokens.shape[1]
-        logits = torch.zeros(state.n_rows, n_new, self._dims.n_vocab)
+        logits = torch.zeros(state.n_rows, n_new, self.dims.n_vocab)
         frames: list[list[int]] = []
         for row, new in enumerate(tokens.tolist()):
             known = state.read[row][state.padding[row] :]
@@ -280,7 +248,7 @@ class FakeBackend:
 
     def _grown(self, window: IncrementalWindow, row: int) -> IncrementalResult:
         state = state_of(window, FakeEncoderState)
-        plan = plan_update(window, None if state is None else state.cache, self._dims.n_audio_ctx)
+        plan = plan_update(window, None if state is None else state.cache, self.dims.n_audio_ctx)
         n_frames = plan.cache.n_content + plan.cache.padding.n_frames
         self.n_encoded += 1
         states = self._written(self._hear(normalize(window.log_mel), row), n_frames)[None]
@@ -293,14 +261,14 @@ class FakeBackend:
         if tokens.ndim != 2 or tokens.shape[0] != state.n_rows or tokens.shape[1] < 1:
             raise OptionError(f"step: tokens {tuple(tokens.shape)} given, expected ({state.n_rows}, n_new)")
         n_read = state.n_tokens + tokens.shape[1] - min(state.padding)
-        if n_read > self._dims.n_text_ctx:
-            raise OptionError(f"step: {n_read} tokens in all, {self._name} reads {self._dims.n_text_ctx}")
+        if n_read > self.dims.n_text_ctx:
+            raise OptionError(f"step: {n_read} tokens in all, {self.name} reads {self.dims.n_text_ctx}")
         expected = (state.n_rows, state.encoded.n_frames)
         if bias is not None and tuple(bias.shape) != expected:
             raise OptionError(f"step: bias of shape {tuple(bias.shape)} given, expected {expected}")
 
     def _written(self, script: Script, n_frames: int) -> Tensor:
-        states = torch.full((n_frames, self._dims.n_audio_state), NOTHING)
+        states = torch.full((n_frames, self.dims.n_audio_state), NOTHING)
         for spoken in script.languages:
             states[spoken.start : spoken.end, _LANGUAGE] = self._tokenizer.language_token(spoken.code)
         for token in script.tokens:

@@ -21,16 +21,6 @@ from sottovoce.models.dims import ModelDims as ModelDims
 from sottovoce.types import EncoderOutput, Features, StepOutput
 
 
-@dataclass(frozen=True, slots=True)
-class Capabilities:
-    """Optional features of a runtime."""
-
-    attention: bool
-    """`step` captures cross-attention of chosen heads and takes a bias on frames."""
-    own_threads: bool = False
-    """The runtime has its own threads, so PyTorch's operators between its calls run on one."""
-
-
 class DecoderState(Protocol):
     """Self-attention cache of R hypotheses over one EncoderOutput.
 
@@ -188,7 +178,9 @@ class Backend(Protocol):
     def dims(self) -> ModelDims: ...
 
     @property
-    def capabilities(self) -> Capabilities: ...
+    def own_threads(self) -> bool:
+        """Whether the runtime has its own threads, so PyTorch's operators between its calls run on one."""
+        ...
 
     @property
     def device(self) -> torch.device: ...

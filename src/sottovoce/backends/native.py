@@ -17,12 +17,9 @@ from torch import Tensor
 from sottovoce.backends.base import (
     AlignmentHeads,
     BestTokens,
-    Capabilities,
     DecoderState,
-    EncoderMode,
     IncrementalResult,
     IncrementalWindow,
-    ModelDims,
     RowPrefix,
     RowsOutput,
     TokenChoice,
@@ -178,11 +175,18 @@ class NativeState:
 
 
 class NativeBackend:
-    """A CPU backend with the decoder in the kernels, and the encoder there or on PyTorch."""
+    """A CPU backend with the decoder in the kernels, and the encoder there or on PyTorch.
+
+    dtype: of the encoder's states; logits and attention are always float32.
+    """
 
     def __init__(self, encoder: TorchBackend | NativeEncoder, decoder: NativeDecoder) -> None:
         self._encoder = encoder
         self._decoder = decoder
+        self.name, self.dims, self.tail_s = encoder.name, encoder.dims, encoder.tail_s
+        self.alignment_heads, self.encoder_mode = encoder.alignment_heads, encoder.encoder_mode
+        self.device, self.dtype = encoder.device, encoder.dtype
+        self.own_threads = True
         self._encoder_threads = all_torch_threads if isinstance(encoder, TorchBackend) else nullcontext
 
     @classmethod
@@ -227,41 +231,8 @@ class NativeBackend:
         return cls(encoder, NativeDecoder(dims, checkpoint.tensors))
 
     @property
-    def name(self) -> str:
-        return self._encoder.name
-
-    @property
     def runtime(self) -> str:
         return f"native decoder, {kernels.in_use()}; encoder {self._encoder.runtime}"
-
-    @property
-    def tail_s(self) -> float:
-        return self._encoder.tail_s
-
-    @property
-    def encoder_mode(self) -> EncoderMode:
-        return self._encoder.encoder_mode
-
-    @property
-    def dims(self) -> ModelDims:
-        return self._encoder.dims
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return replace(self._encoder.capabilities, own_threads=True)
-
-    @property
-    def device(self) -> torch.device:
-        return self._encoder.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Dtype of the encoder's states; logits and attention are always float32."""
-        return self._encoder.dtype
-
-    @property
-    def alignment_heads(self) -> AlignmentHeads:
-        return self._encoder.alignment_heads
 
     def encode(self, features: Features) -> EncoderOutput:
         with self._encoder_threads():

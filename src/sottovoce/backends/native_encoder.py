@@ -12,7 +12,7 @@ from sottovoce_kernels.encoder import Encoder, Window
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 
-from sottovoce.backends.base import Capabilities, IncrementalResult, IncrementalWindow
+from sottovoce.backends.base import IncrementalResult, IncrementalWindow
 from sottovoce.backends.incremental_encoder import (
     CachedWindow,
     EncoderUpdate,
@@ -283,7 +283,6 @@ class NativeEncoder:
         self.runtime = "native, int8 and int16"
         self.alignment_heads = checkpoint.alignment_heads or upper_half_heads(self.dims)
         self.encoder_mode = checkpoint.encoder_mode or default_encoder_mode(self.dims)
-        self.capabilities = Capabilities(attention=True)
         self._windows = NativeWindows(self.dims, checkpoint.tensors)
 
     def encode(self, features: Features) -> EncoderOutput:

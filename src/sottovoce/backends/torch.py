@@ -10,7 +10,6 @@ from torch import Tensor
 
 from sottovoce.backends.base import (
     AlignmentHeads,
-    Capabilities,
     DecoderState,
     EncoderMode,
     IncrementalResult,
@@ -278,15 +277,18 @@ class TorchBackend:
         dtype: torch.dtype | None = None,
         int8: bool = False,
     ) -> None:
-        """dtype: of the activations; None: that of the decoder's tables. int8: large tables are int8."""
+        """dtype: of the activations; None: that of the decoder's tables. int8: large tables are int8.
+
+        Logits and attention are always float32.
+        """
         self._model = model
-        self._name = name
-        self._heads = alignment_heads or upper_half_heads(model.dims)
-        self._tail_s = tail_s
-        self._encoder_mode = encoder_mode or default_encoder_mode(model.dims)
-        self._device = model.encoder.positional_embedding.device
-        self._dtype = dtype or model.decoder.token_embedding.dtype
-        self._int8 = int8
+        self.name, self.dims, self.tail_s = name, model.dims, tail_s
+        self.alignment_heads = alignment_heads or upper_half_heads(model.dims)
+        self.encoder_mode = encoder_mode or default_encoder_mode(model.dims)
+        self.device = model.encoder.positional_embedding.device
+        self.dtype = dtype or model.decoder.token_embedding.dtype
+        self.runtime = f"torch, {'int8 weights, ' * int8}{str(self.dtype).removeprefix('torch.')}"
+        self.own_threads = False
 
     @classmethod
     def from_checkpoint(
@@ -312,51 +314,14 @@ class TorchBackend:
             int8=int8,
         )
 
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def runtime(self) -> str:
-        return f"torch, {'int8 weights, ' * self._int8}{str(self._dtype).removeprefix('torch.')}"
-
-    @property
-    def tail_s(self) -> float:
-        return self._tail_s
-
-    @property
-    def encoder_mode(self) -> EncoderMode:
-        return self._encoder_mode
-
-    @property
-    def dims(self) -> ModelDims:
-        return self._model.dims
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(attention=True)
-
-    @property
-    def device(self) -> torch.device:
-        return self._device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Dtype of the activations; logits and attention are always float32."""
-        return self._dtype
-
-    @property
-    def alignment_heads(self) -> AlignmentHeads:
-        return self._heads
-
     @torch.no_grad()
     def encode(self, features: Features) -> EncoderOutput:
-        check_features(features, self.dims, self._name)
-        states = self._model.encoder(features.mel.to(self._device, self._dtype))
+        check_features(features, self.dims, self.name)
+        states = self._model.encoder(features.mel.to(self.device, self.dtype))
         return EncoderOutput(states, content_frames(features))
 
     def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
-        check_windows(windows, self.dims, self._name)
+        check_windows(windows, self.dims, self.name)
         return encode_windows(self._model, windows)
 
     @torch.no_grad()
@@ -372,9 +337,9 @@ class TorchBackend:
                 self.dims.n_text_head,
                 self.dims.n_text_state // self.dims.n_text_head,
             ),
-            dtype=self._dtype,
-            device=self._device,
-            left_padding=left_padding.to(self._device) if padded and left_padding is not None else None,
+            dtype=self.dtype,
+            device=self.device,
+            left_padding=left_padding.to(self.device) if padded and left_padding is not None else None,
         )
         return TorchState(cache, encoded, self.keys_values(encoded))
 
@@ -395,24 +360,24 @@ class TorchBackend:
         check_heads(capture, self.dims)
         folded_bias = self._fold_bias(bias, state, tokens.shape[1])
         audio = AudioContext(state.keys_values, state.groups, folded_bias, tuple(capture))
-        hidden, attention = decode_batch(self._model.decoder, tokens.to(self._device), state.cache, audio)
+        hidden, attention = decode_batch(self._model.decoder, tokens.to(self.device), state.cache, audio)
         if positions is not None:
             hidden = hidden[:, list(positions)]
-        rows = None if vocabulary is None else vocabulary.to(self._device)
+        rows = None if vocabulary is None else vocabulary.to(self.device)
         return StepOutput(self._model.decoder.logits(hidden, rows), attention)
 
     def rows(self) -> TorchRows:
-        return TorchRows(self._model, self.keys_values, self._name)
+        return TorchRows(self._model, self.keys_values, self.name)
 
     @torch.no_grad()
     def first_step(
         self, encoded: EncoderOutput, spans: Sequence[tuple[int, int]], *, token: int, vocabulary: Tensor
     ) -> Tensor:
         # On an accelerator a kernel launch for each span costs more than masked frames.
-        if self._device.type != "cpu" or _reaches_padding(encoded, spans):
+        if self.device.type != "cpu" or _reaches_padding(encoded, spans):
             return first_step_by_bias(self, encoded, spans, token=token, vocabulary=vocabulary)
         check_spans(encoded, spans)
-        keys_values, rows = self.keys_values(encoded), vocabulary.to(self._device)
+        keys_values, rows = self.keys_values(encoded), vocabulary.to(self.device)
         return first_token_logits(self._model.decoder, keys_values, spans, token=token, vocabulary=rows)
 
     def keys_values(self, encoded: EncoderOutput) -> list[KeysValues]:
@@ -433,7 +398,7 @@ class TorchBackend:
             bias = weights if bias is None else bias.to(weights) + weights
         if bias is None:
             return None
-        rows = bias.to(self._device, torch.float32)[:, None].expand(-1, n_new, -1)
+        rows = bias.to(self.device, torch.float32)[:, None].expand(-1, n_new, -1)
         return state.groups.fold(rows)[:, None]  # (n_audio, 1, group_size * n_new, n_frames)
 
 
