@@ -28,12 +28,21 @@ from sottovoce.backends.base import (
     RowPrefix,
     RowsOutput,
     check_admitted,
+    check_bias,
+    check_reordered,
     check_selected,
     check_start,
     check_step,
+    check_tokens,
     first_step_by_bias,
 )
-from sottovoce.backends.incremental_encoder import EncoderCacheInfo, check_windows, plan_update, state_of
+from sottovoce.backends.incremental_encoder import (
+    EncoderCacheInfo,
+    check_windows,
+    content_frames,
+    plan_update,
+    state_of,
+)
 from sottovoce.errors import OptionError
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import EncoderOutput, Features, StepOutput
@@ -124,9 +133,7 @@ class FakeState:
 
     def reorder(self, rows: Tensor) -> None:
         """Replace the rows by `rows`."""
-        chosen: list[int] = rows.tolist()
-        if not chosen or min(chosen) < 0 or max(chosen) >= self.n_rows:
-            raise OptionError(f"reorder: rows {chosen} given, expected indices below {self.n_rows}")
+        chosen = check_reordered(rows, self.n_rows)
         self.audio = [self.audio[row] for row in chosen]
         self.padding = [self.padding[row] for row in chosen]
         self.read = [list(self.read[row]) for row in chosen]
@@ -182,15 +189,11 @@ class FakeBackend:
 
     def encode(self, features: Features) -> EncoderOutput:
         """Write each row's script into its states: channel 0 the token at a frame, 1 the language."""
-        n_rows, n_mels, n_frames = features.mel.shape
-        longest = 2 * self.dims.n_audio_ctx
-        if n_mels != self.dims.n_mels:
-            raise OptionError(f"encode: {n_mels} mel bands given, {self.name} expects {self.dims.n_mels}")
-        if n_frames % 2 or not 2 <= n_frames <= longest:
-            raise OptionError(f"encode: {n_frames} frames given, expected an even number from 2 to {longest}")
+        n_content = content_frames(features, self.dims, self.name)
+        n_rows, _, n_frames = features.mel.shape
         self.n_encoded += n_rows
         rows = [self._written(self._hear(mel, row), n_frames // 2) for row, mel in enumerate(features.mel)]
-        return EncoderOutput(torch.stack(rows), tuple((n + 1) // 2 for n in features.n_content_frames))
+        return EncoderOutput(torch.stack(rows), n_content)
 
     def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
         """Write the script that is heard in each window, and say what a network would have computed."""
@@ -221,7 +224,8 @@ class FakeBackend:
         """Read tokens, and say what comes next after each; see `Backend.step`."""
         if not isinstance(state, FakeState):
             raise OptionError(f"step: a state of {type(state).__name__} given, expected one from start()")
-        self._check(tokens, state, bias)
+        check_tokens(tokens, state, min(state.padding), self)
+        check_bias(bias, state.n_rows, state.encoded.n_frames)
         heard = [self._heard(state, row, bias) for row in range(state.n_rows)]
         n_new = tokens.shape[1]
         logits = torch.zeros(state.n_rows, n_new, self.dims.n_vocab)
@@ -256,16 +260,6 @@ class FakeBackend:
         log_weights = None if weights is None else torch.tensor([weights])
         encoded = EncoderOutput(states, (plan.cache.n_content,), log_weights=log_weights)
         return IncrementalResult(encoded, FakeEncoderState(plan.cache), plan.n_computed)
-
-    def _check(self, tokens: Tensor, state: FakeState, bias: Tensor | None) -> None:
-        if tokens.ndim != 2 or tokens.shape[0] != state.n_rows or tokens.shape[1] < 1:
-            raise OptionError(f"step: tokens {tuple(tokens.shape)} given, expected ({state.n_rows}, n_new)")
-        n_read = state.n_tokens + tokens.shape[1] - min(state.padding)
-        if n_read > self.dims.n_text_ctx:
-            raise OptionError(f"step: {n_read} tokens in all, {self.name} reads {self.dims.n_text_ctx}")
-        expected = (state.n_rows, state.encoded.n_frames)
-        if bias is not None and tuple(bias.shape) != expected:
-            raise OptionError(f"step: bias of shape {tuple(bias.shape)} given, expected {expected}")
 
     def _written(self, script: Script, n_frames: int) -> Tensor:
         states = torch.full((n_frames, self.dims.n_audio_state), NOTHING)
@@ -349,8 +343,7 @@ class RowsByStep:
         return len(self._rows)
 
     def admit(self, encoded: EncoderOutput, prefix: RowPrefix | None = None) -> None:
-        assert prefix is None, "a state belongs to its audio: `prefix_of` returns none"
-        check_admitted(encoded)
+        check_admitted(encoded, prefix, type(None), self._backend.name)
         self._rows.append((self._backend.start(encoded), encoded.n_frames))
 
     def select(self, rows: Sequence[int]) -> None:
@@ -378,7 +371,8 @@ class RowsByStep:
         vocabulary: Tensor | None = None,
         capture: AlignmentHeads = (),
     ) -> RowsOutput:
-        check_step(tokens, wanted, self.n_rows)
+        cached = [state.n_tokens for state, _ in self._rows]
+        check_step(tokens, wanted, cached, longest=self._backend.dims.n_text_ctx, name=self._backend.name)
         device = self._backend.device
         logits, attention = [], []
         for (state, n_frames), new, positions in zip(self._rows, tokens, wanted, strict=True):

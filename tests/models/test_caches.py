@@ -12,15 +12,15 @@ from torch import Tensor
 
 from sottovoce.backends.base import first_step_by_bias
 from sottovoce.backends.torch import TorchBackend
-from sottovoce.models.caches import FIRST_CAPACITY, CacheShape, DecoderCache, RowGroups
+from sottovoce.models.caches import FIRST_CAPACITY, DecoderCache, RowGroups
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.types import EncoderOutput, Features
 from tests.models.tiny import CPU, checkpoint, dims
 
 
 def cache(n_rows: int = 3, left_padding: Tensor | None = None) -> DecoderCache:
-    shape = CacheShape(n_layer=2, n_rows=n_rows, n_head=2, d_head=4)
-    return DecoderCache(shape, dtype=torch.float32, device=CPU, left_padding=left_padding)
+    small = dims(n_text_layer=2, n_text_state=8, n_text_head=2)
+    return DecoderCache(small, n_rows, dtype=torch.float32, device=CPU, left_padding=left_padding)
 
 
 def read(memory: DecoderCache, n_new: int) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -19,6 +19,8 @@ from sottovoce.models.dims import AlignmentHeads as AlignmentHeads
 from sottovoce.models.dims import EncoderMode as EncoderMode
 from sottovoce.models.dims import ModelDims as ModelDims
 from sottovoce.types import EncoderOutput, Features, StepOutput
+
+Prefix = TypeVar("Prefix")
 
 
 class DecoderState(Protocol):
@@ -354,9 +356,35 @@ def check_tokens(tokens: Tensor, state: DecoderState, n_least_padding: int, back
         raise OptionError(f"step: {n_read} tokens in all, {backend.name} reads {backend.dims.n_text_ctx}")
 
 
-def check_admitted(encoded: EncoderOutput) -> None:
+def check_heads(heads: AlignmentHeads, dims: ModelDims) -> None:
+    n_layer, n_head = dims.n_text_layer, dims.n_text_head
+    for layer, head in heads:
+        if not (0 <= layer < n_layer and 0 <= head < n_head):
+            raise OptionError(f"step: head ({layer}, {head}) of {n_layer} layers of {n_head} was asked for")
+
+
+def check_bias(bias: Tensor | None, n_rows: int, n_frames: int) -> None:
+    if bias is not None and tuple(bias.shape) != (n_rows, n_frames):
+        raise OptionError(f"step: bias of shape {tuple(bias.shape)} given, expected {(n_rows, n_frames)}")
+
+
+def check_reordered(rows: Tensor, n_rows: int) -> list[int]:
+    """Check the argument of `DecoderState.reorder`; return it as a list."""
+    chosen: list[int] = rows.tolist()
+    if not chosen or min(chosen) < 0 or max(chosen) >= n_rows:
+        raise OptionError(f"reorder: rows {chosen} given, expected indices below {n_rows}")
+    return chosen
+
+
+def check_admitted(
+    encoded: EncoderOutput, prefix: RowPrefix | None, kind: type[Prefix], name: str
+) -> Prefix | None:
+    """Check the arguments of `RunningRows.admit` of the backend `name`; return the prefix."""
     if encoded.batch_size != 1:
         raise OptionError(f"rows: expected a window of one row, got {encoded.batch_size}")
+    if prefix is not None and not isinstance(prefix, kind):
+        raise OptionError(f"rows: expected the state of a row of {name}, got {type(prefix).__name__}")
+    return prefix
 
 
 def check_selected(rows: Sequence[int], n_rows: int) -> None:
@@ -364,11 +392,26 @@ def check_selected(rows: Sequence[int], n_rows: int) -> None:
         raise OptionError(f"rows: {list(rows)} given, expected indices below {n_rows}")
 
 
-def check_step(tokens: Sequence[Sequence[int]], wanted: Sequence[Sequence[int]], n_rows: int) -> None:
+def check_step(
+    tokens: Sequence[Sequence[int]],
+    wanted: Sequence[Sequence[int]],
+    cached: Sequence[int],
+    *,
+    longest: int,
+    name: str,
+) -> None:
+    """Check the arguments of `RunningRows.step` of the backend `name`.
+
+    cached: tokens of each row so far. longest: the text context.
+    """
+    n_rows = len(cached)
     if len(tokens) != n_rows or len(wanted) != n_rows:
         raise OptionError(f"rows: tokens for {len(tokens)} and positions for {len(wanted)} of {n_rows} rows")
     if not any(tokens):
         raise OptionError("rows: expected tokens for at least one row, got none")
+    for n_cached, new in zip(cached, tokens, strict=True):
+        if n_cached + len(new) > longest:
+            raise OptionError(f"rows: {n_cached + len(new)} tokens in a row, {name} reads {longest}")
 
 
 def first_step_by_bias(

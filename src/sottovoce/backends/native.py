@@ -24,6 +24,9 @@ from sottovoce.backends.base import (
     RowsOutput,
     TokenChoice,
     check_admitted,
+    check_bias,
+    check_heads,
+    check_reordered,
     check_selected,
     check_spans,
     check_start,
@@ -33,7 +36,7 @@ from sottovoce.backends.base import (
 from sottovoce.backends.kernels import WIDEST_HEAD
 from sottovoce.backends.native_decoder import NativeDecoder, RowInput, WindowKv
 from sottovoce.backends.native_encoder import NativeEncoder, fits_kernels, network_without_decoder
-from sottovoce.backends.torch import DTYPES, TorchBackend, check_heads
+from sottovoce.backends.torch import DTYPES, TorchBackend
 from sottovoce.errors import OptionError
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.threads import all_torch_threads
@@ -57,13 +60,9 @@ class NativeRows:
         return len(self._rows)
 
     def admit(self, encoded: EncoderOutput, prefix: RowPrefix | None = None) -> None:
-        check_admitted(encoded)
-        if prefix is not None and not isinstance(prefix, kernels.Row):
-            raise OptionError(
-                f"rows: expected the state of a row of {self._name}, got {type(prefix).__name__}"
-            )
+        cached = check_admitted(encoded, prefix, kernels.Row, self._name)
         (window,) = self._decoder.windows(encoded)
-        row = kernels.Row() if prefix is None else prefix.first(prefix.n_tokens)
+        row = kernels.Row() if cached is None else cached.first(cached.n_tokens)
         self._rows.append(_NativeRow(row, window))
 
     def select(self, rows: Sequence[int]) -> None:
@@ -89,9 +88,10 @@ class NativeRows:
         vocabulary: Tensor | None = None,
         capture: AlignmentHeads = (),
     ) -> RowsOutput:
-        check_step(tokens, wanted, self.n_rows)
-        check_heads(capture, self._decoder.dims)
-        self._check_room(tokens)
+        dims = self._decoder.dims
+        cached = [one.row.n_tokens for one in self._rows]
+        check_step(tokens, wanted, cached, longest=dims.n_text_ctx, name=self._name)
+        check_heads(capture, dims)
         batch = [
             RowInput(one.row, one.window, new, positions)
             for one, new, positions in zip(self._rows, tokens, wanted, strict=True)
@@ -101,13 +101,6 @@ class NativeRows:
         return RowsOutput(
             logits, [part[..., : one.window.n_frames] for part, one in zip(parts, self._rows, strict=True)]
         )
-
-    def _check_room(self, tokens: Sequence[Sequence[int]]) -> None:
-        longest = self._decoder.dims.n_text_ctx
-        for one, new in zip(self._rows, tokens, strict=True):
-            n_total = one.row.n_tokens + len(new)
-            if n_total > longest:
-                raise OptionError(f"rows: {n_total} tokens in a row, {self._name} reads {longest}")
 
 
 def branched(rows: Sequence[kernels.Row], chosen: Sequence[int]) -> list[kernels.Row]:
@@ -145,9 +138,7 @@ class NativeState:
         return len(self.rows)
 
     def reorder(self, rows: Tensor) -> None:
-        chosen: list[int] = rows.tolist()
-        if not chosen or min(chosen) < 0 or max(chosen) >= self.n_rows:
-            raise OptionError(f"reorder: rows {chosen} given, expected indices below {self.n_rows}")
+        chosen = check_reordered(rows, self.n_rows)
         self.rows = branched(self.rows, chosen)
         self.windows = [self.windows[row] for row in chosen]
         self.padding = [self.padding[row] for row in chosen]
@@ -320,10 +311,7 @@ def _biases(bias: Tensor | None, state: NativeState) -> list[Tensor | None]:
     """
     if bias is None:
         return [None] * state.n_rows
-    n_frames = {window.n_frames for window in state.windows}
-    expected = (state.n_rows, max(n_frames))
-    if tuple(bias.shape) != expected:
-        raise OptionError(f"step: bias of shape {tuple(bias.shape)} given, expected {expected}")
+    check_bias(bias, state.n_rows, max(window.n_frames for window in state.windows))
     shared: list[Tensor | None] = []
     for row, window in enumerate(state.windows):
         same = row > 0 and window is state.windows[row - 1] and torch.equal(bias[row], bias[row - 1])

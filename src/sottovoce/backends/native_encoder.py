@@ -16,13 +16,9 @@ from sottovoce.backends.base import IncrementalResult, IncrementalWindow
 from sottovoce.backends.incremental_encoder import (
     CachedWindow,
     EncoderUpdate,
-    UpdatePlan,
-    check_features,
-    check_windows,
     content_frames,
-    plan_update,
-    state_of,
-    update_of,
+    plan_updates,
+    result_of,
 )
 from sottovoce.backends.kernels import WIDEST_HEAD
 from sottovoce.backends.native_decoder import floats
@@ -286,24 +282,16 @@ class NativeEncoder:
         self._windows = NativeWindows(self.dims, checkpoint.tensors)
 
     def encode(self, features: Features) -> EncoderOutput:
-        check_features(features, self.dims, self.name)
-        return EncoderOutput(self._windows(features.mel).to(self.dtype), content_frames(features))
+        n_content = content_frames(features, self.dims, self.name)
+        return EncoderOutput(self._windows(features.mel).to(self.dtype), n_content)
 
     def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
-        check_windows(windows, self.dims, self.name)
-        states = [state_of(window, NativeEncoderState) for window in windows]
-        plans = [
-            plan_update(window, None if state is None else state.cache, self.dims.n_audio_ctx)
-            for window, state in zip(windows, states, strict=True)
-        ]
-        updates = [update_of(*each, self.device) for each in zip(windows, states, plans, strict=True)]
-        made = zip(plans, updates, self._windows.update(updates), strict=True)
-        return [_result(plan, update, frames, self.dtype) for plan, update, frames in made]
-
-
-def _result(
-    plan: UpdatePlan, update: EncoderUpdate[WindowFrames], frames: WindowFrames, dtype: torch.dtype
-) -> IncrementalResult:
-    weights = None if update.log_weights is None else update.log_weights[None]
-    encoded = EncoderOutput(frames.states[None].to(dtype), (plan.cache.n_content,), None, weights)
-    return IncrementalResult(encoded, NativeEncoderState(plan.cache, frames), plan.n_computed)
+        planned = plan_updates(
+            windows, NativeEncoderState, dims=self.dims, device=self.device, name=self.name
+        )
+        made = self._windows.update([update for _, update in planned])
+        results = []
+        for (plan, update), frames in zip(planned, made, strict=True):
+            state, states = NativeEncoderState(plan.cache, frames), frames.states[None].to(self.dtype)
+            results.append(result_of(plan, update, state, states, None))
+        return results

@@ -14,10 +14,12 @@ from sottovoce.backends.base import (
     EncoderMode,
     IncrementalResult,
     IncrementalWindow,
-    ModelDims,
     RowPrefix,
     RowsOutput,
     check_admitted,
+    check_bias,
+    check_heads,
+    check_reordered,
     check_selected,
     check_spans,
     check_start,
@@ -28,21 +30,14 @@ from sottovoce.backends.base import (
 from sottovoce.backends.incremental_encoder import (
     CachedWindow,
     EncoderKvCache,
-    UpdatePlan,
-    WindowUpdate,
-    check_features,
-    check_windows,
     content_frames,
     encode_incremental,
-    group_by_kind,
-    plan_update,
-    state_of,
-    update_of,
+    plan_updates,
+    result_of,
 )
 from sottovoce.errors import OptionError
 from sottovoce.models.caches import (
     AudioContext,
-    CacheShape,
     DecoderCache,
     RowBatchSlice,
     RowCrossAttention,
@@ -61,33 +56,6 @@ from sottovoce.types import EncoderOutput, Features, StepOutput
 
 class TorchEncoderState(CachedWindow[EncoderKvCache]):
     __slots__ = ()
-
-
-def encode_windows(model: Whisper, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
-    """Encode windows, batched by kind of plan; see `Backend.encode_incremental`.
-
-    Raises:
-        OptionError: a state of another backend.
-    """
-    n_full, device = model.dims.n_audio_ctx, model.encoder.positional_embedding.device
-    states = [state_of(window, TorchEncoderState) for window in windows]
-    plans = [
-        plan_update(window, None if state is None else state.cache, n_full)
-        for window, state in zip(windows, states, strict=True)
-    ]
-    results: dict[int, IncrementalResult] = {}
-    for places in group_by_kind(plans):
-        updates = [update_of(windows[at], states[at], plans[at], device) for at in places]
-        frames = encode_incremental(model, updates)
-        for at, update, computed in zip(places, updates, frames, strict=True):
-            results[at] = _result(plans[at], update, computed)
-    return [results[at] for at in range(len(windows))]
-
-
-def _result(plan: UpdatePlan, update: WindowUpdate, frames: EncoderKvCache) -> IncrementalResult:
-    weights: Tensor | None = None if update.log_weights is None else update.log_weights[None]
-    encoded = EncoderOutput(frames.states, (plan.cache.n_content,), list(frames.cross), weights)
-    return IncrementalResult(encoded, TorchEncoderState(plan.cache, frames), plan.n_computed)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,17 +85,11 @@ class TorchRows:
 
     @torch.no_grad()
     def admit(self, encoded: EncoderOutput, prefix: RowPrefix | None = None) -> None:
-        check_admitted(encoded)
-        if prefix is not None and not isinstance(prefix, RowKvCache):
-            raise OptionError(
-                f"rows: expected the state of a row of {self._name}, got {type(prefix).__name__}"
-            )
-        dims, states = self._model.dims, encoded.states
-        n_layer, n_head = dims.n_text_layer, dims.n_text_head
-        if prefix is None:
-            cache = RowKvCache(n_layer, n_head, dims.n_text_state // n_head, states)
+        cached = check_admitted(encoded, prefix, RowKvCache, self._name)
+        if cached is None:
+            cache = RowKvCache(self._model.dims, encoded.states)
         else:
-            cache = prefix.first(prefix.n_tokens)
+            cache = cached.first(cached.n_tokens)
         weights = encoded.log_weights
         folded = None if weights is None else weights[:, None, None]
         self._rows.append(_Row(cache, self._audio(self._keys_values(encoded), folded)))
@@ -164,41 +126,25 @@ class TorchRows:
         vocabulary: Tensor | None = None,
         capture: AlignmentHeads = (),
     ) -> RowsOutput:
-        check_step(tokens, wanted, self.n_rows)
-        check_heads(capture, self._model.dims)
+        dims = self._model.dims
+        cached = [row.cache.n_tokens for row in self._rows]
+        check_step(tokens, wanted, cached, longest=dims.n_text_ctx, name=self._name)
+        check_heads(capture, dims)
         decoder = self._model.decoder
         device = decoder.positional_embedding.device
-        batch, places = self._placed(tokens, wanted)
+        batch: list[RowBatchSlice] = []
+        places: list[int] = []
+        at = 0
+        for row, new, positions in zip(self._rows, tokens, wanted, strict=True):
+            batch.append(RowBatchSlice(row.cache, row.audio, at, at + len(new)))
+            places += [at + position for position in positions]
+            at += len(new)
         flat = torch.tensor([token for new in tokens for token in new], device=device)
         hidden, captured = decode_rows(decoder, flat, [row for row in batch if row.n_new], capture)
         rows = None if vocabulary is None else vocabulary.to(device)
         logits = decoder.logits(hidden[torch.tensor(places, device=device)][None], rows)[0]
         attention = [captured[:, row.start : row.end, : row.audio.n_frames] for row in batch]
         return RowsOutput(logits, attention)
-
-    def _placed(
-        self, tokens: Sequence[Sequence[int]], wanted: Sequence[Sequence[int]]
-    ) -> tuple[list[RowBatchSlice], list[int]]:
-        """Lay out the new tokens of each row in the batch; return the slices and the wanted positions."""
-        longest = self._model.dims.n_text_ctx
-        batch: list[RowBatchSlice] = []
-        places: list[int] = []
-        at = 0
-        for row, new, positions in zip(self._rows, tokens, wanted, strict=True):
-            n_total = row.cache.n_tokens + len(new)
-            if n_total > longest:
-                raise OptionError(f"rows: {n_total} tokens in a row, {self._name} reads {longest}")
-            batch.append(RowBatchSlice(row.cache, row.audio, at, at + len(new)))
-            places += [at + position for position in positions]
-            at += len(new)
-        return batch, places
-
-
-def check_heads(heads: AlignmentHeads, dims: ModelDims) -> None:
-    n_layer, n_head = dims.n_text_layer, dims.n_text_head
-    for layer, head in heads:
-        if not (0 <= layer < n_layer and 0 <= head < n_head):
-            raise OptionError(f"step: head ({layer}, {head}) of {n_layer} layers of {n_head} was asked for")
 
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -229,9 +175,7 @@ class TorchState:
         return self.cache.n_tokens
 
     def reorder(self, rows: Tensor) -> None:
-        chosen: list[int] = rows.tolist()
-        if not chosen or min(chosen) < 0 or max(chosen) >= self.n_rows:
-            raise OptionError(f"reorder: rows {chosen} given, expected indices below {self.n_rows}")
+        chosen = check_reordered(rows, self.n_rows)
         self.cache.reorder(rows)
         audio = [self.groups.audio[row] for row in chosen]
         living = sorted(set(audio))
@@ -316,13 +260,20 @@ class TorchBackend:
 
     @torch.no_grad()
     def encode(self, features: Features) -> EncoderOutput:
-        check_features(features, self.dims, self.name)
-        states = self._model.encoder(features.mel.to(self.device, self.dtype))
-        return EncoderOutput(states, content_frames(features))
+        n_content = content_frames(features, self.dims, self.name)
+        return EncoderOutput(self._model.encoder(features.mel.to(self.device, self.dtype)), n_content)
 
     def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
-        check_windows(windows, self.dims, self.name)
-        return encode_windows(self._model, windows)
+        planned = plan_updates(windows, TorchEncoderState, dims=self.dims, device=self.device, name=self.name)
+        results: dict[int, IncrementalResult] = {}
+        for kind in {plan.kind for plan, _ in planned}:
+            places = [at for at, (plan, _) in enumerate(planned) if plan.kind == kind]
+            computed = encode_incremental(self._model, [planned[at][1] for at in places])
+            for at, frames in zip(places, computed, strict=True):
+                plan, update = planned[at]
+                state = TorchEncoderState(plan.cache, frames)
+                results[at] = result_of(plan, update, state, frames.states, list(frames.cross))
+        return [results[at] for at in range(len(windows))]
 
     @torch.no_grad()
     def start(
@@ -331,12 +282,8 @@ class TorchBackend:
         n_rows = check_start(encoded, n_hypotheses, left_padding)
         padded = left_padding is not None and bool(left_padding.any())
         cache = DecoderCache(
-            CacheShape(
-                self.dims.n_text_layer,
-                n_rows,
-                self.dims.n_text_head,
-                self.dims.n_text_state // self.dims.n_text_head,
-            ),
+            self.dims,
+            n_rows,
             dtype=self.dtype,
             device=self.device,
             left_padding=left_padding.to(self.device) if padded and left_padding is not None else None,
@@ -390,9 +337,7 @@ class TorchBackend:
 
     def _fold_bias(self, bias: Tensor | None, state: TorchState, n_new: int) -> Tensor | None:
         """Return the sum of bias and log weights, folded to (n_audio, 1, group_size * n_new, n_frames)."""
-        expected = (state.n_rows, state.encoded.n_frames)
-        if bias is not None and tuple(bias.shape) != expected:
-            raise OptionError(f"step: bias of shape {tuple(bias.shape)} given, expected {expected}")
+        check_bias(bias, state.n_rows, state.encoded.n_frames)
         if state.log_weights is not None:
             weights = state.log_weights[list(state.groups.audio)]
             bias = weights if bias is None else bias.to(weights) + weights
