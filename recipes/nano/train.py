@@ -33,7 +33,7 @@ from recipes.nano.texts import spelled
 from sottovoce.backends.registry import choose_dtype
 from sottovoce.errors import CheckpointError, ManifestError
 from sottovoce.models.checkpoint.base import Checkpoint
-from sottovoce.models.load import read_compact, save_compact
+from sottovoce.models.checkpoint.compact import read_compact, save_compact
 from sottovoce.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)

@@ -19,11 +19,12 @@ from safetensors.torch import save_file
 
 from sottovoce.errors import CheckpointError
 from sottovoce.models.checkpoint.base import Checkpoint, Convolution, CtcWeights, check_dims, validated
+from sottovoce.models.checkpoint.compact import save_compact
 from sottovoce.models.checkpoint.ctranslate2 import save_ctranslate2
 from sottovoce.models.checkpoint.ggml import BY_NAME, HEADER
 from sottovoce.models.checkpoint.huggingface import save_huggingface
 from sottovoce.models.checkpoint.openai import save_openai
-from sottovoce.models.load import open_checkpoint, save_compact
+from sottovoce.models.load import open_checkpoint
 from tests.models import tiny
 from tests.models.test_checkpoints import ggml
 

@@ -9,6 +9,7 @@ import torch
 
 from sottovoce.backends.torch import TorchBackend
 from sottovoce.errors import OptionError
+from sottovoce.models.checkpoint.compact import read_compact
 from sottovoce.models.dims import (
     BASE,
     DENSE,
@@ -18,7 +19,6 @@ from sottovoce.models.dims import (
     Padding,
     default_encoder_mode,
 )
-from sottovoce.models.load import read_compact
 from tests.models import tiny
 
 N_FULL = 1500

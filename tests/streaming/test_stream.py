@@ -13,8 +13,8 @@ import torch
 from sottovoce.backends.base import EXACT, EncoderMode
 from sottovoce.backends.torch import TorchBackend
 from sottovoce.errors import OptionError
+from sottovoce.models.checkpoint.compact import read_compact
 from sottovoce.models.dims import BASE, DENSE
-from sottovoce.models.load import read_compact
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.utterance_decoder import encoder_mode
 from sottovoce.types import SAMPLE_RATE

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from sottovoce.errors import CheckpointError, cause_of
 from sottovoce.models.checkpoint.base import Checkpoint, check_dims, validated
+from sottovoce.models.checkpoint.kinds import WEIGHT_FILES
 from sottovoce.models.checkpoint.openai import first_line, load_pickle
 from sottovoce.models.checkpoint.writing import as_os_error, whole_file, write_json
 from sottovoce.models.dims import AlignmentHeads, ModelDims
@@ -181,7 +182,6 @@ IN_BLOCK = {
 }
 IN_ATTENTION = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "out"}
 PROJECTION = "proj_out.weight"
-WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 TOKENIZER = {
     "tokenizer_class": "WhisperTokenizer",
     "processor_class": "WhisperProcessor",
@@ -271,10 +271,6 @@ def transformers_name(name: str) -> str:
             back = {short: long for long, short in IN_ATTENTION.items()}
             return ".".join(["model", parts[0], "layers", parts[2], theirs, *(back.get(p, p) for p in inner)])
     return f"model.{name}"
-
-
-def has_weights(folder: Path) -> bool:
-    return any((folder / name).exists() or (folder / f"{name}.index.json").exists() for name in WEIGHT_FILES)
 
 
 def _read_weights(folder: Path) -> dict[str, Tensor]:

@@ -7,7 +7,6 @@ HF_HOME, HF_HUB_CACHE, HF_ENDPOINT and HF_HUB_OFFLINE work as in huggingface_hub
 from __future__ import annotations
 
 import errno
-import json
 import os
 import threading
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from sottovoce.errors import ModelNotFoundError, OptionError, cause_of
+from sottovoce.models.checkpoint.kinds import HUB_FILES, is_whole, may_be_model
 from sottovoce.models.sources import package_index
 from sottovoce.models.sources.names import (
     NANO,
@@ -68,12 +68,6 @@ class Sources:
 
 CONNECT_S = 4.0
 """A reachable hub answers in a fraction of this."""
-_CONFIGS = ("config.json", "generation_config.json", "preprocessor_config.json")
-SAFETENSORS = (*_CONFIGS, "model.safetensors", "model.safetensors.index.json", "model-*.safetensors")
-CTRANSLATE2 = (*_CONFIGS, "model.bin", "vocabulary.*", "tokenizer.json")
-PICKLES = (*_CONFIGS, "pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin")
-KINDS = (SAFETENSORS, CTRANSLATE2, PICKLES)
-"""Sets of files; the first for which a repository has weights is used."""
 _LOCAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR)
 """Errors of this machine's disk, not of the network."""
 
@@ -101,28 +95,6 @@ def in_hub_cache(
     return None
 
 
-def is_whole(folder: Path) -> bool:
-    """Return whether a folder has a configuration and one complete set of weights."""
-    if not (folder / "config.json").is_file():
-        return False
-    if any((folder / name).is_file() for name in ("model.safetensors", "pytorch_model.bin")):
-        return True
-    if (folder / "model.bin").is_file():
-        return any(folder.glob("vocabulary.*"))
-    return any(
-        _has_all_shards(folder, folder / f"{name}.index.json")
-        for name in ("model.safetensors", "pytorch_model.bin")
-    )
-
-
-def _has_all_shards(folder: Path, index: Path) -> bool:
-    try:
-        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-    except (OSError, ValueError, KeyError, AttributeError, TypeError):
-        return False
-    return bool(names) and all((folder / str(name)).is_file() for name in names)
-
-
 def fetch_from_hub(repository: str, *, cache_dir: Path | None = None, revision: str | None = None) -> Path:
     """Fetch a repository's configuration and one set of weights; return its folder.
 
@@ -141,7 +113,7 @@ def fetch_from_hub(repository: str, *, cache_dir: Path | None = None, revision: 
     )
 
     try:
-        for patterns in KINDS:
+        for patterns in HUB_FILES:
             folder = Path(
                 snapshot_download(
                     repository, allow_patterns=list(patterns), cache_dir=cache_dir, revision=revision
@@ -226,7 +198,7 @@ def local_path(name_or_path: str | Path) -> Path | None:
     """
     path = Path(name_or_path).expanduser()
     is_name = str(name_or_path) in list_models() and not isinstance(name_or_path, Path)
-    if is_name and path.is_dir() and not any((path / name).exists() for name in ("config.json", "model.bin")):
+    if is_name and path.is_dir() and not may_be_model(path):
         return None
     return path if path.exists() else None
 
