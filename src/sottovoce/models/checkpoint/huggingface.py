@@ -48,9 +48,9 @@ def tokens_of(tokenizer: Tokenizer) -> list[str]:
 
 
 @cache
-def merges(n_vocab: int) -> tuple[tuple[str, str], ...]:
-    """Return the BPE merges of a vocabulary, in order of their ranks."""
-    tokenizer = Tokenizer.for_model(n_vocab)
+def merges(is_multilingual: bool) -> tuple[tuple[str, str], ...]:
+    """Return the BPE merges of Whisper's vocabularies, in order of their ranks."""
+    tokenizer = Tokenizer.for_model(N_VOCAB_99 if is_multilingual else N_VOCAB_ENGLISH)
     ranks = {tokenizer.token_bytes(token): token for token in range(tokenizer.eot)}
     halves = (_halves(piece, ranks) for piece in ranks if len(piece) > 1)
     return tuple((_shown(left), _shown(right)) for left, right in halves)
@@ -84,7 +84,7 @@ def _document(tokenizer: Tokenizer) -> dict[str, object]:
         "fuse_unk": False,
         "byte_fallback": False,
         "vocab": {token: i for i, token in enumerate(tokens[: tokenizer.eot])},
-        "merges": merges(tokenizer.n_vocab),
+        "merges": merges(tokenizer.is_multilingual),
     }
     return {
         "version": "1.0",
