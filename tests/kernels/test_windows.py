@@ -117,7 +117,7 @@ def test_every_instruction_set_encodes_as_the_portable_one(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", HERE)
-@pytest.mark.parametrize("n_frames", LENGTHS)
+@pytest.mark.parametrize("n_frames", [30, 194, 530])
 def test_a_batch_is_its_windows_bit_by_bit(name: str, n_frames: int) -> None:
     """In any company, with any number of threads, and whatever was encoded before in the same memory."""
     mel = mel_of(3, n_frames)

@@ -270,12 +270,6 @@ def test_a_fetched_model_goes_by_the_name_it_was_asked_for(hub: Downloads) -> No
     assert load_checkpoint(hub.folder).name == hub.folder.name
 
 
-def test_nano_is_always_there() -> None:
-    nano = load_checkpoint("nano")
-    assert nano.name == "nano"
-    assert nano.alignment_heads
-
-
 def sizes(n_layer: int, n_head: int, n_vocab: int) -> ModelDims:
     return tiny.dims(n_text_layer=n_layer, n_text_head=n_head, n_vocab=n_vocab)
 
