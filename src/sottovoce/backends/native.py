@@ -208,17 +208,12 @@ class NativeBackend:
             raise OptionError(
                 f"native kernels: decoder heads of {d_head} given, expected at most {WIDEST_HEAD}"
             )
+        encoder: TorchBackend | NativeEncoder
         if native_encoder and fits_kernels(dims):
-            return cls(NativeEncoder(checkpoint, dtype=dtype), NativeDecoder(dims, checkpoint.tensors))
-        encoder = TorchBackend(
-            network_without_decoder(dims, checkpoint.tensors, dtype=dtype, int8=int8),
-            name=checkpoint.name,
-            alignment_heads=checkpoint.alignment_heads,
-            tail_s=checkpoint.tail_s,
-            encoder_mode=checkpoint.encoder_mode,
-            dtype=dtype,
-            int8=int8,
-        )
+            encoder = NativeEncoder(checkpoint, dtype=dtype)
+        else:
+            network = network_without_decoder(dims, checkpoint.tensors, dtype=dtype, int8=int8)
+            encoder = TorchBackend(network, checkpoint, dtype=dtype, int8=int8)
         return cls(encoder, NativeDecoder(dims, checkpoint.tensors))
 
     @property

@@ -11,7 +11,6 @@ from torch import Tensor
 from sottovoce.backends.base import (
     AlignmentHeads,
     DecoderState,
-    EncoderMode,
     IncrementalResult,
     IncrementalWindow,
     RowPrefix,
@@ -47,7 +46,7 @@ from sottovoce.models.caches import (
     decode_rows,
     first_token_logits,
 )
-from sottovoce.models.checkpoint.base import TAIL_S, Checkpoint
+from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.dims import default_encoder_mode, upper_half_heads
 from sottovoce.models.layers import KeysValues
 from sottovoce.models.whisper import Whisper, whisper_from_tensors
@@ -211,27 +210,18 @@ class TorchState:
 
 class TorchBackend:
     def __init__(
-        self,
-        model: Whisper,
-        *,
-        name: str,
-        alignment_heads: AlignmentHeads | None = None,
-        tail_s: float = TAIL_S,
-        encoder_mode: EncoderMode | None = None,
-        dtype: torch.dtype | None = None,
-        int8: bool = False,
+        self, model: Whisper, checkpoint: Checkpoint, *, dtype: torch.dtype, int8: bool = False
     ) -> None:
-        """dtype: of the activations; None: that of the decoder's tables. int8: large tables are int8.
+        """model: the network of the checkpoint. dtype: of the activations. int8: large tables are int8.
 
         Logits and attention are always float32.
         """
         self._model = model
-        self.name, self.dims, self.tail_s = name, model.dims, tail_s
-        self.alignment_heads = alignment_heads or upper_half_heads(model.dims)
-        self.encoder_mode = encoder_mode or default_encoder_mode(model.dims)
-        self.device = model.encoder.positional_embedding.device
-        self.dtype = dtype or model.decoder.token_embedding.dtype
-        self.runtime = f"torch, {'int8 weights, ' * int8}{str(self.dtype).removeprefix('torch.')}"
+        self.name, self.dims, self.tail_s = checkpoint.name, checkpoint.dims, checkpoint.tail_s
+        self.alignment_heads = checkpoint.alignment_heads or upper_half_heads(self.dims)
+        self.encoder_mode = checkpoint.encoder_mode or default_encoder_mode(self.dims)
+        self.device, self.dtype = model.encoder.positional_embedding.device, dtype
+        self.runtime = f"torch, {'int8 weights, ' * int8}{str(dtype).removeprefix('torch.')}"
         self.own_threads = False
 
     @classmethod
@@ -249,14 +239,7 @@ class TorchBackend:
             raise OptionError(f"dtype {dtype} given, expected one of {', '.join(map(str, DTYPES))}")
         tensors = checkpoint.tensors
         model = whisper_from_tensors(checkpoint.dims, tensors, device=device, dtype=dtype, int8=int8)
-        return cls(
-            model,
-            name=checkpoint.name,
-            alignment_heads=checkpoint.alignment_heads,
-            tail_s=checkpoint.tail_s,
-            encoder_mode=checkpoint.encoder_mode,
-            int8=int8,
-        )
+        return cls(model, checkpoint, dtype=dtype, int8=int8)
 
     @torch.no_grad()
     def encode(self, features: Features) -> EncoderOutput:
