@@ -136,11 +136,11 @@ def test_a_frame_that_stands_for_two_counts_twice() -> None:
 
 
 def test_weights_of_frames_follow_their_rows() -> None:
-    """Through forks, reordered rows and audios that are gone."""
+    """Through reordered rows and audios that are gone."""
     backend = tiny.backend()
     states = backend.encode(Features(torch.randn(4, 80, 20), (20,) * 4)).states
     encoded = EncoderOutput(states, (10,) * 4, log_weights=torch.rand(4, 10))
-    state = backend.start(encoded).fork()
+    state = backend.start(encoded)
     state.reorder(torch.tensor([3, 1]))
     state.reorder(torch.tensor([1, 0, 1]))
     said = backend.step(TOKENS.expand(3, -1), state).logits

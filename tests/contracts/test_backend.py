@@ -120,21 +120,6 @@ def test_truncate_forgets(subject: Subject) -> None:
     assert difference(again.logits, whole.logits[:, 2:]) <= TOLERANCE
 
 
-def test_a_fork_lives_its_own_life(subject: Subject) -> None:
-    backend = subject.backend
-    encoded = backend.encode(windows(backend))
-    tokens = prompt_rows(subject, 2)
-    state = backend.start(encoded)
-    backend.step(tokens[:, :3], state)
-    fork = state.fork()
-    ahead = backend.step(tokens[:, 3:], fork)
-    backend.step(torch.tensor([[11], [12]]), fork)
-    fork.reorder(torch.tensor([1]))
-    assert (state.n_rows, state.n_tokens) == (2, 3)
-    assert (fork.n_rows, fork.n_tokens) == (1, len(subject.prompt) + 1)
-    assert difference(backend.step(tokens[:, 3:], state).logits, ahead.logits) <= TOLERANCE
-
-
 def test_hidden_frames_change_nothing_and_get_no_attention(subject: Subject) -> None:
     backend = subject.backend
     encoded = backend.encode(windows(backend))
@@ -217,7 +202,6 @@ def test_keys_and_values_of_the_audio_are_made_once(subject: Subject) -> None:
     assert shared is not None
     backend.step(prompt_rows(subject, 6), first)
     backend.step(prompt_rows(subject, 2), backend.start(encoded))
-    first.fork()
     assert encoded.cross_kv is shared
     assert shared[0][0].shape[0] == encoded.batch_size
 

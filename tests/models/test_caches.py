@@ -41,13 +41,6 @@ def test_what_was_appended_comes_back_over_several_doublings() -> None:
     assert torch.equal(values, -keys)
 
 
-def test_a_fork_of_an_empty_cache_can_be_filled() -> None:
-    fork = cache().fork()
-    new = read(fork, 2)
-    keys, _ = fork.append(0, new, new)
-    assert torch.equal(keys[:, :, :2], new)
-
-
 def test_padding_has_no_position_and_is_never_seen() -> None:
     memory = cache(left_padding=torch.tensor([0, 2, 3]))
     assert memory.positions(4).tolist() == [[0, 1, 2, 3], [0, 0, 0, 1], [0, 0, 0, 0]]

@@ -45,10 +45,6 @@ class DecoderState(Protocol):
         """Drop every position from `n_tokens` on."""
         ...
 
-    def fork(self) -> DecoderState:
-        """Return an independent copy that shares the encoder output."""
-        ...
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowsOutput:

@@ -148,12 +148,6 @@ class NativeState:
         for row, padding in zip(self.rows, self.padding, strict=True):
             row.truncate(max(0, self.n_tokens - padding))
 
-    def fork(self) -> NativeState:
-        copy = NativeState(self.windows, self.padding)
-        copy.rows = [row.first(row.n_tokens) for row in self.rows]
-        copy.n_tokens = self.n_tokens
-        return copy
-
     def room_for_logits(self, n_vocab: int) -> Tensor:
         """Return memory (n_rows, n_vocab) float32, reused in every step."""
         if self._logits is None or len(self._logits) < self.n_rows:

@@ -186,15 +186,6 @@ class TorchState:
     def truncate(self, n_tokens: int) -> None:
         self.cache.truncate(n_tokens)
 
-    def fork(self) -> TorchState:
-        copy = object.__new__(TorchState)
-        copy.cache = self.cache.fork()
-        copy.encoded = self.encoded
-        copy.keys_values = self.keys_values
-        copy.log_weights = self.log_weights
-        copy.groups = self.groups
-        return copy
-
     @property
     def _n_audio(self) -> int:
         return self.keys_values[0][0].shape[0]

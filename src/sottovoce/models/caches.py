@@ -77,15 +77,6 @@ class DecoderCache:
     def truncate(self, n_tokens: int) -> None:
         self.n_tokens = min(self.n_tokens, n_tokens)
 
-    def fork(self) -> DecoderCache:
-        copy = object.__new__(DecoderCache)
-        copy._buffers = [buffer[:, :, :, : self.n_tokens].clone() for buffer in self._buffers]
-        copy.left_padding = self.left_padding
-        copy.least_padding = self.least_padding
-        copy.n_rows = self.n_rows
-        copy.n_tokens = self.n_tokens
-        return copy
-
     def positions(self, n_new: int) -> Tensor:
         """Return the text positions of the next `n_new` tokens: (n_rows or 1, n_new) int64; padding has 0."""
         columns = torch.arange(self.n_tokens, self.n_tokens + n_new, device=self._buffers[0].device)
