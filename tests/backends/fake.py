@@ -28,13 +28,11 @@ from sottovoce.backends.base import (
     RowPrefix,
     RowsOutput,
     check_admitted,
-    check_bias,
     check_reordered,
     check_selected,
     check_start,
     check_step,
     check_tokens,
-    first_step_by_bias,
 )
 from sottovoce.backends.incremental_encoder import (
     EncoderCacheInfo,
@@ -43,6 +41,7 @@ from sottovoce.backends.incremental_encoder import (
     plan_update,
     state_of,
 )
+from sottovoce.backends.torch import first_step_by_bias
 from sottovoce.errors import OptionError
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import EncoderOutput, Features, StepOutput
@@ -225,7 +224,6 @@ class FakeBackend:
         if not isinstance(state, FakeState):
             raise OptionError(f"step: a state of {type(state).__name__} given, expected one from start()")
         check_tokens(tokens, state, min(state.padding), self)
-        check_bias(bias, state.n_rows, state.encoded.n_frames)
         heard = [self._heard(state, row, bias) for row in range(state.n_rows)]
         n_new = tokens.shape[1]
         logits = torch.zeros(state.n_rows, n_new, self.dims.n_vocab)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from sottovoce.backends.base import EncoderMode, IncrementalWindow, first_step_by_bias
-from sottovoce.backends.torch import TorchBackend, TorchState
+from sottovoce.backends.base import EncoderMode, IncrementalWindow
+from sottovoce.backends.torch import TorchBackend, TorchState, first_step_by_bias
 from sottovoce.errors import OptionError
 from sottovoce.models.whisper import stays_float32
 from sottovoce.types import EncoderOutput, Features
@@ -104,6 +104,24 @@ def test_logits_may_be_written_to() -> None:
     assert not said.logits.requires_grad
     said.logits[0, 0, :10] = -torch.inf
     said.attention[..., 0] = 0
+
+
+def test_bias_belongs_to_its_row_and_hides_frames() -> None:
+    """As the first step of an accelerator needs it."""
+    backend = tiny.backend()
+    encoded = backend.encode(Features(torch.randn(2, 80, 60), (60, 60)))
+    bias = torch.zeros(4, encoded.n_frames)
+    bias[1, 5:] = -torch.inf
+    bias[2, :20] = -3.0
+    tokens = TOKENS.expand(4, -1)
+    together = backend.step(tokens, backend.start(encoded, 2), positions=None, bias=bias).logits
+    for row in range(4):
+        single = backend.start(encoded.row(row // 2))
+        alone = backend.step(TOKENS, single, positions=None, bias=bias[row : row + 1]).logits
+        torch.testing.assert_close(together[row : row + 1], alone, atol=2e-5, rtol=2e-5)
+    short = backend.start(EncoderOutput(encoded.states[:1, :5], (5,)))
+    cut = backend.step(TOKENS, short, positions=None).logits
+    torch.testing.assert_close(together[1:2], cut, atol=2e-5, rtol=2e-5)
 
 
 @pytest.mark.cuda

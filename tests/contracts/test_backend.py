@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sottovoce.backends.base import DecoderState, first_step_by_bias
+from sottovoce.backends.base import DecoderState
 from sottovoce.errors import OptionError
 from sottovoce.types import EncoderOutput, Features
 from tests.contracts.subjects import TOLERANCE, Subject, difference, one_row, windows
@@ -120,44 +120,6 @@ def test_truncate_forgets(subject: Subject) -> None:
     assert difference(again.logits, whole.logits[:, 2:]) <= TOLERANCE
 
 
-def test_hidden_frames_change_nothing_and_get_no_attention(subject: Subject) -> None:
-    backend = subject.backend
-    encoded = backend.encode(windows(backend))
-    hidden = torch.zeros(2, encoded.n_frames)
-    hidden[:, 18:] = -torch.inf
-    disturbed = encoded.states.clone()
-    disturbed[:, 18:] += 1.0
-    other = EncoderOutput(disturbed, encoded.n_content_frames)
-    tokens = prompt_rows(subject, 2)
-
-    def listen(audio: EncoderOutput, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-        state = backend.start(audio)
-        said = backend.step(tokens, state, positions=None, capture=backend.alignment_heads, bias=bias)
-        return said.logits, said.attention
-
-    logits, attention = listen(encoded, hidden)
-    assert torch.isfinite(logits).all()
-    assert not attention[..., 18:].any()
-    assert difference(attention.sum(-1), torch.ones(attention.shape[:-1])) <= TOLERANCE
-    assert difference(listen(other, hidden)[0], logits) <= TOLERANCE
-    assert not torch.allclose(listen(encoded, None)[1], attention, atol=1e-3)
-
-
-def test_bias_belongs_to_its_row(subject: Subject) -> None:
-    backend = subject.backend
-    encoded = backend.encode(windows(backend))
-    bias = torch.zeros(4, encoded.n_frames)
-    bias[1, 5:] = -torch.inf
-    bias[2, :20] = -3.0
-    tokens = prompt_rows(subject, 4)
-    together = backend.step(tokens, backend.start(encoded, 2), positions=None, bias=bias)
-    for row in range(4):
-        alone = backend.step(
-            tokens[:1], backend.start(one_row(encoded, row // 2)), positions=None, bias=bias[row : row + 1]
-        )
-        assert difference(together.logits[row : row + 1], alone.logits) <= TOLERANCE
-
-
 def test_captured_attention_is_a_distribution_in_the_order_asked(subject: Subject) -> None:
     backend = subject.backend
     encoded = backend.encode(windows(backend))
@@ -216,13 +178,18 @@ SPANS = (
 
 
 @pytest.mark.parametrize("spans", SPANS)
-def test_the_first_step_equals_a_general_step(subject: Subject, spans: list[tuple[int, int]]) -> None:
+def test_the_first_step_equals_a_step_over_the_span_alone(
+    subject: Subject, spans: list[tuple[int, int]]
+) -> None:
     """One token at position 0, hearing a stretch: whatever a backend leaves out, it was not needed."""
     backend = subject.backend
     rows = torch.tensor([17, 3, backend.dims.n_vocab - 1, 259, 50])
     encoded = one_row(backend.encode(windows(backend)), 1)
     ours = backend.first_step(encoded, spans, token=subject.prompt[0], vocabulary=rows)
-    theirs = first_step_by_bias(backend, encoded, spans, token=subject.prompt[0], vocabulary=rows)
+    tokens = torch.tensor([subject.prompt[:1]])
+    parts = [EncoderOutput(encoded.states[:, start:end], (end - start,)) for start, end in spans]
+    alone = [backend.step(tokens, backend.start(part), vocabulary=rows).logits[:, 0] for part in parts]
+    theirs = torch.cat(alone)
     assert ours.shape == (len(spans), len(rows))
     assert ours.dtype == torch.float32
     torch.testing.assert_close(ours.log_softmax(1), theirs.log_softmax(1), atol=1e-4, rtol=0)
@@ -307,8 +274,6 @@ def test_wrong_shapes_are_refused(subject: Subject) -> None:
     for wrong in (tokens[:1], tokens[:, :0], tokens[0]):
         with pytest.raises(OptionError, match="tokens"):
             backend.step(wrong, backend.start(encoded))
-    with pytest.raises(OptionError, match="bias"):
-        backend.step(tokens, backend.start(encoded), bias=torch.zeros(2, encoded.n_frames - 1))
     for rows in ([2], [-1], []):
         with pytest.raises(OptionError, match="reorder"):
             start_and_read(subject, encoded).reorder(torch.tensor(rows, dtype=torch.int64))

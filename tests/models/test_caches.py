@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sottovoce.backends.base import first_step_by_bias
-from sottovoce.backends.torch import TorchBackend
+from sottovoce.backends.torch import TorchBackend, first_step_by_bias
 from sottovoce.models.caches import FIRST_CAPACITY, DecoderCache, RowGroups
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.types import EncoderOutput, Features

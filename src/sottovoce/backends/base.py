@@ -239,15 +239,12 @@ class Backend(Protocol):
         positions: Sequence[int] | None = (-1,),
         vocabulary: Tensor | None = None,
         capture: AlignmentHeads = (),
-        bias: Tensor | None = None,
     ) -> StepOutput:
         """Append tokens (R, n_new) int64 to the state and return logits.
 
         positions: which of the new positions get logits (None: all). vocabulary: (n_rows,) int64,
         vocabulary rows to compute (None: all). capture: heads whose cross-attention is returned for every
-        new position, in this order. bias: (R, n_frames) float32, added to the cross-attention logits of
-        every layer and head; -inf hides a frame, and each row must keep at least one frame. None adds
-        nothing.
+        new position, in this order.
 
         Raises:
             OptionError: a state of another backend, arguments of other shapes, more tokens than the text
@@ -265,7 +262,6 @@ class Backend(Protocol):
         """Return the logits (n_spans, n_rows) float32 after `token` alone, for each span of one window.
 
         Row r only attends to the encoder frames [start, end) of span r. There is no state.
-        `backends.base.first_step_by_bias` implements it by `step`.
 
         vocabulary: (n_rows,) int64, the vocabulary rows to compute.
 
@@ -359,11 +355,6 @@ def check_heads(heads: AlignmentHeads, dims: ModelDims) -> None:
             raise OptionError(f"step: head ({layer}, {head}) of {n_layer} layers of {n_head} was asked for")
 
 
-def check_bias(bias: Tensor | None, n_rows: int, n_frames: int) -> None:
-    if bias is not None and tuple(bias.shape) != (n_rows, n_frames):
-        raise OptionError(f"step: bias of shape {tuple(bias.shape)} given, expected {(n_rows, n_frames)}")
-
-
 def check_reordered(rows: Tensor, n_rows: int) -> list[int]:
     """Check the argument of `DecoderState.reorder`; return it as a list."""
     chosen: list[int] = rows.tolist()
@@ -408,30 +399,6 @@ def check_step(
     for n_cached, new in zip(cached, tokens, strict=True):
         if n_cached + len(new) > longest:
             raise OptionError(f"rows: {n_cached + len(new)} tokens in a row, {name} reads {longest}")
-
-
-def first_step_by_bias(
-    backend: Backend,
-    encoded: EncoderOutput,
-    spans: Sequence[tuple[int, int]],
-    *,
-    token: int,
-    vocabulary: Tensor,
-) -> Tensor:
-    """Step one token a row, with a bias of -inf outside each span; see `Backend.first_step`.
-
-    Returns logits (n_spans, n_rows) float32. vocabulary: (n_rows,) int64.
-
-    Raises:
-        OptionError: as `check_spans`.
-    """
-    check_spans(encoded, spans)
-    bias = torch.full((len(spans), encoded.n_frames), -torch.inf, device=backend.device)
-    for row, (start, end) in enumerate(spans):
-        bias[row, start:end] = 0.0
-    tokens = torch.full((len(spans), 1), token, device=backend.device)
-    state = backend.start(encoded, len(spans))
-    return backend.step(tokens, state, vocabulary=vocabulary, bias=bias).logits[:, 0]
 
 
 def check_spans(encoded: EncoderOutput, spans: Sequence[tuple[int, int]]) -> None:

@@ -24,7 +24,6 @@ from sottovoce.backends.base import (
     RowsOutput,
     TokenChoice,
     check_admitted,
-    check_bias,
     check_heads,
     check_reordered,
     check_selected,
@@ -112,14 +111,6 @@ def branched(rows: Sequence[kernels.Row], chosen: Sequence[int]) -> list[kernels
         branches.append(row.first(row.n_tokens) if index in taken else row)
         taken.add(index)
     return branches
-
-
-def total_bias(bias: Tensor | None, window: WindowKv) -> Tensor | None:
-    """Return the sum of bias and log weights of the frames: (n_frames,) float32, or None."""
-    if bias is None:
-        return window.log_weights
-    given = bias.to("cpu", torch.float32)
-    return (given if window.log_weights is None else given + window.log_weights).contiguous()
 
 
 class NativeState:
@@ -238,13 +229,11 @@ class NativeBackend:
         positions: Sequence[int] | None = (-1,),
         vocabulary: Tensor | None = None,
         capture: AlignmentHeads = (),
-        bias: Tensor | None = None,
     ) -> StepOutput:
         state = self._checked(tokens, state)
         check_heads(capture, self.dims)
         n_rows, n_new = tokens.shape
         places = range(n_new) if positions is None else [position % n_new for position in positions]
-        biases = _biases(bias, state)
         skipped = [state.n_skipped(row, n_new) for row in range(n_rows)]
         batch = [
             RowInput(
@@ -252,7 +241,6 @@ class NativeBackend:
                 state.windows[row],
                 new[skipped[row] :],
                 [place - skipped[row] for place in places if place >= skipped[row]],
-                biases[row],
             )
             for row, new in enumerate(tokens.tolist())
         ]
@@ -290,22 +278,8 @@ class NativeBackend:
     ) -> Tensor:
         check_spans(encoded, spans)
         (window,) = self._decoder.windows(encoded)
-        batch = [RowInput(kernels.Row(), window, [token], [0], None, span) for span in spans]
+        batch = [RowInput(kernels.Row(), window, [token], [0], span) for span in spans]
         return self._decoder.step(batch, vocabulary=vocabulary)[0]
-
-
-def _biases(bias: Tensor | None, state: NativeState) -> list[Tensor | None]:
-    """Return each row's bias (n_frames,); equal neighbours share a tensor, and so one pass over keys and
-    values.
-    """
-    if bias is None:
-        return [None] * state.n_rows
-    check_bias(bias, state.n_rows, max(window.n_frames for window in state.windows))
-    shared: list[Tensor | None] = []
-    for row, window in enumerate(state.windows):
-        same = row > 0 and window is state.windows[row - 1] and torch.equal(bias[row], bias[row - 1])
-        shared.append(shared[-1] if same else total_bias(bias[row], window))
-    return shared
 
 
 def _filled(values: Tensor, read: Sequence[Sequence[bool]]) -> Tensor:

@@ -16,7 +16,6 @@ from sottovoce.backends.base import (
     RowPrefix,
     RowsOutput,
     check_admitted,
-    check_bias,
     check_heads,
     check_reordered,
     check_selected,
@@ -24,7 +23,6 @@ from sottovoce.backends.base import (
     check_start,
     check_step,
     check_tokens,
-    first_step_by_bias,
 )
 from sottovoce.backends.incremental_encoder import (
     CachedWindow,
@@ -275,6 +273,11 @@ class TorchBackend:
         capture: AlignmentHeads = (),
         bias: Tensor | None = None,
     ) -> StepOutput:
+        """See `Backend.step`.
+
+        bias: (R, n_frames) float32, added to the cross-attention logits of every layer and head; -inf
+        hides a frame, and each row must keep at least one frame.
+        """
         if not isinstance(state, TorchState):
             raise OptionError(f"step: a state of {type(state).__name__} given, expected one from start()")
         check_tokens(tokens, state, state.cache.least_padding, self)
@@ -311,7 +314,6 @@ class TorchBackend:
 
     def _fold_bias(self, bias: Tensor | None, state: TorchState, n_new: int) -> Tensor | None:
         """Return the sum of bias and log weights, folded to (n_audio, 1, group_size * n_new, n_frames)."""
-        check_bias(bias, state.n_rows, state.encoded.n_frames)
         if state.log_weights is not None:
             weights = state.log_weights[list(state.groups.audio)]
             bias = weights if bias is None else bias.to(weights) + weights
@@ -319,6 +321,30 @@ class TorchBackend:
             return None
         rows = bias.to(self.device, torch.float32)[:, None].expand(-1, n_new, -1)
         return state.groups.fold(rows)[:, None]  # (n_audio, 1, group_size * n_new, n_frames)
+
+
+def first_step_by_bias(
+    backend: TorchBackend,
+    encoded: EncoderOutput,
+    spans: Sequence[tuple[int, int]],
+    *,
+    token: int,
+    vocabulary: Tensor,
+) -> Tensor:
+    """Step one token a row, with a bias of -inf outside each span; see `Backend.first_step`.
+
+    Returns logits (n_spans, n_rows) float32. vocabulary: (n_rows,) int64.
+
+    Raises:
+        OptionError: as `check_spans`.
+    """
+    check_spans(encoded, spans)
+    bias = torch.full((len(spans), encoded.n_frames), -torch.inf, device=backend.device)
+    for row, (start, end) in enumerate(spans):
+        bias[row, start:end] = 0.0
+    tokens = torch.full((len(spans), 1), token, device=backend.device)
+    state = backend.start(encoded, len(spans))
+    return backend.step(tokens, state, vocabulary=vocabulary, bias=bias).logits[:, 0]
 
 
 def _reaches_padding(encoded: EncoderOutput, spans: Sequence[tuple[int, int]]) -> bool:
