@@ -22,7 +22,6 @@ from sottovoce.backends.registry import (
     RUNTIMES,
     NumberFormat,
     choose_device,
-    choose_dtype,
     choose_number_format,
     choose_runtime,
     cpu_has_bfloat16,
@@ -31,6 +30,7 @@ from sottovoce.errors import OptionError
 from tests.models import tiny
 
 CPU = torch.device("cpu")
+BEST = torch.bfloat16 if cpu_has_bfloat16() else torch.float32
 
 
 def has(monkeypatch: pytest.MonkeyPatch, *, cuda: bool, mps: bool) -> None:
@@ -54,11 +54,11 @@ def test_apples_gpu_is_used_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None
     has(monkeypatch, cuda=False, mps=True)
     mps = choose_device("mps")
     assert mps == torch.device("mps")
-    assert choose_dtype("auto", mps) == torch.float16
-    assert choose_dtype("float32", mps) == torch.float32
+    assert choose_number_format("auto", mps).dtype == torch.float16
+    assert choose_number_format("float32", mps).dtype == torch.float32
     assert choose_number_format("int8", mps) == NumberFormat(torch.float16, int8=True, is_open=True)
     with pytest.raises(OptionError, match="expected float32 or float16 on mps"):
-        choose_dtype("bfloat16", mps)
+        choose_number_format("bfloat16", mps)
     has(monkeypatch, cuda=True, mps=False)
     with pytest.raises(OptionError, match="no Apple GPU"):
         choose_device("mps")
@@ -66,8 +66,8 @@ def test_apples_gpu_is_used_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_auto_picks_what_there_is() -> None:
     assert choose_device("cpu") == CPU
-    assert choose_dtype("auto", torch.device("cuda")) == torch.float16
-    assert choose_dtype("auto", CPU) in (torch.float32, torch.bfloat16)
+    assert choose_number_format("auto", torch.device("cuda")).dtype == torch.float16
+    assert choose_number_format("auto", CPU).dtype == BEST
 
 
 @pytest.mark.parametrize(
@@ -75,8 +75,8 @@ def test_auto_picks_what_there_is() -> None:
     [
         ("bfloat16", NumberFormat(torch.bfloat16)),
         ("float16", NumberFormat(torch.float16)),
-        ("default", NumberFormat(choose_dtype("auto", CPU), is_open=True)),
-        ("int8", NumberFormat(choose_dtype("auto", CPU), int8=True, is_open=True)),
+        ("default", NumberFormat(BEST, is_open=True)),
+        ("int8", NumberFormat(BEST, int8=True, is_open=True)),
         ("int8_float32", NumberFormat(torch.float32, int8=True)),
         ("int8_float16", NumberFormat(torch.float16, int8=True)),
         ("int8_bfloat16", NumberFormat(torch.bfloat16, int8=True)),
@@ -90,8 +90,6 @@ def test_number_formats_have_the_names_of_ctranslate2_too(name: str, expected: N
 def test_number_formats_that_are_not_there(dtype: str) -> None:
     with pytest.raises(OptionError, match=f"dtype '{dtype}' given, expected one of auto, float32"):
         choose_number_format(dtype, CPU)
-    with pytest.raises(OptionError, match=f"dtype '{dtype}' given, expected auto or one of float32"):
-        choose_dtype(dtype, CPU)
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:99", "meta", ""])

@@ -80,12 +80,6 @@ def test_quantising_errs_by_half_a_level_at_most(name: str, levels: int) -> None
     assert not back[0].any()
 
 
-def test_formats_that_cannot_be_written_say_so() -> None:
-    for name in set(BY_NAME) - set(WRITTEN):
-        with pytest.raises(OptionError, match=f"{name} cannot be written"):
-            quantize(np.zeros((1, 256), np.float32), BY_NAME[name])
-
-
 @pytest.mark.parametrize(
     ("kind", "number"),
     [("ggml", "q4_0"), ("ggml", "q8_0"), ("ct2", "int8"), ("ct2", "int8_float16"), ("ct2", "int16")],

@@ -93,11 +93,8 @@ def dequantize(data: Bytes, kind: BlockType) -> Floats:
 def quantize(weights: Floats, kind: BlockType) -> Bytes:
     """Quantise weights (..., n), n a multiple of the block size, to bytes (n_bytes,) uint8.
 
-    Raises:
-        OptionError: the format can only be read.
+    kind: one of `WRITTEN`.
     """
-    if kind.name not in WRITTEN:
-        raise OptionError(f"ggml type {kind.name} cannot be written, expected one of {', '.join(WRITTEN)}")
     from gguf import GGMLQuantizationType, quants
 
     blocks: Bytes = quants.quantize(weights, GGMLQuantizationType(kind.ttype)).view(np.uint8)
