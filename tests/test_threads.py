@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 
-from sottovoce.backends.base import Capabilities
 from sottovoce.engine.batching import BatchingExecutor
 from sottovoce.engine.calls import HostCall, ModelCall
 from sottovoce.engine.executor import LocalExecutor
@@ -25,9 +24,9 @@ pytestmark = pytest.mark.skipif(not MAY_SET, reason="PyTorch's OpenMP and MKL ar
 class KernelBackend(FakeBackend):
     """A backend whose work is done by threads of its own."""
 
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(attention=True, own_threads=True)
+    def __init__(self, hear: Script) -> None:
+        super().__init__(hear)
+        self.own_threads = True
 
 
 def in_a_new_thread() -> int:

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from recipes.nano.pieces import CtcSymbols, Pieces
 from sottovoce.errors import CheckpointError
-from sottovoce.models.caches import AudioContext, BatchAttention, CacheShape, DecoderCache, RowGroups
+from sottovoce.models.caches import AudioContext, BatchAttention, DecoderCache, RowGroups
 from sottovoce.models.checkpoint.base import Checkpoint, CtcWeights
 from sottovoce.models.dims import AlignmentHeads, ModelDims
 from sottovoce.models.whisper import Whisper, sinusoids
@@ -126,9 +126,8 @@ class NanoModel(nn.Module):
         tokens: (B, L) rows. bias: (B, 1, L, n_frames) added to the cross-attention, or None.
         """
         decoder = self.whisper.decoder
-        n_rows, n_head = len(tokens), self.dims.n_text_head
-        shape = CacheShape(self.dims.n_text_layer, n_rows, n_head, self.dims.n_text_state // n_head)
-        cache = DecoderCache(shape, dtype=states.dtype, device=states.device)
+        n_rows = len(tokens)
+        cache = DecoderCache(self.dims, n_rows, dtype=states.dtype, device=states.device)
         groups = RowGroups.of(range(n_rows), n_rows, states.device)
         audio = AudioContext(decoder.cross_keys_values(states), groups, bias, capture)
         weights = {"token_embedding.weight": self.rows()}

@@ -30,10 +30,10 @@ from recipes.nano.losses import Heard, decoder_loss, guided_heads, total_loss
 from recipes.nano.model import NANO_DIMS, NanoModel, TokenTable, known_text, start_from
 from recipes.nano.pieces import CtcSymbols, frequent_words
 from recipes.nano.texts import spelled
-from sottovoce.backends.registry import choose_dtype
+from sottovoce.backends.registry import cpu_has_bfloat16
 from sottovoce.errors import CheckpointError, ManifestError
 from sottovoce.models.checkpoint.base import Checkpoint
-from sottovoce.models.load import read_compact, save_compact
+from sottovoce.models.checkpoint.compact import read_compact, save_compact
 from sottovoce.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ class Trainer:
     def __init__(self, model: NanoModel, minutes: float, learning_rate: float, rng: random.Random) -> None:
         self.model, self._minutes, self._learning_rate, self._rng = model, minutes, learning_rate, rng
         # Products are in bfloat16 where the processor has it; weights and losses stay float32.
-        has_bfloat16 = choose_dtype("auto", torch.device("cpu")) == torch.bfloat16
+        has_bfloat16 = cpu_has_bfloat16()
         self._products = partial(torch.autocast, "cpu", dtype=torch.bfloat16, enabled=has_bfloat16)
         self._optimizer = torch.optim.AdamW(self._groups(), lr=0.0, betas=(0.9, 0.98), eps=1e-8)
         self._halves = [

@@ -21,21 +21,27 @@ from sottovoce.backends.base import (
     EXACT,
     AlignmentHeads,
     Backend,
-    Capabilities,
     DecoderState,
-    EncoderMode,
     IncrementalResult,
     IncrementalWindow,
     ModelDims,
     RowPrefix,
     RowsOutput,
     check_admitted,
+    check_reordered,
     check_selected,
     check_start,
     check_step,
-    first_step_by_bias,
+    check_tokens,
 )
-from sottovoce.backends.incremental_encoder import EncoderCacheInfo, check_windows, plan_update, state_of
+from sottovoce.backends.incremental_encoder import (
+    EncoderCacheInfo,
+    check_windows,
+    content_frames,
+    plan_update,
+    state_of,
+)
+from sottovoce.backends.torch import first_step_by_bias
 from sottovoce.errors import OptionError
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import EncoderOutput, Features, StepOutput
@@ -126,9 +132,7 @@ class FakeState:
 
     def reorder(self, rows: Tensor) -> None:
         """Replace the rows by `rows`."""
-        chosen: list[int] = rows.tolist()
-        if not chosen or min(chosen) < 0 or max(chosen) >= self.n_rows:
-            raise OptionError(f"reorder: rows {chosen} given, expected indices below {self.n_rows}")
+        chosen = check_reordered(rows, self.n_rows)
         self.audio = [self.audio[row] for row in chosen]
         self.padding = [self.padding[row] for row in chosen]
         self.read = [list(self.read[row]) for row in chosen]
@@ -174,59 +178,25 @@ class FakeBackend:
 
     def __init__(self, hear: Hear | Script, *, dims: ModelDims = FAKE_DIMS, name: str = "fake") -> None:
         self._hear = by_row(hear) if isinstance(hear, Script) else hear
-        self._dims = dims
-        self._name = name
+        self.dims, self.name, self.runtime = dims, name, "a script"
+        self.device, self.own_threads = torch.device("cpu"), False
+        self.tail_s, self.encoder_mode = 0.0, EXACT
+        self.alignment_heads = ((dims.n_text_layer - 1, 0), (dims.n_text_layer - 1, 1))
         self._tokenizer = Tokenizer.for_model(dims.n_vocab)
         self.n_encoded = 0
         """Windows encoded so far."""
 
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def dims(self) -> ModelDims:
-        return self._dims
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(attention=True)
-
-    @property
-    def runtime(self) -> str:
-        return "a script"
-
-    @property
-    def device(self) -> torch.device:
-        return torch.device("cpu")
-
-    @property
-    def tail_s(self) -> float:
-        return 0.0
-
-    @property
-    def encoder_mode(self) -> EncoderMode:
-        return EXACT
-
-    @property
-    def alignment_heads(self) -> AlignmentHeads:
-        return ((self._dims.n_text_layer - 1, 0), (self._dims.n_text_layer - 1, 1))
-
     def encode(self, features: Features) -> EncoderOutput:
         """Write each row's script into its states: channel 0 the token at a frame, 1 the language."""
-        n_rows, n_mels, n_frames = features.mel.shape
-        longest = 2 * self._dims.n_audio_ctx
-        if n_mels != self._dims.n_mels:
-            raise OptionError(f"encode: {n_mels} mel bands given, {self._name} expects {self._dims.n_mels}")
-        if n_frames % 2 or not 2 <= n_frames <= longest:
-            raise OptionError(f"encode: {n_frames} frames given, expected an even number from 2 to {longest}")
+        n_content = content_frames(features, self.dims, self.name)
+        n_rows, _, n_frames = features.mel.shape
         self.n_encoded += n_rows
         rows = [self._written(self._hear(mel, row), n_frames // 2) for row, mel in enumerate(features.mel)]
-        return EncoderOutput(torch.stack(rows), tuple((n + 1) // 2 for n in features.n_content_frames))
+        return EncoderOutput(torch.stack(rows), n_content)
 
     def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
         """Write the script that is heard in each window, and say what a network would have computed."""
-        check_windows(windows, self._dims, self._name)
+        check_windows(windows, self.dims, self.name)
         return [self._grown(window, row) for row, window in enumerate(windows)]
 
     def start(
@@ -253,10 +223,10 @@ class FakeBackend:
         """Read tokens, and say what comes next after each; see `Backend.step`."""
         if not isinstance(state, FakeState):
             raise OptionError(f"step: a state of {type(state).__name__} given, expected one from start()")
-        self._check(tokens, state, bias)
+        check_tokens(tokens, state, min(state.padding), self)
         heard = [self._heard(state, row, bias) for row in range(state.n_rows)]
         n_new = tokens.shape[1]
-        logits = torch.zeros(state.n_rows, n_new, self._dims.n_vocab)
+        logits = torch.zeros(state.n_rows, n_new, self.dims.n_vocab)
         frames: list[list[int]] = []
         for row, new in enumerate(tokens.tolist()):
             known = state.read[row][state.padding[row] :]
@@ -280,7 +250,7 @@ class FakeBackend:
 
     def _grown(self, window: IncrementalWindow, row: int) -> IncrementalResult:
         state = state_of(window, FakeEncoderState)
-        plan = plan_update(window, None if state is None else state.cache, self._dims.n_audio_ctx)
+        plan = plan_update(window, None if state is None else state.cache, self.dims.n_audio_ctx)
         n_frames = plan.cache.n_content + plan.cache.padding.n_frames
         self.n_encoded += 1
         states = self._written(self._hear(normalize(window.log_mel), row), n_frames)[None]
@@ -289,18 +259,8 @@ class FakeBackend:
         encoded = EncoderOutput(states, (plan.cache.n_content,), log_weights=log_weights)
         return IncrementalResult(encoded, FakeEncoderState(plan.cache), plan.n_computed)
 
-    def _check(self, tokens: Tensor, state: FakeState, bias: Tensor | None) -> None:
-        if tokens.ndim != 2 or tokens.shape[0] != state.n_rows or tokens.shape[1] < 1:
-            raise OptionError(f"step: tokens {tuple(tokens.shape)} given, expected ({state.n_rows}, n_new)")
-        n_read = state.n_tokens + tokens.shape[1] - min(state.padding)
-        if n_read > self._dims.n_text_ctx:
-            raise OptionError(f"step: {n_read} tokens in all, {self._name} reads {self._dims.n_text_ctx}")
-        expected = (state.n_rows, state.encoded.n_frames)
-        if bias is not None and tuple(bias.shape) != expected:
-            raise OptionError(f"step: bias of shape {tuple(bias.shape)} given, expected {expected}")
-
     def _written(self, script: Script, n_frames: int) -> Tensor:
-        states = torch.full((n_frames, self._dims.n_audio_state), NOTHING)
+        states = torch.full((n_frames, self.dims.n_audio_state), NOTHING)
         for spoken in script.languages:
             states[spoken.start : spoken.end, _LANGUAGE] = self._tokenizer.language_token(spoken.code)
         for token in script.tokens:
@@ -381,8 +341,7 @@ class RowsByStep:
         return len(self._rows)
 
     def admit(self, encoded: EncoderOutput, prefix: RowPrefix | None = None) -> None:
-        assert prefix is None, "a state belongs to its audio: `prefix_of` returns none"
-        check_admitted(encoded)
+        check_admitted(encoded, prefix, type(None), self._backend.name)
         self._rows.append((self._backend.start(encoded), encoded.n_frames))
 
     def select(self, rows: Sequence[int]) -> None:
@@ -410,7 +369,8 @@ class RowsByStep:
         vocabulary: Tensor | None = None,
         capture: AlignmentHeads = (),
     ) -> RowsOutput:
-        check_step(tokens, wanted, self.n_rows)
+        cached = [state.n_tokens for state, _ in self._rows]
+        check_step(tokens, wanted, cached, longest=self._backend.dims.n_text_ctx, name=self._backend.name)
         device = self._backend.device
         logits, attention = [], []
         for (state, n_frames), new, positions in zip(self._rows, tokens, wanted, strict=True):

@@ -1,30 +1,36 @@
-"""From names to devices, number formats and running models."""
+"""From names to devices, number formats, runtimes and running models."""
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from sottovoce.backends.base import Backend
+import sottovoce
+from sottovoce.backends.base import Backend, ModelDims
 from sottovoce.backends.kernels import load_kernels
 from sottovoce.backends.registry import (
     BACKENDS,
     KERNELS,
+    LEAST_TEXT_STATE,
+    RUNTIMES,
     NumberFormat,
     choose_device,
-    choose_dtype,
     choose_number_format,
+    choose_runtime,
     cpu_has_bfloat16,
 )
 from sottovoce.errors import OptionError
 from tests.models import tiny
 
 CPU = torch.device("cpu")
+BEST = torch.bfloat16 if cpu_has_bfloat16() else torch.float32
 
 
 def has(monkeypatch: pytest.MonkeyPatch, *, cuda: bool, mps: bool) -> None:
@@ -48,11 +54,11 @@ def test_apples_gpu_is_used_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None
     has(monkeypatch, cuda=False, mps=True)
     mps = choose_device("mps")
     assert mps == torch.device("mps")
-    assert choose_dtype("auto", mps) == torch.float16
-    assert choose_dtype("float32", mps) == torch.float32
+    assert choose_number_format("auto", mps).dtype == torch.float16
+    assert choose_number_format("float32", mps).dtype == torch.float32
     assert choose_number_format("int8", mps) == NumberFormat(torch.float16, int8=True, is_open=True)
     with pytest.raises(OptionError, match="expected float32 or float16 on mps"):
-        choose_dtype("bfloat16", mps)
+        choose_number_format("bfloat16", mps)
     has(monkeypatch, cuda=True, mps=False)
     with pytest.raises(OptionError, match="no Apple GPU"):
         choose_device("mps")
@@ -60,8 +66,8 @@ def test_apples_gpu_is_used_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_auto_picks_what_there_is() -> None:
     assert choose_device("cpu") == CPU
-    assert choose_dtype("auto", torch.device("cuda")) == torch.float16
-    assert choose_dtype("auto", CPU) in (torch.float32, torch.bfloat16)
+    assert choose_number_format("auto", torch.device("cuda")).dtype == torch.float16
+    assert choose_number_format("auto", CPU).dtype == BEST
 
 
 @pytest.mark.parametrize(
@@ -69,8 +75,8 @@ def test_auto_picks_what_there_is() -> None:
     [
         ("bfloat16", NumberFormat(torch.bfloat16)),
         ("float16", NumberFormat(torch.float16)),
-        ("default", NumberFormat(choose_dtype("auto", CPU), is_open=True)),
-        ("int8", NumberFormat(choose_dtype("auto", CPU), int8=True, is_open=True)),
+        ("default", NumberFormat(BEST, is_open=True)),
+        ("int8", NumberFormat(BEST, int8=True, is_open=True)),
         ("int8_float32", NumberFormat(torch.float32, int8=True)),
         ("int8_float16", NumberFormat(torch.float16, int8=True)),
         ("int8_bfloat16", NumberFormat(torch.bfloat16, int8=True)),
@@ -84,8 +90,6 @@ def test_number_formats_have_the_names_of_ctranslate2_too(name: str, expected: N
 def test_number_formats_that_are_not_there(dtype: str) -> None:
     with pytest.raises(OptionError, match=f"dtype '{dtype}' given, expected one of auto, float32"):
         choose_number_format(dtype, CPU)
-    with pytest.raises(OptionError, match=f"dtype '{dtype}' given, expected auto or one of float32"):
-        choose_dtype(dtype, CPU)
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:99", "meta", ""])
@@ -115,21 +119,16 @@ def test_bfloat16_is_read_from_the_processors_flags(
 
 
 @pytest.mark.parametrize("name", BACKENDS)
-def test_every_runtime_makes_a_backend(name: str) -> None:
-    if name == "native":
-        pytest.importorskip("sottovoce_kernels", reason="sottovoce-kernels is not installed")
-    backend: Backend = BACKENDS[name](tiny.checkpoint(), CPU, NumberFormat(torch.float32))
-    assert backend.dims == tiny.dims()
-    assert backend.device == CPU
-
-
-@pytest.mark.parametrize("name", BACKENDS)
-def test_every_runtime_keeps_few_kernels_of_pytorch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_runtime_makes_a_backend_and_keeps_few_kernels_of_pytorch(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if name == "native":
         pytest.importorskip("sottovoce_kernels", reason="sottovoce-kernels is not installed")
     monkeypatch.setenv(KERNELS[0], "32")
     monkeypatch.delenv(KERNELS[1], raising=False)
-    BACKENDS[name](tiny.checkpoint(), CPU, NumberFormat(torch.float32))
+    backend: Backend = BACKENDS[name](tiny.checkpoint(), CPU, NumberFormat(torch.float32))
+    assert backend.dims == tiny.dims()
+    assert backend.device == CPU
     assert [os.environ[variable] for variable in KERNELS] == ["32", "16"]
 
 
@@ -159,3 +158,82 @@ def test_an_instruction_set_of_no_name_is_the_best() -> None:
         check=True,
     )
     assert told.stdout.strip() in kernels.built()
+
+
+WIDE = tiny.dims(n_text_state=LEAST_TEXT_STATE)
+
+
+def with_kernels(monkeypatch: pytest.MonkeyPatch, instruction_set: str | None) -> None:
+    """Pretend that the package is there with these instructions, or is not."""
+    made = None if instruction_set is None else SimpleNamespace(in_use=lambda: instruction_set)
+    monkeypatch.setitem(sys.modules, "sottovoce_kernels", made)
+    monkeypatch.setitem(sys.modules, "sottovoce_kernels.encoder", made)
+
+
+@pytest.mark.parametrize(
+    ("instruction_set", "dtype", "device", "dims", "expected", "reason"),
+    [
+        ("avx2", "auto", "cpu", WIDE, "native", "avx2"),
+        ("avx512-bf16", "auto", "cpu", WIDE, "native", "avx512-bf16"),
+        ("amx", "default", "cpu", WIDE, "native", "amx"),
+        ("amx", "float32", "cpu", WIDE, "torch", "dtype float32"),
+        ("amx", "bfloat16", "cpu", WIDE, "torch", "dtype bfloat16"),
+        ("amx", "int8", "cpu", WIDE, "torch", "dtype int8"),
+        ("amx", "auto", "cuda", WIDE, "torch", "device cuda"),
+        ("amx", "auto", "cpu", tiny.dims(n_text_state=LEAST_TEXT_STATE - 1), "torch", "small model"),
+        ("amx", "auto", "cpu", tiny.dims(n_text_state=512, n_text_head=2), "native", "amx"),
+        (
+            *("amx", "auto", "cpu", tiny.dims(n_text_state=514, n_text_head=2), "torch"),
+            "decoder heads of 257, native kernels take up to 256",
+        ),
+        ("portable", "auto", "cpu", WIDE, "torch", "portable"),
+        (None, "auto", "cpu", WIDE, "torch", "not installed"),
+    ],
+)
+def test_auto_takes_the_native_decoder_where_it_is_fast_and_fits(
+    instruction_set: str | None,
+    dtype: str,
+    device: str,
+    dims: ModelDims,
+    expected: str,
+    reason: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with_kernels(monkeypatch, instruction_set)
+    choice = choose_runtime("auto", dtype, torch.device(device), dims)
+    assert choice.name == expected
+    assert reason in choice.reason
+
+
+def test_auto_does_without_kernels_that_have_no_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_kernels(monkeypatch, "amx")
+    monkeypatch.delitem(sys.modules, "sottovoce_kernels.encoder")
+    choice = choose_runtime("auto", "auto", CPU, WIDE)
+    assert choice.name == "torch"
+    assert choice.reason == "sottovoce-kernels is too old (pip install ./kernels)"
+
+
+@pytest.mark.parametrize("name", RUNTIMES[1:])
+def test_a_runtime_that_is_asked_for_is_taken(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_kernels(monkeypatch, None)
+    assert choose_runtime(name, "float32", CPU, tiny.dims()).name == name
+
+
+def test_other_names_are_refused_before_a_model_is_looked_for() -> None:
+    with pytest.raises(OptionError, match="backend 'onnx' given, expected one of auto, torch, native"):
+        sottovoce.load_model("nowhere", backend="onnx")
+
+
+def test_a_line_tells_what_reads(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="sottovoce"):
+        model = sottovoce.load_model("nano", device="cpu", dtype="float32", backend="torch")
+    assert model.backend.runtime == "torch, float32"
+    assert [record.message for record in caplog.records] == ["nano: read by torch, float32 (asked for)"]
+
+
+def test_the_native_decoder_tells_its_instructions() -> None:
+    kernels = pytest.importorskip("sottovoce_kernels", reason="sottovoce-kernels is not installed")
+    model = sottovoce.load_model("nano", device="cpu", dtype="int8_float32", backend="native")
+    assert model.backend.runtime == (
+        f"native decoder, {kernels.in_use()}; encoder torch, int8 weights, float32"
+    )

@@ -2,88 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import pytest
 import torch
 from torch import Tensor
 
-from sottovoce.backends.base import Backend, DecoderState, first_step_by_bias
+from sottovoce.backends.base import DecoderState
 from sottovoce.errors import OptionError
 from sottovoce.types import EncoderOutput, Features
-from tests.backends.fake import FakeBackend, Script, ScriptedToken, SpokenLanguage, by_row
-from tests.models import tiny
-
-N_FRAMES = 60
-TOLERANCE = 2e-5
-"""float32 sums in another order (another batch size, another length of the cache)."""
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A backend, and a prompt that means something to it."""
-
-    backend: Backend
-    prompt: tuple[int, ...]
-
-
-def scripted() -> Subject:
-    scripts = (
-        Script(
-            (ScriptedToken(100, 3), ScriptedToken(200, 9), ScriptedToken(300, 21)),
-            (SpokenLanguage("en", 0, 15), SpokenLanguage("de", 15, 30)),
-        ),
-        Script((ScriptedToken(400, 1), ScriptedToken(500, 25)), (SpokenLanguage("fr", 0, 30),)),
-    )
-    return Subject(FakeBackend(by_row(*scripts)), (50258, 50259, 50359, 100, 200))
-
-
-def random_torch() -> Subject:
-    return Subject(tiny.backend(), (7, 250, 31, 4, 99))
-
-
-def random_native(*, native_encoder: bool = False) -> Subject:
-    native = pytest.importorskip("sottovoce.backends.native", reason="sottovoce-kernels is not installed")
-    made = native.NativeBackend.from_checkpoint(
-        tiny.checkpoint(), device=tiny.CPU, dtype=torch.float32, native_encoder=native_encoder
-    )
-    return Subject(made, random_torch().prompt)
-
-
-def native_throughout() -> Subject:
-    return random_native(native_encoder=True)
-
-
-SUBJECTS = (random_torch, random_native, native_throughout, scripted)
-NAMES = ("torch", "native", "native encoder", "fake")
-
-
-@pytest.fixture(params=SUBJECTS, ids=NAMES)
-def subject(request: pytest.FixtureRequest) -> Subject:
-    make: Callable[[], Subject] = request.param
-    return make()
-
-
-def windows(backend: Backend, n_rows: int = 2, n_frames: int = N_FRAMES) -> Features:
-    mel = torch.randn(n_rows, backend.dims.n_mels, n_frames)
-    return Features(mel, (n_frames,) * n_rows)
-
-
-def one_row(encoded: EncoderOutput, row: int) -> EncoderOutput:
-    return EncoderOutput(encoded.states[row : row + 1], encoded.n_content_frames[row : row + 1])
+from tests.contracts.subjects import TOLERANCE, Subject, difference, one_row, windows
 
 
 def prompt_rows(subject: Subject, n_rows: int) -> Tensor:
     return torch.tensor([subject.prompt] * n_rows)
-
-
-def difference(a: Tensor, b: Tensor) -> float:
-    """The largest difference, relative to 1 + |b|; infinite for another shape or dtype."""
-    if a.shape != b.shape or a.dtype != b.dtype:
-        return float("inf")
-    apart = torch.where(a == b, torch.zeros_like(a), (a - b).abs() / (1 + b.abs()))  # -inf equals -inf
-    return float(apart.max())
 
 
 def test_token_by_token_equals_all_at_once(subject: Subject) -> None:
@@ -96,13 +26,8 @@ def test_token_by_token_equals_all_at_once(subject: Subject) -> None:
     steps = [backend.step(tokens[:, i : i + 1], state, capture=heads) for i in range(tokens.shape[1])]
     assert state.n_tokens == tokens.shape[1]
     assert difference(torch.cat([step.logits for step in steps], 1), whole.logits) <= TOLERANCE
-    assert whole.attention is not None
-    assert (
-        difference(
-            torch.cat([step.attention for step in steps if step.attention is not None], 2), whole.attention
-        )
-        <= TOLERANCE
-    )
+    attention = torch.cat([step.attention for step in steps if step.attention is not None], 2)
+    assert difference(attention, whole.attention) <= TOLERANCE
 
 
 def test_a_long_cache_outgrows_its_first_buffer(subject: Subject) -> None:
@@ -126,8 +51,6 @@ def test_a_batch_equals_single_windows(subject: Subject) -> None:
         single = backend.start(one_row(encoded, row))
         alone = backend.step(tokens[row : row + 1], single, capture=backend.alignment_heads)
         assert difference(batch.logits[row : row + 1], alone.logits) <= TOLERANCE
-        assert batch.attention is not None
-        assert alone.attention is not None
         assert difference(batch.attention[row : row + 1], alone.attention) <= TOLERANCE
 
 
@@ -166,8 +89,6 @@ def test_reordered_rows_are_those_rows(subject: Subject, rows: list[int]) -> Non
         history = torch.cat([first[row], second[row], third[place]])[None]
         theirs = backend.step(history, alone, capture=backend.alignment_heads)
         assert difference(ours.logits[place], theirs.logits[0]) <= TOLERANCE
-        assert ours.attention is not None
-        assert theirs.attention is not None
         assert difference(ours.attention[place], theirs.attention[0, :, -1:]) <= TOLERANCE
 
 
@@ -199,60 +120,6 @@ def test_truncate_forgets(subject: Subject) -> None:
     assert difference(again.logits, whole.logits[:, 2:]) <= TOLERANCE
 
 
-def test_a_fork_lives_its_own_life(subject: Subject) -> None:
-    backend = subject.backend
-    encoded = backend.encode(windows(backend))
-    tokens = prompt_rows(subject, 2)
-    state = backend.start(encoded)
-    backend.step(tokens[:, :3], state)
-    fork = state.fork()
-    ahead = backend.step(tokens[:, 3:], fork)
-    backend.step(torch.tensor([[11], [12]]), fork)
-    fork.reorder(torch.tensor([1]))
-    assert (state.n_rows, state.n_tokens) == (2, 3)
-    assert (fork.n_rows, fork.n_tokens) == (1, len(subject.prompt) + 1)
-    assert difference(backend.step(tokens[:, 3:], state).logits, ahead.logits) <= TOLERANCE
-
-
-def test_hidden_frames_change_nothing_and_get_no_attention(subject: Subject) -> None:
-    backend = subject.backend
-    encoded = backend.encode(windows(backend))
-    hidden = torch.zeros(2, encoded.n_frames)
-    hidden[:, 18:] = -torch.inf
-    disturbed = encoded.states.clone()
-    disturbed[:, 18:] += 1.0
-    other = EncoderOutput(disturbed, encoded.n_content_frames)
-    tokens = prompt_rows(subject, 2)
-
-    def listen(audio: EncoderOutput, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-        state = backend.start(audio)
-        said = backend.step(tokens, state, positions=None, capture=backend.alignment_heads, bias=bias)
-        assert said.attention is not None
-        return said.logits, said.attention
-
-    logits, attention = listen(encoded, hidden)
-    assert torch.isfinite(logits).all()
-    assert not attention[..., 18:].any()
-    assert difference(attention.sum(-1), torch.ones(attention.shape[:-1])) <= TOLERANCE
-    assert difference(listen(other, hidden)[0], logits) <= TOLERANCE
-    assert not torch.allclose(listen(encoded, None)[1], attention, atol=1e-3)
-
-
-def test_bias_belongs_to_its_row(subject: Subject) -> None:
-    backend = subject.backend
-    encoded = backend.encode(windows(backend))
-    bias = torch.zeros(4, encoded.n_frames)
-    bias[1, 5:] = -torch.inf
-    bias[2, :20] = -3.0
-    tokens = prompt_rows(subject, 4)
-    together = backend.step(tokens, backend.start(encoded, 2), positions=None, bias=bias)
-    for row in range(4):
-        alone = backend.step(
-            tokens[:1], backend.start(one_row(encoded, row // 2)), positions=None, bias=bias[row : row + 1]
-        )
-        assert difference(together.logits[row : row + 1], alone.logits) <= TOLERANCE
-
-
 def test_captured_attention_is_a_distribution_in_the_order_asked(subject: Subject) -> None:
     backend = subject.backend
     encoded = backend.encode(windows(backend))
@@ -260,8 +127,6 @@ def test_captured_attention_is_a_distribution_in_the_order_asked(subject: Subjec
     heads = backend.alignment_heads
     said = backend.step(tokens, backend.start(encoded, 2), capture=heads)
     turned = backend.step(tokens, backend.start(encoded, 2), capture=heads[::-1])
-    assert said.attention is not None
-    assert turned.attention is not None
     assert said.attention.shape == (4, len(heads), tokens.shape[1], encoded.n_frames)
     assert said.attention.dtype == torch.float32
     assert difference(said.attention.sum(-1), torch.ones(said.attention.shape[:-1])) <= TOLERANCE
@@ -299,7 +164,6 @@ def test_keys_and_values_of_the_audio_are_made_once(subject: Subject) -> None:
     assert shared is not None
     backend.step(prompt_rows(subject, 6), first)
     backend.step(prompt_rows(subject, 2), backend.start(encoded))
-    first.fork()
     assert encoded.cross_kv is shared
     assert shared[0][0].shape[0] == encoded.batch_size
 
@@ -314,13 +178,18 @@ SPANS = (
 
 
 @pytest.mark.parametrize("spans", SPANS)
-def test_the_first_step_equals_a_general_step(subject: Subject, spans: list[tuple[int, int]]) -> None:
+def test_the_first_step_equals_a_step_over_the_span_alone(
+    subject: Subject, spans: list[tuple[int, int]]
+) -> None:
     """One token at position 0, hearing a stretch: whatever a backend leaves out, it was not needed."""
     backend = subject.backend
     rows = torch.tensor([17, 3, backend.dims.n_vocab - 1, 259, 50])
     encoded = one_row(backend.encode(windows(backend)), 1)
     ours = backend.first_step(encoded, spans, token=subject.prompt[0], vocabulary=rows)
-    theirs = first_step_by_bias(backend, encoded, spans, token=subject.prompt[0], vocabulary=rows)
+    tokens = torch.tensor([subject.prompt[:1]])
+    parts = [EncoderOutput(encoded.states[:, start:end], (end - start,)) for start, end in spans]
+    alone = [backend.step(tokens, backend.start(part), vocabulary=rows).logits[:, 0] for part in parts]
+    theirs = torch.cat(alone)
     assert ours.shape == (len(spans), len(rows))
     assert ours.dtype == torch.float32
     torch.testing.assert_close(ours.log_softmax(1), theirs.log_softmax(1), atol=1e-4, rtol=0)
@@ -337,7 +206,6 @@ def test_the_first_step_leaves_no_trace(subject: Subject) -> None:
     tokens = prompt_rows(subject, 1)
     state = backend.start(encoded)
     shared = encoded.cross_kv
-    assert shared is not None
     copies = [(keys.clone(), values.clone()) for keys, values in shared]
 
     def said(probing: bool) -> list[Tensor]:
@@ -406,8 +274,6 @@ def test_wrong_shapes_are_refused(subject: Subject) -> None:
     for wrong in (tokens[:1], tokens[:, :0], tokens[0]):
         with pytest.raises(OptionError, match="tokens"):
             backend.step(wrong, backend.start(encoded))
-    with pytest.raises(OptionError, match="bias"):
-        backend.step(tokens, backend.start(encoded), bias=torch.zeros(2, encoded.n_frames - 1))
     for rows in ([2], [-1], []):
         with pytest.raises(OptionError, match="reorder"):
             start_and_read(subject, encoded).reorder(torch.tensor(rows, dtype=torch.int64))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -19,9 +19,8 @@ from sottovoce.backends.base import (
     IncrementalWindow,
 )
 from sottovoce.errors import OptionError
-from tests.backends.fake import FakeBackend, Script, ScriptedToken, SpokenLanguage
-from tests.contracts.test_backend import TOLERANCE, difference
-from tests.models import tiny
+from tests.backends.fake import FakeBackend
+from tests.contracts.subjects import NAMES, TOLERANCE, difference, short_backend
 
 N_FULL = 60
 """Encoder frames of the full window here: 1.2 s."""
@@ -31,37 +30,9 @@ EVERYTHING = EncoderMode(tail_s=0.2, recompute_s=1.2, refresh_s=0.0)
 THIN = EncoderMode(stride=3, recompute_s=0.16, refresh_s=0.2)
 
 
-def random_torch() -> Backend:
-    return tiny.backend(tiny.dims(n_audio_ctx=N_FULL))
-
-
-def scripted() -> Backend:
-    script = Script(
-        (ScriptedToken(100, 3), ScriptedToken(200, 9), ScriptedToken(300, 21)), (SpokenLanguage("en", 0, 30),)
-    )
-    return FakeBackend(script, dims=replace(FakeBackend(script).dims, n_audio_ctx=N_FULL))
-
-
-def random_native(*, native_encoder: bool = False) -> Backend:
-    native = pytest.importorskip("sottovoce.backends.native", reason="sottovoce-kernels is not installed")
-    checkpoint = tiny.checkpoint(tiny.dims(n_audio_ctx=N_FULL))
-    made: Backend = native.NativeBackend.from_checkpoint(
-        checkpoint, device=tiny.CPU, dtype=torch.float32, native_encoder=native_encoder
-    )
-    return made
-
-
-def native_throughout() -> Backend:
-    return random_native(native_encoder=True)
-
-
-@pytest.fixture(
-    params=[random_torch, random_native, native_throughout, scripted],
-    ids=["torch", "native", "native encoder", "fake"],
-)
+@pytest.fixture(scope="module", params=NAMES)
 def backend(request: pytest.FixtureRequest) -> Backend:
-    make: Callable[[], Backend] = request.param
-    return make()
+    return short_backend(request.param, N_FULL)
 
 
 def audio(backend: Backend, n_frames: int, seed: int = 0) -> Tensor:
@@ -198,7 +169,6 @@ def test_another_padding_than_the_kept_one_is_computed(backend: Backend) -> None
 def test_thin_padding_counts_for_what_it_stands_for(backend: Backend) -> None:
     (grown,) = backend.encode_incremental([IncrementalWindow(audio(backend, 20), THIN)])
     weights = grown.encoded.log_weights
-    assert weights is not None
     assert weights.shape == (1, grown.encoded.n_frames)
     assert float(weights.exp().sum()) == pytest.approx(N_FULL)
     assert not weights[:, :30].any()

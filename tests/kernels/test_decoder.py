@@ -13,6 +13,7 @@ native = pytest.importorskip("sottovoce.backends.native", reason="sottovoce-kern
 
 from sottovoce.backends.base import Backend  # noqa: E402
 from sottovoce.errors import OptionError  # noqa: E402
+from sottovoce.models.checkpoint.base import Checkpoint  # noqa: E402
 from sottovoce.types import EncoderOutput, Features  # noqa: E402
 from tests.models import tiny  # noqa: E402
 
@@ -21,11 +22,15 @@ EIGHT_BITS = 0.08
 """Of the spread of the logits: what eight bits in every product of three layers of random weights come to."""
 
 
-def backends() -> tuple[Backend, Backend]:
-    checkpoint = tiny.checkpoint(DIMS)
-    return tiny.backend(DIMS), native.NativeBackend.from_checkpoint(
-        checkpoint, device=tiny.CPU, dtype=torch.float32
+def native_backend(checkpoint: Checkpoint, *, int8: bool = False) -> Backend:
+    made: Backend = native.NativeBackend.from_checkpoint(
+        checkpoint, device=tiny.CPU, dtype=torch.float32, int8=int8
     )
+    return made
+
+
+def backends() -> tuple[Backend, Backend]:
+    return tiny.backend(DIMS), native_backend(tiny.checkpoint(DIMS))
 
 
 def test_heads_that_are_too_wide_are_refused() -> None:
@@ -33,7 +38,7 @@ def test_heads_that_are_too_wide_are_refused() -> None:
         tiny.dims(n_text_state=264, n_text_head=1, n_audio_state=264, n_audio_head=2)
     )
     with pytest.raises(OptionError, match="native kernels: decoder heads of 264 given, expected at most 256"):
-        native.NativeBackend.from_checkpoint(checkpoint, device=tiny.CPU, dtype=torch.float32)
+        native_backend(checkpoint)
 
 
 def said(backend: Backend, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -42,8 +47,6 @@ def said(backend: Backend, states: torch.Tensor) -> tuple[torch.Tensor, torch.Te
     first = backend.step(torch.tensor([[7, 250, 31, 4, 99]] * 4), state, capture=backend.alignment_heads)
     state.reorder(torch.tensor([0, 0, 3, 2]))
     second = backend.step(torch.tensor([[1], [2], [3], [4]]), state, capture=backend.alignment_heads)
-    assert first.attention is not None
-    assert second.attention is not None
     return torch.cat([first.logits, second.logits], 1), torch.cat([first.attention, second.attention], 2)
 
 
@@ -85,7 +88,7 @@ def test_a_token_that_is_none_is_refused() -> None:
 
 def test_an_encoder_in_eight_bits_is_near_the_one_in_floats() -> None:
     checkpoint = tiny.checkpoint(DIMS)
-    ours = native.NativeBackend.from_checkpoint(checkpoint, device=tiny.CPU, dtype=torch.float32, int8=True)
+    ours = native_backend(checkpoint, int8=True)
     features = Features(torch.randn(2, 80, 70), (70, 66))
     expected = tiny.backend(DIMS).encode(features)
     for name in HERE:
@@ -101,10 +104,5 @@ def test_a_checkpoint_in_float16_reads_as_in_float32() -> None:
     halves = {name: tensor.half() for name, tensor in checkpoint.tensors.items()}
     floats = {name: tensor.float() for name, tensor in halves.items()}
     states = torch.randn(2, 35, 256)
-    first, second = (
-        native.NativeBackend.from_checkpoint(
-            replace(checkpoint, tensors=tensors), device=tiny.CPU, dtype=torch.float32
-        )
-        for tensors in (halves, floats)
-    )
+    first, second = (native_backend(replace(checkpoint, tensors=tensors)) for tensors in (halves, floats))
     assert all(torch.equal(*pair) for pair in zip(said(first, states), said(second, states), strict=True))

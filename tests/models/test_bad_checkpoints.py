@@ -19,11 +19,12 @@ from safetensors.torch import save_file
 
 from sottovoce.errors import CheckpointError
 from sottovoce.models.checkpoint.base import Checkpoint, Convolution, CtcWeights, check_dims, validated
+from sottovoce.models.checkpoint.compact import save_compact
 from sottovoce.models.checkpoint.ctranslate2 import save_ctranslate2
 from sottovoce.models.checkpoint.ggml import BY_NAME, HEADER
 from sottovoce.models.checkpoint.huggingface import save_huggingface
 from sottovoce.models.checkpoint.openai import save_openai
-from sottovoce.models.load import open_checkpoint, save_compact
+from sottovoce.models.load import open_checkpoint
 from tests.models import tiny
 from tests.models.test_checkpoints import ggml
 
@@ -59,13 +60,7 @@ def opened(path: Path) -> Path:
 
 
 def refused(path: Path) -> str:
-    """The message of the error, which is one line that names the file."""
-    with pytest.raises(CheckpointError) as caught:
-        open_checkpoint(opened(path))
-    message = str(caught.value)
-    assert "\n" not in message
-    assert message.startswith(str(opened(path)))
-    return message
+    return tiny.refused(opened(path))
 
 
 @pytest.fixture(params=FORMATS)
@@ -73,11 +68,11 @@ def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return save(request.param, tmp_path)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.0001, 0.01, 0.5, 0.9, 0.9999])
-def test_truncated_anywhere(file: Path, share: float) -> None:
+def test_truncated_anywhere(file: Path) -> None:
     content = file.read_bytes()
-    file.write_bytes(content[: int(len(content) * share)])
-    assert refused(file).startswith(str(opened(file)))
+    for share in (0.0, 0.0001, 0.01, 0.5, 0.9, 0.9999):
+        file.write_bytes(content[: int(len(content) * share)])
+        refused(file)
 
 
 def test_no_permission(file: Path) -> None:
@@ -93,6 +88,10 @@ def test_files_and_folders_that_are_no_model(tmp_path: Path) -> None:
     assert "begins with b'this'" in refused(tmp_path / "model.pt")
     save_file({"a": torch.zeros(2)}, tmp_path / "model.safetensors")
     assert "config.json" in refused(tmp_path / "model.safetensors")
+    (tmp_path / "model.pt").write_bytes(pickle.dumps({"dims": 1}, protocol=2))
+    refused(tmp_path / "model.pt")
+    torch.save(torch.zeros(3), tmp_path / "tensor.pt")
+    assert "expected the keys dims and model_state_dict" in refused(tmp_path / "tensor.pt")
     path = save("huggingface", tmp_path)
     path.unlink()
     assert "no weights" in refused(path)
@@ -112,13 +111,8 @@ def test_a_pickle_with_code_is_refused_unrun(
     monkeypatch.chdir(tmp_path)
     content = {"dims": _Malice(), "model_state_dict": {}}
     torch.save(content, tmp_path / "model.pt", _use_new_zipfile_serialization=new_format)
-    assert refused(tmp_path / "model.pt").startswith(str(opened(tmp_path / "model.pt")))
+    refused(tmp_path / "model.pt")
     assert not (tmp_path / "pickle-ran-code").exists()
-
-
-def test_a_bare_pickle_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "model.pt").write_bytes(pickle.dumps({"dims": 1}, protocol=2))
-    assert refused(tmp_path / "model.pt").startswith(str(opened(tmp_path / "model.pt")))
 
 
 KEY = "decoder.blocks.0.cross_attn.out.weight"
@@ -202,34 +196,29 @@ def test_integer_weights_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "message"),
+    ("name", "content", "message"),
     [
-        ("model_type", "bert", "'bert', expected 'whisper'"),
-        ("scale_embedding", True, "scale_embedding"),
-        ("activation_function", "relu", "activation_function"),
-        ("d_model", "large", "d_model in config.json is 'large'"),
-        ("vocab_size", None, "vocab_size"),
-        ("encoder_layers", 2, "encoder.blocks.1"),
+        ("config.json", {"model_type": "bert"}, "'bert', expected 'whisper'"),
+        ("config.json", {"scale_embedding": True}, "scale_embedding"),
+        ("config.json", {"activation_function": "relu"}, "activation_function"),
+        ("config.json", {"d_model": "large"}, "d_model in config.json is 'large'"),
+        ("config.json", {"vocab_size": None}, "vocab_size"),
+        ("config.json", {"encoder_layers": 2}, "encoder.blocks.1"),
+        *(("config.json", text, "") for text in ("", "[1]", "{", "\x00", "{}")),
+        *(
+            ("generation_config.json", {"alignment_heads": heads}, "alignment")
+            for heads in (3, [3], [[1]], [["a", 1]], [[-1, 0]])
+        ),
     ],
 )
-def test_a_config_that_fits_no_whisper(key: str, value: object, message: str, tmp_path: Path) -> None:
-    config = save("huggingface", tmp_path).parent / "config.json"
-    config.write_text(json.dumps({**json.loads(config.read_text()), key: value}))
-    assert message in refused(config)
-
-
-@pytest.mark.parametrize("content", ["", "[1]", "{", "\x00", "{}"])
-def test_a_config_that_is_no_object(content: str, tmp_path: Path) -> None:
-    config = save("huggingface", tmp_path).parent / "config.json"
+def test_a_config_that_fits_no_whisper(
+    name: str, content: str | dict[str, object], message: str, tmp_path: Path
+) -> None:
+    config = save("huggingface", tmp_path).parent / name
+    if isinstance(content, dict):
+        content = json.dumps({**json.loads(config.read_text()), **content})
     config.write_text(content)
-    assert refused(config).startswith(str(opened(config)))
-
-
-@pytest.mark.parametrize("heads", [3, [3], [[1]], [["a", 1]], [[-1, 0]]])
-def test_alignment_heads_that_are_none(heads: object, tmp_path: Path) -> None:
-    config = save("huggingface", tmp_path).parent / "generation_config.json"
-    config.write_text(json.dumps({"alignment_heads": heads}))
-    assert "alignment" in refused(config)
+    assert message in refused(config)
 
 
 def test_a_teachers_heads_are_left_out_with_a_warning(
@@ -248,7 +237,7 @@ def test_an_index_that_leads_nowhere(weight_map: object, tmp_path: Path) -> None
     folder = save("huggingface", tmp_path).parent
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
-    assert refused(folder).startswith(str(opened(folder)))
+    refused(folder)
 
 
 def test_an_untied_projection_is_refused(tmp_path: Path) -> None:
@@ -265,38 +254,40 @@ def patched(content: bytes, at: int, value: int) -> bytes:
     return content[:at] + struct.pack("<i", value) + content[at + 4 :]
 
 
-def test_ggml_with_an_unknown_number_format(tmp_path: Path) -> None:
-    path = save("ggml", tmp_path)
-    content = path.read_bytes()
-    ftype_at = 4 + 4 * len(HEADER)
-    path.write_bytes(patched(content, ftype_at, 5))
-    assert "unknown number format 5, expected f32, f16, q4_0" in refused(path)
-    name_at = content.index(b"encoder.positional_embedding")
-    path.write_bytes(patched(content, name_at - 4 * 3, 99))
-    assert "tensor encoder.positional_embedding has the unknown number format 99" in refused(path)
-
-
-def test_ggml_rows_that_do_not_fill_blocks(tmp_path: Path) -> None:
-    path = save("ggml", tmp_path)
-    content = path.read_bytes()
-    at = content.index(b"decoder.token_embedding.weight")
-    path.write_bytes(patched(content, at - 4 * 3, BY_NAME["q4_k"].ttype))
-    assert "rows of a multiple of 256" in refused(path)
-
-
-def test_ggml_with_a_tensor_twice(tmp_path: Path) -> None:
-    path = save("ggml", tmp_path)
-    content = path.read_bytes()
+def with_a_bias_twice(content: bytes) -> bytes:
     start = content.rindex(b"decoder.ln.bias") - 16
-    end = start + 16 + len(b"decoder.ln.bias") + 4 * 32
-    path.write_bytes(content + content[start:end])
-    assert "decoder.ln.bias comes twice" in refused(path)
+    return content + content[start : start + 16 + len(b"decoder.ln.bias") + 4 * 32]
 
 
-def test_ggml_with_a_name_of_two_lines(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (
+            lambda content: patched(content, 4 + 4 * len(HEADER), 5),
+            "unknown number format 5, expected f32, f16, q4_0",
+        ),
+        (
+            lambda content: patched(content, content.index(b"encoder.positional_embedding") - 12, 99),
+            "tensor encoder.positional_embedding has the unknown number format 99",
+        ),
+        (
+            lambda content: patched(
+                content, content.index(b"decoder.token_embedding.weight") - 12, BY_NAME["q4_k"].ttype
+            ),
+            "rows of a multiple of 256",
+        ),
+        (with_a_bias_twice, "decoder.ln.bias comes twice"),
+        (
+            lambda content: content.replace(b"encoder.positional", b"encoder\npositional"),
+            "expected printable text",
+        ),
+    ],
+    ids=["file's number format", "tensor's number format", "blocks", "twice", "two lines"],
+)
+def test_a_damaged_ggml_file(edit: Callable[[bytes], bytes], message: str, tmp_path: Path) -> None:
     path = save("ggml", tmp_path)
-    path.write_bytes(path.read_bytes().replace(b"encoder.positional", b"encoder\npositional"))
-    assert "expected printable text" in refused(path)
+    path.write_bytes(edit(path.read_bytes()))
+    assert message in refused(path)
 
 
 def test_ggml_without_tensors(shared_dir: Path) -> None:
@@ -312,39 +303,29 @@ def _intact(kind: str) -> tuple[Path, bytes]:
     return path, path.read_bytes()
 
 
-FUZZ = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+FUZZ = settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
 @pytest.mark.parametrize("kind", FORMATS)
 @FUZZ
-@given(edits=st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), min_size=1, max_size=6))
-def test_edits_of_a_header_are_read_or_refused(kind: str, edits: list[tuple[int, int]]) -> None:
+@given(
+    edits=st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), min_size=1, max_size=6),
+    tail=st.none() | st.binary(max_size=300),
+    head=st.integers(0, 64),
+)
+def test_edited_and_random_bytes_are_read_or_refused(
+    kind: str, edits: list[tuple[int, int]], tail: bytes | None, head: int
+) -> None:
+    """Edits of a header, or random bytes after a true beginning; any other exception fails."""
     path, content = _intact(kind)
     edited = bytearray(content)
     for at, value in edits:
         edited[at] = value
-    path.write_bytes(edited)
-    assert read_or_refused(path).startswith(("read", str(opened(path))))
-
-
-@pytest.mark.parametrize("kind", FORMATS)
-@FUZZ
-@given(tail=st.binary(max_size=300), head=st.integers(0, 64))
-def test_random_bytes_after_a_true_beginning(kind: str, tail: bytes, head: int) -> None:
-    path, content = _intact(kind)
-    path.write_bytes(content[:head] + tail)
-    assert read_or_refused(path).startswith(("read", str(opened(path))))
-
-
-def read_or_refused(path: Path) -> str:
-    """What became of a file: "read", or the message of its refusal; every other exception goes on."""
+    path.write_bytes(edited if tail is None else content[:head] + tail)
     try:
         open_checkpoint(opened(path))
-    except CheckpointError:
-        return refused(path)
-    return "read"
-
-
-def test_a_tensor_is_no_checkpoint(tmp_path: Path) -> None:
-    torch.save(torch.zeros(3), tmp_path / "tensor.pt")
-    assert "expected the keys dims and model_state_dict" in refused(tmp_path / "tensor.pt")
+        return
+    except CheckpointError as error:
+        message = str(error)
+    assert message.startswith(str(opened(path)))
+    assert "\n" not in message

@@ -143,7 +143,6 @@ def tensors_of(weights: CtcWeights) -> list[torch.Tensor]:
 
 
 def same(one: CtcWeights | None, other: CtcWeights) -> bool:
-    assert one is not None
     pairs = zip(tensors_of(one), tensors_of(other), strict=True)
     return (one.labels, one.blank) == (other.labels, other.blank) and all(
         torch.equal(a.half(), b.half()) for a, b in pairs
@@ -208,7 +207,6 @@ def test_a_head_that_came_with_the_weights_wins() -> None:
 
 def test_the_packages_heads_are_small_spell_as_nano_and_are_for_their_encoder_alone() -> None:
     nano = load_checkpoint("nano").ctc_head
-    assert nano is not None
     for (n_layers, n_state, n_vocab), name in BUNDLED.items():
         assert (ASSETS / name).stat().st_size <= 2_000_000
         dims = tiny.dims(n_audio_layer=n_layers, n_audio_state=n_state, n_text_state=n_state, n_vocab=n_vocab)

@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sottovoce.errors import CheckpointError, OptionError
+from sottovoce.errors import OptionError
 from sottovoce.models.checkpoint.base import Checkpoint, cursor_over
 from sottovoce.models.checkpoint.ctranslate2 import (
     EMBEDDINGS,
@@ -94,15 +94,6 @@ def rewrite(folder: Path, **changes: Mapping[str, object]) -> None:
     write_model(folder / "model.bin", variables, given_aliases)
 
 
-def refused(folder: Path) -> str:
-    with pytest.raises(CheckpointError) as caught:
-        open_checkpoint(folder)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert message.startswith(str(folder))
-    return message
-
-
 @pytest.mark.parametrize("number", ["float32", "float16", "bfloat16"])
 def test_floats_are_kept_bit_for_bit(number: str, tmp_path: Path) -> None:
     found = open_checkpoint(folder_of(tmp_path, number))
@@ -174,7 +165,7 @@ def test_a_projection_of_its_own_must_be_the_embedding(tmp_path: Path) -> None:
     rewrite(folder, variables={PROJECTION: table}, aliases={})
     assert open_checkpoint(folder).dims == SMALL
     rewrite(folder, variables={PROJECTION: table + 1}, aliases={})
-    assert "tied" in refused(folder)
+    assert "tied" in tiny.refused(folder)
 
 
 def test_the_file_itself_and_any_name_of_it_are_known_by_their_content(tmp_path: Path) -> None:
@@ -189,7 +180,7 @@ def test_a_hugging_face_folder_is_still_one(tmp_path: Path) -> None:
     (tmp_path / "ct2" / "model.bin").write_bytes(b"something else")
     assert open_checkpoint(tmp_path / "ct2").kind == "hf"
     (tmp_path / "ct2" / "model.safetensors").unlink()
-    assert "model.bin" in refused(tmp_path / "ct2")
+    assert "model.bin" in tiny.refused(tmp_path / "ct2")
 
 
 # What stands beside the weights
@@ -274,7 +265,7 @@ def test_what_stands_beside_the_weights_is_checked(
 ) -> None:
     folder = folder_of(tmp_path)
     (folder / name).write_text(content)
-    assert message in refused(folder)
+    assert message in tiny.refused(folder)
 
 
 def test_an_old_vocabulary_of_the_right_length_is_fine(tmp_path: Path) -> None:
@@ -369,7 +360,7 @@ def test_variables_that_no_whisper_has(
 ) -> None:
     folder = folder_of(tmp_path)
     rewrite(folder, variables=variables)
-    assert message in refused(folder)
+    assert message in tiny.refused(folder)
 
 
 @pytest.mark.parametrize(
@@ -380,7 +371,7 @@ def test_variables_that_no_whisper_has(
 def test_scales_that_scale_nothing(scale: Tensor, tmp_path: Path) -> None:
     folder = folder_of(tmp_path, "int8")
     rewrite(folder, variables={f"{QKV}/weight_scale": scale})
-    assert "scales" in refused(folder)
+    assert "scales" in tiny.refused(folder)
 
 
 @pytest.mark.parametrize(
@@ -396,7 +387,7 @@ def test_scales_that_scale_nothing(scale: Tensor, tmp_path: Path) -> None:
 def test_aliases_that_lead_nowhere(aliases: dict[str, str], message: str, tmp_path: Path) -> None:
     folder = folder_of(tmp_path)
     rewrite(folder, aliases=aliases)
-    assert message in refused(folder)
+    assert message in tiny.refused(folder)
 
 
 @pytest.mark.parametrize(
@@ -414,4 +405,4 @@ def test_files_of_another_kind_or_time(at: int, value: bytes, message: str, tmp_
     content = bytearray((folder / "model.bin").read_bytes())
     content[at : at + len(value)] = value
     (folder / "model.bin").write_bytes(content)
-    assert message in refused(folder)
+    assert message in tiny.refused(folder)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 
 import pytest
-import torch
 
-from sottovoce.backends.torch import TorchBackend
 from sottovoce.errors import OptionError
+from sottovoce.models.checkpoint.compact import read_compact
 from sottovoce.models.dims import (
     BASE,
     DENSE,
@@ -18,7 +17,6 @@ from sottovoce.models.dims import (
     Padding,
     default_encoder_mode,
 )
-from sottovoce.models.load import read_compact
 from tests.models import tiny
 
 N_FULL = 1500
@@ -95,6 +93,6 @@ def test_a_model_bears_what_was_measured_of_it() -> None:
     assert default_encoder_mode(base) is BASE
     assert BASE.anchors[-1] < N_FULL
     assert tiny.backend().encoder_mode is DENSE
-    nano = TorchBackend.from_checkpoint(read_compact(), device=tiny.CPU, dtype=torch.float32)
+    nano = tiny.backend(read_compact())
     assert nano.encoder_mode.padding(50, N_FULL).n_frames == 0
     assert nano.encoder_mode.tail_s == nano.tail_s

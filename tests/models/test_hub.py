@@ -40,29 +40,38 @@ def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
 
 
-@pytest.fixture
-def _online(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(find, "is_reachable", lambda: True)
-
-
 class Downloads:
-    """Stands in for snapshot_download: writes files that the patterns allow."""
+    """Stands in for snapshot_download: writes files that the patterns allow, or raises an error."""
 
-    def __init__(self, folder: Path, files: Sequence[str]) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.files = files
-        self.asked: list[str] = []
-        self.wishes: list[tuple[Path | None, str | None]] = []
+        self.files: Sequence[str] = ()
+        self.error: Exception | None = None
+        self.asked: list[tuple[str, Path | None, str | None]] = []
 
     def __call__(
         self, repository: str, *, allow_patterns: Sequence[str], cache_dir: Path | None, revision: str | None
     ) -> str:
-        self.asked.append(repository)
-        self.wishes.append((cache_dir, revision))
+        self.asked.append((repository, cache_dir, revision))
+        if self.error is not None:
+            raise self.error
         for name in self.files:
             if any(Path(name).match(pattern) for pattern in allow_patterns):
                 (self.folder / name).touch()
         return str(self.folder)
+
+    def taken(self) -> list[str]:
+        return sorted(path.name for path in self.folder.iterdir())
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Downloads:
+    """A hub that answers."""
+    downloads = Downloads(tmp_path / "got")
+    downloads.folder.mkdir()
+    monkeypatch.setattr(find, "is_reachable", lambda: True)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", downloads)
+    return downloads
 
 
 def snapshot(cache: Path, repository: str, files: Sequence[str], revision: str = "main") -> Path:
@@ -123,101 +132,70 @@ def test_a_path_that_is_not_there_is_not_looked_up(name: str) -> None:
         resolve(name)
 
 
-@pytest.mark.usefixtures("_online")
-def test_names_mean_their_repositories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "got").mkdir()
-    files = ["config.json", "model.safetensors", "pytorch_model.bin", "tf_model.h5"]
-    downloads = Downloads(tmp_path / "got", files)
-    monkeypatch.setattr("huggingface_hub.snapshot_download", downloads)
+def test_names_mean_their_repositories_and_folder_and_revision_reach_the_hub(
+    hub: Downloads, tmp_path: Path
+) -> None:
+    hub.files = ["config.json", "model.safetensors", "pytorch_model.bin", "tf_model.h5"]
     for name in ("turbo", "tiny.en", "distil-small.en", "someone/theirs"):
-        assert resolve(name) == tmp_path / "got"
-    assert downloads.asked == [
-        "openai/whisper-large-v3-turbo",
-        "openai/whisper-tiny.en",
-        "distil-whisper/distil-small.en",
-        "someone/theirs",
+        assert resolve(name) == hub.folder
+    resolve("base", Sources(model_dir=tmp_path / "mine", revision="refs/pr/1"))
+    assert hub.asked == [
+        ("openai/whisper-large-v3-turbo", None, None),
+        ("openai/whisper-tiny.en", None, None),
+        ("distil-whisper/distil-small.en", None, None),
+        ("someone/theirs", None, None),
+        ("openai/whisper-base", tmp_path / "mine", "refs/pr/1"),
     ]
-    assert sorted(path.name for path in downloads.folder.iterdir()) == ["config.json", "model.safetensors"]
+    assert hub.taken() == ["config.json", "model.safetensors"]
 
 
-@pytest.mark.usefixtures("_online")
 @pytest.mark.parametrize(
-    ("there", "taken"),
+    ("there", "left_out"),
     [
         (
             ["config.json", "pytorch_model.bin", "model.fp32-00001-of-00002.safetensors"],
-            ["config.json", "pytorch_model.bin"],
+            "model.fp32-00001-of-00002.safetensors",
         ),
-        (
-            ["README.md", "config.json", "model.bin", "tokenizer.json", "vocabulary.txt"],
-            ["config.json", "model.bin", "tokenizer.json", "vocabulary.txt"],
-        ),
+        (["README.md", "config.json", "model.bin", "tokenizer.json", "vocabulary.txt"], "README.md"),
         (
             ["config.json", "model.bin", "preprocessor_config.json", "tokenizer.json", "vocabulary.json"],
-            ["config.json", "model.bin", "preprocessor_config.json", "tokenizer.json", "vocabulary.json"],
+            None,
         ),
     ],
 )
-def test_one_set_of_weights_is_fetched(
-    there: list[str], taken: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "got").mkdir()
-    monkeypatch.setattr("huggingface_hub.snapshot_download", Downloads(tmp_path / "got", there))
-    assert resolve("someone/theirs") == tmp_path / "got"
-    assert sorted(path.name for path in (tmp_path / "got").iterdir()) == taken
+def test_one_set_of_weights_is_fetched(there: list[str], left_out: str | None, hub: Downloads) -> None:
+    hub.files = there
+    assert resolve("someone/theirs") == hub.folder
+    assert hub.taken() == [name for name in there if name != left_out]
 
 
-@pytest.mark.usefixtures("_online")
-def test_what_the_hub_answers_is_not_taken_for_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_hub_answers_is_not_taken_for_silence(hub: Downloads) -> None:
     from huggingface_hub.errors import HFValidationError
 
-    def missing(*_: object, **__: object) -> str:
-        raise HFValidationError
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", missing)
+    hub.error = HFValidationError()
     with pytest.raises(ModelNotFoundError, match=r"^a/b: the hub has no repository a/b$"):
         resolve("a/b")
     with pytest.raises(
         ModelNotFoundError, match="the hub has no repository openai/whisper-base; the package"
     ):
         resolve("base")
-
-
-@pytest.mark.usefixtures("_online")
-def test_a_repository_without_weights_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "got").mkdir()
-    monkeypatch.setattr("huggingface_hub.snapshot_download", Downloads(tmp_path / "got", ["config.json"]))
+    hub.error, hub.files = None, ["config.json"]
     with pytest.raises(ModelNotFoundError, match=r"someone/theirs has no config\.json with safetensors"):
         resolve("someone/theirs")
 
 
-@pytest.mark.usefixtures("_online")
-def test_folder_and_revision_reach_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "got").mkdir()
-    downloads = Downloads(tmp_path / "got", ["config.json", "model.safetensors"])
-    monkeypatch.setattr("huggingface_hub.snapshot_download", downloads)
-    resolve("base", Sources(model_dir=tmp_path / "mine", revision="refs/pr/1"))
-    assert downloads.wishes == [(tmp_path / "mine", "refs/pr/1")]
-
-
-@pytest.mark.usefixtures("_online")
-def test_errors_of_the_hubs_client_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object, **__: object) -> str:
-        raise error
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", broken)
-    error: Exception = RuntimeError("lost\nin the middle")
+def test_errors_of_the_hubs_client_are_one_line(hub: Downloads) -> None:
+    hub.error = RuntimeError("lost\nin the middle")
     with pytest.raises(ModelNotFoundError, match="the hub cannot be reached \\(RuntimeError\\)") as caught:
         resolve("small")
     assert "\n" not in str(caught.value)
-    error = OSError(28, "No space left on device", "/cache/blob")
+    hub.error = OSError(28, "No space left on device", "/cache/blob")
     with pytest.raises(
         ModelNotFoundError, match=r"small: cannot be written .*No space left on device: /cache"
     ):
         resolve("small")
 
 
-@pytest.mark.usefixtures("_online")
 def test_a_filled_cache_asks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.snapshot_download", None)
     monkeypatch.setattr(find, "is_reachable", None)
@@ -285,22 +263,11 @@ def test_a_hub_that_never_answers_does_not_hang(monkeypatch: pytest.MonkeyPatch)
     assert not find.is_reachable()
 
 
-@pytest.mark.usefixtures("_online")
-def test_a_fetched_model_goes_by_the_name_it_was_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fetched_model_goes_by_the_name_it_was_asked_for(hub: Downloads) -> None:
     """In the hub's cache its folder is named after a commit."""
-    commit = tmp_path / "0123abcd"
-    save_huggingface(tiny.checkpoint(), commit)
-    monkeypatch.setattr("huggingface_hub.snapshot_download", Downloads(commit, []))
+    save_huggingface(tiny.checkpoint(), hub.folder)
     assert load_checkpoint("someone/theirs").name == "someone/theirs"
-    assert load_checkpoint(commit).name == "0123abcd"
-
-
-def test_nano_is_always_there() -> None:
-    nano = load_checkpoint("nano")
-    assert nano.name == "nano"
-    assert nano.alignment_heads
+    assert load_checkpoint(hub.folder).name == hub.folder.name
 
 
 def sizes(n_layer: int, n_head: int, n_vocab: int) -> ModelDims:

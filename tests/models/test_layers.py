@@ -10,7 +10,6 @@ from torch import nn
 from torch.nn import functional as F
 
 from sottovoce.backends.registry import NumberFormat
-from sottovoce.backends.torch import TorchBackend
 from sottovoce.models import layers as room
 from sottovoce.models.layers import (
     FEW_INT8_ROWS,
@@ -196,9 +195,7 @@ def test_a_network_says_nearly_the_same(dtype: torch.dtype) -> None:
     checkpoint = tiny.checkpoint()
     logits = []
     for numbers in (NumberFormat(torch.float32), NumberFormat(dtype, int8=True)):
-        backend = TorchBackend.from_checkpoint(
-            checkpoint, device=tiny.CPU, dtype=numbers.dtype, int8=numbers.int8
-        )
+        backend = tiny.backend(checkpoint, dtype=numbers.dtype, int8=numbers.int8)
         encoded = backend.encode(Features(torch.linspace(-1, 1, 6400).sin().reshape(1, 80, 80), (80,)))
         state = backend.start(encoded)
         prompt = backend.step(torch.arange(20)[None], state, positions=None).logits
@@ -214,7 +211,7 @@ def test_a_network_says_nearly_the_same(dtype: torch.dtype) -> None:
 
 def test_every_table_is_small() -> None:
     checkpoint = tiny.checkpoint()
-    backend = TorchBackend.from_checkpoint(checkpoint, device=tiny.CPU, dtype=torch.float32, int8=True)
+    backend = tiny.backend(checkpoint, int8=True)
     eight = [module for module in backend._model.modules() if isinstance(module, Int8Table)]
     held = sum(t.values.nbytes + t.scales.nbytes for t in eight)
     tables = {name: t for name, t in checkpoint.tensors.items() if t.ndim == 2 and "positional" not in name}

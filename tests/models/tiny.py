@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
 import torch
 
 from sottovoce.backends.torch import TorchBackend
+from sottovoce.errors import CheckpointError
 from sottovoce.models.checkpoint.base import Checkpoint, expected_shapes
 from sottovoce.models.dims import ModelDims
+from sottovoce.models.load import open_checkpoint
 from sottovoce.models.whisper import sinusoids
 
 CPU = torch.device("cpu")
@@ -43,5 +48,23 @@ def checkpoint(model_dims: ModelDims | None = None, *, seed: int = 0, name: str 
     return Checkpoint(name=name, dims=model_dims, tensors=tensors, alignment_heads=((1, 0), (2, 3)))
 
 
-def backend(model_dims: ModelDims | None = None, *, seed: int = 0) -> TorchBackend:
-    return TorchBackend.from_checkpoint(checkpoint(model_dims, seed=seed), device=CPU, dtype=torch.float32)
+def backend(
+    model: ModelDims | Checkpoint | None = None,
+    *,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    int8: bool = False,
+    device: torch.device = CPU,
+) -> TorchBackend:
+    weights = model if isinstance(model, Checkpoint) else checkpoint(model, seed=seed)
+    return TorchBackend.from_checkpoint(weights, device=device, dtype=dtype, int8=int8)
+
+
+def refused(path: Path) -> str:
+    """The message of the error of a file or folder: one line that begins with its path."""
+    with pytest.raises(CheckpointError) as caught:
+        open_checkpoint(path)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.startswith(str(path))
+    return message

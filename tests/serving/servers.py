@@ -14,7 +14,6 @@ from typing import cast
 import torch
 
 from sottovoce.api import Model
-from sottovoce.backends.base import Capabilities
 from sottovoce.engine.calls import CallGenerator
 from sottovoce.errors import OptionError
 from sottovoce.serving.http.server import ServerThread
@@ -55,7 +54,7 @@ class SlowModel:
 
     name = "slow"
     languages = ("en", "de")
-    backend = SimpleNamespace(device=torch.device("meta"), capabilities=Capabilities(attention=False))
+    backend = SimpleNamespace(device=torch.device("meta"), own_threads=False)
     """It computes nothing, as these sessions do their work themselves; one engine on anything but a CPU."""
 
     def __init__(self, work: Callable[[], None] = lambda: None, word: str = " word") -> None:

@@ -19,7 +19,6 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from sottovoce.api import Model
-from sottovoce.backends.base import Capabilities
 from sottovoce.errors import OptionError
 from sottovoce.models.dims import ModelDims
 from sottovoce.serving.http.server import ServerThread
@@ -262,9 +261,7 @@ class Sized(QuietModel):
     def __init__(self, name: str) -> None:
         super().__init__()
         self.name = name
-        self.backend = SimpleNamespace(
-            device=torch.device("meta"), dims=DIMS[name], capabilities=Capabilities(attention=False)
-        )
+        self.backend = SimpleNamespace(device=torch.device("meta"), dims=DIMS[name], own_threads=False)
 
 
 def test_every_api_says_that_there_is_no_memory_in_its_own_way_and_which_are_loaded(

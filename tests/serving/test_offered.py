@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from sottovoce.api import Model
-from sottovoce.models.load import compact_languages
+from sottovoce.models.checkpoint.compact import compact_languages
 from sottovoce.serving.apis.wyoming import info
 from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.scheduling.model_registry import ModelRegistry, usual_languages

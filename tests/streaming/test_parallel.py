@@ -15,8 +15,8 @@ from sottovoce.errors import OptionError
 from sottovoce.language.probe import ProbeOptions
 from sottovoce.language.switching import SwitchOptions
 from sottovoce.language.timeline import LanguageTimeline
+from sottovoce.models.checkpoint.compact import ENCODER_MODE
 from sottovoce.models.dims import default_encoder_mode
-from sottovoce.models.load import ENCODER_MODE
 from sottovoce.streaming.alignatt import AlignAttDecoder, AlignAttRequest, LiveVocabulary
 from sottovoce.streaming.audio_window import AudioWindow
 from sottovoce.streaming.hypothesis import AlignAttHypothesis as Read

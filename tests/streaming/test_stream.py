@@ -8,13 +8,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-import torch
 
 from sottovoce.backends.base import EXACT, EncoderMode
-from sottovoce.backends.torch import TorchBackend
 from sottovoce.errors import OptionError
+from sottovoce.models.checkpoint.compact import read_compact
 from sottovoce.models.dims import BASE, DENSE
-from sottovoce.models.load import read_compact
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.utterance_decoder import encoder_mode
 from sottovoce.types import SAMPLE_RATE
@@ -185,7 +183,7 @@ def test_a_cut_suits_what_is_held(max_len_s: float) -> None:
 
 def test_whisper_asks_for_padding_and_nano_for_none() -> None:
     for checkpoint, tail_s in ((tiny.checkpoint(), 5.0), (read_compact(), 0.0)):
-        model = TorchBackend.from_checkpoint(checkpoint, device=tiny.CPU, dtype=torch.float32)
+        model = tiny.backend(checkpoint)
         assert model.tail_s == tail_s
         assert model.encoder_mode.tail_s == tail_s
 

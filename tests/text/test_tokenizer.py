@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sottovoce.errors import OptionError
@@ -149,14 +149,12 @@ def test_names_of_special_tokens_are_ordinary_text() -> None:
     assert tokenizer.decode(ids) == "<|en|><|endoftext|>"
 
 
-@settings(deadline=None)
 @given(st.text(), st.sampled_from(VOCABULARIES))
 def test_any_text_survives_encoding(text: str, n_vocab: int) -> None:
     tokenizer = Tokenizer.for_model(n_vocab)
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.integers(0, N_VOCAB_99 - 1), max_size=30),
     st.sampled_from(["en", "zh", "ja", "de"]),
@@ -181,7 +179,6 @@ TRAINED = [token for word in (" und", " die", "en", "ch", " s", "ß") for token 
 SMALL = FULL.with_pieces([*TRAINED, FULL.sot, FULL.timestamp_begin])
 
 
-@settings(deadline=None)
 @given(st.text())
 def test_the_text_stays_and_no_other_token_is_used(text: str) -> None:
     tokens = SMALL.encode(text)
@@ -218,7 +215,6 @@ def chunks(tokens: list[int], cuts: list[int]) -> list[list[int]]:
     return [tokens[a:b] for a, b in pairwise(edges)]
 
 
-@settings(deadline=None)
 @given(st.text() | ANY_TOKENS, st.lists(st.integers(0, 1000)))
 def test_text_in_chunks_equals_decoding_at_once(text: str | list[int], cuts: list[int]) -> None:
     tokenizer = Tokenizer.for_model(N_VOCAB_100)
@@ -288,7 +284,6 @@ def test_text_and_words_equal_openai_whisper(theirs: ModuleType, language: str) 
 
 
 @pytest.mark.reference
-@settings(deadline=None)
 @given(
     st.text(st.characters(exclude_characters="\ufffd", exclude_categories=["Cs"])),
     st.sampled_from(VOCABULARIES),

@@ -12,7 +12,6 @@ import pytest
 
 from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
-from sottovoce.backends.base import Capabilities
 from sottovoce.cli.main import run
 from sottovoce.engine.calls import CallGenerator
 from sottovoce.text.tokenizer import Tokenizer
@@ -29,7 +28,7 @@ class Listening:
 
     def __init__(self) -> None:
         self.name = "listening"
-        self.backend = SimpleNamespace(capabilities=Capabilities(attention=False))
+        self.backend = SimpleNamespace(own_threads=False)
         self.tokenizer = SimpleNamespace(is_multilingual=True)
         self.asked: list[tuple[Samples, str, str]] = []
 

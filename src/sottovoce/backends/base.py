@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -20,15 +20,7 @@ from sottovoce.models.dims import EncoderMode as EncoderMode
 from sottovoce.models.dims import ModelDims as ModelDims
 from sottovoce.types import EncoderOutput, Features, StepOutput
 
-
-@dataclass(frozen=True, slots=True)
-class Capabilities:
-    """Optional features of a runtime."""
-
-    attention: bool
-    """`step` captures cross-attention of chosen heads and takes a bias on frames."""
-    own_threads: bool = False
-    """The runtime has its own threads, so PyTorch's operators between its calls run on one."""
+Prefix = TypeVar("Prefix")
 
 
 class DecoderState(Protocol):
@@ -51,10 +43,6 @@ class DecoderState(Protocol):
 
     def truncate(self, n_tokens: int) -> None:
         """Drop every position from `n_tokens` on."""
-        ...
-
-    def fork(self) -> DecoderState:
-        """Return an independent copy that shares the encoder output."""
         ...
 
 
@@ -188,7 +176,9 @@ class Backend(Protocol):
     def dims(self) -> ModelDims: ...
 
     @property
-    def capabilities(self) -> Capabilities: ...
+    def own_threads(self) -> bool:
+        """Whether the runtime has its own threads, so PyTorch's operators between its calls run on one."""
+        ...
 
     @property
     def device(self) -> torch.device: ...
@@ -249,15 +239,12 @@ class Backend(Protocol):
         positions: Sequence[int] | None = (-1,),
         vocabulary: Tensor | None = None,
         capture: AlignmentHeads = (),
-        bias: Tensor | None = None,
     ) -> StepOutput:
         """Append tokens (R, n_new) int64 to the state and return logits.
 
         positions: which of the new positions get logits (None: all). vocabulary: (n_rows,) int64,
         vocabulary rows to compute (None: all). capture: heads whose cross-attention is returned for every
-        new position, in this order. bias: (R, n_frames) float32, added to the cross-attention logits of
-        every layer and head; -inf hides a frame, and each row must keep at least one frame. None adds
-        nothing.
+        new position, in this order.
 
         Raises:
             OptionError: a state of another backend, arguments of other shapes, more tokens than the text
@@ -275,7 +262,6 @@ class Backend(Protocol):
         """Return the logits (n_spans, n_rows) float32 after `token` alone, for each span of one window.
 
         Row r only attends to the encoder frames [start, end) of span r. There is no state.
-        `backends.base.first_step_by_bias` implements it by `step`.
 
         vocabulary: (n_rows,) int64, the vocabulary rows to compute.
 
@@ -362,9 +348,30 @@ def check_tokens(tokens: Tensor, state: DecoderState, n_least_padding: int, back
         raise OptionError(f"step: {n_read} tokens in all, {backend.name} reads {backend.dims.n_text_ctx}")
 
 
-def check_admitted(encoded: EncoderOutput) -> None:
+def check_heads(heads: AlignmentHeads, dims: ModelDims) -> None:
+    n_layer, n_head = dims.n_text_layer, dims.n_text_head
+    for layer, head in heads:
+        if not (0 <= layer < n_layer and 0 <= head < n_head):
+            raise OptionError(f"step: head ({layer}, {head}) of {n_layer} layers of {n_head} was asked for")
+
+
+def check_reordered(rows: Tensor, n_rows: int) -> list[int]:
+    """Check the argument of `DecoderState.reorder`; return it as a list."""
+    chosen: list[int] = rows.tolist()
+    if not chosen or min(chosen) < 0 or max(chosen) >= n_rows:
+        raise OptionError(f"reorder: rows {chosen} given, expected indices below {n_rows}")
+    return chosen
+
+
+def check_admitted(
+    encoded: EncoderOutput, prefix: RowPrefix | None, kind: type[Prefix], name: str
+) -> Prefix | None:
+    """Check the arguments of `RunningRows.admit` of the backend `name`; return the prefix."""
     if encoded.batch_size != 1:
         raise OptionError(f"rows: expected a window of one row, got {encoded.batch_size}")
+    if prefix is not None and not isinstance(prefix, kind):
+        raise OptionError(f"rows: expected the state of a row of {name}, got {type(prefix).__name__}")
+    return prefix
 
 
 def check_selected(rows: Sequence[int], n_rows: int) -> None:
@@ -372,35 +379,26 @@ def check_selected(rows: Sequence[int], n_rows: int) -> None:
         raise OptionError(f"rows: {list(rows)} given, expected indices below {n_rows}")
 
 
-def check_step(tokens: Sequence[Sequence[int]], wanted: Sequence[Sequence[int]], n_rows: int) -> None:
+def check_step(
+    tokens: Sequence[Sequence[int]],
+    wanted: Sequence[Sequence[int]],
+    cached: Sequence[int],
+    *,
+    longest: int,
+    name: str,
+) -> None:
+    """Check the arguments of `RunningRows.step` of the backend `name`.
+
+    cached: tokens of each row so far. longest: the text context.
+    """
+    n_rows = len(cached)
     if len(tokens) != n_rows or len(wanted) != n_rows:
         raise OptionError(f"rows: tokens for {len(tokens)} and positions for {len(wanted)} of {n_rows} rows")
     if not any(tokens):
         raise OptionError("rows: expected tokens for at least one row, got none")
-
-
-def first_step_by_bias(
-    backend: Backend,
-    encoded: EncoderOutput,
-    spans: Sequence[tuple[int, int]],
-    *,
-    token: int,
-    vocabulary: Tensor,
-) -> Tensor:
-    """Step one token a row, with a bias of -inf outside each span; see `Backend.first_step`.
-
-    Returns logits (n_spans, n_rows) float32. vocabulary: (n_rows,) int64.
-
-    Raises:
-        OptionError: as `check_spans`.
-    """
-    check_spans(encoded, spans)
-    bias = torch.full((len(spans), encoded.n_frames), -torch.inf, device=backend.device)
-    for row, (start, end) in enumerate(spans):
-        bias[row, start:end] = 0.0
-    tokens = torch.full((len(spans), 1), token, device=backend.device)
-    state = backend.start(encoded, len(spans))
-    return backend.step(tokens, state, vocabulary=vocabulary, bias=bias).logits[:, 0]
+    for n_cached, new in zip(cached, tokens, strict=True):
+        if n_cached + len(new) > longest:
+            raise OptionError(f"rows: {n_cached + len(new)} tokens in a row, {name} reads {longest}")
 
 
 def check_spans(encoded: EncoderOutput, spans: Sequence[tuple[int, int]]) -> None:

@@ -15,12 +15,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sottovoce.audio.mel import normalize
-from sottovoce.backends.base import IncrementalWindow, ModelDims
+from sottovoce.backends.base import EncoderState, IncrementalResult, IncrementalWindow, ModelDims
 from sottovoce.errors import OptionError
 from sottovoce.models.dims import EncoderMode, Padding, frames_of
 from sottovoce.models.layers import KeysValues
 from sottovoce.models.whisper import AudioEncoder, Whisper
-from sottovoce.types import Features
+from sottovoce.types import EncoderOutput, Features
+
+Own = TypeVar("Own")
 
 
 class FrameCache(Protocol):
@@ -28,6 +30,10 @@ class FrameCache(Protocol):
 
     @property
     def n_frames(self) -> int: ...
+
+    def part(self: Own, start: int, end: int, /) -> Own:
+        """Return frames [start, end)."""
+        ...
 
 
 Frames = TypeVar("Frames", bound=FrameCache)
@@ -82,7 +88,6 @@ class EncoderKvCache:
         return int(self.states.shape[1])
 
     def part(self, start: int, end: int) -> EncoderKvCache:
-        """Return frames [start, end), over the same memory."""
         return EncoderKvCache(
             tuple((keys[:, :, start:end], values[:, :, start:end]) for keys, values in self.keys_values),
             self.states[:, start:end],
@@ -281,29 +286,19 @@ class UpdatePlan:
         return self.start == 0, self.pads
 
 
-Own = TypeVar("Own")
-
-
-class PartialFrames(FrameCache, Protocol):
-    def part(self: Own, start: int, end: int, /) -> Own: ...
-
-
-PartialCache = TypeVar("PartialCache", bound=PartialFrames)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
-class CachedWindow(Generic[PartialCache]):
+class CachedWindow(Generic[Frames]):
     """`EncoderState` of a runtime: a window's frames, including padding, and their description."""
 
     cache: EncoderCacheInfo
-    frames: PartialCache
+    frames: Frames
 
     @property
     def n_content_frames(self) -> int:
         return self.cache.n_content
 
     @property
-    def padding(self) -> PartialCache | None:
+    def padding(self) -> Frames | None:
         """The cached frames behind the audio, or None."""
         n_content = self.cache.n_content
         return self.frames.part(n_content, self.frames.n_frames) if self.cache.padding.n_frames else None
@@ -324,13 +319,12 @@ def state_of(window: IncrementalWindow, kind: type[Window]) -> Window | None:
     return state
 
 
-def update_of(
+def _update(
     window: IncrementalWindow,
-    state: CachedWindow[PartialCache] | None,
+    state: CachedWindow[Frames] | None,
     plan: UpdatePlan,
     device: torch.device,
-) -> EncoderUpdate[PartialCache]:
-    """Make the tensors of a planned update. state: of the window so far, or None."""
+) -> EncoderUpdate[Frames]:
     padding = plan.cache.padding
     weights = padding.log_weights(plan.cache.n_content)
     return EncoderUpdate(
@@ -345,19 +339,57 @@ def update_of(
     )
 
 
-def check_features(features: Features, dims: ModelDims, name: str) -> None:
+def plan_updates(
+    windows: Sequence[IncrementalWindow],
+    kind: type[CachedWindow[Frames]],
+    *,
+    dims: ModelDims,
+    device: torch.device,
+    name: str,
+) -> list[tuple[UpdatePlan, EncoderUpdate[Frames]]]:
+    """Check the windows, and plan their updates.
+
+    kind: the runtime's states. name: of the backend.
+
+    Raises:
+        OptionError: as `Backend.encode_incremental`.
+    """
+    check_windows(windows, dims, name)
+    planned = []
+    for window in windows:
+        state = state_of(window, kind)
+        plan = plan_update(window, None if state is None else state.cache, dims.n_audio_ctx)
+        planned.append((plan, _update(window, state, plan, device)))
+    return planned
+
+
+def result_of(
+    plan: UpdatePlan,
+    update: EncoderUpdate[Frames],
+    state: EncoderState,
+    states: Tensor,
+    cross_kv: list[KeysValues] | None,
+) -> IncrementalResult:
+    """Return a window after an update. states: (1, n, d), of its frames."""
+    weights = None if update.log_weights is None else update.log_weights[None]
+    encoded = EncoderOutput(states, (plan.cache.n_content,), cross_kv, weights)
+    return IncrementalResult(encoded, state, plan.n_computed)
+
+
+def content_frames(features: Features, dims: ModelDims, name: str) -> tuple[int, ...]:
+    """Check whole windows; return the encoder frames of audio of each.
+
+    Raises:
+        OptionError: as `Backend.encode`.
+    """
     n_mels, n_frames = features.mel.shape[1:]
     longest = MELS_PER_FRAME * dims.n_audio_ctx
     if n_mels != dims.n_mels:
         raise OptionError(f"encode: {n_mels} mel bands given, {name} expects {dims.n_mels}")
     if n_frames % MELS_PER_FRAME or not MELS_PER_FRAME <= n_frames <= longest:
         raise OptionError(f"encode: {n_frames} frames given, expected an even number from 2 to {longest}")
-
-
-def content_frames(features: Features) -> tuple[int, ...]:
-    """Return the encoder frames of audio of each whole window."""
-    n_frames = features.mel.shape[2] // MELS_PER_FRAME
-    return tuple(min(-(-n // MELS_PER_FRAME), n_frames) for n in features.n_content_frames)
+    most = n_frames // MELS_PER_FRAME
+    return tuple(min(-(-n // MELS_PER_FRAME), most) for n in features.n_content_frames)
 
 
 def check_windows(windows: Sequence[IncrementalWindow], dims: ModelDims, name: str) -> None:
@@ -399,10 +431,3 @@ def _first_new_frame(mode: EncoderMode, cache: EncoderCacheInfo, n_content: int,
 def _padding_is_fresh(mode: EncoderMode, cache: EncoderCacheInfo, n_content: int) -> bool:
     n_since = n_content - cache.padded_at
     return mode.whole() == cache.mode.whole() and 0 <= n_since < max(1, frames_of(mode.refresh_s))
-
-
-def group_by_kind(plans: Sequence[UpdatePlan]) -> list[list[int]]:
-    by_kind: dict[tuple[bool, bool], list[int]] = {}
-    for place, plan in enumerate(plans):
-        by_kind.setdefault(plan.kind, []).append(place)
-    return list(by_kind.values())

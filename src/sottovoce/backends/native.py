@@ -17,16 +17,15 @@ from torch import Tensor
 from sottovoce.backends.base import (
     AlignmentHeads,
     BestTokens,
-    Capabilities,
     DecoderState,
-    EncoderMode,
     IncrementalResult,
     IncrementalWindow,
-    ModelDims,
     RowPrefix,
     RowsOutput,
     TokenChoice,
     check_admitted,
+    check_heads,
+    check_reordered,
     check_selected,
     check_spans,
     check_start,
@@ -36,7 +35,7 @@ from sottovoce.backends.base import (
 from sottovoce.backends.kernels import WIDEST_HEAD
 from sottovoce.backends.native_decoder import NativeDecoder, RowInput, WindowKv
 from sottovoce.backends.native_encoder import NativeEncoder, fits_kernels, network_without_decoder
-from sottovoce.backends.torch import DTYPES, TorchBackend, check_heads
+from sottovoce.backends.torch import DTYPES, TorchBackend
 from sottovoce.errors import OptionError
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.threads import all_torch_threads
@@ -60,13 +59,9 @@ class NativeRows:
         return len(self._rows)
 
     def admit(self, encoded: EncoderOutput, prefix: RowPrefix | None = None) -> None:
-        check_admitted(encoded)
-        if prefix is not None and not isinstance(prefix, kernels.Row):
-            raise OptionError(
-                f"rows: expected the state of a row of {self._name}, got {type(prefix).__name__}"
-            )
+        cached = check_admitted(encoded, prefix, kernels.Row, self._name)
         (window,) = self._decoder.windows(encoded)
-        row = kernels.Row() if prefix is None else prefix.first(prefix.n_tokens)
+        row = kernels.Row() if cached is None else cached.first(cached.n_tokens)
         self._rows.append(_NativeRow(row, window))
 
     def select(self, rows: Sequence[int]) -> None:
@@ -92,9 +87,10 @@ class NativeRows:
         vocabulary: Tensor | None = None,
         capture: AlignmentHeads = (),
     ) -> RowsOutput:
-        check_step(tokens, wanted, self.n_rows)
-        check_heads(capture, self._decoder.dims)
-        self._check_room(tokens)
+        dims = self._decoder.dims
+        cached = [one.row.n_tokens for one in self._rows]
+        check_step(tokens, wanted, cached, longest=dims.n_text_ctx, name=self._name)
+        check_heads(capture, dims)
         batch = [
             RowInput(one.row, one.window, new, positions)
             for one, new, positions in zip(self._rows, tokens, wanted, strict=True)
@@ -104,13 +100,6 @@ class NativeRows:
         return RowsOutput(
             logits, [part[..., : one.window.n_frames] for part, one in zip(parts, self._rows, strict=True)]
         )
-
-    def _check_room(self, tokens: Sequence[Sequence[int]]) -> None:
-        longest = self._decoder.dims.n_text_ctx
-        for one, new in zip(self._rows, tokens, strict=True):
-            n_total = one.row.n_tokens + len(new)
-            if n_total > longest:
-                raise OptionError(f"rows: {n_total} tokens in a row, {self._name} reads {longest}")
 
 
 def branched(rows: Sequence[kernels.Row], chosen: Sequence[int]) -> list[kernels.Row]:
@@ -122,14 +111,6 @@ def branched(rows: Sequence[kernels.Row], chosen: Sequence[int]) -> list[kernels
         branches.append(row.first(row.n_tokens) if index in taken else row)
         taken.add(index)
     return branches
-
-
-def total_bias(bias: Tensor | None, window: WindowKv) -> Tensor | None:
-    """Return the sum of bias and log weights of the frames: (n_frames,) float32, or None."""
-    if bias is None:
-        return window.log_weights
-    given = bias.to("cpu", torch.float32)
-    return (given if window.log_weights is None else given + window.log_weights).contiguous()
 
 
 class NativeState:
@@ -148,9 +129,7 @@ class NativeState:
         return len(self.rows)
 
     def reorder(self, rows: Tensor) -> None:
-        chosen: list[int] = rows.tolist()
-        if not chosen or min(chosen) < 0 or max(chosen) >= self.n_rows:
-            raise OptionError(f"reorder: rows {chosen} given, expected indices below {self.n_rows}")
+        chosen = check_reordered(rows, self.n_rows)
         self.rows = branched(self.rows, chosen)
         self.windows = [self.windows[row] for row in chosen]
         self.padding = [self.padding[row] for row in chosen]
@@ -159,12 +138,6 @@ class NativeState:
         self.n_tokens = min(self.n_tokens, n_tokens)
         for row, padding in zip(self.rows, self.padding, strict=True):
             row.truncate(max(0, self.n_tokens - padding))
-
-    def fork(self) -> NativeState:
-        copy = NativeState(self.windows, self.padding)
-        copy.rows = [row.first(row.n_tokens) for row in self.rows]
-        copy.n_tokens = self.n_tokens
-        return copy
 
     def room_for_logits(self, n_vocab: int) -> Tensor:
         """Return memory (n_rows, n_vocab) float32, reused in every step."""
@@ -178,11 +151,18 @@ class NativeState:
 
 
 class NativeBackend:
-    """A CPU backend with the decoder in the kernels, and the encoder there or on PyTorch."""
+    """A CPU backend with the decoder in the kernels, and the encoder there or on PyTorch.
+
+    dtype: of the encoder's states; logits and attention are always float32.
+    """
 
     def __init__(self, encoder: TorchBackend | NativeEncoder, decoder: NativeDecoder) -> None:
         self._encoder = encoder
         self._decoder = decoder
+        self.name, self.dims, self.tail_s = encoder.name, encoder.dims, encoder.tail_s
+        self.alignment_heads, self.encoder_mode = encoder.alignment_heads, encoder.encoder_mode
+        self.device, self.dtype = encoder.device, encoder.dtype
+        self.own_threads = True
         self._encoder_threads = all_torch_threads if isinstance(encoder, TorchBackend) else nullcontext
 
     @classmethod
@@ -213,55 +193,17 @@ class NativeBackend:
             raise OptionError(
                 f"native kernels: decoder heads of {d_head} given, expected at most {WIDEST_HEAD}"
             )
+        encoder: TorchBackend | NativeEncoder
         if native_encoder and fits_kernels(dims):
-            return cls(NativeEncoder(checkpoint, dtype=dtype), NativeDecoder(dims, checkpoint.tensors))
-        encoder = TorchBackend(
-            network_without_decoder(dims, checkpoint.tensors, dtype=dtype, int8=int8),
-            name=checkpoint.name,
-            alignment_heads=checkpoint.alignment_heads,
-            tail_s=checkpoint.tail_s,
-            encoder_mode=checkpoint.encoder_mode,
-            dtype=dtype,
-            int8=int8,
-        )
+            encoder = NativeEncoder(checkpoint, dtype=dtype)
+        else:
+            network = network_without_decoder(dims, checkpoint.tensors, dtype=dtype, int8=int8)
+            encoder = TorchBackend(network, checkpoint, dtype=dtype, int8=int8)
         return cls(encoder, NativeDecoder(dims, checkpoint.tensors))
-
-    @property
-    def name(self) -> str:
-        return self._encoder.name
 
     @property
     def runtime(self) -> str:
         return f"native decoder, {kernels.in_use()}; encoder {self._encoder.runtime}"
-
-    @property
-    def tail_s(self) -> float:
-        return self._encoder.tail_s
-
-    @property
-    def encoder_mode(self) -> EncoderMode:
-        return self._encoder.encoder_mode
-
-    @property
-    def dims(self) -> ModelDims:
-        return self._encoder.dims
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return replace(self._encoder.capabilities, own_threads=True)
-
-    @property
-    def device(self) -> torch.device:
-        return self._encoder.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Dtype of the encoder's states; logits and attention are always float32."""
-        return self._encoder.dtype
-
-    @property
-    def alignment_heads(self) -> AlignmentHeads:
-        return self._encoder.alignment_heads
 
     def encode(self, features: Features) -> EncoderOutput:
         with self._encoder_threads():
@@ -287,13 +229,11 @@ class NativeBackend:
         positions: Sequence[int] | None = (-1,),
         vocabulary: Tensor | None = None,
         capture: AlignmentHeads = (),
-        bias: Tensor | None = None,
     ) -> StepOutput:
         state = self._checked(tokens, state)
         check_heads(capture, self.dims)
         n_rows, n_new = tokens.shape
         places = range(n_new) if positions is None else [position % n_new for position in positions]
-        biases = _biases(bias, state)
         skipped = [state.n_skipped(row, n_new) for row in range(n_rows)]
         batch = [
             RowInput(
@@ -301,7 +241,6 @@ class NativeBackend:
                 state.windows[row],
                 new[skipped[row] :],
                 [place - skipped[row] for place in places if place >= skipped[row]],
-                biases[row],
             )
             for row, new in enumerate(tokens.tolist())
         ]
@@ -339,25 +278,8 @@ class NativeBackend:
     ) -> Tensor:
         check_spans(encoded, spans)
         (window,) = self._decoder.windows(encoded)
-        batch = [RowInput(kernels.Row(), window, [token], [0], None, span) for span in spans]
+        batch = [RowInput(kernels.Row(), window, [token], [0], span) for span in spans]
         return self._decoder.step(batch, vocabulary=vocabulary)[0]
-
-
-def _biases(bias: Tensor | None, state: NativeState) -> list[Tensor | None]:
-    """Return each row's bias (n_frames,); equal neighbours share a tensor, and so one pass over keys and
-    values.
-    """
-    if bias is None:
-        return [None] * state.n_rows
-    n_frames = {window.n_frames for window in state.windows}
-    expected = (state.n_rows, max(n_frames))
-    if tuple(bias.shape) != expected:
-        raise OptionError(f"step: bias of shape {tuple(bias.shape)} given, expected {expected}")
-    shared: list[Tensor | None] = []
-    for row, window in enumerate(state.windows):
-        same = row > 0 and window is state.windows[row - 1] and torch.equal(bias[row], bias[row - 1])
-        shared.append(shared[-1] if same else total_bias(bias[row], window))
-    return shared
 
 
 def _filled(values: Tensor, read: Sequence[Sequence[bool]]) -> Tensor:

@@ -49,8 +49,7 @@ class WindowKv:
 class RowInput:
     """One row of a step.
 
-    tokens: new ones, of any number. wanted: positions among these that get logits. bias: (n_frames,)
-    float32, contiguous, added to the cross-attention logits; None: the window's log weights. span: the
+    tokens: new ones, of any number. wanted: positions among these that get logits. span: the
     frames [start, end) to attend to; None: all.
     """
 
@@ -58,7 +57,6 @@ class RowInput:
     window: WindowKv
     tokens: Sequence[int]
     wanted: Sequence[int]
-    bias: Tensor | None = None
     span: tuple[int, int] | None = None
 
 
@@ -206,13 +204,13 @@ class NativeDecoder:
     ) -> None:
         tokens = [row_input.tokens for row_input in batch]
         self._check_vocabulary([token for new in tokens for token in new])
-        biases = [_bias(row_input) for row_input in batch]
+        weights = [row_input.window.log_weights for row_input in batch]
         self._decoder.step(
             [row_input.row for row_input in batch],
             [row_input.window.audio for row_input in batch],
             tokens,
             spans=[row_input.span or (0, row_input.window.n_frames) for row_input in batch],
-            bias=[0 if bias is None else bias.data_ptr() for bias in biases],
+            bias=[0 if one is None else one.data_ptr() for one in weights],
             wanted=wanted,
             vocabulary=vocabulary,
             logits=logits,
@@ -235,10 +233,6 @@ def _places(batch: Sequence[RowInput]) -> list[int]:
         places += [at + position for position in row_input.wanted]
         at += len(row_input.tokens)
     return places
-
-
-def _bias(row_input: RowInput) -> Tensor | None:
-    return row_input.window.log_weights if row_input.bias is None else row_input.bias
 
 
 def floats(tensor: Tensor) -> Tensor:

@@ -12,17 +12,13 @@ from sottovoce_kernels.encoder import Encoder, Window
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 
-from sottovoce.backends.base import Capabilities, IncrementalResult, IncrementalWindow
+from sottovoce.backends.base import IncrementalResult, IncrementalWindow
 from sottovoce.backends.incremental_encoder import (
     CachedWindow,
     EncoderUpdate,
-    UpdatePlan,
-    check_features,
-    check_windows,
     content_frames,
-    plan_update,
-    state_of,
-    update_of,
+    plan_updates,
+    result_of,
 )
 from sottovoce.backends.kernels import WIDEST_HEAD
 from sottovoce.backends.native_decoder import floats
@@ -146,79 +142,6 @@ def fits_kernels(dims: ModelDims) -> bool:
     return is_even and dims.n_audio_state // dims.n_audio_head <= WIDEST_HEAD
 
 
-class NativeWindows:
-    def __init__(
-        self, dims: ModelDims, tensors: Mapping[str, Tensor], *, in_bytes: Collection[str] | None = None
-    ) -> None:
-        """Pack weights. tensors: names and shapes of OpenAI's state dict, any floating dtype.
-
-        in_bytes: names of the int8 tables; None: by the instruction set.
-        """
-        self.dims = dims
-        sizes = (dims.n_audio_ctx, dims.n_audio_state, dims.n_audio_head, dims.n_audio_layer)
-        self._encoder = Encoder(dims.n_mels, *sizes)
-        chosen = tables_in_bytes() if in_bytes is None else in_bytes
-        for layer in range(dims.n_audio_layer):
-            self._set_layer(layer, tensors, chosen)
-        for which, n_in in enumerate((dims.n_mels, dims.n_audio_state)):
-            weight, bias = (floats(tensors[f"encoder.conv{which + 1}.{of}"]) for of in ("weight", "bias"))
-            self._encoder.set_convolution(which, weight.data_ptr(), bias.data_ptr(), n_in)
-        self._set_norm(-1, 0, tensors, "encoder.ln_post")
-        positions = floats(tensors["encoder.positional_embedding"])
-        self._encoder.set_positions(positions.data_ptr())
-        padding = _frame_of_padding(tensors)
-        self._encoder.set_padding(padding.data_ptr())
-
-    def _set_layer(self, layer: int, tensors: Mapping[str, Tensor], in_bytes: Collection[str]) -> None:
-        block = f"encoder.blocks.{layer}"
-        for which, (parts, name) in enumerate(LAYERS):
-            weights = [floats(tensors[f"{block}.{part}.weight"]) for part in parts]
-            weight = torch.cat(weights)
-            bias = torch.cat([self._bias(tensors, f"{block}.{part}", len(weights[0])) for part in parts])
-            shape = (weight.shape[0], weight.shape[1])
-            self._encoder.set_table(
-                layer, which, weight.data_ptr(), bias.data_ptr(), shape, in_bytes=name in in_bytes
-            )
-        self._set_norm(layer, 0, tensors, f"{block}.attn_ln")
-        self._set_norm(layer, 1, tensors, f"{block}.mlp_ln")
-
-    @staticmethod
-    def _bias(tensors: Mapping[str, Tensor], name: str, n_out: int) -> Tensor:
-        bias = tensors.get(f"{name}.bias")
-        return torch.zeros(n_out) if bias is None else floats(bias)
-
-    def _set_norm(self, layer: int, which: int, tensors: Mapping[str, Tensor], name: str) -> None:
-        weight, bias = (floats(tensors[f"{name}.{of}"]) for of in ("weight", "bias"))
-        self._encoder.set_norm(layer, which, weight.data_ptr(), bias.data_ptr())
-
-    def __call__(self, mel: Tensor) -> Tensor:
-        """Encode (B, n_mels, n_mel_frames), an even number, to states (B, n_mel_frames / 2, d) float32."""
-        rows = floats(mel)
-        n_columns = rows.shape[2]
-        states = torch.empty(len(rows), n_columns // 2, self.dims.n_audio_state)
-        self._encoder.encode(
-            [
-                Window(one.data_ptr(), n_columns, n_columns, 0, n_columns // 2, into.data_ptr())
-                for one, into in zip(rows, states, strict=True)
-            ],
-            n_threads(),
-        )
-        return states
-
-    def update(self, updates: Sequence[EncoderUpdate[WindowFrames]]) -> list[WindowFrames]:
-        """Compute the frames of several windows; return all frames of each."""
-        mels = [floats(update.mel) for update in updates]
-        made = [self._room(update) for update in updates]
-        windows = [_window(update, mel, own) for update, mel, own in zip(updates, mels, made, strict=True)]
-        self._encoder.encode(windows, n_threads())
-        return [_joined(update, own) for update, own in zip(updates, made, strict=True)]
-
-    def _room(self, update: EncoderUpdate[WindowFrames]) -> WindowFrames:
-        n_frames, d = update.n_frames, self.dims.n_audio_state
-        keys_values = torch.empty(self.dims.n_audio_layer, 2, n_frames, d, dtype=torch.bfloat16)
-        return WindowFrames(torch.empty(n_frames, d), keys_values)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowFrames:
     """The cached frames of a window.
@@ -277,34 +200,89 @@ class NativeEncoderState(CachedWindow[WindowFrames]):
 
 
 class NativeEncoder:
-    def __init__(self, checkpoint: Checkpoint, *, dtype: torch.dtype) -> None:
-        self.name, self.dims, self.tail_s = checkpoint.name, checkpoint.dims, checkpoint.tail_s
-        self.dtype, self.device = dtype, torch.device("cpu")
-        self.runtime = "native, int8 and int16"
-        self.alignment_heads = checkpoint.alignment_heads or upper_half_heads(self.dims)
-        self.encoder_mode = checkpoint.encoder_mode or default_encoder_mode(self.dims)
-        self.capabilities = Capabilities(attention=True)
-        self._windows = NativeWindows(self.dims, checkpoint.tensors)
+    runtime = "native, int8 and int16"
+    device = torch.device("cpu")
+
+    def __init__(
+        self, checkpoint: Checkpoint, *, dtype: torch.dtype, in_bytes: Collection[str] | None = None
+    ) -> None:
+        """Pack the weights of a checkpoint.
+
+        dtype: of the states. in_bytes: names of the int8 tables; None: by the instruction set.
+        """
+        dims = checkpoint.dims
+        self.name, self.dims, self.tail_s, self.dtype = checkpoint.name, dims, checkpoint.tail_s, dtype
+        self.alignment_heads = checkpoint.alignment_heads or upper_half_heads(dims)
+        self.encoder_mode = checkpoint.encoder_mode or default_encoder_mode(dims)
+        sizes = (dims.n_audio_ctx, dims.n_audio_state, dims.n_audio_head, dims.n_audio_layer)
+        self._encoder = Encoder(dims.n_mels, *sizes)
+        tensors = checkpoint.tensors
+        chosen = tables_in_bytes() if in_bytes is None else in_bytes
+        for layer in range(dims.n_audio_layer):
+            self._set_layer(layer, tensors, chosen)
+        for which, n_in in enumerate((dims.n_mels, dims.n_audio_state)):
+            weight, bias = (floats(tensors[f"encoder.conv{which + 1}.{of}"]) for of in ("weight", "bias"))
+            self._encoder.set_convolution(which, weight.data_ptr(), bias.data_ptr(), n_in)
+        self._set_norm(-1, 0, tensors, "encoder.ln_post")
+        positions = floats(tensors["encoder.positional_embedding"])
+        self._encoder.set_positions(positions.data_ptr())
+        padding = _frame_of_padding(tensors)
+        self._encoder.set_padding(padding.data_ptr())
+
+    def _set_layer(self, layer: int, tensors: Mapping[str, Tensor], in_bytes: Collection[str]) -> None:
+        block = f"encoder.blocks.{layer}"
+        for which, (parts, name) in enumerate(LAYERS):
+            weights = [floats(tensors[f"{block}.{part}.weight"]) for part in parts]
+            weight = torch.cat(weights)
+            bias = torch.cat([self._bias(tensors, f"{block}.{part}", len(weights[0])) for part in parts])
+            shape = (weight.shape[0], weight.shape[1])
+            self._encoder.set_table(
+                layer, which, weight.data_ptr(), bias.data_ptr(), shape, in_bytes=name in in_bytes
+            )
+        self._set_norm(layer, 0, tensors, f"{block}.attn_ln")
+        self._set_norm(layer, 1, tensors, f"{block}.mlp_ln")
+
+    @staticmethod
+    def _bias(tensors: Mapping[str, Tensor], name: str, n_out: int) -> Tensor:
+        bias = tensors.get(f"{name}.bias")
+        return torch.zeros(n_out) if bias is None else floats(bias)
+
+    def _set_norm(self, layer: int, which: int, tensors: Mapping[str, Tensor], name: str) -> None:
+        weight, bias = (floats(tensors[f"{name}.{of}"]) for of in ("weight", "bias"))
+        self._encoder.set_norm(layer, which, weight.data_ptr(), bias.data_ptr())
 
     def encode(self, features: Features) -> EncoderOutput:
-        check_features(features, self.dims, self.name)
-        return EncoderOutput(self._windows(features.mel).to(self.dtype), content_frames(features))
+        n_content = content_frames(features, self.dims, self.name)
+        rows = floats(features.mel)
+        n_columns = rows.shape[2]
+        states = torch.empty(len(rows), n_columns // 2, self.dims.n_audio_state)
+        self._encoder.encode(
+            [
+                Window(one.data_ptr(), n_columns, n_columns, 0, n_columns // 2, into.data_ptr())
+                for one, into in zip(rows, states, strict=True)
+            ],
+            n_threads(),
+        )
+        return EncoderOutput(states.to(self.dtype), n_content)
 
     def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
-        check_windows(windows, self.dims, self.name)
-        states = [state_of(window, NativeEncoderState) for window in windows]
-        plans = [
-            plan_update(window, None if state is None else state.cache, self.dims.n_audio_ctx)
-            for window, state in zip(windows, states, strict=True)
+        planned = plan_updates(
+            windows, NativeEncoderState, dims=self.dims, device=self.device, name=self.name
+        )
+        mels = [floats(update.mel) for _, update in planned]
+        made = [self._room(update) for _, update in planned]
+        to_encode = [
+            _window(update, mel, own) for (_, update), mel, own in zip(planned, mels, made, strict=True)
         ]
-        updates = [update_of(*each, self.device) for each in zip(windows, states, plans, strict=True)]
-        made = zip(plans, updates, self._windows.update(updates), strict=True)
-        return [_result(plan, update, frames, self.dtype) for plan, update, frames in made]
+        self._encoder.encode(to_encode, n_threads())
+        results = []
+        for (plan, update), own in zip(planned, made, strict=True):
+            frames = _joined(update, own)
+            state, states = NativeEncoderState(plan.cache, frames), frames.states[None].to(self.dtype)
+            results.append(result_of(plan, update, state, states, None))
+        return results
 
-
-def _result(
-    plan: UpdatePlan, update: EncoderUpdate[WindowFrames], frames: WindowFrames, dtype: torch.dtype
-) -> IncrementalResult:
-    weights = None if update.log_weights is None else update.log_weights[None]
-    encoded = EncoderOutput(frames.states[None].to(dtype), (plan.cache.n_content,), None, weights)
-    return IncrementalResult(encoded, NativeEncoderState(plan.cache, frames), plan.n_computed)
+    def _room(self, update: EncoderUpdate[WindowFrames]) -> WindowFrames:
+        n_frames, d = update.n_frames, self.dims.n_audio_state
+        keys_values = torch.empty(self.dims.n_audio_layer, 2, n_frames, d, dtype=torch.bfloat16)
+        return WindowFrames(torch.empty(n_frames, d), keys_values)

@@ -114,22 +114,10 @@ def choose_device(device: str) -> torch.device:
 
 
 def choose_number_format(dtype: str, device: torch.device) -> NumberFormat:
-    """Choose a number format by name: those of `choose_dtype`, or "int8".
+    """Choose a number format by name: "auto", a dtype, or "int8".
 
     CTranslate2's names work too: "default" is "auto", and "int8_float32" and the like name the dtype of
     the activations.
-
-    Raises:
-        OptionError: another name, or a dtype that the device lacks.
-    """
-    if dtype not in NUMBER_FORMATS:
-        raise OptionError(f"dtype {dtype!r} given, expected one of {', '.join(NUMBER_FORMATS)}")
-    beside, int8 = NUMBER_FORMATS[dtype]
-    return NumberFormat(choose_dtype(beside, device), int8, is_open=beside == "auto")
-
-
-def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
-    """Choose a floating dtype by name.
 
     "auto" is float16 on CUDA (as in openai-whisper) and on Apple's GPUs, of which older ones lack
     bfloat16; on a CPU bfloat16 with AVX512-BF16 or AMX, otherwise float32, as emulated bfloat16 is slower.
@@ -137,15 +125,15 @@ def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
     Raises:
         OptionError: another name, or a dtype that the device lacks.
     """
-    if dtype == "auto":
-        if device.type in ("cuda", "mps"):
-            return torch.float16
-        return torch.bfloat16 if cpu_has_bfloat16() else torch.float32
-    if dtype not in DTYPES:
-        raise OptionError(f"dtype {dtype!r} given, expected auto or one of {', '.join(DTYPES)}")
-    if dtype == "bfloat16" and device.type == "mps":
+    if dtype not in NUMBER_FORMATS:
+        raise OptionError(f"dtype {dtype!r} given, expected one of {', '.join(NUMBER_FORMATS)}")
+    name, int8 = NUMBER_FORMATS[dtype]
+    if name == "bfloat16" and device.type == "mps":
         raise OptionError("dtype 'bfloat16' given, expected float32 or float16 on mps")
-    return DTYPES[dtype]
+    if name != "auto":
+        return NumberFormat(DTYPES[name], int8)
+    best = torch.bfloat16 if cpu_has_bfloat16() else torch.float32
+    return NumberFormat(torch.float16 if device.type in ("cuda", "mps") else best, int8, is_open=True)
 
 
 def cpu_has_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:

@@ -10,40 +10,31 @@ from torch import Tensor
 
 from sottovoce.backends.base import (
     AlignmentHeads,
-    Capabilities,
     DecoderState,
-    EncoderMode,
     IncrementalResult,
     IncrementalWindow,
-    ModelDims,
     RowPrefix,
     RowsOutput,
     check_admitted,
+    check_heads,
+    check_reordered,
     check_selected,
     check_spans,
     check_start,
     check_step,
     check_tokens,
-    first_step_by_bias,
 )
 from sottovoce.backends.incremental_encoder import (
     CachedWindow,
     EncoderKvCache,
-    UpdatePlan,
-    WindowUpdate,
-    check_features,
-    check_windows,
     content_frames,
     encode_incremental,
-    group_by_kind,
-    plan_update,
-    state_of,
-    update_of,
+    plan_updates,
+    result_of,
 )
 from sottovoce.errors import OptionError
 from sottovoce.models.caches import (
     AudioContext,
-    CacheShape,
     DecoderCache,
     RowBatchSlice,
     RowCrossAttention,
@@ -53,7 +44,7 @@ from sottovoce.models.caches import (
     decode_rows,
     first_token_logits,
 )
-from sottovoce.models.checkpoint.base import TAIL_S, Checkpoint
+from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.dims import default_encoder_mode, upper_half_heads
 from sottovoce.models.layers import KeysValues
 from sottovoce.models.whisper import Whisper, whisper_from_tensors
@@ -62,33 +53,6 @@ from sottovoce.types import EncoderOutput, Features, StepOutput
 
 class TorchEncoderState(CachedWindow[EncoderKvCache]):
     __slots__ = ()
-
-
-def encode_windows(model: Whisper, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
-    """Encode windows, batched by kind of plan; see `Backend.encode_incremental`.
-
-    Raises:
-        OptionError: a state of another backend.
-    """
-    n_full, device = model.dims.n_audio_ctx, model.encoder.positional_embedding.device
-    states = [state_of(window, TorchEncoderState) for window in windows]
-    plans = [
-        plan_update(window, None if state is None else state.cache, n_full)
-        for window, state in zip(windows, states, strict=True)
-    ]
-    results: dict[int, IncrementalResult] = {}
-    for places in group_by_kind(plans):
-        updates = [update_of(windows[at], states[at], plans[at], device) for at in places]
-        frames = encode_incremental(model, updates)
-        for at, update, computed in zip(places, updates, frames, strict=True):
-            results[at] = _result(plans[at], update, computed)
-    return [results[at] for at in range(len(windows))]
-
-
-def _result(plan: UpdatePlan, update: WindowUpdate, frames: EncoderKvCache) -> IncrementalResult:
-    weights: Tensor | None = None if update.log_weights is None else update.log_weights[None]
-    encoded = EncoderOutput(frames.states, (plan.cache.n_content,), list(frames.cross), weights)
-    return IncrementalResult(encoded, TorchEncoderState(plan.cache, frames), plan.n_computed)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,17 +82,11 @@ class TorchRows:
 
     @torch.no_grad()
     def admit(self, encoded: EncoderOutput, prefix: RowPrefix | None = None) -> None:
-        check_admitted(encoded)
-        if prefix is not None and not isinstance(prefix, RowKvCache):
-            raise OptionError(
-                f"rows: expected the state of a row of {self._name}, got {type(prefix).__name__}"
-            )
-        dims, states = self._model.dims, encoded.states
-        n_layer, n_head = dims.n_text_layer, dims.n_text_head
-        if prefix is None:
-            cache = RowKvCache(n_layer, n_head, dims.n_text_state // n_head, states)
+        cached = check_admitted(encoded, prefix, RowKvCache, self._name)
+        if cached is None:
+            cache = RowKvCache(self._model.dims, encoded.states)
         else:
-            cache = prefix.first(prefix.n_tokens)
+            cache = cached.first(cached.n_tokens)
         weights = encoded.log_weights
         folded = None if weights is None else weights[:, None, None]
         self._rows.append(_Row(cache, self._audio(self._keys_values(encoded), folded)))
@@ -165,41 +123,25 @@ class TorchRows:
         vocabulary: Tensor | None = None,
         capture: AlignmentHeads = (),
     ) -> RowsOutput:
-        check_step(tokens, wanted, self.n_rows)
-        check_heads(capture, self._model.dims)
+        dims = self._model.dims
+        cached = [row.cache.n_tokens for row in self._rows]
+        check_step(tokens, wanted, cached, longest=dims.n_text_ctx, name=self._name)
+        check_heads(capture, dims)
         decoder = self._model.decoder
         device = decoder.positional_embedding.device
-        batch, places = self._placed(tokens, wanted)
+        batch: list[RowBatchSlice] = []
+        places: list[int] = []
+        at = 0
+        for row, new, positions in zip(self._rows, tokens, wanted, strict=True):
+            batch.append(RowBatchSlice(row.cache, row.audio, at, at + len(new)))
+            places += [at + position for position in positions]
+            at += len(new)
         flat = torch.tensor([token for new in tokens for token in new], device=device)
         hidden, captured = decode_rows(decoder, flat, [row for row in batch if row.n_new], capture)
         rows = None if vocabulary is None else vocabulary.to(device)
         logits = decoder.logits(hidden[torch.tensor(places, device=device)][None], rows)[0]
         attention = [captured[:, row.start : row.end, : row.audio.n_frames] for row in batch]
         return RowsOutput(logits, attention)
-
-    def _placed(
-        self, tokens: Sequence[Sequence[int]], wanted: Sequence[Sequence[int]]
-    ) -> tuple[list[RowBatchSlice], list[int]]:
-        """Lay out the new tokens of each row in the batch; return the slices and the wanted positions."""
-        longest = self._model.dims.n_text_ctx
-        batch: list[RowBatchSlice] = []
-        places: list[int] = []
-        at = 0
-        for row, new, positions in zip(self._rows, tokens, wanted, strict=True):
-            n_total = row.cache.n_tokens + len(new)
-            if n_total > longest:
-                raise OptionError(f"rows: {n_total} tokens in a row, {self._name} reads {longest}")
-            batch.append(RowBatchSlice(row.cache, row.audio, at, at + len(new)))
-            places += [at + position for position in positions]
-            at += len(new)
-        return batch, places
-
-
-def check_heads(heads: AlignmentHeads, dims: ModelDims) -> None:
-    n_layer, n_head = dims.n_text_layer, dims.n_text_head
-    for layer, head in heads:
-        if not (0 <= layer < n_layer and 0 <= head < n_head):
-            raise OptionError(f"step: head ({layer}, {head}) of {n_layer} layers of {n_head} was asked for")
 
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -230,9 +172,7 @@ class TorchState:
         return self.cache.n_tokens
 
     def reorder(self, rows: Tensor) -> None:
-        chosen: list[int] = rows.tolist()
-        if not chosen or min(chosen) < 0 or max(chosen) >= self.n_rows:
-            raise OptionError(f"reorder: rows {chosen} given, expected indices below {self.n_rows}")
+        chosen = check_reordered(rows, self.n_rows)
         self.cache.reorder(rows)
         audio = [self.groups.audio[row] for row in chosen]
         living = sorted(set(audio))
@@ -243,15 +183,6 @@ class TorchState:
 
     def truncate(self, n_tokens: int) -> None:
         self.cache.truncate(n_tokens)
-
-    def fork(self) -> TorchState:
-        copy = object.__new__(TorchState)
-        copy.cache = self.cache.fork()
-        copy.encoded = self.encoded
-        copy.keys_values = self.keys_values
-        copy.log_weights = self.log_weights
-        copy.groups = self.groups
-        return copy
 
     @property
     def _n_audio(self) -> int:
@@ -268,25 +199,19 @@ class TorchState:
 
 class TorchBackend:
     def __init__(
-        self,
-        model: Whisper,
-        *,
-        name: str,
-        alignment_heads: AlignmentHeads | None = None,
-        tail_s: float = TAIL_S,
-        encoder_mode: EncoderMode | None = None,
-        dtype: torch.dtype | None = None,
-        int8: bool = False,
+        self, model: Whisper, checkpoint: Checkpoint, *, dtype: torch.dtype, int8: bool = False
     ) -> None:
-        """dtype: of the activations; None: that of the decoder's tables. int8: large tables are int8."""
+        """model: the network of the checkpoint. dtype: of the activations. int8: large tables are int8.
+
+        Logits and attention are always float32.
+        """
         self._model = model
-        self._name = name
-        self._heads = alignment_heads or upper_half_heads(model.dims)
-        self._tail_s = tail_s
-        self._encoder_mode = encoder_mode or default_encoder_mode(model.dims)
-        self._device = model.encoder.positional_embedding.device
-        self._dtype = dtype or model.decoder.token_embedding.dtype
-        self._int8 = int8
+        self.name, self.dims, self.tail_s = checkpoint.name, checkpoint.dims, checkpoint.tail_s
+        self.alignment_heads = checkpoint.alignment_heads or upper_half_heads(self.dims)
+        self.encoder_mode = checkpoint.encoder_mode or default_encoder_mode(self.dims)
+        self.device, self.dtype = model.encoder.positional_embedding.device, dtype
+        self.runtime = f"torch, {'int8 weights, ' * int8}{str(dtype).removeprefix('torch.')}"
+        self.own_threads = False
 
     @classmethod
     def from_checkpoint(
@@ -303,61 +228,24 @@ class TorchBackend:
             raise OptionError(f"dtype {dtype} given, expected one of {', '.join(map(str, DTYPES))}")
         tensors = checkpoint.tensors
         model = whisper_from_tensors(checkpoint.dims, tensors, device=device, dtype=dtype, int8=int8)
-        return cls(
-            model,
-            name=checkpoint.name,
-            alignment_heads=checkpoint.alignment_heads,
-            tail_s=checkpoint.tail_s,
-            encoder_mode=checkpoint.encoder_mode,
-            int8=int8,
-        )
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def runtime(self) -> str:
-        return f"torch, {'int8 weights, ' * self._int8}{str(self._dtype).removeprefix('torch.')}"
-
-    @property
-    def tail_s(self) -> float:
-        return self._tail_s
-
-    @property
-    def encoder_mode(self) -> EncoderMode:
-        return self._encoder_mode
-
-    @property
-    def dims(self) -> ModelDims:
-        return self._model.dims
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(attention=True)
-
-    @property
-    def device(self) -> torch.device:
-        return self._device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Dtype of the activations; logits and attention are always float32."""
-        return self._dtype
-
-    @property
-    def alignment_heads(self) -> AlignmentHeads:
-        return self._heads
+        return cls(model, checkpoint, dtype=dtype, int8=int8)
 
     @torch.no_grad()
     def encode(self, features: Features) -> EncoderOutput:
-        check_features(features, self.dims, self._name)
-        states = self._model.encoder(features.mel.to(self._device, self._dtype))
-        return EncoderOutput(states, content_frames(features))
+        n_content = content_frames(features, self.dims, self.name)
+        return EncoderOutput(self._model.encoder(features.mel.to(self.device, self.dtype)), n_content)
 
     def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
-        check_windows(windows, self.dims, self._name)
-        return encode_windows(self._model, windows)
+        planned = plan_updates(windows, TorchEncoderState, dims=self.dims, device=self.device, name=self.name)
+        results: dict[int, IncrementalResult] = {}
+        for kind in {plan.kind for plan, _ in planned}:
+            places = [at for at, (plan, _) in enumerate(planned) if plan.kind == kind]
+            computed = encode_incremental(self._model, [planned[at][1] for at in places])
+            for at, frames in zip(places, computed, strict=True):
+                plan, update = planned[at]
+                state = TorchEncoderState(plan.cache, frames)
+                results[at] = result_of(plan, update, state, frames.states, list(frames.cross))
+        return [results[at] for at in range(len(windows))]
 
     @torch.no_grad()
     def start(
@@ -366,15 +254,11 @@ class TorchBackend:
         n_rows = check_start(encoded, n_hypotheses, left_padding)
         padded = left_padding is not None and bool(left_padding.any())
         cache = DecoderCache(
-            CacheShape(
-                self.dims.n_text_layer,
-                n_rows,
-                self.dims.n_text_head,
-                self.dims.n_text_state // self.dims.n_text_head,
-            ),
-            dtype=self._dtype,
-            device=self._device,
-            left_padding=left_padding.to(self._device) if padded and left_padding is not None else None,
+            self.dims,
+            n_rows,
+            dtype=self.dtype,
+            device=self.device,
+            left_padding=left_padding.to(self.device) if padded and left_padding is not None else None,
         )
         return TorchState(cache, encoded, self.keys_values(encoded))
 
@@ -389,30 +273,35 @@ class TorchBackend:
         capture: AlignmentHeads = (),
         bias: Tensor | None = None,
     ) -> StepOutput:
+        """See `Backend.step`.
+
+        bias: (R, n_frames) float32, added to the cross-attention logits of every layer and head; -inf
+        hides a frame, and each row must keep at least one frame.
+        """
         if not isinstance(state, TorchState):
             raise OptionError(f"step: a state of {type(state).__name__} given, expected one from start()")
         check_tokens(tokens, state, state.cache.least_padding, self)
         check_heads(capture, self.dims)
         folded_bias = self._fold_bias(bias, state, tokens.shape[1])
         audio = AudioContext(state.keys_values, state.groups, folded_bias, tuple(capture))
-        hidden, attention = decode_batch(self._model.decoder, tokens.to(self._device), state.cache, audio)
+        hidden, attention = decode_batch(self._model.decoder, tokens.to(self.device), state.cache, audio)
         if positions is not None:
             hidden = hidden[:, list(positions)]
-        rows = None if vocabulary is None else vocabulary.to(self._device)
+        rows = None if vocabulary is None else vocabulary.to(self.device)
         return StepOutput(self._model.decoder.logits(hidden, rows), attention)
 
     def rows(self) -> TorchRows:
-        return TorchRows(self._model, self.keys_values, self._name)
+        return TorchRows(self._model, self.keys_values, self.name)
 
     @torch.no_grad()
     def first_step(
         self, encoded: EncoderOutput, spans: Sequence[tuple[int, int]], *, token: int, vocabulary: Tensor
     ) -> Tensor:
         # On an accelerator a kernel launch for each span costs more than masked frames.
-        if self._device.type != "cpu" or _reaches_padding(encoded, spans):
+        if self.device.type != "cpu" or _reaches_padding(encoded, spans):
             return first_step_by_bias(self, encoded, spans, token=token, vocabulary=vocabulary)
         check_spans(encoded, spans)
-        keys_values, rows = self.keys_values(encoded), vocabulary.to(self._device)
+        keys_values, rows = self.keys_values(encoded), vocabulary.to(self.device)
         return first_token_logits(self._model.decoder, keys_values, spans, token=token, vocabulary=rows)
 
     def keys_values(self, encoded: EncoderOutput) -> list[KeysValues]:
@@ -425,16 +314,37 @@ class TorchBackend:
 
     def _fold_bias(self, bias: Tensor | None, state: TorchState, n_new: int) -> Tensor | None:
         """Return the sum of bias and log weights, folded to (n_audio, 1, group_size * n_new, n_frames)."""
-        expected = (state.n_rows, state.encoded.n_frames)
-        if bias is not None and tuple(bias.shape) != expected:
-            raise OptionError(f"step: bias of shape {tuple(bias.shape)} given, expected {expected}")
         if state.log_weights is not None:
             weights = state.log_weights[list(state.groups.audio)]
             bias = weights if bias is None else bias.to(weights) + weights
         if bias is None:
             return None
-        rows = bias.to(self._device, torch.float32)[:, None].expand(-1, n_new, -1)
+        rows = bias.to(self.device, torch.float32)[:, None].expand(-1, n_new, -1)
         return state.groups.fold(rows)[:, None]  # (n_audio, 1, group_size * n_new, n_frames)
+
+
+def first_step_by_bias(
+    backend: TorchBackend,
+    encoded: EncoderOutput,
+    spans: Sequence[tuple[int, int]],
+    *,
+    token: int,
+    vocabulary: Tensor,
+) -> Tensor:
+    """Step one token a row, with a bias of -inf outside each span; see `Backend.first_step`.
+
+    Returns logits (n_spans, n_rows) float32. vocabulary: (n_rows,) int64.
+
+    Raises:
+        OptionError: as `check_spans`.
+    """
+    check_spans(encoded, spans)
+    bias = torch.full((len(spans), encoded.n_frames), -torch.inf, device=backend.device)
+    for row, (start, end) in enumerate(spans):
+        bias[row, start:end] = 0.0
+    tokens = torch.full((len(spans), 1), token, device=backend.device)
+    state = backend.start(encoded, len(spans))
+    return backend.step(tokens, state, vocabulary=vocabulary, bias=bias).logits[:, 0]
 
 
 def _reaches_padding(encoded: EncoderOutput, spans: Sequence[tuple[int, int]]) -> bool:

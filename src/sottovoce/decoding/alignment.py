@@ -21,7 +21,6 @@ from torch.nn import functional as F
 
 from sottovoce.backends.base import Backend
 from sottovoce.decoding.decode import Stepwise, finish, select_windows
-from sottovoce.errors import OptionError
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import FRAMES_PER_SECOND, EncoderOutput, Token
 
@@ -245,9 +244,6 @@ def align_windows(
     """Return the timed words of each window.
 
     texts: one for each window of `encoded`.
-
-    Raises:
-        OptionError: the backend does not return attention.
     """
     return finish(align_stepwise(backend, encoded, texts))
 
@@ -257,8 +253,6 @@ def align_stepwise(
     backend: Backend, encoded: EncoderOutput, texts: Sequence[WindowText]
 ) -> Stepwise[list[list[TimedWord]]]:
     """`align_windows` as a generator that yields before each decoder pass."""
-    if not backend.capabilities.attention:
-        raise OptionError(f"{backend.name}: this runtime gives no attention, which word times need")
     spoken = [window for window, text in enumerate(texts) if text.tokens and text.n_frames >= 2]
     words: list[list[TimedWord]] = [[] for _ in texts]
     if not spoken:

@@ -152,7 +152,7 @@ class CallExecutor(Protocol):
 
 def threads_of(backend: Backend) -> AbstractContextManager[None]:
     """Return the context that sets the number of PyTorch's threads for a backend."""
-    return one_torch_thread() if backend.capabilities.own_threads else all_torch_threads()
+    return one_torch_thread() if backend.own_threads else all_torch_threads()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,25 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sottovoce.models.dims import AlignmentHeads
+from sottovoce.models.dims import AlignmentHeads, ModelDims
 from sottovoce.models.layers import KeysValues, MultiHeadAttention, attend, head_weights
 from sottovoce.models.whisper import TextDecoder
 
 FIRST_CAPACITY = 32
 """Positions allocated initially; full buffers double."""
-
-
-class CacheShape(NamedTuple):
-    n_layer: int
-    n_rows: int
-    n_head: int
-    d_head: int
 
 
 class DecoderCache:
@@ -42,17 +34,18 @@ class DecoderCache:
 
     def __init__(
         self,
-        shape: CacheShape,
+        dims: ModelDims,
+        n_rows: int,
         *,
         dtype: torch.dtype,
         device: torch.device,
         left_padding: Tensor | None = None,
     ) -> None:
-        size = (2, shape.n_rows, shape.n_head, FIRST_CAPACITY, shape.d_head)
-        self._buffers = [torch.empty(size, dtype=dtype, device=device) for _ in range(shape.n_layer)]
+        size = (2, n_rows, dims.n_text_head, FIRST_CAPACITY, dims.n_text_state // dims.n_text_head)
+        self._buffers = [torch.empty(size, dtype=dtype, device=device) for _ in range(dims.n_text_layer)]
         self.left_padding = left_padding
         self.least_padding = 0 if left_padding is None else int(left_padding.min())
-        self.n_rows = shape.n_rows
+        self.n_rows = n_rows
         self.n_tokens = 0
 
     def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -83,15 +76,6 @@ class DecoderCache:
 
     def truncate(self, n_tokens: int) -> None:
         self.n_tokens = min(self.n_tokens, n_tokens)
-
-    def fork(self) -> DecoderCache:
-        copy = object.__new__(DecoderCache)
-        copy._buffers = [buffer[:, :, :, : self.n_tokens].clone() for buffer in self._buffers]
-        copy.left_padding = self.left_padding
-        copy.least_padding = self.least_padding
-        copy.n_rows = self.n_rows
-        copy.n_tokens = self.n_tokens
-        return copy
 
     def positions(self, n_new: int) -> Tensor:
         """Return the text positions of the next `n_new` tokens: (n_rows or 1, n_new) int64; padding has 0."""
@@ -248,9 +232,10 @@ class RowKvCache:
 
     __slots__ = ("_buffer", "n_tokens")
 
-    def __init__(self, n_layer: int, n_head: int, d_head: int, like: Tensor) -> None:
+    def __init__(self, dims: ModelDims, like: Tensor) -> None:
         """Allocate an empty cache; like: any tensor of its dtype and device."""
-        self._buffer = like.new_empty(n_layer, 2, n_head, FIRST_ROW_CAPACITY, d_head)
+        d_head = dims.n_text_state // dims.n_text_head
+        self._buffer = like.new_empty(dims.n_text_layer, 2, dims.n_text_head, FIRST_ROW_CAPACITY, d_head)
         self.n_tokens = 0
 
     def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:

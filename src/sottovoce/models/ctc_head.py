@@ -54,17 +54,8 @@ class CtcHead:
             Convolution(layer.weight.to(device, torch.float32), layer.bias.to(device, torch.float32))
             for layer in weights.convolutions
         ]
-        self._labels = weights.labels
-        self._blank = weights.blank
+        self.labels, self.blank = weights.labels, weights.blank
         self._encode = encode
-
-    @property
-    def labels(self) -> Sequence[str]:
-        return self._labels
-
-    @property
-    def blank(self) -> int:
-        return self._blank
 
     def emissions(self, features: Features) -> Emissions:
         return self.emissions_of(self._encode(features))

@@ -1,8 +1,4 @@
-"""Load models by name or path, with formats recognised by content; the bundled model `nano`; published
-alignment heads.
-
-`nano`, a toy for tests and demos (docs/nano.md), is a compact safetensors file in float16 that omits what
-can be computed and all untrained vocabulary rows, which share one embedding that never wins.
+"""Load models by name or path; published alignment heads.
 
 Source of the alignment heads, as (decoder layer, head) pairs: the masks in openai-whisper 20250625,
 `whisper/__init__.py` (gzip under base85); whisper.cpp's `g_aheads_*` are the same.
@@ -10,183 +6,21 @@ Source of the alignment heads, as (decoder layer, head) pairs: the masks in open
 
 from __future__ import annotations
 
-import json
 import re
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Tensor
-
-from sottovoce.errors import CheckpointError, cause_of
-from sottovoce.models.checkpoint.base import Checkpoint, CtcWeights, check_dims, validated
-from sottovoce.models.checkpoint.ctranslate2 import MODEL, N_HEAD, is_model_head, read_ctranslate2
-from sottovoce.models.checkpoint.ggml import MAGIC, read_ggml
-from sottovoce.models.checkpoint.huggingface import has_weights, read_huggingface
-from sottovoce.models.checkpoint.openai import dims_from_mapping, read_openai
-from sottovoce.models.checkpoint.writing import whole_file
+from sottovoce.models.checkpoint.base import Checkpoint
+from sottovoce.models.checkpoint.compact import read_compact
+from sottovoce.models.checkpoint.ctranslate2 import read_ctranslate2
+from sottovoce.models.checkpoint.ggml import read_ggml
+from sottovoce.models.checkpoint.huggingface import read_huggingface
+from sottovoce.models.checkpoint.kinds import kind_of
+from sottovoce.models.checkpoint.openai import read_openai
 from sottovoce.models.ctc_head import ctc_head_of
-from sottovoce.models.dims import AlignmentHeads, EncoderMode, ModelDims
+from sottovoce.models.dims import AlignmentHeads, ModelDims
 from sottovoce.models.sources.find import Sources, local_path, resolve
-from sottovoce.models.sources.names import NANO_ASSET
-from sottovoce.models.whisper import sinusoids
-
-ASSET = NANO_ASSET
-METADATA_KEY = "sottovoce"
-TAIL_S = 0.0
-"""nano was trained on windows that end with the speech."""
-ENCODER_MODE = EncoderMode(tail_s=TAIL_S, bucket_s=0.5)
-"""Everything is recomputed at every update: the encoder is small."""
-EMBEDDING = "decoder.token_embedding"
-POSITIONS = "encoder.positional_embedding"
-CTC = "ctc_head"
-
-
-def is_compact(path: Path) -> bool:
-    try:
-        with safe_open(path, framework="pt") as file:
-            return METADATA_KEY in (file.metadata() or {})
-    except (SafetensorError, OSError):
-        return False
-
-
-def read_compact(path: Path = ASSET) -> Checkpoint:
-    """Read a compact file; embeddings are expanded to the whole vocabulary.
-
-    Raises:
-        CheckpointError: the file is damaged or has other shapes.
-    """
-    source = str(path)
-    metadata, tensors = _load(path)
-    dims = dims_from_mapping(metadata.get("dims"), source)
-    check_dims(dims, source)
-    tokens = _integers(metadata.get("token_ids"), "token_ids", source)
-    tensors[f"{EMBEDDING}.weight"] = _spread(tensors, tokens, dims, source)
-    tensors[POSITIONS] = sinusoids(dims.n_audio_ctx, dims.n_audio_state)
-    checkpoint = Checkpoint(
-        name=str(metadata.get("name", path.stem)),
-        dims=dims,
-        ctc_head=_ctc_weights(metadata, tensors, source),
-        tensors=tensors,
-        alignment_heads=_stored_heads(metadata.get("alignment_heads"), source),
-        trained_tokens=tokens,
-        languages=_strings(metadata.get("languages"), "languages", source),
-        tail_s=TAIL_S,
-        encoder_mode=ENCODER_MODE,
-    )
-    return validated(checkpoint, source)
-
-
-def compact_languages(path: Path = ASSET) -> tuple[str, ...] | None:
-    """Read the trained languages from the header of a compact file; None: those of its vocabulary.
-
-    Raises:
-        CheckpointError: the file cannot be read.
-    """
-    source = str(path)
-    return _strings(_load(path, with_tensors=False)[0].get("languages"), "languages", source)
-
-
-def save_compact(checkpoint: Checkpoint, path: Path) -> None:
-    """Write the compact form; all rows outside `trained_tokens` are stored as one.
-
-    Raises:
-        CheckpointError: `trained_tokens` is None.
-    """
-    tokens = checkpoint.trained_tokens
-    if tokens is None:
-        raise CheckpointError(f"{checkpoint.name}: trained_tokens is unknown, the compact form needs it")
-    tensors = {name: tensor for name, tensor in checkpoint.tensors.items() if name != POSITIONS}
-    table = tensors.pop(f"{EMBEDDING}.weight")
-    unused = sorted(set(range(table.shape[0])) - set(tokens))
-    tensors[f"{EMBEDDING}.rows"] = table[list(tokens)]
-    tensors[f"{EMBEDDING}.unused"] = table[unused[0]] if unused else torch.zeros_like(table[0])
-    metadata: dict[str, object] = {
-        "name": checkpoint.name,
-        "dims": asdict(checkpoint.dims),
-        "alignment_heads": checkpoint.alignment_heads,
-        "languages": checkpoint.languages,
-        "token_ids": tokens,
-    }
-    if checkpoint.ctc_head is not None:
-        if checkpoint.ctc_head.convolutions:
-            raise CheckpointError(f"{checkpoint.name}: the compact form keeps linear CTC heads alone")
-        metadata |= {"ctc_vocab": checkpoint.ctc_head.labels, "ctc_blank": checkpoint.ctc_head.blank}
-        tensors |= {f"{CTC}.weight": checkpoint.ctc_head.weight, f"{CTC}.bias": checkpoint.ctc_head.bias}
-    halves = {name: tensor.to(torch.float16).contiguous() for name, tensor in tensors.items()}
-    with whole_file(path) as unfinished:
-        save_file(halves, unfinished, metadata={METADATA_KEY: json.dumps(metadata)})
-
-
-def _load(path: Path, *, with_tensors: bool = True) -> tuple[dict[str, object], dict[str, Tensor]]:
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = json.loads((file.metadata() or {}).get(METADATA_KEY, "null"))
-            names = file.keys() if with_tensors else ()
-            tensors = {name: file.get_tensor(name) for name in names}
-    except (OSError, SafetensorError, ValueError) as error:
-        raise CheckpointError(f"{path}: not a readable safetensors file ({cause_of(error)})") from error
-    if not isinstance(metadata, dict):
-        raise CheckpointError(f"{path}: no metadata under {METADATA_KEY!r}, expected a JSON object")
-    return metadata, tensors
-
-
-def _spread(tensors: dict[str, Tensor], tokens: tuple[int, ...], dims: ModelDims, source: str) -> Tensor:
-    rows = tensors.pop(f"{EMBEDDING}.rows", None)
-    unused = tensors.pop(f"{EMBEDDING}.unused", None)
-    expected = (len(tokens), dims.n_text_state)
-    if rows is None or tuple(rows.shape) != expected:
-        found = None if rows is None else tuple(rows.shape)
-        raise CheckpointError(f"{source}: tensor {EMBEDDING}.rows has shape {found}, expected {expected}")
-    if unused is None or tuple(unused.shape) != expected[1:]:
-        found = None if unused is None else tuple(unused.shape)
-        raise CheckpointError(
-            f"{source}: tensor {EMBEDDING}.unused has shape {found}, expected {expected[1:]}"
-        )
-    if len(set(tokens)) != len(tokens) or not all(0 <= token < dims.n_vocab for token in tokens):
-        raise CheckpointError(f"{source}: token_ids repeat or leave the vocabulary of {dims.n_vocab}")
-    table = unused.expand(dims.n_vocab, -1).clone()
-    table[list(tokens)] = rows.to(table.dtype)
-    return table
-
-
-def _ctc_weights(metadata: dict[str, object], tensors: dict[str, Tensor], source: str) -> CtcWeights | None:
-    weight = tensors.pop(f"{CTC}.weight", None)
-    bias = tensors.pop(f"{CTC}.bias", None)
-    labels = _strings(metadata.get("ctc_vocab"), "ctc_vocab", source)
-    if weight is None or bias is None or labels is None:
-        return None
-    blank = metadata.get("ctc_blank")
-    if type(blank) is not int:
-        raise CheckpointError(f"{source}: ctc_blank is {blank!r}, expected an integer")
-    return CtcWeights(weight=weight, bias=bias, labels=labels, blank=blank)
-
-
-def _integers(found: object, name: str, source: str) -> tuple[int, ...]:
-    if not isinstance(found, list) or not all(type(item) is int for item in found):
-        raise CheckpointError(f"{source}: {name} is no list of integers")
-    return tuple(found)
-
-
-def _strings(found: object, name: str, source: str) -> tuple[str, ...] | None:
-    if found is None:
-        return None
-    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
-        raise CheckpointError(f"{source}: {name} is no list of strings")
-    return tuple(found)
-
-
-def _stored_heads(found: object, source: str) -> tuple[tuple[int, int], ...] | None:
-    if found is None:
-        return None
-    if not isinstance(found, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in found):
-        raise CheckpointError(f"{source}: alignment_heads is no list of (layer, head) pairs")
-    pairs = [_integers(pair, "alignment_heads", source) for pair in found]
-    return tuple((layer, head) for layer, head in pairs)
-
 
 # fmt: off
 TINY_EN: AlignmentHeads = (
@@ -259,9 +93,15 @@ def published_heads(name: str, dims: ModelDims) -> AlignmentHeads | None:
     return LARGE_V1 if heads is LARGE_V2 and FIRST_LARGE.search(name) else heads
 
 
-ZIP = b"PK\x03\x04"
-PICKLE = b"\x80\x02"
-"""First bytes of a `.pt` file of PyTorch before 1.6."""
+READERS = MappingProxyType(
+    {
+        "pt": read_openai,
+        "hf": read_huggingface,
+        "ggml": read_ggml,
+        "ct2": read_ctranslate2,
+        "compact": read_compact,
+    }
+)
 
 
 def load_checkpoint(name_or_path: str | Path, sources: Sources | None = None) -> Checkpoint:
@@ -281,34 +121,9 @@ def load_checkpoint(name_or_path: str | Path, sources: Sources | None = None) ->
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """Read an OpenAI `.pt`, a Hugging Face or CTranslate2 folder, a ggml `.bin` or a compact file.
+    """Read a file or folder of any format in `kinds.kind_of`.
 
     Raises:
         CheckpointError: the file is damaged, of no known kind, or not readable.
     """
-    if path.is_dir():
-        is_ctranslate2 = (path / MODEL).exists() and not has_weights(path)
-        return read_ctranslate2(path) if is_ctranslate2 else read_huggingface(path)
-    head = _first_bytes(path, N_HEAD)
-    if is_model_head(head):
-        return read_ctranslate2(path)
-    if head.startswith(MAGIC):
-        return read_ggml(path)
-    if head.startswith((ZIP, PICKLE)):
-        return read_openai(path)
-    if head[8:9] == b"{":
-        if is_compact(path):
-            return read_compact(path)
-        raise CheckpointError(f"{path}: safetensors without dimensions, give the folder with its config.json")
-    raise CheckpointError(
-        f"{path}: begins with {head[:4]!r}, "
-        "expected a PyTorch, safetensors, ggml or CTranslate2 file, or a folder"
-    )
-
-
-def _first_bytes(path: Path, n_bytes: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(n_bytes)
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({cause_of(error)})") from error
+    return READERS[kind_of(path)](path)

@@ -197,10 +197,6 @@ def stays_float32(name: str) -> bool:
     return name.split(".")[-2].endswith(("ln", "ln_post"))
 
 
-def _dtype_of(name: str, dtype: torch.dtype) -> torch.dtype:
-    return torch.float32 if stays_float32(name) else dtype
-
-
 def whisper_from_tensors(
     dims: ModelDims,
     tensors: Mapping[str, Tensor],
@@ -219,7 +215,9 @@ def whisper_from_tensors(
         if int8:
             with_int8_tables(model, dtype)
     state = {
-        name: tensor.to(device) if tensor.dtype == torch.int8 else tensor.to(device, _dtype_of(name, dtype))
+        name: tensor.to(device)
+        if tensor.dtype == torch.int8
+        else tensor.to(device, torch.float32 if stays_float32(name) else dtype)
         for name, tensor in int8_tables(model, tensors).items()
     }
     model.load_state_dict(state, strict=True, assign=True)

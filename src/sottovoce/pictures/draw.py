@@ -139,7 +139,7 @@ def _attention(model: Model, mel: Tensor, transcript: Transcript) -> Attention |
     if tokenizer.is_multilingual:
         tokenizer = tokenizer.with_language(code)
     tokens = _text_tokens(transcript, tokenizer.eot)
-    if not tokens or not model.backend.capabilities.attention:
+    if not tokens:
         return None
     features = window_features([mel], 2 * model.backend.dims.n_audio_ctx)
     encoded = model.backend.encode(features)

@@ -51,6 +51,7 @@ from sottovoce.models.checkpoint.huggingface import (
     write_features,
     write_tokenizer,
 )
+from sottovoce.models.checkpoint.kinds import CT2_MODEL
 from sottovoce.models.checkpoint.writing import whole_file, write_json
 from sottovoce.models.dims import AlignmentHeads, ModelDims, upper_half_heads
 from sottovoce.text.languages import language_codes
@@ -66,9 +67,6 @@ REVISIONS = range(1, 4)
 DTYPES = (torch.float32, torch.int8, torch.int16, torch.int32, torch.float16, torch.bfloat16)
 """By their numbers in the file."""
 MAX_RANK = 3
-VERSION = struct.Struct("<I")
-N_HEAD = 18
-"""Bytes that identify a Whisper model: the version and the specification's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +84,6 @@ class Contents:
     revision: int
     variables: Mapping[str, Variable]
     aliases: frozenset[str]
-
-
-def is_model_head(head: bytes) -> bool:
-    """Return whether these first N_HEAD bytes are those of a CTranslate2 Whisper model."""
-    return head[VERSION.size :].startswith(_packed(SPECIFICATION))
 
 
 def read_contents(cursor: Cursor) -> Contents:
@@ -267,7 +260,6 @@ def _norm(theirs: str, ours: str) -> Layout:
     return {f"{theirs}/gamma": (f"{ours}.weight",), f"{theirs}/beta": (f"{ours}.bias",)}
 
 
-MODEL = "model.bin"
 INT16_SCALE = 1000.0
 """Of int16 weights without a stored scale (CTranslate2's `global_int16_scale`)."""
 LAYER = re.compile(r"(encoder|decoder)/layer_(\d{1,6})/")
@@ -281,7 +273,7 @@ def read_ctranslate2(path: Path) -> Checkpoint:
     Raises:
         CheckpointError: names the variable or part that is wrong.
     """
-    folder, file = (path, path / MODEL) if path.is_dir() else (path.parent, path)
+    folder, file = (path, path / CT2_MODEL) if path.is_dir() else (path.parent, path)
     source = str(file)
     with cursor_over(file, source) as cursor:
         contents = read_contents(cursor)
@@ -528,7 +520,7 @@ def save_ctranslate2(
         stored = _stored(name, tensor, kind)
         losses.append(_loss(name, tensor, stored))
         variables |= stored
-    write_model(folder / MODEL, variables | _properties(checkpoint), {PROJECTION: EMBEDDINGS})
+    write_model(folder / CT2_MODEL, variables | _properties(checkpoint), {PROJECTION: EMBEDDINGS})
     write_json(folder / "config.json", _config(checkpoint))
     write_features(folder, checkpoint.dims)
     if has_vocabulary(checkpoint.dims):

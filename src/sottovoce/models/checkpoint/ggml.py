@@ -37,6 +37,7 @@ from sottovoce.models.checkpoint.base import (
     tensor_loss,
     validated,
 )
+from sottovoce.models.checkpoint.kinds import GGML_MAGIC
 from sottovoce.models.checkpoint.writing import whole_file
 from sottovoce.models.dims import ModelDims
 
@@ -92,18 +93,14 @@ def dequantize(data: Bytes, kind: BlockType) -> Floats:
 def quantize(weights: Floats, kind: BlockType) -> Bytes:
     """Quantise weights (..., n), n a multiple of the block size, to bytes (n_bytes,) uint8.
 
-    Raises:
-        OptionError: the format can only be read.
+    kind: one of `WRITTEN`.
     """
-    if kind.name not in WRITTEN:
-        raise OptionError(f"ggml type {kind.name} cannot be written, expected one of {', '.join(WRITTEN)}")
     from gguf import GGMLQuantizationType, quants
 
     blocks: Bytes = quants.quantize(weights, GGMLQuantizationType(kind.ttype)).view(np.uint8)
     return blocks
 
 
-MAGIC = struct.pack("<I", 0x67676D6C)
 VERSION_FACTOR = 1000
 """A quantised file's ftype is the format's number plus this times a version."""
 MAX_DIMS = 3
@@ -140,8 +137,8 @@ def read_ggml(path: Path) -> Checkpoint:
 
 
 def _read_header(cursor: Cursor) -> tuple[ModelDims, str]:
-    if cursor.take(4, "the magic number") != MAGIC:
-        raise CheckpointError(f"{cursor.source}: not a ggml file, expected it to begin with {MAGIC!r}")
+    if cursor.take(4, "the magic number") != GGML_MAGIC:
+        raise CheckpointError(f"{cursor.source}: not a ggml file, expected it to begin with {GGML_MAGIC!r}")
     numbers = dict(zip(HEADER, cursor.integers(len(HEADER), "the header"), strict=True))
     dims = ModelDims(**numbers)
     check_dims(dims, cursor.source)
@@ -279,7 +276,7 @@ def check_quantized(ftype: str) -> None:
 def _write_header(file: BinaryIO, checkpoint: Checkpoint, kind: BlockType) -> None:
     sizes: list[int] = [getattr(checkpoint.dims, name) for name in HEADER]
     ftype = kind.ftype + (QUANT_VERSION * VERSION_FACTOR if kind.n_elements > 1 else 0)
-    file.write(MAGIC + struct.pack(f"<{len(sizes) + 1}i", *sizes, ftype))
+    file.write(GGML_MAGIC + struct.pack(f"<{len(sizes) + 1}i", *sizes, ftype))
 
 
 def _write_vocabulary(file: BinaryIO, vocabulary: Iterable[bytes]) -> None:

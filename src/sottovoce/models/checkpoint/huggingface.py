@@ -21,6 +21,7 @@ from torch import Tensor
 
 from sottovoce.errors import CheckpointError, cause_of
 from sottovoce.models.checkpoint.base import Checkpoint, check_dims, validated
+from sottovoce.models.checkpoint.kinds import WEIGHT_FILES
 from sottovoce.models.checkpoint.openai import first_line, load_pickle
 from sottovoce.models.checkpoint.writing import as_os_error, whole_file, write_json
 from sottovoce.models.dims import AlignmentHeads, ModelDims
@@ -47,9 +48,9 @@ def tokens_of(tokenizer: Tokenizer) -> list[str]:
 
 
 @cache
-def merges(n_vocab: int) -> tuple[tuple[str, str], ...]:
-    """Return the BPE merges of a vocabulary, in order of their ranks."""
-    tokenizer = Tokenizer.for_model(n_vocab)
+def merges(is_multilingual: bool) -> tuple[tuple[str, str], ...]:
+    """Return the BPE merges of Whisper's vocabularies, in order of their ranks."""
+    tokenizer = Tokenizer.for_model(N_VOCAB_99 if is_multilingual else N_VOCAB_ENGLISH)
     ranks = {tokenizer.token_bytes(token): token for token in range(tokenizer.eot)}
     halves = (_halves(piece, ranks) for piece in ranks if len(piece) > 1)
     return tuple((_shown(left), _shown(right)) for left, right in halves)
@@ -83,7 +84,7 @@ def _document(tokenizer: Tokenizer) -> dict[str, object]:
         "fuse_unk": False,
         "byte_fallback": False,
         "vocab": {token: i for i, token in enumerate(tokens[: tokenizer.eot])},
-        "merges": merges(tokenizer.n_vocab),
+        "merges": merges(tokenizer.is_multilingual),
     }
     return {
         "version": "1.0",
@@ -181,7 +182,6 @@ IN_BLOCK = {
 }
 IN_ATTENTION = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "out"}
 PROJECTION = "proj_out.weight"
-WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 TOKENIZER = {
     "tokenizer_class": "WhisperTokenizer",
     "processor_class": "WhisperProcessor",
@@ -271,10 +271,6 @@ def transformers_name(name: str) -> str:
             back = {short: long for long, short in IN_ATTENTION.items()}
             return ".".join(["model", parts[0], "layers", parts[2], theirs, *(back.get(p, p) for p in inner)])
     return f"model.{name}"
-
-
-def has_weights(folder: Path) -> bool:
-    return any((folder / name).exists() or (folder / f"{name}.index.json").exists() for name in WEIGHT_FILES)
 
 
 def _read_weights(folder: Path) -> dict[str, Tensor]:

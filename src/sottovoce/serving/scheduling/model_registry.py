@@ -21,8 +21,8 @@ import torch
 
 from sottovoce.api import Model
 from sottovoce.errors import OptionError
+from sottovoce.models.checkpoint.compact import compact_languages
 from sottovoce.models.dims import ModelDims
-from sottovoce.models.load import compact_languages
 from sottovoce.models.sources.names import REPOSITORIES, published_repository
 from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.scheduling.scheduler import FileJob, Scheduler, TranscriptionRequest

@@ -1,0 +1,168 @@
+"""Compact files, the format of the bundled model `nano`: a toy for tests and demos (docs/nano.md).
+
+They are safetensors in float16 that omit what can be computed and all untrained vocabulary rows, which
+share one embedding that never wins. Dimensions and labels are JSON in the metadata.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from sottovoce.errors import CheckpointError, cause_of
+from sottovoce.models.checkpoint.base import Checkpoint, CtcWeights, check_dims, validated
+from sottovoce.models.checkpoint.kinds import COMPACT_KEY
+from sottovoce.models.checkpoint.openai import dims_from_mapping
+from sottovoce.models.checkpoint.writing import whole_file
+from sottovoce.models.dims import EncoderMode, ModelDims
+from sottovoce.models.sources.names import NANO_ASSET
+from sottovoce.models.whisper import sinusoids
+
+TAIL_S = 0.0
+"""nano was trained on windows that end with the speech."""
+ENCODER_MODE = EncoderMode(tail_s=TAIL_S, bucket_s=0.5)
+"""Everything is recomputed at every update: the encoder is small."""
+EMBEDDING = "decoder.token_embedding"
+POSITIONS = "encoder.positional_embedding"
+CTC = "ctc_head"
+
+
+def read_compact(path: Path = NANO_ASSET) -> Checkpoint:
+    """Read a compact file; embeddings are expanded to the whole vocabulary.
+
+    Raises:
+        CheckpointError: the file is damaged or has other shapes.
+    """
+    source = str(path)
+    metadata, tensors = _load(path)
+    dims = dims_from_mapping(metadata.get("dims"), source)
+    check_dims(dims, source)
+    tokens = _integers(metadata.get("token_ids"), "token_ids", source)
+    tensors[f"{EMBEDDING}.weight"] = _spread(tensors, tokens, dims, source)
+    tensors[POSITIONS] = sinusoids(dims.n_audio_ctx, dims.n_audio_state)
+    checkpoint = Checkpoint(
+        name=str(metadata.get("name", path.stem)),
+        dims=dims,
+        ctc_head=_ctc_weights(metadata, tensors, source),
+        tensors=tensors,
+        alignment_heads=_stored_heads(metadata.get("alignment_heads"), source),
+        trained_tokens=tokens,
+        languages=_strings(metadata.get("languages"), "languages", source),
+        tail_s=TAIL_S,
+        encoder_mode=ENCODER_MODE,
+    )
+    return validated(checkpoint, source)
+
+
+def compact_languages(path: Path = NANO_ASSET) -> tuple[str, ...] | None:
+    """Read the trained languages from the header of a compact file; None: those of its vocabulary.
+
+    Raises:
+        CheckpointError: the file cannot be read.
+    """
+    source = str(path)
+    return _strings(_load(path, with_tensors=False)[0].get("languages"), "languages", source)
+
+
+def save_compact(checkpoint: Checkpoint, path: Path) -> None:
+    """Write the compact form; all rows outside `trained_tokens` are stored as one.
+
+    Raises:
+        CheckpointError: `trained_tokens` is None.
+    """
+    tokens = checkpoint.trained_tokens
+    if tokens is None:
+        raise CheckpointError(f"{checkpoint.name}: trained_tokens is unknown, the compact form needs it")
+    tensors = {name: tensor for name, tensor in checkpoint.tensors.items() if name != POSITIONS}
+    table = tensors.pop(f"{EMBEDDING}.weight")
+    unused = sorted(set(range(table.shape[0])) - set(tokens))
+    tensors[f"{EMBEDDING}.rows"] = table[list(tokens)]
+    tensors[f"{EMBEDDING}.unused"] = table[unused[0]] if unused else torch.zeros_like(table[0])
+    metadata: dict[str, object] = {
+        "name": checkpoint.name,
+        "dims": asdict(checkpoint.dims),
+        "alignment_heads": checkpoint.alignment_heads,
+        "languages": checkpoint.languages,
+        "token_ids": tokens,
+    }
+    if checkpoint.ctc_head is not None:
+        if checkpoint.ctc_head.convolutions:
+            raise CheckpointError(f"{checkpoint.name}: the compact form keeps linear CTC heads alone")
+        metadata |= {"ctc_vocab": checkpoint.ctc_head.labels, "ctc_blank": checkpoint.ctc_head.blank}
+        tensors |= {f"{CTC}.weight": checkpoint.ctc_head.weight, f"{CTC}.bias": checkpoint.ctc_head.bias}
+    halves = {name: tensor.to(torch.float16).contiguous() for name, tensor in tensors.items()}
+    with whole_file(path) as unfinished:
+        save_file(halves, unfinished, metadata={COMPACT_KEY: json.dumps(metadata)})
+
+
+def _load(path: Path, *, with_tensors: bool = True) -> tuple[dict[str, object], dict[str, Tensor]]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = json.loads((file.metadata() or {}).get(COMPACT_KEY, "null"))
+            names = file.keys() if with_tensors else ()
+            tensors = {name: file.get_tensor(name) for name in names}
+    except (OSError, SafetensorError, ValueError) as error:
+        raise CheckpointError(f"{path}: not a readable safetensors file ({cause_of(error)})") from error
+    if not isinstance(metadata, dict):
+        raise CheckpointError(f"{path}: no metadata under {COMPACT_KEY!r}, expected a JSON object")
+    return metadata, tensors
+
+
+def _spread(tensors: dict[str, Tensor], tokens: tuple[int, ...], dims: ModelDims, source: str) -> Tensor:
+    rows = tensors.pop(f"{EMBEDDING}.rows", None)
+    unused = tensors.pop(f"{EMBEDDING}.unused", None)
+    expected = (len(tokens), dims.n_text_state)
+    if rows is None or tuple(rows.shape) != expected:
+        found = None if rows is None else tuple(rows.shape)
+        raise CheckpointError(f"{source}: tensor {EMBEDDING}.rows has shape {found}, expected {expected}")
+    if unused is None or tuple(unused.shape) != expected[1:]:
+        found = None if unused is None else tuple(unused.shape)
+        raise CheckpointError(
+            f"{source}: tensor {EMBEDDING}.unused has shape {found}, expected {expected[1:]}"
+        )
+    if len(set(tokens)) != len(tokens) or not all(0 <= token < dims.n_vocab for token in tokens):
+        raise CheckpointError(f"{source}: token_ids repeat or leave the vocabulary of {dims.n_vocab}")
+    table = unused.expand(dims.n_vocab, -1).clone()
+    table[list(tokens)] = rows.to(table.dtype)
+    return table
+
+
+def _ctc_weights(metadata: dict[str, object], tensors: dict[str, Tensor], source: str) -> CtcWeights | None:
+    weight = tensors.pop(f"{CTC}.weight", None)
+    bias = tensors.pop(f"{CTC}.bias", None)
+    labels = _strings(metadata.get("ctc_vocab"), "ctc_vocab", source)
+    if weight is None or bias is None or labels is None:
+        return None
+    blank = metadata.get("ctc_blank")
+    if type(blank) is not int:
+        raise CheckpointError(f"{source}: ctc_blank is {blank!r}, expected an integer")
+    return CtcWeights(weight=weight, bias=bias, labels=labels, blank=blank)
+
+
+def _integers(found: object, name: str, source: str) -> tuple[int, ...]:
+    if not isinstance(found, list) or not all(type(item) is int for item in found):
+        raise CheckpointError(f"{source}: {name} is no list of integers")
+    return tuple(found)
+
+
+def _strings(found: object, name: str, source: str) -> tuple[str, ...] | None:
+    if found is None:
+        return None
+    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+        raise CheckpointError(f"{source}: {name} is no list of strings")
+    return tuple(found)
+
+
+def _stored_heads(found: object, source: str) -> tuple[tuple[int, int], ...] | None:
+    if found is None:
+        return None
+    if not isinstance(found, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in found):
+        raise CheckpointError(f"{source}: alignment_heads is no list of (layer, head) pairs")
+    pairs = [_integers(pair, "alignment_heads", source) for pair in found]
+    return tuple((layer, head) for layer, head in pairs)

@@ -1,0 +1,75 @@
+"""The backends that every contract is checked on, and how their results are compared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from sottovoce.backends.base import Backend
+from sottovoce.types import EncoderOutput, Features
+from tests.backends.fake import FAKE_DIMS, FakeBackend, Script, ScriptedToken, SpokenLanguage, by_row
+from tests.models import tiny
+
+N_FRAMES = 60
+TOLERANCE = 2e-5
+"""float32 sums in another order (another batch size, another length of the cache)."""
+NAMES = ("torch", "native", "native encoder", "fake")
+FIRST = Script(
+    (ScriptedToken(100, 3), ScriptedToken(200, 9), ScriptedToken(300, 21)),
+    (SpokenLanguage("en", 0, 15), SpokenLanguage("de", 15, 30)),
+)
+SECOND = Script((ScriptedToken(400, 1), ScriptedToken(500, 25)), (SpokenLanguage("fr", 0, 30),))
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A backend, and a prompt that means something to it."""
+
+    backend: Backend
+    prompt: tuple[int, ...] = (7, 250, 31, 4, 99)
+
+
+def subject_of(name: str) -> Subject:
+    if name == "fake":
+        return Subject(FakeBackend(by_row(FIRST, SECOND)), (50258, 50259, 50359, 100, 200))
+    return Subject(_random(name))
+
+
+def short_backend(name: str, n_audio_ctx: int) -> Backend:
+    """A backend with a full window of so many encoder frames."""
+    if name == "fake":
+        return FakeBackend(FIRST, dims=replace(FAKE_DIMS, n_audio_ctx=n_audio_ctx))
+    return _random(name, n_audio_ctx=n_audio_ctx)
+
+
+def _random(name: str, **dims: int) -> Backend:
+    if name == "torch":
+        return tiny.backend(tiny.dims(**dims))
+    native = pytest.importorskip("sottovoce.backends.native", reason="sottovoce-kernels is not installed")
+    made: Backend = native.NativeBackend.from_checkpoint(
+        tiny.checkpoint(tiny.dims(**dims)),
+        device=tiny.CPU,
+        dtype=torch.float32,
+        native_encoder=name == "native encoder",
+    )
+    return made
+
+
+def windows(backend: Backend, n_rows: int = 2, n_frames: int = N_FRAMES) -> Features:
+    mel = torch.randn(n_rows, backend.dims.n_mels, n_frames)
+    return Features(mel, (n_frames,) * n_rows)
+
+
+def one_row(encoded: EncoderOutput, row: int) -> EncoderOutput:
+    return EncoderOutput(encoded.states[row : row + 1], encoded.n_content_frames[row : row + 1])
+
+
+def difference(a: Tensor | None, b: Tensor | None) -> float:
+    """The largest difference, relative to 1 + |b|; infinite for another shape or dtype."""
+    if a is None or b is None or a.shape != b.shape or a.dtype != b.dtype:
+        return float("inf")
+    apart = torch.where(a == b, torch.zeros_like(a), (a - b).abs() / (1 + b.abs()))  # -inf equals -inf
+    return float(apart.max())
