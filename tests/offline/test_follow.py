@@ -22,9 +22,9 @@ from sottovoce.evaluation.language_scores import FoundSwitch, score_switches
 from sottovoce.language.follow import MOST_HINT_NATS, REST_NATS, AskingLimits
 from sottovoce.language.probe import ProbedLanguage
 from sottovoce.offline.follow import SILENCE, LanguageFollower, TextLikelihood, with_silence
-from sottovoce.offline.languages import LocatedWindow, WindowLocator
+from sottovoce.offline.languages import WindowLocator
 from sottovoce.offline.pieces import PIECE_VAD, PackedWindow, Piece, pieces_between
-from sottovoce.offline.resume import FollowerState, ProbedPiece
+from sottovoce.offline.resume import FollowerState, ProbedPiece, WaitingRun
 from sottovoce.offline.transcriber import Transcriber, TranscriptionState
 from sottovoce.options.transcribe import Mode, TranscribeOptions
 from sottovoce.options.vad import VadOptions
@@ -163,7 +163,7 @@ def test_speech_that_a_text_left_before_a_change_goes_to_the_language_that_follo
         late = [piece for piece in pieces if piece.start > 100 * start - 10]
         assert late
         change, last = round(100 * end), round(100 * TRUTH[2][1])
-        runs = [LocatedWindow(0, change, "en", None), LocatedWindow(change, last, "es", None)]
+        runs = [WaitingRun(0, change, "en", 1.0), WaitingRun(change, last, "es", 1.0)]
         for text_end, expected in [
             (round(100 * start) - 10, late[0].start),
             (late[-1].start, late[-1].start),
