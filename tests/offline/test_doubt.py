@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from sottovoce.audio.recording import Recording
 from sottovoce.decoding.decode import DecodingResult
 from sottovoce.offline.batched import halves_to_read, is_silent, is_too_little
 from sottovoce.offline.pieces import PackedWindow, Piece
@@ -14,9 +13,8 @@ from sottovoce.offline.segments import WindowCut
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.types import Segment
-from tests.backends.fake import FakeBackend, Script, ScriptedToken, SpokenLanguage
-from tests.offline.test_longform import ENGLISH, HELLO, TOKENIZER, Loud, at, script, silence
-from tests.offline.transcribing import transcribe
+from tests.backends.fake import Script, ScriptedToken, SpokenLanguage
+from tests.offline.transcribing import ENGLISH, HELLO, TOKENIZER, at, read, script, voice
 
 EOT = TOKENIZER.eot
 
@@ -42,16 +40,14 @@ def test_halves_hold_all_pieces() -> None:
     assert [len(half.pieces) for half in two.halves()] == [1, 1]
 
 
+THREE_TIMES = voice(31.0, (1, 9), (11, 19), (21, 29))
+
+
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_a_sentence_that_is_said_again_is_written_again(batch_size: int) -> None:
     """The model writes it once for all of a window, whatever is in it."""
-    samples = silence(31.0)
-    for start in (1, 11, 21):
-        samples[start * 16_000 : (start + 8) * 16_000] = 0.1
     options: TranscribeOptions = replace(ENGLISH, mode="vad", batch_size=batch_size)
-    backend = FakeBackend(script(at(0), HELLO, at(26)))
-    with Recording(samples) as recording:
-        said = list(transcribe(backend, TOKENIZER, recording, options, speech_model=Loud()))
+    said = read(script(at(0), HELLO, at(26)), THREE_TIMES, options)
     assert [one.text for one in said] == [" hello"] * 3
     assert [round(one.start) for one in said] == [1, 11, 21]
     assert [one.id for one in said] == [0, 1, 2]
@@ -60,14 +56,10 @@ def test_a_sentence_that_is_said_again_is_written_again(batch_size: int) -> None
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_what_is_said_again_is_no_loop(batch_size: int) -> None:
     """All of it is written, and read in halves rather than drawn until it no longer repeats itself."""
-    samples = silence(31.0)
-    for start in (1, 11, 21):
-        samples[start * 16_000 : (start + 8) * 16_000] = 0.1
     hellos = tuple(ScriptedToken(HELLO, 50 + 100 * index) for index in range(13))
     spoken = Script((ScriptedToken(at(0), 0), *hellos), (SpokenLanguage("en", 0, 1500),))
     options: TranscribeOptions = replace(ENGLISH, mode="vad", batch_size=batch_size)
-    with Recording(samples) as recording:
-        said = list(transcribe(FakeBackend(spoken), TOKENIZER, recording, options, speech_model=Loud()))
+    said = read(spoken, THREE_TIMES, options)
     assert "".join(one.text for one in said) == " hello" * 12
     assert {one.temperature for one in said} == {0.0}
     assert max(one.compression_ratio for one in said) < 2.4

@@ -13,6 +13,7 @@ from sottovoce.audio.container import ContainerDecoder
 from sottovoce.audio.io import load_audio
 from sottovoce.errors import AudioError
 from sottovoce.options.decoding import DecodingOptions
+from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.transcribe import Mode, TranscribeOptions
 from sottovoce.options.vad import VadOptions
 from sottovoce.types import SAMPLE_RATE, Segment
@@ -20,7 +21,13 @@ from tests.audio.media import encoded_bytes
 
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"
 MODES: tuple[Mode, ...] = ("seek", "vad")
-GREEDY = TranscribeOptions(decoding=DecodingOptions(language="de"), word_timestamps=True)
+GREEDY = TranscribeOptions(
+    decoding=DecodingOptions(language="de"),
+    fallback=FallbackOptions((0.0,)),
+    word_timestamps=True,
+    audio_ctx=500,
+)
+"""Windows of ten seconds, each decoded once."""
 
 
 @pytest.fixture(scope="module")

@@ -14,57 +14,31 @@ import torch
 from torch import Tensor
 
 from sottovoce.audio.recording import Recording
-from sottovoce.audio.vad import SileroState
 from sottovoce.errors import OptionError
 from sottovoce.models.checkpoint.openai import save_openai
 from sottovoce.offline.transcriber import SHORT_TAIL_FRAMES
-from sottovoce.offline.transcription import FileTranscription
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.transcribe import Mode, TranscribeOptions
-from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import Samples, Segment
 from tests.backends.fake import FakeBackend, Script, ScriptedToken, SpokenLanguage
 from tests.decoding import rig
 from tests.models import tiny
-from tests.offline.transcribing import transcribe
-
-TOKENIZER = Tokenizer.for_model(51865)
-HELLO, WORLD = TOKENIZER.encode(" hello")[0], TOKENIZER.encode(" world")[0]
-ENGLISH = TranscribeOptions(decoding=DecodingOptions(language="en"), read_again=False)
-"""The scripted models write the same of whatever they read: a second reading of speech would be more of
-it."""
-
-
-def at(seconds: float) -> int:
-    return TOKENIZER.timestamp(seconds)
-
-
-def script(*tokens: int, language: str = "en") -> Script:
-    """Tokens one encoder frame after the other."""
-    scripted = tuple(ScriptedToken(token, 2 * index) for index, token in enumerate(tokens))
-    return Script(scripted, (SpokenLanguage(language, 0, 1500),))
-
-
-PAIRS = script(at(0), HELLO, at(2), at(2), WORLD, at(5), at(5))
-
-
-def silence(seconds: float) -> Samples:
-    return np.zeros(round(seconds * 16000), dtype=np.float32)
-
-
-def rustle(seconds: float) -> Samples:
-    """Faint noise: what a scripted model may say anything over."""
-    noise = np.random.default_rng(0).standard_normal(round(seconds * 16000)) * 1e-3
-    return noise.astype(np.float32)
-
-
-def run(
-    said: Script, samples: Samples, options: TranscribeOptions = ENGLISH
-) -> tuple[list[Segment], FileTranscription]:
-    with Recording(samples) as recording:
-        transcription = transcribe(FakeBackend(said), TOKENIZER, recording, options)
-        return list(transcription), transcription
+from tests.offline.transcribing import (
+    ENGLISH,
+    HELLO,
+    PAIRS,
+    TOKENIZER,
+    WORLD,
+    Loud,
+    at,
+    read,
+    run,
+    rustle,
+    script,
+    silence,
+    transcribe,
+    voice,
+)
 
 
 def test_the_seek_follows_the_timestamps() -> None:
@@ -105,22 +79,18 @@ def test_empty_and_instant_segments_are_not_yielded() -> None:
 
 def test_a_window_without_speech_is_skipped() -> None:
     backend = FakeBackend(Script())
-    with Recording(rustle(40.0)) as recording:
-        assert list(transcribe(backend, TOKENIZER, recording, ENGLISH)) == []
+    assert read(backend, rustle(40.0), ENGLISH) == []
     assert backend.n_encoded == 2
 
 
 def test_blank_windows_are_not_even_encoded() -> None:
     """Digital silence, and what the loudest moment of the recording puts below the model's range."""
     backend = FakeBackend(script(at(0), HELLO, at(2)))
-    samples = np.concatenate([silence(60.5), rustle(5.0), silence(40.0)])
-    with Recording(samples) as recording:
-        segments = list(transcribe(backend, TOKENIZER, recording, ENGLISH))
+    segments = read(backend, np.concatenate([silence(60.5), rustle(5.0), silence(40.0)]), ENGLISH)
     assert [segment.start for segment in segments] == [60.0]
     assert backend.n_encoded == 1
     far_below = np.concatenate([1e3 * rustle(29.5), 1e-3 * rustle(30.5)])
-    with Recording(far_below) as recording:
-        assert [one.start for one in transcribe(backend, TOKENIZER, recording, ENGLISH)] == [0.0]
+    assert [one.start for one in read(backend, far_below, ENGLISH)] == [0.0]
 
 
 def test_the_language_is_found_once_among_those_allowed() -> None:
@@ -177,25 +147,12 @@ def test_what_the_model_cannot_do_is_said_at_once() -> None:
             transcribe(FakeBackend(PAIRS), TOKENIZER, recording, unknown)
 
 
-class Loud:
-    """A speech model that hears speech where the samples are not zero."""
-
-    def start(self) -> SileroState:
-        return SileroState(torch.zeros(1), torch.zeros(1), torch.zeros(1))
-
-    def probabilities(self, samples: Tensor, state: SileroState) -> tuple[Tensor, SileroState]:
-        return (samples.reshape(-1, 512).abs().amax(dim=1) > 0).float(), state
-
-
 @pytest.mark.parametrize("batch_size", [1, 2, 3])
 def test_speech_is_packed_and_its_times_found_again(batch_size: int) -> None:
-    samples = silence(150.0)
-    for start in (20, 65, 70, 120):  # seconds of speech, 4 s each
-        samples[start * 16000 : (start + 4) * 16000] = 0.1
+    samples = voice(150.0, (20, 24), (65, 69), (70, 74), (120, 124))
     options = replace(ENGLISH, mode="vad", batch_size=batch_size, condition_on_previous_text=False)
     backend = FakeBackend(script(at(0), HELLO, at(2), at(2), WORLD, at(4.4)))
-    with Recording(samples) as recording:
-        segments = list(transcribe(backend, TOKENIZER, recording, options, speech_model=Loud()))
+    segments = read(backend, samples, options)
     assert backend.n_encoded == 1  # 16 s of speech fit one window
     assert [segment.text for segment in segments] == [" hello", " world"]
     assert segments[0].start == pytest.approx(19.8, abs=0.05)
@@ -205,12 +162,8 @@ def test_speech_is_packed_and_its_times_found_again(batch_size: int) -> None:
 @pytest.mark.parametrize("batch_size", [1, 2, 3])
 def test_what_is_left_unread_of_a_window_is_read_before_the_next(batch_size: int) -> None:
     """The model stops after 5 s of every window: of 45 s of speech in two windows, all is read, in order."""
-    samples = silence(60.0)
-    samples[: 45 * 16000] = 0.1
     options = replace(ENGLISH, mode="vad", batch_size=batch_size, condition_on_previous_text=False)
-    backend = FakeBackend(PAIRS)
-    with Recording(samples) as recording:
-        segments = list(transcribe(backend, TOKENIZER, recording, options, speech_model=Loud()))
+    segments = read(PAIRS, voice(60.0, (0, 45)), options)
     starts = [segment.start for segment in segments]
     assert starts == sorted(starts)
     assert [segment.id for segment in segments] == list(range(len(segments)))
@@ -299,11 +252,6 @@ ENDLESS = Script(
     (SpokenLanguage("en", 0, 300),),
 )
 """A word in every frame of a window of 300, and no timestamp at their end."""
-
-
-def read(backend: FakeBackend, samples: Samples, options: TranscribeOptions) -> list[Segment]:
-    with Recording(samples) as recording:
-        return list(transcribe(backend, TOKENIZER, recording, options, speech_model=Loud()))
 
 
 @pytest.mark.parametrize("mode", ["seek", "vad"])

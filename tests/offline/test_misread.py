@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from sottovoce.audio.recording import Recording
 from sottovoce.decoding.decode import DecodingResult
 from sottovoce.decoding.search import Candidate
 from sottovoce.engine.calls import CallGenerator
@@ -23,9 +22,8 @@ from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import Mode, TranscribeOptions
 from sottovoce.types import Segment
 from tests.backends.fake import FakeBackend, Script, ScriptedToken, SpokenLanguage
-from tests.offline.test_longform import TOKENIZER, Loud, at, rustle
 from tests.offline.test_unread import WORLDS
-from tests.offline.transcribing import transcribe
+from tests.offline.transcribing import TOKENIZER, at, read, rustle
 
 EOT = TOKENIZER.eot
 LENGTH_S = 12.0
@@ -140,8 +138,7 @@ def languages(options: TranscribeOptions) -> list[tuple[str, bool]]:
     samples = rustle(LENGTH_S)
     german = slice(*(round(16_000 * at_s) for at_s in GERMAN_S))
     samples[german] = 1e-2 * np.cumsum(samples[german])  # deeper
-    with Recording(samples) as recording:
-        found = list(transcribe(FakeBackend(spoken), TOKENIZER, recording, options, speech_model=Loud()))
+    found = read(FakeBackend(spoken), samples, options)
     return [(one.language, GERMAN_S[0] <= (one.start + one.end) / 2 < GERMAN_S[1]) for one in found]
 
 

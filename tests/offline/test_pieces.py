@@ -79,28 +79,27 @@ def test_every_frame_of_speech_is_read_once(gaps: list[tuple[int, int]]) -> None
     assert all(0 < window.n_frames <= WINDOW for window in windows)
 
 
-@given(st.lists(st.tuples(st.integers(1, 500), st.integers(1, 500)), min_size=1, max_size=6), st.data())
-def test_later_in_the_window_is_later_in_the_recording(
-    gaps: list[tuple[int, int]], data: st.DataObject
-) -> None:
+def packed(gaps: list[tuple[int, int]]) -> PackedWindow:
     pieces, now = [], 0
     for gap, length in gaps:
         pieces.append(Piece(now + gap, now + gap + length))
         now += gap + length
-    window = PackedWindow(tuple(pieces))
+    return PackedWindow(tuple(pieces))
+
+
+WINDOWS = st.lists(st.tuples(st.integers(1, 500), st.integers(1, 500)), min_size=1, max_size=6).map(packed)
+
+
+@given(WINDOWS, st.data())
+def test_later_in_the_window_is_later_in_the_recording(window: PackedWindow, data: st.DataObject) -> None:
     seconds = st.floats(0, window.n_frames / 100)
     early, late = sorted((data.draw(seconds), data.draw(seconds)))
     assert window.recording_s(early) <= window.recording_s(late)
     assert window.recording_s(early, is_end=True) <= window.recording_s(early)
 
 
-@given(st.lists(st.tuples(st.integers(1, 500), st.integers(1, 500)), min_size=1, max_size=6), st.data())
-def test_a_split_window_is_read_as_before(gaps: list[tuple[int, int]], data: st.DataObject) -> None:
-    pieces, now = [], 0
-    for gap, length in gaps:
-        pieces.append(Piece(now + gap, now + gap + length))
-        now += gap + length
-    window = PackedWindow(tuple(pieces))
+@given(WINDOWS, st.data())
+def test_a_split_window_is_read_as_before(window: PackedWindow, data: st.DataObject) -> None:
     assume(window.n_frames > 1)
     at = data.draw(st.integers(1, window.n_frames - 1))
     parts = window.split(at)

@@ -6,15 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from sottovoce.audio.recording import Recording
 from sottovoce.errors import OptionError
 from sottovoce.offline.transcriber import Context
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import TranscribeOptions
-from sottovoce.types import Samples, Segment
 from tests.backends.fake import FakeBackend, Script
-from tests.offline.test_longform import HELLO, PAIRS, TOKENIZER, WORLD, Loud, at, rustle, script, silence
-from tests.offline.transcribing import transcribe
+from tests.offline.transcribing import HELLO, PAIRS, TOKENIZER, WORLD, at, read, rustle, script, voice
 
 INITIAL = tuple(TOKENIZER.encode(" a glossary"))
 
@@ -86,12 +83,6 @@ def test_text_that_was_there_before_is_known_whatever_its_signs() -> None:
 HELLO_FIRST = TranscribeOptions(decoding=DecodingOptions(language="en", prefix="hello"), read_again=False)
 
 
-def read(said: Script, samples: Samples, options: TranscribeOptions) -> list[Segment]:
-    with Recording(samples) as recording:
-        backend = FakeBackend(said)
-        return list(transcribe(backend, TOKENIZER, recording, options, speech_model=Loud()))
-
-
 @pytest.mark.parametrize("prefix", ["hello", " hello ", (HELLO,)])
 def test_the_text_begins_with_the_prefix(prefix: str | tuple[int, ...]) -> None:
     """The scripted model goes on behind it; in the second window it says all of it itself."""
@@ -125,17 +116,14 @@ def test_words_of_a_prefix_are_timed() -> None:
 def test_silence_does_not_use_a_prefix_up() -> None:
     """Nothing is said in the first window: the text begins in the second one."""
     windows = iter([Script(), script(at(0), HELLO, at(2), at(2), WORLD, at(4))])
-    backend = FakeBackend(lambda *_: next(windows))
-    with Recording(rustle(34.0)) as recording:
-        segments = list(transcribe(backend, TOKENIZER, recording, HELLO_FIRST))
+    segments = read(FakeBackend(lambda *_: next(windows)), rustle(34.0), HELLO_FIRST)
     assert [segment.text for segment in segments] == [" hello", " world"]
     assert segments[0].tokens == (at(0), HELLO, at(2))
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_of_windows_of_speech_the_first_begins_with_it(batch_size: int) -> None:
-    samples = silence(120.0)
-    samples[: 25 * 16_000] = samples[60 * 16_000 : 85 * 16_000] = 0.1
+    samples = voice(120.0, (0, 25), (60, 85))
     options = replace(HELLO_FIRST, mode="vad", batch_size=batch_size)
     said = read(script(at(0), WORLD, WORLD, at(24)), samples, options)
     assert [segment.text for segment in said] == [" hello world", " world world"]
@@ -144,9 +132,7 @@ def test_of_windows_of_speech_the_first_begins_with_it(batch_size: int) -> None:
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_a_window_read_in_halves_keeps_its_prefix(batch_size: int) -> None:
     """The first window has too little text for its speech: what counts are its halves."""
-    samples = silence(31.0)
-    for start in (1, 11, 21):
-        samples[start * 16_000 : (start + 8) * 16_000] = 0.1
+    samples = voice(31.0, (1, 9), (11, 19), (21, 29))
     options = replace(HELLO_FIRST, mode="vad", batch_size=batch_size)
     said = read(script(at(0), HELLO, at(26)), samples, options)
     assert [segment.text for segment in said] == [" hello"] * 3

@@ -22,19 +22,19 @@ from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.types import EncoderOutput, Features, Samples, Segment, StepOutput, Transcript
 from tests.backends.fake import FakeBackend
 from tests.decoding import rig
-from tests.offline.test_longform import (
+from tests.offline.transcribing import (
     ENGLISH,
     HELLO,
     PAIRS,
     TOKENIZER,
-    Loud,
     at,
+    read,
     run,
     rustle,
     script,
-    silence,
+    transcribe,
+    voice,
 )
-from tests.offline.transcribing import transcribe
 
 MINUTE = script(at(0), HELLO, at(10))
 
@@ -70,8 +70,7 @@ class Listening(FakeBackend):
 @pytest.mark.parametrize(("seconds", "n_windows"), [(15.05, 3), (15.2, 4), (0.05, 1)])
 def test_a_rest_without_room_for_a_word_is_not_read(seconds: float, n_windows: int) -> None:
     backend = FakeBackend(PAIRS)
-    with Recording(rustle(seconds)) as recording:
-        list(transcribe(backend, TOKENIZER, recording, ENGLISH))
+    read(backend, rustle(seconds), ENGLISH)
     assert backend.n_encoded == n_windows
 
 
@@ -88,11 +87,8 @@ def test_a_part_of_a_recording_keeps_its_times() -> None:
 
 
 def test_a_part_of_packed_speech_keeps_its_times() -> None:
-    samples = silence(150.0)
-    samples[20 * 16000 : 140 * 16000] = 0.1
     options = replace(ENGLISH, mode="vad", offset_s=50.0, duration_s=10.0)
-    with Recording(samples) as recording:
-        said = list(transcribe(FakeBackend(PAIRS), TOKENIZER, recording, options, speech_model=Loud()))
+    said = read(PAIRS, voice(150.0, (20, 140)), options)
     assert said[0].start == pytest.approx(50.0, abs=0.02)
     assert all(50.0 <= one.start < one.end <= 60.02 for one in said)
 

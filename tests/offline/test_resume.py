@@ -37,8 +37,8 @@ def joined(names: str, *pauses_s: float) -> Samples:
     return whole + noise.astype(np.float32)
 
 
-GERMAN = joined("de de de de de de", 0.6, 3.0, 0.4)
-SEVERAL = joined("en de mixed fr de", 0.7, 1.5, 0.3)
+GERMAN = joined("de de de de", 0.6, 3.0, 0.4)
+SEVERAL = joined("mixed fr de", 1.5, 0.3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +83,8 @@ def exact(segments: list[Segment]) -> list[str]:
 
 
 def some_points(run: Run) -> list[tuple[int, ResumePoint]]:
-    """Up to three points from the first to the last one: each is a transcription of what follows it."""
-    chosen = np.linspace(0, len(run.points) - 1, min(len(run.points), 3)).round().astype(int)
-    return [run.points[index] for index in chosen]
+    """The first point and a later one: each is a transcription of what follows it."""
+    return [run.points[0], *run.points[-2:-1]]
 
 
 def check_points(
@@ -155,7 +154,7 @@ def test_points_hold_what_waits_for_a_second_model(
 
 
 def test_clips_and_cleaned_segments_count_on(model: Model) -> None:
-    options = replace(SHORT, clean=True, clip_timestamps=(0.5, 8.0, 9.0, 24.0))
+    options = replace(SHORT, clean=True, clip_timestamps=(0.5, 6.0, 7.0, 15.0))
     run = check_points(model, GERMAN, "de", options)
     assert [segment.id for segment in run.segments] == list(range(len(run.segments)))
 
@@ -171,7 +170,7 @@ def test_a_segment_is_the_same_out_of_json(model: Model) -> None:
 
 
 def test_a_point_of_another_mode_is_refused(model: Model) -> None:
-    (_, point), *_ = whole_run(model, GERMAN[:320_000], "de", SHORT).points
+    (_, point), *_ = whole_run(model, GERMAN[:200_000], "de", SHORT).points
     with pytest.raises(OptionError, match="mode 'seek', got mode 'vad'"):
         model.transcribe(GERMAN, options=replace(SHORT, mode="vad"), resume=point)
     with pytest.raises(OptionError, match="expected no second model, as where it was left"):

@@ -21,7 +21,7 @@ from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Samples, Segment
 from tests.backends.fake import FAKE_DIMS, FakeBackend, Hear, Script, ScriptedToken
-from tests.offline.test_longform import ENGLISH, HELLO, PAIRS, TOKENIZER, WORLD, Loud, at, rustle, script
+from tests.offline.transcribing import ENGLISH, HELLO, PAIRS, TOKENIZER, WORLD, Loud, at, rustle, script
 
 NEVER = DeferralOptions(logprob=-1e3, word=0.0)
 ALWAYS = replace(NEVER, logprob=0.0)
@@ -86,8 +86,9 @@ def test_what_is_in_doubt_is_the_second_models() -> None:
 
 def test_where_all_is_in_doubt_the_text_is_the_second_models() -> None:
     """Long stretches are read before their end is known, from where one window ends."""
-    alone, _ = run(rustle(100.0), FakeBackend(SECOND), None)
-    both, transcription = run(rustle(100.0), FakeBackend(PAIRS), FakeBackend(SECOND), ALWAYS)
+    other = script(at(0), WORLD, WORLD, at(5), at(5))
+    alone, _ = run(rustle(100.0), FakeBackend(other), None)
+    both, transcription = run(rustle(100.0), FakeBackend(PAIRS), FakeBackend(other), ALWAYS)
     assert [(one.start, one.text) for one in both] == [(one.start, one.text) for one in alone]
     assert transcription.second_s == pytest.approx(100.0)
 

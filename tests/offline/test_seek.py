@@ -7,20 +7,16 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from torch import Tensor
 
-from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SileroState, SpeechFinder
 from sottovoce.offline.seek import VoiceFinder, WindowSpan, anomaly_score, is_anomaly, skip_hallucinations
 from sottovoce.offline.segments import WindowCut
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import TranscribeOptions
-from sottovoce.types import SAMPLE_RATE, Samples, Segment, Word
-from tests.backends.fake import FakeBackend
-from tests.offline.test_longform import HELLO, TOKENIZER, WORLD, Loud, at, script
-from tests.offline.transcribing import transcribe
+from sottovoce.types import Samples, Segment, Word
+from tests.offline.transcribing import HELLO, WORLD, Loud, at, read, script, voice
 
 SPAN = WindowSpan(start=0.0, end=30.0, full_end=30.0, last_speech=0.0)
 
@@ -70,14 +66,6 @@ ENGLISH = TranscribeOptions(decoding=DecodingOptions(language="en"))
 PAIR = (at(0), HELLO, at(4), at(4), WORLD, at(8))
 
 
-def voice(length_s: float, *spans: tuple[float, float]) -> Samples:
-    """Sound that `Loud` takes for a voice, and silence around it."""
-    samples = np.zeros(round(length_s * SAMPLE_RATE), np.float32)
-    for start, end in spans:
-        samples[round(start * SAMPLE_RATE) : round(end * SAMPLE_RATE)] = 0.1
-    return samples
-
-
 @pytest.mark.parametrize(
     ("start", "end", "is_in"),
     [(0.0, 1.5, False), (0.0, 1.8, True), (2.2, 2.4, True), (3.2, 4.0, True), (3.5, 5.0, False)],
@@ -117,9 +105,7 @@ def test_nobody_says_a_sentence_in_a_moment(end: float, is_short: bool) -> None:
 
 
 def texts(samples: Samples, options: TranscribeOptions) -> list[str]:
-    backend = FakeBackend(script(*PAIR))
-    with Recording(samples) as recording:
-        return [one.text for one in transcribe(backend, TOKENIZER, recording, options, speech_model=Loud())]
+    return [one.text for one in read(script(*PAIR), samples, options)]
 
 
 def test_words_that_nobody_said_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
@@ -141,17 +127,11 @@ def test_a_word_at_the_very_end_is_heard() -> None:
 @pytest.mark.parametrize(("reads_again", "second_s"), [(True, 29.4), (False, 30.0)])
 def test_speech_that_a_window_s_end_divides_is_read_whole(reads_again: bool, second_s: float) -> None:
     """Half a second of it is in the first window, which writes nothing of it."""
-    samples = voice(36.0, (0.2, 1.8), (29.5, 33.0))
-    backend = FakeBackend(script(at(0), HELLO, at(4)))
-    options = replace(ENGLISH, read_again=reads_again)
-    with Recording(samples) as recording:
-        found = list(transcribe(backend, TOKENIZER, recording, options, speech_model=Loud()))
+    samples, options = voice(36.0, (0.2, 1.8), (29.5, 33.0)), replace(ENGLISH, read_again=reads_again)
+    found = read(script(at(0), HELLO, at(4)), samples, options)
     assert [one.start for one in found][:2] == [0.0, pytest.approx(second_s, abs=0.1)]
 
 
 def test_speech_that_was_written_up_to_the_end_is_not_read_twice() -> None:
-    samples = voice(36.0, (28.0, 33.0))
-    backend = FakeBackend(script(at(0), HELLO, at(29.8)))
-    with Recording(samples) as recording:
-        found = list(transcribe(backend, TOKENIZER, recording, ENGLISH, speech_model=Loud()))
+    found = read(script(at(0), HELLO, at(29.8)), voice(36.0, (28.0, 33.0)), ENGLISH)
     assert [one.start for one in found][:2] == [0.0, 30.0]

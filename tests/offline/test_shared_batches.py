@@ -21,8 +21,8 @@ from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.types import EncoderOutput, Features, Samples, Segment
 from tests.backends.fake import FakeBackend
-from tests.offline.test_longform import ENGLISH, TOKENIZER, rustle
 from tests.offline.test_recordings import MINUTE, Listening
+from tests.offline.transcribing import ENGLISH, TOKENIZER, rustle
 
 
 def opened(

@@ -22,8 +22,8 @@ from sottovoce.options.transcribe import VERBATIM_LOOPS, TranscribeOptions
 from sottovoce.text.disfluency import VERBATIM_PROMPTS
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Segment, Word
-from tests.offline.test_longform import TOKENIZER, at, run, rustle, script
 from tests.offline.test_regroup import spoken
+from tests.offline.transcribing import TOKENIZER, at, run, rustle, script
 
 CLEAN = TranscribeOptions(clean=True)
 VERBATIM = TranscribeOptions(decoding=DecodingOptions(verbatim=True))

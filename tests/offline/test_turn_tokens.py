@@ -11,7 +11,7 @@ from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from tests.backends.fake import Script, ScriptedToken, SpokenLanguage
-from tests.offline.test_longform import HELLO, TOKENIZER, WORLD, at, run, rustle
+from tests.offline.transcribing import HELLO, TOKENIZER, WORLD, at, run, rustle
 
 TURN = TOKENIZER.sot_lm
 FIRST = ((at(0), 0), (HELLO, 20), (WORLD, 60), (TURN, 90), (HELLO, 150), (at(4), 199), (at(4), 200))

@@ -23,8 +23,7 @@ from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import Mode, TranscribeOptions
 from sottovoce.types import Samples, Segment, Span, Turn, Word
 from tests.backends.fake import FakeBackend, Script, ScriptedToken, SpokenLanguage
-from tests.offline.test_longform import HELLO, TOKENIZER, Loud, at, rustle, script, silence
-from tests.offline.transcribing import transcribe
+from tests.offline.transcribing import HELLO, TOKENIZER, Loud, at, rustle, script, silence, transcribe
 
 
 class Nobody:
@@ -151,35 +150,25 @@ def test_without_a_second_reading_the_text_is_that_of_the_window() -> None:
     assert unread is None
 
 
-def test_what_stays_without_words_is_told() -> None:
-    """Nothing of the rest can be read, whole or in halves."""
-
-    def hear(mel: Tensor, _: int) -> Script:
-        return words_until(4.0) if mel.shape[1] == 3000 else Script()
-
-    segments, unread = read(FakeBackend(hear), rustle(12.0), ENGLISH)
-    assert len(segments) == 1
-    ((start, end),) = unread
-    assert (start, end) == (pytest.approx(3.5, abs=0.5), pytest.approx(12.0, abs=0.1))
-
-
 @pytest.mark.parametrize(
     ("options", "later_s"),
     [
+        (ENGLISH, 0.0),
         (replace(ENGLISH, offset_s=20.0, duration_s=12.0), 20.0),
         (replace(ENGLISH, offset_s=20.0), 20.0),
         (NAMED, 0.0),
         (replace(NAMED, offset_s=20.0), 20.0),
     ],
 )
-def test_what_stays_without_words_is_told_of_a_part_and_beside_names(
-    options: TranscribeOptions, later_s: float
-) -> None:
+def test_what_stays_without_words_is_told(options: TranscribeOptions, later_s: float) -> None:
+    """Of a part and beside names too; nothing of the rest can be read, whole or in halves."""
+
     def hear(mel: Tensor, _: int) -> Script:
         return words_until(4.0) if mel.shape[1] == 3000 else Script()
 
     samples = np.concatenate([silence(later_s), rustle(12.0)])
-    _, unread = read(FakeBackend(hear), samples, options)
+    segments, unread = read(FakeBackend(hear), samples, options)
+    assert len(segments) == 1
     assert unread == ((pytest.approx(later_s + 3.5, abs=0.5), pytest.approx(later_s + 12.0, abs=0.1)),)
 
 

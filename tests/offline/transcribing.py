@@ -1,18 +1,68 @@
-"""A recording transcribed by any backend, without a model around it."""
+"""Recordings transcribed by any backend without a model around it, and scripted models to read them."""
 
 from __future__ import annotations
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from sottovoce.audio.recording import Recording
-from sottovoce.audio.vad import SpeechModel
+from sottovoce.audio.vad import SileroState, SpeechModel
 from sottovoce.backends.base import Backend
-from sottovoce.decoding.search import Fusion
 from sottovoce.offline.longform import transcriber_for, transcription_of
-from sottovoce.offline.resume import ResumePoint
-from sottovoce.offline.transcription import FileTranscription, RunControl
+from sottovoce.offline.transcription import FileTranscription
+from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.types import SAMPLE_RATE, Samples, Segment
+from tests.backends.fake import FakeBackend, Script, ScriptedToken, SpokenLanguage
+
+TOKENIZER = Tokenizer.for_model(51865)
+HELLO, WORLD = TOKENIZER.encode(" hello")[0], TOKENIZER.encode(" world")[0]
+ENGLISH = TranscribeOptions(decoding=DecodingOptions(language="en"), read_again=False)
+"""The scripted models write the same of whatever they read: a second reading of speech would be more of
+it."""
+
+
+def at(seconds: float) -> int:
+    return TOKENIZER.timestamp(seconds)
+
+
+def script(*tokens: int, language: str = "en") -> Script:
+    """Tokens one encoder frame after the other."""
+    scripted = tuple(ScriptedToken(token, 2 * index) for index, token in enumerate(tokens))
+    return Script(scripted, (SpokenLanguage(language, 0, 1500),))
+
+
+PAIRS = script(at(0), HELLO, at(2), at(2), WORLD, at(5), at(5))
+
+
+def silence(seconds: float) -> Samples:
+    return np.zeros(round(seconds * 16000), dtype=np.float32)
+
+
+def rustle(seconds: float) -> Samples:
+    """Faint noise: what a scripted model may say anything over."""
+    noise = np.random.default_rng(0).standard_normal(round(seconds * 16000)) * 1e-3
+    return noise.astype(np.float32)
+
+
+def voice(length_s: float, *spans: tuple[float, float]) -> Samples:
+    """Sound that `Loud` takes for a voice, and silence around it."""
+    samples = silence(length_s)
+    for start, end in spans:
+        samples[round(start * SAMPLE_RATE) : round(end * SAMPLE_RATE)] = 0.1
+    return samples
+
+
+class Loud:
+    """A speech model that hears speech where the samples are not zero."""
+
+    def start(self) -> SileroState:
+        return SileroState(torch.zeros(1), torch.zeros(1), torch.zeros(1))
+
+    def probabilities(self, samples: Tensor, state: SileroState) -> tuple[Tensor, SileroState]:
+        return (samples.reshape(-1, 512).abs().amax(dim=1) > 0).float(), state
 
 
 def transcribe(
@@ -22,9 +72,21 @@ def transcribe(
     options: TranscribeOptions,
     *,
     speech_model: SpeechModel | None = None,
-    fusion: Fusion[Tensor] | None = None,
-    control: RunControl | None = None,
-    resume: ResumePoint | None = None,
 ) -> FileTranscription:
-    transcriber = transcriber_for(backend, tokenizer, options, fusion)
-    return transcription_of(transcriber, recording, control, speech_model=speech_model, resume=resume)
+    transcriber = transcriber_for(backend, tokenizer, options, None)
+    return transcription_of(transcriber, recording, speech_model=speech_model)
+
+
+def run(
+    said: Script, samples: Samples, options: TranscribeOptions = ENGLISH
+) -> tuple[list[Segment], FileTranscription]:
+    with Recording(samples) as recording:
+        transcription = transcribe(FakeBackend(said), TOKENIZER, recording, options)
+        return list(transcription), transcription
+
+
+def read(said: Script | FakeBackend, samples: Samples, options: TranscribeOptions) -> list[Segment]:
+    """The segments of a recording in which sound is speech."""
+    backend = FakeBackend(said) if isinstance(said, Script) else said
+    with Recording(samples) as recording:
+        return list(transcribe(backend, TOKENIZER, recording, options, speech_model=Loud()))

@@ -28,7 +28,7 @@ from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.settings import JobSettings, ModelSettings, Work
 from sottovoce.types import EncoderOutput, Features
 from tests.backends.fake import FAKE_DIMS, FakeBackend, Script
-from tests.offline.test_longform import WORLD, at, script
+from tests.offline.transcribing import WORLD, at, script
 from tests.serving.servers import CLIPS, settings, until
 from tests.serving.test_live import clip, saying, talk
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
+
+import torch
 
 from sottovoce.audio.vad import VadStream
 from sottovoce.backends.base import Backend, IncrementalWindow
+from sottovoce.engine.calls import ModelCall
 from sottovoce.engine.executor import LocalExecutor
 from sottovoce.language.probe import ProbeOptions
 from sottovoce.language.timeline import LanguageTimeline
@@ -18,7 +22,16 @@ from sottovoce.streaming.utterance import LiveUtterance
 from sottovoce.streaming.utterance_decoder import StrategyFactory
 from sottovoce.streaming.words import HypothesisWord
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import SAMPLE_RATE, Event, Final, LanguageChanged, Partial, Samples, Word
+from sottovoce.types import (
+    SAMPLE_RATE,
+    EncoderOutput,
+    Event,
+    Final,
+    LanguageChanged,
+    Partial,
+    Samples,
+    Word,
+)
 from tests.streaming.speech import WORDS, ToneDetector, backend
 
 TOKENIZER = Tokenizer.for_model(51865)
@@ -100,6 +113,33 @@ def held_s(live: Session) -> float:
     """Seconds of audio that the utterance of a session holds."""
     utterance = utterance_of(live)
     return (utterance.end_sample - utterance.start_sample) / SAMPLE_RATE
+
+
+class ExhaustedError(RuntimeError):
+    """As when memory runs out."""
+
+
+class Noting(LocalExecutor):
+    """Keeps the calls that it executes, and fails at chosen ones, counted from 0."""
+
+    done: list[ModelCall]
+    failing: Sequence[int]
+
+    def __init__(self, model: Backend | None = None, failing: Sequence[int] = ()) -> None:
+        super().__init__(model or backend())
+        object.__setattr__(self, "done", [])
+        object.__setattr__(self, "failing", failing)
+
+    def execute(self, call: ModelCall) -> Any:
+        self.done.append(call)
+        if len(self.done) - 1 in self.failing:
+            raise ExhaustedError("no memory is left")
+        return super().execute(call)
+
+
+def blank_window(n_frames: int, start_sample: int = 0) -> AudioWindow:
+    states = EncoderOutput(torch.zeros(1, n_frames, 1), (n_frames,))
+    return AudioWindow(states, torch.zeros(80, 2 * n_frames), start_sample)
 
 
 class Reading:

@@ -152,11 +152,9 @@ def hear_sentences(mel: torch.Tensor, row: int = 0) -> Script:
 
 @pytest.mark.parametrize(("unstable", "chunk_s"), [(False, 0.5), (True, 0.5), (False, 3.0)])
 def test_speech_without_a_pause_is_told_by_sentences(unstable: bool, chunk_s: float) -> None:
-    """40 s without a pause: a final at the end of each sentence of 4 s or more, and one at the end; in
+    """17 s without a pause: a final at the end of each sentence of 4 s or more, and one at the end; in
     the middle of an update's words, too."""
-    sentences = [
-        [w for w in spoken("en", n, seed=n) if w != "child"] + ["child"] for n in (12, 15, 4, 20, 18, 14, 13)
-    ]
+    sentences = [[w for w in spoken("en", n, seed=n) if w != "child"] + ["child"] for n in (12, 15, 4, 14)]
     audio = np.concatenate([silence(0.5), say([w for sentence in sentences for w in sentence]), silence(1.0)])
     stream = StreamOptions(sentence_s=4.0, chunk_s=chunk_s)
     live = session(["en"], model=FakeBackend(hear_sentences), stream=stream, unstable=unstable)
@@ -165,7 +163,7 @@ def test_speech_without_a_pause_is_told_by_sentences(unstable: bool, chunk_s: fl
     finals = finals_of(events)
     texts = [" ".join(sentence) + "." for sentence in sentences]
     assert " ".join(final.text for final in finals) == " ".join(texts)
-    assert [final.text for final in finals] == [*texts[:2], " ".join(texts[2:4]), *texts[4:]]
+    assert [final.text for final in finals] == [*texts[:2], " ".join(texts[2:])]
     assert [final.utterance for final in finals] == list(range(1, len(finals) + 1))
     for final in finals:
         partials = [e.text for e in events if isinstance(e, Partial) and e.utterance == final.utterance]

@@ -1,4 +1,4 @@
-"""The bundled model live: streaming equals offline, cutting changes nothing, the probe touches nothing."""
+"""The bundled model live: streaming equals offline, the probe touches nothing, languages are followed."""
 
 from __future__ import annotations
 
@@ -6,44 +6,31 @@ import math
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from sottovoce.api import Model, load_model
+from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel, window_features
 from sottovoce.audio.vad import VadStream
-from sottovoce.backends.base import EXACT
+from sottovoce.backends.base import EXACT, Backend, EncoderMode, IncrementalWindow
 from sottovoce.decoding.decode import decode
 from sottovoce.language.probe import LanguageProbe
 from sottovoce.options.decoding import DecodingOptions
+from sottovoce.streaming.alignatt import AlignAttDecoder, AlignAttRequest, LiveVocabulary
+from sottovoce.streaming.audio_window import MelBuffer
+from sottovoce.streaming.hypothesis import DecoderPrefix, StopRules
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions
-from sottovoce.types import Event, LanguageChanged, Partial, Samples
-from tests.streaming.sessions import Reading
+from sottovoce.types import EncoderOutput, Samples
+from tests.streaming.sessions import Reading, changes_of, listen, said_words
+from tests.streaming.speech import say
 
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"
 
 
-@pytest.fixture(scope="module")
-def model() -> Model:
-    return load_model("nano", device="cpu", dtype="float32")
-
-
 def clip(name: str, seconds: float | None = None) -> Samples:
-    return load_audio(str(CLIPS / f"{name}.flac"), duration_s=seconds)
-
-
-def listen(session: Session, audio: Samples, sizes: list[int]) -> list[Event]:
-    events, at, i = [], 0, 0
-    while at < len(audio):
-        n = sizes[i % len(sizes)]
-        events += session.push(audio[at : at + n])
-        at, i = at + n, i + 1
-    return events + session.close()
-
-
-def text_of(events: list[Event]) -> str:
-    return "".join(event.text for event in events if isinstance(event, Partial)).strip()
+    return load_audio(CLIPS / f"{name}.flac", duration_s=seconds)
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
@@ -56,17 +43,8 @@ def test_with_an_infinite_threshold_a_stream_is_the_offline_transcript(model: Mo
         frame_threshold=math.inf, encoder=EXACT, max_repeats=10_000, logprob_threshold=-math.inf
     )
     session = Session(model.backend, model.tokenizer, SessionOptions((language,), stream=stream))
-    assert text_of(listen(session, audio, [4000])) == offline.text
-
-
-def test_any_cutting_gives_the_same_words(model: Model) -> None:
-    audio, sizes = clip("mixed", 8.0), [7, 160, 12_345, 0, 48_000]
-    options = SessionOptions(("en", "de", "es", "fr"))
-
-    def session() -> Session:
-        return Session(model.backend, model.tokenizer, options, vad=VadStream())
-
-    assert listen(session(), audio, sizes) == listen(session(), audio, [len(audio)])
+    said = "".join(word.word for word in said_words(listen(session, audio, 4000)))
+    assert said.strip() == offline.text
 
 
 def test_the_probe_leaves_the_transcript_as_it_is_bit_by_bit(model: Model) -> None:
@@ -91,24 +69,52 @@ def test_the_probe_leaves_the_transcript_as_it_is_bit_by_bit(model: Model) -> No
     assert words(probing=True) == words(probing=False)
 
 
-def test_a_mixed_recording_is_followed(model: Model) -> None:
-    """The founders' first test: every language of the demo's mixture, in order, and nothing else."""
-    session = Session(model.backend, model.tokenizer, SessionOptions(model.languages), vad=VadStream())
-    events = listen(session, clip("mixed"), [8000])
-    assert [e.target for e in events if isinstance(e, LanguageChanged)] == ["en", "de", "es", "fr"]
+@pytest.mark.parametrize(
+    ("names", "languages"),
+    [
+        ("mixed", "en de es fr"),
+        ("zh en de", "zh en de"),
+        *((name, name) for name in ("en", "de", "es", "fr", "zh")),
+    ],
+)
+def test_languages_are_followed_and_no_others_found(model: Model, names: str, languages: str) -> None:
+    """The founders' tests: the demo's mixture, one file after the other, and each language by itself."""
+    live = Session(model.backend, model.tokenizer, SessionOptions(model.languages), vad=VadStream())
+    audio = np.concatenate([clip(name) for name in names.split()])
+    assert [change.target for change in changes_of(listen(live, audio))] == languages.split()
 
 
-def test_files_one_after_another_are_each_in_their_language(model: Model) -> None:
-    """The founders' second test: one session, one file after the other."""
-    session = Session(model.backend, model.tokenizer, SessionOptions(model.languages), vad=VadStream())
-    events = [event for name in ("zh", "en", "de") for event in session.push(clip(name))]
-    events += session.close()
-    assert [e.target for e in events if isinstance(e, LanguageChanged)] == ["zh", "en", "de"]
+MODES = [EncoderMode(tail_s=1.0), EncoderMode(tail_s=2.0, stride=4), EncoderMode(tail_s=0.0)]
 
 
-@pytest.mark.parametrize("name", ["en", "de", "es", "fr", "zh"])
-def test_one_language_never_switches(model: Model, name: str) -> None:
-    """The founders' third test, for every language of the model."""
-    session = Session(model.backend, model.tokenizer, SessionOptions(model.languages), vad=VadStream())
-    events = listen(session, clip(name), [8000])
-    assert [e.target for e in events if isinstance(e, LanguageChanged)] == [name]
+def grown(model: Backend, words: list[str], mode: EncoderMode) -> EncoderOutput:
+    buffer = MelBuffer(model.dims.n_mels, 0, model.device)
+    buffer.append(say(words))
+    return model.encode_incremental([IncrementalWindow(buffer.frames(), mode)])[0].encoded
+
+
+@pytest.mark.parametrize(("first", "second"), list(zip(MODES, MODES[1:] + MODES[:1], strict=True)), ids=str)
+def test_windows_encoded_in_any_way_are_decoded_together_as_alone(
+    model: Model, first: EncoderMode, second: EncoderMode
+) -> None:
+    """Of a real network: what is behind a shorter window is hidden, and thin padding has its weight."""
+    tokenizer, network = model.tokenizer, model.backend
+    heard = [grown(network, ["time", "year", "people"], first), grown(network, ["und", "der"] * 3, second)]
+    vocabulary = LiveVocabulary.of(tokenizer, network.dims.n_vocab, network.device)
+    reader = AlignAttDecoder(network, tokenizer.eot, vocabulary)
+    rules = StopRules(frame_threshold=0, max_tokens=8)
+    requests = [
+        AlignAttRequest(
+            DecoderPrefix(tokenizer.with_language(code).sot_sequence_including_notimestamps, 0, 0), rules
+        )
+        for code in ("en", "de")
+    ]
+    alone = [reader.decode([one], [request])[0] for one, request in zip(heard, requests, strict=True)]
+    for ours, theirs in zip(reader.decode(heard, requests), alone, strict=True):
+        assert (ours.tokens, ours.frames, ours.stop_reason) == (
+            theirs.tokens,
+            theirs.frames,
+            theirs.stop_reason,
+        )
+        assert ours.logprobs == pytest.approx(theirs.logprobs, abs=1e-4)
+        assert ours.no_speech_prob == pytest.approx(theirs.no_speech_prob, abs=1e-5)

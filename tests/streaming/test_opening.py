@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import pytest
 import torch
 
-from sottovoce.api import Model, load_model
+from sottovoce.api import Model
 from sottovoce.audio import vad
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.vad import VadStream
@@ -18,7 +18,8 @@ from sottovoce.backends.base import EncoderMode, IncrementalResult, IncrementalW
 from sottovoce.language.probe import ProbeOptions
 from sottovoce.streaming import alignatt
 from sottovoce.streaming.session import Session, SessionOptions, Switching
-from sottovoce.streaming.utterance import LiveUtterance
+from sottovoce.streaming.utterance import LiveUtterance, PromptContext
+from sottovoce.streaming.words import WordBuilder
 from sottovoce.text.tokenizer import Tokenizer
 from tests.streaming.sessions import TOKENIZER, listen, session, words_of
 from tests.streaming.speech import backend, say
@@ -58,11 +59,6 @@ def refuse(*_: object, **__: object) -> NoReturn:
     raise AssertionError("this was made before, or is not to be made at all")
 
 
-@pytest.fixture(scope="module")
-def nano() -> Model:
-    return load_model("nano", device="cpu", dtype="float32")
-
-
 @pytest.mark.parametrize("switching", EVERY_MODE)
 def test_opening_a_session_asks_nothing_of_the_model(switching: Switching) -> None:
     counting = Counting(backend())
@@ -70,33 +66,41 @@ def test_opening_a_session_asks_nothing_of_the_model(switching: Switching) -> No
     assert not counting.asked
 
 
-def test_what_sessions_share_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For the first alone texts are encoded, the vocabulary's rows chosen and the detector's weights read."""
-    model, options = backend(), SessionOptions(TOKENIZER.language_codes, switching="parallel")
-    Session(model, TOKENIZER, options, vad=VadStream())
+@pytest.mark.parametrize("switching", EVERY_MODE)
+def test_what_sessions_share_is_made_once_and_the_rest_when_it_is_needed(
+    switching: Switching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For the first session alone texts are encoded, the vocabulary's rows chosen and the detector's weights
+    read; words and prompts of a language are made when it is first spoken.
+    """
+    fake = backend()
+    options = SessionOptions(TOKENIZER.language_codes, switching=switching)
+    Session(fake, TOKENIZER, options, vad=VadStream())
+    for owner in (PromptContext, WordBuilder):
+        monkeypatch.setattr(owner, "__init__", refuse)
     monkeypatch.setattr(Tokenizer, "encode", refuse)
     monkeypatch.setattr(alignatt, "suppressed_tokens", refuse)
     monkeypatch.setattr(vad, "_read_weights", refuse)
-    second = Session(model, TOKENIZER, options, vad=VadStream())
+    second = Session(fake, TOKENIZER, options, vad=VadStream())
     assert second.languages == TOKENIZER.language_codes
 
 
-def test_the_first_session_computes_what_the_next_one_does(nano: Model) -> None:
+def test_the_first_session_computes_what_the_next_one_does(model: Model) -> None:
     """There is no warming up: the same calls and the same encoder frames for the same audio."""
     audio = load_audio(CLIP, duration_s=3.0)
     runs = []
     for _ in range(2):
-        counting = Counting(nano.backend)
-        listen(Session(counting, nano.tokenizer, SessionOptions(("en",)), vad=VadStream()), audio)  # type: ignore[arg-type]
+        counting = Counting(model.backend)
+        listen(Session(counting, model.tokenizer, SessionOptions(("en",)), vad=VadStream()), audio)  # type: ignore[arg-type]
         runs.append((counting.asked, counting.n_frames))
     assert runs[0] == runs[1]
     assert runs[0][1] > 0
 
 
-def test_live_speech_compiles_nothing(nano: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_live_speech_compiles_nothing(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """A first word would wait for it for seconds."""
     monkeypatch.setattr(torch, "compile", refuse)
-    listened = nano.session(["en", "de"], unstable=True)
+    listened = model.session(["en", "de"], unstable=True)
     audio = load_audio(CLIP, duration_s=3.0)
     event = pytest.importorskip("numba.core.event")
     with event.install_recorder("numba:compile") as recorded:

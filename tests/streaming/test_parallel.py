@@ -11,14 +11,12 @@ import pytest
 import torch
 
 from sottovoce.audio.mel import log_mel, window_features
-from sottovoce.errors import OptionError
 from sottovoce.language.probe import ProbeOptions
 from sottovoce.language.switching import SwitchOptions
 from sottovoce.language.timeline import LanguageTimeline
 from sottovoce.models.checkpoint.compact import ENCODER_MODE
 from sottovoce.models.dims import default_encoder_mode
 from sottovoce.streaming.alignatt import AlignAttDecoder, AlignAttRequest, LiveVocabulary
-from sottovoce.streaming.audio_window import AudioWindow
 from sottovoce.streaming.hypothesis import AlignAttHypothesis as Read
 from sottovoce.streaming.hypothesis import DecoderPrefix, StopRules
 from sottovoce.streaming.options import ParallelOptions, StreamOptions
@@ -38,7 +36,7 @@ from sottovoce.streaming.utterance_decoder import StrategyFactory
 from sottovoce.streaming.words import HypothesisWord
 from sottovoce.types import EncoderOutput, Event, LanguageChanged, Partial, Samples, Word
 from tests.backends.fake import FAKE_DIMS
-from tests.streaming.sessions import ALIGNATT, TOKENIZER, changes_of, said_words, session
+from tests.streaming.sessions import ALIGNATT, TOKENIZER, blank_window, changes_of, said_words, session
 from tests.streaming.sessions import listen as listen_to
 from tests.streaming.speech import TOKEN_OF, WORDS, backend, say, silence
 
@@ -51,12 +49,12 @@ OPTIONS = SessionOptions(
 )
 
 
-def listen(audio: Samples, options: SessionOptions = OPTIONS, chunk: int = 8000) -> list[Event]:
+def listen(audio: Samples, options: SessionOptions = OPTIONS) -> list[Event]:
     given = {
         name: getattr(options, name)
         for name in ("switching", "probe", "smoothing", "switch", "stream", "parallel")
     }
-    return listen_to(session(options.languages, **given), audio, chunk)
+    return listen_to(session(options.languages, **given), audio)
 
 
 def said(events: list[Event]) -> list[tuple[str, str | None]]:
@@ -144,11 +142,6 @@ def test_a_third_language_has_a_row_though_two_own_most_of_what_is_held() -> Non
     assert [language for _, language in found[-3:]] == ["es"] * 3
 
 
-def test_cutting_changes_no_event() -> None:
-    audio = np.concatenate([silence(0.5), say(["time", "year", "people", "und", "der", "die"]), silence(1.0)])
-    assert listen(audio, chunk=len(audio)) == listen(audio, chunk=997)
-
-
 def encoded_words(words: Sequence[str], n_mels: int = 400) -> EncoderOutput:
     return backend().encode(window_features([log_mel(say(words))], n_mels))
 
@@ -207,9 +200,7 @@ def test_the_frames_of_a_language_have_a_margin() -> None:
 
 def test_what_was_committed_stays_its_language() -> None:
     shares = np.tile([0.1, 0.9], (100, 1))
-    window = AudioWindow(
-        backend().encode(window_features([log_mel(silence(2.0))], 200)), torch.zeros(80, 200), 16000
-    )
+    window = blank_window(100, 16_000)
     fixed = pin_committed(shares, window, [(0, 1.5, 2.0)])
     assert fixed[:50].tolist() == [[1.0, 0.0]] * 50, "nothing before a committed word is open any more"
     assert (fixed[50:] == shares[50:]).all()
@@ -263,8 +254,7 @@ def test_a_word_that_is_attended_to_early_is_not_lost() -> None:
 
 def test_a_word_lies_in_the_stretch_that_holds_most_of_it() -> None:
     """Attention may leave a row's own audio at its border; the word does not."""
-    encoded = backend().encode(window_features([log_mel(silence(2.0))], 200))
-    inputs = RowInputs((encoded,), (np.arange(100),), (True,), (((10, 40), (60, 90)),))
+    inputs = RowInputs((blank_window(100).encoded,), (np.arange(100),), (True,), (((10, 40), (60, 90)),))
     assert inputs.clip(0, (12.0, 20.0)) == (12.0, 20.0)
     assert inputs.clip(0, (30.0, 50.0)) == (30.0, 40)
     assert inputs.clip(0, (35.0, 80.0)) == (60, 80.0)
@@ -273,11 +263,9 @@ def test_a_word_lies_in_the_stretch_that_holds_most_of_it() -> None:
 
 def test_words_at_the_end_of_a_stretch_are_judged_by_its_frames() -> None:
     """All words of a row may be attended to where its audio ends; the frame after it is another row's."""
-    audio = silence(2.0)
-    encoded = replace(backend().encode(window_features([log_mel(audio)], 200)), n_content_frames=(100,))
-    window = AudioWindow(encoded, log_mel(audio), 0)
+    window = blank_window(100)
     shares = np.repeat([[1.0, 0.0], [0.0, 1.0]], [40, 60], axis=0)
-    inputs = RowInputs((encoded,), (np.arange(40),), (False,), (((0, 40),),))
+    inputs = RowInputs((window.encoded,), (np.arange(40),), (False,), (((0, 40),),))
     start, end = inputs.clip(0, (40.0, 40.0))
     read = HypothesisWord(Word(" x", start / 50, end / 50, 0.5, "en"), (1,), 0.0)
     assert RowWord.of(read, window, shares, 0, weight=0.5).ownership == 1.0
@@ -320,9 +308,3 @@ def test_what_is_not_heard_any_more_is_the_prompt() -> None:
     prefix = context.prefix([4], [1, 2])
     assert prefix.tokens[: prefix.sot] == (TOKENIZER.sot_prev, 8, 1, 2)
     assert prefix.committed == (4,)
-
-
-@pytest.mark.parametrize("bad", [{"max_languages": 0}, {"active_share": 1.5}, {"margin_s": -1.0}])
-def test_impossible_options_are_refused(bad: dict[str, float]) -> None:
-    with pytest.raises(OptionError, match=next(iter(bad))):
-        ParallelOptions(**bad)  # type: ignore[arg-type]

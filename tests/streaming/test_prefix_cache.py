@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sottovoce.api import Model, load_model
+from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel, window_features
 from sottovoce.engine.calls import AlignAttCall
@@ -27,11 +27,6 @@ from tests.streaming import sessions
 
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"
 RULES = StopRules(frame_threshold=0)
-
-
-@pytest.fixture(scope="module")
-def model() -> Model:
-    return load_model("nano", device="cpu", dtype="float32")
 
 
 @pytest.fixture(scope="module")

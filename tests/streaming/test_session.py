@@ -13,7 +13,7 @@ from sottovoce.audio.vad import VadStream
 from sottovoce.errors import AudioError, OptionError, SessionClosedError
 from sottovoce.language.probe import ProbeOptions
 from sottovoce.streaming.options import StreamOptions
-from sottovoce.streaming.session import Session, SessionOptions
+from sottovoce.streaming.session import Session, SessionOptions, Switching
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import (
     SAMPLE_RATE,
@@ -51,17 +51,6 @@ def mixed(
         audio += [say(part), silence(gap_s)]
         words += part
     return np.concatenate([*audio, silence(1.0)]), words, changes[1:]
-
-
-def test_one_language_through_pauses() -> None:
-    first, second = spoken("en", 8), spoken("en", 6, seed=1)
-    audio = np.concatenate([silence(2.0), say(first), silence(2.0), say(second), silence(2.0)])
-    live = session(["en"])
-    events = listen(live, audio)
-    assert words_of(events) == first + second
-    assert [event.text.split() for event in finals_of(events)] == [first, second]
-    kinds = [type(event) for event in events if isinstance(event, SpeechStarted | SpeechEnded)]
-    assert kinds == [SpeechStarted, SpeechEnded] * 2
 
 
 def test_nothing_is_decoded_in_silence() -> None:
@@ -115,12 +104,13 @@ def test_partials_add_up_to_finals_and_time_goes_on() -> None:
             assert event.end <= event.emission_time
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_any_cutting_gives_the_same_events(seed: int) -> None:
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("switching", ["restart", "parallel"])
+def test_any_cutting_gives_the_same_events(switching: Switching, seed: int) -> None:
     audio, _, _ = mixed(["de", "en"], 8, 0.2)
-    whole = listen(session(), audio, len(audio))
+    whole = listen(session(switching=switching), audio, len(audio))
     rng = random.Random(seed)
-    live, pieces, at = session(), [], 0
+    live, pieces, at = session(switching=switching), [], 0
     while at < len(audio):
         n = rng.choice([0, 1, 160, rng.randint(1, 80000)])
         pieces += live.push(audio[at : at + n])
@@ -177,9 +167,12 @@ def test_a_short_pause_is_read_over_and_a_long_one_leaves_a_prompt() -> None:
             assert prompt == first
             assert not set(first) & set(read_on) - set(second)
             assert starts_s > 2.0 + pause_s
-        assert words_of(events + live.close()) == first + second
-        ids = [event.utterance for event in events if isinstance(event, SpeechStarted)]
-        assert ids == [1, 2], "each speech has its own id, whatever is held"
+        events += live.close()
+        assert words_of(events) == first + second
+        assert [event.text.split() for event in finals_of(events)] == [first, second]
+        edges = [event for event in events if isinstance(event, SpeechStarted | SpeechEnded)]
+        assert [type(edge) for edge in edges] == [SpeechStarted, SpeechEnded] * 2
+        assert [edge.utterance for edge in edges] == [1, 1, 2, 2], "whatever is held"
 
 
 @pytest.mark.parametrize(
@@ -244,9 +237,9 @@ N_WORDS = 4
 """Of a turn."""
 
 
-@pytest.mark.parametrize("n_switches", [40, pytest.param(300, marks=pytest.mark.slow)])
-def test_switches_leave_no_trace(n_switches: int) -> None:
-    """Flat memory: what is held has bounds that no number of switches moves."""
+def test_switches_leave_no_trace() -> None:
+    """Flat memory: what is held has bounds, over more than the minute that a timeline keeps."""
+    n_switches = 45
     live = session(stream=StreamOptions(chunk_s=1.0, max_context_tokens=20))
     parts = {code: say(spoken(code, N_WORDS)) for code in ("en", "de")}
     words, n_found, held = 0, 0, []

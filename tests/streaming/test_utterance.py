@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
 from sottovoce.audio.vad import VadStream
 from sottovoce.engine.calls import AlignAttCall, IncrementalEncodeCall, ModelCall
-from sottovoce.engine.executor import LocalExecutor
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions
 from sottovoce.streaming.utterance import MOST_TOKENS, LiveUtterance
@@ -20,6 +19,7 @@ from tests.backends.fake import FakeBackend, Script, ScriptedToken
 from tests.streaming.sessions import (
     ALIGNATT,
     TOKENIZER,
+    Noting,
     Reading,
     held_s,
     listen,
@@ -111,28 +111,21 @@ def test_dropped_words_become_the_prompt_of_their_language() -> None:
     assert held.encoder_state is None
 
 
-class Prompts(LocalExecutor):
-    """Keeps what the decoder was made to say before each reading: language, prompt, committed text."""
-
-    seen: list[tuple[str, str, str]]
-
-    def __init__(self, model: FakeBackend) -> None:
-        super().__init__(model)
-        object.__setattr__(self, "seen", [])
-
-    def execute(self, call: ModelCall) -> Any:
-        for request in call.requests if isinstance(call, AlignAttCall) else ():
-            tokens, sot = request.prefix.tokens, request.prefix.sot
-            language = TOKENIZER.language_codes[tokens[sot + 1] - TOKENIZER.sot - 1]
-            before = TOKENIZER.decode([token for token in tokens[:sot] if token < TOKENIZER.eot])
-            self.seen.append((language, before, TOKENIZER.decode(request.prefix.committed)))
-        return super().execute(call)
+def prefixes(calls: Sequence[ModelCall]) -> list[tuple[str, str, str]]:
+    """The language, prompt and committed text of every decoding."""
+    found = []
+    for request in [one for call in calls if isinstance(call, AlignAttCall) for one in call.requests]:
+        tokens, sot = request.prefix.tokens, request.prefix.sot
+        language = TOKENIZER.language_codes[tokens[sot + 1] - TOKENIZER.sot - 1]
+        before = TOKENIZER.decode([token for token in tokens[:sot] if token < TOKENIZER.eot])
+        found.append((language, before, TOKENIZER.decode(request.prefix.committed)))
+    return found
 
 
 @pytest.mark.parametrize("switching", ["restart", "parallel"])
 def test_an_initial_prompt_is_before_the_first_words_alone(switching: str) -> None:
     """Through a change of language and pauses, short and long."""
-    executor = Prompts(backend())
+    executor = Noting()
     options = SessionOptions(("en", "de"), switching=switching, stream=StreamOptions(init_prompt="prelude"))  # type: ignore[arg-type]
     live = Session(backend(), TOKENIZER, options, vad=VadStream(model=ToneDetector()), executor=executor)
     parts = [("en", 0.8), ("de", 5.0), ("de", 0.8), ("en", 1.0)]
@@ -144,19 +137,15 @@ def test_an_initial_prompt_is_before_the_first_words_alone(switching: str) -> No
     assert words_of(events) == [word for said in words for word in said]
     changed = [event for event in events if isinstance(event, LanguageChanged)]
     assert [event.target for event in changed] == ["en", "de", "en"]
-    first_language = executor.seen[0][0]
-    assert first_language == "en"
-    assert any("prelude" in before for _, before, _ in executor.seen)
+    seen = prefixes(executor.done)
+    assert seen[0][0] == "en"
+    assert any("prelude" in before for _, before, _ in seen)
     said_something = False
-    for language, before, committed in executor.seen:
+    for language, before, committed in seen:
         said_something = said_something or bool(committed)
         assert language == "en" or not said_something or "prelude" not in before
-    long_pause = next(
-        i for i, (language, before, _) in enumerate(executor.seen) if language == "de" and before
-    )
-    assert all(
-        "prelude" not in before for language, before, _ in executor.seen[long_pause:] if language == "de"
-    )
+    long_pause = next(i for i, (language, before, _) in enumerate(seen) if language == "de" and before)
+    assert all("prelude" not in before for language, before, _ in seen[long_pause:] if language == "de")
 
 
 N_DENSE = 4
@@ -177,9 +166,8 @@ def hear_densely(mel: object, row: int = 0) -> Script:
 def test_dense_text_is_cut_by_its_tokens() -> None:
     """13 tokens a second, for 18 s: the decoder never runs full, and words come in time."""
     words = spoken("en", 60)
-    executor = Prompts(FakeBackend(hear_densely))
     options = SessionOptions(("en",), stream=replace(ALIGNATT, max_repeats=10_000))
-    live = Session(FakeBackend(hear_densely), TOKENIZER, options, executor=executor)
+    live = Session(FakeBackend(hear_densely), TOKENIZER, options)
     most_committed, events = 0, []
     audio = say(words, word_s=0.24, gap_s=0.06)
     for start in range(0, len(audio), 8000):
@@ -215,22 +203,6 @@ def test_committed_text_is_cut_at_the_widest_pause_of_its_middle() -> None:
     assert held.start_sample == start, "once is enough"
 
 
-class Lengths(LocalExecutor):
-    """Keeps the seconds of every window that is encoded."""
-
-    seconds: list[float]
-
-    def __init__(self, model: FakeBackend) -> None:
-        super().__init__(model)
-        object.__setattr__(self, "seconds", [])
-
-    def execute(self, call: ModelCall) -> Any:
-        if isinstance(call, IncrementalEncodeCall):
-            lengths = [window.log_mel.shape[1] for window in call.windows]
-            self.seconds.extend(n * HOP_SAMPLES / SAMPLE_RATE for n in lengths)
-        return super().execute(call)
-
-
 @pytest.mark.parametrize("how", ["close", "finalize", "pause"])
 @pytest.mark.parametrize("beyond_s", [0.01, 0.13, 0.31, 0.47])
 def test_nothing_that_is_encoded_is_longer_than_what_may_be_held(how: str, beyond_s: float) -> None:
@@ -239,7 +211,7 @@ def test_nothing_that_is_encoded_is_longer_than_what_may_be_held(how: str, beyon
     hum = np.random.default_rng(0).normal(0, 0.003, 30 * SAMPLE_RATE).astype(np.float32)
     audio = say(spoken("en", 20)) if how == "pause" else hum
     for seconds in (6.0, 6.5, 7.5, 8.0):
-        executor = Lengths(backend())
+        executor = Noting()
         options = SessionOptions(("en",), switching="off", stream=held)
         detector = VadStream(model=ToneDetector()) if how == "pause" else None
         live = Session(backend(), TOKENIZER, options, vad=detector, executor=executor)
@@ -249,4 +221,6 @@ def test_nothing_that_is_encoded_is_longer_than_what_may_be_held(how: str, beyon
         elif how == "finalize":
             live.finalize()
         live.close()
-        assert 4.0 < max(executor.seconds) <= held.audio_max_len_s
+        encoded = [call for call in executor.done if isinstance(call, IncrementalEncodeCall)]
+        n_frames = max(window.log_mel.shape[1] for call in encoded for window in call.windows)
+        assert 4.0 < n_frames * HOP_SAMPLES / SAMPLE_RATE <= held.audio_max_len_s

@@ -7,23 +7,19 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sottovoce.streaming.audio_window import AudioWindow
 from sottovoce.streaming.commit_policy import CommitPolicy
 from sottovoce.streaming.hypothesis import AlignAttHypothesis, StopReason
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.words import LEAST_WORD_S, HypothesisWord, WordBuilder, in_order
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import EncoderOutput
+from tests.streaming.sessions import blank_window
 
 TOKENIZER = Tokenizer.for_model(51865)
 N_FRAMES = 500
-WINDOW = AudioWindow(
-    EncoderOutput(torch.zeros(1, N_FRAMES, 4), (N_FRAMES,)), torch.zeros(80, 2 * N_FRAMES), 32_000
-)
+WINDOW = blank_window(N_FRAMES, 32_000)
 frames = st.lists(st.integers(0, 6), max_size=5)
 
 

@@ -6,7 +6,7 @@ Calls of one kind run as one batch if possible, with the same results as alone.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol, TypeVar
@@ -160,25 +160,20 @@ class LocalExecutor:
     backend: Backend
 
     def run(self, calls: CallGenerator[Result]) -> Result:
-        with threads_of(self.backend):
-            return self._run(calls)
-
-    def _run(self, calls: CallGenerator[Result]) -> Result:
-        try:
-            call = next(calls)
-            while True:
-                try:
-                    result = self.execute(call)
-                except Exception as error:
-                    call = calls.throw(error)
-                else:
-                    call = calls.send(result)
-                    del result
-        except StopIteration as end:
-            returned: Result = end.value
-            return returned
-        finally:
-            calls.close()
+        with threads_of(self.backend), closing(calls):
+            try:
+                call = next(calls)
+                while True:
+                    try:
+                        result = self.execute(call)
+                    except Exception as error:
+                        call = calls.throw(error)
+                    else:
+                        call = calls.send(result)
+                        del result
+            except StopIteration as end:
+                returned: Result = end.value
+                return returned
 
     def execute(self, call: ModelCall) -> Any:
         (result,) = finish(run_batch(self.backend, [call]))

@@ -18,15 +18,12 @@ LATE = 0.25
 class UpdateIntervalController:
     """Adapts the interval to the model's utilisation and the waiting times of updates.
 
-    shortest_s, longest_s: limits, each one of `INTERVALS_S`; it begins with the shortest.
+    longest_s: one of `INTERVALS_S`; it begins with the shortest.
     """
 
-    def __init__(
-        self, now_s: float = 0.0, longest_s: float = INTERVALS_S[-1], *, shortest_s: float = INTERVALS_S[0]
-    ) -> None:
-        self._least = INTERVALS_S.index(shortest_s)
+    def __init__(self, now_s: float = 0.0, longest_s: float = INTERVALS_S[-1]) -> None:
         self._most = INTERVALS_S.index(longest_s)
-        self._level = self._least
+        self._level = 0
         self._since_s = now_s
         self._busy_s = 0.0
         self._waits_s: list[float] = []
@@ -59,5 +56,5 @@ class UpdateIntervalController:
         if busy > BUSY and is_late:
             return min(self._level + 1, self._most)
         if busy < IDLE and not is_late:
-            return max(self._level - 1, self._least)
+            return max(self._level - 1, 0)
         return self._level

@@ -130,9 +130,7 @@ def transcribe_speech(
         raise past_the_end(recording, transcriber.options, n_samples / SAMPLE_RATE)
     breaks = [round(middle * MEL_FRAMES_PER_SECOND) for middle in missing]
     windows = pack_speech(_within(speech, start, end), transcriber.content_frames, breaks)
-    normalization = transcriber.options.normalization
-    dims, device = transcriber.backend.dims, transcriber.backend.device
-    with RecordingFeatures(recording, dims.n_mels, device, normalization=normalization) as features:
+    with transcriber.features(recording) as features:
         yield from _SpeechLoop(transcriber, features, pieces, state, windows).run(resume)
         state.duration = features.duration_s or state.duration
 
@@ -267,39 +265,29 @@ class _SpeechLoop:
         is_nothing_read = bool(halves[0]) or not any(cut.segments for cut in cuts)
         self._is_first = self._is_first and is_nothing_read
         if transcriber.options.needs_words:
-            cuts = yield from self._with_words(encoded, attempts, cuts, windows)
-        for index, (window, attempt, cut) in enumerate(zip(windows, attempts, cuts, strict=True)):
-            if not halves[index]:
-                cut = replace(cut, segments=tuple(transcriber.segments(cut, attempt.result)))
-                own = encoded.row(index)
-                segments = yield from self._with_left_out(window, own, attempt.result, cut)
-                self._read.append(ReadWindow(window, attempt.last_temperature, tuple(segments)))
-        self._take_up_unread(windows, cuts, halves)
-
-    def _with_left_out(
-        self, window: PackedWindow, encoded: EncoderOutput, result: DecodingResult, cut: WindowCut
-    ) -> CallGenerator[list[Segment]]:
-        place = partial(_in_recording, window=window)
-        if not self._transcriber.options.read_again:
-            return [place(segment) for segment in cut.segments]
-        is_rest = LEAST_FRAMES <= cut.seek <= window.n_frames - LEAST_FRAMES
-        done = window.split(cut.seek)[0] if is_rest else window
-        speech = [piece for piece, _ in self._speech_in(done)]
-        decoded = DecodedWindow(encoded, cut, result, window.n_frames, speech, 0.0, place)
-        return (yield from self._again.completed(decoded))
-
-    def _take_up_unread(
-        self,
-        windows: Sequence[PackedWindow],
-        cuts: Sequence[WindowCut],
-        halves: Sequence[tuple[PackedWindow, ...]],
-    ) -> None:
+            lengths = [window.n_frames for window in windows]
+            results = [attempt.result for attempt in attempts]
+            texts = list(zip(cuts, results, lengths, strict=True))
+            cuts = yield from transcriber.with_words(encoded, texts)
         unread: list[PackedWindow] = []
-        for window, cut, instead in zip(windows, cuts, halves, strict=True):
-            if instead:
-                unread += instead
-            elif LEAST_FRAMES <= cut.seek <= window.n_frames - LEAST_FRAMES:
-                unread.append(window.split(cut.seek)[1])
+        for index, (window, attempt, cut) in enumerate(zip(windows, attempts, cuts, strict=True)):
+            if halves[index]:
+                unread += halves[index]
+                continue
+            is_rest = LEAST_FRAMES <= cut.seek <= window.n_frames - LEAST_FRAMES
+            done, *rest = window.split(cut.seek) if is_rest else (window,)
+            unread += rest
+            cut = replace(cut, segments=tuple(transcriber.segments(cut, attempt.result)))
+            place = partial(_in_recording, window=window)
+            segments = [place(segment) for segment in cut.segments]
+            if transcriber.options.read_again:
+                speech = [piece for piece, _ in self._speech_in(done)]
+                segments = yield from self._again.completed(
+                    DecodedWindow(
+                        encoded.row(index), cut, attempt.result, window.n_frames, speech, 0.0, place
+                    )
+                )
+            self._read.append(ReadWindow(window, attempt.last_temperature, tuple(segments)))
         self._ahead = deque(sorted([*unread, *self._ahead], key=lambda window: window.start))
 
     def _finished(self) -> Iterator[Segment]:
@@ -376,20 +364,6 @@ class _SpeechLoop:
             return WindowCut((), window.n_frames)
         tokenizer = self._transcriber.tokenizer_of(result.language)
         return cut_window(result.tokens, tokenizer, seek=0, n_frames=window.n_frames, keep_open=True)
-
-    def _with_words(
-        self,
-        encoded: EncoderOutput,
-        attempts: Sequence[Attempt],
-        cuts: Sequence[WindowCut],
-        windows: Sequence[PackedWindow],
-    ) -> CallGenerator[list[WindowCut]]:
-        texts = [
-            (cut, attempt.result, window.n_frames)
-            for cut, attempt, window in zip(cuts, attempts, windows, strict=True)
-        ]
-        found = yield from self._transcriber.with_words(encoded, texts)
-        return [replace(cut, segments=segments) for cut, segments in zip(cuts, found, strict=True)]
 
 
 def _by_length(windows: Sequence[_LanguageWindow]) -> list[list[_LanguageWindow]]:

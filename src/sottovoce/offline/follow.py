@@ -368,7 +368,8 @@ class LanguageFollower:
         is_sure = probed.probabilities[likeliest] * (1.0 - probed.no_speech) >= OUTSIDE
         if is_sure and likeliest not in self._places and piece.duration_s >= OUTSIDE_S:
             outside, code = self._state.outside_languages, self._probe.languages[likeliest]
-            outside[code] = outside.get(code, 0.0) + piece.duration_s
+            seconds = outside.get(code, 0.0) + piece.duration_s
+            self._state.outside_languages = {**outside, code: seconds}
 
     def _evidence(self, piece: Piece) -> PieceEvidence:
         return self._evidence_of(self._detections[piece], piece.duration_s, self._text.get(piece))

@@ -109,6 +109,10 @@ class LocatedWindow(NamedTuple):
     encoded: EncoderOutput | None
     probability: float = 1.0
 
+    @classmethod
+    def of(cls, run: WaitingRun) -> LocatedWindow:
+        return cls(run.seek, run.end, run.language, None, run.probability)
+
 
 class WindowLocator:
     """Finds windows and their languages, front to back.
@@ -127,7 +131,7 @@ class WindowLocator:
         self._features = features
         self._speech = speech
         self._state = state
-        self._runs: deque[LocatedWindow] = deque()
+        self._runs: deque[WaitingRun] = deque()
         self._first: tuple[int, Features, EncoderOutput] | None = None
         self.follower = follower_of(transcriber, features, state)
 
@@ -137,12 +141,10 @@ class WindowLocator:
 
     @property
     def waiting(self) -> tuple[WaitingRun, ...]:
-        return tuple(WaitingRun(run.seek, run.end, run.language, run.probability) for run in self._runs)
+        return tuple(self._runs)
 
     def restore(self, follower: FollowerState | None, waiting: Sequence[WaitingRun]) -> None:
-        self._runs.extend(
-            LocatedWindow(one.seek, one.end, one.language, None, one.probability) for one in waiting
-        )
+        self._runs.extend(waiting)
         if self.follower is not None and follower is not None:
             self.follower.restore(follower)
 
@@ -160,7 +162,7 @@ class WindowLocator:
         while self._runs and self._runs[0].end - seek < SHORTEST_RUN_FRAMES:
             seek = max(seek, self._runs.popleft().end)
         if self._runs:
-            return self._runs[0]._replace(seek=seek)
+            return LocatedWindow.of(replace(self._runs[0], seek=seek))
         first, self._first = self._first, None
         if first is not None and first[0] == seek:
             _, features, encoded = first
@@ -189,7 +191,7 @@ class WindowLocator:
             at = piece.start
         if at == run.end:
             return seek
-        self._runs[0] = run._replace(end=at)
+        self._runs[0] = replace(run, end=at)
         return at
 
     def pieces(self, start: int, end: int) -> list[Piece]:
@@ -224,9 +226,9 @@ class WindowLocator:
         # The last run is detected again together with what follows it.
         for run, after in pairwise(runs):
             at = yield from follower.border(run, after)
-            self._runs.append(LocatedWindow(seek, at, run.language, None, run.probability))
+            self._runs.append(WaitingRun(seek, at, run.language, run.probability))
             seek = at
-        return self._runs[0]
+        return LocatedWindow.of(self._runs[0])
 
     def _windows_in_silence(self, start: int, end: int | None) -> Iterator[Features]:
         n_frames = self._transcriber.window_frames
@@ -261,9 +263,8 @@ def language_spans(transcriber: Transcriber, recording: Recording) -> Iterator[L
         AudioError: the recording cannot be read.
     """
     state, speech = TranscriptionState(language=transcriber.fixed_language), SpeechFinder(PIECE_VAD)
-    dims, device = transcriber.backend.dims, transcriber.backend.device
     executor = LocalExecutor(transcriber.backend)
-    with RecordingFeatures(recording, dims.n_mels, device, observer=speech) as features:
+    with transcriber.features(recording, speech) as features:
         locator = WindowLocator(transcriber, features, speech, state)
         if state.language is None and not locator.expects_several:
             executor.run(locator.find_language(0, None))
@@ -290,9 +291,8 @@ def recording_language(transcriber: Transcriber, recording: Recording) -> Langua
     transcriber = replace(transcriber, options=replace(transcriber.options, follow_languages=False))
     state = TranscriptionState()
     speech = SpeechFinder(PIECE_VAD)  # sees no audio: only windows are detected
-    dims, device = transcriber.backend.dims, transcriber.backend.device
     executor = LocalExecutor(transcriber.backend)
-    with RecordingFeatures(recording, dims.n_mels, device) as features:
+    with transcriber.features(recording) as features:
         executor.run(WindowLocator(transcriber, features, speech, state).find_language(0, None))
     return state.detection
 

@@ -6,7 +6,7 @@ Positions are log-mel frames of 10 ms.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -32,6 +32,12 @@ class Piece:
     @property
     def duration_s(self) -> float:
         return self.n_frames / MEL_FRAMES_PER_SECOND
+
+
+def clipped(pieces: Iterable[Piece], start: int, end: int) -> list[Piece]:
+    """Return the parts of pieces in frames [start, end)."""
+    parts = [Piece(max(start, one.start), min(end, one.end)) for one in pieces]
+    return [one for one in parts if one.n_frames > 0]
 
 
 def pauses_s(pieces: Sequence[Piece]) -> list[float]:
@@ -176,7 +182,7 @@ def pieces_between(speech: SpeechFinder, start: int, end: int) -> list[Piece]:
     """Return the speech between pauses in frames [start, end), clipped to them; at least 10 ms each."""
     found = speech.segments(start * HOP_SAMPLES, end * HOP_SAMPLES)
     frames = [Piece(one.start_sample // HOP_SAMPLES, -(-one.end_sample // HOP_SAMPLES)) for one in found]
-    return [Piece(one.start, min(one.end, end)) for one in frames if min(one.end, end) > one.start]
+    return clipped(frames, 0, end)
 
 
 def quietest_moment(features: RecordingFeatures, before: Piece, after: Piece) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TypeAlias
 
 from sottovoce.errors import OptionError
 from sottovoce.types import Segment, Word
@@ -44,10 +44,6 @@ def segment_moved(segment: Segment, seconds: float) -> Segment:
     )
     start, end = round(segment.start + seconds, 3), round(segment.end + seconds, 3)
     return replace(segment, start=start, end=end, words=words)
-
-
-class Rule(Protocol):
-    def __call__(self, segments: Iterable[Segment]) -> Iterator[Segment]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +138,9 @@ class Merge:
         words = [*words_of(first), *words_of(second)]
         is_near = second.start - first.end < self.pause
         return is_alike and is_near and (not words or self.limits.excess(words) <= 1)
+
+
+Rule: TypeAlias = Split | Merge
 
 
 def regrouped(segments: Iterable[Segment], rules: Sequence[Rule]) -> Iterator[Segment]:

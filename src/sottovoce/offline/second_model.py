@@ -54,7 +54,7 @@ def transcribe_with_both(
             yield from numbered((yield from draft.take(segment)), state)
         yield from numbered((yield from draft.read(own.duration or own.position)), state)
         draft.note()
-        state.unread = sorted([*state.unread, *own.unread])
+        state.unread = tuple(sorted([*state.unread, *own.unread]))
 
 
 class _Draft:
@@ -109,7 +109,7 @@ class _Draft:
         """Transcribe the uncertain text before a time with the second model."""
         start_s, held = self._until_s, self._held
         gaps = [gap for gap in self._own.unread if gap[0] < end_s and gap[1] > start_s]
-        self._own.unread[:] = [gap for gap in self._own.unread if gap not in gaps]
+        self._own.unread = tuple(gap for gap in self._own.unread if gap not in gaps)
         self._held, self._until_s = [], max(start_s, end_s)
         if not (held or gaps) or end_s - start_s < LEAST_S:
             return held
@@ -127,7 +127,7 @@ class _Draft:
         part = self._recording.part(start_s, end_s - start_s)
         with closing(self._begin(self._reader(language), part, own, None)) as segments:
             found = yield from _collected(segments)
-        self._state.unread += [(start_s + start, start_s + end) for start, end in own.unread]
+        self._state.unread += tuple((start_s + start, start_s + end) for start, end in own.unread)
         return [self._in_first_tokens(segment_moved(one, start_s)) for one in found]
 
     def _reader(self, language: str | None) -> Transcriber:

@@ -180,14 +180,10 @@ def transcribe_seeking(
     resume: ResumePoint | None = None,
 ) -> SegmentGenerator:
     """Transcribe the clips of a recording, window by window, from `resume` on if given."""
-    normalization = transcriber.options.normalization
-    dims, device = transcriber.backend.dims, transcriber.backend.device
     speech = SpeechFinder(PIECE_VAD, model=speech_model)
     voices = VoiceFinder(speech)
     observer = speech if transcriber.options.read_again or transcriber.may_follow else None
-    with RecordingFeatures(
-        recording, dims.n_mels, device, normalization=normalization, observer=observer
-    ) as features:
+    with transcriber.features(recording, observer) as features:
         state.duration = features.declared_duration_s
         loop = _SeekLoop(transcriber, features, speech, voices, state)
         if not loop.begin():
@@ -307,7 +303,7 @@ class _SeekLoop:
         language = self._state.language
         assert language is not None
         counted_as_one = not self._locator.expects_several
-        unread, last_speech = list(self._state.unread), self._last_speech
+        unread, last_speech = self._state.unread, self._last_speech
         request = Request(language, self._prompt(window), window.seek, self._is_first)
         (attempt,) = yield from transcriber.decode(window.encoded, [request])
         result = attempt.result
@@ -330,7 +326,7 @@ class _SeekLoop:
             segments = self._spoken(segments)
         segments = yield from self._completed(window, replace(cut, segments=tuple(segments)), result)
         if counted_as_one and self._locator.expects_several:
-            self._state.unread[:], self._last_speech = unread, last_speech
+            self._state.unread, self._last_speech = unread, last_speech
             return None
         self._is_first = False
         for segment in numbered(segments, self._state):
@@ -387,16 +383,15 @@ class _SeekLoop:
         self, window: _Window, cut: WindowCut, result: DecodingResult
     ) -> CallGenerator[WindowCut]:
         """Align the words of a window, drop hallucinations, and find where the next window begins."""
-        (segments,) = yield from self._transcriber.with_words(
+        (placed,) = yield from self._transcriber.with_words(
             window.encoded,
             [(cut, result, window.n_frames)],
             window_start=window.start_s,
             last_speech=self._last_speech,
         )
-        placed = WindowCut(segments, cut.seek, cut.ends_closed)
         spoken_until = placed.end_of_speech
         if not cut.ends_closed and spoken_until is not None and spoken_until > window.start_s:
-            placed = WindowCut(segments, self._after_speech(window, spoken_until))
+            placed = replace(placed, seek=self._after_speech(window, spoken_until))
         threshold = self._options.hallucination_silence_threshold
         if threshold is not None:
             placed = skip_hallucinations(placed, self._span(window), threshold, end_by=self._end_by)

@@ -173,7 +173,7 @@ def _start(channel: _Channel) -> float:
 def _note_channels(state: TranscriptionState, channels: Sequence[_Channel]) -> None:
     state.position = min(channel.state.position for channel in channels)
     state.second_s = sum(channel.state.second_s for channel in channels)
-    state.unread = sorted(span for channel in channels for span in channel.state.unread)
+    state.unread = tuple(sorted(span for channel in channels for span in channel.state.unread))
     durations = [channel.state.duration for channel in channels]
     state.duration = max((one for one in durations if one is not None), default=None)
     first = next((one.state for one in channels if one.state.language is not None), None)

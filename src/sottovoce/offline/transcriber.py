@@ -6,11 +6,15 @@ Windows are chosen elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from torch import Tensor
 
+from sottovoce.audio.features import RecordingFeatures
+from sottovoce.audio.recording import Recording
+from sottovoce.audio.vad import SpeechFinder
 from sottovoce.backends.base import Backend
 from sottovoce.decoding.alignment import TimedWord, WindowText
 from sottovoce.decoding.decode import Attempt, DecodingResult, mix_seed, select_windows
@@ -26,7 +30,7 @@ from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.text.languages import LanguageChoice
 from sottovoce.text.normalize import plain
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, EncoderOutput, Segment, Task, Turn
+from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, EncoderOutput, Segment, Span, Task, Turn
 
 
 def with_arguments(
@@ -141,9 +145,9 @@ class TranscriptionState:
     duration: float | None = None
     position: float = 0.0
     turns: tuple[Turn, ...] = ()
-    unread: list[tuple[float, float]] = field(default_factory=list)
+    unread: tuple[Span, ...] = ()
     second_s: float = 0.0
-    outside_languages: dict[str, float] = field(default_factory=dict)
+    outside_languages: Mapping[str, float] = field(default_factory=dict)
     n_segments: int = field(default=0, repr=False)
     n_cleaned: int = field(default=0, repr=False)
     resume_point: ResumePoint | None = field(default=None, repr=False)
@@ -151,26 +155,16 @@ class TranscriptionState:
     def take(self, own: TranscriptionState, start_s: float = 0.0) -> None:
         self.language, self.detection, self.second_s = own.language, own.detection, own.second_s
         self.position, self.outside_languages = start_s + own.position, own.outside_languages
-        self.unread = [(start_s + start, start_s + end) for start, end in own.unread]
+        self.unread = tuple((start_s + start, start_s + end) for start, end in own.unread)
 
     def snapshot(self) -> StateSnapshot:
         """Return the state that a resumed transcription needs and cannot recompute."""
-        return StateSnapshot(
-            self.position,
-            self.language,
-            self.detection,
-            tuple(self.unread),
-            dict(self.outside_languages),
-            self.n_segments,
-            self.n_cleaned,
-            self.second_s,
-        )
+        return StateSnapshot(**{name: getattr(self, name) for name in StateSnapshot.__slots__})
 
     def restore(self, point: ResumePoint) -> None:
-        self.resume_point, state = point, point.progress
-        self.position, self.language, self.detection = state.position, state.language, state.detection
-        self.unread, self.outside_languages = list(state.unread), dict(state.outside_languages)
-        self.n_segments, self.n_cleaned, self.second_s = state.n_segments, state.n_cleaned, state.second_s
+        self.resume_point = point
+        for name in StateSnapshot.__slots__:
+            setattr(self, name, getattr(point.progress, name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +236,16 @@ class Transcriber:
     @property
     def may_follow(self) -> bool:
         return self.fixed_language is None and self.options.may_follow_languages
+
+    def features(self, recording: Recording, observer: SpeechFinder | None = None) -> RecordingFeatures:
+        """Open the log-mel frames of a recording; observer: receives its samples."""
+        return RecordingFeatures(
+            recording,
+            self.backend.dims.n_mels,
+            self.backend.device,
+            normalization=self.options.normalization,
+            observer=observer,
+        )
 
     def tokenizer_of(self, language: str) -> Tokenizer:
         return self.tokenizer.with_language(language).with_task(self.options.decoding.task)
@@ -318,8 +322,8 @@ class Transcriber:
         *,
         window_start: float = 0.0,
         last_speech: float = 0.0,
-    ) -> CallGenerator[list[tuple[Segment, ...]]]:
-        """Return the segments of each window with words, given text and log-mel frames of audio.
+    ) -> CallGenerator[list[WindowCut]]:
+        """Return each window with the words of its segments, given text and log-mel frames of audio.
 
         window_start, last_speech: see `place_words`.
         """
@@ -330,10 +334,9 @@ class Transcriber:
             for cut, result, n_frames in texts
         ]
         found: list[list[TimedWord]] = yield WordAlignCall(encoded, windows)
+        place = partial(place_words, rules=rules, eot=eot, window_start=window_start, last_speech=last_speech)
         return [
-            place_words(
-                cut.segments, words, rules, eot=eot, window_start=window_start, last_speech=last_speech
-            )
+            replace(cut, segments=place(cut.segments, words))
             for (cut, _, _), words in zip(texts, found, strict=True)
         ]
 

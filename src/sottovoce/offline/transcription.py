@@ -244,7 +244,7 @@ class FileTranscription(Iterator[Segment]):
     @property
     def unread(self) -> tuple[Span, ...] | None:
         """Skipped speech so far; None if it is not searched for."""
-        return tuple(self._state.unread) if self._transcriber.options.read_again else None
+        return self._state.unread if self._transcriber.options.read_again else None
 
     @property
     def second_s(self) -> float:

@@ -22,7 +22,7 @@ from sottovoce.audio.features import RecordingFeatures
 from sottovoce.decoding.decode import DecodingResult
 from sottovoce.engine.calls import CallGenerator, EncodeCall
 from sottovoce.offline.follow import LanguageFollower
-from sottovoce.offline.pieces import Piece
+from sottovoce.offline.pieces import Piece, clipped
 from sottovoce.offline.segments import (
     MEL_FRAMES_PER_SECOND,
     WindowCut,
@@ -91,9 +91,7 @@ def joined(hypotheses: Sequence[LanguageHypothesis], segments: Sequence[Segment]
 
 def speech_in(segment: Segment, speech: Sequence[Piece]) -> Piece | None:
     """Return the speech of a segment, from the first piece to the last; None if it is too short."""
-    start, end = round(segment.start * MEL_FRAMES_PER_SECOND), round(segment.end * MEL_FRAMES_PER_SECOND)
-    inside = [Piece(max(start, one.start), min(end, one.end)) for one in speech]
-    inside = [one for one in inside if one.n_frames > 0]
+    inside = clipped(speech, mel_frames(segment.start), mel_frames(segment.end))
     is_long = sum(one.n_frames for one in inside) >= LEAST_MISREAD_S * MEL_FRAMES_PER_SECOND
     return Piece(inside[0].start, inside[-1].end) if is_long else None
 
@@ -256,13 +254,14 @@ class UncoveredSpeechReader:
             for half in halves:
                 found += yield from self._read(half, language, [*beside, *found], depth + 1)
             if not halves:
-                self._note_unread(left[0].start, left[-1].end)
+                self._note_unread(seconds_of(left[0].start), seconds_of(left[-1].end))
         return found
 
-    def _note_unread(self, start: int, end: int) -> None:
+    def _note_unread(self, start_s: float, end_s: float) -> None:
         unread = self._state.unread
-        follows = bool(unread) and unread[-1][0] < seconds_of(start) <= unread[-1][1] + NEIGHBOUR_S
-        unread.append((unread.pop()[0] if follows else seconds_of(start), seconds_of(end)))
+        if unread and unread[-1][0] < start_s <= unread[-1][1] + NEIGHBOUR_S:
+            start_s, unread = unread[-1][0], unread[:-1]
+        self._state.unread = (*unread, (start_s, end_s))
 
     def _read_alone(self, piece: Piece, language: str) -> CallGenerator[DecodedWindow | None]:
         transcriber = self._transcriber
@@ -286,7 +285,7 @@ class UncoveredSpeechReader:
         (placed,) = yield from self._transcriber.with_words(
             window.encoded, [text], window_start=window.start_s
         )
-        return replace(window, cut=replace(window.cut, segments=placed))
+        return replace(window, cut=placed)
 
 
 def is_covered(segments: Sequence[Segment], pieces: Sequence[Piece], eot: int) -> bool:
@@ -299,8 +298,7 @@ def is_covered(segments: Sequence[Segment], pieces: Sequence[Piece], eot: int) -
     if uncovered(pieces, spans):
         return False
     for segment, (start, end) in zip(segments, spans, strict=True):
-        inside = [Piece(max(start, one.start), min(end, one.end)) for one in pieces]
-        inside = [one for one in inside if one.n_frames > 0]
+        inside = clipped(pieces, start, end)
         if segment.words:
             if uncovered(inside, map(covered_by_word, segment.words)):
                 return False

@@ -325,20 +325,13 @@ class LmRows:
 class ActiveRequest:
     """A request in a batch: its beams, each a decoder row, and the hypotheses that stopped.
 
-    n_frames: of its window. room: tokens left in the text context.
+    n_frames: of its window.
     """
 
     def __init__(
-        self,
-        ticket: int,
-        request: AlignAttRequest,
-        *,
-        n_frames: int,
-        beam_size: int,
-        room: int,
-        eot: int,
-        lm_rows: LmRows | None,
+        self, ticket: int, decoder: AlignAttDecoder, request: AlignAttRequest, n_frames: int
     ) -> None:
+        room = max(0, decoder.backend.dims.n_text_ctx - len(request.prefix.tokens))
         self.ticket = ticket
         self.prefix = request.prefix
         self.n_frames = n_frames
@@ -349,16 +342,16 @@ class ActiveRequest:
         cache = request.prefix_cache
         self.cache = cache if cache and cache.applies_to(self.prefix.tokens, n_frames) else None
         self.no_speech_prob = 0.0 if self.cache is None else self.cache.no_speech_prob
-        self.draft_tokens = request.draft_tokens[:room] if beam_size == 1 else ()
+        self.draft_tokens = request.draft_tokens[:room] if decoder.beam_size == 1 else ()
         self.draft_steps: deque[DraftStep] = deque()
         """Computed draft tokens that are not yet accepted."""
-        self.lm_rows = lm_rows
+        self.lm_rows = decoder.lm_rows(request.prefix.committed)
         self.prefix_statistics: RunningStatistics | None = None
         """Attention statistics of the tokens to cache."""
         self._new_cache: PrefixCache | None = None
         self._n_recomputed = request.n_recomputed
-        self._beam_size = beam_size
-        self._eot = eot
+        self._beam_size = decoder.beam_size
+        self._eot = decoder.eot
         self._rules = request.rules
         self._most_tokens = min(room, request.rules.max_tokens)
         self._finished: list[AlignAttHypothesis] = []
@@ -478,22 +471,10 @@ class AlignAttDecoder:
             found.update(batch.step())
         return [found[ticket] for ticket in tickets]
 
-    def activate(self, ticket: int, request: AlignAttRequest, n_frames: int) -> ActiveRequest:
-        lm_rows = None
-        if self.fusion is not None:
-            lm_rows = LmRows(
-                self.fusion, self.vocabulary, self.eot, self.backend.device, request.prefix.committed
-            )
-        room = max(0, self.backend.dims.n_text_ctx - len(request.prefix.tokens))
-        return ActiveRequest(
-            ticket,
-            request,
-            n_frames=n_frames,
-            beam_size=self.beam_size,
-            room=room,
-            eot=self.eot,
-            lm_rows=lm_rows,
-        )
+    def lm_rows(self, committed: Sequence[int]) -> LmRows | None:
+        if self.fusion is None:
+            return None
+        return LmRows(self.fusion, self.vocabulary, self.eot, self.backend.device, committed)
 
 
 class AlignAttBatch:
@@ -519,7 +500,7 @@ class AlignAttBatch:
     def admit(self, decoder: AlignAttDecoder, encoded: EncoderOutput, request: AlignAttRequest) -> int:
         """Add a request from the next step on; return the ticket of its hypothesis."""
         assert decoder.vocabulary is self._vocabulary, "one vocabulary for all requests of a batch"
-        active = decoder.activate(self._n_admitted, request, encoded.n_content_frames[0])
+        active = ActiveRequest(self._n_admitted, decoder, request, encoded.n_content_frames[0])
         self._rows.admit(encoded, active.cached_state)
         self._active.append(active)
         self._n_admitted += 1

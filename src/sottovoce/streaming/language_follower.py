@@ -135,11 +135,7 @@ class LiveLanguageFollower:
         moments = utterance.quiet_samples(round(change.at_s * SAMPLE_RATE), reach, N_MOMENTS) if reach else []
         if not moments:  # too close to the beginning or the end for sides
             return self.timeline.place(change, utterance.border_s(change.at_s, SNAP_S))
-        log_mel = utterance.log_mel()
-        parts = [
-            log_mel[:, _mel_frame(utterance, a) : _mel_frame(utterance, b)]
-            for a, b in sides_of(moments, first, end, SIDE)
-        ]
+        parts = [utterance.log_mel_between(*side) for side in sides_of(moments, first, end, SIDE)]
         self._unplaced = change
         probed: list[ProbedLanguage] = yield LanguageProbeCall(self._probe, parts)
         self._unplaced = None
@@ -163,14 +159,14 @@ class LiveLanguageFollower:
         stretches = self._spans(utterance, ends, final=final)
         if not stretches or self._probe is None:
             return
-        log_mel, mode = utterance.log_mel(), self._probe.window_mode
-        frames = [(_mel_frame(utterance, a), _mel_frame(utterance, b)) for a, b in stretches]
-        is_whole = mode is not None and frames[-1] == (0, log_mel.shape[1])
-        parts = [log_mel[:, a:b] for a, b in (frames[:-1] if is_whole else frames)]
+        parts = [utterance.log_mel_between(*stretch) for stretch in stretches]
+        is_whole = parts[-1].shape[1] == utterance.log_mel().shape[1]
+        mode = self._probe.window_mode if is_whole else None
+        alone = parts if mode is None else parts[:-1]
         found: list[ProbedLanguage] = []
-        if parts:
-            found = yield LanguageProbeCall(self._probe, parts)
-        if is_whole and mode is not None:
+        if alone:
+            found = yield LanguageProbeCall(self._probe, alone)
+        if mode is not None:
             found = [*found, *(yield from _probe_whole(self._probe, utterance, mode))]
         for (start, end), probed in zip(stretches, found, strict=True):
             self.timeline.add(start / SAMPLE_RATE, end / SAMPLE_RATE, probed)
@@ -207,10 +203,6 @@ def _probe_whole(
 def border_reach(near: int, first: int, end: int) -> range:
     """Return the samples [first, end) where a language that was found to end at a sample may end."""
     return range(max(first + LEAST, near - AROUND), min(end - LEAST, near + AROUND))
-
-
-def _mel_frame(utterance: LiveUtterance, sample: int) -> int:
-    return (sample - utterance.start_sample) // HOP_SAMPLES
 
 
 def checked_languages(languages: Sequence[str], tokenizer: Tokenizer) -> tuple[str, ...]:

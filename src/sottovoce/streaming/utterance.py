@@ -113,7 +113,7 @@ class LiveUtterance:
         return max(until_s, start_s + quiet / FRAMES_PER_SECOND)
 
     def quietest_sample(self, start: int, end: int) -> int:
-        loud = loudness(self._between(start, end))
+        loud = loudness(self.log_mel_between(start, end))
         return start + SAMPLES_PER_FRAME * quietest_frame(loud)
 
     def quiet_samples(self, near: int, reach: range, n_most: int) -> list[int]:
@@ -122,10 +122,10 @@ class LiveUtterance:
         near: ties go to the nearest to this sample. reach: the samples of the part.
         """
         at = (near - reach.start) // SAMPLES_PER_FRAME
-        frames = quiet_frames(loudness(self._between(reach.start, reach.stop)), at, n_most)
+        frames = quiet_frames(loudness(self.log_mel_between(reach.start, reach.stop)), at, n_most)
         return [reach.start + SAMPLES_PER_FRAME * frame for frame in frames]
 
-    def _between(self, start: int, end: int) -> Tensor:
+    def log_mel_between(self, start: int, end: int) -> Tensor:
         """Return the log-mel frames (n_mels, n) between two samples."""
         first, last = ((sample - self.start_sample) // HOP_SAMPLES for sample in (start, end))
         return self.log_mel()[:, first:last]

@@ -1,0 +1,63 @@
+"""Options of live speech and of batches: values out of range are refused, and the error names the field."""
+
+from __future__ import annotations
+
+from math import inf, nan
+from typing import Any
+
+import pytest
+
+from sottovoce.engine.batching import Batching
+from sottovoce.errors import OptionError
+from sottovoce.language.switching import SmoothingOptions, SwitchOptions
+from sottovoce.streaming.options import CommitOptions, ParallelOptions, StreamOptions
+
+OUT_OF_RANGE: dict[type, dict[str, tuple[float, ...]]] = {
+    StreamOptions: {
+        "chunk_s": (0.0, nan, inf),
+        "audio_max_len_s": (nan, 31.0),
+        "audio_trim_s": (nan, 30.0),
+        "no_speech_threshold": (nan, -3.0, 1.5),
+        "logprob_threshold": (nan,),
+        "beam_size": (0, 2.5, nan),
+        "max_repeats": (1.5,),
+        "reread_tokens": (0, 1.5),
+        "max_context_tokens": (0.5, 224),
+        "frame_threshold": (-1, nan),
+        "held_over_s": (-1.0,),
+        "wordless_s": (0.5,),
+        "sentence_s": (0.0,),
+        "longest_final_s": (nan,),
+        "tail_s": (-1.0,),
+    },
+    CommitOptions: {
+        "commit_prob": (-0.1,),
+        "far_frames": (-1,),
+        "n_agreeing": (0,),
+        "n_agreeing_low": (0,),
+        "min_audio_s": (nan,),
+    },
+    ParallelOptions: {"max_languages": (0,), "active_share": (1.5,), "margin_s": (-1.0,)},
+    SmoothingOptions: {"renewal": (1.0,), "stay": (0.0, 1.0), "evidence": (0.0,)},
+    SwitchOptions: {"margin": (-0.1, 1.0), "min_frames": (0,), "min_dwell_s": (-1.0,)},
+    Batching: {"encoder_frames": (0,), "max_length_ratio": (1.5,), "rows": (0,)},
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [
+        (kind, name, value)
+        for kind, fields in OUT_OF_RANGE.items()
+        for name, values in fields.items()
+        for value in values
+    ],
+)
+def test_a_value_out_of_range_is_refused(kind: Any, name: str, value: float) -> None:
+    with pytest.raises(OptionError, match=name):
+        kind(**{name: value})
+
+
+def test_an_update_may_not_be_longer_than_the_audio_that_is_held() -> None:
+    with pytest.raises(OptionError, match="chunk_s"):
+        StreamOptions(chunk_s=6.0, audio_max_len_s=5.5, audio_trim_s=2.0)
