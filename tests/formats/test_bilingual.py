@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,6 +15,7 @@ from sottovoce.formats.subtitles import BilingualCues, shared_out, width
 from sottovoce.formats.writers import writer_for
 from sottovoce.options.writer import WriterOptions
 from sottovoce.types import Segment, Transcript, Word
+from tests.formats.transcripts import module
 
 SAID = "The quick brown fox jumps over the lazy dog, and nobody sees it there at all."
 MEANT = "Der schnelle braune Fuchs springt über den faulen Hund, und niemand sieht ihn dort."
@@ -26,10 +26,6 @@ LAYOUTS = (
     WriterOptions(reading_speed=17.0),
     WriterOptions(reading_speed=17.0, max_line_width=24, max_line_count=1),
 )
-
-
-def module(name: str) -> Any:
-    return pytest.importorskip(name, reason=f"{name} is not installed")
 
 
 def spoken(text: str, translation: str | None, start_s: float = 0.0) -> Segment:

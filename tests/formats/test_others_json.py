@@ -135,12 +135,15 @@ def test_stable_ts_and_faster_whisper() -> None:
         {"word": " Good", "start": 0.5, "end": 0.8, "probability": 0.95, "tokens": [2205], "id": 0},
         {"word": " day.", "start": 0.8, "end": 1.2, "probability": None, "tokens": [786, 13], "id": 1},
     ]
-    row = segment(" Good day.", id=1, seek=0, tokens=[2205, 786, 13], temperature=None, words=words)
+    more = {"id": 1, "seek": 0, "tokens": [2205, 786, 13], "temperature": None, "avg_logprob": -0.5}
+    row = segment(" Good day.", words=words, **more)
     stable = read({"text": " Good day.", "segments": [row], "language": "en", "ori_dict": {}})
     faster = read([row])
     for found in (stable, faster):
         assert words_of(found) == [[(" Good", 0.5, 0.8), (" day.", 0.8, 1.2)]]
-        assert found.segments[0].tokens == (2205, 786, 13)
+        only = found.segments[0]
+        assert (only.id, only.tokens, only.avg_logprob) == (1, (2205, 786, 13), -0.5)
+        assert math.isnan(only.temperature)
     assert read([segment(" Hi.", words=None)]).segments[0].words is None
     assert read([]).segments == ()
 

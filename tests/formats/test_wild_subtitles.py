@@ -16,8 +16,8 @@ from sottovoce.errors import OptionError
 from sottovoce.formats import write_transcript, writer_for
 from sottovoce.formats.files import load_transcript, parse_transcript
 from sottovoce.types import Segment, Transcript
-from tests.formats.test_readers import NASTY, module, one_line
-from tests.formats.transcripts import transcripts
+from tests.formats.test_readers import NASTY, one_line
+from tests.formats.transcripts import module, transcripts
 
 Cue = tuple[float, float, str]
 T1, T2, T3 = (f"00:00:0{n},000 --> 00:00:0{n + 1},500" for n in (1, 4, 7))

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from sottovoce.errors import OptionError
+from sottovoce.formats.base import TranscriptInfo
 from sottovoce.options.writer import WriterOptions
 from sottovoce.text.languages import CLAUSE_ENDS, CLOSING_MARKS, SENTENCE_ENDS
 from sottovoce.types import Segment, Word
@@ -41,10 +42,13 @@ class CueWord:
 
 @dataclass(frozen=True, slots=True)
 class Cue:
+    """A subtitle. is_timed: its words have times of their own."""
+
     start: float
     end: float
     words: tuple[CueWord, ...]
     speaker: str | None = None
+    is_timed: bool = True
 
     @property
     def text(self) -> str:
@@ -97,7 +101,7 @@ class CueMaker:
     def _whole(self, segment: Segment) -> list[Cue]:
         text = self.escape(one_line(segment.text).strip())
         words = (CueWord(text, segment.start, segment.end),)
-        return [Cue(segment.start, segment.end, words, segment.speaker)] if text else []
+        return [Cue(segment.start, segment.end, words, segment.speaker, is_timed=False)] if text else []
 
     def _bilingual(self, segment: Segment) -> list[Cue]:
         cues = self._finish([*self._add(segment.words), *self._close()]) if segment.words else []
@@ -471,3 +475,29 @@ def shared_out(text: str, widths: Sequence[int]) -> list[list[str]]:
 
 def _one_language(options: WriterOptions, escape: Callable[[str], str]) -> CueMaker | ReadableCues:
     return CueMaker(options, escape) if options.reading_speed is None else ReadableCues(options, escape)
+
+
+class CueWriter:
+    """The interface of writers, for formats of cues: `render` writes one."""
+
+    extension = ""
+    _cues: BilingualCues
+
+    def __init__(self, options: WriterOptions | None = None) -> None:
+        self.options = options or WriterOptions()
+
+    def begin(self, info: TranscriptInfo) -> str:
+        self._cues = BilingualCues(self.options, self.escape)
+        return ""
+
+    def segment(self, segment: Segment) -> str:
+        return "".join(map(self.render, self._cues.segment(segment)))
+
+    def end(self, info: TranscriptInfo) -> str:
+        return "".join(map(self.render, self._cues.flush()))
+
+    def escape(self, text: str) -> str:
+        return text
+
+    def render(self, cue: Cue) -> str:
+        raise NotImplementedError
