@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 from sottovoce.errors import OptionError
 from sottovoce.formats import write_transcript, writer_for
-from sottovoce.formats.files import load_transcript, parse_transcript
+from sottovoce.formats.files import parse_transcript
 from sottovoce.types import Transcript
 
 KEYS = (
@@ -304,26 +303,3 @@ def test_any_json_is_read_or_refused(document: object) -> None:
     assert all(map(math.isfinite, times))
     cues = write_transcript(writer_for("srt"), transcript)
     assert ("-->" in cues) == any(segment.text.strip() for segment in transcript.segments)
-
-
-@pytest.mark.shared
-def test_files_of_reports(shared_dir: Path) -> None:
-    folder = shared_dir / "fixtures" / "reports"
-    found = load_transcript(folder / "whisperx.json")
-    assert words_of(found) == [
-        [
-            (" In", 0.5, 0.7),
-            (" 2014", 0.7, 1.4),
-            (" we", 1.4, 1.6),
-            (" paid", 1.7, 2.0),
-            (" $50", 2.0, 2.8),
-            (" each.", 2.8, 3.2),
-        ],
-        [(" 42.", 4.0, 5.0)],
-    ]
-    (only,) = load_transcript(folder / "timestamped.json").segments
-    assert [(word.word, word.start, word.end, word.probability) for word in only.words or ()] == [
-        (" Good", 0.5, 0.8, 0.95),
-        (" morning", 0.8, 1.2, 0.9),
-        (" everybody.", 1.2, 1.9, 0.7),
-    ]
