@@ -76,6 +76,12 @@ def test_word_times_are_needed() -> None:
         BilingualCues(WriterOptions(max_line_width=20)).segment(untimed)
 
 
+@pytest.mark.parametrize("options", [WriterOptions(), *LAYOUTS])
+def test_a_translation_of_nothing_has_no_cue(options: WriterOptions) -> None:
+    empty = Segment(0, 0.0, 1.0, " ", "en", words=(), translation=MEANT)
+    assert write_transcript(writer_for("srt", options), Transcript((empty,), "en", 1.0, "nano")) == ""
+
+
 def test_languages_without_spaces_are_cut_between_characters() -> None:
     assert shared_out("你好世界", [1, 1]) == [["你", "好"], ["世", "界"]]
 
