@@ -21,19 +21,23 @@ def test_unknown_names_are_an_attribute_error() -> None:
         sottovoce.nothing  # noqa: B018
 
 
-def test_importing_the_package_loads_nothing_heavy() -> None:
-    heavy = "torch av transformers matplotlib jiwer"
-    code = f"import sys, sottovoce; print(*sys.modules.keys() & set('{heavy}'.split()))"
-    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert output.stdout.strip() == ""
-
-
-def test_the_library_loads_what_a_task_needs() -> None:
-    """Whoever transcribes files waits for no live sessions, alignment, or searches of CTC."""
+@pytest.mark.parametrize(
+    ("module", "absent"),
+    [
+        ("sottovoce", "torch av transformers matplotlib jiwer"),
+        (
+            "sottovoce.api",
+            "sottovoce.streaming sottovoce.alignment sottovoce.ctc sottovoce.cli sottovoce.serving",
+        ),
+    ],
+)
+def test_an_import_loads_what_a_task_needs_and_changes_no_environment_variable(
+    module: str, absent: str
+) -> None:
+    """Nothing heavy for a name; no live sessions, alignment or searches of CTC for a file."""
     code = (
-        "import sys, sottovoce.api; "
-        "print({name.split('.')[1] for name in sys.modules if name.startswith('sottovoce.')} "
-        "& {'streaming', 'alignment', 'ctc', 'cli', 'serving'})"
+        f"import os, sys; before = dict(os.environ); import {module}; "
+        f"print(before == dict(os.environ), sys.modules.keys() & set('{absent}'.split()))"
     )
-    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert output.stdout == "set()\n"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True set()\n"

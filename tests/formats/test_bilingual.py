@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,6 +15,7 @@ from sottovoce.formats.subtitles import BilingualCues, shared_out, width
 from sottovoce.formats.writers import writer_for
 from sottovoce.options.writer import WriterOptions
 from sottovoce.types import Segment, Transcript, Word
+from tests.formats.transcripts import module
 
 SAID = "The quick brown fox jumps over the lazy dog, and nobody sees it there at all."
 MEANT = "Der schnelle braune Fuchs springt über den faulen Hund, und niemand sieht ihn dort."
@@ -26,10 +26,6 @@ LAYOUTS = (
     WriterOptions(reading_speed=17.0),
     WriterOptions(reading_speed=17.0, max_line_width=24, max_line_count=1),
 )
-
-
-def module(name: str) -> Any:
-    return pytest.importorskip(name, reason=f"{name} is not installed")
 
 
 def spoken(text: str, translation: str | None, start_s: float = 0.0) -> Segment:
@@ -78,6 +74,12 @@ def test_word_times_are_needed() -> None:
     untimed = replace(spoken(SAID, MEANT), words=None)
     with pytest.raises(OptionError, match="word timestamps"):
         BilingualCues(WriterOptions(max_line_width=20)).segment(untimed)
+
+
+@pytest.mark.parametrize("options", [WriterOptions(), *LAYOUTS])
+def test_a_translation_of_nothing_has_no_cue(options: WriterOptions) -> None:
+    empty = Segment(0, 0.0, 1.0, " ", "en", words=(), translation=MEANT)
+    assert write_transcript(writer_for("srt", options), Transcript((empty,), "en", 1.0, "nano")) == ""
 
 
 def test_languages_without_spaces_are_cut_between_characters() -> None:

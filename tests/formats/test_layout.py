@@ -93,7 +93,7 @@ def test_full_width_characters_take_two_cells() -> None:
 
 def test_talk_without_end_is_laid_out_on_the_way() -> None:
     """Memory does not grow with somebody who never pauses; no word is lost."""
-    words = words_of("word " * 1000)
+    words = words_of("word " * 400)
     maker = ReadableCues(WriterOptions(reading_speed=SPEED))
     early = maker.segment(segment(words))
     assert sum(len(cue.words) for cue in early) >= len(words) - LONGEST_RUN - 40

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 from sottovoce.errors import OptionError
 from sottovoce.formats import write_transcript, writer_for
-from sottovoce.formats.files import load_transcript, parse_transcript
+from sottovoce.formats.files import parse_transcript
 from sottovoce.types import Transcript
 
 KEYS = (
@@ -135,12 +134,15 @@ def test_stable_ts_and_faster_whisper() -> None:
         {"word": " Good", "start": 0.5, "end": 0.8, "probability": 0.95, "tokens": [2205], "id": 0},
         {"word": " day.", "start": 0.8, "end": 1.2, "probability": None, "tokens": [786, 13], "id": 1},
     ]
-    row = segment(" Good day.", id=1, seek=0, tokens=[2205, 786, 13], temperature=None, words=words)
+    more = {"id": 1, "seek": 0, "tokens": [2205, 786, 13], "temperature": None, "avg_logprob": -0.5}
+    row = segment(" Good day.", words=words, **more)
     stable = read({"text": " Good day.", "segments": [row], "language": "en", "ori_dict": {}})
     faster = read([row])
     for found in (stable, faster):
         assert words_of(found) == [[(" Good", 0.5, 0.8), (" day.", 0.8, 1.2)]]
-        assert found.segments[0].tokens == (2205, 786, 13)
+        only = found.segments[0]
+        assert (only.id, only.tokens, only.avg_logprob) == (1, (2205, 786, 13), -0.5)
+        assert math.isnan(only.temperature)
     assert read([segment(" Hi.", words=None)]).segments[0].words is None
     assert read([]).segments == ()
 
@@ -301,26 +303,3 @@ def test_any_json_is_read_or_refused(document: object) -> None:
     assert all(map(math.isfinite, times))
     cues = write_transcript(writer_for("srt"), transcript)
     assert ("-->" in cues) == any(segment.text.strip() for segment in transcript.segments)
-
-
-@pytest.mark.shared
-def test_files_of_reports(shared_dir: Path) -> None:
-    folder = shared_dir / "fixtures" / "reports"
-    found = load_transcript(folder / "whisperx.json")
-    assert words_of(found) == [
-        [
-            (" In", 0.5, 0.7),
-            (" 2014", 0.7, 1.4),
-            (" we", 1.4, 1.6),
-            (" paid", 1.7, 2.0),
-            (" $50", 2.0, 2.8),
-            (" each.", 2.8, 3.2),
-        ],
-        [(" 42.", 4.0, 5.0)],
-    ]
-    (only,) = load_transcript(folder / "timestamped.json").segments
-    assert [(word.word, word.start, word.end, word.probability) for word in only.words or ()] == [
-        (" Good", 0.5, 0.8, 0.95),
-        (" morning", 0.8, 1.2, 0.9),
-        (" everybody.", 1.2, 1.9, 0.7),
-    ]

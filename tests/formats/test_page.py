@@ -12,10 +12,10 @@ import pytest
 from sottovoce.formats.base import TranscriptInfo
 from sottovoce.formats.page.html import HtmlWriter, audio_link, embedded_audio
 from sottovoce.types import Segment, Word
+from tests.formats.transcripts import CHROMIUM, CLIPS
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-CLIP = Path(__file__).parents[2] / "examples" / "clips" / "de.flac"
+CLIP = CLIPS / "de.flac"
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine"),

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import html
 import io
-import json
 import os
 import re
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from unicodedata import category
 
@@ -24,8 +22,8 @@ from sottovoce.errors import MissingExtraError
 from sottovoce.formats import write_document, write_transcript, writer_for, writers_for
 from sottovoce.formats.paragraphs import LONG, paragraphs
 from sottovoce.types import Segment, Transcript
+from tests.formats.transcripts import module
 
-CLIPS = Path(__file__).parents[2] / "examples" / "clips"
 NASTY = (
     "# heading",
     "1. one",
@@ -54,10 +52,6 @@ def talk(*segments: Segment) -> Transcript:
 
 def flat(text: str) -> str:
     return " ".join("".join(" " if category(c) == "Cc" or c in "\ufffe\uffff" else c for c in text).split())
-
-
-def module(name: str) -> ModuleType:
-    return pytest.importorskip(name, reason=f"{name} is not installed")
 
 
 def test_segments_are_joined_until_a_pause_or_another_voice() -> None:
@@ -185,20 +179,6 @@ def test_a_document_tells_neither_the_day_nor_an_author() -> None:
         assert archive.testzip() is None
         assert {entry.date_time for entry in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
         assert b"dcterms:created" not in archive.read("docProps/core.xml")
-
-
-def test_a_recording_becomes_a_document(tmp_path: Path) -> None:
-    """Bytes from `transcribe`, `convert` and the library are the same, whenever they are written."""
-    words = ["transcribe", str(CLIPS / "mixed.flac"), "-m", "nano", "-l", "en,de,es,fr", "--beam-size", "1"]
-    assert run([*words, "-f", "json,docx,md", "-o", str(tmp_path)]) == 0
-    made = tmp_path / "mixed.docx"
-    found = [one.text for one in opened(made.read_bytes()).paragraphs]
-    assert found[:2] == ["mixed", "0:12 · English, German, Spanish, French · nano"]
-    segments = json.loads((tmp_path / "mixed.json").read_text())["segments"]
-    assert " ".join(found[3::2]) == " ".join(segment["text"].strip() for segment in segments)
-    assert run(["convert", str(tmp_path / "mixed.json"), "-f", "docx,md", "-o", str(tmp_path / "out")]) == 0
-    assert (tmp_path / "out" / "mixed.docx").read_bytes() == made.read_bytes()
-    assert (tmp_path / "out" / "mixed.md").read_bytes() == (tmp_path / "mixed.md").read_bytes()
 
 
 @pytest.fixture

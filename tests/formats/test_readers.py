@@ -5,26 +5,21 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import sottovoce
 from sottovoce.formats.ass import JOINER
 from sottovoce.formats.base import write_transcript
-from sottovoce.formats.subtitles import width
 from sottovoce.formats.writers import writer_for
-from sottovoce.options.writer import WriterOptions
-from sottovoce.types import Segment, Token, Transcript, Word
-from tests.formats.transcripts import spoken, transcripts
+from sottovoce.types import Transcript
+from tests.formats.transcripts import SCHEMA, module, spoken, transcripts
 
-CLIPS = Path(__file__).parents[2] / "examples" / "clips"
-SCHEMA = Path(__file__).parents[2] / "docs" / "transcript.schema.json"
 NASTY = st.one_of(
     st.sampled_from(
         [
@@ -37,10 +32,6 @@ NASTY = st.one_of(
     st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=30),
 )
 BROAD = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-def module(name: str) -> ModuleType:
-    return pytest.importorskip(name, reason=f"{name} is not installed")
 
 
 def one_line(text: str) -> str:
@@ -60,14 +51,6 @@ def test_srt(transcript: Transcript) -> None:
     assert [cue.index for cue in cues] == list(range(1, len(cues) + 1))
     assert all(cue.start <= cue.end for cue in cues)
     assert all(one.end <= following.start for one, following in pairwise(cues))
-
-
-@BROAD
-@given(transcripts(NASTY))
-def test_webvtt(transcript: Transcript) -> None:
-    document = module("webvtt").from_string(write_transcript(writer_for("vtt"), transcript))
-    unescaped = [c.text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&") for c in document]
-    assert [one_line(text) for text in unescaped] == said(transcript)
 
 
 @BROAD
@@ -133,23 +116,11 @@ def test_json_keeps_to_its_schema(transcript: Transcript) -> None:
         checker.validate(json.loads(write_transcript(writer_for(name), transcript)))
 
 
-def test_full_json_lists_tokens() -> None:
-    tokens = (Token(1, " H", 0.0, 0.25, 0.5), Token(2, "i", 0.25, 0.5, 0.75))
-    word = Word(" Hi", 0.0, 0.5, 0.625, tokens=tokens)
-    segment = Segment(0, 0.0, 0.5, " Hi", "en", (1, 2), words=(word,))
-    found = json.loads(write_transcript(writer_for("json-full"), Transcript((segment,), "en", 1.0, "nano")))
-    assert found["segments"][0]["token_details"] == [
-        {"id": 1, "text": " H", "start": 0.0, "end": 0.25, "probability": 0.5},
-        {"id": 2, "text": "i", "start": 0.25, "end": 0.5, "probability": 0.75},
-    ]
-    assert found["segments"][0]["words"][0]["tokens"] == [1, 2]
-
-
 @pytest.mark.parametrize("words", [True, False])
-def test_full_json_lists_the_tokens_of_a_recording(words: bool) -> None:
+def test_full_json_lists_the_tokens_of_a_recording(words: bool, heard: Transcript) -> None:
     """All of them, timestamps too; times and probabilities are those of words."""
-    model = sottovoce.load_model("nano")
-    heard = model.transcribe(CLIPS / "de.flac", language="de", word_timestamps=words).collect()
+    if not words:
+        heard = replace(heard, segments=tuple(replace(one, words=None) for one in heard.segments))
     found = json.loads(write_transcript(writer_for("json-full"), heard))
     module("jsonschema").validate(found, json.loads(SCHEMA.read_text(encoding="utf-8")))
     assert found["segments"]
@@ -208,18 +179,3 @@ def test_a_page_loads_nothing_from_elsewhere() -> None:
     assert 'http-equiv="Content-Security-Policy" content="default-src \'none\'' in text
     assert "<link" not in text
     assert "src=" not in text.split("<main")[0].replace("-src", "")
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_readable_subtitles_keep_their_limits(seed: int) -> None:
-    """Every word in its order, lines and cues in their limits, nothing on the screen beside anything else."""
-    transcript = spoken(seed)
-    options = WriterOptions(reading_speed=17)
-    cues = list(module("srt").parse(write_transcript(writer_for("srt", options), transcript)))
-    words = [w.word.strip() for s in transcript.segments for w in s.words or ()]
-    assert "".join("".join(cue.content.split()) for cue in cues) == "".join(words)
-    for cue in cues:
-        lines = cue.content.split("\n")
-        assert len(lines) <= 2
-        assert all(width(line) <= 42 for line in lines)
-    assert all(a.end <= b.start for a, b in pairwise(cues))

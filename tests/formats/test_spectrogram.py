@@ -13,8 +13,9 @@ import pytest
 from sottovoce.cli.main import run
 from sottovoce.errors import AudioError
 from sottovoce.formats.page.spectrogram import MOST_COLUMNS, N_ROWS, png, spectrogram_address
+from tests.formats.transcripts import CLIPS
 
-CLIP = Path(__file__).parents[2] / "examples" / "clips" / "de.flac"
+CLIP = CLIPS / "de.flac"
 
 
 def picture_of(address: str) -> np.ndarray:

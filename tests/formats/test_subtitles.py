@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-from dataclasses import replace
-from itertools import pairwise
 from types import ModuleType
 
 import pytest
@@ -34,24 +32,6 @@ OPTIONS = [
 def cues(transcript: Transcript, options: WriterOptions) -> list[Cue]:
     maker = CueMaker(options)
     return [*(cue for s in transcript.segments for cue in maker.segment(s)), *maker.flush()]
-
-
-@pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize("seed", range(5))
-def test_breaking_lines_loses_no_word_and_keeps_the_limits(options: WriterOptions, seed: int) -> None:
-    transcript = spoken(seed)
-    made = cues(transcript, replace(options, highlight_words=False))
-    words = [word for segment in transcript.segments for word in segment.words or ()]
-    assert [w.text.strip() for cue in made for w in cue.words] == [w.word.strip() for w in words]
-    assert all(a.start <= b.start for a, b in pairwise(made))
-    for cue in made:
-        assert (cue.start, cue.end) == (cue.words[0].start, cue.words[-1].end)
-        lines = cue.text.split("\n")
-        assert len(lines) <= (options.max_line_count or len(lines))
-        if options.max_line_width:
-            assert all(len(line) <= options.max_line_width or " " not in line for line in lines)
-        if options.max_words_per_line:
-            assert len(cue.words) <= options.max_words_per_line
 
 
 def test_highlighting_underlines_each_word_once_and_fills_the_pauses() -> None:

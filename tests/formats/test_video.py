@@ -16,8 +16,9 @@ from sottovoce.cli.main import run
 from sottovoce.errors import OptionError
 from sottovoce.formats.ass import check_video, write_karaoke
 from sottovoce.types import SAMPLE_RATE, Segment, Transcript, Word
+from tests.formats.transcripts import CLIPS
 
-CLIP = Path(__file__).parents[2] / "examples" / "clips" / "de.flac"
+CLIP = CLIPS / "de.flac"
 WORDS = (Word(" GRÜSSE", 0.5, 1.5, 0.9), Word(" HEUTE", 1.5, 2.5, 0.9))
 SAID = Transcript((Segment(0, 0.5, 2.5, " GRÜSSE HEUTE", "de", words=WORDS),), "de", 3.1, "nano")
 

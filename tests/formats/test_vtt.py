@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import html
-import shutil
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sottovoce.formats import WriterOptions, write_transcript, writer_for
 from sottovoce.formats.files import parse_transcript
 from sottovoce.types import Segment, Transcript, Word
+from tests.formats.transcripts import CHROMIUM, module
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 TEXTS = (
     "a < b & c --> d",
     "&amp; is written &amp;amp;",
@@ -65,10 +61,6 @@ SAID = [(text, NAMES[number % len(NAMES)]) for number, text in enumerate(TEXTS)]
 EXPECTED = [(flat(text), flat(name) or None) for text, name in SAID]
 
 
-def module(name: str) -> ModuleType:
-    return pytest.importorskip(name, reason=f"{name} is not installed")
-
-
 @pytest.mark.parametrize("options", [{}, {"max_line_width": 200}, {"reading_speed": 17.0}])
 def test_we_read_what_we_wrote(options: dict[str, Any]) -> None:
     written = document(talk([*SAID, ("", "A"), ("  ", None)], timed=True), **options)
@@ -82,22 +74,6 @@ def test_webvtt_py_reads_it() -> None:
     assert [
         (flat(html.unescape(one.text)), html.unescape(one.voice) if one.voice else None) for one in captions
     ] == EXPECTED
-
-
-@given(
-    st.lists(
-        st.tuples(
-            st.text(st.characters(exclude_categories=["Cs", "Cc"])),
-            st.none() | st.text(st.characters(exclude_categories=["Cs", "Cc"])),
-        ),
-        max_size=4,
-    )
-)
-def test_any_text_of_anybody_comes_back(said: list[tuple[str, str | None]]) -> None:
-    found = parse_transcript(document(talk(said)).encode(), "vtt").segments
-    assert [(flat(one.text), one.speaker) for one in found] == [
-        (flat(text), flat(name) or None) for text, name in said if flat(text)
-    ]
 
 
 def test_a_null_is_what_the_specification_makes_of_it() -> None:

@@ -6,7 +6,6 @@ import html
 import io
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -14,10 +13,10 @@ from hypothesis import strategies as st
 
 from sottovoce.errors import OptionError
 from sottovoce.formats import write_transcript, writer_for
-from sottovoce.formats.files import load_transcript, parse_transcript
+from sottovoce.formats.files import parse_transcript
 from sottovoce.types import Segment, Transcript
-from tests.formats.test_readers import NASTY, module, one_line
-from tests.formats.transcripts import transcripts
+from tests.formats.test_readers import NASTY, one_line
+from tests.formats.transcripts import module, transcripts
 
 Cue = tuple[float, float, str]
 T1, T2, T3 = (f"00:00:0{n},000 --> 00:00:0{n + 1},500" for n in (1, 4, 7))
@@ -43,7 +42,6 @@ SRT: dict[str, tuple[str, list[Cue], str]] = {
     "byte order mark": (f"\ufeff1\n{T1}\nFirst.\n", [A], "pysubs2 webvtt"),
     "no last line break": (f"1\n{T1}\nFirst.\n\n2\n{T2}\nSecond.", [A, B], "pysubs2 webvtt"),
     "blank lines first": (f"\n\n1\n{T1}\nFirst.\n", [A], "pysubs2"),
-    "many blank lines": (f"1\n{T1}\nFirst.\n\n\n\n2\n{T2}\nSecond.\n\n\n", [A, B], "pysubs2 webvtt"),
     "every line followed by a blank one": (
         f"1\n\n{T1}\n\nFirst.\n\n\n\n2\n\n{T2}\n\nSecond.\n\n",
         [A, B],
@@ -56,11 +54,6 @@ SRT: dict[str, tuple[str, list[Cue], str]] = {
         [(1.0, 2.5, "First and more."), B],
         "pysubs2 webvtt",
     ),
-    "two blank lines inside": (
-        f"1\n{T1}\nFirst\n\n\nand more.\n\nand yet.\n\n2\n{T2}\nSecond.\n",
-        [(1.0, 2.5, "First and more. and yet."), B],
-        "pysubs2 webvtt",
-    ),
     "blank line under the times": (f"1\n{T1}\n\nFirst.\n\n2\n{T2}\nSecond.\n", [A, B], "pysubs2 webvtt"),
     "no blank lines": (f"1\n{T1}\nFirst.\n2\n{T2}\nSecond.\n3\n{T3}\nThird.\n", [A, B, C], "pysubs2 webvtt"),
     "neither numbers nor blank lines": (f"{T1}\nFirst.\n{T2}\nSecond.\n", [A, B], "pysubs2"),
@@ -71,7 +64,6 @@ SRT: dict[str, tuple[str, list[Cue], str]] = {
         "pysubs2",
     ),
     "numbers repeated": (f"1\n{T1}\nFirst.\n\n1\n{T2}\nSecond.\n", [A, B], "pysubs2 webvtt"),
-    "numbers backwards": (f"9\n{T1}\nFirst.\n\n3\n{T2}\nSecond.\n", [A, B], "pysubs2 webvtt"),
     "numbers from 0": (f"0\n{T1}\nFirst.\n\n1\n{T2}\nSecond.\n", [A, B], "pysubs2 webvtt"),
     "numbers with a full stop": (f"1.\n{T1}\nFirst.\n\n2.\n{T2}\nSecond.\n", [A, B], ""),
     "number before the times": (f"1 {T1}\nFirst.\n\n2 {T2}\nSecond.\n", [A, B], "pysubs2"),
@@ -114,14 +106,11 @@ SRT: dict[str, tuple[str, list[Cue], str]] = {
     "short numbers": (one("0:0:1,0 --> 0:0:2,5"), [A], "pysubs2"),
     "two digits of a fraction": (one("00:00:01,00 --> 00:00:02,50"), [A], "pysubs2"),
     "four digits of a fraction": (one("00:00:01,0000 --> 00:00:02,5000"), [A], ""),
-    "seven digits of a fraction": (one("00:00:01.0000000 --> 00:00:02.5000000"), [A], ""),
     "no fraction": (one("00:00:01 --> 00:00:02"), [(1.0, 2.0, "First.")], ""),
-    "no fraction on one side": (one("00:00:01 --> 00:00:02,500"), [A], ""),
     "full stop": (one(V1), [A], "pysubs2 webvtt"),
     "colon before the fraction": (one("00:00:01:000 --> 00:00:02:500"), [A], ""),
     "no spaces around the arrow": (one("00:00:01,000-->00:00:02,500"), [A], "pysubs2 webvtt"),
     "short arrow": (one("00:00:01,000 -> 00:00:02,500"), [A], "pysubs2"),
-    "long arrow": (one("00:00:01,000 ---> 00:00:02,500"), [A], "pysubs2"),
     "arrow in pieces": (one("00:00:01,000 -- > 00:00:02,500"), [A], "pysubs2"),
     "dash for an arrow": (one("00:00:01,000 –> 00:00:02,500"), [A], "pysubs2"),
     "arrow as one character": (one("00:00:01,000 → 00:00:02,500"), [A], "pysubs2"),
@@ -330,40 +319,3 @@ def test_a_translation_that_looks_like_times_comes_back() -> None:
     segment = Segment(0, 0.0, 1.0, " 1", "en", translation="00:00:05,000 --> 00:00:06,000")
     written = write_transcript(writer_for("srt"), Transcript((segment,), "en", 1.0, "nano"))
     assert read(written) == [(0.0, 1.0, "1 00:00:05,000 -> 00:00:06,000")]
-
-
-REPORTS: dict[str, list[Cue | tuple[float, float, str, str]]] = {
-    "blank-inside.srt": [(1, 3, "First half of it second half after a blank line"), (4, 6, "Next cue.")],
-    "blank-first.srt": [(1, 3, "Text after a blank line under the times"), (4, 6, "Next cue.")],
-    "no-blank.srt": [(1, 3, "First cue."), (4, 6, "Second cue."), (7, 9, "Third cue.")],
-    "odd-times.srt": [
-        (1, 3.5, "First cue."),
-        (4.7, 6.5, "Second cue."),
-        (7, 9, "Third cue."),
-        (10, 12, "Fourth cue."),
-        (13, 15, "Fifth cue."),
-        (16, 18, "Sixth cue."),
-        (19, 21, "Seventh cue."),
-    ],
-    "teams.vtt": [
-        (1, 3.5, "First cue.", "Ada Lovelace"),
-        (4.7, 6.5, "Second cue.", "Ada Lovelace"),
-        (7, 9, "Third cue.", "Bob"),
-    ],
-    "youtube.en.vtt": [
-        (0, 2, "so today we will"),
-        (2, 2.01, "so today we will"),
-        (2.01, 4.5, "so today we will look at the moon"),
-        (4.5, 4.51, "look at the moon"),
-        (4.51, 7, "look at the moon and stars"),
-    ],
-}
-
-
-@pytest.mark.shared
-@pytest.mark.parametrize("name", REPORTS)
-def test_files_of_reports(shared_dir: Path, name: str) -> None:
-    found = load_transcript(shared_dir / "fixtures" / "reports" / name).segments
-    assert [
-        (one.start, one.end, one.text.strip(), *([one.speaker] if one.speaker else [])) for one in found
-    ] == REPORTS[name]

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import io
 import random
+import shutil
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import strategies as st
 
 from sottovoce.types import Segment, Transcript, Word
 
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CLIPS = Path(__file__).parents[2] / "examples" / "clips"
+SCHEMA = Path(__file__).parents[2] / "docs" / "transcript.schema.json"
 VOCABULARY = ("a", "the", "Hello,", "whispering?", "don't", "你好", "incomprehensibilities", "--", "(so)")
+
+
+def module(name: str) -> Any:
+    """A program that reads our documents, or a skip."""
+    return pytest.importorskip(name, reason=f"{name} is not installed")
 
 
 def spoken(seed: int, *, with_words: bool = True, n_segments: int = 6) -> Transcript:
@@ -35,8 +46,7 @@ def shown(document: bytes) -> str:
     """What people read in a document: its text, or that of an archive of a word processor."""
     if not document.startswith(b"PK"):
         return document.decode("utf-8")
-    docx = pytest.importorskip("docx", reason="python-docx is not installed")
-    return "\n".join(block.text for block in docx.Document(io.BytesIO(document)).paragraphs)
+    return "\n".join(block.text for block in module("docx").Document(io.BytesIO(document)).paragraphs)
 
 
 def as_result(transcript: Transcript) -> dict[str, object]:

@@ -22,7 +22,7 @@ from sottovoce.options.writer import WriterOptions
 from sottovoce.serving.apis.whisper_cpp import inference_request
 from sottovoce.serving.http.openapi import document
 from sottovoce.serving.parsing.faults import ApiError
-from sottovoce.serving.parsing.forms import FORM, Fields, fields_of, read_form, schema_of
+from sottovoce.serving.parsing.forms import FORM, Fields, fields_of, read_field, read_form, schema_of
 
 CONTEXT: dict[str, Any] = {"obj": Call(), "help_option_names": ["-h", "--help"]}
 """As the whole command line has it: click keeps the names of the help option once they were looked at."""
@@ -183,6 +183,8 @@ def test_its_range_holds_everywhere() -> None:
         command.make_context("try", ["--loudness", "3"])
     with pytest.raises(ApiError, match=r"loudness_thold: expected a number from 0 to 1, got .1\.5."):
         read_form(Fields([("loudness_thold", "1.5")]), "whisper_cpp", [ANOTHER])
+    with pytest.raises(ApiError, match=r"loudness: expected a number from 0 to 1, got .1\.5."):
+        read_field("loudness", "1.5", ANOTHER, ANOTHER.apis["whisper_cpp"])
     described = schema_of(ANOTHER, ANOTHER.apis["whisper_cpp"])
     assert described == {"type": "number", "minimum": 0.0, "maximum": 1.0}
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from sottovoce.errors import OptionError, cause_of
 from sottovoce.formats.base import TranscriptInfo, write_transcript
-from sottovoce.formats.subtitles import BilingualCues, Cue, CueWord, one_line
+from sottovoce.formats.subtitles import Cue, CueWord, CueWriter, one_line
 from sottovoce.models.checkpoint.writing import whole_file
 from sottovoce.options.writer import WriterOptions
-from sottovoce.types import Segment, Transcript
+from sottovoce.types import Transcript
 
 STYLE = "Default,Arial,60,&H0000D7FF,&H00FFFFFF,&H00101010,&H80000000,0,0,0,0,100,100,0,0,1,3,1,2,80,80,60,-1"
 """White, gold (&HAABBGGRR) once spoken, at the bottom; encoding -1 detects the direction of the text."""
@@ -41,7 +41,7 @@ Format: Layer, Start, End, Style, Name, MarginL, MarginR, MarginV, Effect, Text
 JOINER = "\u2060"
 
 
-class AssWriter:
+class AssWriter(CueWriter):
     """Writes ASS events; times are hundredths of a second.
 
     Braces, which begin commands and have no portable escape, become full-width ones; a backslash gets an
@@ -52,37 +52,24 @@ class AssWriter:
     extension = "ass"
 
     def __init__(self, options: WriterOptions | None = None, *, style: str = STYLE) -> None:
-        self._options = replace(options or WriterOptions(), highlight_words=False)
-        self._head = head(style)
-        self._cues = BilingualCues(self._options, escape)
+        super().__init__(replace(options or WriterOptions(), highlight_words=False))
+        self._style = style
 
     def begin(self, info: TranscriptInfo) -> str:
-        self._cues = BilingualCues(self._options, escape)
-        return self._head
+        plain = self._style.replace("Default", "Plain").replace("&H0000D7FF", "&H00FFFFFF")
+        return super().begin(info) + HEAD.format(style=self._style, plain=plain)
 
-    def segment(self, segment: Segment) -> str:
-        is_timed = bool(segment.words) if segment.translation is not None else segment.words is not None
-        before = [] if is_timed else self._cues.flush()
-        cues = self._cues.segment(segment)
-        return "".join([*(line(cue, True) for cue in before), *(line(cue, is_timed) for cue in cues)])
+    def escape(self, text: str) -> str:
+        return text.replace("\\", "\\" + JOINER).replace("{", "｛").replace("}", "｝")
 
-    def end(self, info: TranscriptInfo) -> str:
-        return "".join([line(cue, True) for cue in self._cues.flush()])
-
-
-def head(style: str) -> str:
-    plain = style.replace("Default", "Plain").replace("&H0000D7FF", "&H00FFFFFF")
-    return HEAD.format(style=style, plain=plain)
-
-
-def line(cue: Cue, is_timed: bool) -> str:
-    text = (karaoke(cue) if is_timed else cue.text).replace("\n", "\\N")
-    style = "Default" if is_timed else "Plain"
-    # A comma would end the name field.
-    name = escape(one_line(cue.speaker)).replace(",", "") if cue.speaker else ""
-    text = f"{name}: {text}" if name else text
-    start, end = clock(cue.start), clock(max(cue.start, cue.end))
-    return f"Dialogue: 0,{start},{end},{style},{name},0,0,0,,{text}\n"
+    def render(self, cue: Cue) -> str:
+        text = (karaoke(cue) if cue.is_timed else cue.text).replace("\n", "\\N")
+        style = "Default" if cue.is_timed else "Plain"
+        # A comma would end the name field.
+        name = self.escape(one_line(cue.speaker)).replace(",", "") if cue.speaker else ""
+        text = f"{name}: {text}" if name else text
+        start, end = clock(cue.start), clock(max(cue.start, cue.end))
+        return f"Dialogue: 0,{start},{end},{style},{name},0,0,0,,{text}\n"
 
 
 def karaoke(cue: Cue) -> str:
@@ -100,10 +87,6 @@ def karaoke(cue: Cue) -> str:
 def karaoke_word(word: CueWord, duration: int) -> str:
     bare = word.text.lstrip()
     return f"{word.text[: len(word.text) - len(bare)]}{{\\k{max(0, duration)}}}{bare}"
-
-
-def escape(text: str) -> str:
-    return text.replace("\\", "\\" + JOINER).replace("{", "｛").replace("}", "｝")
 
 
 def hundredths(seconds: float) -> int:

@@ -1,7 +1,7 @@
 """The interface of writers: begin a document, add segments one by one, end it.
 
 A writer converts each segment at once and keeps only what its format requires, because a recording may be
-hours long. A new format is a class of this interface, and one line in `writers.py`.
+hours long. A new format is a class of this interface, and one line of `WRITERS`.
 """
 
 from __future__ import annotations
@@ -41,8 +41,7 @@ class TranscriptInfo:
 
 
 class Writer(Protocol):
-    @property
-    def extension(self) -> str: ...
+    extension: str
 
     def begin(self, info: TranscriptInfo) -> Piece: ...
 

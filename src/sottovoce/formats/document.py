@@ -48,9 +48,7 @@ class JsonWriter:
     """
 
     extension = "json"
-
-    def __init__(self) -> None:
-        self._texts: list[str] = []
+    _texts: list[str]
 
     def begin(self, info: TranscriptInfo) -> str:
         self._texts = []
@@ -79,13 +77,10 @@ class JsonWriter:
 
 class JsonFullWriter(JsonWriter):
     extension = "full.json"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._text: Callable[[int], str | None] = _without_text
+    _text: Callable[[int], str | None] | None
 
     def begin(self, info: TranscriptInfo) -> str:
-        self._text = info.token_text or _without_text
+        self._text = info.token_text
         return super().begin(info)
 
     def _entry(self, segment: Segment) -> Mapping[str, Json]:
@@ -95,10 +90,6 @@ class JsonFullWriter(JsonWriter):
         ]
         details = list(token_documents(segment, self._text))
         return {**segment_document(segment), "words": words, "token_details": details}
-
-
-def _without_text(token: int) -> str | None:
-    return None
 
 
 def document(transcript: Transcript) -> dict[str, Json]:
@@ -168,17 +159,20 @@ def turns_document(turns: Sequence[Turn]) -> dict[str, Json]:
     return {"turns": found} if found else {}
 
 
-def token_documents(segment: Segment, text: Callable[[int], str | None]) -> Iterator[dict[str, Json]]:
+def token_documents(
+    segment: Segment, text_of: Callable[[int], str | None] | None
+) -> Iterator[dict[str, Json]]:
     """Build `token_details`: an entry per token, without times for timestamps and unaligned tokens.
 
-    text: text of an unaligned token id.
+    text_of: the text of an unaligned token id.
     """
     aligned = deque(token for word in segment.words or () for token in word.tokens)
     for token in segment.tokens:
         if aligned and aligned[0].id == token:
             yield token_document(aligned.popleft())
         else:
-            yield {"id": token, "text": text(token), "start": None, "end": None, "probability": None}
+            text = text_of(token) if text_of else None
+            yield {"id": token, "text": text, "start": None, "end": None, "probability": None}
     yield from map(token_document, aligned)
 
 

@@ -121,11 +121,11 @@ _ANYWHERE = re.compile(r"[\\`*_\[\]<~]|&(?=[#\w])")
 _AT_START = re.compile(r"^(?:[#>+=-]|\d{1,9}(?=[.)]))")
 
 
-class MarkdownWriter:
-    extension = "md"
+class _ParagraphWriter:
+    """Collects the segments, as a paragraph may go on in the next one."""
 
-    def __init__(self) -> None:
-        self._segments: list[Segment] = []
+    extension = ""
+    _segments: list[Segment]
 
     def begin(self, info: TranscriptInfo) -> str:
         self._segments = []
@@ -135,9 +135,12 @@ class MarkdownWriter:
         self._segments.append(segment)
         return ""
 
+
+class MarkdownWriter(_ParagraphWriter):
+    extension = "md"
+
     def end(self, info: TranscriptInfo) -> str:
         found = list(paragraphs(self._segments))
-        self._segments = []
         languages = languages_of(found)
         facts = " · ".join(facts_of(info, languages))
         parts = [f"# {escaped(title_of(info))}", escaped(facts)]
@@ -164,23 +167,11 @@ FIRST_DAY = (1980, 1, 1, 0, 0, 0)
 EAST_ASIAN = ("zh", "yue", "ja", "ko")
 
 
-class DocxWriter:
+class DocxWriter(_ParagraphWriter):
     extension = "docx"
-
-    def __init__(self) -> None:
-        self._segments: list[Segment] = []
-
-    def begin(self, info: TranscriptInfo) -> bytes:
-        self._segments = []
-        return b""
-
-    def segment(self, segment: Segment) -> bytes:
-        self._segments.append(segment)
-        return b""
 
     def end(self, info: TranscriptInfo) -> bytes:
         found = list(paragraphs(self._segments))
-        self._segments = []
         languages = languages_of(found)
         document = _empty_document(title_of(info))
         document.add_paragraph(" · ".join(facts_of(info, languages)), style="Facts")

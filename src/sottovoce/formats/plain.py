@@ -45,11 +45,11 @@ class TsvWriter(_LineWriter):
     """
 
     extension = "tsv"
-    _is_translated = False
+    _is_translated: bool
 
     def begin(self, info: TranscriptInfo) -> str:
         self._is_translated = info.translation is not None
-        return "start\tend\ttext" + ("\ttranslation" if info.translation else "") + "\n"
+        return "start\tend\ttext" + ("\ttranslation" if self._is_translated else "") + "\n"
 
     def segment(self, segment: Segment) -> str:
         start, end, text = milliseconds(segment.start), milliseconds(segment.end), _flat(segment.text)
@@ -66,13 +66,11 @@ class CsvWriter(_LineWriter):
     """
 
     extension = "csv"
-    _is_translated = False
+    _is_translated: bool
 
     def begin(self, info: TranscriptInfo) -> str:
         self._is_translated = info.translation is not None
-        return _row(
-            "start", "end", "language", "speaker", "text", *(["translation"] if info.translation else [])
-        )
+        return _row("start", "end", "language", "speaker", "text", *["translation"] * self._is_translated)
 
     def segment(self, segment: Segment) -> str:
         start, end = (str(milliseconds(t)) for t in (segment.start, segment.end))
@@ -88,7 +86,7 @@ class LrcWriter(_LineWriter):
     """
 
     extension = "lrc"
-    _last_end = 0.0
+    _last_end: float
 
     def begin(self, info: TranscriptInfo) -> str:
         self._last_end = 0.0
@@ -129,9 +127,7 @@ class RttmWriter(_LineWriter):
     """
 
     extension = "rttm"
-
-    def __init__(self) -> None:
-        self._segments: list[Turn] = []
+    _segments: list[Turn]
 
     def begin(self, info: TranscriptInfo) -> str:
         self._segments = []
@@ -190,9 +186,7 @@ class TextGridWriter(_LineWriter):
     """
 
     extension = "TextGrid"
-
-    def __init__(self) -> None:
-        self._tiers: dict[str, list[Interval]] = {}
+    _tiers: dict[str, list[Interval]]
 
     def begin(self, info: TranscriptInfo) -> str:
         self._tiers = {"segments": []}
@@ -215,9 +209,7 @@ class TextGridWriter(_LineWriter):
             'File type = "ooTextFile"\nObject class = "TextGrid"\n\n'
             f"xmin = 0\nxmax = {last:.6f}\ntiers? <exists>\nsize = {len(placed)}\nitem []:\n"
         )
-        tiers = [tier(number, name, placed[name], last) for number, name in enumerate(placed, start=1)]
-        self._tiers = {}
-        return head + "".join(tiers)
+        return head + "".join(tier(i, name, placed[name], last) for i, name in enumerate(placed, start=1))
 
     def _add(self, name: str, start: float, end: float, text: str) -> None:
         if text.strip():

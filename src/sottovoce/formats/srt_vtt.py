@@ -7,63 +7,39 @@ an error with the line instead.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import unescape
 
 from sottovoce.formats.base import TranscriptInfo
-from sottovoce.formats.subtitles import BilingualCues, Cue, behind_speaker, timestamp
-from sottovoce.options.writer import WriterOptions
+from sottovoce.formats.subtitles import Cue, CueWriter, behind_speaker, timestamp
 from sottovoce.types import Segment, Transcript
 
 _ARROW = re.compile("--+>")
 """Separator of times; players treat any line with it as the start of a cue."""
 
 
-class _CueWriter:
-    def __init__(self, options: WriterOptions, escape: Callable[[str], str] = str) -> None:
-        self._options = options
-        self._escape = escape
-        self._cues = BilingualCues(options, escape)
-
-    def begin(self, info: TranscriptInfo) -> str:
-        self._cues = BilingualCues(self._options, self._escape)
-        return ""
-
-    def segment(self, segment: Segment) -> str:
-        return "".join([self._render(cue) for cue in self._cues.segment(segment)])
-
-    def end(self, info: TranscriptInfo) -> str:
-        return "".join([self._render(cue) for cue in self._cues.flush()])
-
-    def _render(self, cue: Cue) -> str:
-        raise NotImplementedError
-
-
-class SrtWriter(_CueWriter):
+class SrtWriter(CueWriter):
     """SubRip: numbered cues, hours always, comma before the milliseconds.
 
     Source: openai-whisper's `WriteSRT`.
     """
 
     extension = "srt"
-
-    def __init__(self, options: WriterOptions | None = None) -> None:
-        super().__init__(options or WriterOptions())
-        self._number = self._options.offset_n
+    _number: int
 
     def begin(self, info: TranscriptInfo) -> str:
-        self._number = self._options.offset_n
+        self._number = self.options.offset_n
         return super().begin(info)
 
-    def _render(self, cue: Cue) -> str:
+    def render(self, cue: Cue) -> str:
         self._number += 1
         start, end = (timestamp(t, marker=",", hours=True) for t in (cue.start, cue.end))
         text = _ARROW.sub("->", behind_speaker(cue.speaker, cue.text))
         return f"{self._number}\n{start} --> {end}\n{text}\n\n"
 
 
-class VttWriter(_CueWriter):
+class VttWriter(CueWriter):
     """WebVTT: hours only if needed, and text escaped as in section 3.1 of the specification.
 
     openai-whisper leaves `&` and `<` bare, which players take for entities and tags, and shortens `-->`. A
@@ -74,23 +50,19 @@ class VttWriter(_CueWriter):
 
     extension = "vtt"
 
-    def __init__(self, options: WriterOptions | None = None) -> None:
-        super().__init__(options or WriterOptions(), _escape_vtt)
-
     def begin(self, info: TranscriptInfo) -> str:
         return super().begin(info) + "WEBVTT\n\n"
 
-    def _render(self, cue: Cue) -> str:
+    def escape(self, text: str) -> str:
+        """Escape markup and times; a null would be read as U+FFFD."""
+        text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+        return text.replace("\0", "\ufffd")
+
+    def render(self, cue: Cue) -> str:
         start, end = (timestamp(t, marker=".", hours=False) for t in (cue.start, cue.end))
         name = " ".join((cue.speaker or "").split())
-        voice = f"<v {_escape_vtt(name)}>" if name else ""
+        voice = f"<v {self.escape(name)}>" if name else ""
         return f"{start} --> {end}\n{voice}{cue.text}\n\n"
-
-
-def _escape_vtt(text: str) -> str:
-    """Escape markup and times; a null would be read as U+FFFD."""
-    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return text.replace("\0", "\ufffd")
 
 
 EXAMPLE = "00:00:01,000 --> 00:00:03,500"

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from sottovoce.errors import OptionError
+from sottovoce.formats.base import TranscriptInfo
 from sottovoce.options.writer import WriterOptions
 from sottovoce.text.languages import CLAUSE_ENDS, CLOSING_MARKS, SENTENCE_ENDS
 from sottovoce.types import Segment, Word
@@ -41,10 +42,13 @@ class CueWord:
 
 @dataclass(frozen=True, slots=True)
 class Cue:
+    """A subtitle. is_timed: its words have times of their own."""
+
     start: float
     end: float
     words: tuple[CueWord, ...]
     speaker: str | None = None
+    is_timed: bool = True
 
     @property
     def text(self) -> str:
@@ -83,29 +87,18 @@ class CueMaker:
         """
         if segment.words is None and self.options.need_words:
             raise OptionError("line breaking and highlighting need word times: ask for word timestamps")
-        before = self.flush() if segment.speaker != self._speaker else []
+        is_apart = segment.words is None or segment.speaker != self._speaker
+        before = self.flush() if is_apart else []
         self._speaker = segment.speaker
-        return before + self._cues(segment)
-
-    def _cues(self, segment: Segment) -> list[Cue]:
-        if segment.translation is not None:
-            return [*self.flush(), *self._bilingual(segment)]
         if segment.words is None:
-            return [*self.flush(), *self._whole(segment)]
-        return self._finish(cue for chunk in self._chunks(segment.words) for cue in self._add(chunk))
+            return [*before, *self._whole(segment)]
+        added = (cue for chunk in self._chunks(segment.words) for cue in self._add(chunk))
+        return [*before, *self._finish(added)]
 
     def _whole(self, segment: Segment) -> list[Cue]:
         text = self.escape(one_line(segment.text).strip())
         words = (CueWord(text, segment.start, segment.end),)
-        return [Cue(segment.start, segment.end, words, segment.speaker)] if text else []
-
-    def _bilingual(self, segment: Segment) -> list[Cue]:
-        cues = self._finish([*self._add(segment.words), *self._close()]) if segment.words else []
-        text = self.escape(one_line(segment.translation or "").strip())
-        below = CueWord("\n" + text, segment.end, segment.end)
-        return [
-            replace(cue, words=(*cue.words, below)) if text else cue for cue in cues or self._whole(segment)
-        ]
+        return [Cue(segment.start, segment.end, words, segment.speaker, is_timed=False)] if text else []
 
     def flush(self) -> list[Cue]:
         return self._finish(self._close())
@@ -426,9 +419,9 @@ class BilingualCues:
         self._plain = _one_language(self.options, self.escape)
 
     def segment(self, segment: Segment) -> list[Cue]:
-        if segment.translation is None or not self.options.need_words:
+        if segment.translation is None:
             return self._plain.segment(segment)
-        if segment.words is None:
+        if segment.words is None and self.options.need_words:
             raise OptionError("line breaking and highlighting need word times: ask for word timestamps")
         return [*self._plain.flush(), *self._both(segment, segment.translation)]
 
@@ -437,13 +430,17 @@ class BilingualCues:
 
     def _both(self, segment: Segment, translation: str) -> Iterator[Cue]:
         maker = _one_language(replace(self.options, highlight_words=False), self.escape)
-        cues = [*maker.segment(replace(segment, translation=None)), *maker.flush()]
+        cues = [*maker.segment(segment), *maker.flush()]
+        if not cues and not self.options.need_words:
+            cues = maker.segment(replace(segment, words=None))
+        if not cues:
+            return
         parts = shared_out(translation, [width(cue.text) for cue in cues])
         for cue, part in zip(cues, parts, strict=True):
             below = "".join(f"\n{self.escape(line)}" for line in self._lines(part))
-            shown = cue.highlighted() if self.options.highlight_words else iter((cue,))
-            for one in shown:
-                yield replace(one, words=(*one.words, CueWord(below, one.end, one.end))) if below else one
+            for one in cue.highlighted() if self.options.highlight_words else (cue,):
+                end = one.end if self.options.need_words else segment.end
+                yield replace(one, words=(*one.words, CueWord(below, end, end))) if below else one
 
     def _lines(self, pieces: Sequence[str]) -> list[str]:
         if not pieces:
@@ -462,7 +459,7 @@ def shared_out(text: str, widths: Sequence[int]) -> list[list[str]]:
     ends = list(accumulate(widths))
     total, done = max(1, width("".join(pieces))), 0
     for piece in pieces:
-        middle = (done + width(piece) / 2) / total * (ends[-1] if ends else 0)
+        middle = (done + width(piece) / 2) / total * ends[-1]
         done += width(piece)
         place = next((at for at, end in enumerate(ends) if middle <= end), len(ends) - 1)
         parts[place].append(piece)
@@ -471,3 +468,29 @@ def shared_out(text: str, widths: Sequence[int]) -> list[list[str]]:
 
 def _one_language(options: WriterOptions, escape: Callable[[str], str]) -> CueMaker | ReadableCues:
     return CueMaker(options, escape) if options.reading_speed is None else ReadableCues(options, escape)
+
+
+class CueWriter:
+    """The interface of writers, for formats of cues: `render` writes one."""
+
+    extension = ""
+    _cues: BilingualCues
+
+    def __init__(self, options: WriterOptions | None = None) -> None:
+        self.options = options or WriterOptions()
+
+    def begin(self, info: TranscriptInfo) -> str:
+        self._cues = BilingualCues(self.options, self.escape)
+        return ""
+
+    def segment(self, segment: Segment) -> str:
+        return "".join(map(self.render, self._cues.segment(segment)))
+
+    def end(self, info: TranscriptInfo) -> str:
+        return "".join(map(self.render, self._cues.flush()))
+
+    def escape(self, text: str) -> str:
+        return text
+
+    def render(self, cue: Cue) -> str:
+        raise NotImplementedError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from types import MappingProxyType
@@ -25,22 +25,22 @@ from sottovoce.formats.plain import (
     TxtWriter,
 )
 from sottovoce.formats.srt_vtt import SrtWriter, VttWriter
+from sottovoce.formats.subtitles import CueWriter
 from sottovoce.options.writer import WriterOptions
 
 logger = logging.getLogger(__name__)
 
-SUBTITLES: Mapping[str, Callable[[WriterOptions], Writer]] = MappingProxyType(
-    {"srt": SrtWriter, "vtt": VttWriter, "ass": AssWriter}
-)
-"""Formats with layout options."""
-PLAIN: Mapping[str, Callable[[], Writer]] = MappingProxyType(
+WRITERS: Mapping[str, type[Writer]] = MappingProxyType(
     {
         "txt": TxtWriter,
+        "srt": SrtWriter,
+        "vtt": VttWriter,
         "tsv": TsvWriter,
         "json": JsonWriter,
-        "json-full": JsonFullWriter,
         "csv": CsvWriter,
         "lrc": LrcWriter,
+        "json-full": JsonFullWriter,
+        "ass": AssWriter,
         "labels": LabelsWriter,
         "textgrid": TextGridWriter,
         "html": HtmlWriter,
@@ -49,11 +49,9 @@ PLAIN: Mapping[str, Callable[[], Writer]] = MappingProxyType(
         "docx": DocxWriter,
     }
 )
-FORMATS: tuple[str, ...] = (
-    *("txt", "srt", "vtt", "tsv", "json", "csv", "lrc"),
-    *("json-full", "ass", "labels", "textgrid", "html", "rttm", "md", "docx"),
-)
-
+FORMATS: tuple[str, ...] = tuple(WRITERS)
+SUBTITLES = tuple(name for name, writer in WRITERS.items() if issubclass(writer, CueWriter))
+"""Formats with layout options."""
 OF_SPEAKERS: tuple[str, ...] = ("rttm",)
 """Formats that are empty without speakers."""
 BINARY: tuple[str, ...] = ("docx",)
@@ -75,7 +73,8 @@ def writer_for(name: str, options: WriterOptions | None = None) -> Writer:
         raise OptionError(f"output format '{name}': line breaking and highlighting are for srt, vtt and ass")
     if not is_installed(name):
         raise MissingExtraError("python-docx", "docx", f"output format '{name}'")
-    return _made(name, options)
+    writer = WRITERS[name]
+    return writer(options) if issubclass(writer, CueWriter) else writer()
 
 
 def is_installed(name: str) -> bool:
@@ -83,11 +82,7 @@ def is_installed(name: str) -> bool:
 
 
 def extension_of(name: str) -> str:
-    return _made(name, WriterOptions()).extension
-
-
-def _made(name: str, options: WriterOptions) -> Writer:
-    return SUBTITLES[name](options) if name in SUBTITLES else PLAIN[name]()
+    return WRITERS[name].extension
 
 
 def writers_for(
@@ -107,10 +102,9 @@ def writers_for(
     if options.offset_n and "srt" not in unique:
         raise OptionError(f"output format '{names}': offset_n numbers the subtitles of srt")
     plain = replace(options, offset_n=0)
-    if not SUBTITLES.keys() & set(unique):
-        return [writer_for(name, plain) for name in unique]
-    chosen = dict.fromkeys(SUBTITLES, plain) | {"srt": options}
-    return [writer_for(name, chosen.get(name)) for name in unique]
+    layouts = dict.fromkeys(SUBTITLES, plain) | {"srt": options}
+    of_others = None if layouts.keys() & set(unique) else plain
+    return [writer_for(name, layouts.get(name, of_others)) for name in unique]
 
 
 def _all(*, has_speakers: bool, has_files: bool) -> list[str]:

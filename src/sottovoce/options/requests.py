@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from sottovoce.options.schema import Api, ApiField, Kind, Option
@@ -21,13 +22,13 @@ def requested(key: str, kind: Kind, apis: Mapping[Api, ApiField], **about: Any) 
     return Option(next(iter(apis.values())).help, key=key, kind=kind, apis=apis, **about)
 
 
-def _openai(names: str, kind: Kind, help: str, key: str = "", **field: Any) -> Option:
-    key = key or names.removesuffix("[]")
-    return requested(key, kind, {"openai": ApiField(names, help, **field)})
+def _of_api(api: Api, name: str, kind: Kind, help: str, key: str = "", **field: Any) -> Option:
+    return requested(key or name.removesuffix("[]"), kind, {api: ApiField(name, help, **field)})
 
 
-def _whisper_cpp(name: str, kind: Kind, help: str, key: str = "", **field: Any) -> Option:
-    return requested(key or name, kind, {"whisper_cpp": ApiField(name, help, **field)})
+_openai = partial(_of_api, "openai")
+_whisper_cpp = partial(_of_api, "whisper_cpp")
+_live = partial(_of_api, "sottovoce")
 
 
 REQUEST = (
@@ -143,27 +144,14 @@ REQUEST = (
 )
 
 
-MODEL = requested(
-    "model", "text", {"sottovoce": ApiField("model", "one of `/v1/models`; without it the server's")}
-)
+MODEL = _live("model", "text", "one of `/v1/models`; without it the server's")
 LIVE_REQUEST = (
-    requested(
+    _live(
         "translate_to",
         "language",
-        {
-            "sottovoce": ApiField(
-                "translate_to",
-                "also send a translation into this language: a code, tag or name, one of `translates_to` of "
-                "the model in `/v1/models` ([translation](translation.md#in-the-server-and-on-the-page))",
-            )
-        },
+        "also send a translation into this language: a code, tag or name, one of `translates_to` of "
+        "the model in `/v1/models` ([translation](translation.md#in-the-server-and-on-the-page))",
     ),
-    requested(
-        "encoding",
-        "text",
-        {"sottovoce": ApiField("encoding", "`s16le`, the default, `f32le`, `mulaw` or `alaw`, one channel")},
-    ),
-    requested(
-        "sample_rate", "integer", {"sottovoce": ApiField("sample_rate", "8000 to 96000 Hz; 16000 without it")}
-    ),
+    _live("encoding", "text", "`s16le`, the default, `f32le`, `mulaw` or `alaw`, one channel"),
+    _live("sample_rate", "integer", "8000 to 96000 Hz; 16000 without it"),
 )

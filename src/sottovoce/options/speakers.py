@@ -102,20 +102,15 @@ class SpeakerOptions:
             raise OptionError(f"speakers: expected at least {self.least}, the least, got {self.n_speakers}")
 
 
-def check_names(names: Sequence[str]) -> None:
-    """Raises: OptionError for a name that is empty, duplicate, or not one line."""
+def check_speaker_names(names: Sequence[str], speakers: SpeakerOptions | Diarizer | None) -> None:
+    """Raises: OptionError for a name that is empty, duplicate, not one line, or that of a known voice, and
+    for more names than speakers.
+    """
     for name in names:
         if not name.strip() or not name.isprintable():
             raise OptionError(f"speaker names: expected a name, got '{name}'")
         if names.count(name) > 1:
             raise OptionError(f"speaker names: expected different ones, got '{name}' twice")
-
-
-def check_speaker_names(names: Sequence[str], speakers: SpeakerOptions | Diarizer | None) -> None:
-    """Raises: OptionError if there are no speakers to name, for known voices, and for more names than
-    speakers.
-    """
-    check_names(names)
     if not isinstance(speakers, SpeakerOptions):
         return
     for name in names:

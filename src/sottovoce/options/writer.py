@@ -68,14 +68,5 @@ class WriterOptions:
 
     @property
     def need_words(self) -> bool:
-        if self.highlight_words or self.reading_speed is not None:
-            return True
-        return any(value is not None for value in self._limits.values())
-
-    @property
-    def _limits(self) -> dict[str, int | None]:
-        return {
-            "max_line_width": self.max_line_width,
-            "max_line_count": self.max_line_count,
-            "max_words_per_line": self.max_words_per_line,
-        }
+        limits = (self.max_line_width, self.max_line_count, self.max_words_per_line, self.reading_speed)
+        return self.highlight_words or any(limit is not None for limit in limits)
