@@ -71,28 +71,6 @@ def test_the_table_has_a_row_for_each_measure(capsys: pytest.CaptureFixture[str]
     assert "…" not in "".join(rows)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["nowhere.wav", "-m", "nano"], "nowhere.wav: expected an audio or video file"),
-        (["-m", "nano,"], "expected different names between commas, got 'nano,'"),
-        (["-m", "nano", "--dtype", "int8,int8"], "expected different names between commas, got 'int8,int8'"),
-        (["-m", "nano", "--repeats", "0"], "--repeats"),
-        (["-m", "nano", "--seconds", "0.00001"], "expected a number from 0.1, got '0.00001'"),
-        (["-m", "nano", "--dtype", "float32,float8"], "dtype 'float8' given, expected one of auto"),
-        (["-m", "nano", "--backend", "torch,onnx"], "backend 'onnx' given, expected one of auto"),
-        (["-m", "nano,nowhere"], "nowhere"),
-    ],
-)
-def test_what_cannot_be_measured_is_told_in_one_line(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["bench", *arguments]) == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert error.count("\n") == 1
-
-
 def test_nothing_is_measured_before_the_whole_list_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     def measured(*_: object) -> None:
         pytest.fail("measured before the last of the list was looked at")
