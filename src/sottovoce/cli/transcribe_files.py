@@ -9,23 +9,22 @@ from __future__ import annotations
 import json
 import logging
 import os
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeAlias
 
 from sottovoce.api import Model
 from sottovoce.archive.multiprocess import MultiprocessTranscription, transcribe_parts
 from sottovoce.audio.io import AudioInfo, probe_audio
 from sottovoce.cli.call import Call, Interrupts
 from sottovoce.cli.documents import Documents, documents_of, times_words
-from sottovoce.cli.each_file import Progress, clock, each_file, exit_code
+from sottovoce.cli.each_file import Progress, clock, each_file, exit_code, source_of
 from sottovoce.cli.options import (
     Translation,
     check_fusion,
@@ -96,14 +95,6 @@ def file_start_of(
     return FileStart(writer, stored, f"{name}: going on at {clock(stored.point.position + offset_s)}")
 
 
-def interrupted_note(name: str, writer: PartWriter, *, offset_s: float = 0.0) -> str | None:
-    stored = read_part(writer.path, writer.header)
-    if stored is None or stored.point is None:
-        return None
-    at = clock(stored.point.position + offset_s)
-    return f"{name}: the same call goes on at {at} ('{writer.path}' has what was read)"
-
-
 def header_of(
     name: str, model: str, given: Mapping[str, Any], options: TranscribeOptions
 ) -> PartHeader | None:
@@ -113,7 +104,14 @@ def header_of(
         return None
     about = os.stat(name)
     named = {one: _with_files(given[one]) for one in READ_WITH if one in given}
-    return PartHeader(version("sottovoce"), model, f"{named!r} {options!r}", about.st_size, about.st_mtime_ns)
+    return {
+        "format": FORMAT,
+        "version": version("sottovoce"),
+        "model": model,
+        "options": f"{named!r} {options!r}",
+        "size_bytes": about.st_size,
+        "changed_ns": about.st_mtime_ns,
+    }
 
 
 def _with_files(value: object) -> object:
@@ -125,18 +123,8 @@ def _with_files(value: object) -> object:
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class PartHeader:
-    """The conditions under which a part file is valid."""
-
-    version: str
-    model: str
-    options: str
-    size_bytes: int
-    changed_ns: int
-
-    def to_json(self) -> dict[str, Any]:
-        return {"format": FORMAT, **asdict(self)}
+PartHeader: TypeAlias = Mapping[str, str | int]
+"""The format of a part file, and the conditions under which it is valid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +160,7 @@ def read_part(path: Path, header: PartHeader) -> StoredPart | None:
             first = _row(file.readline())
             if first is None or first.get("format") != FORMAT:
                 return StoredPart(is_foreign=True)
-            if first != header.to_json():
+            if first != header:
                 return StoredPart()
             return _read_rows(file)
     except FileNotFoundError:
@@ -258,7 +246,7 @@ class PartWriter:
             file.seek(self.n_bytes)
             return file
         begun = self.path.open("wb")
-        begun.write(_line(self.header.to_json()).encode())
+        begun.write(_line(self.header).encode())
         return begun
 
     def close(self) -> None:
@@ -377,9 +365,10 @@ def resuming(name: str, run: TranscribeRun) -> Iterator[FileStart]:
         writer.remove()  # the same call would fail again
         raise
     except KeyboardInterrupt:
-        note = interrupted_note(name, writer, offset_s=run.options.offset_s)
-        if note is not None:
-            run.progress.note(note)
+        stored = read_part(writer.path, writer.header)  # an interrupt may have come in the middle of a line
+        if stored is not None and stored.point is not None:
+            at = clock(stored.point.position + run.options.offset_s)
+            run.progress.note(f"{name}: the same call goes on at {at} ('{writer.path}' has what was read)")
         raise
     finally:
         writer.close()
@@ -393,9 +382,8 @@ def begin(
     if n_processes > 1:
         load = partial(open_model, {name: run.given[name] for name in LOADED})
         return transcribe_parts(run.model, load, name, run.options, n_processes)
-    source = sys.stdin.buffer if name == "-" else name
     return run.model.transcribe(
-        source, options=run.options, fusion=run.fusion, second=run.second, resume=resume
+        source_of(name), options=run.options, fusion=run.fusion, second=run.second, resume=resume
     )
 
 
