@@ -87,17 +87,13 @@ def test_temperatures_have_one_range(value: float) -> None:
     ],
 )
 def test_contradictions_of_ctc(
-    words: str, said: str, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    words: str, said: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(folder)
     assert run(["ctc", *words.split(), "--labels", "labels.txt"]) == 2
     assert capsys.readouterr().err == f"error: {said}\n"
 
 
-def test_idle_options_of_ctc_change_nothing(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(folder)
+def test_idle_options_of_ctc_change_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = []
     for words in ("", "--lm-weight 0.9 --token-offset 100 --case upper --unknown-score -3 --no-look-ahead"):
         assert run(["ctc", "one.npy", "--labels", "labels.txt", *words.split()]) == 0

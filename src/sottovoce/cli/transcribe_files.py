@@ -46,6 +46,7 @@ from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.text.languages import language_name
 from sottovoce.types import Segment
 
+logger = logging.getLogger(__name__)
 FORMAT = "sottovoce part 1"
 ENDING = ".part"
 SYNC_S = 5.0
@@ -69,58 +70,9 @@ READ_WITH = (
     "grammar_penalty",
 )
 """Other options that change the text; if one names a file, the file is compared too."""
-
-
-def file_start_of(
-    name: str,
-    places: Sequence[Path | str],
-    header: PartHeader | None,
-    *,
-    is_fresh: bool,
-    offset_s: float = 0.0,
-) -> FileStart:
-    if header is None or str(places[0]) == STANDARD_OUTPUT:
-        return FileStart()
-    path = Path(f"{places[0]}{ENDING}")
-    stored = read_part(path, header)
-    if stored is None:
-        return FileStart(PartWriter(path, header))
-    if stored.is_foreign:
-        return FileStart(note=f"{name}: '{path}' is another program's; nothing is kept in case of a break")
-    if is_fresh or stored.point is None:
-        reason = "" if is_fresh else f", '{path}' is of another recording, model or other options"
-        begun = None if stored.matches and not is_fresh else f"{name}: begun anew{reason}"
-        return FileStart(PartWriter(path, header), note=begun)
-    writer = PartWriter(path, header, stored.n_bytes)
-    return FileStart(writer, stored, f"{name}: going on at {clock(stored.point.position + offset_s)}")
-
-
-def header_of(
-    name: str, model: str, given: Mapping[str, Any], options: TranscribeOptions
-) -> PartHeader | None:
-    """Create the header that a part file has to match; None for an input that cannot be reread or resumed."""
-    is_resumable = options.is_resumable and given["processors"] == 1
-    if not is_resumable or not os.path.isfile(name):
-        return None
-    about = os.stat(name)
-    named = {one: _with_files(given[one]) for one in READ_WITH if one in given}
-    return {
-        "format": FORMAT,
-        "version": version("sottovoce"),
-        "model": model,
-        "options": f"{named!r} {options!r}",
-        "size_bytes": about.st_size,
-        "changed_ns": about.st_mtime_ns,
-    }
-
-
-def _with_files(value: object) -> object:
-    values = value if isinstance(value, tuple | list) else [value]
-    files = [os.stat(one) for one in map(str, values) if is_file(one)]
-    return value, [(one.st_size, one.st_mtime_ns) for one in files]
-
-
-logger = logging.getLogger(__name__)
+LOADED = ("model", "device", "dtype", "backend", "threads", "model_dir", "revision", "local_only")
+ADVICE = "a smaller --batch-size or --beam-size, or a smaller --model"
+MOST_PLACES, MOST_NAMED = 5, 3
 
 
 PartHeader: TypeAlias = Mapping[str, str | int]
@@ -276,8 +228,53 @@ def _line(row: Mapping[str, Any]) -> str:
     return json.dumps(row) + "\n"
 
 
-LOADED = ("model", "device", "dtype", "backend", "threads", "model_dir", "revision", "local_only")
-ADVICE = "a smaller --batch-size or --beam-size, or a smaller --model"
+def file_start_of(
+    name: str,
+    places: Sequence[Path | str],
+    header: PartHeader | None,
+    *,
+    is_fresh: bool,
+    offset_s: float = 0.0,
+) -> FileStart:
+    if header is None or str(places[0]) == STANDARD_OUTPUT:
+        return FileStart()
+    path = Path(f"{places[0]}{ENDING}")
+    stored = read_part(path, header)
+    if stored is None:
+        return FileStart(PartWriter(path, header))
+    if stored.is_foreign:
+        return FileStart(note=f"{name}: '{path}' is another program's; nothing is kept in case of a break")
+    if is_fresh or stored.point is None:
+        reason = "" if is_fresh else f", '{path}' is of another recording, model or other options"
+        begun = None if stored.matches and not is_fresh else f"{name}: begun anew{reason}"
+        return FileStart(PartWriter(path, header), note=begun)
+    writer = PartWriter(path, header, stored.n_bytes)
+    return FileStart(writer, stored, f"{name}: going on at {clock(stored.point.position + offset_s)}")
+
+
+def header_of(
+    name: str, model: str, given: Mapping[str, Any], options: TranscribeOptions
+) -> PartHeader | None:
+    """Create the header that a part file has to match; None for an input that cannot be reread or resumed."""
+    is_resumable = options.is_resumable and given["processors"] == 1
+    if not is_resumable or not os.path.isfile(name):
+        return None
+    about = os.stat(name)
+    named = {one: _with_files(given[one]) for one in READ_WITH if one in given}
+    return {
+        "format": FORMAT,
+        "version": version("sottovoce"),
+        "model": model,
+        "options": f"{named!r} {options!r}",
+        "size_bytes": about.st_size,
+        "changed_ns": about.st_mtime_ns,
+    }
+
+
+def _with_files(value: object) -> object:
+    values = value if isinstance(value, tuple | list) else [value]
+    files = [os.stat(one) for one in map(str, values) if is_file(one)]
+    return value, [(one.st_size, one.st_mtime_ns) for one in files]
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,9 +428,6 @@ def transcribe_file(name: str, run: TranscribeRun) -> None:
             run.progress.note(f"{name}: {note}")
 
 
-MOST_PLACES = 5
-
-
 def notes_of(
     transcription: FileTranscription | MultiprocessTranscription, run: TranscribeRun
 ) -> Iterator[str]:
@@ -452,9 +446,6 @@ def notes_of(
         yield f"{seconds:.1f} s sound like {language_name(code)} ({code}), which is not among {among}"
     if run.options.decoding.speaker_turns and len(transcription.turns) < 2:
         yield "no change of speaker was marked: --tinydiarize needs a checkpoint that has learnt to"
-
-
-MOST_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
