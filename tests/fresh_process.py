@@ -11,6 +11,7 @@ import os
 import sys
 from functools import cache
 from multiprocessing.context import ForkServerContext
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 
@@ -21,10 +22,16 @@ def _processes() -> ForkServerContext:
     return context
 
 
-def run_code(code: str, folder: Path, said: Path) -> int | None:
-    """Run code in a folder; returns the exit code. said: the file that gets what it prints."""
+def start_code(code: str, folder: Path, said: Path) -> BaseProcess:
+    """Start code in a folder. said: the file that gets what it prints."""
     process = _processes().Process(target=_run, args=(code, folder, said))
     process.start()
+    return process
+
+
+def run_code(code: str, folder: Path, said: Path) -> int | None:
+    """Run code in a folder; returns the exit code. said: the file that gets what it prints."""
+    process = start_code(code, folder, said)
     process.join()
     return process.exitcode
 

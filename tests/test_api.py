@@ -52,6 +52,7 @@ def test_languages_are_followed_in_a_list_only(model: Model) -> None:
     assert asked(model, listed).follows_languages
     assert not asked(model, replace(listed, follow_languages=False)).follows_languages
     assert asked(model, TranscribeOptions(follow_languages=True)).follows_languages
+    assert asked(model, language=None) == auto
     again = asked(model, asked(model, language="auto"))
     assert not again.follows_languages
 
@@ -85,11 +86,11 @@ def test_progress_and_abort(model: Model) -> None:
 
 
 def test_several_files_at_once(model: Model) -> None:
-    names = ["en.flac", "missing.flac", "de.flac", "mixed.flac"]
+    names = ["en.flac", "missing.flac", "de.flac"]
     pairs = list(model.transcribe_files([CLIPS / name for name in names], batch_size=3))
     assert [Path(str(source)).name for source, _ in pairs] == names
     assert isinstance(pairs[1][1], AudioError)
-    for source, outcome in (pairs[0], pairs[2], pairs[3]):
+    for source, outcome in (pairs[0], pairs[2]):
         assert isinstance(outcome, Transcript)
         alone = model.transcribe(source).collect()
         assert (outcome.text, outcome.language) == (alone.text, alone.language)
@@ -109,14 +110,15 @@ def test_fallback_options_are_public(model: Model) -> None:
 
 @pytest.mark.parametrize("mode", ["seek", "vad"])
 def test_languages_within_a_recording(model: Model, mode: Literal["seek", "vad"]) -> None:
-    """Followed by default and in a list; found once where following is off."""
+    """Followed by default and in a list; found once where following is off, in a part with two of them."""
 
     def spoken(language: str | None, *, follow: bool | None = None) -> list[str]:
-        options = TranscribeOptions(mode=mode, follow_languages=follow)
+        part_s = None if follow is None else 7.0
+        options = TranscribeOptions(mode=mode, follow_languages=follow, duration_s=part_s)
         segments = model.transcribe(CLIPS / "mixed.flac", language=language, options=options)
         return list(dict.fromkeys(segment.language for segment in segments))
 
-    assert spoken("auto") == spoken(None) == ["en", "de", "es", "fr"]
+    assert spoken("auto") == ["en", "de", "es", "fr"]
     assert len(spoken("auto", follow=False)) == 1
     assert spoken("de,es", follow=False) in (["de"], ["es"])
     assert spoken("en,de,es,fr") == ["en", "de", "es", "fr"]
@@ -146,7 +148,7 @@ def test_what_a_session_is_not_told_to_do_is_refused(
 
 
 def test_a_tensor_is_audio_as_an_array_is(model: Model) -> None:
-    samples = load_audio(CLIPS / "en.flac")
+    samples = load_audio(CLIPS / "en.flac", duration_s=1.0)
     tensor = torch.from_numpy(samples)
     assert list(model.transcribe(tensor, language="en")) == list(model.transcribe(samples, language="en"))
     live, of_arrays = model.session("en"), model.session("en")

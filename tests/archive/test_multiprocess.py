@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import wave
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -74,7 +75,7 @@ def write_wave(path: Path, samples: np.ndarray) -> Path:
 def test_every_part_says_its_sentence_at_its_time(recording: Path) -> None:
     model = LOAD()
     options = model.options("en", None, None, None, TranscribeOptions())
-    with transcribe_parts(model, LOAD, str(recording), options, 2) as together:
+    with closing(transcribe_parts(model, LOAD, str(recording), options, 2)) as together:
         found = list(together)
     assert together.duration == pytest.approx(18.3, abs=0.3)
     assert together.language == "en"
@@ -105,7 +106,7 @@ def test_what_several_processes_read_is_what_one_reads(sentences: Path) -> None:
     torch.set_num_threads(1)
     try:
         alone = list(model.transcribe(str(sentences), options=options))
-        with transcribe_parts(model, LOAD, str(sentences), options, 2) as together:
+        with closing(transcribe_parts(model, LOAD, str(sentences), options, 2)) as together:
             found = list(together)
     finally:
         torch.set_num_threads(before)
@@ -141,27 +142,10 @@ def test_what_a_process_says_is_said_here_and_none_is_left(recording: Path) -> N
     options = model.options("en", None, None, None, TranscribeOptions())
     with (
         pytest.raises(OptionError, match="got a fault"),
-        transcribe_parts(model, broken, str(recording), options, 2) as together,
+        closing(transcribe_parts(model, broken, str(recording), options, 2)) as together,
     ):
         list(together)
     assert multiprocessing.active_children() == []
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["-", "--processors", "2"], "give a file"),
-        (["x.wav", "--processors", "0"], "--processors"),
-        (["x.wav", "--audio-ctx", "10"], "--audio-ctx"),
-        ([str(CLIP), "--audio-ctx", "1501", "-m", "nano"], "audio_ctx: expected at most 1500"),
-        (["x.wav", "--print-special", "-f", "srt"], "--print-special: is for txt alone"),
-    ],
-)
-def test_bad_input_is_one_line(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["transcribe", *words]) == 2
-    lines = capsys.readouterr().err.strip().splitlines()
-    assert len(lines) == 1
-    assert told in lines[0]
 
 
 def test_special_tokens_are_written_where_they_are_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,13 +32,6 @@ def text(tmp_path: Path) -> Path:
     return path
 
 
-def error_of(output: str) -> str:
-    lines = [line for line in output.splitlines() if line.strip()]
-    assert len(lines) == 1, output
-    assert lines[0].startswith("error: ")
-    return lines[0]
-
-
 def test_subtitles_of_a_given_text(clip: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["align", str(clip), str(text), *NANO]) == 0
     output = capsys.readouterr()
@@ -108,28 +101,6 @@ def test_what_is_not_found_is_said_apart(tmp_path: Path, capsys: pytest.CaptureF
     assert "nothing like 'purple elephants'" in output.err
     assert run(["find", str(transcript), "purple elephants", "--json"]) == 1
     assert capsys.readouterr().out == ""
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["align", "{clip}", "nowhere.txt"], "text 'nowhere.txt': expected a text, got No such file"),
-        (["align", "nowhere.wav", "{text}", *NANO], "nowhere.wav"),
-        (["align", "-", "-"], "got '-' for both"),
-        (["align", "{clip}", "{text}", *NANO, "--print-special"], "--print-special"),
-        (["align", "{clip}", "{text}", "-f", "tsx"], "output format 'tsx'"),
-        (["align", "{clip}", "{text}", "--model", "nano", "-l", "xx"], "xx"),
-        (["align", "{clip}", "{clip}"], "expected a text, got a null character in line 1"),
-        (["find", "{clip}", "?!"], "expected letters or digits to look for"),
-        (["find", "{clip}", "word", "--least-score", "0"], "--least-score"),
-        (["find", "nowhere.json", "word"], "nowhere.json"),
-    ],
-)
-def test_bad_input_is_one_line(
-    words: list[str], told: str, clip: Path, text: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run([word.format(clip=clip, text=text) for word in words]) == 2
-    assert told in error_of(capsys.readouterr().err)
 
 
 CUE = f"1\n00:00:00,000 --> 00:00:03,000\n{TEXT}\n"

@@ -31,7 +31,9 @@ def emitted(text: str, doubt: str = "") -> np.ndarray:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder, with emissions, labels, a language model and a development set."""
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "labels.txt").write_text("\n".join(LABELS) + "\n")
     np.save(tmp_path / "one.npy", emitted("ab|c"))
     np.savez(tmp_path / "two.npz", first=emitted("a"), second=emitted("cab"))
@@ -39,26 +41,24 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "three.csv").write_text("\n".join(";".join(map(str, row)) + ";" for row in rows))
     (tmp_path / "lm.arpa").write_text(ARPA)
     (tmp_path / "words.txt").write_text("ab a b |\nac a c |\n")
+    np.save(tmp_path / "logits.npy", np.full((3, 5), 4.0, dtype=np.float32))
+    np.save(tmp_path / "dev.npy", emitted("ac", doubt="b"))
+    (tmp_path / "dev.jsonl").write_text(json.dumps({"emissions": "dev.npy", "text": "ab"}) + "\n")
     return tmp_path
 
 
 def lines(capsys: pytest.CaptureFixture[str], *arguments: object) -> list[dict]:
-    code = run(["ctc", *map(str, arguments)])
+    labels = [] if {"--labels", "--model"} & {*arguments} else ["--labels", "labels.txt"]
+    code = run(["ctc", *map(str, arguments), *labels])
     output = capsys.readouterr()
     assert code == 0, output.err
     return [json.loads(line) for line in output.out.splitlines()]
 
 
 def test_every_utterance_of_every_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    files = [folder / name for name in ("one.npy", "two.npz", "three.csv")]
-    found = lines(capsys, *files, "--labels", folder / "labels.txt", "--beam-size", 4)
+    found = lines(capsys, "one.npy", "two.npz", "three.csv", "--beam-size", 4)
     assert [row["text"] for row in found] == ["ab c", "a", "cab", "ac"]
-    assert [row["id"].split("/")[-1] for row in found] == [
-        "one.npy",
-        "two.npz#first",
-        "two.npz#second",
-        "three.csv",
-    ]
+    assert [row["id"] for row in found] == ["one.npy", "two.npz#first", "two.npz#second", "three.csv"]
     assert [word["word"] for word in found[0]["words"]] == ["ab", "c"]
 
 
@@ -66,26 +66,26 @@ def test_emissions_from_standard_input(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Piped:
-        buffer = io.BytesIO((folder / "one.npy").read_bytes())
+        buffer = io.BytesIO(Path("one.npy").read_bytes())
 
     monkeypatch.setattr("sys.stdin", Piped)
-    (row,) = lines(capsys, "-", "--labels", folder / "labels.txt")
+    (row,) = lines(capsys, "-", "--labels", "labels.txt")
     assert (row["id"], row["text"]) == ("-", "ab c")
-    assert run(["ctc", "-", "--labels", str(folder / "labels.txt")]) == 2  # nothing comes any more
+    assert run(["ctc", "-", "--labels", "labels.txt"]) == 2  # nothing comes any more
     assert capsys.readouterr().err.startswith("error: -: expected emissions as .npy")
 
 
 def test_n_best_are_ranked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = lines(capsys, folder / "three.csv", "--labels", folder / "labels.txt", "--nbest", 3)
+    found = lines(capsys, "three.csv", "--nbest", 3)
     assert [row["rank"] for row in found] == [0, 1, 2]
     assert [row["text"] for row in found][:2] == ["ac", "ab"]
     assert found[0]["score"] >= found[1]["score"] >= found[2]["score"]
 
 
 def test_a_language_model_changes_its_mind(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shared = [folder / "three.csv", "--labels", folder / "labels.txt", "--lm", folder / "lm.arpa"]
+    shared = ["three.csv", "--lm", "lm.arpa"]
     assert lines(capsys, *shared)[0]["text"] == "ab"
-    assert lines(capsys, *shared, "--lexicon", folder / "words.txt")[0]["text"] == "ab"
+    assert lines(capsys, *shared, "--lexicon", "words.txt")[0]["text"] == "ab"
     (row,) = lines(capsys, *shared, "--lm-weight", 0.0)
     assert row["text"] == "ac"
 
@@ -93,7 +93,7 @@ def test_a_language_model_changes_its_mind(folder: Path, capsys: pytest.CaptureF
 def test_hotwords(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     hot = folder / "hot.txt"
     hot.write_text("ab\t3\n")
-    (row,) = lines(capsys, folder / "three.csv", "--labels", folder / "labels.txt", "--hotwords", hot)
+    (row,) = lines(capsys, "three.csv", "--hotwords", hot)
     assert row["text"] == "ab"
 
 
@@ -101,16 +101,16 @@ def test_rare_words_of_a_document_are_hotwords(folder: Path, capsys: pytest.Capt
     """A list's weight goes before; a word that is common, or stands there once, is none."""
     notes = folder / "notes.md"
     notes.write_text("acbab acbab, abba and once cabb. And and and.\n")
-    labels = ["--labels", folder / "labels.txt", "--hotword-weight", "5"]
-    (plain,) = lines(capsys, folder / "three.csv", "--labels", folder / "labels.txt")
-    (row,) = lines(capsys, folder / "three.csv", *labels, "--vocabulary-from", notes, "--nbest", "1")
-    (listed,) = lines(capsys, folder / "three.csv", *labels, "--hotwords", _list(folder, "acbab"))
+    labels = ["--labels", "labels.txt", "--hotword-weight", "5"]
+    (plain,) = lines(capsys, "three.csv", "--labels", "labels.txt")
+    (row,) = lines(capsys, "three.csv", *labels, "--vocabulary-from", notes, "--nbest", "1")
+    (listed,) = lines(capsys, "three.csv", *labels, "--hotwords", _list(folder, "acbab"))
     assert (row["text"], row["score"]) == (listed["text"], listed["score"])
     both = ["--vocabulary-from", notes, "--hotwords", _list(folder, "acbab\t0")]
-    (off,) = lines(capsys, folder / "three.csv", *labels, *both)
+    (off,) = lines(capsys, "three.csv", *labels, *both)
     assert (off["text"], off["score"]) == (plain["text"], plain["score"])
     notes.write_text("and and\n")
-    assert run(["ctc", str(folder / "three.csv"), *map(str, labels), "--vocabulary-from", str(notes)]) == 2
+    assert run(["ctc", "three.csv", *map(str, labels), "--vocabulary-from", str(notes)]) == 2
     assert "notes.md: expected words that are rare elsewhere" in capsys.readouterr().err
 
 
@@ -124,7 +124,7 @@ def test_a_bad_line_of_a_list_is_one_warning(
     folder: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     path = _list(folder, "ab\t3\nqu\nac\tmuch")
-    (row,) = lines(capsys, folder / "three.csv", "--labels", folder / "labels.txt", "--hotwords", path)
+    (row,) = lines(capsys, "three.csv", "--hotwords", path)
     assert row["text"] == "ab"
     assert [record.getMessage().partition(": ")[0] for record in caplog.records] == [
         f"{path}, line 3",
@@ -133,27 +133,14 @@ def test_a_bad_line_of_a_list_is_one_warning(
 
 
 def test_greedy_and_logits(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    np.save(folder / "logits.npy", emitted("ab") * 1.0 + 7.0)
-    (row,) = lines(capsys, folder / "logits.npy", "--labels", folder / "labels.txt", "--logits", "--greedy")
+    np.save("logits.npy", emitted("ab") * 1.0 + 7.0)
+    (row,) = lines(capsys, "logits.npy", "--logits", "--greedy")
     assert row["text"] == "ab"
 
 
 def test_tuning_prints_the_best_last(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    np.save(folder / "dev.npy", emitted("ac", doubt="b"))
-    (folder / "dev.jsonl").write_text(json.dumps({"emissions": "dev.npy", "text": "ab"}) + "\n")
-    found = lines(
-        capsys,
-        "tune",
-        folder / "dev.jsonl",
-        "--labels",
-        folder / "labels.txt",
-        "--lm",
-        folder / "lm.arpa",
-        "--lm-weights",
-        "0,0.5",
-        "--word-scores",
-        "0",
-    )
+    shared = ["tune", "dev.jsonl", "--lm", "lm.arpa"]
+    found = lines(capsys, *shared, "--lm-weights", "0,0.5", "--word-scores", "0")
     assert [(row["wer"], row["lm_weight"]) for row in found] == [(1.0, 0.0), (0.0, 0.5)]
 
 
@@ -161,8 +148,6 @@ def test_tuning_builds_the_lexicon_once(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No weight is in the tree of its words; one that is used again finds the same."""
-    np.save(folder / "dev.npy", emitted("ac", doubt="b"))
-    (folder / "dev.jsonl").write_text(json.dumps({"emissions": "dev.npy", "text": "ab"}) + "\n")
     built: list[int] = []
     make = Lexicon.__init__
 
@@ -171,25 +156,15 @@ def test_tuning_builds_the_lexicon_once(
         make(self, *given, **named)
 
     monkeypatch.setattr(Lexicon, "__init__", counted)
-    shared = ["tune", folder / "dev.jsonl", "--labels", folder / "labels.txt", "--lm", folder / "lm.arpa"]
+    shared = ["tune", "dev.jsonl", "--lm", "lm.arpa"]
     found = lines(capsys, *shared, "--lm-weights", "0,0.5", "--word-scores", "0,1")
     assert len(found) == 4
     assert len(built) == 1
 
 
 def test_tuning_tries_every_combination(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    np.save(folder / "dev.npy", emitted("ac", doubt="b"))
-    (folder / "dev.jsonl").write_text(json.dumps({"emissions": "dev.npy", "text": "ab"}) + "\n")
-    (folder / "hot.txt").write_text("ab\n")
-    shared = [
-        "tune",
-        folder / "dev.jsonl",
-        "--labels",
-        folder / "labels.txt",
-        "--hotwords",
-        folder / "hot.txt",
-    ]
-    shared += ["--word-scores", "0,1"]
+    Path("hot.txt").write_text("ab\n")
+    shared = ["tune", "dev.jsonl", "--labels", "labels.txt", "--hotwords", "hot.txt", "--word-scores", "0,1"]
     found = lines(capsys, *shared, "--hotword-weights", "0,3")
     assert sorted((row["word_score"], row["hotword_weight"], row["wer"]) for row in found) == [
         (0.0, 0.0, 1.0),
@@ -226,11 +201,9 @@ def test_tuning_tries_every_combination(folder: Path, capsys: pytest.CaptureFixt
 def test_errors_are_one_line(
     folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
-    np.save(folder / "logits.npy", np.full((3, 5), 4.0, dtype=np.float32))
     (folder / "few.txt").write_text("-\na\nb\n")
     (folder / "wrong.txt").write_text("ax a x\n")
-    paths = [str(folder / part) if "." in part else part for part in arguments]
-    assert run(["ctc", *paths]) == 2
+    assert run(["ctc", *arguments]) == 2
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
@@ -239,9 +212,7 @@ def test_errors_are_one_line(
 def test_one_bad_file_among_many_does_not_stop_the_others(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    np.save(folder / "logits.npy", np.full((3, 5), 4.0, dtype=np.float32))
-    arguments = [str(folder / name) for name in ("logits.npy", "one.npy")]
-    assert run(["ctc", *arguments, "--labels", str(folder / "labels.txt")]) == 1
+    assert run(["ctc", "logits.npy", "one.npy", "--labels", "labels.txt"]) == 1
     output = capsys.readouterr()
     assert json.loads(output.out)["text"] == "ab c"
     assert "logits.npy" in output.err
@@ -251,8 +222,7 @@ def test_one_bad_file_among_many_does_not_stop_the_others(
 def test_batches_of_any_size_say_the_same(
     folder: Path, capsys: pytest.CaptureFixture[str], way: list[str]
 ) -> None:
-    files = [folder / name for name in ("one.npy", "two.npz", "three.csv")]
-    shared = [*files, "--labels", folder / "labels.txt", *way]
+    shared = ["one.npy", "two.npz", "three.csv", *way]
     found = [lines(capsys, *shared, "--batch-size", size) for size in (1, 3, 8)]
     texts = [[(row["id"], row["text"]) for row in rows] for rows in found]
     assert len(texts[0]) == 4
@@ -262,12 +232,11 @@ def test_batches_of_any_size_say_the_same(
 def test_one_bad_utterance_of_a_batch_does_not_stop_the_others(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    np.save(folder / "logits.npy", np.full((3, 5), 4.0, dtype=np.float32))
-    np.save(folder / "narrow.npy", np.zeros((3, 1), dtype=np.float32))
+    np.save("narrow.npy", np.zeros((3, 1), dtype=np.float32))
     names = ("one.npy", "logits.npy", "narrow.npy", "three.csv")
-    assert run(["ctc", *(str(folder / n) for n in names), "--labels", str(folder / "labels.txt")]) == 1
+    assert run(["ctc", *names, "--labels", "labels.txt"]) == 1
     output = capsys.readouterr()
-    assert [Path(json.loads(line)["id"]).name for line in output.out.splitlines()] == ["one.npy", "three.csv"]
+    assert [json.loads(line)["id"] for line in output.out.splitlines()] == ["one.npy", "three.csv"]
     errors = output.err.splitlines()
     assert len(errors) == 2
     assert "logits.npy: emissions" in errors[0]
@@ -321,31 +290,28 @@ def test_emissions_of_a_model_are_pytorchs(folder: Path, monkeypatch: pytest.Mon
 
 
 def test_scores_on_purpose_penalty_and_priors(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shared = ["--labels", folder / "labels.txt", "--greedy"]
-    np.save(folder / "scores.npy", emitted("ab") + 4)
-    (row,) = lines(capsys, folder / "scores.npy", *shared, "--unnormalised")
+    shared = ["--labels", "labels.txt", "--greedy"]
+    np.save("scores.npy", emitted("ab") + 4)
+    (row,) = lines(capsys, "scores.npy", *shared, "--unnormalised")
     assert row["text"] == "ab"
-    np.save(folder / "doubt.npy", np.log(np.array([[0.5, 0.3, 0.1, 0.05, 0.05]], dtype=np.float32)))
+    np.save("doubt.npy", np.log(np.array([[0.5, 0.3, 0.1, 0.05, 0.05]], dtype=np.float32)))
     priors = folder / "priors.txt"
     priors.write_text("0.6\n0.1\n0.1\n0.1\n0.1\n")
     texts = [
-        lines(capsys, folder / "doubt.npy", *shared, *more)[0]["text"]
+        lines(capsys, "doubt.npy", *shared, *more)[0]["text"]
         for more in ([], ["--blank-penalty", 1], ["--label-priors", priors])
     ]
     assert texts == ["", "a", "a"]
-    assert (
-        lines(capsys, folder / "doubt.npy", *shared, "--label-priors", priors, "--prior-scale", 0)[0]["text"]
-        == ""
-    )
+    assert lines(capsys, "doubt.npy", *shared, "--label-priors", priors, "--prior-scale", 0)[0]["text"] == ""
     priors.write_text("0.6\nmuch\n")
-    arguments = [str(folder / "doubt.npy"), *map(str, shared), "--label-priors", str(priors)]
+    arguments = ["doubt.npy", *map(str, shared), "--label-priors", str(priors)]
     assert run(["ctc", *arguments]) == 2
     assert "priors.txt: expected one number a label" in capsys.readouterr().err
 
 
 def test_engines_unknown_words_and_look_ahead(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shared = [folder / "one.npy", "--labels", folder / "labels.txt"]
-    named = [*shared, "--lexicon", folder / "words.txt", "--lm", folder / "lm.arpa"]
+    shared = ["one.npy", "--labels", "labels.txt"]
+    named = [*shared, "--lexicon", "words.txt", "--lm", "lm.arpa"]
     assert lines(capsys, *named)[0]["text"] != "ab c"
     for more in ([], ["--no-look-ahead"], ["--engine", "tensors"]):
         found = lines(capsys, *named, "--unknown-score", -1, "--unknown-words", *more)
@@ -360,7 +326,6 @@ def test_the_search_has_the_threads_that_are_asked_for(
 ) -> None:
     asked: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", asked.append)
-    monkeypatch.chdir(folder)
-    (folder / "dev.jsonl").write_text(json.dumps({"emissions": "one.npy", "text": "ab c"}) + "\n")
-    lines(capsys, *command, "--labels", "labels.txt", "--threads", 3)
+    Path("dev.jsonl").write_text(json.dumps({"emissions": "one.npy", "text": "ab c"}) + "\n")
+    lines(capsys, *command, "--threads", 3)
     assert asked == [3]

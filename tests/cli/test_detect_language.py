@@ -40,8 +40,3 @@ def test_only_the_languages_asked_for(capsys: pytest.CaptureFixture[str]) -> Non
     document = json.loads(capsys.readouterr().out)
     assert document["language"] in {"de", "fr"}
     assert document["allowed_mass"] < 0.5
-
-
-def test_a_missing_file_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["detect-language", "nofile.wav", "--model", "nano"]) == 2
-    assert "nofile.wav" in capsys.readouterr().err

@@ -1,10 +1,8 @@
-"""Help answers at once, and options mean the same everywhere."""
+"""Options mean the same everywhere; the help shows each once."""
 
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import click
@@ -13,7 +11,6 @@ import pytest
 from sottovoce.cli.flags import SectionedCommand
 from sottovoce.cli.main import cli, run
 
-HEAVY = {"torch", "numpy", "av", "tiktoken", "huggingface_hub", "starlette", "uvicorn", "anyio"}
 SHORT = {
     "-h": {"--help"},
     "-v": {"--verbose"},
@@ -43,18 +40,6 @@ def commands() -> Iterator[tuple[click.Context, click.Command]]:
 
 
 ALL = [pytest.param(context, command, id=context.command_path) for context, command in commands()]
-
-
-@pytest.mark.parametrize("command", ["transcribe", "stream", "ctc", "eval", "bench", "serve"])
-def test_help_waits_for_nothing_heavy(command: str) -> None:
-    code = (
-        "import sys; from sottovoce.cli.main import run; code = run([sys.argv[1], '--help']); "
-        f"print(code, *sys.modules.keys() & {HEAVY})"
-    )
-    output = subprocess.run(
-        [sys.executable, "-c", code, command], capture_output=True, text=True, check=True, encoding="utf-8"
-    )
-    assert output.stdout.splitlines()[-1] == "0"
 
 
 @pytest.mark.parametrize(("context", "command"), ALL)

@@ -80,16 +80,6 @@ def test_download_says_in_one_line_why_it_cannot(
     assert "the package index has none" in capsys.readouterr().err
 
 
-def test_options_of_the_model_reach_the_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    recording = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"
-    words = ["transcribe", str(recording), "--model", "small", "--local-only", "--model-dir", str(tmp_path)]
-    assert run(words) == 2
-    expected = f"error: small: not in {tmp_path}, and nothing is fetched with local_only\n"
-    assert capsys.readouterr().err == expected
-    assert run(["detect-language", str(recording), "--model", "nano", "--revision", "v1"]) == 2
-    assert "revision 'v1' given, but nano is on this machine" in capsys.readouterr().err
-
-
 def test_info_tells_the_dimensions(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["models", "info", "nano", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from sottovoce.cli.flags import Clock, Finite, numbers, times, whole_numbers
+from sottovoce.cli.flags import Clock, Finite, read_list
 from sottovoce.errors import OptionError
 
 
@@ -15,7 +15,7 @@ from sottovoce.errors import OptionError
 )
 def test_times(text: str, seconds: float) -> None:
     assert Clock().convert(text, None, None) == seconds
-    assert times("--x", f"{text},{text}") == (seconds, seconds)
+    assert read_list("times", "--x", f"{text},{text}") == (seconds, seconds)
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_what_is_no_time(text: str) -> None:
         Clock().convert(text, None, None)
     if text:
         with pytest.raises(OptionError, match="--x: expected"):
-            times("--x", f"1,{text}")
+            read_list("times", "--x", f"1,{text}")
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e999", "x"])
@@ -34,7 +34,7 @@ def test_what_is_no_number(text: str) -> None:
     with pytest.raises(click.BadParameter, match="expected a number"):
         Finite().convert(text, None, None)
     with pytest.raises(OptionError, match="--x: expected"):
-        numbers("--x", f"1,{text}")
+        read_list("numbers", "--x", f"1,{text}")
 
 
 def test_ranges() -> None:
@@ -45,7 +45,7 @@ def test_ranges() -> None:
 
 
 def test_whole_numbers() -> None:
-    assert whole_numbers("--x", "-1, 50") == (-1, 50)
-    assert whole_numbers("--x", "") == ()
+    assert read_list("integers", "--x", "-1, 50") == (-1, 50)
+    assert read_list("integers", "--x", "") == ()
     with pytest.raises(OptionError, match="--x"):
-        whole_numbers("--x", "1.5")
+        read_list("integers", "--x", "1.5")

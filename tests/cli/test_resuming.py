@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 import wave
 from dataclasses import replace
@@ -16,24 +14,26 @@ import numpy as np
 import pytest
 
 from sottovoce.cli.main import run
-from sottovoce.cli.transcribe_files import PartHeader, PartWriter, read_part
+from sottovoce.cli.transcribe_files import FORMAT as PART_FORMAT
+from sottovoce.cli.transcribe_files import PartWriter, read_part
 from sottovoce.offline.resume import ResumePoint, SeekPlace, StateSnapshot
 from sottovoce.types import Segment
+from tests.fresh_process import start_code
 from tests.offline.test_resume import joined
 
 FORMATS = ["json-full", "srt", "txt"]
-WORDS = ["--model", "nano", "--beam-size", "1", "-f", ",".join(FORMATS), "--audio-ctx", "500"]
+WORDS = ["--model", "nano", "--beam-size", "1", "-f", ",".join(FORMATS), "--audio-ctx", "250"]
 SEEK = ["-l", "en,de,es,fr", "-w"]
 VAD = ["--vad", "--clean", "--offset", "0:01"]
 SECOND = ["-l", "en,de,es,fr", "--second-model", "nano", "--defer-word", "0", "--defer-logprob", "-0.4"]
-HEADER = PartHeader("1", "nano", "options", 5, 7)
+HEADER = {"format": PART_FORMAT, "model": "nano", "size_bytes": 5}
 POINT = ResumePoint(StateSnapshot(30.0), (1, 2), False, None, SeekPlace(0, 3000, 0.0, 3001))
 
 
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("recording") / "talk.wav"
-    samples = joined("en de mixed fr es", 0.7, 2.5, 4.0)
+    samples = joined("en de fr es", 0.7, 2.5, 4.0)
     with wave.open(str(path), "wb") as file:
         file.setparams((1, 2, 16_000, 0, "NONE", ""))
         file.writeframes((samples * 32767).clip(-32768, 32767).astype(np.int16).tobytes())
@@ -46,20 +46,18 @@ def words_of(recording: Path, folder: Path, options: list[str]) -> list[str]:
 
 def killed(recording: Path, folder: Path, options: list[str], number: signal.Signals, n_points: int) -> str:
     """What a call says that gets a signal when so many points are in its part file."""
-    part = folder / "talk.full.json.part"
-    command = [sys.executable, "-m", "sottovoce", *words_of(recording, folder, options)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    for _ in range(60_000):
-        if part.is_file() and part.read_bytes().count(b'{"point":') >= n_points:
-            break
-        assert process.poll() is None, "ended before it could be killed"
+    part, said = folder / "talk.full.json.part", folder.with_suffix(".said")
+    code = f"from sottovoce.cli.main import main; main({words_of(recording, folder, options)!r})"
+    process = start_code(code, folder.parent, said)
+    while not (part.is_file() and part.read_bytes().count(b'{"point":') >= n_points):
+        assert process.is_alive(), said.read_text()
         time.sleep(0.005)
-    process.send_signal(number)
-    _, error = process.communicate()
-    assert process.returncode == (143 if number is signal.SIGTERM else -number)
+    os.kill(process.pid or 0, number)
+    process.join()
+    assert process.exitcode == (143 if number is signal.SIGTERM else -number)
     assert part.is_file()
     assert not any((folder / f"talk.{one}").exists() for one in ("full.json", "srt", "txt"))
-    return error
+    return said.read_text()
 
 
 def documents(folder: Path) -> dict[str, bytes]:
@@ -121,7 +119,9 @@ def test_a_part_is_read_up_to_its_last_whole_point(tmp_path: Path) -> None:
     writer.close()
     whole = path.read_bytes()
     last = whole.rindex(b'{"point":')
-    for n_bytes in range(whole.index(b"\n") + 1, len(whole) + 1):
+    ends = [at + 1 for at, byte in enumerate(whole) if byte == ord("\n")]
+    cuts = {*range(ends[0], len(whole), 17), *ends, *(end - 1 for end in ends[1:])}
+    for n_bytes in sorted(cuts):
         path.write_bytes(whole[:n_bytes])
         stored = read_part(path, HEADER)
         assert stored is not None
@@ -136,7 +136,7 @@ def test_a_part_is_read_up_to_its_last_whole_point(tmp_path: Path) -> None:
         read = read_part(path, HEADER)
         assert read is not None
         assert (read.point, read.segments) == (later, stored.segments)
-    other = read_part(path, replace(HEADER, changed_ns=8))
+    other = read_part(path, {**HEADER, "size_bytes": 8})
     assert other is not None
     assert (other.matches, other.point) == (False, None)
 

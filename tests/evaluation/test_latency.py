@@ -1,4 +1,4 @@
-"""Latency metrics against their definitions, worked examples and brute force."""
+"""Runs of a session, and latency metrics against their definitions, worked examples and brute force."""
 
 from __future__ import annotations
 
@@ -7,20 +7,26 @@ import itertools
 import json
 import math
 import random
+import time
 import tracemalloc
+from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
 from sottovoce.errors import InputError
+from sottovoce.evaluation.language_scores import FoundSwitch
 from sottovoce.evaluation.latency import (
     LogLine,
     ReferenceSegment,
     laal,
     resegment,
+    run_live,
     stream_laal,
     word_latencies,
 )
 from sottovoce.text.word_edits import align_words
+from sottovoce.types import SAMPLE_RATE, Event, Final, LanguageChanged, Partial, Samples, Unstable, Word
 
 
 def test_an_ideal_policy_lags_by_one_word() -> None:
@@ -128,3 +134,63 @@ def test_a_log_line_is_in_milliseconds_and_counts_its_words() -> None:
     assert document["source_length"] == 2000.0
     assert document["prediction_length"] == len(document["prediction"].split()) == len(document["delays"])
     assert "\n" not in line.to_json()
+
+
+class Scripted:
+    """Says prepared events at each push, after some work; the last ones at the end."""
+
+    def __init__(self, *events: Sequence[Event], work_s: float = 0.0) -> None:
+        self._events = list(events)
+        self._work_s = work_s
+        self.pieces: list[int] = []
+
+    def push(self, pcm: Samples) -> Sequence[Event]:
+        self.pieces.append(len(pcm))
+        time.sleep(self._work_s)
+        return self._events[len(self.pieces) - 1]
+
+    def close(self) -> Sequence[Event]:
+        return self._events[len(self.pieces)]
+
+
+def partial(text: str, at: float) -> Partial:
+    word = Word(text, at - 0.5, at - 0.2, 0.9, "en")
+    return Partial(word.start, word.end, text, "en", (word,), at)
+
+
+AUDIO = np.zeros(round(2.5 * SAMPLE_RATE), np.float32)
+
+
+def test_words_and_switches_are_collected() -> None:
+    session = Scripted(
+        [LanguageChanged(None, "en", 0.1, 0.9)],
+        [partial(" one", 2.0), Unstable(1.0, 2.0, " tw", "en", 2.0)],
+        [partial(" two", 2.5), LanguageChanged("en", "de", 1.5, 2.25)],
+        [Final(1.5, 2.3, "one two", "en", (), 2.5)],
+    )
+    run = run_live(session, AUDIO, chunk_s=1.0)
+    assert session.pieces == [16000, 16000, 8000]
+    assert run.text == "one two"
+    assert run.delays_s == (2.0, 2.5)
+    assert run.first_language == "en"
+    assert run.switches == (FoundSwitch(1.5, 2.25, "en", "de"),)
+    assert run.duration_s == 2.5
+    assert run.late_updates == 0.0
+
+
+def test_a_piece_is_given_when_it_is_there() -> None:
+    """Who is fast waits for the audio."""
+    run = run_live(Scripted([], [partial(" a", 2.0)], [], [partial(" b", 2.5)]), AUDIO, chunk_s=1.0)
+    assert run.elapsed_s == pytest.approx((2.0, 2.5), abs=0.1)
+    assert run.compute_s < 0.1
+
+
+def test_who_is_slow_falls_behind() -> None:
+    pieces = [[partial(f" {i}", 0.1 * (i + 1))] for i in range(25)]
+    run = run_live(Scripted(*pieces, [], work_s=0.12), AUDIO, chunk_s=0.1)
+    assert run.elapsed_s[0] >= 0.22
+    assert run.elapsed_s[-1] >= 25 * 0.12 + 0.1
+    assert run.compute_s >= 25 * 0.12
+    assert run.cpu_s < run.compute_s
+    assert run.late_updates > 0.5
+    assert list(run.elapsed_s) == sorted(run.elapsed_s)

@@ -92,24 +92,3 @@ def test_the_command_draws(tmp_path: Path) -> None:
     words = ["plot", str(CLIPS / "de.flac"), "-m", "nano", "-l", "de", "-o", str(tmp_path / "de.png")]
     assert run([*words, "--offset", "0.1", "--duration", "2.5"]) == 0
     assert size_of(tmp_path / "de.png")[0] > 500
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["-o", "{folder}/talk.gif"], "expected a name that ends in .png, .svg, .pdf"),
-        (["-o", "{folder}/none/talk.png"], "its folder is not there"),
-        (["-o", "{folder}/talk.png", "--panels", "wave"], "panels: expected some of"),
-        (["-o", "{folder}/talk.png", "--duration", "31"], "--duration: expected 0.1 to 30 s"),
-        (["-o", "{folder}/talk.png", "--text", "{folder}/none.txt"], "expected a text, got No such file"),
-        (["-o", "{folder}/talk.png", "--offset", "50", "-m", "nano"], "expected a start before its end"),
-    ],
-)
-def test_bad_input_is_one_line(
-    words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["plot", str(CLIPS / "de.flac"), *(word.format(folder=tmp_path) for word in words)]) == 2
-    lines = capsys.readouterr().err.strip().splitlines()
-    assert len(lines) == 1
-    assert told in lines[0]
-    assert list(tmp_path.iterdir()) == []

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from types import TracebackType
 
 import torch
 
@@ -67,7 +66,7 @@ def parts_of(
 
 @dataclass(slots=True)
 class MultiprocessTranscription(Iterator[Segment]):
-    """The segments of a recording, in order, as its parts are done; a context manager.
+    """The segments of a recording, in order, as its parts are done; `close` ends its processes.
 
     language: the most frequent one so far. duration: seconds, known at once. turns, language_probability,
     language_probabilities: not computed. unread, outside_languages: of the parts so far, as in a
@@ -105,14 +104,6 @@ class MultiprocessTranscription(Iterator[Segment]):
             self.unread = (*(self.unread or ()), *result.unread)
         for code, seconds in result.outside_languages.items():
             self.outside_languages[code] = self.outside_languages.get(code, 0.0) + seconds
-
-    def __enter__(self) -> MultiprocessTranscription:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         while self._workers:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from sottovoce.cli.call import Call, this_call
 from sottovoce.cli.documents import documents_of, with_output_file
-from sottovoce.cli.each_file import each_file
+from sottovoce.cli.each_file import each_file, source_of
 from sottovoce.cli.flags import SectionedCommand, grouped, typed_options
 from sottovoce.cli.options import MODEL, open_model
 from sottovoce.cli.transcribe import LAYOUT, OUTPUT_DIR, OUTPUT_FORMAT
@@ -22,6 +22,10 @@ from sottovoce.formats.output import STANDARD_OUTPUT
 from sottovoce.options.align import AlignOptions
 from sottovoce.options.schema import Option, made, options_of
 from sottovoce.types import Transcript
+
+if TYPE_CHECKING:
+    from sottovoce.api import Model
+    from sottovoce.audio.io import AudioSource
 
 ALIGNMENT = (
     Option(
@@ -65,9 +69,7 @@ def align_file(recording: str, text: str, given: Mapping[str, Any], call: Call) 
     model = open_model(given)
 
     def work(name: str) -> None:
-        aligned = model.align(
-            sys.stdin.buffer if name == "-" else name, script, language=given["language"], options=options
-        )
+        aligned = model.align(source_of(name), script, language=given["language"], options=options)
         call.interrupts.check()
         begun = documents.info(name, aligned.model)
         info = replace(info_of(aligned, begun.source), audio=begun.audio, spectrogram=begun.spectrogram)
@@ -78,3 +80,12 @@ def align_file(recording: str, text: str, given: Mapping[str, Any], call: Call) 
 
 def read_text(name: str) -> str | Transcript:
     return parse_text(sys.stdin.buffer.read(), "standard input") if name == "-" else load_text(name)
+
+
+def transcript_with_words(
+    model: Model, source: AudioSource, text: str | Transcript | None, language: str
+) -> Transcript:
+    """Align the text if there is one, else transcribe the recording."""
+    if text is None:
+        return model.transcribe(source, language=language, word_timestamps=True).collect()
+    return model.align(source, text, language=None if language == "auto" else language)

@@ -15,6 +15,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from sottovoce.cli.each_file import source_of
 from sottovoce.cli.flags import SectionedCommand
 from sottovoce.cli.options import LANGUAGE, MODEL, beam_size, open_model
 from sottovoce.errors import OptionError
@@ -174,7 +175,7 @@ def _beginning(file: str, seconds: float) -> Samples:
     from sottovoce.audio.io import load_audio
     from sottovoce.types import SAMPLE_RATE
 
-    samples = load_audio(sys.stdin.buffer if file == "-" else file)[: round(seconds * SAMPLE_RATE)]
+    samples = load_audio(source_of(file))[: round(seconds * SAMPLE_RATE)]
     if len(samples) < LEAST_S * SAMPLE_RATE:
         raise OptionError(f"{file}: expected {LEAST_S} s of sound at least, got {len(samples)} samples")
     return samples

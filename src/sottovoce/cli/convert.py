@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from sottovoce.formats.base import info_of
 from sottovoce.formats.files import load_transcript, parse_transcript
 from sottovoce.formats.output import STANDARD_INPUT, label_of
 from sottovoce.formats.plain import RttmWriter
-from sottovoce.offline.regroup import Rule, parse_rules, regrouped
+from sottovoce.offline.regroup import parse_rules, regrouped
 from sottovoce.options.schema import Option
 from sottovoce.types import Transcript
 
@@ -61,64 +61,43 @@ def convert(context: click.Context, /, files: tuple[str, ...], **given: Any) -> 
     return convert_files(files, with_output_file(files, given, typed_options(context)), this_call(context))
 
 
-@dataclass(frozen=True, slots=True)
-class Conversion:
-    """Settings for every transcript of a call.
-
-    needs_words: an option needs word times. recording: for a page's player. wants_all: no formats were named.
-    """
-
-    documents: Documents
-    rules: Sequence[Rule]
-    needs_words: bool
-    recording: Path | None
-    wants_all: bool
-
-    def write(self, name: str) -> None:
-        transcript = load_transcript(name) if name != STANDARD_INPUT else read_standard_input()
-        if self.needs_words and any(segment.words is None for segment in transcript.segments):
-            raise OptionError(
-                f"transcript '{name}': expected words with times, got none; an option places words "
-                "(transcribe with --word-timestamps)"
-            )
-        if self.rules:
-            transcript = replace(transcript, segments=tuple(regrouped(transcript.segments, self.rules)))
-        info = info_of(transcript, None if name == STANDARD_INPUT else label_of(Path(name).name))
-        if self.recording is not None:
-            info = self.documents.with_recording(
-                replace(info, source=label_of(self.recording.name)), self.recording
-            )
-        self._documents_for(name, transcript).write(name, transcript, info)
-
-    def _documents_for(self, name: str, transcript: Transcript) -> Documents:
-        has_speakers = transcript.turns or any(segment.speaker for segment in transcript.segments)
-        others = [writer for writer in self.documents.writers if not isinstance(writer, RttmWriter)]
-        if has_speakers or len(others) == len(self.documents.writers):
-            return self.documents
-        if not self.wants_all:
-            raise OptionError(f"transcript '{name}': expected speakers for output format 'rttm', got none")
-        return replace(self.documents, writers=others)
-
-
 def convert_files(files: Sequence[str], given: Mapping[str, Any], call: Call) -> int:
     transcribed = {**given, "word_timestamps": True, "speakers": "auto"}  # each file shows whether it was
     rules = () if given["regroup"] is None else parse_rules(given["regroup"])
     documents = documents_of(files, transcribed)
-    conversion = Conversion(
-        documents=documents,
-        rules=rules,
-        needs_words=bool(rules) or writer_options(transcribed).need_words,
-        recording=recording_of(files, given, documents),
-        wants_all=given["output_format"] == "all",
-    )
+    needs_words = bool(rules) or writer_options(transcribed).need_words
+    recording = recording_of(files, given, documents)
 
     def work(name: str) -> None:
         call.interrupts.check()
-        conversion.write(name)
+        transcript = load_transcript(name) if name != STANDARD_INPUT else read_standard_input()
+        if needs_words and any(segment.words is None for segment in transcript.segments):
+            raise OptionError(
+                f"transcript '{name}': expected words with times, got none; an option places words "
+                "(transcribe with --word-timestamps)"
+            )
+        if rules:
+            transcript = replace(transcript, segments=tuple(regrouped(transcript.segments, rules)))
+        info = info_of(transcript, None if name == STANDARD_INPUT else label_of(Path(name).name))
+        if recording is not None:
+            info = documents.with_recording(replace(info, source=label_of(recording.name)), recording)
+        chosen = documents_for(documents, name, transcript, wants_all=given["output_format"] == "all")
+        chosen.write(name, transcript, info)
 
     inputs = documents.inputs(files)
     progress = Progress(len(inputs), quiet=documents.is_text_on_terminal)
     return each_file(inputs, work, progress=progress, call=call, advice="fewer inputs at once")
+
+
+def documents_for(documents: Documents, name: str, transcript: Transcript, *, wants_all: bool) -> Documents:
+    """Leave out RTTM for a transcript without speakers. Raises: OptionError if it was asked for by name."""
+    has_speakers = transcript.turns or any(segment.speaker for segment in transcript.segments)
+    others = [writer for writer in documents.writers if not isinstance(writer, RttmWriter)]
+    if has_speakers or len(others) == len(documents.writers):
+        return documents
+    if not wants_all:
+        raise OptionError(f"transcript '{name}': expected speakers for output format 'rttm', got none")
+    return replace(documents, writers=others)
 
 
 def recording_of(files: Sequence[str], given: Mapping[str, Any], documents: Documents) -> Path | None:

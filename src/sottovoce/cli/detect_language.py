@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sottovoce.cli.call import this_call
-from sottovoce.cli.each_file import Progress, each_file
+from sottovoce.cli.each_file import Progress, each_file, source_of
 from sottovoce.cli.flags import SectionedCommand
 from sottovoce.cli.options import MODEL, open_model
 from sottovoce.options.schema import Option
@@ -49,7 +49,7 @@ def detect_language(context: click.Context, /, files: tuple[str, ...], **given: 
 
 
 def detection(model: Model, name: str, languages: str | None) -> dict[str, object]:
-    found = model.detect_language(sys.stdin.buffer if name == "-" else name, languages=languages)
+    found = model.detect_language(source_of(name), languages=languages)
     likely = sorted(found.probabilities.items(), key=lambda item: -item[1])[:5]
     return {
         "file": name,
@@ -62,7 +62,7 @@ def detection(model: Model, name: str, languages: str | None) -> dict[str, objec
 
 
 def timeline(model: Model, name: str, languages: str | None) -> dict[str, object]:
-    spans = list(model.language_spans(sys.stdin.buffer if name == "-" else name, languages=languages))
+    spans = list(model.language_spans(source_of(name), languages=languages))
     seconds: dict[str, float] = {}
     for span in spans:
         seconds[span.language] = seconds.get(span.language, 0.0) + span.end - span.start

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from types import TracebackType
+from typing import BinaryIO
 
 from rich.console import Console
 from rich.markup import escape
@@ -45,6 +46,10 @@ def each_file(
                 free_memory()
             progress.end()
     return exit_code(n_failed + n_refused, len(files) + n_refused + n_skipped)
+
+
+def source_of(name: str) -> str | BinaryIO:
+    return sys.stdin.buffer if name == "-" else name
 
 
 def exit_code(n_failed: int, n_inputs: int) -> int:

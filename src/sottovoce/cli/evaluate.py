@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from sottovoce.cli.flags import flag, numbers
+from sottovoce.cli.flags import flag, read_list
 from sottovoce.cli.options import MODEL, open_model
 from sottovoce.formats.output import writable_folder
 from sottovoce.options.schema import Option
@@ -110,7 +110,7 @@ def language(manifest: str, **given: Any) -> None:
 
     model, languages = set_up(given)
     entries = chosen_entries(manifest, given["limit"], languages, single=True)
-    widths = numbers("--widths", given["widths"])
+    widths = read_list("numbers", "--widths", given["widths"])
     noises = [load_audio(path) for path in given["noise"]]
     rows = language_accuracy(model, entries, languages, widths=widths, noises=noises, snr_db=given["snr_db"])
     say(
@@ -147,7 +147,7 @@ def latency(manifest: str, **given: Any) -> None:
 
     model, languages = set_up(given)
     entries = chosen_entries(manifest, given["limit"], languages, spoken=True, single=True)
-    thresholds = numbers("--frame-thresholds", given["frame_thresholds"])
+    thresholds = read_list("numbers", "--frame-thresholds", given["frame_thresholds"])
     found = latency_by_threshold(model, entries, languages, thresholds, given)
     say(
         {

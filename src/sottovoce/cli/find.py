@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
 from sottovoce.cli.call import this_call
-from sottovoce.cli.each_file import clock, each_file
+from sottovoce.cli.each_file import clock, each_file, source_of
 from sottovoce.cli.flags import SectionedCommand
 from sottovoce.cli.options import LANGUAGE, MODEL
 from sottovoce.options.schema import Option
@@ -57,8 +56,8 @@ def find(context: click.Context, /, recording: str, phrase: str, **given: Any) -
         if Path(name).suffix.lower() in READABLE:
             matches = find_phrase(load_transcript(name), phrase, least_score=least)
         else:
-            source = sys.stdin.buffer if name == "-" else name
-            matches = open_model(given).find(source, phrase, least_score=least, language=given["language"])
+            model = open_model(given)
+            matches = model.find(source_of(name), phrase, least_score=least, language=given["language"])
         found.extend(matches)
         for match in matches:
             click.echo(as_line(match) if not given["json"] else as_json(match, name, phrase))

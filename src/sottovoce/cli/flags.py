@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import click
 from click.core import ParameterSource
@@ -18,8 +18,6 @@ from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import VadOptions
 from sottovoce.options.writer import WriterOptions
-
-T = TypeVar("T")
 
 
 class Finite(click.ParamType):  # type: ignore[type-arg]  # not generic in click 8.1
@@ -81,19 +79,9 @@ def seconds_of(text: str) -> float:
     return seconds
 
 
-def numbers(option: str, text: str) -> tuple[float, ...]:
-    return _listed(option, text, _finite, "numbers")
-
-
-def whole_numbers(option: str, text: str) -> tuple[int, ...]:
-    return _listed(option, text, int, "whole numbers")
-
-
-def times(option: str, text: str) -> tuple[float, ...]:
-    return _listed(option, text, seconds_of, "seconds or h:mm:ss")
-
-
-def _listed(option: str, text: str, read: Callable[[str], T], expected: str) -> tuple[T, ...]:
+def read_list(kind: str, option: str, text: str) -> tuple[Any, ...]:
+    """Read values of a kind of `LISTS`, separated by commas. Raises: OptionError."""
+    read, expected = LISTS[kind]
     try:
         return tuple(read(word) for word in text.split(",") if word.strip())
     except ValueError:
@@ -107,6 +95,11 @@ def _finite(text: str) -> float:
     return number
 
 
+LISTS: Mapping[str, tuple[Callable[[str], Any], str]] = {
+    "numbers": (_finite, "numbers"),
+    "integers": (int, "whole numbers"),
+    "times": (seconds_of, "seconds or h:mm:ss"),
+}
 LIBRARY = tuple(
     option
     for owner in (
@@ -120,12 +113,6 @@ LIBRARY = tuple(
     for option in options_of(owner)
     if option.flags is not None
 )
-LISTS: Mapping[str, Callable[[str, str], tuple[Any, ...]]] = {
-    "numbers": numbers,
-    "integers": whole_numbers,
-    "times": times,
-    "texts": lambda _, text: tuple(word.strip() for word in text.split(",")),
-}
 
 
 def grouped(*groups: str, of: Sequence[Option] = LIBRARY) -> tuple[Option, ...]:
@@ -198,7 +185,9 @@ def _read(option: Option, raw: Any) -> Any:
     if raw is None:
         return None
     if option.kind in LISTS:
-        return LISTS[option.kind](str(option.flags), raw)
+        return read_list(option.kind, str(option.flags), raw)
+    if option.kind == "texts":
+        return tuple(word.strip() for word in raw.split(","))
     value = not raw if option.negated else raw
     if option.kind == "time":
         option.check(value, str(option.flags))

@@ -37,7 +37,7 @@ def karaoke(context: click.Context, /, recording: str, **given: Any) -> int:
     """
     from pathlib import Path
 
-    from sottovoce.cli.align import read_text
+    from sottovoce.cli.align import read_text, transcript_with_words
     from sottovoce.cli.options import open_model
     from sottovoce.errors import OptionError
     from sottovoce.formats.ass import check_video, write_karaoke
@@ -51,11 +51,7 @@ def karaoke(context: click.Context, /, recording: str, **given: Any) -> int:
     call = this_call(context)
 
     def work(name: str) -> None:
-        if text is None:
-            transcript = model.transcribe(name, language=given["language"], word_timestamps=True).collect()
-        else:
-            language = None if given["language"] == "auto" else given["language"]
-            transcript = model.align(name, text, language=language)
+        transcript = transcript_with_words(model, name, text, given["language"])
         call.interrupts.check()
         write_karaoke(transcript, Path(name), path, size=given["size"], background=given["background"])
 

@@ -53,6 +53,7 @@ from sottovoce.types import SAMPLE_RATE, Event, Final, LanguageChanged, Partial,
 
 MOST_WAITING = 2048
 """Limit of a queue, so that memory does not hold a whole recording from a pipe."""
+LATE_S, JOINED_S = 0.5, 10.0
 
 
 def transcribe_live(source: str | None, given: dict[str, Any], interrupts: Interrupts) -> int:
@@ -169,12 +170,10 @@ def file_pieces(audio: Samples, n_samples: int, *, realtime: bool) -> Iterator[S
         yield piece
 
 
-def caught_up(
-    pieces: Iterator[Samples], clock: Callable[[], float] = time.monotonic
-) -> Generator[Samples, None, None]:
+def caught_up(pieces: Iterator[Samples]) -> Generator[Samples, None, None]:
     """Yield pieces of audio; those that arrived in real time during the previous step are joined.
 
-    A thread reads up to 2 `MOST_WAITING` pieces ahead and notes their arrival. clock: seconds.
+    A thread reads up to 2 `MOST_WAITING` pieces ahead and notes their arrival.
     """
     came: queue.Queue[tuple[Samples, float] | BaseException | None] = queue.Queue(MOST_WAITING)
     is_left = threading.Event()
@@ -192,7 +191,7 @@ def caught_up(
                 if is_left.is_set():
                     break
                 # Pieces that wait for a slot arrived faster than they are processed.
-                came_s = came_s if came.full() else clock()
+                came_s = came_s if came.full() else time.monotonic()
                 give((piece, came_s))
             give(None)
         except BaseException as error:  # raised again in the main thread
@@ -215,7 +214,7 @@ def caught_up(
                 else:
                     is_open, end = False, received
             if waiting:
-                joined = [waiting.popleft()[0] for _ in range(n_joined(waiting, clock()))]
+                joined = [waiting.popleft()[0] for _ in range(n_joined(waiting, time.monotonic()))]
                 yield np.concatenate(joined)
         if end is not None:
             raise end
@@ -224,21 +223,19 @@ def caught_up(
         reader.join(1.0)  # the thread closes a microphone; a pipe may block for long
 
 
-def n_joined(
-    waiting: Sequence[tuple[Samples, float]], now_s: float, *, late_s: float = 0.5, most_s: float = 10.0
-) -> int:
+def n_joined(waiting: Sequence[tuple[Samples, float]], now_s: float) -> int:
     """Return how many of the waiting pieces, with their times of arrival, are processed as one.
 
-    Several, of most_s together, if the first one has waited longer than late_s and they arrived at most at
-    twice real time. Faster pieces (`cat FILE |`) stay separate, so that the result does not depend on the
+    Several, of `JOINED_S` together, if the first one has waited longer than `LATE_S` and they arrived at most
+    at twice real time. Faster pieces (`cat FILE |`) stay separate, so that the result does not depend on the
     machine.
     """
     _, first_s = waiting[0]
     _, last_s = waiting[-1]
     seconds = np.cumsum([len(piece) for piece, _ in waiting]) / SAMPLE_RATE
-    if now_s - first_s <= late_s or last_s - first_s < (seconds[-1] - seconds[0]) / 2:
+    if now_s - first_s <= LATE_S or last_s - first_s < (seconds[-1] - seconds[0]) / 2:
         return 1
-    return max(1, int(np.searchsorted(seconds, most_s, side="right")))
+    return max(1, int(np.searchsorted(seconds, JOINED_S, side="right")))
 
 
 def sink(

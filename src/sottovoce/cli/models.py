@@ -116,6 +116,9 @@ def download(
 
 
 def describe(checkpoint: Checkpoint, path: Path) -> dict[str, object]:
+    from sottovoce.backends.registry import AUTO, choose_device, choose_runtime
+
+    runtime = choose_runtime(AUTO, "auto", choose_device("auto"), checkpoint.dims)
     dtypes = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in checkpoint.tensors.values()})
     dims = checkpoint.dims
     return {
@@ -130,17 +133,9 @@ def describe(checkpoint: Checkpoint, path: Path) -> dict[str, object]:
         "languages": list(checkpoint.languages) if checkpoint.languages else dims.n_languages or ["en"],
         "alignment_heads": [list(pair) for pair in checkpoint.alignment_heads or ()],
         "ctc_labels": len(checkpoint.ctc_head.labels) if checkpoint.ctc_head else 0,
-        "runtime": runtime_here(checkpoint),
+        "runtime": f"{runtime.name} ({runtime.reason})",
         **asdict(dims),
     }
-
-
-def runtime_here(checkpoint: Checkpoint) -> str:
-    """Name this machine's default runtime for a checkpoint, and the reason."""
-    from sottovoce.backends.registry import AUTO, choose_device, choose_runtime
-
-    choice = choose_runtime(AUTO, "auto", choose_device("auto"), checkpoint.dims)
-    return f"{choice.name} ({choice.reason})"
 
 
 def shown(value: object) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import click
 
 from sottovoce.cli.call import this_call
-from sottovoce.cli.each_file import each_file
+from sottovoce.cli.each_file import each_file, source_of
 from sottovoce.cli.flags import Clock, SectionedCommand
 from sottovoce.cli.options import LANGUAGE, MODEL
 from sottovoce.formats.output import label_of
@@ -44,7 +43,7 @@ def plot(context: click.Context, /, recording: str, **given: Any) -> int:
     from pathlib import Path
 
     from sottovoce.audio.io import load_audio
-    from sottovoce.cli.align import read_text
+    from sottovoce.cli.align import read_text, transcript_with_words
     from sottovoce.cli.options import open_model
     from sottovoce.errors import OptionError
     from sottovoce.pictures.draw import LONGEST_S, check_picture, collect, draw, panels_of
@@ -60,13 +59,8 @@ def plot(context: click.Context, /, recording: str, **given: Any) -> int:
     model = open_model(given)
 
     def work(name: str) -> None:
-        source = sys.stdin.buffer if name == "-" else name
-        samples = load_audio(source, start_s, duration_s)
-        if text is None:
-            transcript = model.transcribe(samples, language=given["language"], word_timestamps=True).collect()
-        else:
-            language = None if given["language"] == "auto" else given["language"]
-            transcript = model.align(samples, text, language=language)
+        samples = load_audio(source_of(name), start_s, duration_s)
+        transcript = transcript_with_words(model, samples, text, given["language"])
         shown = "standard input" if name == "-" else Path(name).name
         draw(collect(model, samples, transcript, name=label_of(shown), start_s=start_s), path, panels)
 

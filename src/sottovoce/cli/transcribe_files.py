@@ -9,23 +9,22 @@ from __future__ import annotations
 import json
 import logging
 import os
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeAlias
 
 from sottovoce.api import Model
 from sottovoce.archive.multiprocess import MultiprocessTranscription, transcribe_parts
 from sottovoce.audio.io import AudioInfo, probe_audio
 from sottovoce.cli.call import Call, Interrupts
 from sottovoce.cli.documents import Documents, documents_of, times_words
-from sottovoce.cli.each_file import Progress, clock, each_file, exit_code
+from sottovoce.cli.each_file import Progress, clock, each_file, exit_code, source_of
 from sottovoce.cli.options import (
     Translation,
     check_fusion,
@@ -47,6 +46,7 @@ from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.text.languages import language_name
 from sottovoce.types import Segment
 
+logger = logging.getLogger(__name__)
 FORMAT = "sottovoce part 1"
 ENDING = ".part"
 SYNC_S = 5.0
@@ -70,73 +70,13 @@ READ_WITH = (
     "grammar_penalty",
 )
 """Other options that change the text; if one names a file, the file is compared too."""
+LOADED = ("model", "device", "dtype", "backend", "threads", "model_dir", "revision", "local_only")
+ADVICE = "a smaller --batch-size or --beam-size, or a smaller --model"
+MOST_PLACES, MOST_NAMED = 5, 3
 
 
-def file_start_of(
-    name: str,
-    places: Sequence[Path | str],
-    header: PartHeader | None,
-    *,
-    is_fresh: bool,
-    offset_s: float = 0.0,
-) -> FileStart:
-    if header is None or str(places[0]) == STANDARD_OUTPUT:
-        return FileStart()
-    path = Path(f"{places[0]}{ENDING}")
-    stored = read_part(path, header)
-    if stored is None:
-        return FileStart(PartWriter(path, header))
-    if stored.is_foreign:
-        return FileStart(note=f"{name}: '{path}' is another program's; nothing is kept in case of a break")
-    if is_fresh or stored.point is None:
-        reason = "" if is_fresh else f", '{path}' is of another recording, model or other options"
-        begun = None if stored.matches and not is_fresh else f"{name}: begun anew{reason}"
-        return FileStart(PartWriter(path, header), note=begun)
-    writer = PartWriter(path, header, stored.n_bytes)
-    return FileStart(writer, stored, f"{name}: going on at {clock(stored.point.position + offset_s)}")
-
-
-def interrupted_note(name: str, writer: PartWriter, *, offset_s: float = 0.0) -> str | None:
-    stored = read_part(writer.path, writer.header)
-    if stored is None or stored.point is None:
-        return None
-    at = clock(stored.point.position + offset_s)
-    return f"{name}: the same call goes on at {at} ('{writer.path}' has what was read)"
-
-
-def header_of(
-    name: str, model: str, given: Mapping[str, Any], options: TranscribeOptions
-) -> PartHeader | None:
-    """Create the header that a part file has to match; None for an input that cannot be reread or resumed."""
-    is_resumable = options.is_resumable and given["processors"] == 1
-    if not is_resumable or not os.path.isfile(name):
-        return None
-    about = os.stat(name)
-    named = {one: _with_files(given[one]) for one in READ_WITH if one in given}
-    return PartHeader(version("sottovoce"), model, f"{named!r} {options!r}", about.st_size, about.st_mtime_ns)
-
-
-def _with_files(value: object) -> object:
-    values = value if isinstance(value, tuple | list) else [value]
-    files = [os.stat(one) for one in map(str, values) if is_file(one)]
-    return value, [(one.st_size, one.st_mtime_ns) for one in files]
-
-
-logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class PartHeader:
-    """The conditions under which a part file is valid."""
-
-    version: str
-    model: str
-    options: str
-    size_bytes: int
-    changed_ns: int
-
-    def to_json(self) -> dict[str, Any]:
-        return {"format": FORMAT, **asdict(self)}
+PartHeader: TypeAlias = Mapping[str, str | int]
+"""The format of a part file, and the conditions under which it is valid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +112,7 @@ def read_part(path: Path, header: PartHeader) -> StoredPart | None:
             first = _row(file.readline())
             if first is None or first.get("format") != FORMAT:
                 return StoredPart(is_foreign=True)
-            if first != header.to_json():
+            if first != header:
                 return StoredPart()
             return _read_rows(file)
     except FileNotFoundError:
@@ -258,7 +198,7 @@ class PartWriter:
             file.seek(self.n_bytes)
             return file
         begun = self.path.open("wb")
-        begun.write(_line(self.header.to_json()).encode())
+        begun.write(_line(self.header).encode())
         return begun
 
     def close(self) -> None:
@@ -288,8 +228,53 @@ def _line(row: Mapping[str, Any]) -> str:
     return json.dumps(row) + "\n"
 
 
-LOADED = ("model", "device", "dtype", "backend", "threads", "model_dir", "revision", "local_only")
-ADVICE = "a smaller --batch-size or --beam-size, or a smaller --model"
+def file_start_of(
+    name: str,
+    places: Sequence[Path | str],
+    header: PartHeader | None,
+    *,
+    is_fresh: bool,
+    offset_s: float = 0.0,
+) -> FileStart:
+    if header is None or str(places[0]) == STANDARD_OUTPUT:
+        return FileStart()
+    path = Path(f"{places[0]}{ENDING}")
+    stored = read_part(path, header)
+    if stored is None:
+        return FileStart(PartWriter(path, header))
+    if stored.is_foreign:
+        return FileStart(note=f"{name}: '{path}' is another program's; nothing is kept in case of a break")
+    if is_fresh or stored.point is None:
+        reason = "" if is_fresh else f", '{path}' is of another recording, model or other options"
+        begun = None if stored.matches and not is_fresh else f"{name}: begun anew{reason}"
+        return FileStart(PartWriter(path, header), note=begun)
+    writer = PartWriter(path, header, stored.n_bytes)
+    return FileStart(writer, stored, f"{name}: going on at {clock(stored.point.position + offset_s)}")
+
+
+def header_of(
+    name: str, model: str, given: Mapping[str, Any], options: TranscribeOptions
+) -> PartHeader | None:
+    """Create the header that a part file has to match; None for an input that cannot be reread or resumed."""
+    is_resumable = options.is_resumable and given["processors"] == 1
+    if not is_resumable or not os.path.isfile(name):
+        return None
+    about = os.stat(name)
+    named = {one: _with_files(given[one]) for one in READ_WITH if one in given}
+    return {
+        "format": FORMAT,
+        "version": version("sottovoce"),
+        "model": model,
+        "options": f"{named!r} {options!r}",
+        "size_bytes": about.st_size,
+        "changed_ns": about.st_mtime_ns,
+    }
+
+
+def _with_files(value: object) -> object:
+    values = value if isinstance(value, tuple | list) else [value]
+    files = [os.stat(one) for one in map(str, values) if is_file(one)]
+    return value, [(one.st_size, one.st_mtime_ns) for one in files]
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,9 +362,10 @@ def resuming(name: str, run: TranscribeRun) -> Iterator[FileStart]:
         writer.remove()  # the same call would fail again
         raise
     except KeyboardInterrupt:
-        note = interrupted_note(name, writer, offset_s=run.options.offset_s)
-        if note is not None:
-            run.progress.note(note)
+        stored = read_part(writer.path, writer.header)  # an interrupt may have come in the middle of a line
+        if stored is not None and stored.point is not None:
+            at = clock(stored.point.position + run.options.offset_s)
+            run.progress.note(f"{name}: the same call goes on at {at} ('{writer.path}' has what was read)")
         raise
     finally:
         writer.close()
@@ -393,9 +379,8 @@ def begin(
     if n_processes > 1:
         load = partial(open_model, {name: run.given[name] for name in LOADED})
         return transcribe_parts(run.model, load, name, run.options, n_processes)
-    source = sys.stdin.buffer if name == "-" else name
     return run.model.transcribe(
-        source, options=run.options, fusion=run.fusion, second=run.second, resume=resume
+        source_of(name), options=run.options, fusion=run.fusion, second=run.second, resume=resume
     )
 
 
@@ -443,9 +428,6 @@ def transcribe_file(name: str, run: TranscribeRun) -> None:
             run.progress.note(f"{name}: {note}")
 
 
-MOST_PLACES = 5
-
-
 def notes_of(
     transcription: FileTranscription | MultiprocessTranscription, run: TranscribeRun
 ) -> Iterator[str]:
@@ -464,9 +446,6 @@ def notes_of(
         yield f"{seconds:.1f} s sound like {language_name(code)} ({code}), which is not among {among}"
     if run.options.decoding.speaker_turns and len(transcription.turns) < 2:
         yield "no change of speaker was marked: --tinydiarize needs a checkpoint that has learnt to"
-
-
-MOST_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)

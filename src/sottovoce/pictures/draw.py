@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
@@ -95,20 +95,13 @@ def collect(
         duration_s=duration_s,
         mel=normalize(mel).cpu().numpy(),
         speech=speech,
-        words=tuple(_later(word, start_s) for s in transcript.segments for word in s.words or ()),
+        words=tuple(
+            replace(word, start=word.start + start_s, end=word.end + start_s)
+            for segment in transcript.segments
+            for word in segment.words or ()
+        ),
         languages=_languages(model, samples, mel, start_s),
         attention=_attention(model, mel, transcript),
-    )
-
-
-def _later(word: Word, seconds: float) -> Word:
-    return Word(
-        word.word,
-        word.start + seconds,
-        word.end + seconds,
-        word.probability,
-        word.language,
-        word.speaker,
     )
 
 
@@ -201,11 +194,7 @@ def check_picture(path: Path) -> None:
         raise OptionError(f"picture '{path}': its folder is not there")
     if path.is_dir():
         raise OptionError(f"picture '{path}': expected a file, it is a directory")
-    try:
-        import matplotlib as mpl
-    except ImportError as error:
-        raise MissingExtraError("matplotlib", "plot", "the picture of a recording") from error
-    assert mpl
+    require_plots("the picture of a recording")
 
 
 def draw(data: FigureData, path: str | Path, panels: Sequence[Panel] = PANELS) -> None:
@@ -411,11 +400,11 @@ DRAWERS: dict[str, Callable[[Axes, FigureData], None]] = {
 }
 
 
-def require_plots() -> None:
+def require_plots(what: str = "the picture of the language timeline") -> None:
     try:
         import matplotlib as mpl
     except ImportError as error:
-        raise MissingExtraError("matplotlib", "plot", "the picture of the language timeline") from error
+        raise MissingExtraError("matplotlib", "plot", what) from error
     assert mpl
 
 
