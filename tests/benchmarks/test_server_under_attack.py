@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import subprocess
 import sys
 from collections import Counter
 
@@ -38,8 +37,8 @@ def test_frames_are_of_all_kinds_and_come_again() -> None:
 
 def test_fuzzed_frames_are_no_fault() -> None:
     with serving(SlowModel()) as server:
-        found = asyncio.run(fuzz_frames(server.address, 2_000, seed=1))
-    assert found["frames"] >= 2_000
+        found = asyncio.run(fuzz_frames(server.address, 1_000, seed=1))
+    assert found["frames"] >= 1_000
     assert not [name for name in found if "FAULT" in name]
     assert {name.split()[0] for name in found} - {"frames"} == {path.partition("?")[0] for path in ENDS}
 
@@ -59,7 +58,7 @@ def test_attackers_are_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr("benchmarks.serving.attackers.N_AT_ONCE", 2)
     limits = ServerLimits(head_s=0.5, upload_s=0.5)
     with serving(SlowModel(), limits=limits) as server:
-        found: Counter[str] = asyncio.run(attack(name, server.address, 2.0))
+        found: Counter[str] = asyncio.run(attack(name, server.address, 1.0))
     assert found
     assert "500" not in found
     assert name in ATTACKS
@@ -78,13 +77,3 @@ def test_clients_measure_how_late_they_are_and_who_is_refused() -> None:
     assert len(late.words_s) == 2  # a word for every second
     assert part(late.words_s, 0.5) < 20.0
     assert late.behind_s
-
-
-@pytest.mark.slow
-def test_requests_are_made_from_the_document() -> None:
-    pytest.importorskip("schemathesis", reason="schemathesis is not installed")
-    command = [sys.executable, "-m", "benchmarks", "serving", "fuzz", "--cases", "60", "--frames", "200"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    figures = json.loads(done.stdout.splitlines()[-1])
-    assert figures["requests"]["cases"] >= 60

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from sottovoce.serving.captions import MAX_MESSAGE_CHARACTERS, read_publication
@@ -26,6 +27,12 @@ WITHIN_MS = 300
 SCENE = """
 document.documentElement.style.background = "linear-gradient(160deg, #0f3a5f, #c9742f 60%, #f2d6a2)";
 """
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerThread]:
+    with serving(SlowModel()) as running:
+        yield running
 
 
 def share(page: Any) -> str:
@@ -166,7 +173,7 @@ def test_ten_readers_in_a_browser_see_a_word_soon(microphone: Path) -> None:
         const all = { childList: true, subtree: true, characterData: true };
         new MutationObserver(look).observe(document.body, all);
     }"""
-    with serving(SlowModel()) as server, browser(microphone) as (page, faults):
+    with serving(SlowModel(word_s=0.25)) as server, browser(microphone) as (page, faults):
         page.goto(server.url)
         link = share(page)
         readers = [page.context.new_page() for _ in range(N_READERS)]

@@ -5,6 +5,7 @@ What a browser without a person cannot give (a tab to be shared, a battery) is a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from sottovoce.serving.http.server import ServerThread
 from tests.serving.browser_page import browser, microphone, pytestmark, state
-from tests.serving.servers import until
+from tests.serving.servers import SlowModel, serving, until
 
 __all__ = ["microphone", "pytestmark"]
 
@@ -44,6 +45,12 @@ navigator.mediaDevices.getDisplayMedia = async (wish) => {
   return out.stream;
 };
 """
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerThread]:
+    with serving(SlowModel()) as running:
+        yield running
 
 
 def becomes(page: Any, condition: str) -> None:

@@ -29,7 +29,7 @@ from sottovoce.serving.settings import Access, TranslationSettings, Work
 from sottovoce.speakers.live_speakers import LiveSpeakers
 from sottovoce.speakers.networks import Floats
 from sottovoce.translation.chat import ChatServer
-from tests.serving.conversation import SENTENCES, TALK, TalkModel
+from tests.serving.conversation import SENTENCES, TALK, SentencesModel, TalkModel
 from tests.serving.servers import CLIPS, SlowModel, serving
 from tests.speakers.somebody import OneVoice, Somebody, one_speaker
 from tests.translation.server import stand_in, upper
@@ -224,7 +224,7 @@ def test_a_server_that_comes_back_gets_what_it_missed(
 
 
 def test_a_full_server_is_asked_again_when_it_says(microphone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load_forecast, "RETRY_S", 3.0)
+    monkeypatch.setattr(load_forecast, "RETRY_S", 1.5)
     work = Work(forecast=False, engines=1)
     with serving(SlowModel(), work=work) as server, browser(microphone) as (page, _):
         forecast = server.services.registry.schedulers[0].forecast
@@ -237,7 +237,7 @@ def test_a_full_server_is_asked_again_when_it_says(microphone: Path, monkeypatch
         page.click("#toggle")
         state(page, "reconnecting")
         assert page.inner_text("#status-text") == "the server is full: trying again"
-        page.wait_for_timeout(2_000)
+        page.wait_for_timeout(1_000)
         assert len(opened) == 1
         forecast.leave(load)
         state(page, "live")
@@ -377,10 +377,13 @@ def test_every_speaker_has_a_lane_and_keeps_the_colour(
         assert faults == []
 
 
-def test_a_translation_stands_under_what_was_said(nano: Model, microphone: Path) -> None:
+def test_a_translation_stands_under_what_was_said(microphone: Path) -> None:
     with stand_in(upper) as chat:
         translation = TranslationSettings(ChatServer(chat.url, "some"))
-        with serving(nano, translation=translation) as server, browser(microphone) as (page, faults):
+        with (
+            serving(SentencesModel(word_s=0.25), translation=translation) as server,
+            browser(microphone) as (page, faults),
+        ):
             page.set_viewport_size(WIDE)
             page.goto(f"{server.url}/?languages={','.join(LANGUAGES)}")
             page.click("#settings summary")

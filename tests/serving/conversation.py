@@ -62,7 +62,7 @@ SENTENCES = (
 
 
 class SentencesSession(SlowSession):
-    """Says `SENTENCES`, each an utterance, whatever it hears: a third of the time that mixed.flac takes."""
+    """Says `SENTENCES`, each an utterance, whatever it hears."""
 
     def probability_of(self, text: str) -> float:
         return 1.0
@@ -71,9 +71,10 @@ class SentencesSession(SlowSession):
         self._n_samples += len(pcm)
         script = [(language, f" {word}") for language, text in SENTENCES for word in text.split()]
         events: list[Event] = []
-        for i in range(len(self._words), min(int(self._n_samples / SAMPLE_RATE / WORD_S), len(script))):
+        word_s = self._model.word_s
+        for i in range(len(self._words), min(int(self._n_samples / SAMPLE_RATE / word_s), len(script))):
             language, text = script[i]
-            word = Word(text, i * WORD_S, (i + 1) * WORD_S, self.probability_of(text), language)
+            word = Word(text, i * word_s, (i + 1) * word_s, self.probability_of(text), language)
             self._words.append(word)
             events.append(Partial(word.start, word.end, text, language, (word,), word.end))
             if text.endswith("."):
@@ -86,7 +87,12 @@ class SentencesSession(SlowSession):
 
 
 class SentencesModel(SlowModel):
+    """By default it takes a quarter of the time of mixed.flac."""
+
     languages = ("en", "de", "es", "fr")
+
+    def __init__(self, word_s: float = WORD_S) -> None:
+        super().__init__(word_s=word_s)
 
     def session(self, languages: object = None, **options: object) -> SlowSession:
         return SentencesSession(self)

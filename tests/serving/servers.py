@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -9,14 +10,16 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import torch
 
 from sottovoce.api import Model
+from sottovoce.engine.batching import BatchingExecutor
 from sottovoce.engine.calls import CallGenerator
 from sottovoce.errors import OptionError
 from sottovoce.serving.http.server import ServerThread
+from sottovoce.serving.scheduling.worker import Worker
 from sottovoce.serving.settings import (
     Access,
     JobSettings,
@@ -28,9 +31,15 @@ from sottovoce.serving.settings import (
     Work,
     WyomingAddress,
 )
-from sottovoce.types import SAMPLE_RATE, Event, Final, Partial, Samples, Word
+from sottovoce.types import SAMPLE_RATE, Event, Final, Partial, Samples, Transcript, Word
+from tests.backends.fake import FakeBackend, Script
 
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"
+UPGRADE = (
+    "connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n"
+    "sec-websocket-key: c290dG92b2NlIHNvdHRvdg==\r\n"
+)
+"""Headers of the handshake of a WebSocket."""
 
 
 def settings(
@@ -45,21 +54,24 @@ def settings(
         Listening(port=port),
         access or Access(),
         limits or ServerLimits(),
-        Work(forecast=False),
+        Work(forecast=False, longest_interval_s=0.5),
     )
 
 
 class SlowModel:
-    """Says a word for every second of audio; each call takes as long as `work` does."""
+    """Says a word for every second (or `word_s`) of audio; each call takes as long as `work` does."""
 
     name = "slow"
     languages = ("en", "de")
     backend = SimpleNamespace(device=torch.device("meta"), own_threads=False)
     """It computes nothing, as these sessions do their work themselves; one engine on anything but a CPU."""
 
-    def __init__(self, work: Callable[[], None] = lambda: None, word: str = " word") -> None:
+    def __init__(
+        self, work: Callable[[], None] = lambda: None, word: str = " word", word_s: float = 1.0
+    ) -> None:
         self.work = work
         self.word = word
+        self.word_s = word_s
         self.n_open = 0
         self.n_calls = 0
         self.threads: set[str] = set()
@@ -102,13 +114,14 @@ class SlowSession:
         self._model.threads.add(threading.current_thread().name)
         self._model.work()
         self._n_samples += len(pcm)
-        seconds = self._n_samples // SAMPLE_RATE
-        new = [Word(self._model.word, at, at + 1.0, 1.0, "en") for at in range(len(self._words), seconds)]
+        text, word_s = self._model.word, self._model.word_s
+        n = int(self._n_samples / SAMPLE_RATE / word_s)
+        new = [Word(text, i * word_s, (i + 1) * word_s, 1.0, "en") for i in range(len(self._words), n)]
         self._words += new
         if not new:
             return []
         text = "".join(word.word for word in new)
-        return [Partial(new[0].start, new[-1].end, text, "en", tuple(new), float(seconds))]
+        return [Partial(new[0].start, new[-1].end, text, "en", tuple(new), new[-1].end)]
 
     def close(self) -> list[Event]:
         said, self._n_final = self._words[self._n_final :], len(self._words)
@@ -146,6 +159,28 @@ class SlowFile:
         self.is_closed = True
 
 
+class QuietModel(SlowModel):
+    """Recordings hold no word; each takes as long as `work` does."""
+
+    def transcribe(self, source: object, **options: object) -> SlowFile:
+        return QuietFile(self)
+
+
+class QuietFile(SlowFile):
+    def __next__(self) -> object:
+        self._model.n_calls += 1
+        self._model.work()
+        raise StopIteration
+
+    def collect(self) -> Transcript:
+        return Transcript((), "en", 1.0, "quiet")
+
+
+def idle_worker(n_engines: int = 1, **options: Any) -> Worker:
+    """A worker of engines without a model, for functions and calls that need none."""
+    return Worker([BatchingExecutor(FakeBackend(Script())) for _ in range(n_engines)], **options)
+
+
 @contextmanager
 def serving(
     model: SlowModel | Model,
@@ -166,6 +201,18 @@ def serving(
     with ServerThread(wanted, lambda name: cast(Model, model)) as running:
         running.wait_until_ready()
         yield running
+
+
+def head(path: str, *lines: str, method: str = "GET") -> bytes:
+    return f"{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n{''.join(lines)}\r\n".encode()
+
+
+@contextmanager
+def opened(server: ServerThread, beginning: bytes = b"") -> Iterator[socket.socket]:
+    host, port = server.address.split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as made:
+        made.sendall(beginning)
+        yield made
 
 
 def until(condition: Callable[[], bool], within_s: float = 20.0) -> None:

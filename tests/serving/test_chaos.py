@@ -16,7 +16,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.settings import ServerLimits
-from tests.serving.servers import SlowModel, serving, until
+from tests.serving.servers import UPGRADE, SlowModel, head, opened, serving, until
 
 SECOND = bytes(2 * 16_000)
 ROUTES = ("/v1/live", "/v1/realtime")
@@ -125,11 +125,6 @@ def test_a_client_that_answers_no_ping_is_let_go(monkeypatch: pytest.MonkeyPatch
     """Its machine lost its network: nothing comes from it any more, not even the end."""
     monkeypatch.setattr("sottovoce.serving.http.server.PING_EVERY_S", 0.2)
     monkeypatch.setattr("sottovoce.serving.http.server.PONG_WITHIN_S", 0.4)
-    with serving(SlowModel()) as server, socket.create_connection(server.address.split(":")) as client:
-        head = f"GET /v1/live HTTP/1.1\r\nhost: {server.address}\r\n"
-        head += "connection: Upgrade\r\nupgrade: websocket\r\n"
-        head += "sec-websocket-version: 13\r\nsec-websocket-key: c290dG92b2NlIHNvdHRvdg==\r\n\r\n"
-        client.sendall(head.encode())
+    with serving(SlowModel()) as server, opened(server, head("/v1/live", UPGRADE)):
         until(lambda: server.services.n_sessions == 1)
         until(lambda: server.services.n_sessions == 0)
-        assert server.services.n_sessions == 0

@@ -21,8 +21,7 @@ import pytest
 
 from sottovoce.cli.main import cli, run
 from sottovoce.cli.serve import model_paths, settings_of
-from sottovoce.serving.scheduling.worker import Worker
-from tests.serving.servers import CLIPS
+from tests.serving.servers import CLIPS, idle_worker
 
 
 @contextmanager
@@ -179,7 +178,7 @@ def test_on_all_addresses_without_a_key_it_warns(
 
     monkeypatch.setattr(Server, "serve_until_ended", lambda self: self._listening.close())
     handlers = logging.getLogger().handlers[:]
-    others = Worker()  # of another server in this process: the command must not end it all for its sake
+    others = idle_worker()  # of another server in this process: the command must not end it all for its sake
     try:
         assert run(["serve", "-m", "nano", "--host", "0.0.0.0", "--port", "0"]) == 0
     finally:

@@ -21,21 +21,9 @@ from websockets.asyncio.client import connect
 
 from sottovoce.errors import OptionError
 from sottovoce.serving.http.connections import ConnectionGate, ConnectionMiddleware, make_connections
-from sottovoce.serving.http.server import QuietLoop, ServerThread
+from sottovoce.serving.http.server import QuietLoop
 from sottovoce.serving.settings import Access, ServerLimits
-from tests.serving.servers import SlowModel, serving, until
-
-HANDSHAKE = (
-    "GET /v1/live HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: Upgrade\r\nupgrade: websocket\r\n"
-    "sec-websocket-version: 13\r\nsec-websocket-key: c290dG92b2NlIHNvdHRvdg==\r\n\r\n"
-)
-
-
-@contextmanager
-def opened(server: ServerThread, beginning: bytes = b"") -> Iterator[socket.socket]:
-    with socket.create_connection(server.address.split(":"), timeout=10) as made:
-        made.sendall(beginning)
-        yield made
+from tests.serving.servers import UPGRADE, SlowModel, head, opened, serving, until
 
 
 def is_closed(client: socket.socket) -> bool:
@@ -63,7 +51,7 @@ def test_a_head_that_does_not_come_ends_its_connection(beginning: bytes) -> None
 
 
 def test_the_next_head_has_its_time_too() -> None:
-    whole = b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
+    whole = head("/health")
     with serving(SlowModel(), limits=ServerLimits(head_s=0.2)) as server, opened(server) as client:
         for _ in range(2):
             client.sendall(whole)
@@ -78,8 +66,8 @@ def test_the_next_head_has_its_time_too() -> None:
 
 
 def test_a_body_that_nobody_reads_has_an_end() -> None:
-    head = b"POST /nowhere HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 1000000\r\n\r\n"
-    with serving(SlowModel(), limits=ServerLimits(upload_s=0.2)) as server, opened(server, head) as client:
+    begun = head("/nowhere", "content-length: 1000000\r\n", method="POST")
+    with serving(SlowModel(), limits=ServerLimits(upload_s=0.2)) as server, opened(server, begun) as client:
         until(lambda: server.server.gate.n_connections == 1)
         until(lambda: server.server.gate.n_connections == 0)
         assert b"404" in client.recv(10_000)
@@ -157,7 +145,7 @@ def test_little_stands_before_the_ping_of_a_client_that_is_slowed_down() -> None
     work: Callable[[], object] = free.wait
     second = bytes([0x82, 0xFE, 0x7D, 0x00, 0, 0, 0, 0]) + bytes(32_000)
     with serving(SlowModel(lambda: work() and None), limits=ServerLimits(pending_s=1.0)) as server:
-        with opened(server, HANDSHAKE.encode()) as client:
+        with opened(server, head("/v1/live", UPGRADE)) as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 32_000)
             until(lambda: server.services.n_sessions == 1)
             n_sent = sent_before_it_blocks(client, second)

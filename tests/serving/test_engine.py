@@ -176,7 +176,7 @@ def test_under_load_one_update_takes_all_that_came_meanwhile(level: int, calls: 
         async with opened(level) as (_, _, session):
             plain = session._held_audio.take
 
-            def take(most: int | None = None) -> Samples:
+            def take(most: int) -> Samples:
                 taken = plain(most)
                 heard.append((heard[-1] if heard else 0.0) + len(taken) / SAMPLE_RATE)
                 return taken

@@ -25,7 +25,7 @@ from sottovoce.serving.scheduling.worker import THREADS, Worker
 from sottovoce.serving.settings import Work
 from sottovoce.types import Final, Samples
 from tests.backends.fake import FakeBackend, Script
-from tests.serving.servers import serving
+from tests.serving.servers import idle_worker, serving
 
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"
 OPTIONS = (
@@ -86,7 +86,7 @@ def test_sessions_say_what_they_say_alone(nano: Model, voice: Samples, n_engines
 
 @pytest.fixture
 def two() -> Iterator[Worker]:
-    worker = Worker(engines=[BatchingExecutor(FakeBackend(Script())) for _ in range(2)], n_threads=4)
+    worker = idle_worker(2, n_threads=4)
     yield worker
     worker.close()
     worker.join(20)

@@ -8,7 +8,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any, cast
 
 import httpx
@@ -18,13 +18,9 @@ from websockets.asyncio.client import connect
 from sottovoce.serving.captions import CaptionChange, SharedCaptions
 from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.settings import Access, ServerLimits
-from tests.serving.servers import SlowModel, serving, until
+from tests.serving.servers import UPGRADE, SlowModel, head, opened, serving, until
 
 LOCKED = Access(api_keys=("open-sesame",))
-UPGRADE = (
-    "connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n"
-    "sec-websocket-key: c290dG92b2NlIHNvdHRvdg==\r\n"
-)
 KEY = "authorization: Bearer open-sesame\r\n"
 MASK = bytes(4)
 CHUNK = b"1\r\nx\r\n"
@@ -44,18 +40,6 @@ LATE_S = 1.0
 def quick() -> Iterator[ServerThread]:
     with serving(SlowModel(), access=LOCKED) as server:
         yield server
-
-
-def head(path: str, *lines: str, method: str = "GET") -> bytes:
-    return f"{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n{''.join(lines)}\r\n".encode()
-
-
-@contextmanager
-def opened(server: ServerThread, beginning: bytes) -> Iterator[socket.socket]:
-    host, port = server.address.split(":")
-    with socket.create_connection((host, int(port)), timeout=20) as made:
-        made.sendall(beginning)
-        yield made
 
 
 def flood(client: socket.socket, data: bytes) -> int:

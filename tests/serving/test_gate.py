@@ -182,11 +182,6 @@ def test_names_that_are_given_and_keys_open_it() -> None:
     ]
 
 
-def test_what_watches_the_server_may_call_it_by_any_name(server: ServerThread) -> None:
-    for path in ("/health", "/ready"):
-        assert httpx.get(server.url + path, headers={"host": "probe.test"}).status_code == 200
-
-
 def test_only_proxies_that_are_named_say_where_a_request_comes_from(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

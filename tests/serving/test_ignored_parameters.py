@@ -20,9 +20,8 @@ from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.parsing.forms import Fields
 from sottovoce.serving.recordings.requests import transcription_request
 from sottovoce.serving.settings import JobSettings
-from tests.serving.servers import serving
+from tests.serving.servers import QuietModel, serving
 from tests.serving.test_listen import PLAIN, SECOND
-from tests.serving.test_openapi import SilentModel
 from tests.serving.test_uploads import wav
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")
@@ -67,7 +66,7 @@ OF_SESSION = [
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
-    with serving(SilentModel(), jobs=JobSettings(str(tmp_path_factory.mktemp("jobs")))) as server:
+    with serving(QuietModel(), jobs=JobSettings(str(tmp_path_factory.mktemp("jobs")))) as server:
         yield server
 
 

@@ -7,7 +7,6 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,31 +20,10 @@ from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.jobs import MOST_TRIES, TranscriptionJob, keep_job, load_jobs
 from sottovoce.serving.settings import Access, JobSettings, ServerLimits
 from sottovoce.serving.webhooks import Webhook
-from sottovoce.types import Transcript
-from tests.serving.servers import CLIPS, SlowFile, SlowModel, serving, until
+from tests.serving.servers import CLIPS, QuietModel, SlowModel, serving, until
 from tests.serving.test_uploads import wav
 
 ENGLISH = (CLIPS / "en.flac").read_bytes()
-
-
-class QuietModel(SlowModel):
-    """Recordings hold no word; each takes as long as `work` does."""
-
-    def transcribe(self, source: object, **options: object) -> SlowFile:
-        return QuietFile(self)
-
-    def has_done_more_than(self, n_calls: int) -> bool:
-        return self.n_calls > n_calls
-
-
-class QuietFile(SlowFile):
-    def __next__(self) -> object:
-        self._model.n_calls += 1
-        self._model.work()
-        raise StopIteration
-
-    def collect(self) -> Transcript:
-        return Transcript((), "en", 1.0, "quiet")
 
 
 class Gate:
@@ -184,7 +162,7 @@ def test_a_job_of_a_model_that_is_deleted_under_way_harms_no_other(
     nano: Model, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with serving(nano, jobs=JobSettings(str(tmp_path))) as server, caplog.at_level("WARNING"):
-        long = created(server, wav(16_000 * 200, 3), response_format="verbose_json")
+        long = created(server, wav(16_000 * 90, 3), response_format="verbose_json")
         until(lambda: job(server, long)["status"] == "running")
         short = created(server, ENGLISH)
         assert httpx.delete(f"{server.url}/v1/jobs/{long}").status_code == 200
@@ -193,9 +171,7 @@ def test_a_job_of_a_model_that_is_deleted_under_way_harms_no_other(
     assert [record.getMessage() for record in caplog.records] == []
 
 
-def test_a_job_that_went_well_has_its_result(
-    nano: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_went_well_has_its_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = Path.write_bytes
 
     def write_slowly(path: Path, data: bytes) -> int:
@@ -203,7 +179,7 @@ def test_a_job_that_went_well_has_its_result(
         return write(path, data)
 
     monkeypatch.setattr(Path, "write_bytes", write_slowly)
-    with serving(nano, jobs=JobSettings(str(tmp_path))) as server:
+    with serving(QuietModel(), jobs=JobSettings(str(tmp_path))) as server:
         name = created(server, wav(16_000))
         while (answer := httpx.get(f"{server.url}/v1/jobs/{name}")).json()["status"] != "succeeded":
             assert answer.status_code == 200
@@ -313,7 +289,7 @@ def test_a_server_ends_whole_while_many_jobs_wait(tmp_path: Path, caplog: pytest
     with caplog.at_level("WARNING"):
         for n_calls in (0, 1, 2):
             with serving(model, jobs=JobSettings(str(tmp_path)), limits=ServerLimits(requests=32)) as server:
-                until(partial(model.has_done_more_than, n_calls))
+                until(lambda n=n_calls: model.n_calls > n)  # type: ignore[misc]
             assert server.services.jobs is not None
             assert server.services.jobs.count("running") > 0
     assert [record.getMessage() for record in caplog.records] == []

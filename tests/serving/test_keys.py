@@ -27,8 +27,7 @@ from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.settings import Access
 from sottovoce.serving.telemetry import Metrics
-from sottovoce.types import Transcript
-from tests.serving.servers import SlowFile, SlowModel, serving, until
+from tests.serving.servers import QuietModel, serving, until
 from tests.serving.test_command import started
 from tests.serving.test_uploads import wav
 
@@ -55,21 +54,6 @@ def keys_file(tmp_path: Path) -> Path:
     file = tmp_path / "keys.toml"
     file.write_text(KEYS.format(digest=hashlib.sha256(KIOSK.encode()).hexdigest()))
     return file
-
-
-class QuietModel(SlowModel):
-    """Recordings hold no word, and end at once."""
-
-    def transcribe(self, source: object, **options: object) -> SlowFile:
-        return QuietFile(self)
-
-
-class QuietFile(SlowFile):
-    def __next__(self) -> object:
-        raise StopIteration
-
-    def collect(self) -> Transcript:
-        return Transcript((), "en", 1.0, "quiet")
 
 
 @pytest.fixture

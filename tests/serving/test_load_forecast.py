@@ -13,7 +13,6 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus
 
 from sottovoce.api import Model
-from sottovoce.engine.batching import BatchingExecutor
 from sottovoce.engine.calls import CallGenerator, HostCall, Priority
 from sottovoce.engine.update_interval import UpdateIntervalController
 from sottovoce.serving.http.server import ServerThread
@@ -22,10 +21,8 @@ from sottovoce.serving.scheduling import scheduler as scheduling
 from sottovoce.serving.scheduling.load_forecast import IDLE_S, MEASURED_S, ROOM, LoadForecast, SessionLoad
 from sottovoce.serving.scheduling.scheduler import Scheduler, voice
 from sottovoce.serving.scheduling.session_handle import SessionHandle
-from sottovoce.serving.scheduling.worker import Worker
 from sottovoce.serving.settings import Work
-from tests.backends.fake import FakeBackend, Script
-from tests.serving.servers import SlowModel, serving, until
+from tests.serving.servers import SlowModel, idle_worker, serving, until
 
 SECOND = bytes(2 * 16_000)
 
@@ -273,7 +270,7 @@ def test_time_that_an_engine_waits_for_the_processor_is_no_work_of_a_session() -
         yield HostCall(lambda: time.sleep(0.2))
 
     worked_s: list[float] = []
-    worker = Worker(engines=[BatchingExecutor(FakeBackend(Script()))])
+    worker = idle_worker()
     try:
         worker.submit(calls(), on_work=worked_s.append).result(30)
         worker.submit(lambda: None, Priority.LIVE).result(30)  # behind what is noted of the work

@@ -16,8 +16,7 @@ from sottovoce.serving.apis.deepgram import recording_params
 from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.scheduling.model_registry import ModelRegistry
 from sottovoce.serving.settings import JobSettings, ModelSettings
-from tests.serving.servers import SlowModel, serving
-from tests.serving.test_openapi import SilentModel
+from tests.serving.servers import QuietModel, SlowModel, serving
 
 BASE = ModelSettings("base")
 SEVERAL = ModelSettings("large-v3-turbo", others=("base", "tiny.en"), aliases={"Mine": "base"})
@@ -108,7 +107,7 @@ def test_openai_names_its_first_large_model_without_a_number() -> None:
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
     """A server whose model `nano` is."""
-    with serving(SilentModel(), jobs=JobSettings(str(tmp_path_factory.mktemp("jobs")))) as server:
+    with serving(QuietModel(), jobs=JobSettings(str(tmp_path_factory.mktemp("jobs")))) as server:
         yield server
 
 

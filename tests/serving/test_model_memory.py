@@ -27,8 +27,7 @@ from sottovoce.serving.scheduling import model_registry
 from sottovoce.serving.scheduling.model_registry import ModelRegistry, n_parameters, usual_bytes, weight_bytes
 from sottovoce.serving.scheduling.scheduler import Scheduler
 from sottovoce.serving.settings import ModelSettings, Work
-from tests.serving.servers import SlowModel, settings
-from tests.serving.test_jobs import QuietModel
+from tests.serving.servers import QuietModel, SlowModel, settings
 from tests.serving.test_uploads import wav
 
 NAMES = ("a", "b", "c")

@@ -1,7 +1,7 @@
 """OpenAI's client of the second generation, which many programs have: the same tests as the newest one's.
 
-Of the realtime API those that use the client; the others speak to the socket themselves. Of formats
-that are text, and of names of models, one each: they are told apart in the server.
+Of the realtime API those that use the client; the others speak to the socket themselves. Of formats that are
+text, of names of models, and of parameters that only the server reads, one each.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 FOLDER = Path(sys.prefix) / "openai-2"
 HERE = Path(__file__).parent
 FILES = ("test_openai.py", "test_realtime.py")
-BY_THE_CLIENT = "(test_openai.py or client) and not srt and not vtt and not gpt"
+BY_THE_CLIENT = "(test_openai.py or client) and not (srt or vtt or gpt or times_are_given or among_which)"
 
 
 @pytest.mark.slow

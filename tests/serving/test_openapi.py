@@ -25,8 +25,7 @@ from sottovoce.serving.parsing.forms import fields_of
 from sottovoce.serving.recordings.requests import SUPPORTED
 from sottovoce.serving.settings import JobSettings, ServerLimits
 from sottovoce.serving.webhooks import WEBHOOK_URL
-from sottovoce.types import Transcript
-from tests.serving.servers import SlowFile, SlowModel, serving
+from tests.serving.servers import QuietModel, serving
 
 FEW = settings(
     max_examples=10,
@@ -45,23 +44,8 @@ MORE = settings(
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
     jobs = JobSettings(str(tmp_path_factory.mktemp("jobs")))
-    with serving(SilentModel(), limits=ServerLimits(idle_s=20.0), jobs=jobs) as server:
+    with serving(QuietModel(), limits=ServerLimits(idle_s=20.0), jobs=jobs) as server:
         yield server
-
-
-class SilentModel(SlowModel):
-    """Recordings hold no word: with an encoding beside them any bytes are one."""
-
-    def transcribe(self, source: object, **options: object) -> SlowFile:
-        return SilentFile(self)
-
-
-class SilentFile(SlowFile):
-    def __next__(self) -> object:
-        raise StopIteration
-
-    def collect(self) -> Transcript:
-        return Transcript((), "", 1.0, "silent")
 
 
 def properties(path: str) -> set[str]:
@@ -121,8 +105,6 @@ INNER = (
     *("thresholds", "eot_threshold", "eot_timeout_ms", "language_hints"),
     *("keyterms", "features", "event_id", "include", "silence_duration_ms", "voices"),
 )
-HALF = "\ud800"
-"""Of a character: JSON can spell it, and no answer can hold it."""
 LEAVES = (
     st.none()
     | st.booleans()

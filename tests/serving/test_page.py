@@ -16,34 +16,32 @@ from sottovoce.serving.http.server import ServerThread
 from tests.serving.browser_page import AXE, CHROMIUM
 
 CASES = (
-    "browser_page.py",
-    "browser_machine.py",
-    "browser_captions.py",
-    "browser_editor.py",
-    "browser_doubt.py",
+    ["browser_page.py", "browser_machine.py", "browser_doubt.py"],
+    ["browser_captions.py", "browser_editor.py"],
     pytest.param(
-        "browser_axe.py", marks=pytest.mark.skipif(not AXE.is_file(), reason="no axe-core: SOTTOVOCE_AXE")
+        ["browser_axe.py"], marks=pytest.mark.skipif(not AXE.is_file(), reason="no axe-core: SOTTOVOCE_AXE")
     ),
 )
+"""Files whose tests share a process: it takes longer to start than many of them run."""
 WITHIN_S = 600.0
 NO_TESTS = 5
-"""Of pytest: all of a file was left out, as where python-docx is not there."""
+"""Of pytest: all tests were left out, as where python-docx is not there."""
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
-@pytest.mark.parametrize("name", CASES)
-def test_the_page_in_a_browser(name: str) -> None:
+@pytest.mark.parametrize("names", CASES, ids=" ".join)
+def test_the_page_in_a_browser(names: list[str]) -> None:
     """A crash or a hang there is one failed test here, and nothing of it runs on."""
-    case = Path(__file__).with_name(name)
+    folder = Path(__file__).parent
     command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "-p", "no:xdist"]
     process = subprocess.Popen(
-        [*command, str(case)],
+        [*command, *(str(folder / name) for name in names)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         encoding="utf-8",
-        cwd=case.parents[2],
+        cwd=folder.parents[1],
         start_new_session=True,
     )
     try:

@@ -20,7 +20,6 @@ from sottovoce.serving.parsing.forms import Fields
 from sottovoce.serving.parsing.pcm import PcmReader
 from sottovoce.serving.recordings.openai_documents import Deltas
 from sottovoce.serving.scheduling.session_handle import EventSequencer
-from sottovoce.serving.scheduling.worker import Worker
 from sottovoce.serving.telemetry import Metrics
 from sottovoce.types import (
     Event,
@@ -33,6 +32,7 @@ from sottovoce.types import (
     Unstable,
     Word,
 )
+from tests.serving.servers import idle_worker
 
 
 @pytest.mark.parametrize("law", ["mulaw", "alaw"])
@@ -125,7 +125,7 @@ def test_audio_can_be_taken_from_another_thread_up_to_the_next_command() -> None
 
 
 def test_a_worker_takes_out_what_was_cancelled_and_forgets_an_old_wait() -> None:
-    worker = Worker()
+    worker = idle_worker()
     is_free = threading.Event()
     first = worker.submit(lambda: is_free.wait(10), Priority.LIVE)
     done: list[int] = []

@@ -25,7 +25,7 @@ from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.services import UPLOADS_A_PLACE
 from sottovoce.serving.settings import ServerLimits
 from tests.audio.test_input_format import encoded
-from tests.serving.servers import CLIPS, SlowModel, serving, until
+from tests.serving.servers import CLIPS, SlowModel, idle_worker, serving, until
 
 URL = "/v1/audio/transcriptions"
 BOUNDARY = "----part"
@@ -327,11 +327,10 @@ def test_an_error_inside_a_stream_is_its_last_event() -> None:
 
 def test_live_work_goes_before_recordings() -> None:
     from sottovoce.engine.calls import Priority
-    from sottovoce.serving.scheduling.worker import Worker
 
     done: list[str] = []
     is_free = threading.Event()
-    worker = Worker()
+    worker = idle_worker()
     worker.submit(lambda: is_free.wait(10) and None, Priority.FILE)
     for i in range(3):
         worker.submit(lambda i=i: done.append(f"file {i}"), Priority.FILE)  # type: ignore[misc]

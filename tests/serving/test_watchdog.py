@@ -9,13 +9,11 @@ from typing import cast
 import httpx
 import pytest
 
-from sottovoce.engine.batching import BatchingExecutor
 from sottovoce.engine.calls import CallGenerator, HostCall
 from sottovoce.errors import OptionError
 from sottovoce.serving.scheduling.worker import FAULTS_IN_A_ROW, Worker
 from sottovoce.serving.settings import ServerLimits
-from tests.backends.fake import FakeBackend, Script
-from tests.serving.servers import SlowModel, serving, until
+from tests.serving.servers import SlowModel, idle_worker, serving, until
 from tests.serving.test_uploads import wav
 
 
@@ -32,7 +30,7 @@ def failing(error: Exception) -> Callable[[], object]:
 
 @pytest.fixture
 def worker() -> Iterator[Worker]:
-    made = Worker(engines=[BatchingExecutor(FakeBackend(Script()))])
+    made = idle_worker()
     yield made
     made.close()
     made.join(10)

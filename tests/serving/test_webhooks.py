@@ -24,8 +24,8 @@ from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.settings import Access, JobSettings, secret_of
 from sottovoce.serving.webhooks import PostError, may_call, post, target_of
-from tests.serving.servers import serving, until
-from tests.serving.test_jobs import QuietModel, created, ended, job
+from tests.serving.servers import QuietModel, serving, until
+from tests.serving.test_jobs import created, ended, job
 from tests.serving.test_jobs import post as post_job
 
 SECRET = "whsec_c290dG92b2NlLXNvdHRvdm9jZS1zb3R0b3ZvY2U="

@@ -297,7 +297,11 @@ def settings_of(given: Mapping[str, Any], names: list[str]) -> ServerSettings:
 def jobs(folder: str, values: Mapping[str, Any]) -> JobSettings:
     secret = os.environ.get(WEBHOOK_SECRET)
     return made(
-        JobSettings, values, folder=folder, webhook_secret=secret and secret_of(WEBHOOK_SECRET, secret)
+        JobSettings,
+        values,
+        folder=folder,
+        most_mb=values["max_uploads_mb"],
+        webhook_secret=secret and secret_of(WEBHOOK_SECRET, secret),
     )
 
 

@@ -75,8 +75,8 @@ class ServerLimits:
         "Recordings at a time, waiting ones among them.", key="max_requests", least=1
     ).as_field(16)
     uploads_mb: float = Option(
-        "Of all requests that are here, a quarter of it of one. What is larger than 1 MB lies in temporary "
-        "files.",
+        "Of all requests that are here, a quarter of it of one, and as much of all jobs. What is larger than "
+        "1 MB lies in temporary files.",
         key="max_uploads_mb",
         above=0.0,
     ).as_field(4096.0)
@@ -372,6 +372,7 @@ class JobSettings:
     """Recordings that are answered later, kept in a folder.
 
     most: jobs at a time, unfinished and finished, so that a list takes no time; a named key has half of them.
+    most_mb: of their recordings and results; as much as of all requests that are here.
     webhook_secret: signs webhooks; None: none are sent.
 
     Raises: OptionError for values out of range and invalid networks.
@@ -381,9 +382,6 @@ class JobSettings:
     keep_s: float = Option(
         "After a job is over, until its result is removed.", key="keep_jobs", kind="time", above=0.0
     ).as_field(3600.0)
-    most_mb: float = Option(
-        "Of the recordings and results of all jobs.", key="max_jobs_mb", above=0.0
-    ).as_field(4096.0)
     webhook_networks: tuple[str, ...] = Option(
         f"Private addresses that a webhook_url may have. {WEBHOOK_SECRET} signs webhooks: text, or base64 "
         "behind whsec_. May be repeated. [public ones alone]",
@@ -392,6 +390,7 @@ class JobSettings:
         many=True,
     ).as_field(())
     most: int = 1000
+    most_mb: float = 4096.0
     webhook_secret: bytes | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import cast
 
 import pytest
 
-from sottovoce.api import Model, load_model
-from sottovoce.archive.results import BatchOptions, Item, Row, list_recordings, open_results, write_rows
+from sottovoce.api import Model
+from sottovoce.archive.results import BatchOptions, Item, open_results, write_rows
 from sottovoce.cli.main import run
-from sottovoce.errors import AudioError, OptionError
-from sottovoce.types import Segment, Transcript
+from sottovoce.errors import OptionError
+from tests.serving.ray.mortal_model import MortalModel
 
 ray = pytest.importorskip("ray", reason="ray is not installed")
 pytest.importorskip("ray.data", reason="ray's extra `data` is not installed")
@@ -35,28 +34,6 @@ def cluster() -> Iterator[None]:
     connect(None)
     yield
     ray.shutdown()
-
-
-class MortalModel:
-    """Says the name of a file; "deadly" ends its process, "once" does so at first, "bad" is no recording."""
-
-    name = "mortal"
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def transcribe_files(
-        self, sources: Iterable[str], **_: object
-    ) -> Iterator[tuple[str, Transcript | Exception]]:
-        for source in sources:
-            name = Path(source).name
-            if name == "deadly" or (name == "once" and not (self._folder / "died").exists()):
-                (self._folder / "died").touch()
-                os._exit(1)
-            if name == "bad":
-                yield source, AudioError("bad: expected a recording")
-            else:
-                yield source, Transcript((Segment(0, 0.0, 1.0, name, "en"),), "en", 1.0, self.name)
 
 
 def mortal(folder: Path) -> Callable[[], Model]:
@@ -84,48 +61,34 @@ def test_an_actor_that_is_killed_in_the_middle_costs_no_row_and_doubles_none(
     assert all(row["text"] == row["id"] for row in found if row["error"] is None)
 
 
-def test_rows_are_those_of_one_process(tmp_path: Path) -> None:
-    (tmp_path / "not.wav").write_text("no recording")
-    for name in ("en.flac", "de.flac"):
-        (tmp_path / name).symlink_to(CLIPS / name)
-    assert run(["batch", str(tmp_path), str(tmp_path / "one.jsonl"), "--model", "nano", "-l", "en,de"]) == 1
-    assert (
-        run(["batch", str(tmp_path), str(tmp_path / "many.jsonl"), "--model", "nano", "-l", "en,de", "--ray"])
-        == 1
-    )
-
-    def rows(name: str) -> list[Row]:
-        lines = (tmp_path / name).read_text(encoding="utf-8").splitlines()
-        return sorted((json.loads(line) for line in lines), key=lambda row: str(row["id"]))
-
-    assert rows("one.jsonl") == rows("many.jsonl")
-    assert [row["id"] for row in rows("one.jsonl")] == ["de.flac", "en.flac", "not.wav"]
-    assert [row["error"] is None for row in rows("one.jsonl")] == [True, True, False]
-
-
-def test_the_same_command_goes_on_after_a_crash(tmp_path: Path) -> None:
+def test_rows_are_those_of_one_process_also_after_a_crash(tmp_path: Path) -> None:
     """What was done stays as it is, half a line is no row, and the rest is done once."""
-    recordings, out = tmp_path / "recordings", tmp_path / "out.jsonl"
+    recordings, alone, out = tmp_path / "recordings", tmp_path / "one.jsonl", tmp_path / "many.jsonl"
     recordings.mkdir()
-    (recordings / "en.flac").symlink_to(CLIPS / "en.flac")
-    command = ["batch", str(recordings), str(out), "--model", "nano", "-l", "en,de"]
-    assert run(command) == 0  # alone: its rows are those of a cluster, see above
-    done = json.loads(out.read_text(encoding="utf-8"))
-    half = json.dumps({**done, "id": "de.flac"})[:40]
-    out.write_text(json.dumps({**done, "text": "kept"}) + "\n" + half, encoding="utf-8")
-    (recordings / "de.flac").symlink_to(CLIPS / "de.flac")
-    assert run([*command, "--ray"]) == 0
-    rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
-    assert [row["id"] for row in rows] == ["en.flac", "de.flac"]
-    assert rows[0]["text"] == "kept"
-    assert (rows[1]["error"], rows[1]["language"]) == (None, "de")
+    (recordings / "not.wav").write_text("no recording")
+    for name in ("en.flac", "de.flac"):
+        (recordings / name).symlink_to(CLIPS / name)
+    options = ["--model", "nano", "-l", "en,de"]
+    assert run(["batch", str(recordings), str(alone), *options]) == 1
+    rows = {row["id"]: row for row in map(json.loads, alone.read_text(encoding="utf-8").splitlines())}
+    assert {name: row["error"] is None for name, row in rows.items()} == {
+        "de.flac": True,
+        "en.flac": True,
+        "not.wav": False,
+    }
+    rows["en.flac"]["text"] = "kept"
+    half = json.dumps(rows["de.flac"])[:40]
+    out.write_text(json.dumps(rows["en.flac"]) + "\n" + half, encoding="utf-8")
+    assert run(["batch", str(recordings), str(out), *options, "--ray"]) == 1
+    found = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    assert len(found) == 3
+    assert {row["id"]: row for row in found} == rows
 
 
-def test_what_no_recording_could_be_read_with_ends_the_job() -> None:
-    items = list_recordings(CLIPS)
-    open_nano = partial(load_model, "nano")
+def test_what_no_recording_could_be_read_with_ends_the_job(tmp_path: Path) -> None:
+    items = [Item("clip", str(tmp_path / "clip"))]
     with pytest.raises(OptionError, match="xx"):
-        list(transcribe_on_ray(items, open_nano, BatchOptions(language="xx"), Actors()))
+        list(transcribe_on_ray(items, mortal(tmp_path), BatchOptions(language="xx"), Actors()))
 
 
 @pytest.mark.parametrize("given", [(0, 1), (2, 1)])

@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from functools import partial
 from itertools import pairwise
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.websockets import WebSocket
 
@@ -29,8 +29,7 @@ from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.serving.access.gate import LISTEN_SUBPROTOCOLS
 from sottovoce.serving.live.connection import WebSocketConnection
-from sottovoce.serving.live.transport import error_answer
-from sottovoce.serving.parsing.faults import ApiError, logged_fault, wrong
+from sottovoce.serving.parsing.faults import ApiError, wrong
 from sottovoce.serving.parsing.pcm import PcmReader
 from sottovoce.serving.parsing.values import (
     MAX_CHARACTERS,
@@ -446,20 +445,15 @@ class DeepgramConnection(DeepgramSocket):
 
 
 async def listen_recording(request: Request) -> Response:
-    try:
-        params = recording_params(request.query_params.multi_items(), services_of(request).registry)
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind == "application/json":
-            message = "url: recordings are not fetched from elsewhere: send the audio as the body"
-            raise ApiError(message, param="url", code="unsupported_value")
-        received = received_body(request, (params.encoding, params.sample_rate) if params.is_raw else None)
-        async with AsyncExitStack() as stack:
-            job = await begin_job(request, stack, received, lambda _: file_request_of(params))
-            transcript = await job.collected(request)
-    except ClientDisconnect:
-        raise
-    except Exception as error:
-        return error_answer(request, logged_fault(error, request.state.request_id))
+    params = recording_params(request.query_params.multi_items(), services_of(request).registry)
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == "application/json":
+        message = "url: recordings are not fetched from elsewhere: send the audio as the body"
+        raise ApiError(message, param="url", code="unsupported_value")
+    received = received_body(request, (params.encoding, params.sample_rate) if params.is_raw else None)
+    async with AsyncExitStack() as stack:
+        job = await begin_job(request, stack, received, lambda _: file_request_of(params))
+        transcript = await job.collected(request)
     return JSONResponse(
         recording_document(transcript, params, request.state.request_id, job.recording.sha256)
     )

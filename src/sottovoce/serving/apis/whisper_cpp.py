@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from itertools import zip_longest
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from sottovoce.audio.recording import Recording
@@ -21,7 +21,7 @@ from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import WINDOW_VAD, VadOptions
 from sottovoce.serving.apis.openai_files import text_response
-from sottovoce.serving.parsing.faults import ApiError, logged_fault
+from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.parsing.forms import Fields, read_form
 from sottovoce.serving.parsing.values import note_ignored
 from sottovoce.serving.recordings.decode_pool import Slices
@@ -39,23 +39,6 @@ SPEAKER_TURN = " [SPEAKER_TURN]"
 USUAL_STEP = 0.2
 """From one temperature to the next. Source: whisper.cpp."""
 MOST_STEPS = 10
-
-
-def plainly(endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-    """Wrap an endpoint so that its errors have one line, like those of whisper.cpp."""
-
-    async def answer(request: Request) -> Response:
-        try:
-            return await endpoint(request)
-        except ClientDisconnect:
-            raise
-        except Exception as error:
-            fault = logged_fault(error, request.state.request_id)
-            return JSONResponse(
-                {"error": fault.message}, status_code=fault.status, headers=dict(fault.headers)
-            )
-
-    return answer
 
 
 async def inference(request: Request) -> Response:

@@ -28,10 +28,11 @@ from sottovoce.serving.apis.openai_files import transcriptions, translations
 from sottovoce.serving.apis.openai_realtime import client_secrets, realtime
 from sottovoce.serving.apis.sottovoce_live import live, live_refusal, targets
 from sottovoce.serving.apis.transcription_jobs import create_job, delete_job, job_info, job_list
-from sottovoce.serving.apis.whisper_cpp import inference, load, plainly
+from sottovoce.serving.apis.whisper_cpp import inference, load
 from sottovoce.serving.http.connections import ConnectionMiddleware
 from sottovoce.serving.http.openapi import document as openapi_document
-from sottovoce.serving.http.request_log import RequestLogMiddleware, error_response
+from sottovoce.serving.http.request_log import RequestLogMiddleware
+from sottovoce.serving.live.transport import error_answer
 from sottovoce.serving.parsing.faults import ApiError, leaving, logged_fault
 from sottovoce.serving.parsing.values import HEADER as IGNORED_HEADER
 from sottovoce.serving.scheduling.model_registry import ModelRegistry
@@ -112,7 +113,7 @@ def guarded(endpoint: Endpoint) -> Endpoint:
         except ClientDisconnect:
             return Response(status_code=499)
         except Exception as error:
-            return error_response(logged_fault(error, request.state.request_id))
+            return error_answer(request, logged_fault(error, request.state.request_id))
 
     return answer
 
@@ -122,7 +123,8 @@ async def missed(request: Request, error: Exception) -> Response:
     path = request.url.path[:100]
     message = f"{request.method} {path}: {error.detail.lower()}"
     code = {404: "unknown_url", 405: "method_not_allowed"}.get(error.status_code)
-    return error_response(ApiError(message, status=error.status_code, code=code))
+    fault = ApiError(message, status=error.status_code, code=code)
+    return JSONResponse(fault.body, status_code=fault.status)
 
 
 def page(name: str) -> Endpoint:
@@ -212,8 +214,8 @@ ROUTES = [
     Route("/v1/models", guarded(model_list)),
     Route("/v1/models/{name:path}", guarded(model_info)),
     Route("/v1/realtime/client_secrets", guarded(client_secrets), methods=["POST"]),
-    Route("/inference", guarded(plainly(inference)), methods=["POST"]),
-    Route("/load", guarded(plainly(load)), methods=["POST"]),
+    Route("/inference", guarded(inference), methods=["POST"]),
+    Route("/load", guarded(load), methods=["POST"]),
     Route("/v1/audio/transcriptions", guarded(transcriptions), methods=["POST"]),
     Route("/v1/audio/translations", guarded(translations), methods=["POST"]),
     Route("/v1/convert", guarded(convert), methods=["POST"]),

@@ -16,7 +16,6 @@ from contextlib import AbstractContextManager
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import HTTPConnection
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
@@ -209,13 +208,6 @@ def shown_method(method: str) -> str:
 def shown_code(code: int) -> str:
     """Return the label of a close code; unknown ones share one."""
     return str(code) if code in CLOSE_CODES or 100 <= code < 600 else "other"
-
-
-def error_response(fault: ApiError) -> JSONResponse:
-    headers = dict(fault.headers)
-    if fault.status == 401:
-        headers["www-authenticate"] = "Bearer"
-    return JSONResponse(fault.body, status_code=fault.status, headers=headers)
 
 
 class JsonLogFormatter(logging.Formatter):

@@ -14,12 +14,14 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sottovoce.api import Model
 from sottovoce.archive.results import BatchOptions, Item, Row, failed_row, transcribe_items
 from sottovoce.errors import MissingExtraError, OptionError, SottovoceError
 from sottovoce.formats.document import json_text
+
+if TYPE_CHECKING:
+    from sottovoce.api import Model
 
 MAX_BLOCKS = 10_000
 N_RETRIES = 2

@@ -19,8 +19,6 @@ ROOM = 0.85
 """Of the engines' time that sessions may take: what comes unevenly has to wait for what is under way."""
 PART_BY_INTERVAL = {0.5: 1.0, 1.0: 0.66, 1.5: 0.58, 2.0: 0.5}
 """Of the work at the shortest interval, by the interval (docs/figures/serving.md)."""
-FORECAST_INTERVAL_S = 0.5
-"""Between updates where there is just room: longer ones are for what was not foreseen."""
 MEASURED_S = 4.0
 """Of a session's audio from one measurement to the next."""
 FORGET = 0.8
@@ -91,19 +89,14 @@ class SessionLoad:
 class LoadForecast:
     """The sessions of one model, and whether its engines have time for another one.
 
-    n_engines: at work at a time. longest_interval_s: between updates. clock: monotonic seconds. usual: cost
-    of a session that was not measured; 0: unknown, and all are accepted.
+    Room is that at the shortest interval of updates: longer ones are for load that was not foreseen.
+    n_engines: at work at a time. clock: monotonic seconds. usual: cost of a session that was not measured; 0:
+    unknown, and all are accepted.
     """
 
-    def __init__(
-        self,
-        n_engines: int,
-        longest_interval_s: float = FORECAST_INTERVAL_S,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, n_engines: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
-        self._part = PART_BY_INTERVAL[min(longest_interval_s, FORECAST_INTERVAL_S)] / n_engines
+        self._part = 1 / n_engines
         self._loads: list[SessionLoad] = []
         self.usual = 0.0
         self._calibrated = 0.0

@@ -187,16 +187,15 @@ class Scheduler:
         self.model = model
         self._beam_size = beam_size
         self._deferral = deferral or DeferralOptions()
-        self._on_live = on_live
         self._fusions = anyio.CapacityLimiter(1)
         self._fusion_of = lru_cache(KEPT_FUSIONS)(lambda phrases: model.fusion(hotwords=phrases))
         work = work or Work()
         engines = engines_for(model, work)
         self._is_forecast = work.forecast
-        self.forecast = LoadForecast(len(engines), work.longest_interval_s)
+        self.forecast = LoadForecast(len(engines))
         self._worker = Worker(
-            self._note,
             engines,
+            on_live=on_live,
             interval_controller=UpdateIntervalController(time.monotonic(), work.longest_interval_s),
             n_threads=work.threads or THREADS,
             # A thread that waits for an accelerator may sleep: its processor time says nothing of the work.
@@ -314,10 +313,6 @@ class Scheduler:
             fusion=fusion,
             second=second,
         )
-
-    def _note(self, priority: Priority, waited_s: float, worked_s: float) -> None:
-        if priority is Priority.LIVE and self._on_live is not None:
-            self._on_live(waited_s, worked_s)
 
 
 def engines_for(model: Model, work: Work) -> list[BatchingExecutor]:

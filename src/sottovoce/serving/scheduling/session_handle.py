@@ -103,13 +103,10 @@ class AudioAccumulator:
             return self._n_samples > 0
         return self.waiting_s >= interval_s
 
-    def take(self, most: int | None = None) -> Samples:
-        """Remove and return the waiting audio, (n,) float32.
-
-        most: samples at most, the first ones; None: all.
-        """
+    def take(self, most: int) -> Samples:
+        """Remove and return the first waiting samples, (n,) float32, so many at most."""
         waiting: Samples = np.concatenate([np.zeros(0, np.float32), *self._pieces])
-        taken, rest = waiting[:most], waiting[len(waiting[:most]) :]
+        taken, rest = waiting[:most], waiting[most:]
         self._pieces, self._n_samples = [rest] if len(rest) else [], len(rest)
         return taken
 
@@ -180,10 +177,6 @@ class SessionHandle:
     def behind_s(self) -> float:
         """Seconds of audio so far that no update has processed."""
         return (self._n_samples - self._n_taken) / SAMPLE_RATE
-
-    @property
-    def live_wait_s(self) -> float:
-        return self._worker.live_wait_s
 
     @property
     def place(self) -> object:

@@ -78,13 +78,12 @@ class EngineState:
 class EngineThread:
     """An engine and the jobs that it does. All but `state` is called in its own thread.
 
-    engine: None runs functions only. on_end: called with each finished job. work_clock: seconds of work of
-    the calling thread.
+    on_end: called with each finished job. work_clock: seconds of work of the calling thread.
     """
 
     def __init__(
         self,
-        engine: BatchingExecutor | None,
+        engine: BatchingExecutor,
         on_end: Callable[[Job], None],
         work_clock: Callable[[], float] = time.thread_time,
     ) -> None:
@@ -116,11 +115,11 @@ class EngineThread:
     @property
     def has_room(self) -> bool:
         """Whether its engine can begin another update at once."""
-        return self._engine is not None and self._engine.has_room
+        return self._engine.has_room
 
     @property
     def has_file_room(self) -> bool:
-        return self._engine is not None and self._engine.has_file_room
+        return self._engine.has_file_room
 
     @property
     def stalled_s(self) -> float:
@@ -150,7 +149,6 @@ class EngineThread:
 
     def begin(self, job: Job) -> None:
         """Give calls to the engine; an empty generator is done at once."""
-        assert self._engine is not None
         assert not callable(job.do)
         self.under_way = (*self.under_way, job)
         job.task = self._engine.begin(job.do, job.since, lambda task: self._end(job, task), job.priority)
@@ -161,7 +159,6 @@ class EngineThread:
 
     def round(self) -> tuple[Priority | None, float]:
         """Run a round of the engine; return the priority of its calls and the seconds that it took."""
-        assert self._engine is not None
         live = [job for job in self.under_way if job.priority is Priority.LIVE]
         began, work_began = time.monotonic(), self._work_clock()
         served = self._call(self._engine.round)
@@ -174,7 +171,6 @@ class EngineThread:
 
     def _call(self, do: Callable[[], T]) -> T | None:
         """Call the engine; if the engine itself fails, all of its jobs do."""
-        assert self._engine is not None
         try:
             with self.working():
                 return do()
@@ -226,22 +222,21 @@ class _Share:
 class Worker:
     """Runs work in threads of its own until it is closed.
 
-    on_done: called in one of them with priority, seconds waited and seconds worked. engines: one a thread;
-    without any, a thread that runs functions only. n_threads: of PyTorch for an operation, shared among the
-    busy engines. work_clock: the processor time of its thread, so that the time of other programs does not
-    count as work of a session.
+    engines: one a thread. on_live: called in one of them with seconds waited and worked of live work.
+    n_threads: of PyTorch for an operation, shared among the busy engines. work_clock: the processor time of
+    its thread, so that the time of other programs does not count as work of a session.
     """
 
     def __init__(
         self,
-        on_done: Callable[[Priority, float, float], None] | None = None,
-        engines: Sequence[BatchingExecutor] = (),
+        engines: Sequence[BatchingExecutor],
         *,
+        on_live: Callable[[float, float], None] | None = None,
         interval_controller: UpdateIntervalController | None = None,
         n_threads: int = THREADS,
         work_clock: Callable[[], float] = time.thread_time,
     ) -> None:
-        self._on_done = on_done
+        self._on_live = on_live
         self.interval_controller = interval_controller or UpdateIntervalController(time.monotonic())
         """How often live sessions are brought up to date."""
         self._waiting: dict[Priority, deque[Job]] = {priority: deque() for priority in Priority}
@@ -250,7 +245,7 @@ class Worker:
         self._wait_s = 0.0
         self._noted_s = time.monotonic()
         self._n_threads = n_threads
-        self._engines = [EngineThread(engine, self._ended, work_clock) for engine in engines or (None,)]
+        self._engines = [EngineThread(engine, self._ended, work_clock) for engine in engines]
         self._threads = [
             threading.Thread(target=self._run, args=(engine,), name=THREAD_NAME, daemon=True)
             for engine in self._engines
@@ -435,5 +430,5 @@ class Worker:
             with self._condition:
                 self._wait_s = _FORGET * self._wait_s + (1 - _FORGET) * waited_s
                 self._noted_s = began
-        if self._on_done is not None:
-            self._on_done(job.priority, waited_s, time.monotonic() - began)
+            if self._on_live is not None:
+                self._on_live(waited_s, time.monotonic() - began)
