@@ -51,14 +51,6 @@ def test_memory_follows_what_is_held() -> None:
     assert len(base) <= 4 * 48_000
 
 
-def test_reset_begins_at_any_sample() -> None:
-    buffer = AudioBuffer()
-    buffer.append(np.ones(5, np.float32))
-    buffer.reset(1_000)
-    buffer.append(np.ones(5, np.float32))
-    assert (buffer.start, buffer.end, len(buffer)) == (1_000, 1_005, 5)
-
-
 @pytest.mark.parametrize(
     ("pushed", "message"),
     [

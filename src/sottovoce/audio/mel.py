@@ -90,21 +90,13 @@ class MelStream:
 
     def reset(self) -> None:
         self._pending = torch.zeros(0, device=self._device)
-        self._n_samples = 0
-        self._n_frames = 0
+        self.n_samples = 0
+        self.n_frames = 0
         self._finished = False
 
     @property
     def n_mels(self) -> int:
         return int(self._filters.shape[0])
-
-    @property
-    def n_samples(self) -> int:
-        return self._n_samples
-
-    @property
-    def n_frames(self) -> int:
-        return self._n_frames
 
     def push(self, samples: Samples | Tensor) -> Tensor:
         """Append samples (n,) float32 and return the frames they complete: (n_mels, n_new) float32.
@@ -114,7 +106,7 @@ class MelStream:
         if self._finished:
             raise SessionClosedError("MelStream.push: expected no audio after finish(); call reset() first")
         received = torch.as_tensor(samples, dtype=torch.float32, device=self._device)
-        self._n_samples += len(received)
+        self.n_samples += len(received)
         return self._advance(received)
 
     def finish(self, *, n_padding_frames: int = 0) -> Tensor:
@@ -123,13 +115,13 @@ class MelStream:
         They equal the content frames of `log_mel(audio, padding_samples=480000)`.
         """
         self._finished = True
-        n_due = self._n_samples // HOP_SAMPLES + n_padding_frames - self._n_frames
+        n_due = self.n_samples // HOP_SAMPLES + n_padding_frames - self.n_frames
         silence = torch.zeros(N_FFT + (1 + n_padding_frames) * HOP_SAMPLES, device=self._device)
         return self._advance(silence)[:, : max(0, n_due)]
 
     def _advance(self, received: Tensor) -> Tensor:
         signal = torch.cat((self._pending, received))
-        if self._n_frames == 0:
+        if self.n_frames == 0:
             if len(signal) <= _HALF:  # the mirror needs samples 1 to 200
                 self._pending = signal
                 return self._filters.new_zeros(self.n_mels, 0)
@@ -137,7 +129,7 @@ class MelStream:
         n_new = max(0, (len(signal) - N_FFT) // HOP_SAMPLES + 1)
         frames = self._transform(signal, n_new)
         self._pending = signal[n_new * HOP_SAMPLES :].clone()
-        self._n_frames += n_new
+        self.n_frames += n_new
         return frames
 
     def _transform(self, signal: Tensor, n_frames: int) -> Tensor:

@@ -5,28 +5,17 @@ from __future__ import annotations
 import logging
 import queue
 from collections.abc import Callable, Iterator
-from typing import Protocol, TypeAlias
+from typing import Any
 
 import numpy as np
 
-from sottovoce.errors import AudioError, MissingExtraError, OptionError, cause_of
+from sottovoce.audio.samples import chunk_samples
+from sottovoce.errors import AudioError, MissingExtraError, cause_of
 from sottovoce.types import SAMPLE_RATE, AudioChunk, Samples
 
 logger = logging.getLogger(__name__)
 
 _MAX_BACKLOG_S = 60.0
-
-
-class InputStream(Protocol):
-    def start(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
-Deliver: TypeAlias = Callable[[Samples, bool], None]
-"""Callback with samples (n,) and whether the device lost some before them; called from the device's thread.
-"""
-OpenStream: TypeAlias = Callable[[int, int | str | None, Deliver], InputStream]
 
 
 class Microphone:
@@ -37,20 +26,12 @@ class Microphone:
         AudioError when the device is missing, cannot record 16 kHz mono, or is read a minute late.
     """
 
-    def __init__(
-        self,
-        device: int | str | None = None,
-        *,
-        chunk_s: float = 0.1,
-        open_stream: OpenStream | None = None,
-    ) -> None:
-        if not chunk_s * SAMPLE_RATE >= 1:
-            raise OptionError(f"chunk_s: expected at least one sample ({1 / SAMPLE_RATE} s), got {chunk_s}")
+    def __init__(self, device: int | str | None = None, *, chunk_s: float = 0.1) -> None:
+        n_chunk = chunk_samples(chunk_s)
         self._backlog: queue.Queue[Samples | None] = queue.Queue(max(2, round(_MAX_BACKLOG_S / chunk_s)))
         self._is_behind = False
         self._n_losses = 0
-        open_stream = open_stream or open_portaudio
-        self._stream = open_stream(round(chunk_s * SAMPLE_RATE), device, self._deliver)
+        self._stream = _open_stream(n_chunk, device, self._deliver)
         self._stream.start()
 
     def __iter__(self) -> Iterator[AudioChunk]:
@@ -85,27 +66,24 @@ class Microphone:
             except queue.Empty:
                 continue
 
-    def _deliver(self, samples: Samples, has_loss: bool) -> None:
-        self._n_losses += has_loss
+    def _deliver(self, block: Samples, n_samples: int, times: object, status: object) -> None:
+        """Take samples (n, 1) in the device's thread. status: true if the device lost some before them."""
+        self._n_losses += bool(status)
         try:
-            self._backlog.put_nowait(samples)
+            self._backlog.put_nowait(np.array(block[:, 0]))
         except queue.Full:
             self._is_behind = True
 
 
-def open_portaudio(chunk_samples: int, device: int | str | None, deliver: Deliver) -> InputStream:
+def _open_stream(chunk_samples: int, device: int | str | None, callback: Callable[..., None]) -> Any:
     try:
         import sounddevice
     except ModuleNotFoundError as error:
         raise MissingExtraError("sounddevice", "mic", "Recording from a microphone") from error
     except OSError as error:
         raise AudioError(f"microphone: expected the PortAudio library, got '{cause_of(error)}'") from error
-
-    def callback(block: Samples, n_samples: int, times: object, status: object) -> None:
-        deliver(np.array(block[:, 0]), bool(status))
-
     try:
-        stream: InputStream = sounddevice.InputStream(
+        return sounddevice.InputStream(
             samplerate=SAMPLE_RATE,
             channels=1,
             dtype="float32",
@@ -118,4 +96,3 @@ def open_portaudio(chunk_samples: int, device: int | str | None, deliver: Delive
         raise AudioError(
             f"microphone: expected an input device for 16 kHz mono, got {name}: {error}"
         ) from error
-    return stream

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
-from sottovoce.errors import AudioError
+from sottovoce.errors import AudioError, OptionError
 from sottovoce.types import SAMPLE_RATE, Samples
 
 if TYPE_CHECKING:
@@ -89,6 +89,16 @@ def as_channels(array: Array, name: str) -> Samples:
     return np.atleast_2d(to_float32(array, name))
 
 
+def chunk_samples(chunk_s: float) -> int:
+    """Return the samples of a chunk.
+
+    Raises: OptionError for less than one.
+    """
+    if not chunk_s * SAMPLE_RATE >= 1:
+        raise OptionError(f"chunk_s: expected at least one sample ({1 / SAMPLE_RATE} s), got {chunk_s}")
+    return round(chunk_s * SAMPLE_RATE)
+
+
 MAX_PUSH_S = 600.0
 _MIN_CAPACITY = SAMPLE_RATE
 
@@ -101,24 +111,13 @@ class AudioBuffer:
     """
 
     def __init__(self) -> None:
-        self.reset()
-
-    def reset(self, start_sample: int = 0) -> None:
         self._data = np.empty(_MIN_CAPACITY, np.float32)
         self._first = 0  # position in _data of sample `start`
-        self._start = start_sample
-        self._end = start_sample
-
-    @property
-    def start(self) -> int:
-        return self._start
-
-    @property
-    def end(self) -> int:
-        return self._end
+        self.start = 0
+        self.end = 0
 
     def __len__(self) -> int:
-        return self._end - self._start
+        return self.end - self.start
 
     def append(self, samples: npt.NDArray[np.float32]) -> None:
         """Append samples (n,) float32 at 16 kHz.
@@ -129,26 +128,26 @@ class AudioBuffer:
         self._reserve(len(samples))
         position = self._first + len(self)
         self._data[position : position + len(samples)] = samples
-        self._end += len(samples)
+        self.end += len(samples)
 
     def drop_before(self, sample: int) -> None:
         """Drop the samples before the absolute index `sample`, clipped to [start, end]."""
-        sample = min(max(sample, self._start), self._end)
-        self._first += sample - self._start
-        self._start = sample
+        sample = min(max(sample, self.start), self.end)
+        self._first += sample - self.start
+        self.start = sample
 
     def view(self, start: int | None = None, end: int | None = None) -> Samples:
         """Return samples [start, end) as an immutable array (n,) float32.
 
         Raises: AudioError for samples that are not held.
         """
-        first = self._start if start is None else start
-        last = self._end if end is None else end
-        if not self._start <= first <= last <= self._end:
+        first = self.start if start is None else start
+        last = self.end if end is None else end
+        if not self.start <= first <= last <= self.end:
             raise AudioError(
-                f"audio buffer: expected samples in [{self._start}, {self._end}), got [{first}, {last})"
+                f"audio buffer: expected samples in [{self.start}, {self.end}), got [{first}, {last})"
             )
-        offset = self._first - self._start
+        offset = self._first - self.start
         held = self._data[offset + first : offset + last]
         held.flags.writeable = False
         return held
@@ -167,7 +166,7 @@ class AudioBuffer:
                 f"pushed audio: expected at most {MAX_PUSH_S:.0f} s at once, "
                 f"got {len(samples) / SAMPLE_RATE:.0f} s"
             )
-        require_finite(samples, "pushed audio", start_sample=self._end)
+        require_finite(samples, "pushed audio", start_sample=self.end)
 
     def _reserve(self, n_new: int) -> None:
         n_needed = len(self) + n_new

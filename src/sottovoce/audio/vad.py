@@ -312,10 +312,9 @@ class _Segmenter:
         if self._start is not None and probability < self._options.exit_threshold:
             self._add_silence(self._start, now)
 
-    def finish(self, n_samples: int) -> list[SpeechSegment]:
+    def finish(self, n_samples: int) -> None:
         if self._start is not None:
             self._close(self._start, n_samples)
-        return self._segments
 
     def segments(self, start: int, end: int) -> list[SpeechSegment]:
         going_on = () if self._start is None else (SpeechSegment(self._start, self._position),)
@@ -410,20 +409,19 @@ class VadStream:
             )
         return None if option is False else cls(None if option is True else option)
 
-    def reset(self, start_sample: int = 0) -> None:
+    def reset(self) -> None:
         self._windows = SpeechWindows(self._model)
-        self._base = start_sample
-        self._position = start_sample
+        self._position = 0
         self._candidate: int | None = None
         self._silence: int | None = None
-        self._last_end = start_sample
+        self._last_end = 0
         self._closed = False
         self.is_speech = False
         self.probability = 0.0
 
     @property
     def n_samples(self) -> int:
-        return self._base + self._windows.n_samples
+        return self._windows.n_samples
 
     def push(self, samples: Samples) -> list[SpeechEdge]:
         """Append samples (n,) float32 and return the edges they reveal.

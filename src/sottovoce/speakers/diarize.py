@@ -239,17 +239,11 @@ class ClusteringDiarizer:
         if len(centres) == 0:
             return []
         n_frames = STEP_FRAMES * (len(diarized) - 1) + self._local.n_frames
-        scores = np.zeros((n_frames, len(centres)), dtype=np.float32)
-        counts = np.zeros(n_frames, dtype=np.float32)
-        n_windows = np.zeros(n_frames, dtype=np.float32)
-        for index, window in enumerate(diarized):
-            span = slice(index * STEP_FRAMES, index * STEP_FRAMES + self._local.n_frames)
-            for local, speaker in assign_speakers(window, centres):
-                scores[span, speaker] += window.activity[:, local]
-            counts[span] += (window.activity > ACTIVE).sum(axis=1)
-            n_windows[span] += 1
-        n_active = np.rint(counts / n_windows).astype(int)
-        return name_turns(self.spans(most_active(scores, n_active)), self._enrolled(centres))
+        placed = (
+            (index * STEP_FRAMES, window, assign_speakers(window, centres))
+            for index, window in enumerate(diarized)
+        )
+        return name_turns(self.overlaid(placed, n_frames, len(centres)), self._enrolled(centres))
 
     def _enrolled(self, centres: Floats) -> dict[Hashable, str]:
         names = list(self._options.known)
@@ -288,12 +282,30 @@ class ClusteringDiarizer:
             least_weight=options.least_speech_s,
         )
 
-    def spans(self, active: npt.NDArray[np.bool_]) -> list[tuple[float, float, int]]:
+    def overlaid(
+        self,
+        windows: Iterable[tuple[int, DiarizedWindow, Iterable[tuple[int, int]]]],
+        n_frames: int,
+        n_speakers: int,
+    ) -> list[tuple[float, float, int]]:
+        """Find the turns (start, end in seconds, speaker) of overlapping windows.
+
+        windows: the first frame of each, and pairs of a local speaker and the speaker.
+        """
+        scores = np.zeros((n_frames, n_speakers), dtype=np.float32)
+        counts, n_windows = np.zeros(n_frames, dtype=np.float32), np.zeros(n_frames, dtype=np.float32)
+        for first, window, assigned in windows:
+            span = slice(first, first + len(window.activity))
+            for local, speaker in assigned:
+                scores[span, speaker] += window.activity[:, local]
+            counts[span] += (window.activity > ACTIVE).sum(axis=1)
+            n_windows[span] += 1
+        active = most_active(scores, np.rint(counts / np.maximum(n_windows, 1)).astype(int))
         frame_s = self._local.frame_samples / SAMPLE_RATE
         first_s = self._local.first_samples / SAMPLE_RATE - frame_s / 2
         nobody = ~active.any(axis=1)
         turns = []
-        for speaker in range(active.shape[1]):
+        for speaker in range(n_speakers):
             for start, end in _joined(active_spans(active[:, speaker]), nobody, LONGEST_GAP_S / frame_s):
                 if (end - start) * frame_s >= SHORTEST_TURN_S:
                     turns.append((max(0.0, first_s + start * frame_s), first_s + end * frame_s, speaker))

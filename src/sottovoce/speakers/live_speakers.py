@@ -17,12 +17,10 @@ import torch
 from sottovoce.errors import OptionError
 from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.speakers.diarize import (
-    ACTIVE,
     ClusteringDiarizer,
     DiarizedWindow,
     Labels,
     assign_speakers,
-    most_active,
     speaker_vectors,
     unit,
     weighted_sums,
@@ -238,17 +236,8 @@ class LiveSpeakers:
             return []
         first = min(begin for begin, _ in near)
         last = max(begin + len(window.activity) for begin, window in near)
-        n_speakers = len(self._names)
-        scores = np.zeros((last - first, n_speakers + 1), np.float32)
-        counts, n_windows = np.zeros(last - first, np.float32), np.zeros(last - first, np.float32)
-        for begin, window in near:
-            span = slice(begin - first, begin - first + len(window.activity))
-            for local, speaker in self._assigned(window, is_sure=is_sure):
-                scores[span, speaker] += window.activity[:, local]
-            counts[span] += (window.activity > ACTIVE).sum(axis=1)
-            n_windows[span] += 1
-        active = most_active(scores, np.rint(counts / np.maximum(n_windows, 1)).astype(int))
-        found = self._diarizer.spans(active)
+        placed = ((begin - first, window, self._assigned(window, is_sure=is_sure)) for begin, window in near)
+        found = self._diarizer.overlaid(placed, last - first, len(self._names) + 1)
         names = [*self._names, ""]
         offset_s = first * frame_s
         return [Turn(offset_s + start, offset_s + end, names[who]) for start, end, who in found]

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import pickle
 import zipfile
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from threading import Lock
-from typing import IO, Protocol
+from types import SimpleNamespace
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -66,15 +67,6 @@ SEGMENTATION = IndexModel(
         ),
     ),
 )
-STORAGES = {
-    "FloatStorage": torch.float32,
-    "HalfStorage": torch.float16,
-    "DoubleStorage": torch.float64,
-    "LongStorage": torch.int64,
-    "IntStorage": torch.int32,
-    "BoolStorage": torch.bool,
-    "ByteStorage": torch.uint8,
-}
 
 
 def fetched(name: str, model: IndexModel) -> Path:
@@ -94,9 +86,12 @@ def fetched(name: str, model: IndexModel) -> Path:
     return file
 
 
-def read_tensors(path: Path, key: str | None = None) -> dict[str, Tensor]:
+def read_tensors(
+    path: Path, key: str | None = None, shapes: Mapping[str, tuple[int, ...]] | None = None
+) -> dict[str, Tensor]:
     """Read the tensors of a `torch.save` file under a key (None: at the top level), without running code.
 
+    shapes: expected shapes of some of them.
     Raises: CheckpointError.
     """
     content = _unpickled(path) if zipfile.is_zipfile(path) else load_pickle(path)
@@ -104,20 +99,17 @@ def read_tensors(path: Path, key: str | None = None) -> dict[str, Tensor]:
     if not isinstance(found, Mapping):
         where = "" if key is None else f" under '{key}'"
         raise CheckpointError(f"{path}: expected tensors{where}, got none")
-    return {name: tensor for name, tensor in found.items() if isinstance(tensor, Tensor)}
-
-
-def _unpickled(path: Path) -> object:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            (name,) = [one for one in archive.namelist() if one.endswith("/data.pkl")]
-            with archive.open(name) as file:
-                return _TensorUnpickler(file, archive, name.removesuffix("data.pkl")).load()
-    except Exception as error:  # a damaged pickle can raise any error
-        raise CheckpointError(f"{path}: not a readable PyTorch file ({first_line(error)})") from error
+    tensors = {name: tensor for name, tensor in found.items() if isinstance(tensor, Tensor)}
+    for name, shape in (shapes or {}).items():
+        got = tuple(tensors[name].shape) if name in tensors else "none"
+        if got != shape:
+            raise CheckpointError(f"{path}: {name}: expected {shape}, got {got}")
+    return tensors
 
 
 class _Empty:
+    """Takes the place of objects that are neither tensors nor plain values."""
+
     def __init__(self, *_: object) -> None:
         pass
 
@@ -126,38 +118,17 @@ class _Empty:
 
 
 class _TensorUnpickler(pickle.Unpickler):
-    def __init__(self, file: IO[bytes], archive: zipfile.ZipFile, folder: str) -> None:
-        super().__init__(file)
-        self._archive = archive
-        self._folder = folder
-
     def find_class(self, module: str, name: str) -> object:
-        if (module, name) == ("collections", "OrderedDict"):
-            return OrderedDict
-        if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
-            return _rebuilt
-        if module == "torch" and name in STORAGES:
-            return STORAGES[name]
-        return _Empty
-
-    def persistent_load(self, reference: tuple[object, ...]) -> Tensor:
-        _, dtype, key, *_ = reference
-        data = bytearray(self._archive.read(f"{self._folder}data/{key}"))
-        assert isinstance(dtype, torch.dtype)
-        return torch.frombuffer(data, dtype=dtype) if data else torch.zeros(0, dtype=dtype)
+        allowed = {("collections", "OrderedDict"), ("torch._utils", "_rebuild_tensor_v2")}
+        return super().find_class(module, name) if (module, name) in allowed else _Empty
 
 
-def _rebuilt(
-    storage: Tensor, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: object
-) -> Tensor:
-    return storage.as_strided(size, stride, offset)
-
-
-def require_shapes(tensors: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]], path: Path) -> None:
-    for name, shape in shapes.items():
-        found = tuple(tensors[name].shape) if name in tensors else "none"
-        if found != shape:
-            raise CheckpointError(f"{path}: {name}: expected {shape}, got {found}")
+def _unpickled(path: Path) -> object:
+    unpickler = SimpleNamespace(__name__="pickle", Unpickler=_TensorUnpickler)
+    try:
+        return torch.load(path, map_location="cpu", weights_only=False, pickle_module=unpickler)
+    except Exception as error:  # a damaged pickle can raise any error
+        raise CheckpointError(f"{path}: not a readable PyTorch file ({first_line(error)})") from error
 
 
 Floats = npt.NDArray[np.float32]
@@ -206,6 +177,19 @@ class LocalSpeakers(Protocol):
         ...
 
 
+def _named(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): one for name, one in weights.items() if name.startswith(prefix)}
+
+
+def _equal_lengths(items: Sequence[Tensor], most: int, *, shortest: int = 1) -> Iterator[list[int]]:
+    """Yield the indices of items of one length, in batches of up to `most`."""
+    long_enough = (index for index in range(len(items)) if len(items[index]) >= shortest)
+    order = sorted(long_enough, key=lambda index: len(items[index]))
+    for _, group in groupby(order, key=lambda index: len(items[index])):
+        same = list(group)
+        yield from (same[start : start + most] for start in range(0, len(same), most))
+
+
 GE2E_MELS = 40
 GE2E_SIZE = 256
 GE2E_LAYERS = 3
@@ -231,8 +215,7 @@ class Ge2eEncoder:
 
     def __init__(self, weights: dict[str, Tensor]) -> None:
         self._lstm = nn.LSTM(GE2E_MELS, GE2E_SIZE, GE2E_LAYERS, batch_first=True)
-        state = {name.removeprefix("lstm."): w for name, w in weights.items() if name.startswith("lstm.")}
-        self._lstm.load_state_dict(state)
+        self._lstm.load_state_dict(_named(weights, "lstm."))
         self._weight, self._bias = weights["linear.weight"], weights["linear.bias"]
         self._filters = torch.tensor(mel_filters(GE2E_MELS))
         self._hann = torch.hann_window(N_FFT)
@@ -271,14 +254,10 @@ class Ge2eEncoder:
 
     def _vectors(self, windows: Sequence[Tensor]) -> Tensor:
         vectors = torch.zeros(len(windows), GE2E_SIZE)
-        order = sorted(range(len(windows)), key=lambda index: len(windows[index]))
-        while order:
-            length = len(windows[order[0]])
-            rows = [index for index in order[:GE2E_BATCH] if len(windows[index]) == length]
+        for rows in _equal_lengths(windows, GE2E_BATCH):
             _, (hidden, _) = self._lstm(torch.stack([windows[index] for index in rows]))
             raw = functional.linear(hidden[-1], self._weight, self._bias).relu_()
             vectors[rows] = functional.normalize(raw, dim=1)
-            order = order[len(rows) :]
         return vectors
 
 
@@ -293,10 +272,8 @@ def load_ge2e() -> Ge2eEncoder:
 
 @cache
 def _read_ge2e(path: Path) -> Ge2eEncoder:
-    tensors = read_tensors(path, "model_state")
     shapes = {"lstm.weight_ih_l0": (4 * GE2E_SIZE, GE2E_MELS), "linear.weight": (GE2E_SIZE, GE2E_SIZE)}
-    require_shapes(tensors, shapes, path)
-    return Ge2eEncoder(tensors)
+    return Ge2eEncoder(read_tensors(path, "model_state", shapes))
 
 
 CAMPPLUS_SIZE = 192
@@ -310,6 +287,7 @@ CAMPPLUS_BATCH = 16
 FBANK_FRAME = 400
 FBANK_HOP = 160
 FBANK_FFT = 512
+FBANK_MELS = 80
 PREEMPHASIS = 0.97
 FBANK_LOWEST_HZ = 20.0
 FBANK_FLOOR = 1.1920928955078125e-07
@@ -328,16 +306,10 @@ class CampPlusEncoder:
 
     @torch.inference_mode()
     def embed(self, speech: Sequence[Tensor]) -> Floats:
-        """Embed stretches (n_samples,); see `VoiceEncoder`. Stretches of one length share a batch."""
         vectors = torch.zeros(len(speech), CAMPPLUS_SIZE)
-        order = sorted(range(len(speech)), key=lambda index: len(speech[index]))
-        order = [index for index in order if len(speech[index]) >= SHORTEST_S * SAMPLE_RATE]
-        while order:
-            length = len(speech[order[0]])
-            rows = [index for index in order[:CAMPPLUS_BATCH] if len(speech[index]) == length]
+        for rows in _equal_lengths(speech, CAMPPLUS_BATCH, shortest=round(SHORTEST_S * SAMPLE_RATE)):
             mel = torch.stack([kaldi_fbank(speech[index]) for index in rows])
             vectors[rows] = self._vectors(mel - mel.mean(dim=1, keepdim=True))
-            order = order[len(rows) :]
         return functional.normalize(vectors, dim=1).numpy()
 
     def _vectors(self, mel: Tensor) -> Tensor:
@@ -407,18 +379,16 @@ def load_campplus() -> CampPlusEncoder:
 
 @cache
 def _read_campplus(path: Path) -> CampPlusEncoder:
-    tensors = read_tensors(path)
     shapes = {
         "head.conv1.weight": (32, 1, 3, 3),
         "xvector.tdnn.linear.weight": (128, 320, 5),
         "xvector.dense.linear.weight": (CAMPPLUS_SIZE, 1024, 1),
     }
-    require_shapes(tensors, shapes, path)
-    return CampPlusEncoder(tensors)
+    return CampPlusEncoder(read_tensors(path, shapes=shapes))
 
 
-def kaldi_fbank(samples: Tensor, n_mels: int = 80) -> Tensor:
-    """Compute Kaldi's log-mel filter bank (n_frames, n_mels), natural log, of samples (n_samples,) float32 at
+def kaldi_fbank(samples: Tensor) -> Tensor:
+    """Compute Kaldi's log-mel filter bank (n_frames, 80), natural log, of samples (n_samples,) float32 at
     16 kHz.
 
     Frames of 25 ms every 10 ms without padding: n_frames is 1 + (n_samples - 400) // 160. No dither.
@@ -432,7 +402,7 @@ def kaldi_fbank(samples: Tensor, n_mels: int = 80) -> Tensor:
     before = functional.pad(frames[:, None], (1, 0), mode="replicate")[:, 0, :-1]
     frames = (frames - PREEMPHASIS * before) * _povey_window()
     power = torch.fft.rfft(frames, FBANK_FFT).abs().square()[:, : FBANK_FFT // 2]
-    mel: Tensor = power @ _mel_triangles(n_mels)
+    mel: Tensor = power @ _mel_triangles()
     return mel.clamp_(min=FBANK_FLOOR).log_()
 
 
@@ -443,9 +413,9 @@ def _povey_window() -> Tensor:
 
 
 @cache
-def _mel_triangles(n_mels: int) -> Tensor:
+def _mel_triangles() -> Tensor:
     edges = _mel(torch.tensor([FBANK_LOWEST_HZ, SAMPLE_RATE / 2], dtype=torch.float64))
-    points = torch.linspace(float(edges[0]), float(edges[1]), n_mels + 2, dtype=torch.float64)
+    points = torch.linspace(float(edges[0]), float(edges[1]), FBANK_MELS + 2, dtype=torch.float64)
     bins = _mel(torch.arange(FBANK_FFT // 2, dtype=torch.float64) * SAMPLE_RATE / FBANK_FFT)[:, None]
     left, centre, right = points[:-2], points[1:-1], points[2:]
     rising, falling = (bins - left) / (centre - left), (right - bins) / (right - centre)
@@ -481,8 +451,7 @@ class SegmentationNetwork:
             weights["sincnet.conv1d.0.filterbank.low_hz_"], weights["sincnet.conv1d.0.filterbank.band_hz_"]
         )
         self._lstm = nn.LSTM(60, LSTM_SIZE, LSTM_LAYERS, batch_first=True, bidirectional=True)
-        state = {name.removeprefix("lstm."): w for name, w in weights.items() if name.startswith("lstm.")}
-        self._lstm.load_state_dict(state)
+        self._lstm.load_state_dict(_named(weights, "lstm."))
 
     @torch.inference_mode()
     def activity(self, windows: Tensor) -> Tensor:
@@ -541,11 +510,9 @@ def load_segmentation() -> SegmentationNetwork:
 
 @cache
 def _read_segmentation(path: Path) -> SegmentationNetwork:
-    tensors = read_tensors(path, "state_dict")
     shapes = {
         "sincnet.conv1d.0.filterbank.low_hz_": (N_FILTERS // 2, 1),
         "lstm.weight_ih_l0": (4 * LSTM_SIZE, 60),
         "classifier.weight": (3, LSTM_SIZE),
     }
-    require_shapes(tensors, shapes, path)
-    return SegmentationNetwork(tensors)
+    return SegmentationNetwork(read_tensors(path, "state_dict", shapes))
