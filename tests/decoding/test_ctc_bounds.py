@@ -1,4 +1,4 @@
-"""The compiled search keeps within its arrays: its comparisons once more, compiled with every index checked.
+"""The compiled search keeps within its arrays: tests of it once more, compiled with every index checked.
 
 Compiled functions check none, so one that is wrong reads what lies beside an array, and crashes now and then.
 What is compiled is kept beside the interpreter: a search that has not changed is not compiled again.
@@ -16,9 +16,23 @@ import pytest
 pytest.importorskip("numba", reason="the extra fast is not installed")
 
 ROOT = Path(__file__).parents[2]
-
-
 CACHE = Path(sys.prefix) / "numba-checked"
+TESTS = [
+    "tests/decoding/test_ctc_kernel.py",
+    "tests/decoding/test_ctc_kenlm.py::test_each_state_and_word_is_asked_for_once",
+    *(
+        f"tests/decoding/test_ctc_exact.py::test_{name}"
+        for name in (
+            "equals_enumeration",
+            "token_models_equal_enumeration",
+            "hotwords_of_pieces_are_whole_words",
+            "lexicon_equals_enumeration",
+            "word_sequences_equal_enumeration",
+            "the_best_is_no_worse_because_more_are_listed",
+        )
+    ),
+]
+"""Between them they run every compiled function."""
 
 
 @pytest.mark.slow
@@ -27,7 +41,7 @@ def test_no_index_is_out_of_bounds(tmp_path: Path) -> None:
     checked = {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(folder)}
     plain = ["-p", "no:xdist", "-p", "no:cacheprovider", "-q"]
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", *plain, "tests/decoding/test_ctc_rules.py"],
+        [sys.executable, "-m", "pytest", *plain, *TESTS, "-k", "not tensors"],
         cwd=ROOT,
         env={**os.environ, **checked},
         capture_output=True,

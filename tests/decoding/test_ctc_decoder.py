@@ -60,7 +60,7 @@ def test_padding_does_not_matter() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"blank_skip": 0.6}])
-@pytest.mark.parametrize("chunk", [1, 7, 29])
+@pytest.mark.parametrize("chunk", [1, 7])
 def test_chunked_equals_whole(chunk: int, options: dict[str, float]) -> None:
     rows, lengths = batch()
     rows[:, ::3] = rows[:, ::3] * 0.2 + torch.tensor([0.0, 0, 4, 0, 0])
@@ -94,7 +94,7 @@ def test_prunings_that_reach_everything_change_nothing() -> None:
 
 def test_tokens_that_are_left_out_without_a_scorer_could_not_win() -> None:
     """Only beam_size + 1 tokens are looked at; a scorer that says nothing looks at all of them."""
-    log_probs = torch.stack([emissions(25, 40, seed) for seed in range(20)])
+    log_probs = torch.stack([emissions(25, 40, seed) for seed in range(6)])
     names = Labels(tuple(chr(0x4E00 + i) for i in range(40)), 7)
     options = CtcOptions(beam_size=5, n_best=5, times=False)
     few = EmissionDecoder(names, options).decode(log_probs)

@@ -43,7 +43,7 @@ def full_score(tokens: Tokens, _: Reading) -> float:
 
 
 @pytest.mark.parametrize("every", [1, 2, 3])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_histories_without_other_models_equal_enumeration(seed: int, every: int) -> None:
     """What a beam was given goes with it when beams change places, so that it can be taken back."""
     log_probs = emissions(5, 4, seed)
@@ -53,7 +53,7 @@ def test_histories_without_other_models_equal_enumeration(seed: int, every: int)
     assert [h.tokens for h in found] == [tokens for _, tokens, _ in truth]
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(4))
 def test_narrow_beams_never_overestimate(seed: int) -> None:
     log_probs = emissions(6, 4, seed)
     texts = all_texts(log_probs, 0)
@@ -62,7 +62,7 @@ def test_narrow_beams_never_overestimate(seed: int) -> None:
 
 
 @pytest.mark.parametrize("blank_skip", [None, 0.6])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_ragged_chunks_equal_the_whole(seed: int, blank_skip: float | None) -> None:
     """Every utterance is adjusted after as many of its own frames, whenever they come."""
     rows = torch.stack([emissions(40, 4, 10 * seed + row) for row in range(3)])
@@ -204,11 +204,11 @@ def test_what_a_stream_holds_of_histories_does_not_grow() -> None:
     options = CtcOptions(beam_size=4, adjust_every_frames=10, commit_frames=100)
     searcher = EmissionDecoder(LABELS, options, history_scorer=scorer)
     state = searcher.start()
-    for chunk in spoken_abs(1000).split(25):
+    for chunk in spoken_abs(400).split(25):
         searcher.decode_chunk(state, chunk[None])
         assert scorer.n_cached <= 128 + 4 * 100
     assert model.n_shown == 127
-    assert len(state.committed[0].words) > 600
+    assert len(state.committed[0].words) > 300
     assert len(state.committed[0].words) - state.committed[0].n_scored < 20
     assert n_histories() - before <= 128 + 4 * 100
     del state
@@ -217,7 +217,7 @@ def test_what_a_stream_holds_of_histories_does_not_grow() -> None:
 
 def test_streams_that_come_in_turn_are_asked_for_once() -> None:
     """What one needs is not dropped because another came in between."""
-    log_probs = spoken_abs(300)
+    log_probs = spoken_abs(150)
     asked = []
     for n_streams in (1, 2):
         model = CountedWords()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import random
 import sys
 from pathlib import Path
@@ -11,7 +13,12 @@ import pytest
 import torch
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
+from sottovoce.decoding.ctc.align import align, common_cut
+from sottovoce.decoding.ctc.compiled import CompiledSearch
+from sottovoce.decoding.ctc.emissions import checked
+from sottovoce.decoding.ctc.prefix_search import PrefixSearch
 from sottovoce.decoding.ctc.search_options import CtcOptions
+from sottovoce.errors import InputError
 from tests.decoding.enumeration import emissions
 from tests.decoding.test_ctc_engines import differences, random_arpa
 
@@ -67,6 +74,99 @@ def test_word_pieces_of_many_labels(top_tokens: int | None, unknown_words: bool,
         for engine in ("compiled", "tensors")
     ]
     assert not differences(*found)
+
+
+V, BLANK, SEPARATOR = 5, 0, 4
+
+
+def compiled_search() -> CompiledSearch:
+    return CompiledSearch(PrefixSearch(V, BLANK, 8))
+
+
+def test_emissions_that_are_trusted_would_pass_the_full_check() -> None:
+    search, rows = compiled_search(), torch.stack([emissions(9, V, seed) for seed in range(3)])
+    lengths = torch.tensor([9, 4, 0])
+    assert search.trusts(rows, lengths)
+    checked(rows, lengths, V)
+    broken = rows.clone()
+    broken[2, 5, 1] = float("nan")
+    for wrong in (rows + 1.0, rows * 3, broken):
+        assert not search.trusts(wrong, torch.tensor([9, 9, 9]))
+        with pytest.raises(InputError):
+            checked(wrong, None, V)
+    assert search.trusts(broken, torch.tensor([9, 9, 5]))
+
+
+def test_sums_of_probabilities_equal_logaddexp() -> None:
+    from sottovoce.decoding.ctc.kernel.beams import log_add
+
+    first, second = -40 * torch.rand(2, 40, generator=torch.Generator().manual_seed(1))
+    first[:5], second[3:8] = -math.inf, -math.inf
+    first[8:10], first[10] = second[8:10], second[10] + 1e-3
+    first[11:15] = second[11:15] + torch.tensor([17.9999, 18.0, 18.0001, 30.0])
+    ours = [float(log_add(a, b)) for a, b in zip(first.numpy(), second.numpy(), strict=True)]
+    assert ours == pytest.approx(torch.logaddexp(first, second).tolist())
+
+
+def texts_to_align() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[int | torch.Tensor]]:
+    """Emissions (3, 12, V), label sequences (9, 4), their lengths, and labels of the blanks around them."""
+    generator = torch.Generator().manual_seed(1)
+    rows = torch.stack([emissions(12, V, seed) for seed in range(3)])
+    labels = torch.randint(1, V, (9, 4), generator=generator)
+    counts = torch.randint(0, 5, (9,), generator=generator)
+    mixed = torch.where(torch.randint(0, 2, (9, 5), generator=generator) == 1, SEPARATOR, BLANK)
+    return rows, labels, counts, [BLANK, mixed]
+
+
+def test_alignments_equal_the_plain_ones() -> None:
+    rows, labels, counts, blanks = texts_to_align()
+    of, lengths = torch.arange(9) % 3, torch.tensor([12, 9, 11])
+    inside = torch.arange(4) < counts[:, None]
+    for blank in blanks:
+        ours, theirs = (
+            each(rows, lengths, labels, counts, rows=of, blank=blank)
+            for each in (compiled_search().align, align)
+        )
+        torch.testing.assert_close(ours.score, theirs.score, atol=1e-4, rtol=0)
+        assert torch.equal(ours.first[inside], theirs.first[inside])
+        assert torch.equal(ours.last[inside], theirs.last[inside])
+
+
+def test_texts_longer_than_their_emissions_have_no_path() -> None:
+    """No step leads to their ends, and none that memory held before is followed."""
+    generator = torch.Generator().manual_seed(2)
+    for n_frames in range(1, 8):
+        for n_tokens in range(n_frames + 1, 12):
+            rows = torch.stack([emissions(n_frames, V, seed) for seed in range(2)])
+            labels = torch.randint(1, V, (6, n_tokens), generator=generator)
+            counts, of = torch.tensor([n_tokens, 0, 1] * 2), torch.arange(6) % 2
+            lengths = torch.full((2,), n_frames)
+            junk = [np.full((n_frames, 2 * n_tokens + 1), 255, np.uint8) for _ in range(20)]
+            del junk
+            ours, theirs = (
+                each(rows, lengths, labels, counts, rows=of, blank=BLANK)
+                for each in (compiled_search().align, align)
+            )
+            torch.testing.assert_close(ours.score, theirs.score, atol=1e-4, rtol=0)
+            assert ((ours.score == -math.inf) == (counts == n_tokens)).all()
+            assert (ours.first >= 0).all()
+            assert (ours.last < n_frames).all()
+
+
+def test_common_cuts_equal_the_plain_ones() -> None:
+    rows, labels, counts, blanks = texts_to_align()
+    compiled_cut = compiled_search().common_cut
+    for sharpness in (3, 300):  # where one path is hundreds of nats before the others, few are walked
+        frames = (sharpness * rows[0]).log_softmax(dim=1)
+        for n_shared, blank, is_late in itertools.product(range(5), blanks, (False, True)):
+            ours, theirs = (
+                each(frames, labels, counts, n_shared=n_shared, is_late=is_late, blank=blank)
+                for each in (compiled_cut, common_cut)
+            )
+            assert ours == theirs
+    for each in (compiled_cut, common_cut):  # a text that no path spells
+        found = each(frames[:2], labels[:1], torch.tensor([4]), n_shared=0, is_late=True, blank=BLANK)
+        assert found == (0, 0)
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])

@@ -73,7 +73,7 @@ def test_frames_are_stepped_without_values(
     )
     # The decoder without its values: every tensor in it becomes one of that device.
     monkeypatch.setattr(torch.Tensor, "__deepcopy__", lambda tensor, memo: tensor.to(META))
-    search = copy.deepcopy(decoder._decoder._search)
+    search = copy.deepcopy(decoder._search)
     state = search.start(3, META)
     assert state.scores.device == META
     emissions = torch.empty((3, 40, len(labels)), device=META)

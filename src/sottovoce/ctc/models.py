@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import unicodedata
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -85,23 +85,19 @@ Pronunciations = Mapping[str, Sequence[tuple[int, ...]]]
 """Label sequences of words."""
 
 
-@dataclass(frozen=True, slots=True)
 class PhraseSpeller:
     """Spells phrases in labels. pronunciations: of words of a lexicon; others are spelled in letters."""
 
-    labels: Labels
-    case: Case = "keep"
-    pronunciations: Pronunciations = field(default_factory=dict)
-    _ids: Mapping[str, int] = field(init=False, repr=False)
-    _characters: frozenset[str] = field(init=False, repr=False)
-    _longest: int = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        blank = self.labels.blank
-        ids = {name: i for name, i in ids_by_form(self.labels.names).items() if name and i != blank}
-        object.__setattr__(self, "_ids", ids)
-        object.__setattr__(self, "_characters", frozenset("".join(ids)))
-        object.__setattr__(self, "_longest", max(map(len, ids), default=1))
+    def __init__(
+        self, labels: Labels, case: Case = "keep", pronunciations: Pronunciations | None = None
+    ) -> None:
+        self.labels = labels
+        self.pronunciations = pronunciations or {}
+        self._case = _CASES[case]
+        ids = ids_by_form(labels.names).items()
+        self._ids = {name: i for name, i in ids if name and i != labels.blank}
+        self._characters = frozenset("".join(self._ids))
+        self._longest = max(map(len, self._ids), default=1)
 
     def boosted(self, phrases: Sequence[ListedPhrase]) -> list[Phrase]:
         """Spell phrases in every way; all spellings of a phrase have the same total weight. Faulty ones
@@ -137,7 +133,7 @@ class PhraseSpeller:
         return self._lettered(text)
 
     def cased(self, text: str) -> str:
-        return composed(_CASES[self.case](text))
+        return composed(self._case(text))
 
     def form_among(self, word: str, words: Collection[str | None]) -> str | None:
         """Return the form of a word that is among words, in its own or another case, or None."""
@@ -266,11 +262,14 @@ def load_ngram(lm: str | Path | WordOrTokenModel | None) -> WordOrTokenModel | N
     return KenlmModel(lm) if is_kenlm_binary(Path(lm)) else NgramModel.from_arpa(lm)
 
 
-@dataclass(frozen=True, slots=True)
 class DecoderParts:
-    labels: Labels
-    options: CtcFusionOptions
-    device: torch.device
+    """Makes the language models, lexicon and boosting of a decoder."""
+
+    def __init__(self, labels: Labels, options: CtcFusionOptions, device: torch.device) -> None:
+        self.labels = labels
+        self.options = options
+        self.device = device
+        self._speller = PhraseSpeller(labels, options.case)
 
     def scorer(
         self,
@@ -380,7 +379,7 @@ class DecoderParts:
             models.append(Relabelled(model.to(self.device), torch.tensor(ids, device=self.device)))
             weights.append(weight)
         if phrases:
-            models.append(self._booster(self._speller(phrases, lexicon).boosted(phrases)))
+            models.append(self._booster(self._speller_of(phrases, lexicon).boosted(phrases)))
             weights.append(1.0)
         if word_score and self.options.word_score:
             labels = (self.labels.separators, self.labels.word_starts)
@@ -400,11 +399,10 @@ class DecoderParts:
         edges = Edges(before=torch.tensor(labels.word_starts) | ends, after=ends)
         return WholeWordBooster(phrases, edges).to(self.device)
 
-    def _speller(self, phrases: Sequence[ListedPhrase], lexicon: Lexicon | None) -> PhraseSpeller:
+    def _speller_of(self, phrases: Sequence[ListedPhrase], lexicon: Lexicon | None) -> PhraseSpeller:
         if lexicon is None:
-            return PhraseSpeller(self.labels, self.options.case)
-        plain = PhraseSpeller(self.labels, self.options.case)
-        words = {form for one in phrases for word in one.text.split() for form in plain.folded(word)}
+            return self._speller
+        words = {form for one in phrases for word in one.text.split() for form in self._speller.folded(word)}
         return PhraseSpeller(self.labels, self.options.case, lexicon.spellings_of(words))
 
     def _lexicon(
@@ -439,7 +437,7 @@ class DecoderParts:
         self, phrases: list[ListedPhrase], words: Collection[str | None], added: dict[str, Sequence[int]]
     ) -> list[ListedPhrase]:
         """Check phrases against a lexicon; missing words are spelled and put into `added`."""
-        speller = PhraseSpeller(self.labels, self.options.case)
+        speller = self._speller
 
         def is_listed(word: str) -> bool:
             """Return whether the lexicon has a word as written, or in another case with the same spelling."""
@@ -467,11 +465,12 @@ class DecoderParts:
             )
         left_out = (self.labels.separator, self.labels.blank)
         ids = {name: i for name, i in ids_by_form(self.labels.names).items() if i not in left_out}
-        speller = PhraseSpeller(self.labels, self.options.case)
         spellings: list[tuple[str, Sequence[int]]] = []
         for word in model.vocabulary:
             if word not in _SPECIAL:
-                spellings += [(composed(word), way) for way in letter_spellings(speller.cased(word), ids)]
+                spellings += [
+                    (composed(word), way) for way in letter_spellings(self._speller.cased(word), ids)
+                ]
         if not spellings:
             raise OptionError(
                 "lm: expected words that the labels can spell, got none; is the case of labels and words "
@@ -485,10 +484,9 @@ class DecoderParts:
 
     def _word_booster(self, phrases: list[ListedPhrase], lexicon: Lexicon) -> WordModel:
         index = {word: i for i, word in enumerate(lexicon.words) if word is not None}
-        speller = PhraseSpeller(self.labels, self.options.case)
         found: list[Phrase] = []
         for phrase in phrases:
-            forms = [speller.form_among(word, index) or word for word in phrase.text.split()]
+            forms = [self._speller.form_among(word, index) or word for word in phrase.text.split()]
             # The weight is per label; here tokens are words.
             weight = phrase.weight * sum(lexicon.lengths[word] for word in forms) / max(len(forms), 1)
             found.append(Phrase(tuple(index[word] for word in forms), weight))

@@ -130,6 +130,22 @@ class SearchState:
         return rows
 
 
+def first_state(scores: Tensor, fusion: Fusion[State] | None, eot: int) -> SearchState:
+    """Make the state before the first token. scores: (n_audio, n_hypotheses) of the rows."""
+    (n_audio, n_hypotheses), device = scores.shape, scores.device
+    n_rows, sums = n_audio * n_hypotheses, scores.flatten()
+    return SearchState(
+        tokens=torch.zeros((n_rows, 0), dtype=torch.int64, device=device),
+        scores=sums,
+        logprobs=sums,
+        sums=torch.zeros((n_rows, 0), device=device),
+        audio=[row // n_hypotheses for row in range(n_rows)],
+        origin=torch.arange(n_rows, device=device),
+        candidates=[[] for _ in range(n_audio)],
+        lm_scores=None if fusion is None else FusedRowScores(fusion, n_rows, eot, device),
+    )
+
+
 class Search(Protocol):
     @property
     def n_hypotheses(self) -> int:
@@ -215,19 +231,7 @@ class Sampling(Generic[State]):
         return self._n_hypotheses
 
     def start(self, n_audio: int, device: torch.device) -> SearchState:
-        n_rows = n_audio * self._n_hypotheses
-        sums = torch.zeros(n_rows, device=device)
-        lm_scores = None if self._fusion is None else FusedRowScores(self._fusion, n_rows, self._eot, device)
-        return SearchState(
-            tokens=torch.zeros((n_rows, 0), dtype=torch.int64, device=device),
-            scores=sums,
-            logprobs=sums,
-            sums=torch.zeros((n_rows, 0), device=device),
-            audio=[row // self._n_hypotheses for row in range(n_rows)],
-            origin=torch.arange(n_rows, device=device),
-            candidates=[[] for _ in range(n_audio)],
-            lm_scores=lm_scores,
-        )
+        return first_state(torch.zeros((n_audio, self._n_hypotheses), device=device), self._fusion, self._eot)
 
     def step(self, logits: Tensor, state: SearchState) -> Tensor | None:
         return self._append(self._choose_and_score(logits, state), state)
@@ -331,21 +335,10 @@ class BeamSearch(Generic[State]):
         return self._beam_size
 
     def start(self, n_audio: int, device: torch.device) -> SearchState:
-        n_rows = n_audio * self._beam_size
         # Initially all beams are equal: only one is open, so that none counts twice.
         scores = torch.full((n_audio, self._beam_size), float("-inf"), device=device)
         scores[:, 0] = 0.0
-        lm_scores = None if self._fusion is None else FusedRowScores(self._fusion, n_rows, self._eot, device)
-        return SearchState(
-            tokens=torch.zeros((n_rows, 0), dtype=torch.int64, device=device),
-            scores=scores.flatten(),
-            logprobs=scores.flatten(),
-            sums=torch.zeros((n_rows, 0), device=device),
-            audio=[row // self._beam_size for row in range(n_rows)],
-            origin=torch.arange(n_rows, device=device),
-            candidates=[[] for _ in range(n_audio)],
-            lm_scores=lm_scores,
-        )
+        return first_state(scores, self._fusion, self._eot)
 
     def step(self, logits: Tensor, state: SearchState) -> Tensor | None:
         return self._take(self._expand(logits, state), state)

@@ -7,7 +7,7 @@ off to the node of its longest shorter context, at a cost.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -100,13 +100,6 @@ class BackoffTable:
     def n_tokens(self) -> int:
         return len(self.root_weights)
 
-    @property
-    def n_bytes(self) -> int:
-        tensors = (self.arcs.keys, self.weights, self.targets, self.first, self.root_weights)
-        rest = (self.root_targets, self.backoff, self.parent)
-        dense = () if self.arcs.dense is None else (self.arcs.dense,)
-        return sum(tensor.nbytes for tensor in (*tensors, *rest, *dense))
-
     def follow(self, nodes: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Return weights (N,) float32 and next nodes (N,) of tokens (N,) after nodes (N,)."""
         weight = torch.zeros(nodes.shape, device=nodes.device)
@@ -151,17 +144,8 @@ class BackoffTable:
         return row, place
 
     def to(self, device: torch.device) -> BackoffTable:
-        return BackoffTable(
-            arcs=self.arcs.to(device),
-            weights=self.weights.to(device),
-            targets=self.targets.to(device),
-            first=self.first.to(device),
-            root_weights=self.root_weights.to(device),
-            root_targets=self.root_targets.to(device),
-            backoff=self.backoff.to(device),
-            parent=self.parent.to(device),
-            n_levels=self.n_levels,
-        )
+        names = (field.name for field in fields(self) if field.name != "n_levels")
+        return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
 
 def backoff_table(

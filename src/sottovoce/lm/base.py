@@ -107,6 +107,10 @@ class PrefixScorer(Protocol):
         """Return the endings of states (N, s); an unfinished word is completed or has no ending."""
         ...
 
+    def flat(self) -> FlatScorer | None:
+        """Return the scorer as arrays, for a compiled search; None if a part of it has no such form."""
+        ...
+
 
 RETAINED_WORDS = 128
 """Least number of words that histories of a stream go back before the settled ones."""
@@ -343,12 +347,3 @@ def silent_scorer(n_tokens: int) -> FlatScorer:
         cache=np.zeros(0, CACHE_ENTRY),
     )
     return FlatScorer(1, lexicon, models, models, 0.0)
-
-
-@runtime_checkable
-class FlatPrefixScorer(Protocol):
-    """A `PrefixScorer` that a compiled search can use without calls."""
-
-    def flat(self) -> FlatScorer | None:
-        """Return the scorer as arrays; None if a part of it has no such form."""
-        ...

@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import unicodedata
 from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -75,10 +76,8 @@ class PhraseBooster:
         return len(self._potential)
 
     def to(self, device: torch.device) -> PhraseBooster:
-        moved = object.__new__(PhraseBooster)
-        moved._boundary, moved._start = self._boundary, self._start
+        moved = copy(self)
         moved._table, moved._potential = self._table.to(device), self._potential.to(device)
-        moved._at_boundary = None
         if self._at_boundary is not None:
             gained, targets = self._at_boundary
             moved._at_boundary = gained.to(device), targets.to(device)
@@ -267,9 +266,9 @@ class WholeWordBooster:
         return self._boundary
 
     def to(self, device: torch.device) -> WholeWordBooster:
-        moved = object.__new__(WholeWordBooster)
+        moved = copy(self)
         moved._edges = Edges(self._edges.before.to(device), self._edges.after.to(device))
-        moved._boundary, moved._inside = self._boundary, self._inside.to(device)
+        moved._inside = self._inside.to(device)
         return moved
 
     def automaton(self) -> Automaton | None:

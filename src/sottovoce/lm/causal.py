@@ -109,9 +109,8 @@ class CausalTree:
         from transformers.cache_utils import DynamicCache, DynamicLayer
 
         cache = DynamicCache()
-        for layer in range(0 if past is None else len(past)):
-            assert past is not None
-            cache.update(past[layer, 0], past[layer, 1], layer)
+        for layer, (keys, values) in enumerate(() if past is None else past):
+            cache.update(keys, values, layer)
         output = self._network(
             input_ids=ids.to(self._device),
             attention_mask=mask.to(self._device, torch.int64),

@@ -8,9 +8,9 @@ that may follow a prefix. States are numbers of prefixes, of which the newest ar
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -190,8 +190,8 @@ class GrammarModel:
         self._prefixes: list[tuple[int, int]] = [(BROKEN, BROKEN)]
         """Per prefix, the number of the one before, and its last token."""
         self._numbers: dict[tuple[int, int], int] = {}
-        self._places: OrderedDict[int, Any] = OrderedDict()
-        self._scores: OrderedDict[int, Tensor] = OrderedDict()
+        self._place = lru_cache(CACHE_SIZE)(self._make_place)
+        self._row = lru_cache(64)(self._make_row)
         if not self._allows_something(token_bytes):
             raise LanguageModelError("grammar: expected one with texts, got one that allows nothing")
 
@@ -203,8 +203,8 @@ class GrammarModel:
         if len(self._prefixes) > CACHE_SIZE:  # a new search: prefixes of the old one are not continued
             self._prefixes = self._prefixes[:1]
             self._numbers.clear()
-            self._places.clear()
-            self._scores.clear()
+            self._place.cache_clear()
+            self._row.cache_clear()
         return torch.full((n,), START, dtype=torch.int64, device=self._device)
 
     def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -234,18 +234,13 @@ class GrammarModel:
             return bool((self._row(self._after(START, firsts[0])) == 0).any())
         return bool(firsts)
 
-    def _row(self, state: int) -> Tensor:
-        if state in self._scores:
-            self._scores.move_to_end(state)
-            return self._scores[state]
+    def _make_row(self, state: int) -> Tensor:
+        """Score every next token (n_tokens,)."""
         if state == BROKEN:
-            row = torch.zeros(self._n_tokens)
-        else:
-            packed = np.frombuffer(self._place(state).compute_bitmask(), np.uint8)
-            allowed = np.unpackbits(packed, bitorder="little")[: self._n_tokens].astype(bool)
-            row = torch.where(torch.from_numpy(allowed), 0.0, self._refused)
-        _keep(self._scores, state, row, most=64)
-        return row
+            return torch.zeros(self._n_tokens)
+        packed = np.frombuffer(self._place(state).compute_bitmask(), np.uint8)
+        allowed = np.unpackbits(packed, bitorder="little")[: self._n_tokens].astype(bool)
+        return torch.where(torch.from_numpy(allowed), 0.0, self._refused)
 
     def _after(self, state: int, token: int) -> int:
         number = self._numbers.get((state, token))
@@ -254,24 +249,14 @@ class GrammarModel:
             self._prefixes.append((state, token))
         return number
 
-    def _place(self, state: int) -> Any:
+    def _make_place(self, state: int) -> Any:
         """Return the matcher after a prefix, which must not be advanced."""
         if state == START:
             return self._first
-        if state in self._places:
-            self._places.move_to_end(state)
-            return self._places[state]
         before, token = self._prefixes[state]
         place = self._place(before).deep_copy()
         place.consume_token(token)
-        _keep(self._places, state, place, most=CACHE_SIZE)
         return place
-
-
-def _keep(cache: OrderedDict[int, Any], key: int, value: Any, *, most: int) -> None:
-    cache[key] = value
-    if len(cache) > most:
-        cache.popitem(last=False)
 
 
 class _Tokens:

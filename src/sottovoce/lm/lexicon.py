@@ -13,6 +13,7 @@ import itertools
 import logging
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -205,8 +206,7 @@ class Lexicon:
         return 1 + self.n_homophones + 2 * int(self.allow_unknown)
 
     def to(self, device: torch.device) -> Lexicon:
-        moved = object.__new__(Lexicon)
-        moved.__dict__.update(self.__dict__)
+        moved = copy(self)
         moved._device = device
         moved._children = self._children.to(device)
         names = ("_targets", "_has_children", "_words", "_first", "_counts", "_may_begin", "_may_go_on")

@@ -24,7 +24,7 @@ import math
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import IO, cast
@@ -38,7 +38,7 @@ from torch import Tensor
 
 from sottovoce.errors import LanguageModelError, cause_of
 from sottovoce.lm.automata import BackoffTable, KeyTable, automaton_of, backoff_table
-from sottovoce.lm.base import Automaton, Bools, Floats, Ints
+from sottovoce.lm.base import Automaton
 from sottovoce.models.checkpoint.writing import as_os_error, whole_file
 from sottovoce.models.sources.package_index import cache_root
 from sottovoce.text.files import text_lines
@@ -322,18 +322,14 @@ class NgramModel:
         vocabulary = _with_oov_word(dict(file.vocabulary))
         n_tokens = max(vocabulary.values()) + 1
         try:
-            table = _Builder(file, n_tokens).table()
+            table = _table(file, n_tokens)
         except _MissingContextError:
-            table = _Builder(_with_contexts(file), n_tokens).table()
+            table = _table(_with_contexts(file), n_tokens)
         return cls(vocabulary, table, len(file.orders))
 
     @property
     def n_tokens(self) -> int:
         return self._table.n_tokens
-
-    @property
-    def n_bytes(self) -> int:
-        return self._table.n_bytes
 
     def ids(self, words: Sequence[str]) -> list[int]:
         """Return ids of words, in any Unicode form; unknown ones get that of <unk>."""
@@ -411,106 +407,68 @@ def _with_contexts(file: ArpaFile) -> ArpaFile:
     return ArpaFile(file.vocabulary, tuple(orders))
 
 
-class _Builder:
-    """Numbers the contexts of an ARPA file as nodes and links them to their shorter contexts.
+def _table(file: ArpaFile, n_tokens: int) -> BackoffTable:
+    """Number the contexts of a file as nodes, and link them to their shorter contexts.
 
     Node 0 is the empty context, nodes 1 … are the unigrams, then order by order; n-grams of the highest
     order are arcs without a node.
     """
+    unigrams = file.orders[0]
+    words, n_nodes = torch.from_numpy(unigrams.words[:, 0]), len(unigrams.words) + 1
+    root_weights = torch.full((n_tokens,), MISSING_UNKNOWN_LOG10)
+    root_weights[words] = torch.from_numpy(unigrams.log10)
+    root_targets = torch.zeros(n_tokens, dtype=torch.int64)
+    if len(file.orders) > 1:
+        root_targets[words] = words + 1
+    nothing = torch.zeros(0, dtype=torch.int64)
+    table = backoff_table(
+        nothing,
+        nothing.float(),
+        nothing,
+        root=(root_weights, root_targets),
+        backoff=torch.cat((torch.zeros(1), torch.from_numpy(unigrams.backoff))),
+        parent=torch.zeros(n_nodes, dtype=torch.int64),
+    )
+    for order, ngrams in enumerate(file.orders[1:], start=2):
+        table = _with_order(table, ngrams, is_last=order == len(file.orders))
+    return replace(
+        table,
+        weights=table.weights * _LN10,
+        root_weights=table.root_weights * _LN10,
+        backoff=table.backoff * _LN10,
+    )
 
-    def __init__(self, file: ArpaFile, n_tokens: int) -> None:
-        self._n_tokens = n_tokens
-        first = file.orders[0]
-        n_words = len(first.words)
-        self._root_weights = np.full(n_tokens, MISSING_UNKNOWN_LOG10, dtype=np.float32)
-        self._root_weights[first.words[:, 0]] = first.log10
-        has_nodes = len(file.orders) > 1
-        self._root_targets: Ints = np.zeros(n_tokens, dtype=np.int64)
-        if has_nodes:
-            self._root_targets[first.words[:, 0]] = first.words[:, 0] + 1
-        self._backoff: Floats = np.concatenate((np.zeros(1, np.float32), first.backoff))
-        self._parent: Ints = np.zeros(n_words + 1, dtype=np.int64)
-        self._keys: Ints = np.zeros(0, dtype=np.int64)
-        self._weights: Floats = np.zeros(0, dtype=np.float32)
-        self._targets: Ints = np.zeros(0, dtype=np.int64)
-        for order, ngrams in enumerate(file.orders[1:], start=2):
-            self._add(ngrams.words, ngrams.log10, ngrams.backoff, is_last=order == len(file.orders))
 
-    def table(self) -> BackoffTable:
-        return backoff_table(
-            torch.from_numpy(self._keys),
-            torch.from_numpy(self._weights) * _LN10,
-            torch.from_numpy(self._targets),
-            root=(torch.from_numpy(self._root_weights) * _LN10, torch.from_numpy(self._root_targets)),
-            backoff=torch.from_numpy(self._backoff) * _LN10,
-            parent=torch.from_numpy(self._parent),
-        )
+def _with_order(table: BackoffTable, ngrams: ArpaNgrams, *, is_last: bool) -> BackoffTable:
+    """Add the n-grams of the next order to the table of all shorter ones; weights are log10."""
+    words, weights = torch.from_numpy(ngrams.words), torch.from_numpy(ngrams.log10)
+    context = _contexts(table, words[:, :-1])
+    keys = context * table.n_tokens + words[:, -1]
+    if len(torch.unique(keys)) < len(keys):
+        raise LanguageModelError(f"ARPA file: expected each {words.shape[1]}-gram once, got one twice")
+    backed_off, targets = table.follow(context, words[:, -1])
+    weights = torch.where(weights.isnan(), backed_off, weights)
+    parent, backoff = table.parent, table.backoff
+    if not is_last:
+        parent = torch.cat((parent, targets))
+        backoff = torch.cat((backoff, torch.from_numpy(ngrams.backoff)))
+        targets = len(table.parent) + torch.arange(len(words))
+    return backoff_table(
+        torch.cat((table.arcs.keys, keys)),
+        torch.cat((table.weights, weights)),
+        torch.cat((table.targets, targets)),
+        root=(table.root_weights, table.root_targets),
+        backoff=backoff,
+        parent=parent,
+    )
 
-    def _add(self, words: Ints, log10: Floats, backoff: Floats, *, is_last: bool) -> None:
-        context, last = self._contexts(words[:, :-1]), words[:, -1]
-        keys = context * self._n_tokens + last
-        if len(np.unique(keys)) < len(keys):
-            raise LanguageModelError(f"ARPA file: expected each {words.shape[1]}-gram once, got one twice")
-        implied = np.isnan(log10)
-        if implied.any():
-            log10 = log10.copy()
-            log10[implied] = self._backed_off(context[implied], last[implied])
-        shorter = self._follow(self._parent[context], last)
-        targets = shorter
-        if not is_last:
-            targets = len(self._parent) + np.arange(len(words))
-            self._parent = np.concatenate((self._parent, shorter))
-            self._backoff = np.concatenate((self._backoff, backoff))
-        self._insert(keys, log10, targets)
 
-    def _insert(self, keys: Ints, weights: Floats, targets: Ints) -> None:
-        joined = np.concatenate((self._keys, keys))
-        order = np.argsort(joined, kind="stable")
-        self._keys = joined[order]
-        self._weights = np.concatenate((self._weights, weights))[order]
-        self._targets = np.concatenate((self._targets, targets))[order]
-
-    def _find(self, nodes: Ints, words: Ints) -> tuple[Ints, Bools]:
-        wanted = nodes * self._n_tokens + words
-        place = np.searchsorted(self._keys, wanted).clip(max=max(len(self._keys) - 1, 0))
-        if not len(self._keys):
-            return np.zeros_like(wanted), np.zeros(len(wanted), dtype=np.bool_)
-        return place, self._keys[place] == wanted
-
-    def _contexts(self, words: Ints) -> Ints:
-        nodes = words[:, 0] + 1
-        for i in range(1, words.shape[1]):
-            place, found = self._find(nodes, words[:, i])
-            if not found.all():
-                raise _MissingContextError
-            nodes = self._targets[place]
-        return nodes
-
-    def _backed_off(self, nodes: Ints, words: Ints) -> Floats:
-        total = self._backoff[nodes]
-        nodes, open_ = self._parent[nodes], np.ones(len(words), dtype=np.bool_)
-        while open_.any():
-            is_root = open_ & (nodes == 0)
-            total = np.where(is_root, total + self._root_weights[words], total)
-            open_ &= ~is_root
-            place, found = self._find(nodes, words)
-            found &= open_
-            if found.any():
-                total = np.where(found, total + self._weights[place], total)
-            open_ &= ~found
-            total = np.where(open_, total + self._backoff[nodes], total)
-            nodes = np.where(open_, self._parent[nodes], nodes)
-        return total.astype(np.float32)
-
-    def _follow(self, nodes: Ints, words: Ints) -> Ints:
-        """Return the nodes of the longest known suffixes of the contexts plus a word each."""
-        result = self._root_targets[words]
-        open_ = nodes > 0
-        while open_.any():
-            place, found = self._find(nodes, words)
-            found &= open_
-            if found.any():
-                result = np.where(found, self._targets[place], result)
-            nodes = self._parent[nodes]
-            open_ = open_ & ~found & (nodes > 0)
-        return result
+def _contexts(table: BackoffTable, words: Tensor) -> Tensor:
+    """Return the nodes (n,) of contexts (n, order - 1)."""
+    nodes = words[:, 0] + 1
+    for word in words[:, 1:].T:
+        place, found = table.arcs.find(nodes, word)
+        if not bool(found.all()):
+            raise _MissingContextError
+        nodes = table.targets[place]
+    return nodes

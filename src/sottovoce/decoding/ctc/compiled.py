@@ -22,7 +22,7 @@ from sottovoce.decoding.ctc.prefix_search import PrefixSearch
 from sottovoce.decoding.ctc.search_options import SearchEngine
 from sottovoce.decoding.ctc.state import NEVER, PrefixState, TokenSpans, first_state
 from sottovoce.errors import MissingExtraError
-from sottovoce.lm.base import Endings, FlatPrefixScorer, FlatScorer, Floats, Ints, PrefixScorer, silent_scorer
+from sottovoce.lm.base import Endings, FlatScorer, Floats, Ints, silent_scorer
 
 if TYPE_CHECKING:
     from sottovoce.decoding.ctc.kernel.beams import Beams
@@ -183,7 +183,7 @@ class CompiledSearch(PrefixSearch):
 
     @cached_property
     def _flat(self) -> FlatScorer | None:
-        found = flat_scorer(self.scorer, self.n_labels)
+        found = silent_scorer(self.n_labels) if self.scorer is None else self.scorer.flat()
         if found is None:
             logger.debug("language models without arrays: the search runs in tensors")
         return found
@@ -248,13 +248,6 @@ def choose_engine(search: PrefixSearch, engine: SearchEngine) -> PrefixSearch:
     if not has_compiler():
         raise MissingExtraError("numba", "fast", "the compiled CTC search")
     return CompiledSearch(search)
-
-
-def flat_scorer(scorer: PrefixScorer | None, n_labels: int) -> FlatScorer | None:
-    """Return the arrays of a scorer or of no scorer; None if it has no arrays."""
-    if scorer is None:
-        return silent_scorer(n_labels)
-    return scorer.flat() if isinstance(scorer, FlatPrefixScorer) else None
 
 
 def _beams(state: PrefixState, n_frames: int) -> Beams:

@@ -12,7 +12,15 @@ from torch import Tensor
 
 from sottovoce.decoding.ctc.commit import Committer, IdleSeparators, newly_committed
 from sottovoce.decoding.ctc.compiled import choose_engine
-from sottovoce.decoding.ctc.emissions import EmissionScaling, checked, joined, without_blank_runs
+from sottovoce.decoding.ctc.emissions import (
+    EmissionScaling,
+    Emitted,
+    Lengths,
+    as_tensors,
+    checked,
+    joined,
+    without_blank_runs,
+)
 from sottovoce.decoding.ctc.homophones import FinalHypothesis, merge_rescored, rescore_homophones
 from sottovoce.decoding.ctc.labels import UNFINISHED, Labels, SpelledWord, Speller
 from sottovoce.decoding.ctc.prefix_search import PrefixSearch
@@ -23,43 +31,7 @@ from sottovoce.lm.base import Floats, HistoryScorer, HistoryWord, PrefixScorer, 
 from sottovoce.types import Hypothesis, Partial, Word
 
 
-@torch.no_grad()
-def greedy_decode(
-    labels: Labels,
-    log_probs: Tensor,
-    lengths: Tensor | None = None,
-    *,
-    frame_s: float = 0.02,
-    scaling: EmissionScaling | None = None,
-) -> list[Hypothesis]:
-    """Decode log-probabilities (B, T, V) or (T, V) greedily; one hypothesis per utterance.
-
-    The score is that of the single path.
-
-    lengths: (B,) frames of each utterance; None: all. frame_s: seconds per frame. scaling: of the
-    emissions, or None.
-
-    Raises:
-        InputError: these are not log-probabilities of these labels.
-    """
-    scaling = scaling or EmissionScaling()
-    emissions, lengths = checked(log_probs, lengths, len(labels), is_normalised=scaling.is_normalised)
-    log_probs = scaling.probabilities(emissions)
-    if not log_probs.shape[1]:
-        return [Hypothesis(text="", tokens=(), score=0.0) for _ in range(len(log_probs))]
-    best, path = scaling.scores(emissions).max(dim=2)  # (B, T)
-    acoustic = log_probs.gather(2, path[:, :, None])[:, :, 0]
-    valid = torch.arange(path.shape[1], device=path.device) < lengths[:, None]
-    path = path.masked_fill(~valid, labels.blank)
-    changes = torch.ones_like(valid)
-    changes[:, 1:] = path[:, 1:] != path[:, :-1]
-    starts = changes & (path != labels.blank)
-    scores = best.masked_fill(~valid, 0.0).sum(dim=1).tolist()
-    rows = zip(path.cpu(), starts.cpu(), changes.cpu(), acoustic.cpu(), scores, strict=True)
-    return [_hypothesis(labels, *row, frame_s=frame_s) for row in rows]
-
-
-def _hypothesis(
+def _greedy_hypothesis(
     labels: Labels,
     path: Tensor,
     starts: Tensor,
@@ -159,7 +131,7 @@ class EmissionDecoder:
 
     scorer: language models, lexicon and boosting, or None. lexicon: the words of the scorer's marks, see
     `Speller`. history_scorer: replaces the score of the words every `options.adjust_every_frames` frames
-    and at the end, or None.
+    and at the end, or None. device: of the search.
 
     Raises:
         OptionError: the scorer has another number of labels.
@@ -173,8 +145,10 @@ class EmissionDecoder:
         scorer: PrefixScorer | None = None,
         lexicon: Sequence[str | None] = (),
         history_scorer: HistoryScorer | None = None,
+        device: torch.device | None = None,
     ) -> None:
         self.labels = labels
+        self._device = device or torch.device("cpu")
         self.options = options or CtcOptions()
         if scorer is not None and scorer.n_tokens != len(labels):
             raise OptionError(f"language models: expected {len(labels)} labels, got {scorer.n_tokens}")
@@ -203,27 +177,55 @@ class EmissionDecoder:
             most_frames=self.options.commit_frames,
         )
 
-    def decode(self, log_probs: Tensor, lengths: Tensor | None = None) -> list[list[Hypothesis]]:
-        """Decode log-probabilities (B, T, V) or (T, V); return the n_best hypotheses of each utterance.
+    def decode(self, log_probs: Emitted, lengths: Lengths | None = None) -> list[list[Hypothesis]]:
+        """Decode log-probabilities (B, T, V) or (T, V); return each utterance's hypotheses, best first.
 
-        lengths: (B,) frames of each utterance; None: all.
+        log_probs: a tensor, a NumPy array or lists. lengths: (B,) frames of each utterance; None: all.
 
         Raises:
             InputError: these are not log-probabilities of these labels.
         """
-        log_probs, lengths = self._checked(log_probs, lengths)
-        if not len(lengths):
+        emissions, counts = self._checked(log_probs, lengths)
+        if not len(counts):
             return []
-        state = self.start(log_probs.shape[0], log_probs.device)
-        self._advance(state, log_probs, lengths)
+        state = self.start(len(emissions))
+        self._advance(state, emissions, counts)
         return self.finish(state)
 
-    def start(self, n_batch: int = 1, device: torch.device | None = None) -> PrefixState:
-        """Make the state of n_batch utterances before their first frame. device: None: the CPU."""
-        return self._search.start(n_batch, device or torch.device("cpu"))
+    @torch.no_grad()
+    def greedy(self, log_probs: Emitted, lengths: Lengths | None = None) -> list[Hypothesis]:
+        """Decode emissions (B, T, V) or (T, V) greedily, without language models.
 
-    def decode_chunk(self, state: PrefixState, log_probs: Tensor, lengths: Tensor | None = None) -> list[str]:
-        """Advance the state over the next frames (B, T, V); return the best text so far of each utterance.
+        The score is that of the single path.
+
+        Raises:
+            InputError: as `decode`.
+        """
+        values, counts = as_tensors(log_probs, lengths, self._device)
+        is_normalised = self.options.is_normalised
+        emissions, counts = checked(values, counts, len(self.labels), is_normalised=is_normalised)
+        if not emissions.shape[1]:
+            return [Hypothesis(text="", tokens=(), score=0.0) for _ in range(len(emissions))]
+        blank = self.labels.blank
+        best, path = self._scaling.scores(emissions).max(dim=2)  # (B, T)
+        acoustic = self._scaling.probabilities(emissions).gather(2, path[:, :, None])[:, :, 0]
+        valid = torch.arange(path.shape[1], device=path.device) < counts[:, None]
+        path = path.masked_fill(~valid, blank)
+        changes = torch.ones_like(valid)
+        changes[:, 1:] = path[:, 1:] != path[:, :-1]
+        starts = changes & (path != blank)
+        scores = best.masked_fill(~valid, 0.0).sum(dim=1).tolist()
+        rows = zip(path.cpu(), starts.cpu(), changes.cpu(), acoustic.cpu(), scores, strict=True)
+        return [_greedy_hypothesis(self.labels, *row, frame_s=self.options.frame_s) for row in rows]
+
+    def start(self, n_batch: int = 1) -> PrefixState:
+        """Make the state of n_batch streams before their first frame."""
+        return self._search.start(n_batch, self._device)
+
+    def decode_chunk(
+        self, state: PrefixState, log_probs: Emitted, lengths: Lengths | None = None
+    ) -> list[str]:
+        """Advance the state over the next frames (B, T, V); return the best text so far of each stream.
 
         The text may still change, except the part that `committed` has returned. `finish` returns the same
         as `decode`, for any chunks.
@@ -231,8 +233,7 @@ class EmissionDecoder:
         Raises:
             InputError: as `decode`.
         """
-        log_probs, lengths = self._checked(log_probs, lengths)
-        self._advance(state, log_probs, lengths)
+        self._advance(state, *self._checked(log_probs, lengths))
         self._committer.commit(state)
         best = list(enumerate((state.acoustic + state.lm).argmax(dim=1).tolist()))
         return [
@@ -241,14 +242,15 @@ class EmissionDecoder:
         ]
 
     def committed(self, state: PrefixState) -> list[Partial]:
-        """Return the words committed since the last call: at most one event per utterance.
+        """Return the words committed since the last call, which no further frame can change.
 
-        utterance: its row of the batch. Without the option `times` events have no words.
+        At most one event per stream; `utterance` is its row. Without the option `times` events have no
+        words.
         """
         return newly_committed(state, self._speller, self.options.frame_s)
 
     def partials(self, state: PrefixState) -> list[list[Hypothesis]]:
-        """Return the n_best texts so far of each utterance, best first; the state is unchanged.
+        """Return the n_best texts so far of each stream, best first; the state is unchanged.
 
         The first is that of `decode_chunk`. Hypotheses with one text are merged, with the best score and
         the sum of posteriors; scores have no endings. tokens and words follow the committed words.
@@ -269,7 +271,7 @@ class EmissionDecoder:
         return self._hypotheses(state, found, symbols, texts)
 
     def finish(self, state: PrefixState) -> list[list[Hypothesis]]:
-        """Return the hypotheses of a state after its last frame; the state is unchanged.
+        """Return the hypotheses of finished streams; the state is unchanged.
 
         If all hypotheses of an utterance end inside a word that cannot be completed, they are returned as
         `is_unfinished` with their search scores.
@@ -313,10 +315,9 @@ class EmissionDecoder:
     def _text_so_far(self, history: CommittedHistory, symbols: Sequence[int]) -> str:
         return self._speller.join([history.text, self._speller.text(symbols, self._speller.words(symbols))])
 
-    def _checked(self, emissions: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _checked(self, emissions: Emitted, lengths: Lengths | None) -> tuple[Tensor, Tensor]:
         return checked(
-            emissions,
-            lengths,
+            *as_tensors(emissions, lengths, self._device),
             len(self.labels),
             is_normalised=self.options.is_normalised,
             trusted=self._search.trusts,

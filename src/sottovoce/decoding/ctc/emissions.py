@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -13,6 +15,14 @@ from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.decoding.ctc.state import NEVER, PrefixState
 from sottovoce.errors import InputError, OptionError
 
+Emitted = (
+    Tensor
+    | npt.NDArray[np.float16 | np.float32 | np.float64]
+    | Sequence[Sequence[float]]
+    | Sequence[Sequence[Sequence[float]]]
+)
+"""Emissions (B, T, V) or (T, V): a tensor, a NumPy array or lists."""
+Lengths = Tensor | npt.NDArray[np.int32 | np.int64] | Sequence[int]
 _SUM_TOLERANCE = 0.6
 """Tolerance of the log of a frame's summed probability: allows emissions rounded to whole nats, not
 logits.
@@ -27,9 +37,9 @@ class EmissionScaling:
     offset: (V,) float32 on the CPU; None: 0. is_normalised: emissions are log-probabilities already.
     """
 
-    scale: float = 1.0
-    offset: Tensor | None = None
-    is_normalised: bool = True
+    scale: float
+    offset: Tensor | None
+    is_normalised: bool
 
     @classmethod
     def from_options(cls, labels: Labels, options: CtcOptions) -> EmissionScaling:
@@ -58,6 +68,21 @@ class EmissionScaling:
     def probabilities(self, emissions: Tensor) -> Tensor:
         """Return the model's log-probabilities (B, T, V), for confidences, times and blanks."""
         return emissions if self.is_normalised else emissions.log_softmax(dim=-1)
+
+
+def as_tensors(
+    emissions: Emitted, lengths: Lengths | None, device: torch.device
+) -> tuple[Tensor, Tensor | None]:
+    """Convert emissions to a tensor on the device, and lengths to one.
+
+    Raises:
+        InputError: these are no numbers, or rows of different lengths.
+    """
+    try:
+        values = torch.as_tensor(emissions, device=device)
+        return values, None if lengths is None else torch.as_tensor(lengths)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"emissions: expected numbers (B, T, V), got {error}") from error
 
 
 def checked(

@@ -118,16 +118,6 @@ class FinalHypothesis(NamedTuple):
     mark: int
 
 
-class RescoredHypothesis(NamedTuple):
-    """A word sequence of the labels of a beam; score: acoustic and language models."""
-
-    utterance: int
-    beam: int
-    symbols: tuple[int, ...]
-    mark: int
-    score: float
-
-
 FindHomophones = Callable[[Sequence[Sequence[int]], int, torch.device], list[list[Homophone]]]
 """Returns the best word sequences of label sequences, at most so many of each, best first."""
 
@@ -139,10 +129,11 @@ def rescore_homophones(
     *,
     most: int,
     n_labels: int,
-) -> list[RescoredHypothesis]:
-    """Expand every label sequence of the beams to at most `most` word sequences.
+) -> list[tuple[FinalHypothesis, tuple[int, ...]]]:
+    """Expand every label sequence of the beams to at most `most` word sequences, with their symbols.
 
     If the search summed different paths for beams with one label sequence, the largest sum counts.
+    Posteriors are 0.
 
     beams: utterance, beam and symbols.
     """
@@ -156,16 +147,16 @@ def rescore_homophones(
         return []
     found = find([labels for _, labels in best], most, state.length.device)
     return [
-        RescoredHypothesis(
-            row, beam, reading.symbols, reading.mark, acoustic[row][beam] + reading.score - lm_offset[row]
-        )
+        (FinalHypothesis(row, acoustic[row][beam] + score - lm_offset[row], 0.0, beam, mark), symbols)
         for ((row, _), beam), several in zip(best.items(), found, strict=True)
-        for reading in several
+        for symbols, mark, score in several
     ]
 
 
 def merge_rescored(
-    found: Sequence[tuple[FinalHypothesis, list[int]]], more: Sequence[RescoredHypothesis], n_best: int
+    found: Sequence[tuple[FinalHypothesis, list[int]]],
+    more: Sequence[tuple[FinalHypothesis, tuple[int, ...]]],
+    n_best: int,
 ) -> tuple[list[FinalHypothesis], list[list[int]]]:
     """Merge hypotheses with rescored ones; return the n_best of each utterance and their symbols.
 
@@ -175,13 +166,11 @@ def merge_rescored(
     histories: list[list[int]] = []
     for row in sorted({ending.utterance for ending, _ in found}):
         own = [pair for pair in found if pair[0].utterance == row]
-        pool = {(tuple(symbols), ending.mark): ending for ending, symbols in own}
-        for one in more:
-            if one.utterance != row:
-                continue
-            pooled = pool.get((one.symbols, one.mark))
-            if pooled is None or pooled.score < one.score:
-                pool[one.symbols, one.mark] = FinalHypothesis(row, one.score, 0.0, one.beam, one.mark)
+        pool = {(tuple(history), ending.mark): ending for ending, history in own}
+        for one, symbols in more:
+            pooled = pool.get((symbols, one.mark))
+            if one.utterance == row and (pooled is None or pooled.score < one.score):
+                pool[symbols, one.mark] = one
         ranked = sorted(pool.items(), key=lambda item: -item[1].score)[:n_best]
         # A word sequence that the beam lost without pruning is in no mass: shares still sum to at most 1.
         best = own[0][0]
