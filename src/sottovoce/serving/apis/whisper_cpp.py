@@ -12,21 +12,20 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from sottovoce.audio.recording import Recording
-from sottovoce.errors import OptionError
 from sottovoce.formats.document import Json, score, seconds
 from sottovoce.options.decoding import HOTTEST, DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.schema import Values, made, options_of
 from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.options.transcribe import TranscribeOptions
-from sottovoce.options.vad import WINDOW_VAD, VadOptions
+from sottovoce.options.vad import VadOptions
 from sottovoce.serving.apis.openai_files import text_response
 from sottovoce.serving.parsing.faults import ApiError, logged_fault
 from sottovoce.serving.parsing.forms import Fields, read_form
 from sottovoce.serving.parsing.values import note_ignored
 from sottovoce.serving.recordings.decode_pool import Slices
 from sottovoce.serving.recordings.openai_documents import TEXT_TYPES, verbose_document
-from sottovoce.serving.recordings.requests import FileRequest, UploadedFile, languages_of
+from sottovoce.serving.recordings.requests import FileRequest, UploadedFile, languages_of, window_vad
 from sottovoce.serving.recordings.uploads import begin_job, received_form
 from sottovoce.serving.scheduling.scheduler import TranscriptionRequest
 from sottovoce.serving.services import services_of
@@ -226,18 +225,15 @@ def inference_request(fields: Fields, model: str) -> FileRequest:
 
 def transcribe_options(values: Values, *, words: bool) -> TranscribeOptions:
     threshold = values["word_threshold"] or 0.0
-    try:
-        return made(
-            TranscribeOptions,
-            values,
-            decoding=made(DecodingOptions, values),
-            fallback=made(FallbackOptions, values, temperatures=temperatures(values)),
-            vad=vad_options(values),
-            word_timestamps=words,
-            word_threshold=threshold if words else 0.0,
-        )
-    except OptionError as error:
-        raise ApiError(str(error)) from error
+    return made(
+        TranscribeOptions,
+        values,
+        decoding=made(DecodingOptions, values),
+        fallback=made(FallbackOptions, values, temperatures=temperatures(values)),
+        vad=vad_options(values),
+        word_timestamps=words,
+        word_threshold=threshold if words else 0.0,
+    )
 
 
 def temperatures(values: Values) -> tuple[float, ...]:
@@ -252,7 +248,4 @@ def vad_options(values: Values) -> VadOptions | None:
     if values["mode"] is None:
         return None
     given = {one.field: values[one.key] for one in options_of(VadOptions) if values.get(one.key) is not None}
-    try:
-        return replace(WINDOW_VAD, **given)
-    except OptionError as error:
-        raise ApiError(str(error), param="vad", code="invalid_value") from error
+    return window_vad("vad", given)
