@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from email.message import Message
@@ -46,14 +46,6 @@ MIN_BYTES_PER_S = 1_000
 T = TypeVar("T")
 LOOK_EVERY_S = 0.5
 """How often is looked whether the client is still there."""
-
-
-class _Refused(MultiPartException):
-    """An upload that the server ends; the parser frees its files for this kind of error."""
-
-    def __init__(self, error: ApiError) -> None:
-        super().__init__(error.message)
-        self.error = error
 
 
 class _FormParser(MultiPartParser):
@@ -127,8 +119,6 @@ async def parsed_form(request: Request, pieces: AsyncGenerator[bytes, None]) -> 
     parser = _FormParser(request.headers, pieces, max_files=1, max_fields=MAX_FIELDS)
     try:
         return await parser.parse()
-    except _Refused as refused:
-        raise refused.error from None
     except MultiPartException as error:
         raise ApiError(
             f"expected a form with one file, got '{error.message}'", code="invalid_form"
@@ -164,12 +154,9 @@ async def received_body(
         room = bytes(0 if raw is None else WAV_HEADER_BYTES)
         await upload.write(room)
         digest = hashlib.sha256()
-        try:
-            async for piece in limited(request, limits, take):
-                digest.update(piece)
-                await upload.write(piece)
-        except _Refused as refused:
-            raise refused.error from None
+        async for piece in limited(request, limits, take):
+            digest.update(piece)
+            await upload.write(piece)
         n_bytes = (upload.size or 0) - len(room)
         if not n_bytes:
             raise ApiError("body: expected a recording, got 0 bytes", code="missing_parameter")
@@ -180,20 +167,24 @@ async def received_body(
         yield Fields([]), UploadedFile(upload, digest.hexdigest())
 
 
-async def pieces_of(request: Request) -> AsyncIterator[bytes]:
-    try:
-        async for piece in limited(request, services_of(request).settings.limits, lambda n_bytes: None):
-            yield piece
-    except _Refused as refused:
-        raise refused.error from None
+async def whole_body(pieces: AsyncIterable[bytes], most_bytes: int) -> bytes:
+    """Collect a body. Raises: ApiError 413."""
+    body = bytearray()
+    async for piece in pieces:
+        body += piece
+        if len(body) > most_bytes:
+            message = f"body: expected at most {most_bytes} bytes"
+            raise ApiError(message, status=413, code="body_too_large")
+    return bytes(body)
 
 
 async def limited(
-    request: Request, limits: ServerLimits, take: Callable[[int], None]
+    request: Request, limits: ServerLimits, take: Callable[[int], None] = lambda n_bytes: None
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the body of a request; raise if it is too large, or its data stops or trickles.
+    """Yield the body of a request.
 
     take: called with the bytes of each piece; raises if all uploads together are too large.
+    Raises: ApiError: 413 if it is too large, 408 if its data stops or trickles.
     """
     n_bytes = 0
     stream = request.stream()
@@ -206,15 +197,12 @@ async def limited(
             message = (
                 f"upload: expected more within {limits.upload_s:g} s, and {MIN_BYTES_PER_S} bytes a second"
             )
-            raise _Refused(ApiError(message, status=408, code="upload_timeout"))
+            raise ApiError(message, status=408, code="upload_timeout")
         if piece is None:
             return
         n_bytes += len(piece)
-        try:
-            check_size(n_bytes, limits)
-            take(len(piece))
-        except ApiError as error:
-            raise _Refused(error) from None
+        check_size(n_bytes, limits)
+        take(len(piece))
         yield piece
 
 
