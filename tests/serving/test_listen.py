@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import threading
@@ -15,19 +14,20 @@ from typing import Any
 
 import httpx
 import pytest
-from websockets.asyncio.client import connect
-from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import connect
 
 from sottovoce.audio.io import load_audio
 from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.settings import Access, ServerLimits
 from tests.audio.test_live_container import recorded
+from tests.serving.conversation import Message, exchanged, refusal
 from tests.serving.servers import CLIPS, SlowModel, serving
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")
 """Deepgram's client asks websockets for what is old there."""
 SECOND = bytes(2 * 16_000)
 PLAIN = "encoding=linear16&sample_rate=16000"
+CLOSE: Message = {"type": "CloseStream"}
 
 
 @pytest.fixture(scope="module")
@@ -55,20 +55,23 @@ def pcm_of(path: Path) -> bytes:
     return data
 
 
-def heard_by_client(server: ServerThread, audio: bytes, **options: Any) -> list[Any]:
+def heard_by_client(
+    server: ServerThread, audio: bytes, *, model: str = "nova-3", version: str = "v1", **options: Any
+) -> list[Any]:
     """All messages, of a client that sends as fast as it can and listens beside that."""
     messages: list[Any] = []
     with (
         deepgram(server) as client,
-        client.listen.v1.connect(
-            model="nova-3", encoding="linear16", sample_rate=16_000, **options
+        getattr(client.listen, version).connect(
+            model=model, encoding="linear16", sample_rate=16_000, **options
         ) as connection,
     ):
 
         def send() -> None:
-            for start in range(0, len(audio), 6_400):
-                connection.send_media(audio[start : start + 6_400])
-            connection.send_keep_alive()
+            for start in range(0, len(audio), 2_560):  # 80 ms, as their guide for turns wants it
+                connection.send_media(audio[start : start + 2_560])
+            if version == "v1":
+                connection.send_keep_alive()
             connection.send_close_stream()
 
         sender = threading.Thread(target=send)
@@ -135,14 +138,9 @@ def test_their_client_is_told_why_it_is_refused(quick: ServerThread) -> None:
     assert "not fetched" in refused.value.body["err_msg"]
 
 
-async def talk(server: ServerThread, query: str, *messages: str | bytes) -> list[dict[str, Any]]:
-    heard = []
-    async with connect(f"ws://{server.address}/v1/listen?{query}") as client:
-        for message in (*messages, '{"type": "CloseStream"}'):
-            await client.send(message)
-        async for said in client:
-            heard.append(json.loads(said))
-    assert client.close_code == 1000
+def talk(server: ServerThread, query: str, *messages: Message | str | bytes) -> list[Message]:
+    heard, socket = exchanged(server, f"/v1/listen?{query}", *messages, CLOSE)
+    assert socket.close_code == 1000
     return heard
 
 
@@ -155,7 +153,7 @@ def texts(messages: list[dict[str, Any]], **wanted: object) -> list[str]:
 
 
 def test_words_stay_after_some_seconds_and_at_the_end(quick: ServerThread) -> None:
-    messages = asyncio.run(talk(quick, PLAIN, SECOND * 5, SECOND * 2))
+    messages = talk(quick, PLAIN, SECOND * 5, SECOND * 2)
     assert texts(messages, is_final=False) == []
     assert len(texts(messages)) == 2
     assert " ".join(texts(messages)).split() == ["word"] * 7
@@ -164,19 +162,16 @@ def test_words_stay_after_some_seconds_and_at_the_end(quick: ServerThread) -> No
 
 
 def test_results_that_may_change_come_only_when_asked_for(quick: ServerThread) -> None:
-    async def run() -> list[dict[str, Any]]:
-        heard = []
-        async with connect(f"ws://{quick.address}/v1/listen?{PLAIN}&interim_results=true") as client:
-            for _ in range(2):
-                await client.send(SECOND)
-                heard.append(json.loads(await asyncio.wait_for(client.recv(), 20)))
-        return heard
-
-    assert texts(asyncio.run(run()), is_final=False) == ["word", "word word"]
+    heard = []
+    with connect(f"ws://{quick.address}/v1/listen?{PLAIN}&interim_results=true") as client:
+        for _ in range(2):
+            client.send(SECOND)
+            heard.append(json.loads(client.recv(timeout=20)))
+    assert texts(heard, is_final=False) == ["word", "word word"]
 
 
 def test_finalize_says_so_and_the_stream_goes_on(quick: ServerThread) -> None:
-    messages = asyncio.run(talk(quick, PLAIN, SECOND * 2, '{"type": "Finalize"}', SECOND))
+    messages = talk(quick, PLAIN, SECOND * 2, {"type": "Finalize"}, SECOND)
     assert texts(messages, from_finalize=True, is_final=True) == ["word word"]
     assert texts(messages, from_finalize=False, is_final=True) == ["word"]
     results = [message for message in messages if message["type"] == "Results"]
@@ -184,37 +179,29 @@ def test_finalize_says_so_and_the_stream_goes_on(quick: ServerThread) -> None:
 
 
 def test_an_empty_message_closes_the_stream(quick: ServerThread) -> None:
-    async def run() -> list[str]:
-        async with connect(f"ws://{quick.address}/v1/listen?{PLAIN}") as client:
-            await client.send(SECOND)
-            await client.send(b"")
-            return [json.loads(said)["type"] async for said in client]
-
-    assert asyncio.run(run()) == ["Results", "Metadata"]
+    heard, _ = exchanged(quick, f"/v1/listen?{PLAIN}", SECOND, b"")
+    assert [message["type"] for message in heard] == ["Results", "Metadata"]
 
 
 def test_the_end_of_an_utterance_is_told_once(quick: ServerThread) -> None:
     """After a silence of at least so long behind the last word."""
     half = bytes(16_000)
-    messages = asyncio.run(
-        talk(quick, f"{PLAIN}&interim_results=true&utterance_end_ms=1400", SECOND, half, half, half)
-    )
+    messages = talk(quick, f"{PLAIN}&interim_results=true&utterance_end_ms=1400", SECOND, half, half, half)
     ends = [message for message in messages if message["type"] == "UtteranceEnd"]
     assert all(end["channel"] == [0, 1] for end in ends)
     assert len(ends) <= 1  # the model here says a word a second, also in silence
 
 
 def test_a_message_that_is_none_leaves_the_stream_open(quick: ServerThread) -> None:
-    wrong = ("{", "[]", '{"type": "Nothing"}')
-    messages = asyncio.run(talk(quick, PLAIN, *wrong, '{"type": "KeepAlive"}', SECOND))
+    messages = talk(quick, PLAIN, "{", "[]", {"type": "Nothing"}, {"type": "KeepAlive"}, SECOND)
     errors = [message for message in messages if message["type"] == "Error"]
     assert [error["variant"] for error in errors] == ["SchemaError"] * 3
     assert texts(messages, is_final=True) == ["word"]
 
 
 def test_terms_can_be_changed_under_way(quick: ServerThread) -> None:
-    configure = json.dumps({"type": "Configure", "keyterms": ["Tisza", "Kölcsey"]})
-    messages = asyncio.run(talk(quick, f"{PLAIN}&keyterm=Duna", SECOND, configure, SECOND))
+    configure = {"type": "Configure", "keyterms": ["Tisza", "Kölcsey"]}
+    messages = talk(quick, f"{PLAIN}&keyterm=Duna", SECOND, configure, SECOND)
     told = [message for message in messages if message["type"] == "ConfigureSuccess"]
     assert [message["keyterms"] for message in told] == [["Tisza", "Kölcsey"]]
     assert " ".join(texts(messages, is_final=True)) == "word word"
@@ -231,8 +218,7 @@ def test_terms_can_be_changed_under_way(quick: ServerThread) -> None:
 def test_a_configure_that_cannot_be_taken_fails(
     quick: ServerThread, message: dict[str, Any], code: str
 ) -> None:
-    configure = json.dumps({"type": "Configure", **message})
-    messages = asyncio.run(talk(quick, PLAIN, SECOND, configure, SECOND))
+    messages = talk(quick, PLAIN, SECOND, {"type": "Configure", **message}, SECOND)
     (told,) = [message for message in messages if message["type"] == "ConfigureFailure"]
     assert told["code"] == code
     assert told["description"].startswith(("keyterm", "features"))
@@ -260,45 +246,28 @@ REFUSED = (
 
 @pytest.mark.parametrize(("query", "told"), REFUSED)
 def test_what_cannot_be_refuses_the_handshake(quick: ServerThread, query: str, told: str) -> None:
-    async def run() -> None:
-        async with connect(f"ws://{quick.address}/v1/listen?{query}"):
-            pass
-
-    with pytest.raises(InvalidStatus) as refused:
-        asyncio.run(run())
-    assert refused.value.response.status_code == 400
-    assert told in json.loads(refused.value.response.body)["err_msg"]
+    answer = refusal(quick, f"/v1/listen?{query}")
+    assert answer.status_code == 400
+    assert told in json.loads(answer.body)["err_msg"]
 
 
 def test_a_model_that_is_not_there_is_404_and_theirs_mean_ours(quick: ServerThread) -> None:
-    async def run(model: str) -> None:
-        async with connect(f"ws://{quick.address}/v1/listen?{PLAIN}&model={model}"):
-            pass
-
     for model in ("nova-2-phonecall", "enhanced", "whisper-large", "nano"):
-        asyncio.run(run(model))
-    with pytest.raises(InvalidStatus) as refused:
-        asyncio.run(run("other"))
-    assert refused.value.response.status_code == 404
+        talk(quick, f"{PLAIN}&model={model}")
+    assert refusal(quick, f"/v1/listen?{PLAIN}&model=other").status_code == 404
 
 
 def test_keys_are_asked_for_as_their_clients_send_them() -> None:
     access = Access(api_keys=("open-sesame",))
     with serving(SlowModel(), access=access, limits=ServerLimits(sessions=1)) as server:
-        address = f"ws://{server.address}/v1/listen?{PLAIN}"
-
-        async def run() -> None:
-            with pytest.raises(InvalidStatus) as refused:
-                await connect(address)
-            assert refused.value.response.status_code == 401
-            async with connect(address, subprotocols=["token", "open-sesame"]) as page:  # type: ignore[list-item]
-                assert page.subprotocol == "token"
-                with pytest.raises(InvalidStatus) as busy:
-                    await connect(address, additional_headers={"authorization": "Token open-sesame"})
-                assert busy.value.response.status_code == 429
-                assert busy.value.response.headers["retry-after"]
-
-        asyncio.run(run())
+        path = f"/v1/listen?{PLAIN}"
+        assert refusal(server, path).status_code == 401
+        page_protocols: Any = ["token", "open-sesame"]
+        with connect(f"ws://{server.address}{path}", subprotocols=page_protocols) as page:
+            assert page.subprotocol == "token"
+            busy = refusal(server, path, additional_headers={"authorization": "Token open-sesame"})
+            assert busy.status_code == 429
+            assert busy.headers["retry-after"]
         answer = httpx.post(f"{server.url}/v1/listen", content=b"a", headers={"authorization": "Token wrong"})
         assert answer.status_code == 401
 
@@ -325,36 +294,19 @@ def test_a_body_that_is_too_large_or_too_slow_is_refused() -> None:
         assert server.services.n_requests == 0
 
 
-def sent_by_browser(
-    server: ServerThread, data: bytes, query: str = ""
-) -> tuple[list[dict[str, Any]], int | None]:
+def sent_by_browser(server: ServerThread, data: bytes, query: str = "") -> tuple[list[Message], int | None]:
     """Messages and close code of a recorder that sends a chunk now and then."""
-
-    async def run() -> tuple[list[dict[str, Any]], int | None]:
-        async with connect(f"ws://{server.address}/v1/listen?{query}") as socket:
-            for start in range(0, len(data), 3_000):
-                await socket.send(data[start : start + 3_000])
-            await socket.send('{"type": "CloseStream"}')
-            heard: list[dict[str, Any]] = []
-            with suppress(ConnectionClosed):
-                async for message in socket:
-                    heard.append(json.loads(message))
-            return heard, socket.close_code
-
-    return asyncio.run(run())
+    chunks = [data[start : start + 3_000] for start in range(0, len(data), 3_000)]
+    heard, socket = exchanged(server, f"/v1/listen?{query}", *chunks, CLOSE)
+    return heard, socket.close_code
 
 
 @pytest.mark.parametrize(("kind", "query"), [("webm", ""), ("ogg", ""), ("ogg", "&encoding=ogg-opus")])
 def test_live_containers_of_browsers_have_words(server: ServerThread, kind: str, query: str) -> None:
     samples = load_audio(CLIPS / "en.flac")
     heard, code = sent_by_browser(server, recorded(samples, kind), f"language=en&punctuate=true{query}")
-    words = [
-        message["channel"]["alternatives"][0]["transcript"]
-        for message in heard
-        if message["type"] == "Results" and message["is_final"]
-    ]
     assert code == 1000
-    assert "garden" in " ".join(words).lower()
+    assert "garden" in " ".join(texts(heard, is_final=True)).lower()
     assert heard[-1]["type"] == "Metadata"
     assert heard[-1]["duration"] == pytest.approx(len(samples) / 16_000, abs=0.05)
 
