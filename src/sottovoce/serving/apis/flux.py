@@ -215,8 +215,7 @@ class FluxConnection(DeepgramSocket):
         return self._turns.render(events, self.received_s)
 
     def error_document(self, fault: ApiError) -> dict[str, Json]:
-        code = (fault.code or fault.kind).upper()
-        return self._turns.message("Error", code=code, description=fault.message)
+        return self._fault("Error", fault)
 
     async def on_close(self) -> None:
         await self.send(*self._turns.force(await self.session.close(), self.received_s))
@@ -228,7 +227,7 @@ class FluxConnection(DeepgramSocket):
         try:
             params = configured_flux(self._params_read, message)
         except ApiError as fault:
-            await self.send(self._failure(fault))
+            await self.send(self._fault("ConfigureFailure", fault))
         else:
             self._params_read = params
             await self.queue.put(partial(self._configure, params))
@@ -236,7 +235,7 @@ class FluxConnection(DeepgramSocket):
     async def _configure(self, params: FluxParams) -> None:
         if (fault := await self.attempt(self._change(params))) is not None:
             self._params_read = self._turns.params
-            await self.send(self._failure(fault))
+            await self.send(self._fault("ConfigureFailure", fault))
             return
         answer: dict[str, Json] = {
             "thresholds": params.thresholds.document,
@@ -257,9 +256,9 @@ class FluxConnection(DeepgramSocket):
             await self.emit(await self.session.configure(params.options))
         self._turns.configure(params, self.received_s)
 
-    def _failure(self, fault: ApiError) -> dict[str, Json]:
+    def _fault(self, kind: str, fault: ApiError) -> dict[str, Json]:
         code = (fault.code or fault.kind).upper()
-        return self._turns.message("ConfigureFailure", code=code, description=fault.message)
+        return self._turns.message(kind, code=code, description=fault.message)
 
 
 @dataclass(slots=True)

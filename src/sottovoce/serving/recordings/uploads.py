@@ -106,7 +106,7 @@ async def received_form(request: Request) -> AsyncIterator[tuple[Fields, Uploade
             f"expected multipart/form-data, got '{kind[:100] or 'no content type'}'", code="invalid_form"
         )
     check_charset(kind)
-    check_size(int_or_none(request.headers.get("content-length")), limits)
+    check_length(request, limits)
     with services.uploaded_bytes() as take:
         form = await parsed_form(request, limited(request, limits, take))
         try:
@@ -139,7 +139,7 @@ def taken_apart(form: FormData) -> tuple[Fields, UploadedFile | None]:
 
 @asynccontextmanager
 async def received_body(
-    request: Request, raw: tuple[str, int] | None = None
+    request: Request, raw: tuple[str, int] | None
 ) -> AsyncIterator[tuple[Fields, UploadedFile]]:
     """Receive the body of a request as a recording without fields, until the context ends.
 
@@ -148,7 +148,7 @@ async def received_body(
     """
     services = services_of(request)
     limits = services.settings.limits
-    check_size(int_or_none(request.headers.get("content-length")), limits)
+    check_length(request, limits)
     with services.uploaded_bytes() as take, SpooledTemporaryFile(max_size=IN_MEMORY_BYTES) as file:
         upload = UploadFile(cast(BinaryIO, file), filename="the body", size=0)
         room = bytes(0 if raw is None else WAV_HEADER_BYTES)
@@ -216,17 +216,18 @@ def check_charset(kind: str) -> None:
         raise ApiError(f"content type: expected the charset utf-8, got '{named[:50]}'", code="invalid_form")
 
 
-def check_size(n_bytes: int | None, limits: ServerLimits) -> None:
-    if n_bytes is not None and n_bytes > limits.upload_bytes:
+def check_length(request: Request, limits: ServerLimits) -> None:
+    """Check the size that a request announces, if it does. Raises: ApiError 413."""
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal():
+        check_size(int(announced), limits)
+
+
+def check_size(n_bytes: int, limits: ServerLimits) -> None:
+    if n_bytes > limits.upload_bytes:
         most_mb = limits.upload_bytes / 1e6
         message = f"upload: expected at most {most_mb:g} MB, got {n_bytes / 1e6:.1f} MB or more"
         raise ApiError(message, status=413, param="file", code="file_too_large")
-
-
-def require_file(upload: UploadedFile | None) -> UploadedFile:
-    if upload is None:
-        raise ApiError("file: expected a recording, got none", param="file", code="missing_parameter")
-    return upload
 
 
 def check_duration(upload: UploadedFile, most_s: float) -> Slices[float]:
@@ -249,10 +250,6 @@ def check_duration(upload: UploadedFile, most_s: float) -> Slices[float]:
         message = f"{upload.name}: expected at most {most_s:g} s of audio, got more"
         raise ApiError(message, status=413, param="file", code="audio_too_long")
     return n_samples / SAMPLE_RATE
-
-
-def int_or_none(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdecimal() else None
 
 
 @dataclass(slots=True)
@@ -290,7 +287,7 @@ async def while_there(request: Request, work: Awaitable[T]) -> T:
 
 
 async def checked_request(
-    request: Request, read: Callable[[], FileRequest], upload: UploadedFile | None
+    request: Request, read: Callable[[], FileRequest], recording: UploadedFile | None
 ) -> tuple[FileRequest, UploadedFile, float]:
     """Read a request and decode its recording once, without a model; return both and the seconds of audio.
 
@@ -299,7 +296,8 @@ async def checked_request(
     """
     services = services_of(request)
     file_request = await services.decoding.call(read)
-    recording = require_file(upload)
+    if recording is None:
+        raise ApiError("file: expected a recording, got none", param="file", code="missing_parameter")
     services.registry.resolve(file_request.model)
     note_ignored(request, services.registry.ignored(file_request.model, file_request.ignored))
     checked = check_duration(recording, services.settings.limits.duration_s)
