@@ -24,7 +24,7 @@ from sottovoce.serving.parsing.faults import ApiError, logged_fault
 from sottovoce.serving.parsing.forms import Fields, read_form
 from sottovoce.serving.parsing.values import note_ignored
 from sottovoce.serving.recordings.decode_pool import Slices
-from sottovoce.serving.recordings.openai_documents import TEXT_TYPES, verbose_document
+from sottovoce.serving.recordings.openai_documents import TEXT_TYPES, segment_document, verbose_document
 from sottovoce.serving.recordings.requests import FileRequest, UploadedFile, languages_of, window_vad
 from sottovoce.serving.recordings.uploads import begin_job, received_form
 from sottovoce.serving.scheduling.scheduler import TranscriptionRequest
@@ -171,8 +171,8 @@ def verbose(transcript: Transcript, request: FileRequest) -> dict[str, Json]:
     """Render `verbose_json`: OpenAI's, with words in segments, and languages with their probabilities."""
     document = verbose_document(transcript, request)
     document["segments"] = [
-        {**bare, **_place(segment), "words": [word_of(segment, i) for i in range(len(segment.words or ()))]}
-        for bare, segment in zip(segments_of(document), transcript.segments, strict=True)
+        {**segment_document(one), **_place(one), "words": [word_of(word) for word in one.words or ()]}
+        for one in transcript.segments
     ]
     document.pop("words", None)
     document["detected_language"] = document["language"]
@@ -187,15 +187,8 @@ def _place(segment: Segment) -> dict[str, Json]:
     return {} if segment.speaker is None else {"speaker": str(letter_index(segment.speaker))}
 
 
-def segments_of(document: dict[str, Json]) -> list[dict[str, Json]]:
-    segments = document["segments"]
-    assert isinstance(segments, list)
-    return segments
-
-
-def word_of(segment: Segment, index: int) -> dict[str, Json]:
+def word_of(word: Word) -> dict[str, Json]:
     """Render one of a segment's words; t_dtw: its start in hundredths of a second."""
-    word = (segment.words or ())[index]
     return {
         "word": word.word,
         "start": seconds(word.start),
