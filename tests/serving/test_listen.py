@@ -1,8 +1,9 @@
-"""`/v1/listen`: Deepgram's own client, unchanged, and sockets that say what it does not."""
+"""`/v1/listen`, live and for recordings: Deepgram's own client, unchanged, and what it does not say."""
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import threading
 import time
@@ -10,15 +11,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
+import numpy as np
 import pytest
 from websockets.sync.client import connect
 
 from sottovoce.audio.io import load_audio
+from sottovoce.serving.apis.deepgram import DeepgramParams, recording_document, recording_params
 from sottovoce.serving.http.server import ServerThread
-from sottovoce.serving.settings import Access, ServerLimits
+from sottovoce.serving.parsing.faults import ApiError
+from sottovoce.serving.parsing.pcm import ALAW, MULAW, wav_header
+from sottovoce.serving.scheduling.model_registry import ModelRegistry
+from sottovoce.serving.settings import Access, ModelSettings, ServerLimits
+from sottovoce.types import Samples, Segment, Transcript, Word
 from tests.audio.test_live_container import recorded
 from tests.serving.conversation import Message, exchanged, refusal
 from tests.serving.servers import CLIPS, SlowModel, serving
@@ -130,9 +137,9 @@ def test_their_client_sends_a_recording(server: ServerThread) -> None:
 
 def test_their_client_is_told_why_it_is_refused(quick: ServerThread) -> None:
     with deepgram(quick) as client:
-        from deepgram.core.api_error import ApiError
+        from deepgram.core.api_error import ApiError as TheirError
 
-        with pytest.raises(ApiError) as refused:
+        with pytest.raises(TheirError) as refused:
             client.listen.v1.media.transcribe_url(url="http://127.0.0.1/secret")
     assert refused.value.status_code == 400
     assert "not fetched" in refused.value.body["err_msg"]
@@ -233,11 +240,7 @@ REFUSED = (
     ("encoding=opus", "encoding"),
     ("encoding=linear16&sample_rate=9", "sample_rate"),
     (f"{PLAIN}&channels=2", "channels"),
-    (f"{PLAIN}&multichannel=true", "multichannel"),
-    (f"{PLAIN}&redact=pci", "redact"),
-    (f"{PLAIN}&callback=http://127.0.0.1/", "callback"),
     (f"{PLAIN}&language=klingon", "klingon"),
-    (f"{PLAIN}&replace=one:two", "replace"),
     (f"{PLAIN}&endpointing=soon", "endpointing"),
     (f"{PLAIN}&utterance_end_ms=5", "utterance_end_ms"),
     (f"{PLAIN}&keyterm={'a' * 5000}", "keyterm"),
@@ -317,3 +320,127 @@ def test_what_is_no_container_ends_the_stream_with_the_reason() -> None:
         assert code == 1008
         assert heard[-1]["type"] == "Error"
         assert "no known format" in heard[-1]["description"]
+
+
+SAID = (
+    ("A", 0.0, " Good morning. Is it late? It"),
+    ("A", 4.0, " is. Really."),
+    ("B", 8.0, " Then go."),
+)
+
+
+def transcript() -> Transcript:
+    """Three segments, a word every half second: pauses of more than a second before each but the first."""
+    segments = []
+    for i, (speaker, start, text) in enumerate(SAID):
+        spoken = [
+            Word(f" {word}", start + n / 2, start + n / 2 + 0.4, 0.9, "en", speaker)
+            for n, word in enumerate(text.split())
+        ]
+        segments.append(Segment(i, start, start + 3, text, "en", words=tuple(spoken), speaker=speaker))
+    return Transcript(tuple(segments), "en", 12.0, "nano", 0.75)
+
+
+def document(**params: Any) -> Any:
+    return recording_document(transcript(), DeepgramParams(model="nano", **params), "req", "abc")
+
+
+def config_of(**query: str | list[str]) -> DeepgramParams:
+    pairs = [(k, one) for k, v in query.items() for one in (v if isinstance(v, list) else [v])]
+    return recording_params(pairs, ModelRegistry(ModelSettings("nano"), cast(Any, None), cast(Any, None)))
+
+
+def test_paragraphs_are_sentences_up_to_a_pause_or_another_speaker() -> None:
+    found = document(paragraphs=True, is_punctuated=True, has_speakers=True)
+    (alternative,) = found["results"]["channels"][0]["alternatives"]
+    told = alternative["paragraphs"]
+    assert [[s["text"] for s in one["sentences"]] for one in told["paragraphs"]] == [
+        ["Good morning.", "Is it late?", "It is.", "Really."],
+        ["Then go."],
+    ]
+    assert [(one["num_words"], one["speaker"]) for one in told["paragraphs"]] == [(8, 0), (2, 1)]
+    assert told["transcript"] == (
+        "\nSpeaker 0: Good morning. Is it late? It is. Really.\n\nSpeaker 1: Then go."
+    )
+    assert (told["paragraphs"][1]["start"], told["paragraphs"][1]["end"]) == (8.0, 8.9)
+    from_sdk = pytest.importorskip("deepgram.types", reason="deepgram-sdk is not installed")
+    shape = from_sdk.ListenV1ResponseResultsChannelsItemAlternativesItemParagraphs
+    assert shape(**told).paragraphs[0].sentences[1].text == "Is it late?"
+
+
+def test_utterances_are_parted_by_pauses() -> None:
+    def texts(**params: Any) -> list[str]:
+        found = document(utterances=True, is_punctuated=True, **params)["results"]["utterances"]
+        assert [one["id"] for one in found] == [str(i) for i in range(len(found))]
+        return [one["transcript"] for one in found]
+
+    parts = [text.strip() for _, _, text in SAID]
+    assert texts() == parts
+    assert texts(utt_split_s=1.0) == parts
+    assert texts(utt_split_s=30.0) == [" ".join(parts[:2]), parts[2]]
+    assert len(texts(utt_split_s=0.2)) == 3
+
+
+def test_language_and_hash_are_told() -> None:
+    found = document()
+    assert found["metadata"]["sha256"] == "abc"
+    (channel,) = found["results"]["channels"]
+    assert (channel["detected_language"], channel["language_confidence"]) == ("en", 0.75)
+    (channel,) = document(languages=("en",))["results"]["channels"]
+    assert "detected_language" not in channel
+
+
+def test_parameters_of_a_recording_are_read() -> None:
+    assert config_of(detect_language="true").languages == ()
+    assert config_of(detect_language=["en", "de-DE"]).languages == ("en", "de")
+    assert config_of(detect_language="false", language="de").languages == ("de",)
+    assert config_of(utt_split="1.5").utt_split_s == 1.5
+    assert config_of(paragraphs="true").is_punctuated
+    raw = config_of(encoding="mulaw")
+    assert (raw.is_raw, raw.encoding, raw.sample_rate) == (True, "mulaw", 8000)
+
+
+@pytest.mark.parametrize(
+    ("query", "param"),
+    [
+        ({"encoding": "flac"}, "encoding"),
+        ({"sample_rate": "16000"}, "sample_rate"),
+        ({"encoding": "linear16", "sample_rate": "5"}, "sample_rate"),
+        ({"encoding": "linear16", "channels": "2"}, "channels"),
+        ({"detect_language": "true", "language": "de"}, "detect_language"),
+        ({"detect_language": "klingon"}, "detect_language"),
+        ({"utt_split": "often"}, "utt_split"),
+    ],
+)
+def test_parameters_of_a_recording_that_cannot_be_are_refused(query: dict[str, str], param: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        config_of(**cast(Any, query))
+    assert refused.value.param == param
+
+
+def test_their_client_sends_raw_audio(server: ServerThread) -> None:
+    audio = pcm_of(CLIPS / "en.flac")
+    with deepgram(server) as client:
+        answer = client.listen.v1.media.transcribe_file(
+            request=audio,
+            encoding="linear16",
+            language="en",
+            paragraphs=True,
+            request_options={"additional_query_parameters": {"sample_rate": 16000}},
+        )
+    (channel,) = answer.results.channels
+    (alternative,) = channel.alternatives
+    assert "garden" in alternative.transcript
+    assert alternative.paragraphs.paragraphs[0].sentences[0].text[0].isupper()
+    assert answer.metadata.sha256 == hashlib.sha256(audio).hexdigest()
+    assert answer.metadata.duration == pytest.approx(len(audio) / 32_000, abs=0.001)
+
+
+@pytest.mark.parametrize(("law", "table"), [("mulaw", MULAW), ("alaw", ALAW)])
+def test_telephone_recordings_get_a_header_to_be_read_by(law: str, table: Samples) -> None:
+    order = np.argsort(table)
+    samples = load_audio(CLIPS / "en.flac")[::2]
+    codes = order[np.searchsorted(table[order], samples).clip(0, 255)].astype(np.uint8)
+    found = load_audio(io.BytesIO(wav_header(law, 8_000, len(codes)) + codes.tobytes()))
+    assert len(found) == pytest.approx(2 * len(codes), abs=80)
+    np.testing.assert_allclose(found[: 2 * len(codes) : 2], table[codes], atol=0.02)
