@@ -77,14 +77,6 @@ def test_segments_come_with_their_words_and_language(
             assert times == sorted(times)
 
 
-def test_words_of_one_answer_with_speakers_are_refused(server: ServerThread, english: Path) -> None:
-    files = {"file": ("talk.flac", english.read_bytes())}
-    form = {"response_format": "diarized_json", "timestamp_granularities[]": "word"}
-    answer = httpx.post(server.url + URL, files=files, data=form, timeout=60)
-    assert answer.status_code == 400
-    assert answer.json()["error"]["param"] == "timestamp_granularities[]"
-
-
 def test_words_of_streamed_segments_have_the_speaker_of_their_segment(
     server: ServerThread, english: Path
 ) -> None:
