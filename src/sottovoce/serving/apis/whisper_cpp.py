@@ -20,6 +20,7 @@ from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import VadOptions
 from sottovoce.serving.apis.openai_files import text_response
+from sottovoce.serving.live.transport import error_answer
 from sottovoce.serving.parsing.faults import ApiError, logged_fault
 from sottovoce.serving.parsing.forms import Fields, read_form
 from sottovoce.serving.parsing.values import note_ignored
@@ -49,10 +50,7 @@ def plainly(endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Req
         except ClientDisconnect:
             raise
         except Exception as error:
-            fault = logged_fault(error, request.state.request_id)
-            return JSONResponse(
-                {"error": fault.message}, status_code=fault.status, headers=dict(fault.headers)
-            )
+            return error_answer(request, logged_fault(error, request.state.request_id))
 
     return answer
 
