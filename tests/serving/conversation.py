@@ -1,10 +1,46 @@
-"""Scripted speech for servers of tests: a conversation whose speakers are corrected, and quick sentences."""
+"""Conversations with servers of tests: messages to a socket, and the scripted speech that its model hears.
+
+The speech is a talk whose speakers are corrected, or quick sentences.
+"""
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.http11 import Response
+from websockets.sync.client import ClientConnection, connect
+
 from sottovoce.audio.recording import Recording
+from sottovoce.serving.http.server import ServerThread
 from sottovoce.types import SAMPLE_RATE, Event, Final, Partial, Samples, Turn, Word
 from tests.serving.servers import SlowModel, SlowSession
+
+Message = dict[str, Any]
+
+
+def exchanged(
+    server: ServerThread, path: str, *said: Message | str | bytes, **options: Any
+) -> tuple[list[Message], ClientConnection]:
+    """Send messages, and receive all that the server says up to its end; returns the closed socket too."""
+    heard: list[Message] = []
+    with connect(f"ws://{server.address}{path}", **options) as socket, suppress(ConnectionClosed):
+        for message in said:
+            socket.send(json.dumps(message) if isinstance(message, dict) else message)
+        while True:
+            heard.append(json.loads(socket.recv(timeout=30)))
+    return heard, socket
+
+
+def refusal(server: ServerThread, path: str, **options: Any) -> Response:
+    """The answer to a handshake that the server refuses."""
+    with pytest.raises(InvalidStatus) as refused:
+        connect(f"ws://{server.address}{path}", **options)
+    return refused.value.response
+
 
 TALK = (
     ("A", "en", "Good morning everybody, shall we begin with the budget?"),

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
-import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, cast
@@ -16,8 +13,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from websockets.asyncio.client import connect
-from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from sottovoce.serving.apis import flux
 from sottovoce.serving.apis.flux import (
@@ -35,8 +30,9 @@ from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.scheduling.model_registry import ModelRegistry
 from sottovoce.serving.settings import ModelSettings
 from sottovoce.types import Event, Final, Partial, SpeechEnded, SpeechStarted, Unstable, Word
+from tests.serving.conversation import Message, exchanged, refusal
 from tests.serving.servers import CLIPS, SlowModel, serving
-from tests.serving.test_listen import deepgram, pcm_of
+from tests.serving.test_listen import CLOSE, heard_by_client, pcm_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")
 """Deepgram's client asks websockets for what is old there."""
@@ -48,28 +44,6 @@ ADDRESS = "/v2/listen?model=flux-general-en&encoding=linear16&sample_rate=16000"
 def quick() -> Iterator[ServerThread]:
     with serving(SlowModel()) as server:
         yield server
-
-
-def heard_by_client(server: ServerThread, audio: bytes, model: str, **options: Any) -> list[Any]:
-    """All messages, of a client that sends as fast as it can and listens beside that."""
-    messages: list[Any] = []
-    with (
-        deepgram(server) as client,
-        client.listen.v2.connect(
-            model=model, encoding="linear16", sample_rate=16_000, **options
-        ) as connection,
-    ):
-
-        def send() -> None:
-            for start in range(0, len(audio), 2_560):  # 80 ms, as their guide wants it
-                connection.send_media(audio[start : start + 2_560])
-            connection.send_close_stream()
-
-        sender = threading.Thread(target=send)
-        sender.start()
-        messages += connection
-        sender.join()
-    return messages
 
 
 def check(messages: list[dict[str, Any]], *, eager: bool) -> None:
@@ -108,7 +82,9 @@ def check(messages: list[dict[str, Any]], *, eager: bool) -> None:
 def test_their_client_hears_turns(server: ServerThread) -> None:
     english = pcm_of(CLIPS / "en.flac")
     audio = QUIET + english + 2 * QUIET + english + 2 * QUIET
-    messages = heard_by_client(server, audio, "flux-general-en", eager_eot_threshold=0.5, eot_threshold=0.8)
+    messages = heard_by_client(
+        server, audio, model="flux-general-en", version="v2", eager_eot_threshold=0.5, eot_threshold=0.8
+    )
     found = [message.model_dump(exclude_none=True) for message in messages]
     check(found, eager=True)
     assert found[0]["type"] == "Connected"
@@ -127,7 +103,7 @@ def test_a_short_pause_is_an_eager_end_and_resumed(server: ServerThread) -> None
     english = pcm_of(CLIPS / "en.flac")
     audio = QUIET + english + QUIET + english + 3 * QUIET
     messages = heard_by_client(
-        server, audio, "flux-general-multi", eager_eot_threshold=0.5, eot_threshold=0.99
+        server, audio, model="flux-general-multi", version="v2", eager_eot_threshold=0.5, eot_threshold=0.99
     )
     found = [message.model_dump(exclude_none=True) for message in messages]
     check(found, eager=True)
@@ -285,30 +261,12 @@ def test_a_threshold_is_a_pause_and_back() -> None:
     assert pauses == sorted(pauses)
 
 
-async def talk_to(
-    server: ServerThread, address: str, *messages: str | bytes, key: str = ""
-) -> list[dict[str, Any]]:
-    headers = {"authorization": f"Token {key}"} if key else {}
-    heard = []
-    async with connect(f"ws://{server.address}{address}", additional_headers=headers) as socket:
-        with suppress(ConnectionClosed):
-            for message in messages:
-                await socket.send(message)
-            while True:
-                heard.append(json.loads(await asyncio.wait_for(socket.recv(), 20)))
-    return heard
-
-
 def test_messages_of_the_client_are_answered(quick: ServerThread) -> None:
     thresholds = {"eot_threshold": 0.9, "eager_eot_threshold": 0.4, "eot_timeout_ms": 4000}
-    configure = json.dumps({"type": "Configure", "thresholds": thresholds, "keyterms": ["Anna"]})
-    wrong = json.dumps({"type": "Configure", "thresholds": {"eot_threshold": 0.1}})
-    later = json.dumps({"type": "Configure", "thresholds": {"eot_threshold": 0.6}})
-    heard = asyncio.run(
-        talk_to(
-            quick, ADDRESS, '{"type": "KeepAlive"}', configure, wrong, later, QUIET, '{"type": "CloseStream"}'
-        )
-    )
+    configure: Message = {"type": "Configure", "thresholds": thresholds, "keyterms": ["Anna"]}
+    wrong: Message = {"type": "Configure", "thresholds": {"eot_threshold": 0.1}}
+    later: Message = {"type": "Configure", "thresholds": {"eot_threshold": 0.6}}
+    heard, _ = exchanged(quick, ADDRESS, {"type": "KeepAlive"}, configure, wrong, later, QUIET, CLOSE)
     check(heard, eager=True)
     kinds = [message["type"] for message in heard]
     assert kinds[0] == "Connected"
@@ -322,8 +280,8 @@ def test_messages_of_the_client_are_answered(quick: ServerThread) -> None:
 
 
 def test_force_ends_a_turn(quick: ServerThread) -> None:
-    force, close = '{"type": "ForceEndTurn"}', '{"type": "CloseStream"}'
-    heard = asyncio.run(talk_to(quick, ADDRESS, force, QUIET, force, force, QUIET, close))
+    force: Message = {"type": "ForceEndTurn"}
+    heard, _ = exchanged(quick, ADDRESS, force, QUIET, force, force, QUIET, CLOSE)
     check(heard, eager=False)
     ends = [message for message in heard if message.get("event") == "EndOfTurn"]
     assert [(end["transcript"], end["trigger"], end["turn_index"]) for end in ends] == [
@@ -334,7 +292,7 @@ def test_force_ends_a_turn(quick: ServerThread) -> None:
 
 @pytest.mark.parametrize("message", ["no JSON", "{}", '{"type": "Finalize"}', "[]"])
 def test_a_message_that_is_none_ends_the_stream_with_an_error(quick: ServerThread, message: str) -> None:
-    heard = asyncio.run(talk_to(quick, ADDRESS, message))
+    heard, _ = exchanged(quick, ADDRESS, message)
     assert (heard[-1]["type"], heard[-1]["sequence_id"]) == ("Error", 1)
     assert heard[-1]["code"].isupper()
 
@@ -353,12 +311,7 @@ def test_a_message_that_is_none_ends_the_stream_with_an_error(quick: ServerThrea
     ],
 )
 def test_what_cannot_be_refuses_the_handshake(quick: ServerThread, query: str, told: str) -> None:
-    async def run() -> Any:
-        with pytest.raises(InvalidStatus) as refused:
-            await connect(f"ws://{quick.address}/v2/listen?{query}")
-        return refused.value.response
-
-    answer = asyncio.run(run())
+    answer = refusal(quick, f"/v2/listen?{query}")
     assert answer.status_code in (400, 404)
     assert told in json.loads(answer.body)["err_msg"]
 

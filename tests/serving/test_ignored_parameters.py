@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from openai import OpenAI
-from websockets.asyncio.client import connect
-from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import connect
 
 from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.parsing.forms import Fields
 from sottovoce.serving.recordings.requests import transcription_request
 from sottovoce.serving.settings import JobSettings
+from tests.serving.conversation import exchanged, refusal
 from tests.serving.servers import QuietModel, serving
-from tests.serving.test_listen import PLAIN, SECOND
+from tests.serving.test_listen import CLOSE, PLAIN, SECOND
 from tests.serving.test_uploads import wav
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")
 """Deepgram's client asks websockets for what is old there."""
 HEADER = "x-ignored-parameters"
+TURNS = "/v2/listen?model=flux-general-en&encoding=linear16"
 HARMLESS = {
     **dict.fromkeys(("filler_words", "profanity_filter", "numerals", "dictation", "measurements"), "true"),
     **dict.fromkeys(("detect_entities", "sentiment", "topics", "intents", "numbers", "made_up"), "true"),
@@ -75,17 +74,13 @@ def posted(server: ServerThread, path: str, fields: dict[str, str]) -> httpx.Res
     return httpx.post(server.url + path, files=files, data=fields, timeout=60)
 
 
-async def opened(server: ServerThread, path: str, *said: str | bytes) -> tuple[str | None, list[Any]]:
+def noted(
+    server: ServerThread, path: str, *said: str | bytes | dict[str, Any]
+) -> tuple[str | None, list[dict[str, Any]]]:
     """The note of a handshake, and all that a socket says to some messages, to its end."""
-    heard: list[Any] = []
-    async with connect(f"ws://{server.address}{path}") as socket:
-        assert socket.response is not None
-        for message in said:
-            await socket.send(message)
-        with suppress(ConnectionClosed, TimeoutError):
-            while True:
-                heard.append(json.loads(await asyncio.wait_for(socket.recv(), 2)))
-        return socket.response.headers.get(HEADER), heard
+    heard, socket = exchanged(server, path, *said)
+    assert socket.response is not None
+    return socket.response.headers.get(HEADER), heard
 
 
 @pytest.mark.parametrize(
@@ -105,6 +100,12 @@ def test_forms(quick: ServerThread, path: str, status: int) -> None:
     extra = ["language"] if path == "/v1/audio/translations" else []
     assert sorted(answer.headers[HEADER].split(", ")) == sorted([*told, *extra])
     assert HEADER not in posted(quick, path, {"response_format": "json"}).headers
+
+
+def test_a_stream(quick: ServerThread) -> None:
+    answer = posted(quick, "/v1/audio/transcriptions", {"stream": "true", "top_k": "7"})
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert answer.headers[HEADER] == "top_k"
 
 
 def test_a_strategy_of_other_servers(quick: ServerThread) -> None:
@@ -129,54 +130,56 @@ def test_lists_and_secrets(quick: ServerThread) -> None:
 
 
 def test_a_realtime_session(quick: ServerThread) -> None:
-    update = json.dumps({"type": "session.update", "session": SESSION})
-    told, heard = asyncio.run(opened(quick, "/v1/realtime?model=gpt-realtime&made_up=1", update))
-    assert told == "made_up"
-    assert [message["type"] for message in heard] == ["session.created", "session.updated"]
-    assert "ignored_parameters" not in heard[0]
-    assert heard[1]["ignored_parameters"] == OF_SESSION
+    with connect(f"ws://{quick.address}/v1/realtime?model=gpt-realtime&made_up=1") as socket:
+        socket.send(json.dumps({"type": "session.update", "session": SESSION}))
+        created, updated = (json.loads(socket.recv(timeout=20)) for _ in range(2))
+        assert socket.response is not None
+        assert socket.response.headers[HEADER] == "made_up"
+    assert (created["type"], updated["type"]) == ("session.created", "session.updated")
+    assert "ignored_parameters" not in created
+    assert updated["ignored_parameters"] == OF_SESSION
 
 
 def test_the_servers_own_protocol(quick: ServerThread) -> None:
     said = (
-        '{"type": "configure", "volume": 11, "terms": "a"}',
-        '{"type": "finalize", "now": true}',
-        '{"type": "close"}',
+        {"type": "configure", "volume": 11, "terms": "a"},
+        {"type": "finalize", "now": True},
+        {"type": "close"},
     )
-    told, heard = asyncio.run(opened(quick, "/v1/live?language=en", *said))
+    told, heard = noted(quick, "/v1/live?language=en", *said)
     assert told == "language"
     notes = {message["type"]: message.get("ignored") for message in heard if message["type"] != "status"}
     assert notes == {"ready": ["language"], "configured": ["volume"], "finalized": ["now"], "closed": None}
 
 
-@pytest.mark.parametrize("name", HARMLESS)
-def test_deepgram_takes_what_does_no_harm(quick: ServerThread, name: str) -> None:
-    query = f"{PLAIN}&{name}={HARMLESS[name]}"
-    told, heard = asyncio.run(opened(quick, f"/v1/listen?{query}", SECOND, '{"type": "CloseStream"}'))
-    warning = {"parameter": name, "type": "unsupported_parameter", "message": f"{name}: without effect here"}
-    assert (told, heard[-1]["type"], heard[-1]["warnings"]) == (name, "Metadata", [warning])
-    answer = httpx.post(f"{quick.url}/v1/listen?{name}={HARMLESS[name]}", content=wav(16_000), timeout=60)
+def test_deepgram_takes_what_does_no_harm(quick: ServerThread) -> None:
+    query = "&".join(f"{name}={value}" for name, value in HARMLESS.items())
+    warnings = [
+        {"parameter": name, "type": "unsupported_parameter", "message": f"{name}: without effect here"}
+        for name in HARMLESS
+    ]
+    told, heard = noted(quick, f"/v1/listen?{PLAIN}&{query}", SECOND, CLOSE)
+    assert (told, heard[-1]["type"], heard[-1]["warnings"]) == (", ".join(HARMLESS), "Metadata", warnings)
+    answer = httpx.post(f"{quick.url}/v1/listen?{query}", content=wav(16_000), timeout=60)
     assert answer.status_code == 200, answer.text
-    assert (answer.headers[HEADER], answer.json()["metadata"]["warnings"]) == (name, [warning])
-    turns = "/v2/listen?model=flux-general-en&encoding=linear16"
-    told, heard = asyncio.run(opened(quick, f"{turns}&{name}={HARMLESS[name]}", '{"type": "CloseStream"}'))
-    assert (told, heard[0]["type"], heard[1]["type"]) == (name, "Connected", "Warning")
-    assert (heard[1]["code"], name in heard[1]["description"]) == ("UNSUPPORTED_PARAMETER", True)
+    assert (answer.headers[HEADER], answer.json()["metadata"]["warnings"]) == (told, warnings)
+    told, heard = noted(quick, f"{TURNS}&{query}", CLOSE)
+    assert (told, heard[0]["type"], heard[1]["type"]) == (", ".join(HARMLESS), "Connected", "Warning")
+    assert heard[1]["code"] == "UNSUPPORTED_PARAMETER"
+    assert all(name in heard[1]["description"] for name in HARMLESS)
     assert [message["sequence_id"] for message in heard] == list(range(len(heard)))
 
 
-@pytest.mark.parametrize("name", [*HARMLESS, *REFUSED])
-def test_what_is_off_needs_no_note(quick: ServerThread, name: str) -> None:
-    told, heard = asyncio.run(opened(quick, f"/v1/listen?{PLAIN}&{name}=false", '{"type": "CloseStream"}'))
+def test_what_is_off_needs_no_note(quick: ServerThread) -> None:
+    query = "&".join(f"{name}=false" for name in (*HARMLESS, *REFUSED))
+    told, heard = noted(quick, f"/v1/listen?{PLAIN}&{query}", CLOSE)
     assert (told, "warnings" in heard[-1]) == (None, False)
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_deepgram_refuses_what_would_mislead(quick: ServerThread, name: str) -> None:
-    for path in (f"/v1/listen?{PLAIN}", "/v2/listen?model=flux-general-en&encoding=linear16"):
-        with pytest.raises(InvalidStatus) as refused:
-            asyncio.run(opened(quick, f"{path}&{name}={REFUSED[name]}"))
-        assert refused.value.response.status_code == 400
+    for path in (f"/v1/listen?{PLAIN}", TURNS):
+        assert refusal(quick, f"{path}&{name}={REFUSED[name]}").status_code == 400
     answer = httpx.post(f"{quick.url}/v1/listen?{name}={REFUSED[name]}", content=wav(16_000))
     assert (answer.status_code, name in answer.json()["err_msg"]) == (400, True)
 
@@ -206,20 +209,6 @@ def test_hotwords_are_phrases_and_the_filter_finds_speech_first() -> None:
 def test_hotwords_have_an_end() -> None:
     with pytest.raises(ApiError, match="hotwords: expected at most"):
         transcription_request(Fields([("hotwords", "word," * 10_000)]))
-
-
-def test_what_has_no_effect_is_named_by_the_answer(client: OpenAI, english: Path) -> None:
-    asked = {"min_p": 0.1, "stream_options": {"include_usage": True}, "top_p": 0.9}
-    create = client.audio.transcriptions.with_raw_response.create
-    answer = create(model="nano", file=english, language="en", extra_body=asked)
-    assert set(answer.headers["x-ignored-parameters"].split(", ")) == set(asked)
-    plain = create(model="nano", file=english, language="en")
-    assert "x-ignored-parameters" not in plain.headers
-    assert answer.parse().text == plain.parse().text
-    with client.audio.transcriptions.with_streaming_response.create(
-        model="nano", file=english, language="en", stream=True, extra_body={"top_k": 7}
-    ) as streamed:
-        assert streamed.headers["x-ignored-parameters"] == "top_k"
 
 
 def test_a_seed_is_that_of_the_draws(client: OpenAI, english: Path) -> None:

@@ -24,7 +24,8 @@ from sottovoce.serving.settings import ModelSettings
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Samples, Segment
 from tests.serving.conversation import KnownSpeakers
-from tests.serving.servers import SlowModel, serving, settings
+from tests.serving.servers import SlowFile, SlowModel, serving, settings
+from tests.serving.servers import QuietModel
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +61,8 @@ def test_verbose_has_words_in_their_segments_and_languages(server: ServerThread,
     assert "garden" in "".join(word["word"] for word in words)
     assert words[0].keys() == {"word", "start", "end", "t_dtw", "probability"}
     assert "words" not in document
+    bare = asked(server, english, response_format="verbose_json", no_language_probabilities="true").json()
+    assert document.keys() - bare.keys() == {"language_probabilities"}
 
 
 def test_a_part_of_a_recording(server: ServerThread, english: Path) -> None:
@@ -73,9 +76,7 @@ def test_a_part_of_a_recording(server: ServerThread, english: Path) -> None:
 def stereo_file(folder: Path, left: Samples, right: Samples) -> Path:
     path = folder / "stereo.wav"
     with wave.open(str(path), "wb") as file:
-        file.setnchannels(2)
-        file.setsampwidth(2)
-        file.setframerate(16_000)
+        file.setparams((2, 2, 16_000, len(left), "NONE", ""))
         file.writeframes((np.stack((left, right), axis=1) * 32767).astype("<i2").tobytes())
     return path
 
@@ -98,13 +99,13 @@ def test_voices_tell_speakers_where_channels_do_not(
     monkeypatch.setattr("sottovoce.offline.longform.make_diarizer", lambda _: KnownSpeakers())
     speech = load_audio(english)
     twice = stereo_file(tmp_path, speech, speech)
+    usual = {"language": "en", "diarize": "true"}
     for path in (english, twice):
-        usual = {"language": "en", "diarize": "true"}
         lines = asked(server, path, **usual).json()["text"].splitlines()
         assert [line[:11] for line in lines] == ["(speaker 0)", "(speaker 1)"]
-        assert "<v Speaker1>" in asked(server, path, **usual, response_format="vtt").text
-        segments = asked(server, path, **usual, response_format="verbose_json").json()["segments"]
-        assert [segment["speaker"] for segment in segments] == ["0", "1"]
+    assert "<v Speaker1>" in asked(server, english, **usual, response_format="vtt").text
+    segments = asked(server, english, **usual, response_format="verbose_json").json()["segments"]
+    assert [segment["speaker"] for segment in segments] == ["0", "1"]
 
 
 def test_speakers_without_their_weights_are_one_line(
@@ -193,15 +194,6 @@ def test_speech_of_any_length_is_cut_into_windows(length: str) -> None:
     assert vad.max_speech_s == 30.0
 
 
-def test_the_count_of_subtitles_goes_on_from_another_file(server: ServerThread, english: Path) -> None:
-    usual = {"language": "en", "max_len": "16", "response_format": "srt"}
-    blocks = asked(server, english, **usual).text.strip().split("\n\n")
-    later = asked(server, english, **usual, offset_n="20").text.strip().split("\n\n")
-    assert len(blocks) > 1
-    assert [block.partition("\n")[0] for block in later] == [str(21 + i) for i in range(len(blocks))]
-    assert [block.partition("\n")[2] for block in later] == [block.partition("\n")[2] for block in blocks]
-
-
 def test_improbable_words_take_their_times_from_others(server: ServerThread, english: Path) -> None:
     """With a threshold that no word reaches, all of an answer's words do."""
     usual = {"language": "en", "response_format": "verbose_json"}
@@ -222,28 +214,24 @@ def test_a_threshold_is_of_an_answer_that_has_words() -> None:
     assert options(response_format="verbose_json").word_threshold == 0.0
 
 
-def test_a_beam_of_ones_own(nano: Model, english: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked_for: list[object] = []
-    transcribe = Model.transcribe
+class BeamModel(QuietModel):
+    """Notes the beam of each transcription."""
 
-    def noted(self: Model, source: Any, **options: Any) -> Any:
-        asked_for.append(options["beam_size"])
-        return transcribe(self, source, **options)
+    def __init__(self) -> None:
+        super().__init__()
+        self.beams: list[object] = []
 
-    monkeypatch.setattr(Model, "transcribe", noted)
-    with serving(nano) as server:
-        for fields in ({}, {"beam_size": "2"}, {"beam_size": "1"}):
-            assert "garden" in asked(server, english, language="en", **fields).json()["text"]
-    assert asked_for == [5, 2, 1]
+    def transcribe(self, source: object, **options: object) -> SlowFile:
+        self.beams.append(options["beam_size"])
+        return super().transcribe(source, **options)
 
 
-def test_probabilities_of_languages_are_left_out_where_nobody_wants_them(
-    server: ServerThread, english: Path
-) -> None:
-    usual = {"response_format": "verbose_json"}
-    document = asked(server, english, **usual, no_language_probabilities="true").json()
-    assert "language_probabilities" not in document
-    assert document["detected_language"] == "english"
+def test_a_beam_of_ones_own(english: Path) -> None:
+    model = BeamModel()
+    with serving(model) as server:
+        for beam_size in ("-1", "2", "1"):
+            assert asked(server, english, beam_size=beam_size).status_code == 200
+    assert model.beams == [5, 2, 1]
 
 
 def test_segments_of_a_length(server: ServerThread, english: Path) -> None:
@@ -253,8 +241,13 @@ def test_segments_of_a_length(server: ServerThread, english: Path) -> None:
     assert "".join(lines).split() == whole_text.split()
     assert len(lines) > 1
     assert all(len(line.strip()) <= 16 or " " not in line.strip() for line in lines)
-    subtitles = asked(server, english, **usual, response_format="srt").text
-    assert subtitles.count("-->") == len(lines)
+    blocks, later = (
+        asked(server, english, **usual, response_format="srt", offset_n=n).text.strip().split("\n\n")
+        for n in ("0", "20")
+    )
+    assert len(blocks) == len(lines)
+    assert [block.partition("\n")[0] for block in later] == [str(21 + i) for i in range(len(blocks))]
+    assert [block.partition("\n")[2] for block in later] == [block.partition("\n")[2] for block in blocks]
     segments = asked(server, english, **usual, response_format="verbose_json").json()["segments"]
     assert [segment["id"] for segment in segments] == list(range(len(lines)))
     assert [segment["text"] for segment in segments] == lines

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 from websockets.asyncio.client import ClientConnection
-from websockets.exceptions import InvalidStatus
 
 from sottovoce.api import Model
 from sottovoce.serving.apis import sottovoce_live
@@ -21,6 +20,7 @@ from sottovoce.serving.settings import TranslationSettings
 from sottovoce.translation.chat import ChatServer, Glossary
 from sottovoce.translation.live_translator import LiveTranslation, LiveTranslator
 from sottovoce.translation.whisper_translate import N_NEW_WORDS, WhisperTranslator
+from tests.serving.conversation import refusal
 from tests.serving.servers import SlowModel, serving
 from tests.serving.test_live import SECOND, Message, clip, saying, talk
 from tests.translation.server import Answer, StandIn, stand_in, upper
@@ -125,12 +125,10 @@ def test_words_do_not_wait_for_a_slow_server(monkeypatch: pytest.MonkeyPatch) ->
     assert not translations(messages)
 
 
-def refusal(server: ServerThread, query: str) -> str:
-    with pytest.raises(InvalidStatus) as refused:
-        talk(server, saying(SECOND), query)
-    assert refused.value.response.status_code == 400
-    message: str = json.loads(refused.value.response.body)["error"]["message"]
-    return message
+def reason(server: ServerThread, query: str) -> str:
+    answer = refusal(server, f"/v1/live?{query}")
+    assert answer.status_code == 400
+    return str(json.loads(answer.body)["error"]["message"])
 
 
 @pytest.mark.parametrize(
@@ -143,7 +141,7 @@ def refusal(server: ServerThread, query: str) -> str:
 )
 def test_what_nobody_here_translates_is_refused(query: str, said: str) -> None:
     with serving(SlowModel()) as server:
-        assert said in refusal(server, query)
+        assert said in reason(server, query)
 
 
 def test_a_client_chooses_no_server_that_translates() -> None:
@@ -157,7 +155,7 @@ def test_an_english_only_model_translates_nothing() -> None:
     model = SlowModel()
     model.languages = ("en",)  # type: ignore[assignment]
     with serving(model) as server:
-        assert "expected English, by a model of several languages" in refusal(server, "translate_to=en")
+        assert "expected English, by a model of several languages" in reason(server, "translate_to=en")
 
 
 def test_the_language_stands_for_the_whole_session(translated: tuple[ServerThread, StandIn]) -> None:

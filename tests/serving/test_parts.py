@@ -16,7 +16,6 @@ from sottovoce.errors import CheckpointError, ModelNotFoundError, OptionError
 from sottovoce.formats.document import event_document
 from sottovoce.serving.live.connection import MAX_COMMANDS, InputQueue
 from sottovoce.serving.parsing.faults import ApiError, fault_of
-from sottovoce.serving.parsing.forms import Fields
 from sottovoce.serving.parsing.pcm import PcmReader
 from sottovoce.serving.recordings.openai_documents import Deltas
 from sottovoce.serving.scheduling.session_handle import EventSequencer
@@ -202,32 +201,6 @@ def test_metrics_are_what_prometheus_reads() -> None:
     assert found[("sottovoce_live_wait_seconds_count",)] == 2
     assert found[("sottovoce_file_audio_seconds_total",)] == 0
     assert not [name for name, *_ in found if name.endswith("_created")]
-
-
-@pytest.mark.parametrize("names", [("a[]", "a[]"), ("a", "a"), ("a[0]", "a[1]")])
-def test_lists_of_a_form_in_every_spelling(names: tuple[str, str]) -> None:
-    fields = Fields([(names[0], "x"), (names[1], "y")])
-    assert fields.many("a") == ["x", "y"]
-    assert fields.untaken == ()
-
-
-def test_objects_of_a_form_in_every_spelling() -> None:
-    expected = {"type": "server_vad", "threshold": "0.4"}
-    assert Fields([("a[type]", "server_vad"), ("a[threshold]", "0.4")]).nested("a") == expected
-    assert Fields([("a", '{"type": "server_vad", "threshold": "0.4"}')]).nested("a") == expected
-    assert Fields([("a", "auto")]).nested("a") == "auto"
-    assert Fields([]).nested("a") is None
-    for wrong in ([("a", "auto"), ("a[type]", "x")], [("a", "{")], [("a", "x" * 10_000)]):
-        with pytest.raises(ApiError):
-            Fields(wrong).nested("a")
-
-
-def test_a_value_given_twice_and_a_name_nobody_knows() -> None:
-    with pytest.raises(ApiError, match="expected one value, got 2"):
-        Fields([("a", "1"), ("a", "2")]).text("a")
-    fields = Fields([("modle", "x")])
-    fields.text("model")
-    assert fields.untaken == ("modle",)
 
 
 def test_faults_of_the_program_say_nothing_of_it() -> None:

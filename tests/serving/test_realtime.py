@@ -1,4 +1,4 @@
-"""OpenAI's realtime client, unchanged: turns that the server finds, and turns that the client ends."""
+"""OpenAI's realtime client, unchanged; the answer to every message; sessions, secrets and speakers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +18,20 @@ import numpy as np
 import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
-from websockets.asyncio.client import connect
-from websockets.exceptions import ConnectionClosed, InvalidStatus
+from openai.types.realtime import ConversationItemInputAudioTranscriptionSegment
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
 
 from sottovoce.audio.io import load_audio
 from sottovoce.serving.access.gate import ClientSecrets
-from sottovoce.serving.apis.openai_realtime import RealtimeSessionConfig, updated
+from sottovoce.serving.apis.openai_realtime import RealtimeSessionConfig, speaker_runs, updated
 from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.settings import Access
-from sottovoce.types import SAMPLE_RATE
-from tests.serving.servers import CLIPS, SlowModel, serving
+from sottovoce.types import SAMPLE_RATE, Event, Samples, SpeechEnded, SpeechStarted, Word
+from tests.serving.conversation import TALK, Message, TalkModel, refusal
+from tests.serving.servers import CLIPS, SlowModel, SlowSession, serving
 
-Message = dict[str, Any]
 URL = "/v1/realtime"
 COMPLETED = "conversation.item.input_audio_transcription.completed"
 DELTA = "conversation.item.input_audio_transcription.delta"
@@ -53,33 +55,32 @@ def appended(audio: bytes, piece: int = 24_000) -> Iterator[Message]:
     return (append(audio[start : start + piece]) for start in range(0, len(audio), piece))
 
 
+def seconds(n: float) -> Message:
+    return append(bytes(2 * round(24_000 * n)))
+
+
+BUFFER = "input_audio_buffer"
+COMMIT: Message = {"type": f"{BUFFER}.commit", "event_id": "mine"}
+CLEAR: Message = {"type": f"{BUFFER}.clear"}
+BY_CLIENT = update(turn_detection=None)
+BY_SERVER = update(turn_detection={"type": "server_vad"})
+
+
 def talk(
     server: ServerThread,
-    messages: list[Any],
+    messages: list[Message | str],
     enough: Callable[[list[Message]], bool],
-    query: str = "",
-    **more: Any,
-) -> tuple[list[Message], int | None]:
-    async def run() -> tuple[list[Message], int | None]:
-        heard: list[Message] = []
-        async with connect(
-            f"ws://{server.address}{URL}?intent=transcription{query}", max_size=None, **more
-        ) as socket:
-
-            async def speak() -> None:
-                for message in messages:
-                    await socket.send(message if isinstance(message, str | bytes) else json.dumps(message))
-
-            speaking = asyncio.create_task(speak())
-            try:
-                while not enough(heard):
-                    heard.append(json.loads(await asyncio.wait_for(socket.recv(), 60)))
-            except ConnectionClosed:
-                pass
-            await asyncio.gather(speaking, return_exceptions=True)
-            return heard, socket.close_code
-
-    return asyncio.run(run())
+    **options: Any,
+) -> list[Message]:
+    """Send messages, and receive until that is enough, or the server ends the session."""
+    heard: list[Message] = []
+    address = f"ws://{server.address}{URL}?intent=transcription"
+    with connect(address, max_size=None, **options) as socket, suppress(ConnectionClosed):
+        for message in messages:
+            socket.send(message if isinstance(message, str) else json.dumps(message))
+        while not enough(heard):
+            heard.append(json.loads(socket.recv(timeout=60)))
+    return heard
 
 
 def of(messages: list[Message], kind: str) -> list[Message]:
@@ -185,61 +186,22 @@ def length_s(file: Path) -> float:
     return len(load_audio(file)) / SAMPLE_RATE
 
 
-def test_a_turn_is_as_long_as_all_its_audio() -> None:
-    second = bytes(2 * 24_000)
-    commit = {"type": "input_audio_buffer.commit"}
-    with serving(SlowModel()) as server:
-        messages = [
-            update(turn_detection=None),
-            append(second * 4),
-            commit,
-            *[append(second) for _ in range(3)],
-            commit,
-        ]
-        heard, _ = talk(server, messages, n_of(COMPLETED, 2))
-    assert [one["usage"]["seconds"] for one in of(heard, COMPLETED)] == pytest.approx([4.0, 3.0], abs=0.002)
-
-
 @pytest.mark.parametrize("name", ["audio/pcmu", "audio/pcma"])
 def test_telephone_formats(server: ServerThread, name: str) -> None:
     from tests.serving.test_live import encoded
 
     samples = load_audio(CLIPS / "en.flac")[::2]
     audio = encoded((samples * 32767).astype("<i2"), "mulaw" if name == "audio/pcmu" else "alaw").tobytes()
-    messages = [
-        update(format={"type": name}, transcription={"language": "en"}, turn_detection=None),
-        *appended(audio, 4_000),
-        {"type": "input_audio_buffer.commit"},
-    ]
-    heard, _ = talk(server, messages, n_of(COMPLETED))
+    wanted = update(format={"type": name}, transcription={"language": "en"}, turn_detection=None)
+    heard = talk(server, [wanted, *appended(audio, 4_000), COMMIT], n_of(COMPLETED))
     assert "in the morning" in of(heard, COMPLETED)[0]["transcript"].lower()
 
 
-def test_clear_forgets_the_turn_and_commit_of_nothing_is_an_error() -> None:
-    commit = {"type": "input_audio_buffer.commit", "event_id": "mine"}
-    second = bytes(2 * 24_000)
-    with serving(SlowModel()) as server:
-        messages = [
-            update(turn_detection=None),
-            append(second * 2),
-            {"type": "input_audio_buffer.clear"},
-            append(second * 3),
-            commit,
-            commit,
-        ]
-        heard, _ = talk(server, messages, n_of("error"))
-    assert len(of(heard, "input_audio_buffer.cleared")) == 1
-    (done,) = of(heard, COMPLETED)
-    assert done["transcript"].split() == ["word"] * 3
-    (error,) = of(heard, "error")
-    assert (error["error"]["code"], error["error"]["event_id"]) == ("input_audio_buffer_commit_empty", "mine")
-
-
 def test_an_error_leaves_the_session_open(server: ServerThread) -> None:
-    """Of what the model lacks, too; `test_realtime_answers` has the errors of messages."""
+    """Of what the model lacks, too."""
     wrong = [update(transcription={"language": "pl"}), update(transcription={"model": "other"})]
-    right = [update(turn_detection=None), *appended(pcm24(CLIPS / "en.flac"))]
-    heard, _ = talk(server, [*wrong, *right, {"type": "input_audio_buffer.commit"}], n_of(COMPLETED))
+    right = [BY_CLIENT, *appended(pcm24(CLIPS / "en.flac")), COMMIT]
+    heard = talk(server, [*wrong, *right], n_of(COMPLETED))
     told = [(error["error"]["param"], error["error"]["message"]) for error in of(heard, "error")]
     assert sorted(param or "" for param, _ in told) == ["", "model"]
     assert any("this model knows" in message for _, message in told)
@@ -247,14 +209,13 @@ def test_an_error_leaves_the_session_open(server: ServerThread) -> None:
     assert of(heard, COMPLETED)[0]["transcript"]
 
 
-@pytest.mark.parametrize(("query", "status"), [("&model=other", 404), ("&call_id=rtc_1", 400)])
+@pytest.mark.parametrize(("query", "status"), [("model=other", 404), ("call_id=rtc_1", 400)])
 def test_an_address_that_asks_for_something_else_is_refused(
     server: ServerThread, query: str, status: int
 ) -> None:
-    with pytest.raises(InvalidStatus) as refused:
-        talk(server, [], n_of("never"), query)
-    assert refused.value.response.status_code == status
-    assert json.loads(refused.value.response.body)["error"]["type"] == "invalid_request_error"
+    answer = refusal(server, f"{URL}?{query}")
+    assert answer.status_code == status
+    assert json.loads(answer.body)["error"]["type"] == "invalid_request_error"
 
 
 def test_a_turn_whose_text_cannot_be_found_fails_and_the_next_one_does_not() -> None:
@@ -263,30 +224,20 @@ def test_a_turn_whose_text_cannot_be_found_fails_and_the_next_one_does_not() -> 
             raise RuntimeError("secret of the inside")
 
     model = SlowModel(fail)
-    second = bytes(2 * 24_000)
-    with serving(model) as server:
-        messages = [
-            update(turn_detection=None),
-            append(second),
-            append(second * 2),
-            {"type": "input_audio_buffer.commit"},
-        ]
-
-        async def run() -> list[Message]:
-            heard: list[Message] = []
-            async with connect(f"ws://{server.address}{URL}?intent=transcription") as socket:
-                for message in messages:
-                    await socket.send(json.dumps(message))
-                    await asyncio.sleep(0.2)
-                while not n_of(COMPLETED)(heard):
-                    heard.append(json.loads(await asyncio.wait_for(socket.recv(), 20)))
-            return heard
-
-        heard = asyncio.run(run())
+    heard: list[Message] = []
+    with serving(model) as server, connect(f"ws://{server.address}{URL}") as socket:
+        socket.send(json.dumps(BY_CLIENT))
+        socket.send(json.dumps(seconds(1)))
+        while not n_of("conversation.item.done")(heard):  # the next audio is not of the turn that failed
+            heard.append(json.loads(socket.recv(timeout=20)))
+        socket.send(json.dumps(seconds(2)))
+        socket.send(json.dumps(COMMIT))
+        while not n_of(COMPLETED)(heard):
+            heard.append(json.loads(socket.recv(timeout=20)))
     kinds = [message["type"] for message in heard]
-    at = kinds.index("input_audio_buffer.committed")
+    at = kinds.index(f"{BUFFER}.committed")
     assert kinds[at : at + 4] == [
-        "input_audio_buffer.committed",
+        f"{BUFFER}.committed",
         "conversation.item.added",
         "conversation.item.input_audio_transcription.failed",
         "conversation.item.done",
@@ -299,10 +250,274 @@ def test_a_turn_whose_text_cannot_be_found_fails_and_the_next_one_does_not() -> 
 def test_silence_for_too_long_is_a_turn_of_its_own(server: ServerThread) -> None:
     turns = {"type": "server_vad", "idle_timeout_ms": 2000}
     messages = [update(turn_detection=turns, transcription={"language": "en"}), *appended(bytes(48_000 * 3))]
-    heard, _ = talk(server, messages, n_of("conversation.item.done"))
-    (timeout,) = of(heard, "input_audio_buffer.timeout_triggered")
+    heard = talk(server, messages, n_of("conversation.item.done"))
+    (timeout,) = of(heard, f"{BUFFER}.timeout_triggered")
     assert timeout["audio_end_ms"] - timeout["audio_start_ms"] >= 2000
     assert of(heard, COMPLETED)[0]["transcript"] == ""
+
+
+EMPTY = "input_audio_buffer_commit_empty"
+THE_END = "that is all"
+
+
+class TurnModel(SlowModel):
+    """Hears speech in the first second of every session, and its end when half a second more has come."""
+
+    def session(self, languages: object = None, **options: object) -> SlowSession:
+        return TurnSession(self)
+
+
+class TurnSession(SlowSession):
+    def push(self, pcm: Samples) -> list[Event]:
+        before, after = self._n_samples, self._n_samples + len(pcm)
+        events: list[Event] = [SpeechStarted(0.0, 0.1)] if before == 0 < after else []
+        if before < 16_000:
+            events += super().push(pcm[: 16_000 - before])
+        self._n_samples = after
+        return [*events, SpeechEnded(1.0, 1.5)] if before < 24_000 <= after else events
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What a client says after its session is updated, and the answers in their order, without deltas.
+
+    An answer is a type, "error CODE", or "TYPE TEXT" of a transcript.
+    """
+
+    name: str
+    turns: Message
+    said: tuple[Any, ...]
+    answers: tuple[str, ...]
+
+
+TURN_STARTED = (f"{BUFFER}.speech_started", f"{BUFFER}.speech_stopped")
+
+
+def turn(text: str) -> tuple[str, ...]:
+    return (
+        f"{BUFFER}.committed",
+        "conversation.item.added",
+        f"{COMPLETED} {text}".strip(),
+        "conversation.item.done",
+    )
+
+
+TABLE = [
+    Exchange("commit of nothing", BY_CLIENT, (COMMIT,), (f"error {EMPTY}",)),
+    Exchange("commit of nothing, with turns", BY_SERVER, (COMMIT,), (f"error {EMPTY}",)),
+    Exchange("commit of too little", BY_CLIENT, (seconds(0.09), COMMIT), (f"error {EMPTY}",)),
+    Exchange("commit of just enough", BY_CLIENT, (seconds(0.1), COMMIT), turn("")),
+    Exchange("commit", BY_CLIENT, (seconds(2), COMMIT), turn("word")),
+    Exchange(
+        "too little stays in the buffer",
+        BY_CLIENT,
+        (seconds(0.05), COMMIT, seconds(1), COMMIT),
+        (f"error {EMPTY}", *turn("word")),
+    ),
+    Exchange("commit twice", BY_CLIENT, (seconds(1), COMMIT, COMMIT), (*turn("word"), f"error {EMPTY}")),
+    Exchange(
+        "commit after clear", BY_CLIENT, (seconds(2), CLEAR, COMMIT), (f"{BUFFER}.cleared", f"error {EMPTY}")
+    ),
+    Exchange(
+        "commit after clear, with turns",
+        BY_SERVER,
+        (seconds(0.5), CLEAR, COMMIT),
+        (f"{BUFFER}.speech_started", f"{BUFFER}.cleared", f"error {EMPTY}"),
+    ),
+    Exchange(
+        "clear forgets the audio before it",
+        BY_CLIENT,
+        (seconds(2), CLEAR, seconds(3), COMMIT, COMMIT),
+        (f"{BUFFER}.cleared", *turn("word"), f"error {EMPTY}"),
+    ),
+    Exchange("clear of nothing", BY_CLIENT, (CLEAR, CLEAR), (f"{BUFFER}.cleared",) * 2),
+    Exchange(
+        "commit right after the server's",
+        BY_SERVER,
+        (seconds(1.5), COMMIT),
+        (*TURN_STARTED, *turn("word"), f"error {EMPTY}"),
+    ),
+    Exchange(
+        "commit of the silence after the server's commit",
+        BY_SERVER,
+        (seconds(1.5), seconds(2), COMMIT, COMMIT),
+        (*TURN_STARTED, *turn("word"), *turn(""), f"error {EMPTY}"),
+    ),
+    Exchange(
+        "commit within speech, with turns",
+        BY_SERVER,
+        (seconds(1), COMMIT, COMMIT),
+        (f"{BUFFER}.speech_started", *turn("word"), f"error {EMPTY}"),
+    ),
+    Exchange("update twice", BY_CLIENT, (BY_CLIENT, BY_CLIENT), ("session.updated",) * 2),
+    *(
+        Exchange(f"no message: {text[:3]}", BY_CLIENT, (text,), ("error invalid_message",))
+        for text in ("hello", "[1]", "[" * 50_000)
+    ),
+    Exchange("no type", BY_CLIENT, ({"event_id": "mine"},), ("error invalid_message",)),
+    Exchange(
+        "a type that is no text", BY_CLIENT, ({"type": 5, "event_id": "mine"},), ("error invalid_message",)
+    ),
+    Exchange(
+        "another type",
+        BY_CLIENT,
+        ({"type": "response.create", "event_id": "mine"},),
+        ("error invalid_value",),
+    ),
+    Exchange(
+        "audio that is none",
+        BY_CLIENT,
+        ({"type": f"{BUFFER}.append", "audio": "?", "event_id": "mine"},),
+        ("error invalid_value",),
+    ),
+    Exchange(
+        "a session that cannot be",
+        BY_CLIENT,
+        ({"type": "session.update", "session": {"type": "realtime"}, "event_id": "mine"},),
+        ("error invalid_value",),
+    ),
+    *(
+        Exchange(
+            f"{action} of no item",
+            BY_CLIENT,
+            ({"type": f"conversation.item.{action}", "item_id": given, "event_id": "mine"},),
+            (f"error item_{action}_invalid_item_id",),
+        )
+        for action in ("retrieve", "delete")
+        for given in ("item_of_nobody", None, ["x"])
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def quick() -> Iterator[ServerThread]:
+    with serving(TurnModel()) as server:
+        yield server
+
+
+def shown(message: Message) -> str:
+    if message["type"] == "error":
+        return f"error {message['error']['code']}"
+    return f"{message['type']} {message.get('transcript', '')}".strip()
+
+
+@pytest.mark.parametrize("exchange", TABLE, ids=lambda exchange: exchange.name)
+def test_every_message_has_its_answer(quick: ServerThread, exchange: Exchange) -> None:
+    heard: list[Message] = []
+    with connect(f"ws://{quick.address}{URL}") as socket:
+
+        def hear_until(mark: str) -> None:
+            while not (heard and mark in json.dumps(heard[-1])):
+                heard.append(json.loads(socket.recv(timeout=20)))
+
+        socket.send(json.dumps(exchange.turns))
+        hear_until("session.updated")  # what cannot be read is answered before what waits in the queue
+        for message in (*exchange.said, update(transcription={"prompt": THE_END})):
+            socket.send(message if isinstance(message, str) else json.dumps(message))
+        hear_until(THE_END)
+    answers = [shown(message) for message in heard if not message["type"].endswith(".delta")]
+    assert answers == ["session.created", "session.updated", *exchange.answers, "session.updated"]
+    about = [message["error"]["event_id"] for message in of(heard, "error")]
+    assert about == ["mine" if isinstance(exchange.said[-1], dict) else None] * len(about)
+
+
+def test_a_turn_is_as_long_as_all_its_audio(quick: ServerThread) -> None:
+    messages = [BY_CLIENT, seconds(4), COMMIT, seconds(1), seconds(1), seconds(1), COMMIT]
+    heard = talk(quick, messages, n_of(COMPLETED, 2))
+    assert [one["usage"]["seconds"] for one in of(heard, COMPLETED)] == pytest.approx([4.0, 3.0], abs=0.002)
+
+
+def test_items_are_retrieved_and_deleted(quick: ServerThread) -> None:
+    with connect(f"ws://{quick.address}{URL}") as socket:
+
+        def say(*messages: Message, until: str) -> Message:
+            for message in messages:
+                socket.send(json.dumps(message))
+            while (heard := json.loads(socket.recv(timeout=20)))["type"] != until:
+                pass
+            return dict(heard)
+
+        done = say(BY_CLIENT, seconds(1), COMMIT, until="conversation.item.done")
+        about = {"item_id": done["item"]["id"], "event_id": "mine"}
+        retrieve, delete = ({"type": f"conversation.item.{one}", **about} for one in ("retrieve", "delete"))
+        found = say(retrieve, until="conversation.item.retrieved")
+        assert found["item"] == done["item"]
+        assert found["item"]["content"] == [{"type": "input_audio", "transcript": "word"}]
+        gone = say(delete, until="conversation.item.deleted")
+        assert gone["item_id"] == done["item"]["id"]
+        assert say(delete, until="error")["error"]["code"] == "item_delete_invalid_item_id"
+        committed = say(seconds(1), COMMIT, until=f"{BUFFER}.committed")
+        assert committed["previous_item_id"] is None, "the one before was deleted"
+
+
+CANNOT_BE: list[tuple[Message, str, str]] = [
+    ({"noise_reduction": "garbage"}, "noise_reduction", "object or null"),
+    ({"noise_reduction": {"type": "zzz"}}, "noise_reduction.type", "near_field, far_field"),
+    ({"noise_reduction": {"type": ["x"]}}, "noise_reduction.type", "near_field, far_field"),
+    ({"noise_reduction": {"strength": "much"}}, "noise_reduction.strength", "number"),
+    ({"turn_detection": {"create_response": "abc"}}, "turn_detection.create_response", "true or false"),
+    (
+        {"turn_detection": {"type": "semantic_vad", "interrupt_response": 1}},
+        "turn_detection.interrupt_response",
+        "true or false",
+    ),
+    *(
+        ({"turn_detection": {"type": "semantic_vad", "eagerness": given}}, "turn_detection.eagerness", "low")
+        for given in (0, ["low"], "very")
+    ),
+    ({"turn_detection": {"silence_duration_ms": "500"}}, "turn_detection.silence_duration_ms", "number"),
+    ({"turn_detection": {"type": "server_vad", "threshold": 2}}, "turn_detection.threshold", "from 0 to 1"),
+    ({"turn_detection": {"type": "never"}}, "turn_detection", "semantic_vad"),
+    ({"format": {"type": ""}}, "format", "audio/pcm"),
+    ({"format": {"type": "audio/opus"}}, "format", "audio/pcm"),
+    ({"format": {"type": "audio/pcm", "rate": 16000}}, "format.rate", "24000"),
+    ({"transcription": ""}, "transcription", "object or null"),
+    ({"transcription": {"keywords": "a,b"}}, "transcription.keywords", "list"),
+    ({"transcription": {"languages": "en"}}, "transcription.languages", "list"),
+    ({"transcription": {"language": "klingon"}}, "transcription.language", "klingon"),
+    ({"transcription": {"delay": "ever"}}, "transcription.delay", "minimal"),
+    ({"transcription": {"language": "en", "languages": ["de"]}}, "transcription.language", "both"),
+]
+"""An `audio.input`, the field in it that is wrong, and what the error says of it."""
+
+
+@pytest.mark.parametrize(
+    ("session", "param", "told"),
+    [
+        *(({"audio": {"input": given}}, f"audio.input.{param}", told) for given, param, told in CANNOT_BE),
+        ({"audio": []}, "audio", "object or null"),
+        ({"audio": {"input": 0}}, "audio.input", "object or null"),
+        ({"include": "item.input_audio_transcription.logprobs"}, "include", "list"),
+        ({"include": 0}, "include", "list"),
+    ],
+)
+def test_fields_are_read_also_those_without_effect(session: Message, param: str, told: str) -> None:
+    with pytest.raises(ApiError) as wrong:
+        updated(RealtimeSessionConfig(), {"type": "transcription", **session})
+    assert (wrong.value.param, wrong.value.code) == (f"session.{param}", "invalid_value")
+    assert told in wrong.value.message
+
+
+def test_fields_that_can_be_are_taken() -> None:
+    turns = {"type": "server_vad", "create_response": None, "interrupt_response": False}
+    far = {"type": "far_field", "strength": 0.5}
+    for message in (update(noise_reduction=far, turn_detection=turns), update(noise_reduction=None)):
+        assert updated(RealtimeSessionConfig(), message["session"]) == RealtimeSessionConfig()
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"session": 0}, "session"),
+        ({"session": update(format={"type": ""})["session"]}, "session.audio.input.format"),
+        ({"expires_after": ""}, "expires_after"),
+        ({"expires_after": {"seconds": "60"}}, "expires_after.seconds"),
+    ],
+)
+def test_a_secret_is_asked_for_in_json(quick: ServerThread, body: Message, param: str) -> None:
+    answer = httpx.post(f"{quick.url}{URL}/client_secrets", json=body, timeout=60)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["param"]) == (400, "invalid_value", param)
 
 
 def test_a_client_secret_opens_the_realtime_api_and_nothing_else() -> None:
@@ -323,17 +538,17 @@ def test_a_client_secret_opens_the_realtime_api_and_nothing_else() -> None:
             pytest.raises(openai.AuthenticationError),
         ):
             client.models.list()
-        for way in (
+        ways: tuple[dict[str, Any], ...] = (
             {"additional_headers": {"authorization": f"Bearer {made.value}"}},
             {"subprotocols": ["realtime", f"openai-insecure-api-key.{made.value}"]},
-        ):
-            heard, _ = talk(server, [], n_of("session.created"), **way)
+        )
+        for way in ways:
+            heard = talk(server, [], n_of("session.created"), **way)
             heard_input = heard[0]["session"]["audio"]["input"]
             assert heard_input["transcription"]["language"] == "de"
             assert heard_input["turn_detection"] is None
-        with pytest.raises(InvalidStatus) as refused:
-            talk(server, [], n_of("never"), subprotocols=["realtime", "openai-insecure-api-key.ek_x"])
-        assert refused.value.response.status_code == 401
+        unknown = refusal(server, URL, subprotocols=["realtime", "openai-insecure-api-key.ek_x"])
+        assert unknown.status_code == 401
 
 
 def test_a_secret_is_known_to_whoever_has_the_key_and_to_nobody_else() -> None:
@@ -376,115 +591,76 @@ def test_a_secret_ends() -> None:
     assert secrets.session_of([secret]) is None
 
 
-INPUT = "session.audio.input"
-CANNOT_BE: list[tuple[Message, str, str]] = [
-    ({"noise_reduction": "garbage"}, f"{INPUT}.noise_reduction", "object or null"),
-    ({"noise_reduction": {"type": "zzz"}}, f"{INPUT}.noise_reduction.type", "near_field, far_field"),
-    ({"noise_reduction": {"type": ["x"]}}, f"{INPUT}.noise_reduction.type", "near_field, far_field"),
-    ({"noise_reduction": {"strength": "much"}}, f"{INPUT}.noise_reduction.strength", "number"),
-    (
-        {"turn_detection": {"type": "server_vad", "create_response": "abc"}},
-        f"{INPUT}.turn_detection.create_response",
-        "true or false",
-    ),
-    (
-        {"turn_detection": {"type": "semantic_vad", "interrupt_response": 1}},
-        f"{INPUT}.turn_detection.interrupt_response",
-        "true or false",
-    ),
-    (
-        {"turn_detection": {"type": "semantic_vad", "eagerness": 0}},
-        f"{INPUT}.turn_detection.eagerness",
-        "low",
-    ),
-    (
-        {"turn_detection": {"type": "semantic_vad", "eagerness": ["low"]}},
-        f"{INPUT}.turn_detection.eagerness",
-        "low",
-    ),
-    (
-        {"turn_detection": {"type": "server_vad", "silence_duration_ms": "500"}},
-        f"{INPUT}.turn_detection.silence_duration_ms",
-        "number",
-    ),
-    ({"format": {"type": ""}}, f"{INPUT}.format", "audio/pcm"),
-    ({"transcription": ""}, f"{INPUT}.transcription", "object or null"),
-    ({"transcription": {"keywords": "a,b"}}, f"{INPUT}.transcription.keywords", "list"),
-    ({"transcription": {"languages": "en"}}, f"{INPUT}.transcription.languages", "list"),
-    ({"transcription": {"language": "klingon"}}, f"{INPUT}.transcription.language", "klingon"),
-    ({"transcription": {"delay": "ever"}}, f"{INPUT}.transcription.delay", "minimal"),
-    (
-        {"transcription": {"language": "en", "languages": ["de"]}},
-        f"{INPUT}.transcription.language",
-        "both",
-    ),
-    ({"format": {"type": "audio/opus"}}, f"{INPUT}.format", "audio/pcm"),
-    ({"format": {"type": "audio/pcm", "rate": 16000}}, f"{INPUT}.format.rate", "24000"),
-    ({"turn_detection": {"type": "never"}}, f"{INPUT}.turn_detection", "semantic_vad"),
-    (
-        {"turn_detection": {"type": "server_vad", "threshold": 2}},
-        f"{INPUT}.turn_detection.threshold",
-        "from 0 to 1",
-    ),
-    (
-        {"turn_detection": {"type": "semantic_vad", "eagerness": "very"}},
-        f"{INPUT}.turn_detection.eagerness",
-        "low",
-    ),
-]
-"""What `audio.input` says, the field that is wrong, and what is told of it."""
+DIARIZING = "gpt-4o-transcribe-diarize"
 
 
-@pytest.fixture(scope="module")
-def quick() -> Iterator[ServerThread]:
-    with serving(SlowModel()) as server:
-        yield server
+def heard(server: ServerThread, model: str, query: dict[str, str] | None = None) -> list[Any]:
+    """Events up to the end of one turn, of all that is said in the talk."""
+    events: list[Any] = []
+    with (
+        OpenAI(base_url=f"{server.url}/v1", api_key="none") as client,
+        client.realtime.connect(extra_query={"intent": "transcription", **(query or {})}) as connection,
+    ):
+        wanted: Any = {"turn_detection": None, **({"transcription": {"model": model}} if model else {})}
+        connection.session.update(session={"type": "transcription", "audio": {"input": wanted}})
+        for _ in range(14):
+            connection.input_audio_buffer.append(audio=append(bytes(2 * 24_000))["audio"])
+        connection.input_audio_buffer.commit()
+        for event in connection:
+            events.append(event)
+            if event.type == COMPLETED:
+                return events
+    return events
 
 
-@pytest.mark.parametrize(("given", "param", "told"), CANNOT_BE)
-def test_fields_without_effect_are_read_too(
-    quick: ServerThread, given: Message, param: str, told: str
-) -> None:
-    heard, _ = talk(quick, [update(**given)], lambda heard: len(heard) > 1)
-    assert [message["type"] for message in heard] == ["session.created", "error"]
-    error = heard[1]["error"]
-    assert (error["param"], error["code"]) == (param, "invalid_value")
-    assert told in error["message"]
-    session = {"type": "transcription", "audio": {"input": given}}
-    answer = httpx.post(f"{quick.url}{URL}/client_secrets", json={"session": session}, timeout=60)
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+@pytest.mark.parametrize(("model", "query"), [(DIARIZING, {}), ("", {"model": DIARIZING})])
+def test_segments_of_speakers_come_before_the_whole(model: str, query: dict[str, str]) -> None:
+    with serving(TalkModel()) as server:
+        events = heard(server, model, query)
+    segments = [one for one in events if isinstance(one, ConversationItemInputAudioTranscriptionSegment)]
+    assert [(one.speaker, one.text) for one in segments] == [(speaker, text) for speaker, _, text in TALK]
+    assert events[-1 - len(segments) : -1] == segments
+    assert {one.item_id for one in segments} == {events[-1].item_id}
+    assert len({one.id for one in segments}) == len(TALK)
+    assert events[-1].transcript == " ".join(one.text for one in segments)
+    times = [at for one in segments for at in (one.start, one.end)]
+    assert times == sorted(times)
 
 
-@pytest.mark.parametrize(
-    ("session", "param"),
-    [
-        ({"audio": []}, "session.audio"),
-        ({"audio": {"input": 0}}, "session.audio.input"),
-        ({"include": "item.input_audio_transcription.logprobs"}, "session.include"),
-        ({"include": 0}, "session.include"),
-    ],
-)
-def test_places_that_hold_no_object_are_no_session(quick: ServerThread, session: Message, param: str) -> None:
-    message = {"type": "session.update", "session": {"type": "transcription", **session}}
-    heard, _ = talk(quick, [message], lambda heard: len(heard) > 1)
-    assert heard[1].get("error", {}).get("param") == param
+def test_other_models_tell_no_speakers() -> None:
+    with serving(TalkModel()) as server:
+        events = heard(server, "gpt-4o-transcribe")
+    assert not [one for one in events if one.type.endswith(".segment")]
 
 
-@pytest.mark.parametrize(
-    "body", [{"session": 0}, {"expires_after": ""}, {"expires_after": {"seconds": "60"}}]
-)
-def test_a_secret_is_asked_for_in_json(quick: ServerThread, body: Message) -> None:
-    answer = httpx.post(f"{quick.url}{URL}/client_secrets", json=body, timeout=60)
-    assert answer.status_code == 400
-    assert answer.json()["error"]["code"] == "invalid_value"
+def test_speakers_are_asked_for_by_the_name_of_the_model() -> None:
+    def named(config: RealtimeSessionConfig, name: str | None) -> RealtimeSessionConfig:
+        heard = {"transcription": {"model": name}}
+        return updated(config, {"type": "transcription", "audio": {"input": heard}})
+
+    config = named(RealtimeSessionConfig(), DIARIZING)
+    assert config.options.speakers == "auto"
+    assert updated(config, {"type": "transcription"}).has_speakers
+    assert named(config, "whisper-1").options.speakers == ""
+    secrets = ClientSecrets()
+    opened = secrets.session_of([secrets.make(config.document, 60.0)[0]])
+    assert opened is not None
+    assert updated(RealtimeSessionConfig(), opened) == config
 
 
-def test_what_can_be_is_taken(quick: ServerThread) -> None:
-    turns = {"type": "server_vad", "create_response": None, "interrupt_response": False}
-    far = {"type": "far_field", "strength": 0.5}
-    heard, _ = talk(
-        quick,
-        [update(noise_reduction=far, turn_detection=turns), update(noise_reduction=None)],
-        n_of("session.updated", 2),
-    )
-    assert not of(heard, "error")
+def test_a_session_sent_back_as_it_was_told_is_the_same() -> None:
+    """Clients change a field of what they got; the model has its own name there."""
+    config = RealtimeSessionConfig(model="base", has_speakers=True)
+    told = dict(config.document)
+    assert updated(config, told) == config
+    told["include"] = ["item.input_audio_transcription.logprobs"]
+    assert updated(config, told) == replace(config, logprobs=True)
+    other = {"transcription": {"model": "whisper-1"}}
+    assert not updated(config, {"type": "transcription", "audio": {"input": other}}).has_speakers
+
+
+def test_words_of_nobody_known_go_with_their_neighbours() -> None:
+    words = [Word(f" {i}", i, i + 1.0, 1.0, speaker=name) for i, name in enumerate([None, "B", None, "A"])]
+    assert [(name, len(own)) for name, own in speaker_runs(words)] == [("B", 3), ("A", 1)]
+    assert [name for name, _ in speaker_runs(words[:1])] == ["A"]
+    assert speaker_runs([]) == []

@@ -1,4 +1,4 @@
-"""`diarized_json`, with OpenAI's own client: segments with speakers, whole and in pieces."""
+"""Segments of a recording with their speakers and words, whole and in pieces; speakers of live sessions."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ import openai
 import pytest
 from openai import OpenAI
 from openai.types.audio import TranscriptionDiarized
-from websockets.exceptions import InvalidStatus
-from websockets.sync.client import connect
 
-from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.errors import ModelNotFoundError
 from sottovoce.serving.apis.sottovoce_live import SessionRequest, configured
 from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.recordings.requests import known_speakers
-from tests.serving.conversation import KnownSpeakers
+from tests.serving.conversation import KnownSpeakers, Message, exchanged, refusal
 from tests.serving.servers import CLIPS
-from tests.serving.test_streamed_segments import events
 from tests.speakers.somebody import one_speaker
+
+URL = "/v1/audio/transcriptions"
+LIVE = "/v1/live?languages=en&speakers=auto"
 
 
 @pytest.fixture(autouse=True)
@@ -33,33 +32,49 @@ def _known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sottovoce.offline.longform.make_diarizer", lambda _: KnownSpeakers())
 
 
-def test_segments_have_speakers(client: OpenAI, nano: Model, english: Path) -> None:
-    found = client.audio.transcriptions.create(
-        model="gpt-4o-transcribe-diarize", file=english, response_format="diarized_json"
-    )
-    assert isinstance(found, TranscriptionDiarized)
-    assert found.task == "transcribe"
-    assert found.text == "".join(segment.text for segment in found.segments).strip() != ""
-    assert found.segments[-1].speaker == "B"
-    assert {segment.speaker for segment in found.segments} <= {"A", "B"}
-    assert len({segment.id for segment in found.segments}) == len(found.segments)
-    assert all(segment.type == "transcript.text.segment" for segment in found.segments)
-    assert found.duration > found.segments[-1].start
-
-
-def test_a_stream_tells_segments_as_they_are_found(client: OpenAI, english: Path) -> None:
-    whole = client.audio.transcriptions.create(model="nano", file=english, response_format="diarized_json")
-    events = list(
-        client.audio.transcriptions.create(
-            model="nano", file=english, response_format="diarized_json", stream=True
-        )
-    )
-    segments = [event for event in events if event.type == "transcript.text.segment"]
-    deltas = [event for event in events if event.type == "transcript.text.delta"]
+def test_segments_have_speakers_whole_and_in_a_stream(client: OpenAI, english: Path) -> None:
+    asked: Any = {"file": english, "response_format": "diarized_json", "language": "en"}
+    whole = client.audio.transcriptions.create(model="gpt-4o-transcribe-diarize", **asked)
+    assert isinstance(whole, TranscriptionDiarized)
+    assert whole.task == "transcribe"
+    assert whole.text == "".join(segment.text for segment in whole.segments).strip() != ""
+    assert whole.segments[-1].speaker == "B"
+    assert {segment.speaker for segment in whole.segments} <= {"A", "B"}
+    assert len({segment.id for segment in whole.segments}) == len(whole.segments)
+    assert all(segment.type == "transcript.text.segment" for segment in whole.segments)
+    assert whole.duration > whole.segments[-1].start
+    *found, done = client.audio.transcriptions.create(model="nano", stream=True, **asked)
+    segments = [event for event in found if event.type == "transcript.text.segment"]
+    deltas = [event for event in found if event.type == "transcript.text.delta"]
     assert [(one.speaker, one.text) for one in segments] == [(s.speaker, s.text) for s in whole.segments]
     assert [delta.segment_id for delta in deltas] == [segment.id for segment in segments]
-    assert events[-1].type == "transcript.text.done"
-    assert events[-1].text == whole.text
+    assert (done.type, done.text) == ("transcript.text.done", whole.text)
+
+
+def events(server: ServerThread, recording: Path, **given: str) -> list[dict[str, Any]]:
+    files = {"file": ("talk.flac", recording.read_bytes())}
+    answer = httpx.post(server.url + URL, files=files, data={"stream": "true", **given}, timeout=60)
+    assert answer.status_code == 200, answer.text
+    return [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
+
+
+@pytest.mark.parametrize("with_words", [True, False])
+def test_segments_come_with_their_words_and_language(
+    server: ServerThread, english: Path, with_words: bool
+) -> None:
+    asked = {"timestamp_granularities[]": "word"} if with_words else {}
+    *found, done = events(server, english, response_format="verbose_json", **asked)
+    segments = [one for one in found if one["type"] == "transcript.text.segment"]
+    assert segments
+    assert "".join(one["text"] for one in segments).strip() == done["text"]
+    assert {one["language"] for one in segments} == {"en"}
+    assert "speaker" not in segments[0]
+    for segment in segments:
+        assert ("words" in segment) is with_words
+        if with_words:
+            assert "".join(word["word"] for word in segment["words"]) == segment["text"]
+            times = [time for word in segment["words"] for time in (word["start"], word["end"])]
+            assert times == sorted(times)
 
 
 def test_words_of_streamed_segments_have_the_speaker_of_their_segment(
@@ -77,17 +92,14 @@ def test_words_of_streamed_segments_have_the_speaker_of_their_segment(
         assert {word["speaker"] for word in segment["words"]} == {segment["speaker"]}
 
 
-def said(server: ServerThread, path: str, end: str) -> list[dict[str, Any]]:
-    pcm = (load_audio(CLIPS / "en.flac") * 32767).astype("<i2").tobytes()
-    with connect(f"ws://{server.address}{path}") as socket:
-        socket.send(pcm)
-        socket.send(json.dumps({"type": end}))
-        return [json.loads(message) for message in socket]
+def pcm() -> bytes:
+    samples: bytes = (load_audio(CLIPS / "en.flac") * 32767).astype("<i2").tobytes()
+    return samples
 
 
 def test_words_of_a_live_session_have_speakers(server: ServerThread, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sottovoce.serving.scheduling.session_handle.make_live_speakers", one_speaker)
-    messages = said(server, "/v1/live?languages=en&speakers=auto", "close")
+    messages, _ = exchanged(server, LIVE, pcm(), {"type": "close"})
     finals = [message for message in messages if message["type"] == "final"]
     assert finals
     assert {word["speaker"] for final in finals for word in final["words"]} == {"A"}
@@ -99,18 +111,11 @@ def test_words_of_a_live_session_have_speakers(server: ServerThread, monkeypatch
 
 def test_voices_go_from_session_to_session(server: ServerThread, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sottovoce.serving.scheduling.session_handle.make_live_speakers", one_speaker)
-    address = f"ws://{server.address}/v1/live?languages=en&speakers=auto"
-    pcm = (load_audio(CLIPS / "en.flac") * 32767).astype("<i2").tobytes()
     voices: dict[str, str] = {}
     for name in ("A", "Anna"):
-        with connect(address) as socket:
-            if voices:
-                socket.send(json.dumps({"type": "voices", "voices": {"Anna": voices["A"]}}))
-            socket.send(pcm)
-            socket.send(json.dumps({"type": "finalize"}))
-            socket.send(json.dumps({"type": "voices"}))
-            socket.send(json.dumps({"type": "close"}))
-            messages = [json.loads(message) for message in socket]
+        known: list[Message] = [{"type": "voices", "voices": {"Anna": voices["A"]}}] if voices else []
+        ends: list[Message] = [{"type": kind} for kind in ("finalize", "voices", "close")]
+        messages, _ = exchanged(server, LIVE, *known, pcm(), *ends)
         voices = [message for message in messages if message["type"] == "voices"][-1]["voices"]
         words = [word for message in messages if message["type"] == "final" for word in message["words"]]
         assert list(voices) == [name]
@@ -134,10 +139,8 @@ def test_what_is_no_voice_is_said(
 ) -> None:
     monkeypatch.setattr("sottovoce.serving.scheduling.session_handle.make_live_speakers", one_speaker)
     for query, said in (("speakers=auto", expected), ("", expected.replace("2 finite", "a session"))):
-        with connect(f"ws://{server.address}/v1/live?{query}") as socket:
-            socket.send(json.dumps({"type": "voices", "voices": voices}))
-            socket.send(json.dumps({"type": "close"}))
-            messages = [json.loads(message) for message in socket]
+        given: Message = {"type": "voices", "voices": voices}
+        messages, _ = exchanged(server, f"/v1/live?{query}", given, {"type": "close"})
         assert [message["type"] for message in messages] == ["ready", "error", "closed"]
         assert said.split(" numbers")[0] in messages[1]["error"]["message"]
 
@@ -152,16 +155,11 @@ def test_missing_weights_are_told_without_their_place(
 ) -> None:
     monkeypatch.setattr("sottovoce.serving.scheduling.session_handle.make_live_speakers", unavailable)
     monkeypatch.setattr("sottovoce.offline.longform.make_diarizer", unavailable)
-    with pytest.raises(InvalidStatus) as shut:
-        connect(f"ws://{server.address}/v1/live?speakers=auto")
-    assert shut.value.response.status_code == 503
-    message = json.loads(shut.value.response.body or b"")
-    with connect(f"ws://{server.address}/v1/live?languages=en") as socket:
-        socket.recv()
-        socket.send(json.dumps({"type": "configure", "speakers": "auto"}))
-        refused = json.loads(socket.recv())
-        socket.send(json.dumps({"type": "close"}))  # the session is as it was
-        assert json.loads(socket.recv())["type"] == "closed"
+    shut = refusal(server, "/v1/live?speakers=auto")
+    assert shut.status_code == 503
+    configure: Message = {"type": "configure", "speakers": "auto"}
+    (_, refused, closed), _ = exchanged(server, "/v1/live?languages=en", configure, {"type": "close"})
+    assert closed["type"] == "closed", "the session is as it was"
     answer = httpx.post(
         f"{server.url}/v1/audio/transcriptions",
         data={"model": "nano", "response_format": "diarized_json"},
@@ -169,15 +167,12 @@ def test_missing_weights_are_told_without_their_place(
         timeout=120,
     )
     assert answer.status_code == 503
-    query = "encoding=linear16&sample_rate=16000&diarize=true"
-    handshake = f"ws://{server.address}/v1/listen?{query}"
-    with pytest.raises(InvalidStatus) as denied, connect(handshake):
-        pass
-    for told in (message["error"], refused["error"], answer.json()["error"]):
+    denied = refusal(server, "/v1/listen?encoding=linear16&sample_rate=16000&diarize=true")
+    for told in (json.loads(shut.body)["error"], refused["error"], answer.json()["error"]):
         assert told["code"] == "model_unavailable"
         assert "/srv" not in str(told)
-    assert b"/srv" not in (denied.value.response.body or b"")
-    assert denied.value.response.status_code == 503
+    assert b"/srv" not in denied.body
+    assert denied.status_code == 503
     reasons = [str(record.exc_info[1]) for record in caplog.records if record.exc_info]
     assert sum("/srv/secret/voices" in reason for reason in reasons) == 4
 
@@ -185,7 +180,7 @@ def test_missing_weights_are_told_without_their_place(
 def test_speakers_as_deepgram_tells_them(server: ServerThread, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sottovoce.serving.scheduling.session_handle.make_live_speakers", one_speaker)
     query = "encoding=linear16&sample_rate=16000&language=en&diarize=true"
-    messages = said(server, f"/v1/listen?{query}", "CloseStream")
+    messages, _ = exchanged(server, f"/v1/listen?{query}", pcm(), {"type": "CloseStream"})
     finals = [message for message in messages if message.get("is_final")]
     words = [word for final in finals for word in final["channel"]["alternatives"][0]["words"]]
     assert words

@@ -77,6 +77,12 @@ async def say(client: Any, audio: bytes, *, rate: int = 16_000, channels: int = 
     await client.write_event(AudioStop().event())
 
 
+async def begin(client: Any) -> None:
+    """The first second of a command."""
+    await client.write_event(AudioStart(16_000, 2, 1).event())
+    await client.write_event(AudioChunk(16_000, 2, 1, SECOND).event())
+
+
 async def told(client: Any) -> list[tuple[str, dict[str, Any]]]:
     heard: list[tuple[str, dict[str, Any]]] = []
     while not heard or heard[-1][0] not in ("transcript", "error"):
@@ -180,9 +186,9 @@ def test_two_channels_at_another_rate(quick: ServerThread) -> None:
     assert asyncio.run(run()) == "word word"
 
 
-@pytest.mark.parametrize("step", [7, 100_000])
+@pytest.mark.parametrize("step", [7, 10_000])
 def test_channels_of_opposite_phase_do_not_cancel(step: int) -> None:
-    left = (8_000 * np.sin(np.arange(16_000) / 10)).astype("<i2")
+    left = (8_000 * np.sin(np.arange(2_000) / 10)).astype("<i2")
     data = np.stack([left, -left], axis=1).tobytes()
     reader = PcmReader("s16le", 16_000, 2)
     pieces = [reader.read(data[start : start + step]) for start in range(0, len(data), step)]
@@ -240,8 +246,7 @@ def test_too_many_are_refused_and_places_come_free(quick: ServerThread) -> None:
         clients = [client_of(quick) for _ in range(5)]
         for client in clients:
             await client.connect()
-            await client.write_event(AudioStart(16_000, 2, 1).event())
-            await client.write_event(AudioChunk(16_000, 2, 1, SECOND).event())
+            await begin(client)
         await asyncio.sleep(0.3)
         kinds = []
         for client in clients:
@@ -328,8 +333,7 @@ def test_the_address_with_most_silent_connections_makes_room() -> None:
 def test_a_command_under_way_makes_no_room() -> None:
     async def run() -> str:
         async with client_of(server) as client:
-            await client.write_event(AudioStart(16_000, 2, 1).event())
-            await client.write_event(AudioChunk(16_000, 2, 1, SECOND).event())
+            await begin(client)
             assert (await client.read_event()).type == "transcript-start"
             close_all(silent(server, 10))
             await client.write_event(AudioStop().event())
@@ -358,8 +362,7 @@ def test_the_first_event_comes_soon_after_the_connection() -> None:
 def test_a_server_that_goes_says_what_it_heard() -> None:
     async def run() -> list[tuple[str, dict[str, Any]]]:
         async with client_of(server) as client:
-            await client.write_event(AudioStart(16_000, 2, 1).event())
-            await client.write_event(AudioChunk(16_000, 2, 1, SECOND).event())
+            await begin(client)
             assert (await client.read_event()).type == "transcript-start"
             server.server.should_exit = True
             return await told(client)

@@ -20,7 +20,7 @@ from sottovoce.serving.parsing.faults import ApiError, fault_of, wrong
 from sottovoce.serving.parsing.forms import read_field
 from sottovoce.serving.parsing.values import note_ignored, one_of, read_text
 from sottovoce.serving.recordings.decode_pool import Slices
-from sottovoce.serving.recordings.uploads import pieces_of as body_pieces
+from sottovoce.serving.recordings.uploads import limited, whole_body
 from sottovoce.serving.services import services_of
 from sottovoce.types import Transcript
 
@@ -65,13 +65,8 @@ async def convert(request: Request) -> Response:
     note_ignored(request, (name for name in query if name not in PARAMETERS))
     wanted = conversion(query)
     with services.upload():
-        body = bytearray()
-        async for piece in body_pieces(request):
-            body += piece
-            if len(body) > MAX_BYTES:
-                message = f"body: expected at most {MAX_BYTES} bytes"
-                raise ApiError(message, status=413, code="body_too_large")
-        document = await services.decoding.run(converted(bytes(body), wanted))
+        body = await whole_body(limited(request, services.settings.limits), MAX_BYTES)
+        document = await services.decoding.run(converted(body, wanted))
     headers = {
         "content-type": CONTENT_TYPES.get(wanted.format, PLAIN),
         "content-disposition": f'attachment; filename="transcript.{writer_for(wanted.format).extension}"',

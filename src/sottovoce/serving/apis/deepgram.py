@@ -38,6 +38,7 @@ from sottovoce.serving.parsing.values import (
     note_ignored,
     number_of,
     read_code,
+    read_codes,
     read_flag,
     read_json,
     read_list,
@@ -109,24 +110,45 @@ MAX_SENTENCES = 5
 
 
 @dataclass(frozen=True, slots=True)
-class DeepgramParams:
-    """Parameters of a stream or a recording.
+class ListenParams:
+    """What `/v1/listen` and `/v2/listen` have in common.
 
-    languages: empty: any. is_multi: report the language of every word. pause_ms: the pause that ends speech;
-    None: no end of speech is reported. utterance_end_ms: the silence after which `UtteranceEnd` is sent.
-    is_punctuated: text as written, rather than words alone in lower case. has_speakers: report the speaker of
-    every word. is_raw: audio is samples of this encoding and rate without a header; else a container.
-    utt_split_s: the pause that separates utterances of a recording. ignored: parameters without effect.
+    languages: empty: any. is_raw: audio is samples of this encoding and rate without a header; else a
+    container. ignored: parameters without effect.
     """
 
     model: str | None = None
     languages: tuple[str, ...] = ()
-    is_multi: bool = False
     terms: tuple[str, ...] = ()
-    is_punctuated: bool = False
-    has_speakers: bool = False
     encoding: str = "s16le"
     sample_rate: int = 16_000
+    is_raw: bool = False
+    ignored: tuple[str, ...] = ()
+
+    def live_options(self, pause_ms: float, *, unstable: bool, speakers: str = "") -> LiveOptions:
+        """Return the options of a session. pause_ms: ends speech."""
+        return LiveOptions(
+            languages=self.languages,
+            unstable=unstable,
+            decoding=LiveDecodingOptions(static_prompt=", ".join(self.terms)),
+            speakers=speakers,
+            vad=VadStreamOptions(hangover_ms=pause_ms, post_roll_ms=min(100.0, pause_ms)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DeepgramParams(ListenParams):
+    """Parameters of a stream or a recording.
+
+    is_multi: report the language of every word. pause_ms: the pause that ends speech; None: no end of speech
+    is reported. utterance_end_ms: the silence after which `UtteranceEnd` is sent. is_punctuated: text as
+    written, rather than words alone in lower case. has_speakers: report the speaker of every word.
+    utt_split_s: the pause that separates utterances of a recording.
+    """
+
+    is_multi: bool = False
+    is_punctuated: bool = False
+    has_speakers: bool = False
     interim_results: bool = False
     vad_events: bool = False
     pause_ms: float | None = DEFAULT_PAUSE_MS
@@ -134,18 +156,12 @@ class DeepgramParams:
     utterances: bool = False
     utt_split_s: float = DEFAULT_SPLIT_S
     paragraphs: bool = False
-    is_raw: bool = False
-    ignored: tuple[str, ...] = ()
 
     @property
     def options(self) -> LiveOptions:
-        pause_ms = self.pause_ms or DEFAULT_PAUSE_MS
-        return LiveOptions(
-            languages=self.languages,
-            unstable=self.interim_results,
-            decoding=LiveDecodingOptions(static_prompt=", ".join(self.terms)),
-            speakers="auto" if self.has_speakers else "",
-            vad=VadStreamOptions(hangover_ms=pause_ms, post_roll_ms=min(100.0, pause_ms)),
+        speakers = "auto" if self.has_speakers else ""
+        return self.live_options(
+            self.pause_ms or DEFAULT_PAUSE_MS, unstable=self.interim_results, speakers=speakers
         )
 
 
@@ -218,16 +234,12 @@ def read_model(one: Mapping[str, str], registry: ModelRegistry) -> str | None:
 
 
 def read_format(one: Mapping[str, str]) -> tuple[bool, str, int]:
-    is_container = one.get("encoding", CONTAINER) == CONTAINER
-    if not is_container:
-        return True, *read_encoding(one)
-    if "sample_rate" in one and "encoding" not in one:
-        raise wrong("sample_rate", "an encoding beside it", "none")
-    return False, "s16le", SAMPLE_RATE
-
-
-def read_encoding(one: Mapping[str, str]) -> tuple[str, int]:
-    encoding = one.get("encoding")
+    """Read whether the audio is raw, its encoding and its sample rate. Raises: ApiError 400."""
+    encoding = one.get("encoding", CONTAINER)
+    if encoding == CONTAINER:
+        if "sample_rate" in one and "encoding" not in one:
+            raise wrong("sample_rate", "an encoding beside it", "none")
+        return False, "s16le", SAMPLE_RATE
     if encoding not in ENCODINGS:
         raise wrong("encoding", f"one of {', '.join(ENCODINGS)}", f"'{(encoding or 'none')[:50]}'")
     if one.get("channels", "1") != "1":
@@ -237,7 +249,7 @@ def read_encoding(one: Mapping[str, str]) -> tuple[str, int]:
         PcmReader(ENCODINGS[encoding], rate)
     except OptionError as error:
         raise ApiError(str(error), param="sample_rate", code="invalid_value") from error
-    return ENCODINGS[encoding], rate
+    return True, ENCODINGS[encoding], rate
 
 
 def read_detected(one: Mapping[str, str], many: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
@@ -250,7 +262,7 @@ def read_detected(one: Mapping[str, str], many: Mapping[str, Sequence[str]]) -> 
         raise wrong("detect_language", "no language beside it", f"'{named[:50]}'")
     if is_plain:
         return read_language_hints(one, many)[0]
-    return tuple(dict.fromkeys(read_code("detect_language", tag) for tag in wanted))
+    return read_codes("detect_language", wanted)
 
 
 def read_query(
@@ -287,7 +299,7 @@ def read_language_hints(
     named, hints = one.get("language"), many.get("language_hint", ())
     if named and named != "multi":
         return (read_code("language", named),), False
-    return tuple(dict.fromkeys(read_code("language_hint", hint) for hint in hints)), named == "multi"
+    return read_codes("language_hint", hints), named == "multi"
 
 
 def read_terms(many: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
@@ -324,18 +336,16 @@ class DeepgramSocket(WebSocketConnection):
         self._reader = PcmReader()
         self._container: LiveContainer | None = None
 
-    async def open_stream(self, model: str, options: LiveOptions, audio: PcmReader | None) -> None:
-        """Open the session, then the socket. audio: reads raw samples; None: the audio is in a container.
-
-        Raises: ApiError, OptionError, ModelNotFoundError.
-        """
-        if audio is not None:
-            self._reader = audio
+    async def open_stream(self, params: ListenParams, options: LiveOptions) -> None:
+        """Open the session, then the socket. Raises: ApiError, OptionError, ModelNotFoundError."""
+        note_ignored(self.socket, params.ignored)
+        if params.is_raw:
+            self._reader = PcmReader(params.encoding, params.sample_rate)
         else:
             self._container = LiveContainer()
             self._held.callback(self._container.close)
         self.take_place()
-        await self.open(model, options)
+        await self.open(params.model or "", options)
         first = next(iter(self.socket.scope["subprotocols"]), None)
         await self.websocket.accept(first if first in LISTEN_SUBPROTOCOLS else None)
 
@@ -364,9 +374,7 @@ class DeepgramConnection(DeepgramSocket):
         params = stream_params(self.socket.query_params.multi_items(), self.services.registry)
         self._params = params
         self._results = DeepgramResults(params, self.transport.request_id)
-        note_ignored(self.socket, params.ignored)
-        audio = PcmReader(params.encoding, params.sample_rate) if params.is_raw else None
-        await self.open_stream(params.model or "", params.options, audio)
+        await self.open_stream(params, params.options)
 
     async def on_message(self, message: bytes | str) -> None:
         if isinstance(message, str):

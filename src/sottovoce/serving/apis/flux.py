@@ -14,25 +14,23 @@ from functools import partial
 from starlette.websockets import WebSocket
 
 from sottovoce.formats.document import Json, score, seconds
-from sottovoce.options.live import LiveDecodingOptions, LiveOptions
-from sottovoce.options.vad import VadStreamOptions
+from sottovoce.options.live import LiveOptions
 from sottovoce.serving.apis.deepgram import (
     DeepgramSocket,
+    ListenParams,
     checked_terms,
     read_format,
     read_query,
     read_terms,
 )
 from sottovoce.serving.parsing.faults import ApiError, wrong
-from sottovoce.serving.parsing.pcm import PcmReader
 from sottovoce.serving.parsing.values import (
     Known,
+    json_number,
     leaves,
     named,
-    note_ignored,
     number_of,
-    read_code,
-    read_json_number,
+    read_codes,
     read_list,
     read_object,
     read_typed_message,
@@ -46,10 +44,13 @@ PAUSE_S = 0.5
 LONGEST_HANGOVER_S = 1.2
 """The longest pause that speech goes on through: after it its last words are written, though the turn may not
 be over."""
-EAGER, CERTAIN, TIMEOUT_MS = (0.3, 0.9), (0.5, 1.0), (500.0, 60_000.0)
-DEFAULT_CERTAIN, DEFAULT_TIMEOUT_MS = 0.7, 5_000.0
 ENGLISH = "flux-general-en"
-THRESHOLDS = ("eager_eot_threshold", "eot_threshold", "eot_timeout_ms")
+THRESHOLDS = {
+    "eager_eot_threshold": ("eager", (0.3, 0.9)),
+    "eot_threshold": ("certain", (0.5, 1.0)),
+    "eot_timeout_ms": ("timeout_ms", (500.0, 60_000.0)),
+}
+"""By the name of the API: the field of `TurnThresholds`, the least and the greatest value."""
 OF_TURNS = ("model", "encoding", "sample_rate", "keyterm", "language_hint", *THRESHOLDS)
 OF_CONFIGURE: Known = {
     **leaves("type", "keyterms", "language_hints", "numerals"),
@@ -71,8 +72,8 @@ class TurnThresholds:
     """
 
     eager: float | None = None
-    certain: float = DEFAULT_CERTAIN
-    timeout_ms: float = DEFAULT_TIMEOUT_MS
+    certain: float = 0.7
+    timeout_ms: float = 5_000.0
 
     def __post_init__(self) -> None:
         if self.eager is not None and self.eager > self.certain:
@@ -100,30 +101,15 @@ class TurnThresholds:
 
 
 @dataclass(frozen=True, slots=True)
-class FluxParams:
-    """The parameters of a stream. languages: those that speech may switch between; empty: all. ignored:
-    parameters without effect.
-    """
+class FluxParams(ListenParams):
+    """The parameters of a stream. has_hints: the client named the languages."""
 
-    model: str | None = None
-    languages: tuple[str, ...] = ()
     has_hints: bool = False
-    terms: tuple[str, ...] = ()
-    encoding: str = "s16le"
-    sample_rate: int = 16_000
-    is_raw: bool = False
     thresholds: TurnThresholds = TurnThresholds()
-    ignored: tuple[str, ...] = ()
 
     @property
     def options(self) -> LiveOptions:
-        hangover_ms = 1000 * self.thresholds.hangover_s
-        return LiveOptions(
-            languages=self.languages,
-            unstable=True,
-            decoding=LiveDecodingOptions(static_prompt=", ".join(self.terms)),
-            vad=VadStreamOptions(hangover_ms=hangover_ms, post_roll_ms=min(100.0, hangover_ms)),
-        )
+        return self.live_options(1000 * self.thresholds.hangover_s, unstable=True)
 
 
 def pause_of(confidence: float) -> float:
@@ -145,7 +131,7 @@ def flux_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) -> Fl
     if not one.get("model"):
         raise wrong("model", f"'{ENGLISH}', 'flux-general-multi', or one of this server", "none")
     is_raw, encoding, rate = read_format(one)
-    hints = tuple(dict.fromkeys(read_code("language_hint", tag) for tag in many.get("language_hint", ())))
+    hints = read_codes("language_hint", many.get("language_hint", ()))
     is_english = one["model"] == ENGLISH
     if hints and is_english:
         raise wrong("language_hint", f"another model than {ENGLISH}", "that one")
@@ -165,16 +151,11 @@ def flux_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) -> Fl
 def read_thresholds(given: Mapping[str, object], before: TurnThresholds) -> TurnThresholds:
     """Read thresholds from an address or a message; missing ones stay. Raises: ApiError 400."""
     read = {
-        name: number_of(name, given[name], *limits)
-        for name, limits in zip(THRESHOLDS, (EAGER, CERTAIN, TIMEOUT_MS), strict=True)
+        field: number_of(name, given[name], *limits)
+        for name, (field, limits) in THRESHOLDS.items()
         if given.get(name) is not None
     }
-    eager, certain, timeout_ms = (read.get(name) for name in THRESHOLDS)
-    return TurnThresholds(
-        before.eager if eager is None else eager,
-        before.certain if certain is None else certain,
-        before.timeout_ms if timeout_ms is None else timeout_ms,
-    )
+    return replace(before, **read)
 
 
 def configured_flux(params: FluxParams, message: Mapping[str, object]) -> FluxParams:
@@ -185,14 +166,13 @@ def configured_flux(params: FluxParams, message: Mapping[str, object]) -> FluxPa
     thresholds = read_object("thresholds", given.get("thresholds"), optional=True)
     for name in THRESHOLDS:
         if (value := thresholds.get(name)) is not None:
-            read_json_number(name, value, -math.inf, math.inf)
+            json_number(-math.inf, math.inf)(name, value)
     ignored = unknown_fields(message, OF_CONFIGURE)
     changed = replace(params, thresholds=read_thresholds(thresholds, params.thresholds), ignored=ignored)
     if "keyterms" in given:
         changed = replace(changed, terms=checked_terms(read_list("keyterms", given["keyterms"])))
     if "language_hints" in given:
-        tags = read_list("language_hints", given["language_hints"])
-        hints = tuple(dict.fromkeys(read_code("language_hints", tag) for tag in tags))
+        hints = read_codes("language_hints", read_list("language_hints", given["language_hints"]))
         changed = replace(changed, languages=hints, has_hints=bool(hints))
     return changed
 
@@ -212,9 +192,7 @@ class FluxConnection(DeepgramSocket):
         params = flux_params(self.socket.query_params.multi_items(), self.services.registry)
         self._params_read = params
         self._turns = FluxTurns(params, self.transport.request_id, is_multi=len(params.languages) != 1)
-        audio = PcmReader(params.encoding, params.sample_rate) if params.is_raw else None
-        note_ignored(self.socket, params.ignored)
-        await self.open_stream(params.model or "", params.options, audio)
+        await self.open_stream(params, params.options)
         await self.send(self._turns.message("Connected"))
         await self._warn(params)
 
@@ -237,8 +215,7 @@ class FluxConnection(DeepgramSocket):
         return self._turns.render(events, self.received_s)
 
     def error_document(self, fault: ApiError) -> dict[str, Json]:
-        code = (fault.code or fault.kind).upper()
-        return self._turns.message("Error", code=code, description=fault.message)
+        return self._fault("Error", fault)
 
     async def on_close(self) -> None:
         await self.send(*self._turns.force(await self.session.close(), self.received_s))
@@ -250,7 +227,7 @@ class FluxConnection(DeepgramSocket):
         try:
             params = configured_flux(self._params_read, message)
         except ApiError as fault:
-            await self.send(self._failure(fault))
+            await self.send(self._fault("ConfigureFailure", fault))
         else:
             self._params_read = params
             await self.queue.put(partial(self._configure, params))
@@ -258,7 +235,7 @@ class FluxConnection(DeepgramSocket):
     async def _configure(self, params: FluxParams) -> None:
         if (fault := await self.attempt(self._change(params))) is not None:
             self._params_read = self._turns.params
-            await self.send(self._failure(fault))
+            await self.send(self._fault("ConfigureFailure", fault))
             return
         answer: dict[str, Json] = {
             "thresholds": params.thresholds.document,
@@ -279,9 +256,9 @@ class FluxConnection(DeepgramSocket):
             await self.emit(await self.session.configure(params.options))
         self._turns.configure(params, self.received_s)
 
-    def _failure(self, fault: ApiError) -> dict[str, Json]:
+    def _fault(self, kind: str, fault: ApiError) -> dict[str, Json]:
         code = (fault.code or fault.kind).upper()
-        return self._turns.message("ConfigureFailure", code=code, description=fault.message)
+        return self._turns.message(kind, code=code, description=fault.message)
 
 
 @dataclass(slots=True)

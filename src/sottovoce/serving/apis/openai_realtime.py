@@ -27,14 +27,17 @@ from sottovoce.serving.parsing.faults import ApiError, wrong
 from sottovoce.serving.parsing.pcm import PcmReader
 from sottovoce.serving.parsing.values import (
     Known,
+    Reader,
+    json_number,
     leaves,
     named,
     note_ignored,
     one_of,
+    read_fields,
     read_json,
+    read_json_flag,
     read_json_languages,
     read_json_list,
-    read_json_number,
     read_languages,
     read_object,
     read_text,
@@ -43,6 +46,7 @@ from sottovoce.serving.parsing.values import (
     unknown_fields,
 )
 from sottovoce.serving.recordings.openai_documents import logprob
+from sottovoce.serving.recordings.uploads import whole_body
 from sottovoce.serving.scheduling.model_registry import ModelRegistry
 from sottovoce.serving.services import key_of, services_of
 from sottovoce.types import Event, Final, Partial, Samples, SpeechEnded, SpeechStarted, Word
@@ -56,16 +60,18 @@ EAGERNESS_MS = {"low": 1000.0, "medium": 600.0, "auto": 600.0, "high": 300.0}
 DIARIZING = "gpt-4o-transcribe-diarize"
 LOGPROBS = "item.input_audio_transcription.logprobs"
 PARAM = "session.audio.input.turn_detection"
-NOISES, MAX_STRENGTH = ("near_field", "far_field"), 100.0
-"""Kinds and most strength of `noise_reduction`, which is not done."""
-VAD_LIMITS = {
-    "threshold": (0.5, 0, 1),
-    "prefix_padding_ms": (300, 0, 5_000),
-    "silence_duration_ms": (500, 0, 10_000),
-}
-"""Numbers of `server_vad`: the usual value, the least and the greatest."""
-UNUSED = ("create_response", "interrupt_response")
+NOISE: Mapping[str, Reader] = {"type": one_of("near_field", "far_field"), "strength": json_number(0.0, 100.0)}
+"""The fields of `noise_reduction`, which is not done."""
+UNUSED: Mapping[str, Reader] = {"create_response": read_json_flag, "interrupt_response": read_json_flag}
 """Of turn detection: there are no responses here."""
+SERVER_VAD: Mapping[str, Reader] = {
+    **UNUSED,
+    "threshold": json_number(0, 1),
+    "prefix_padding_ms": json_number(0, 5_000),
+    "silence_duration_ms": json_number(0, 10_000),
+    "idle_timeout_ms": json_number(1_000, 600_000),
+}
+SEMANTIC_VAD: Mapping[str, Reader] = {**UNUSED, "eagerness": one_of(*EAGERNESS_MS)}
 SUBPROTOCOL = "realtime"
 MESSAGES = (
     "session.update",
@@ -99,16 +105,10 @@ class TurnDetection:
 
 
 def server_vad(given: Mapping[str, object]) -> TurnDetection:
-    check_unused(given)
-    values = {
-        name: read_json_number(f"{PARAM}.{name}", given[name], least, most)
-        if given.get(name) is not None
-        else usual
-        for name, (usual, least, most) in VAD_LIMITS.items()
-    }
-    idle = given.get("idle_timeout_ms")
-    idle_ms = None if idle is None else read_json_number(f"{PARAM}.idle_timeout_ms", idle, 1_000, 600_000)
-    silence_ms = values["silence_duration_ms"]
+    found = read_fields(PARAM, given, SERVER_VAD)
+    usual = {"threshold": 0.5, "prefix_padding_ms": 300, "silence_duration_ms": 500}
+    values = {name: found.get(name, number) for name, number in usual.items()}
+    idle_ms, silence_ms = found.get("idle_timeout_ms"), values["silence_duration_ms"]
     try:
         vad = VadStreamOptions(
             threshold=values["threshold"],
@@ -123,17 +123,9 @@ def server_vad(given: Mapping[str, object]) -> TurnDetection:
 
 
 def semantic_vad(given: Mapping[str, object]) -> TurnDetection:
-    check_unused(given)
-    wanted = given.get("eagerness")
-    eagerness = "auto" if wanted is None else one_of(*EAGERNESS_MS)(f"{PARAM}.eagerness", wanted)
+    eagerness = read_fields(PARAM, given, SEMANTIC_VAD).get("eagerness", "auto")
     document = {"type": "semantic_vad", "eagerness": eagerness}
     return TurnDetection(document, VadStreamOptions(hangover_ms=EAGERNESS_MS[eagerness]))
-
-
-def check_unused(given: Mapping[str, object]) -> None:
-    for name in UNUSED:
-        if given.get(name) is not None and not isinstance(given[name], bool):
-            raise wrong(f"{PARAM}.{name}", "true or false", shown(given[name]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +197,8 @@ def updated(config: RealtimeSessionConfig, session: object) -> RealtimeSessionCo
     audio = read_object("session.audio", given.get("audio"), optional=True)
     place = "session.audio.input"
     audio_input = read_object(place, audio.get("input"), optional=True)
-    check_noise(audio_input.get("noise_reduction"))
+    noise = f"{place}.noise_reduction"
+    read_fields(noise, read_object(noise, audio_input.get("noise_reduction"), optional=True), NOISE)
     if audio_input.get("format") is not None:
         config = replace(config, audio_format=read_format(audio_input["format"]))
     if "turn_detection" in audio_input:
@@ -221,24 +214,10 @@ def includes_logprobs(given: object) -> bool:
     return bool(given)
 
 
-def check_noise(given: object) -> None:
-    place = "session.audio.input.noise_reduction"
-    found = read_object(place, given, optional=True)
-    if found.get("type") is not None:
-        one_of(*NOISES)(f"{place}.type", found["type"])
-    if found.get("strength") is not None:
-        read_json_number(f"{place}.strength", found["strength"], 0.0, MAX_STRENGTH)
-
-
 def with_transcription(config: RealtimeSessionConfig, given: Mapping[str, object]) -> RealtimeSessionConfig:
     place = "session.audio.input.transcription"
-    changes = {
-        name: READERS[name](f"{place}.{name}", value)
-        if value is not None
-        else getattr(RealtimeSessionConfig(), name)
-        for name, value in given.items()
-        if name in READERS
-    }
+    reset = {name: getattr(RealtimeSessionConfig(), name) for name in READERS if name in given}
+    changes = {**reset, **read_fields(place, given, READERS)}
     if changes.get("language") and changes.get("languages"):
         raise wrong(f"{place}.language", "language or languages", "both")
     if changes.get("language"):
@@ -247,7 +226,7 @@ def with_transcription(config: RealtimeSessionConfig, given: Mapping[str, object
         changes["language"] = None
     if given.get("model", config.model) != config.model:  # a session sent back as it was alters nothing
         changes["has_speakers"] = given["model"] == DIARIZING
-    return replace(config, **changes)  # type: ignore[arg-type]
+    return replace(config, **changes)
 
 
 def read_format(given: object) -> str:
@@ -265,14 +244,10 @@ def read_turn_detection(given: object) -> TurnDetection | None:
     if given is None:
         return None
     found = read_object(PARAM, given)
-    kinds: dict[object, Callable[[Mapping[str, object]], TurnDetection]] = {
-        "server_vad": server_vad,
-        "semantic_vad": semantic_vad,
-    }
     kind = found.get("type", "server_vad")
-    if not isinstance(kind, str) or kind not in kinds:
+    if kind not in ("server_vad", "semantic_vad"):
         raise wrong(PARAM, "server_vad, semantic_vad or null", shown(kind))
-    return kinds[kind](found)
+    return server_vad(found) if kind == "server_vad" else semantic_vad(found)
 
 
 def read_one_language(name: str, value: object) -> str | None:
@@ -280,7 +255,7 @@ def read_one_language(name: str, value: object) -> str | None:
     return found[0] if found else None
 
 
-READERS: Mapping[str, Callable[[str, object], object]] = {
+READERS: Mapping[str, Reader] = {
     "model": read_text,
     "language": read_one_language,
     "languages": read_json_languages,
@@ -293,19 +268,15 @@ READERS: Mapping[str, Callable[[str, object], object]] = {
 
 def unknown_session_fields(session: object) -> tuple[str, ...]:
     """List the unknown fields of a client's `session`."""
-    turns: dict[str, Known] = {
-        "server_vad": leaves("type", "idle_timeout_ms", *VAD_LIMITS, *UNUSED),
-        "semantic_vad": leaves("type", "eagerness", *UNUSED),
-    }
     try:
         kind = session["audio"]["input"]["turn_detection"]["type"]  # type: ignore[index]
     except (KeyError, TypeError):
         kind = "server_vad"
-    audio_input: dict[str, Known] = {
-        "format": {"type": {}, "rate": {}},
-        "noise_reduction": {"type": {}, "strength": {}},
-        "transcription": leaves(*READERS),
-        "turn_detection": turns["semantic_vad" if kind == "semantic_vad" else "server_vad"],
+    audio_input: Known = {
+        "format": leaves("type", "rate"),
+        "noise_reduction": NOISE,
+        "transcription": READERS,
+        "turn_detection": {"type": {}, **(SEMANTIC_VAD if kind == "semantic_vad" else SERVER_VAD)},
     }
     known: Known = {"session": {"type": {}, "audio": {"input": audio_input}, "include": {}}}
     return unknown_fields({"session": session}, known)
@@ -527,15 +498,14 @@ async def client_secrets(request: Request) -> Response:
     Raises: ApiError 400, 413.
     """
     services, key = services_of(request), key_of(request)
-    given = await json_body(request)
+    given = read_object("body", read_json(await whole_body(request.stream(), MAX_BODY_BYTES) or b"{}"))
     known: Known = {"expires_after": {"anchor": {}, "seconds": {}}, "session": {}}
     note_ignored(request, (*unknown_fields(given, known), *unknown_session_fields(given.get("session"))))
     expires = read_object("expires_after", given.get("expires_after"), optional=True)
     if expires.get("anchor", "created_at") != "created_at":
         raise wrong("expires_after.anchor", "'created_at'", f"'{str(expires['anchor'])[:50]}'")
-    seconds = read_json_number(
-        "expires_after.seconds", expires.get("seconds", DEFAULT_SECRET_S), MIN_SECRET_S, MAX_SECRET_S
-    )
+    lifetime = json_number(MIN_SECRET_S, MAX_SECRET_S)
+    seconds = lifetime("expires_after.seconds", expires.get("seconds", DEFAULT_SECRET_S))
     session = given.get("session")
     config = updated(RealtimeSessionConfig(), {"type": "transcription"} if session is None else session)
     if config.model is not None:
@@ -544,16 +514,6 @@ async def client_secrets(request: Request) -> Response:
     about = {"id": f"sess_{secrets.token_hex(8)}", "object": "realtime.transcription_session"}
     document = {**about, **config.document, "expires_at": expires_at}
     return JSONResponse({"value": value, "expires_at": expires_at, "session": document})
-
-
-async def json_body(request: Request) -> Mapping[str, object]:
-    body = b""
-    async for piece in request.stream():
-        body += piece
-        if len(body) > MAX_BODY_BYTES:
-            message = f"body: expected at most {MAX_BODY_BYTES} bytes"
-            raise ApiError(message, status=413, code="body_too_large")
-    return read_object("body", read_json(body or b"{}"))
 
 
 class RealtimeItems:

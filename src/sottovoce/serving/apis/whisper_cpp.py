@@ -12,21 +12,20 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from sottovoce.audio.recording import Recording
-from sottovoce.errors import OptionError
 from sottovoce.formats.document import Json, score, seconds
 from sottovoce.options.decoding import HOTTEST, DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.schema import Values, made, options_of
 from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.options.transcribe import TranscribeOptions
-from sottovoce.options.vad import WINDOW_VAD, VadOptions
+from sottovoce.options.vad import VadOptions
 from sottovoce.serving.apis.openai_files import text_response
 from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.parsing.forms import Fields, read_form
 from sottovoce.serving.parsing.values import note_ignored
 from sottovoce.serving.recordings.decode_pool import Slices
-from sottovoce.serving.recordings.openai_documents import TEXT_TYPES, verbose_document
-from sottovoce.serving.recordings.requests import FileRequest, UploadedFile, languages_of
+from sottovoce.serving.recordings.openai_documents import TEXT_TYPES, segment_document, verbose_document
+from sottovoce.serving.recordings.requests import FileRequest, UploadedFile, languages_of, window_vad
 from sottovoce.serving.recordings.uploads import begin_job, received_form
 from sottovoce.serving.scheduling.scheduler import TranscriptionRequest
 from sottovoce.serving.services import services_of
@@ -155,8 +154,8 @@ def verbose(transcript: Transcript, request: FileRequest) -> dict[str, Json]:
     """Render `verbose_json`: OpenAI's, with words in segments, and languages with their probabilities."""
     document = verbose_document(transcript, request)
     document["segments"] = [
-        {**bare, **_place(segment), "words": [word_of(segment, i) for i in range(len(segment.words or ()))]}
-        for bare, segment in zip(segments_of(document), transcript.segments, strict=True)
+        {**segment_document(one), **_place(one), "words": [word_of(word) for word in one.words or ()]}
+        for one in transcript.segments
     ]
     document.pop("words", None)
     document["detected_language"] = document["language"]
@@ -171,15 +170,8 @@ def _place(segment: Segment) -> dict[str, Json]:
     return {} if segment.speaker is None else {"speaker": str(letter_index(segment.speaker))}
 
 
-def segments_of(document: dict[str, Json]) -> list[dict[str, Json]]:
-    segments = document["segments"]
-    assert isinstance(segments, list)
-    return segments
-
-
-def word_of(segment: Segment, index: int) -> dict[str, Json]:
+def word_of(word: Word) -> dict[str, Json]:
     """Render one of a segment's words; t_dtw: its start in hundredths of a second."""
-    word = (segment.words or ())[index]
     return {
         "word": word.word,
         "start": seconds(word.start),
@@ -209,18 +201,15 @@ def inference_request(fields: Fields, model: str) -> FileRequest:
 
 def transcribe_options(values: Values, *, words: bool) -> TranscribeOptions:
     threshold = values["word_threshold"] or 0.0
-    try:
-        return made(
-            TranscribeOptions,
-            values,
-            decoding=made(DecodingOptions, values),
-            fallback=made(FallbackOptions, values, temperatures=temperatures(values)),
-            vad=vad_options(values),
-            word_timestamps=words,
-            word_threshold=threshold if words else 0.0,
-        )
-    except OptionError as error:
-        raise ApiError(str(error)) from error
+    return made(
+        TranscribeOptions,
+        values,
+        decoding=made(DecodingOptions, values),
+        fallback=made(FallbackOptions, values, temperatures=temperatures(values)),
+        vad=vad_options(values),
+        word_timestamps=words,
+        word_threshold=threshold if words else 0.0,
+    )
 
 
 def temperatures(values: Values) -> tuple[float, ...]:
@@ -235,7 +224,4 @@ def vad_options(values: Values) -> VadOptions | None:
     if values["mode"] is None:
         return None
     given = {one.field: values[one.key] for one in options_of(VadOptions) if values.get(one.key) is not None}
-    try:
-        return replace(WINDOW_VAD, **given)
-    except OptionError as error:
-        raise ApiError(str(error), param="vad", code="invalid_value") from error
+    return window_vad("vad", given)

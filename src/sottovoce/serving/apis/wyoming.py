@@ -179,22 +179,6 @@ def length_of(name: str, value: object, limit: int) -> int:
     return value
 
 
-@dataclass(frozen=True, slots=True)
-class WyomingParams:
-    """The parameters of a `transcribe`."""
-
-    model: str | None = None
-    language: str | None = None
-    terms: tuple[str, ...] = ()
-    pause_ms: float = PAUSES_MS["default"]
-
-    @property
-    def options(self) -> LiveOptions:
-        vad = VadStreamOptions(hangover_ms=self.pause_ms)
-        decoding = LiveDecodingOptions(static_prompt=", ".join(self.terms))
-        return LiveOptions((self.language,) if self.language else (), vad=vad, decoding=decoding)
-
-
 class WyomingServer:
     """All connections of a port. If it is full, the address with the most connections without a command loses
     the one that was silent for longest.
@@ -242,7 +226,7 @@ class WyomingConnection(LiveConnection[Frame]):
     def __init__(self, transport: FrameTransport, services: Services) -> None:
         super().__init__(transport, services)
         self.frames = transport
-        self._params = WyomingParams()
+        self._wanted = requested(Frame("transcribe"))
         self._pcm: PcmReader | None = None
         self._command: SpokenCommand | None = None
 
@@ -260,10 +244,10 @@ class WyomingConnection(LiveConnection[Frame]):
             text = message.data.get("text")
             await self.send({"type": "pong", "text": text if isinstance(text, str) else None})
         elif message.kind == "transcribe":
-            self._params = params_of(message)
+            self._wanted = requested(message)
         elif message.kind == "audio-start":
             self._pcm = reader_of(message)
-            await self.queue.put(partial(self._start, self._params))
+            await self.queue.put(partial(self._start, *self._wanted))
         elif message.kind == "audio-chunk" and self._pcm is not None:
             await self.queue_bytes(self._pcm, message.payload)
         elif message.kind == "audio-stop" and self._pcm is not None:
@@ -293,11 +277,11 @@ class WyomingConnection(LiveConnection[Frame]):
     async def on_close(self) -> None:
         await self._stop()
 
-    async def _start(self, params: WyomingParams) -> None:
+    async def _start(self, model: str | None, options: LiveOptions) -> None:
         if self._command is not None:
             raise wrong("audio-start", "an audio-stop before it", "none")
         self.take_place()
-        await self.open(self.services.registry.resolve(params.model), params.options)
+        await self.open(self.services.registry.resolve(model), options)
         self._command = SpokenCommand()
 
     async def _stop(self) -> None:
@@ -363,23 +347,26 @@ def error_document(fault: ApiError) -> dict[str, Json]:
     return {"type": "error", "text": fault.message, "code": fault.code}
 
 
-def params_of(frame: Frame) -> WyomingParams:
-    data = frame.data
+def requested(transcribe: Frame) -> tuple[str | None, LiveOptions]:
+    """Read the model and the options of a command. Raises: ApiError 400."""
+    data = transcribe.data
     language, name = data.get("language"), data.get("name")
     sensitivity = data.get("vad_sensitivity") or "default"
     if not isinstance(sensitivity, str) or sensitivity not in PAUSES_MS:
         raise wrong("vad_sensitivity", f"one of {', '.join(PAUSES_MS)}", f"'{str(sensitivity)[:50]}'")
-    terms = [
-        term
-        for field in ("transcript_names", "transcript_terms")
-        for term in read_list(field, data.get(field) or [])
-    ]
-    return WyomingParams(
-        model=name if isinstance(name, str) else None,
-        language=read_code("language", str(language)) if language else None,
-        terms=checked_terms(terms),
-        pause_ms=PAUSES_MS[sensitivity],
+    terms = checked_terms(
+        [
+            term
+            for field in ("transcript_names", "transcript_terms")
+            for term in read_list(field, data.get(field) or [])
+        ]
     )
+    options = LiveOptions(
+        languages=(read_code("language", str(language)),) if language else (),
+        decoding=LiveDecodingOptions(static_prompt=", ".join(terms)),
+        vad=VadStreamOptions(hangover_ms=PAUSES_MS[sensitivity]),
+    )
+    return name if isinstance(name, str) else None, options
 
 
 def reader_of(frame: Frame) -> PcmReader:

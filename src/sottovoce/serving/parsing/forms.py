@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sottovoce.formats.document import Json
@@ -22,6 +22,7 @@ from sottovoce.options.vad import VadOptions, VadStreamOptions
 from sottovoce.options.writer import WriterOptions
 from sottovoce.serving.parsing.faults import wrong
 from sottovoce.serving.parsing.values import (
+    Reader,
     number_of,
     one_of,
     read_flag,
@@ -62,7 +63,7 @@ LIVE: tuple[Option, ...] = (
     *LIVE_REQUEST,
 )
 """Every option that a live request may name."""
-READERS: Mapping[Kind, Callable[[str, object], object]] = {
+READERS: Mapping[Kind, Reader] = {
     "text": read_text,
     "flag": read_flag,
     "texts": read_list,

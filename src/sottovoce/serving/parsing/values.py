@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from starlette.requests import HTTPConnection
 
@@ -27,9 +27,11 @@ STATE = "ignored"
 MOST_NAMED, MOST_LETTERS = 20, 100
 UNPRINTABLE = re.compile(r"[^\x21-\x2b\x2d-\x7e]")
 """Characters of a name that a header does not hold, or that separate two names."""
-Known: TypeAlias = Mapping[str, "Known"]
-"""The fields of a JSON object by name, with those of the object in each of them; {}: its value is not read
-further here."""
+Reader: TypeAlias = Callable[[str, object], Any]
+"""Reads a value, given the name of its field."""
+Known: TypeAlias = Mapping[str, "Known | Reader"]
+"""The fields of a JSON object by name: the fields of the object in each, or the reader of its value; {}: the
+value is read elsewhere."""
 
 
 def read_json(text: str | bytes) -> object:
@@ -89,7 +91,7 @@ def read_list(name: str, value: object) -> tuple[str, ...]:
 
 def read_languages(name: str, value: object) -> tuple[str, ...]:
     """Read codes of languages; "auto" means all and is left out."""
-    return tuple(dict.fromkeys(read_code(name, word) for word in read_list(name, value) if word != "auto"))
+    return read_codes(name, (word for word in read_list(name, value) if word != "auto"))
 
 
 def read_language(name: str, value: object) -> str:
@@ -103,6 +105,11 @@ def read_code(name: str, language: str) -> str:
         return find_language(language[:50])
     except OptionError as error:
         raise ApiError(str(error), param=name, code="invalid_value") from error
+
+
+def read_codes(name: str, languages: Iterable[str]) -> tuple[str, ...]:
+    """Read the codes of languages, each once. Raises: ApiError 400."""
+    return tuple(dict.fromkeys(read_code(name, language) for language in languages))
 
 
 def read_flag(name: str, value: object) -> bool:
@@ -130,7 +137,7 @@ def read_whole(name: str, value: object) -> int:
     return found
 
 
-def one_of(*among: str) -> Callable[[str, object], str]:
+def one_of(*among: str) -> Reader:
     def read(name: str, value: object) -> str:
         if value not in among:
             raise wrong(name, f"one of {', '.join(among)}", shown(value))
@@ -168,9 +175,15 @@ def read_json_languages(name: str, value: object) -> tuple[str, ...]:
     return read_languages(name, value if isinstance(value, list) else None)
 
 
-def read_json_number(name: str, value: object, least: float, most: float) -> float:
-    """Read a number of JSON, not one in a string."""
-    return number_of(name, [value] if isinstance(value, str) else value, least, most)
+def json_number(least: float, most: float) -> Reader:
+    """Return the reader of a number of JSON, not one in a string."""
+    return lambda name, value: number_of(name, [value] if isinstance(value, str) else value, least, most)
+
+
+def read_json_flag(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise wrong(name, "true or false", shown(value))
+    return value
 
 
 def read_typed_message(text: str, expected: str) -> dict[str, object]:
@@ -185,9 +198,18 @@ def require_typed(message: object, expected: str) -> dict[str, object]:
     return message
 
 
-def unknown_fields(given: object, known: Known, place: str = "") -> tuple[str, ...]:
+def read_fields(place: str, given: Mapping[str, object], readers: Mapping[str, Reader]) -> dict[str, Any]:
+    """Read the fields of an object that have a reader, and are there and not null. Raises: ApiError 400."""
+    return {
+        name: read(f"{place}.{name}", given[name])
+        for name, read in readers.items()
+        if given.get(name) is not None
+    }
+
+
+def unknown_fields(given: object, known: Known | Reader, place: str = "") -> tuple[str, ...]:
     """List the unknown fields of an object of JSON at any depth, as "session.audio.output"."""
-    if not known or not isinstance(given, Mapping):
+    if not known or callable(known) or not isinstance(given, Mapping):
         return ()
     found: list[str] = []
     for name, value in given.items():

@@ -10,7 +10,7 @@ import binascii
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from starlette.datastructures import UploadFile
 
@@ -71,7 +71,7 @@ class FileRequest:
 def transcription_request(fields: Fields) -> FileRequest:
     """Read the request of `/v1/audio/transcriptions`.
 
-    Raises: ApiError 400.
+    Raises: ApiError 400, OptionError.
     """
     values = read_form(fields, "openai")
     response_format = values["response_format"]
@@ -147,18 +147,15 @@ def languages_of(values: Values) -> tuple[str, ...]:
 
 def transcribe_options(values: Values, task: Task, *, words: bool) -> TranscribeOptions:
     strategy = values.get("chunking_strategy") or ("auto" if values.get("vad_filter") else None)
-    try:
-        return made(
-            TranscribeOptions,
-            values,
-            decoding=made(DecodingOptions, values, task=task),
-            fallback=made(FallbackOptions, values),
-            mode="seek" if strategy is None else "vad",
-            vad=vad_of(strategy),
-            word_timestamps=words,
-        )
-    except OptionError as error:
-        raise ApiError(str(error)) from error
+    return made(
+        TranscribeOptions,
+        values,
+        decoding=made(DecodingOptions, values, task=task),
+        fallback=made(FallbackOptions, values),
+        mode="seek" if strategy is None else "vad",
+        vad=vad_of(strategy),
+        word_timestamps=words,
+    )
 
 
 def vad_of(strategy: str | Mapping[str, object] | None) -> VadOptions | None:
@@ -174,10 +171,15 @@ def vad_of(strategy: str | Mapping[str, object] | None) -> VadOptions | None:
         for key, (ours, most) in CHUNKING.items()
         if key in strategy
     }
+    return window_vad("chunking_strategy", given)
+
+
+def window_vad(name: str, given: Mapping[str, Any]) -> VadOptions:
+    """Return the segmentation of recordings with these values. Raises: ApiError 400 with that name."""
     try:
         return replace(WINDOW_VAD, **given)
     except OptionError as error:
-        raise ApiError(str(error), param="chunking_strategy", code="invalid_value") from error
+        raise ApiError(str(error), param=name, code="invalid_value") from error
 
 
 def unknown_chunking(strategy: str | Mapping[str, object] | None) -> tuple[str, ...]:

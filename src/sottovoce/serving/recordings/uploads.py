@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from email.message import Message
@@ -46,14 +46,6 @@ MIN_BYTES_PER_S = 1_000
 T = TypeVar("T")
 LOOK_EVERY_S = 0.5
 """How often is looked whether the client is still there."""
-
-
-class _Refused(MultiPartException):
-    """An upload that the server ends; the parser frees its files for this kind of error."""
-
-    def __init__(self, error: ApiError) -> None:
-        super().__init__(error.message)
-        self.error = error
 
 
 class _FormParser(MultiPartParser):
@@ -114,7 +106,7 @@ async def received_form(request: Request) -> AsyncIterator[tuple[Fields, Uploade
             f"expected multipart/form-data, got '{kind[:100] or 'no content type'}'", code="invalid_form"
         )
     check_charset(kind)
-    check_size(int_or_none(request.headers.get("content-length")), limits)
+    check_length(request, limits)
     with services.uploaded_bytes() as take:
         form = await parsed_form(request, limited(request, limits, take))
         try:
@@ -127,8 +119,6 @@ async def parsed_form(request: Request, pieces: AsyncGenerator[bytes, None]) -> 
     parser = _FormParser(request.headers, pieces, max_files=1, max_fields=MAX_FIELDS)
     try:
         return await parser.parse()
-    except _Refused as refused:
-        raise refused.error from None
     except MultiPartException as error:
         raise ApiError(
             f"expected a form with one file, got '{error.message}'", code="invalid_form"
@@ -149,7 +139,7 @@ def taken_apart(form: FormData) -> tuple[Fields, UploadedFile | None]:
 
 @asynccontextmanager
 async def received_body(
-    request: Request, raw: tuple[str, int] | None = None
+    request: Request, raw: tuple[str, int] | None
 ) -> AsyncIterator[tuple[Fields, UploadedFile]]:
     """Receive the body of a request as a recording without fields, until the context ends.
 
@@ -158,18 +148,15 @@ async def received_body(
     """
     services = services_of(request)
     limits = services.settings.limits
-    check_size(int_or_none(request.headers.get("content-length")), limits)
+    check_length(request, limits)
     with services.uploaded_bytes() as take, SpooledTemporaryFile(max_size=IN_MEMORY_BYTES) as file:
         upload = UploadFile(cast(BinaryIO, file), filename="the body", size=0)
         room = bytes(0 if raw is None else WAV_HEADER_BYTES)
         await upload.write(room)
         digest = hashlib.sha256()
-        try:
-            async for piece in limited(request, limits, take):
-                digest.update(piece)
-                await upload.write(piece)
-        except _Refused as refused:
-            raise refused.error from None
+        async for piece in limited(request, limits, take):
+            digest.update(piece)
+            await upload.write(piece)
         n_bytes = (upload.size or 0) - len(room)
         if not n_bytes:
             raise ApiError("body: expected a recording, got 0 bytes", code="missing_parameter")
@@ -180,20 +167,24 @@ async def received_body(
         yield Fields([]), UploadedFile(upload, digest.hexdigest())
 
 
-async def pieces_of(request: Request) -> AsyncIterator[bytes]:
-    try:
-        async for piece in limited(request, services_of(request).settings.limits, lambda n_bytes: None):
-            yield piece
-    except _Refused as refused:
-        raise refused.error from None
+async def whole_body(pieces: AsyncIterable[bytes], most_bytes: int) -> bytes:
+    """Collect a body. Raises: ApiError 413."""
+    body = bytearray()
+    async for piece in pieces:
+        body += piece
+        if len(body) > most_bytes:
+            message = f"body: expected at most {most_bytes} bytes"
+            raise ApiError(message, status=413, code="body_too_large")
+    return bytes(body)
 
 
 async def limited(
-    request: Request, limits: ServerLimits, take: Callable[[int], None]
+    request: Request, limits: ServerLimits, take: Callable[[int], None] = lambda n_bytes: None
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the body of a request; raise if it is too large, or its data stops or trickles.
+    """Yield the body of a request.
 
     take: called with the bytes of each piece; raises if all uploads together are too large.
+    Raises: ApiError: 413 if it is too large, 408 if its data stops or trickles.
     """
     n_bytes = 0
     stream = request.stream()
@@ -206,15 +197,12 @@ async def limited(
             message = (
                 f"upload: expected more within {limits.upload_s:g} s, and {MIN_BYTES_PER_S} bytes a second"
             )
-            raise _Refused(ApiError(message, status=408, code="upload_timeout"))
+            raise ApiError(message, status=408, code="upload_timeout")
         if piece is None:
             return
         n_bytes += len(piece)
-        try:
-            check_size(n_bytes, limits)
-            take(len(piece))
-        except ApiError as error:
-            raise _Refused(error) from None
+        check_size(n_bytes, limits)
+        take(len(piece))
         yield piece
 
 
@@ -228,17 +216,18 @@ def check_charset(kind: str) -> None:
         raise ApiError(f"content type: expected the charset utf-8, got '{named[:50]}'", code="invalid_form")
 
 
-def check_size(n_bytes: int | None, limits: ServerLimits) -> None:
-    if n_bytes is not None and n_bytes > limits.upload_bytes:
+def check_length(request: Request, limits: ServerLimits) -> None:
+    """Check the size that a request announces, if it does. Raises: ApiError 413."""
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal():
+        check_size(int(announced), limits)
+
+
+def check_size(n_bytes: int, limits: ServerLimits) -> None:
+    if n_bytes > limits.upload_bytes:
         most_mb = limits.upload_bytes / 1e6
         message = f"upload: expected at most {most_mb:g} MB, got {n_bytes / 1e6:.1f} MB or more"
         raise ApiError(message, status=413, param="file", code="file_too_large")
-
-
-def require_file(upload: UploadedFile | None) -> UploadedFile:
-    if upload is None:
-        raise ApiError("file: expected a recording, got none", param="file", code="missing_parameter")
-    return upload
 
 
 def check_duration(upload: UploadedFile, most_s: float) -> Slices[float]:
@@ -261,10 +250,6 @@ def check_duration(upload: UploadedFile, most_s: float) -> Slices[float]:
         message = f"{upload.name}: expected at most {most_s:g} s of audio, got more"
         raise ApiError(message, status=413, param="file", code="audio_too_long")
     return n_samples / SAMPLE_RATE
-
-
-def int_or_none(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdecimal() else None
 
 
 @dataclass(slots=True)
@@ -302,7 +287,7 @@ async def while_there(request: Request, work: Awaitable[T]) -> T:
 
 
 async def checked_request(
-    request: Request, read: Callable[[], FileRequest], upload: UploadedFile | None
+    request: Request, read: Callable[[], FileRequest], recording: UploadedFile | None
 ) -> tuple[FileRequest, UploadedFile, float]:
     """Read a request and decode its recording once, without a model; return both and the seconds of audio.
 
@@ -311,7 +296,8 @@ async def checked_request(
     """
     services = services_of(request)
     file_request = await services.decoding.call(read)
-    recording = require_file(upload)
+    if recording is None:
+        raise ApiError("file: expected a recording, got none", param="file", code="missing_parameter")
     services.registry.resolve(file_request.model)
     note_ignored(request, services.registry.ignored(file_request.model, file_request.ignored))
     checked = check_duration(recording, services.settings.limits.duration_s)
