@@ -49,6 +49,17 @@ def usual_model(checkpoint: Checkpoint) -> Model:
     return Model(checkpoint, BACKENDS[runtime](checkpoint, CPU, choose_number_format("auto", CPU)))
 
 
+@pytest.fixture(scope="session")
+def base_model(base: Checkpoint) -> Model:
+    return usual_model(base)
+
+
+@pytest.fixture(scope="session")
+def exact_base(base: Checkpoint) -> Model:
+    """In float32, as openai-whisper computes."""
+    return model_of(base)
+
+
 LONGEST_S = 10.0
 """Clips of tests are short: openai-whisper and float32 take seconds for each of theirs."""
 

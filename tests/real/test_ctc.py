@@ -10,16 +10,10 @@ from sottovoce.api import Model
 from sottovoce.cli.ctc_decode import recorded_emissions
 from sottovoce.ctc import CtcDecoder
 from sottovoce.evaluation.wer import count_edits
-from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.text.normalize import plain
-from tests.real.conftest import people, usual_model
+from tests.real.conftest import people
 
 pytestmark = [pytest.mark.real_weights, pytest.mark.slow]
-
-
-@pytest.fixture(scope="module")
-def model(base: Checkpoint) -> Model:
-    return usual_model(base)
 
 
 def letters_wrong(text: str, said: str) -> float:
@@ -28,11 +22,11 @@ def letters_wrong(text: str, said: str) -> float:
 
 
 @pytest.mark.parametrize("language", ["en", "de"])
-def test_letters_of_recordings(model: Model, data: Path | None, language: str) -> None:
-    assert model.ctc_head is not None
+def test_letters_of_recordings(base_model: Model, data: Path | None, language: str) -> None:
+    assert base_model.ctc_head is not None
     clips = [clip for clip in people(data, language, 4, with_text=True) if clip.text]
-    decoder = CtcDecoder(list(model.ctc_head.labels), model.ctc_head.blank)
-    emitted = [recorded_emissions(clip.file, model).values for clip in clips]
+    decoder = CtcDecoder(list(base_model.ctc_head.labels), base_model.ctc_head.blank)
+    emitted = [recorded_emissions(clip.file, base_model).values for clip in clips]
     rates = [
         letters_wrong(clip.text or "", decoder.greedy(rows)[0].text)
         for clip, rows in zip(clips, emitted, strict=True)

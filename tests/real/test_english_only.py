@@ -26,20 +26,6 @@ def speech(data: Path | None) -> Samples:
     return load_audio(people(data, "en", 1)[0].file)
 
 
-@pytest.mark.reference
-def test_clips_have_openai_whispers_text_and_words(
-    tiny_en: Checkpoint, model: Model, data: Path | None, tmp_path: Path
-) -> None:
-    pytest.importorskip("whisper", reason="openai-whisper is not installed")
-    from benchmarks.files.parity import Engines, Report, compare_clip
-    from benchmarks.harness.programs import openai_model
-
-    report, engines = Report(), Engines(model, openai_model(tiny_en, tmp_path))
-    for clip in people(data, "en", 1):
-        compare_clip(engines, clip, report)
-    assert report.differences == []
-
-
 def test_words_need_no_language(model: Model, speech: Samples) -> None:
     segments = list(model.transcribe(speech, word_timestamps=True))
     words = [word for segment in segments for word in segment.words or ()]

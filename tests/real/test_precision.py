@@ -6,6 +6,8 @@ The clips report and chose nothing, the allowance is a round number.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
@@ -22,21 +24,19 @@ from sottovoce.models.checkpoint.convert import write_checkpoint
 from sottovoce.models.load import open_checkpoint
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.types import Samples
-from tests.real.conftest import model_of, people
+from tests.real.conftest import CPU, model_of, people
 
 pytestmark = [pytest.mark.real_weights, pytest.mark.slow]
 
 ALLOWED = 2
 """Word errors more than float32's, of some 40 words in each language."""
 PAUSE = np.zeros(16_000, np.float32)
-VAD = TranscribeOptions(mode="vad")
 BATCHES = TranscribeOptions(mode="vad", batch_size=4)
 SEEK = TranscribeOptions()
 SETTINGS = {
     "bfloat16": ("en", "bfloat16", SEEK),
     "float16": ("de", "float16", SEEK),
     "int8": ("en", "int8", SEEK),
-    "vad": ("de", "float32", VAD),
     "batches of 4": ("en", "float32", BATCHES),
     "the defaults, in batches": ("de", "bfloat16", BATCHES),
 }
@@ -63,9 +63,14 @@ def errors(model: Model, spoken: Recording, options: TranscribeOptions) -> int:
 
 
 @pytest.fixture(scope="module")
-def reference_errors(base: Checkpoint, recordings: dict[str, Recording]) -> dict[str, int]:
-    model = model_of(base, "float32")
-    return {language: errors(model, one, SEEK) for language, one in recordings.items()}
+def model(base: Checkpoint) -> Callable[[str], Model]:
+    """The model in a number format, loaded once."""
+    return cache(lambda dtype: model_of(base, dtype))
+
+
+@pytest.fixture(scope="module")
+def reference_errors(model: Callable[[str], Model], recordings: dict[str, Recording]) -> dict[str, int]:
+    return {language: errors(model("float32"), one, SEEK) for language, one in recordings.items()}
 
 
 @pytest.mark.parametrize("language", ["en", "de"])
@@ -73,31 +78,23 @@ def test_the_native_decoder_costs_few_words(
     base: Checkpoint, recordings: dict[str, Recording], reference_errors: dict[str, int], language: str
 ) -> None:
     pytest.importorskip("sottovoce_kernels", reason="sottovoce-kernels is not installed")
-    cpu = torch.device("cpu")
-    native = Model(base, BACKENDS["native"](base, cpu, choose_number_format("auto", cpu)))
+    native = Model(base, BACKENDS["native"](base, CPU, choose_number_format("auto", CPU)))
     assert errors(native, recordings[language], SEEK) <= reference_errors[language] + ALLOWED
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_a_setting_costs_few_words(
-    base: Checkpoint, recordings: dict[str, Recording], reference_errors: dict[str, int], setting: str
+    model: Callable[[str], Model],
+    recordings: dict[str, Recording],
+    reference_errors: dict[str, int],
+    setting: str,
 ) -> None:
     language, dtype, options = SETTINGS[setting]
-    found = errors(model_of(base, dtype), recordings[language], options)
+    found = errors(model(dtype), recordings[language], options)
     assert found <= reference_errors[language] + ALLOWED
 
 
 FORMATS = {"base.pt": "pt", "base-hf": "hf", "ggml-base.bin": "ggml", "base-ct2": "ct2"}
-
-
-def text_of(checkpoint: Checkpoint, english: Path) -> str:
-    segments = model_of(checkpoint).transcribe(load_audio(english), language="en", word_timestamps=True)
-    return "|".join(f"{w.start:.2f}{w.word}" for s in segments for w in s.words or ())
-
-
-@pytest.fixture(scope="module")
-def english(data: Path | None) -> Path:
-    return people(data, "en", 1)[0].file
 
 
 @pytest.fixture(scope="module")
@@ -107,19 +104,12 @@ def half(base: Checkpoint) -> Checkpoint:
     return Checkpoint("base", base.dims, tensors, base.alignment_heads)
 
 
-@pytest.fixture(scope="module")
-def expected(half: Checkpoint, english: Path) -> str:
-    return text_of(half, english)
-
-
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_format_keeps_every_weight_and_so_the_text(
-    half: Checkpoint, expected: str, english: Path, tmp_path: Path, name: str
-) -> None:
+def test_a_format_keeps_every_weight(half: Checkpoint, tmp_path: Path, name: str) -> None:
     write_checkpoint(half, tmp_path / name, FORMATS[name], "float16")
     again = open_checkpoint(tmp_path / name)
     kept = {tensor: values.float() for tensor, values in again.tensors.items()}
     differing = [one for one, values in half.tensors.items() if not torch.equal(values, kept[one])]
     assert differing == []
-    heads = again.alignment_heads or half.alignment_heads
-    assert text_of(Checkpoint("base", again.dims, again.tensors, heads), english) == expected
+    assert again.dims == half.dims
+    assert (again.alignment_heads or half.alignment_heads) == half.alignment_heads
