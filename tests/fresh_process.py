@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import sys
+from collections.abc import Sequence
 from functools import cache
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
@@ -22,8 +24,12 @@ def _processes() -> ForkServerContext:
     return context
 
 
-def start_code(code: str, folder: Path, said: Path) -> BaseProcess:
-    """Start code in a folder. said: the file that gets what it prints."""
+def start_command(words: Sequence[str], said: Path) -> BaseProcess:
+    """Start a call of `sottovoce`. said: the file that gets what it prints."""
+    return _start(f"from sottovoce.cli.main import main; main({[*words]!r})", Path.cwd(), said)
+
+
+def _start(code: str, folder: Path, said: Path) -> BaseProcess:
     process = _processes().Process(target=_run, args=(code, folder, said))
     process.start()
     return process
@@ -31,12 +37,13 @@ def start_code(code: str, folder: Path, said: Path) -> BaseProcess:
 
 def run_code(code: str, folder: Path, said: Path) -> int | None:
     """Run code in a folder; returns the exit code. said: the file that gets what it prints."""
-    process = start_code(code, folder, said)
+    process = _start(code, folder, said)
     process.join()
     return process.exitcode
 
 
 def _run(code: str, folder: Path, said: Path) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background ignore it
     written = os.open(said, os.O_WRONLY | os.O_CREAT)
     os.dup2(written, 1)
     os.dup2(written, 2)

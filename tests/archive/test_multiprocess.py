@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import wave
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
@@ -24,6 +23,7 @@ from sottovoce.cli.main import run
 from sottovoce.errors import OptionError
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.types import SAMPLE_RATE, Segment, Word
+from tests.audio.media import wav_bytes
 
 CLIP = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"
 LOAD: Callable[[], Model] = partial(load_model, "nano", device="cpu", dtype="float32")
@@ -61,13 +61,8 @@ def test_the_longest_pause_near_the_even_place_is_taken() -> None:
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     clip, pause = load_audio(CLIP), np.zeros(4 * SAMPLE_RATE, np.float32)
     samples = np.concatenate([pause, clip, pause, clip, pause])
-    return write_wave(tmp_path_factory.mktemp("parts") / "long.wav", samples)
-
-
-def write_wave(path: Path, samples: np.ndarray) -> Path:
-    with wave.open(str(path), "wb") as file:
-        file.setparams((1, 2, SAMPLE_RATE, 0, "NONE", ""))
-        file.writeframes((samples * 32767).astype(np.int16).tobytes())
+    path = tmp_path_factory.mktemp("parts") / "long.wav"
+    path.write_bytes(wav_bytes(samples))
     return path
 
 
@@ -93,7 +88,9 @@ def sentences(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pause = np.zeros(3 * SAMPLE_RATE, np.float32)
     clips = [load_audio(CLIP.with_name(f"{name}.flac")) for name in ("en", "de", "es", "fr", "de", "en")]
     samples = np.concatenate([part for clip in clips for part in (clip, pause)])
-    return write_wave(tmp_path_factory.mktemp("parts") / "sentences.wav", samples)
+    path = tmp_path_factory.mktemp("parts") / "sentences.wav"
+    path.write_bytes(wav_bytes(samples))
+    return path
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -18,11 +17,6 @@ from sottovoce.types import Transcript
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"
 TEXT = "Wir haben heute viel Zeit."
 NANO = ["--model", "nano", "--language", "de"]
-
-
-@pytest.fixture
-def clip(tmp_path: Path) -> Path:
-    return Path(shutil.copy(CLIPS / "de.flac", tmp_path / "clip.flac"))
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from sottovoce.audio.io import load_audio
-from sottovoce.cli import transcribe_files
 from sottovoce.cli.main import run
 from tests.audio.tracked import Sound, write_tracks
 
@@ -46,8 +45,8 @@ def test_a_recording_of_one_track_says_nothing(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().err == ""
 
 
-def test_a_track_that_is_not_there_is_one_line_before_the_model_is_loaded(
-    film: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_recording_without_the_track_is_one_line_and_others_are_read(
+    film: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = Path(shutil.copy(CLIPS / "de.flac", tmp_path / "other.flac"))
     assert run(["transcribe", str(film), str(other), *FAST, "--audio-track", "2", "-o", str(tmp_path)]) == 1
@@ -55,10 +54,11 @@ def test_a_track_that_is_not_there_is_one_line_before_the_model_is_loaded(
     assert errors == [f"error: {other}: expected an audio track among 1; got '2'"]
     assert "viel Zeit" in (tmp_path / "film.txt").read_text()
 
-    def opened(_: object) -> None:
-        raise AssertionError("the model was loaded")
 
-    monkeypatch.setattr(transcribe_files, "open_model", opened)
+@pytest.mark.usefixtures("no_model")
+def test_a_track_that_is_not_there_is_told_before_the_model_is_loaded(
+    film: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for track, told in (("3", "among 1 (eng), 2 (deu, 'Kommentar'); got '3'"), ("0", "number from 1")):
         assert run(["transcribe", str(film), *FAST, "--audio-track", track]) == 2
         (line,) = capsys.readouterr().err.splitlines()

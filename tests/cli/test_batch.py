@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ import pytest
 from sottovoce.audio.recording import Recording
 from sottovoce.cli.main import run
 from sottovoce.types import Turn
+from tests.fresh_process import start_command
 
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"
 FAST = ["--model", "nano", "--beam-size", "1", "--temperature", "0", "--language", "en,de"]
@@ -75,22 +74,20 @@ def test_speakers_are_told_apart(archive: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.slow
-def test_ctrl_c_keeps_the_rows_that_are_there(archive: Path) -> None:
+def test_ctrl_c_keeps_the_rows_that_are_there(
+    archive: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     for i in range(40):
-        shutil.copy(CLIPS / "mixed.flac", archive / f"z{i:02}.flac")
+        shutil.copy(CLIPS / "en.flac", archive / f"z{i:02}.flac")
     out = archive.parent / "out.jsonl"
-    words = ["batch", str(archive), str(out), *FAST, "--files-together", "1"]
-    script = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
-    script += "from sottovoce.cli.main import main; main(sys.argv[1:])"
-    process = subprocess.Popen(
-        [sys.executable, "-c", script, *words], env=dict(os.environ), stderr=subprocess.PIPE, text=True
-    )
-    end = time.monotonic() + 120
-    while not (out.exists() and out.read_bytes().count(b"\n") >= 2) and time.monotonic() < end:
+    said = tmp_path_factory.mktemp("said") / "said"
+    process = start_command(["batch", str(archive), str(out), *FAST, "--files-together", "1"], said)
+    while not (out.exists() and out.read_bytes().count(b"\n") >= 2):
+        assert process.is_alive(), said.read_text()
         time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 130, said
-    assert "Traceback" not in said
+    os.kill(process.pid or 0, signal.SIGINT)
+    process.join()
+    assert process.exitcode == 130, said.read_text()
+    assert "Traceback" not in said.read_text()
     assert 2 <= len(rows_of(out)) < 42
     assert sorted(path.name for path in archive.parent.iterdir()) == ["archive", "out.jsonl"]

@@ -13,26 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.cli import transcribe_files
 from sottovoce.cli.main import run
 
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"
 FAST = ["--model", "nano", "--beam-size", "1", "--temperature", "0", "--language", "de"]
-
-
-@pytest.fixture
-def clip(tmp_path: Path) -> Path:
-    return Path(shutil.copy(CLIPS / "de.flac", tmp_path / "clip.flac"))
-
-
-@pytest.fixture
-def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call that opens a model fails."""
-
-    def opened(_: object) -> None:
-        raise AssertionError("the model was loaded")
-
-    monkeypatch.setattr(transcribe_files, "open_model", opened)
 
 
 def test_a_file_is_the_one_document_in_the_format_of_its_extension(

@@ -6,11 +6,9 @@ import json
 import os
 import signal
 import time
-import wave
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from sottovoce.cli.main import run
@@ -18,7 +16,8 @@ from sottovoce.cli.transcribe_files import FORMAT as PART_FORMAT
 from sottovoce.cli.transcribe_files import PartWriter, read_part
 from sottovoce.offline.resume import ResumePoint, SeekPlace, StateSnapshot
 from sottovoce.types import Segment
-from tests.fresh_process import start_code
+from tests.audio.media import wav_bytes
+from tests.fresh_process import start_command
 from tests.offline.test_resume import joined
 
 FORMATS = ["json-full", "srt", "txt"]
@@ -33,10 +32,7 @@ POINT = ResumePoint(StateSnapshot(30.0), (1, 2), False, None, SeekPlace(0, 3000,
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("recording") / "talk.wav"
-    samples = joined("en de fr es", 0.7, 2.5, 4.0)
-    with wave.open(str(path), "wb") as file:
-        file.setparams((1, 2, 16_000, 0, "NONE", ""))
-        file.writeframes((samples * 32767).clip(-32768, 32767).astype(np.int16).tobytes())
+    path.write_bytes(wav_bytes(joined("en de fr es", 0.7, 2.5, 4.0).clip(-1, 1)))
     return path
 
 
@@ -47,8 +43,7 @@ def words_of(recording: Path, folder: Path, options: list[str]) -> list[str]:
 def killed(recording: Path, folder: Path, options: list[str], number: signal.Signals, n_points: int) -> str:
     """What a call says that gets a signal when so many points are in its part file."""
     part, said = folder / "talk.full.json.part", folder.with_suffix(".said")
-    code = f"from sottovoce.cli.main import main; main({words_of(recording, folder, options)!r})"
-    process = start_code(code, folder.parent, said)
+    process = start_command(words_of(recording, folder, options), said)
     while not (part.is_file() and part.read_bytes().count(b'{"point":') >= n_points):
         assert process.is_alive(), said.read_text()
         time.sleep(0.005)

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sottovoce.cli import transcribe_files
 from sottovoce.cli.main import run
 from sottovoce.offline import longform
 from sottovoce.options.speakers import SpeakerOptions
@@ -111,6 +110,7 @@ def test_channels_are_named_in_their_order(tmp_path: Path) -> None:
         assert (segments[0]["speaker"], segments[-1]["speaker"]) == ("Bob", "Ann")
 
 
+@pytest.mark.usefixtures("no_model")
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -137,12 +137,8 @@ def test_channels_are_named_in_their_order(tmp_path: Path) -> None:
     ],
 )
 def test_contradictions_are_one_line_before_the_model_is_loaded(
-    words: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    words: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def opened(_: object) -> None:
-        raise AssertionError("the model was loaded")
-
-    monkeypatch.setattr(transcribe_files, "open_model", opened)
     places = {}
     for name, seconds in (("voice", 2.0), ("short", 0.4), ("long", 121.0)):
         places[name] = tmp_path / f"{name}.wav"

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-import wave
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -28,24 +27,12 @@ from sottovoce.offline.transcription import FileTranscription
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.vad import WINDOW_VAD, VadOptions
 from sottovoce.text.disfluency import DISFLUENCIES, VERBATIM_PROMPTS
+from tests.audio.media import wav_bytes
+from tests.fresh_process import start_command
 
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"
 FIVE = FallbackOptions(best_of=5)
 FAST = ["--model", "nano", "--beam-size", "1", "--temperature", "0", "--language", "de"]
-
-
-@pytest.fixture
-def clip(tmp_path: Path) -> Path:
-    return Path(shutil.copy(CLIPS / "de.flac", tmp_path / "clip.flac"))
-
-
-def write_wave(path: Path, samples: np.ndarray, rate: int = 16_000) -> Path:
-    with wave.open(str(path), "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(rate)
-        file.writeframes((samples * 32767).astype(np.int16).tobytes())
-    return path
 
 
 def one_error(text: str) -> str:
@@ -286,35 +273,24 @@ def sottovoce(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "sottovoce", *arguments]
 
 
-def defaults() -> None:
-    """Signals as at a terminal: a background job of a shell ignores some, and so would its children."""
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
 )
 def test_an_end_from_outside_leaves_nothing_half_written(
-    number: signal.Signals, code: int, word: str, tmp_path: Path
+    number: signal.Signals, code: int, word: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    noise = np.random.default_rng(0).normal(0, 0.1, 16_000 * 1200).astype(np.float32).clip(-1, 1)
-    long = write_wave(tmp_path / "long.wav", noise)
-    command = sottovoce("transcribe", str(long), *FAST, "--output-dir", str(tmp_path))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        command, stderr=subprocess.PIPE, env=environment, text=True, preexec_fn=defaults
-    )
-    for _ in range(600):  # until it has begun to write
-        if list(tmp_path.glob(".long.txt.*")):
-            break
-        time.sleep(0.1)
-    with process:
-        process.send_signal(number)
-        _, error = process.communicate(timeout=120)
-    assert process.returncode == code, error
-    assert error == f"{word}\n"
+    noise = np.random.default_rng(0).normal(0, 0.1, 16_000 * 600).astype(np.float32).clip(-1, 1)
+    long = tmp_path / "long.wav"
+    long.write_bytes(wav_bytes(noise))
+    said = tmp_path_factory.mktemp("said") / "said"
+    process = start_command(["transcribe", str(long), *FAST, "--output-dir", str(tmp_path)], said)
+    while not list(tmp_path.glob(".long.txt.*")):  # until it has begun to write
+        assert process.is_alive(), said.read_text()
+        time.sleep(0.02)
+    os.kill(process.pid or 0, number)
+    process.join()
+    assert (process.exitcode, said.read_text()) == (code, f"{word}\n")
     assert [path.name for path in tmp_path.iterdir()] == ["long.wav"]
 
 
