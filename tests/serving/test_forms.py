@@ -21,8 +21,7 @@ from sottovoce.serving.recordings.uploads import FORM_BYTES
 from sottovoce.serving.scheduling.worker import THREAD_NAME
 from sottovoce.serving.settings import JobSettings
 from sottovoce.types import Transcript
-from tests.serving.servers import CLIPS, SlowModel, serving
-from tests.serving.servers import QuietModel
+from tests.serving.servers import CLIPS, QuietModel, SlowModel, serving
 from tests.serving.test_uploads import wav
 
 BOUNDARY = "XXBOUND"

@@ -24,8 +24,7 @@ from sottovoce.serving.settings import ModelSettings
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Samples, Segment
 from tests.serving.conversation import KnownSpeakers
-from tests.serving.servers import SlowFile, SlowModel, serving, settings
-from tests.serving.servers import QuietModel
+from tests.serving.servers import QuietModel, SlowFile, SlowModel, serving, settings
 
 
 @pytest.fixture(scope="module")
