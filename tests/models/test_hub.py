@@ -17,13 +17,13 @@ import pytest
 from sottovoce.api import load_model
 from sottovoce.errors import ModelNotFoundError, OptionError
 from sottovoce.models.checkpoint.huggingface import save_huggingface
-from sottovoce.models.checkpoint.kinds import KINDS, ending_of, kind_by_name, require_ggml_name
+from sottovoce.models.checkpoint.kinds import KINDS, NANO_ASSET, ending_of, kind_by_name, require_ggml_name
 from sottovoce.models.checkpoint.openai import save_openai
 from sottovoce.models.dims import ModelDims
 from sottovoce.models.load import HEADS, LARGE_V1, LARGE_V3, TINY, load_checkpoint, published_heads
 from sottovoce.models.sources import find
 from sottovoce.models.sources.find import Sources, cached, resolve
-from sottovoce.models.sources.names import NANO_ASSET, list_models
+from sottovoce.models.sources.names import list_models
 from tests.models import tiny
 
 

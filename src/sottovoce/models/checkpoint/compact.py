@@ -17,11 +17,10 @@ from torch import Tensor
 
 from sottovoce.errors import CheckpointError, cause_of
 from sottovoce.models.checkpoint.base import Checkpoint, CtcWeights, check_dims, validated
-from sottovoce.models.checkpoint.kinds import COMPACT_KEY
+from sottovoce.models.checkpoint.kinds import COMPACT_KEY, NANO_ASSET
 from sottovoce.models.checkpoint.openai import dims_from_mapping
 from sottovoce.models.checkpoint.writing import whole_file
 from sottovoce.models.dims import EncoderMode, ModelDims
-from sottovoce.models.sources.names import NANO_ASSET
 from sottovoce.models.whisper import sinusoids
 
 TAIL_S = 0.0

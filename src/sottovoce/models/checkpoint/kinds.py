@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from sottovoce.errors import CheckpointError, OptionError, cause_of
 
+NANO_ASSET = Path(__file__).parents[1] / "assets" / "nano.safetensors"
 KINDS = MappingProxyType(
     {"pt": "OpenAI .pt", "hf": "Hugging Face folder", "ggml": "ggml", "ct2": "CTranslate2 folder"}
 )

@@ -5,11 +5,9 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from pathlib import Path
 from types import MappingProxyType
 
 NANO = "nano"
-NANO_ASSET = Path(__file__).parents[1] / "assets" / "nano.safetensors"
 _OPENAI = (
     *("tiny", "tiny.en", "base", "base.en", "small", "small.en", "medium", "medium.en"),
     *("large-v2", "large-v3", "large-v3-turbo"),
