@@ -72,7 +72,7 @@ def test_truncated_anywhere(file: Path) -> None:
     content = file.read_bytes()
     for share in (0.0, 0.0001, 0.01, 0.5, 0.9, 0.9999):
         file.write_bytes(content[: int(len(content) * share)])
-        refused(file)
+        assert refused(file)
 
 
 def test_no_permission(file: Path) -> None:
@@ -237,7 +237,7 @@ def test_an_index_that_leads_nowhere(weight_map: object, tmp_path: Path) -> None
     folder = save("huggingface", tmp_path).parent
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
-    refused(folder)
+    assert refused(folder)
 
 
 def test_an_untied_projection_is_refused(tmp_path: Path) -> None:

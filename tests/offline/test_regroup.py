@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -53,6 +54,19 @@ def test_segments_are_joined_across_windows_and_counted_anew() -> None:
     assert [(one.id, one.text, one.start, one.end) for one in found] == [
         (0, " One two three.", 0.0, 1.0),
         (1, " Four", 5.0, 5.3),
+    ]
+
+
+def test_a_translation_is_divided_and_joined_with_its_text() -> None:
+    segment = replace(spoken(TEXT), translation="Hallo. Wie geht es dir? Gut, danke.")
+    parts = list(regrouped([segment], parse_rules("split pause=0.5")))
+    assert [one.translation for one in parts] == ["Hallo. Wie", "geht es dir?", "Gut, danke."]
+    (whole,) = regrouped(parts, parse_rules("merge letters=99"))
+    assert whole.translation == segment.translation
+    assert [one.translation for one in regrouped([spoken(TEXT)], parse_rules("split words=3"))] == [
+        None,
+        None,
+        None,
     ]
 
 

@@ -128,3 +128,4 @@ def test_a_client_that_answers_no_ping_is_let_go(monkeypatch: pytest.MonkeyPatch
     with serving(SlowModel()) as server, opened(server, head("/v1/live", UPGRADE)):
         until(lambda: server.services.n_sessions == 1)
         until(lambda: server.services.n_sessions == 0)
+        assert httpx.get(f"{server.url}/ready").status_code == 200

@@ -14,16 +14,15 @@ language by itself; a much longer translation gets more lines.
 from __future__ import annotations
 
 import math
-import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
 
 from sottovoce.errors import OptionError
 from sottovoce.formats.base import TranscriptInfo
 from sottovoce.options.writer import WriterOptions
 from sottovoce.text.languages import CLAUSE_ENDS, CLOSING_MARKS, SENTENCE_ENDS
+from sottovoce.text.width import shared_out, width
 from sottovoce.types import Segment, Word
 
 RIGHT_TO_LEFT_MARK = "\u200f"
@@ -395,20 +394,6 @@ def is_abbreviation(word: str) -> bool:
     return word.endswith(".") and (stem in ABBREVIATIONS or (len(stem) == 1 and stem.isalpha()))
 
 
-def width(text: str) -> int:
-    return sum(map(_cells, text))
-
-
-def _cells(character: str) -> int:
-    if unicodedata.category(character) in ("Mn", "Me", "Cf", "Cc"):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
-
-
-_UNSPACED = r"\u3040-\u30ff\u3400-\u9fff\u0e00-\u0eff"
-_PIECES = re.compile(rf"\s*(?:[{_UNSPACED}]|[^\s{_UNSPACED}]+)")
-
-
 @dataclass(slots=True)
 class BilingualCues:
     options: WriterOptions
@@ -451,19 +436,6 @@ class BilingualCues:
             return ["".join(pieces).strip()]
         lines = balanced_lines(pieces, ReadingLimits(line_width, N_LINES, 1.0))
         return ["".join(line).strip() for line in lines]
-
-
-def shared_out(text: str, widths: Sequence[int]) -> list[list[str]]:
-    parts: list[list[str]] = [[] for _ in widths]
-    pieces = _PIECES.findall(one_line(text).strip())
-    ends = list(accumulate(widths))
-    total, done = max(1, width("".join(pieces))), 0
-    for piece in pieces:
-        middle = (done + width(piece) / 2) / total * ends[-1]
-        done += width(piece)
-        place = next((at for at, end in enumerate(ends) if middle <= end), len(ends) - 1)
-        parts[place].append(piece)
-    return parts
 
 
 def _one_language(options: WriterOptions, escape: Callable[[str], str]) -> CueMaker | ReadableCues:

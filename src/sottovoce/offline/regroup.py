@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from sottovoce.errors import OptionError
+from sottovoce.text.width import shared_out, width
 from sottovoce.types import Segment, Word
 
 
@@ -195,9 +196,11 @@ def cut(segment: Segment, parts: Sequence[list[Word]]) -> Iterator[Segment]:
     if len(parts) < 2:
         yield segment
         return
-    for index, words in enumerate(parts):
+    widths = [width("".join(word.word for word in words)) for words in parts]
+    translations = shared_out(segment.translation or "", widths)
+    for index, (words, translation) in enumerate(zip(parts, translations, strict=True)):
         part = part_of(segment, tuple(words), parts, index)
-        yield replace(part, speaker=segment.speaker)
+        yield replace(part, speaker=segment.speaker, translation="".join(translation).strip() or None)
 
 
 def joined(first: Segment, second: Segment) -> Segment:
@@ -213,4 +216,5 @@ def joined(first: Segment, second: Segment) -> Segment:
         compression_ratio=max(first.compression_ratio, second.compression_ratio),
         no_speech_prob=min(first.no_speech_prob, second.no_speech_prob),
         words=(*words_of(first), *words_of(second)),
+        translation=" ".join(one for one in (first.translation, second.translation) if one) or None,
     )

@@ -23,10 +23,8 @@ from sottovoce.models.checkpoint.writing import whole_file
 from sottovoce.models.dims import EncoderMode, ModelDims
 from sottovoce.models.whisper import sinusoids
 
-TAIL_S = 0.0
-"""nano was trained on windows that end with the speech."""
-ENCODER_MODE = EncoderMode(tail_s=TAIL_S, bucket_s=0.5)
-"""Everything is recomputed at every update: the encoder is small."""
+ENCODER_MODE = EncoderMode(tail_s=0.0, bucket_s=0.5)
+"""nano was trained on windows that end with the speech, and its encoder is small enough to recompute all."""
 EMBEDDING = "decoder.token_embedding"
 POSITIONS = "encoder.positional_embedding"
 CTC = "ctc_head"
@@ -53,7 +51,7 @@ def read_compact(path: Path = NANO_ASSET) -> Checkpoint:
         alignment_heads=_stored_heads(metadata.get("alignment_heads"), source),
         trained_tokens=tokens,
         languages=_strings(metadata.get("languages"), "languages", source),
-        tail_s=TAIL_S,
+        tail_s=0.0,
         encoder_mode=ENCODER_MODE,
     )
     return validated(checkpoint, source)
