@@ -225,7 +225,10 @@ def link(seconds: int, n_channels: int) -> bytes:
     return encoded_bytes(sound, rate=48_000, container="ogg", codec="libopus", layout=layout)
 
 
-@pytest.mark.parametrize("links", [[(8, 2), (5, 1)], [(2, 1), (3, 1)], [(20, 1), (2, 2), (12, 1)]])
+@pytest.mark.parametrize(
+    "links",
+    [[(8, 2), (5, 1)], [(2, 1), (3, 1)], [(20, 1), (2, 2), (12, 1)], [(9, 1), (2, 2), (4, 1), (2, 2)]],
+)
 def test_every_link_of_chained_ogg_is_decoded(links: list[tuple[int, int]]) -> None:
     data = b"".join(link(*one) for one in links)
     expected = np.concatenate([load_audio(link(*one)) for one in links])

@@ -60,6 +60,8 @@ class OggLinks:
         self._file = file
         self._place = 0
         self._magic = b""
+        self._scanned = 0
+        """End of the bytes that were searched for the next link, without a gap from the start of this one."""
         self._tail = b""
         self._rest = b""
         self._is_within = False
@@ -82,26 +84,29 @@ class OggLinks:
         data = self._rest[:n_bytes] or self._file.read(n_bytes)
         self._rest = self._rest[n_bytes:]
         self._magic += data[: 4 - len(self._magic)]
-        if self._magic == b"OggS" and self._next_link is None:
-            data = self._within_link(data)
+        n_scanned = self._scanned - self._place
+        # libav also reads the end of a file, which may hold other links than the next.
+        if self._magic == b"OggS" and self._next_link is None and 0 <= n_scanned < len(data):
+            self._scan(data[n_scanned:])
+            if self._next_link is not None:
+                data = data[: max(0, self._next_link - self._place)]
         self._place += len(data)
         return data
 
-    def _within_link(self, data: bytes) -> bytes:
+    def _scan(self, data: bytes) -> None:
         joined = self._tail + data
         for page in _PAGE.finditer(joined):
             begins_stream = page[1][0] & _BEGINS_STREAM
             if begins_stream and self._is_within:
-                n_left = page.start() - len(self._tail)
-                self._next_link = self._place + n_left
+                self._next_link = self._scanned - len(self._tail) + page.start()
                 self._rest = joined[page.start() :] + self._rest
-                return data[: max(0, n_left)]
+                return
             self._is_within = self._is_within or not begins_stream
         self._tail = joined[1 - _HEADER_BYTES :]
-        return data
+        self._scanned += len(data)
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        self._tail, self._rest, self._is_within = b"", b"", False
+        self._rest = b""
         self._place = self._file.seek(offset, whence)
         return self._place
 
@@ -121,12 +126,15 @@ class OggLinks:
         """Go on to the next link of an unseekable file; False if there is none."""
         if self._magic != b"OggS":
             return False
+        if self._next_link is None and self.seekable():
+            self.seek(self._scanned)
         while self.read(_SCANNED_BYTES):
             pass
         if self._next_link is None:
             return False
         if self.seekable():
             self.seek(self._next_link)
+        self._place = self._scanned = self._next_link
         self._next_link, self._is_within, self._is_first, self._tail = None, False, False, b""
         return True
 
