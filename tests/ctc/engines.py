@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sottovoce.decoding.ctc import emission_decoder
-from sottovoce.decoding.ctc.compiled import choose_engine
-from sottovoce.decoding.ctc.prefix_search import PrefixSearch
+from sottovoce.ctc import emission_decoder
+from sottovoce.ctc.compiled import choose_engine
+from sottovoce.ctc.prefix_search import PrefixSearch
 
 
 @pytest.fixture(params=["compiled", "tensors"], autouse=True)

@@ -18,10 +18,10 @@ pytest.importorskip("numba", reason="the extra fast is not installed")
 ROOT = Path(__file__).parents[2]
 CACHE = Path(sys.prefix) / "numba-checked"
 TESTS = [
-    "tests/decoding/test_ctc_kernel.py",
-    "tests/decoding/test_ctc_kenlm.py::test_each_state_and_word_is_asked_for_once",
+    "tests/ctc/test_kernel.py",
+    "tests/ctc/test_kenlm.py::test_each_state_and_word_is_asked_for_once",
     *(
-        f"tests/decoding/test_ctc_exact.py::test_{name}"
+        f"tests/ctc/test_exact.py::test_{name}"
         for name in (
             "equals_enumeration",
             "token_models_equal_enumeration",

@@ -6,15 +6,15 @@ import pytest
 import torch
 
 from sottovoce.ctc import CtcDecoder
-from sottovoce.decoding.ctc.align import align
-from sottovoce.decoding.ctc.emission_decoder import EmissionDecoder
-from sottovoce.decoding.ctc.labels import Labels
-from sottovoce.decoding.ctc.search_options import CtcOptions
+from sottovoce.ctc.align import align
+from sottovoce.ctc.emission_decoder import EmissionDecoder
+from sottovoce.ctc.labels import Labels
+from sottovoce.ctc.search_options import CtcOptions
 from sottovoce.errors import InputError, OptionError
 from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.types import Hypothesis
-from tests.decoding.engines import engine  # noqa: F401  # every test runs on both
-from tests.decoding.enumeration import RandomBigram, emissions
+from tests.ctc.engines import engine  # noqa: F401  # every test runs on both
+from tests.ctc.enumeration import RandomBigram, emissions
 
 LABELS = Labels.of(["a", "b", "-", " ", "c"], 2)
 LENGTHS = [23, 0, 11, 30, 1]

@@ -9,16 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from sottovoce.ctc import CtcDecoder, CtcFusionOptions
-from sottovoce.decoding.ctc import compiled
-from sottovoce.decoding.ctc.emission_decoder import EmissionDecoder
-from sottovoce.decoding.ctc.labels import Labels
-from sottovoce.decoding.ctc.prefix_search import PrefixSearch
-from sottovoce.decoding.ctc.search_options import CtcOptions
+from sottovoce.ctc import CtcDecoder, CtcFusionOptions, compiled
+from sottovoce.ctc.emission_decoder import EmissionDecoder
+from sottovoce.ctc.labels import Labels
+from sottovoce.ctc.prefix_search import PrefixSearch
+from sottovoce.ctc.search_options import CtcOptions
 from sottovoce.errors import MissingExtraError, OptionError
 from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.types import Hypothesis
-from tests.decoding.enumeration import RandomBigram, emissions
+from tests.ctc.enumeration import RandomBigram, emissions
 
 pytest.importorskip("numba", reason="the extra fast is not installed")
 

@@ -10,18 +10,18 @@ import pytest
 import torch
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
-from sottovoce.decoding.ctc.compiled import CompiledSearch
-from sottovoce.decoding.ctc.emission_decoder import EmissionDecoder
-from sottovoce.decoding.ctc.labels import Labels
-from sottovoce.decoding.ctc.prefix_search import PrefixSearch
-from sottovoce.decoding.ctc.search_options import CtcOptions
+from sottovoce.ctc.compiled import CompiledSearch
+from sottovoce.ctc.emission_decoder import EmissionDecoder
+from sottovoce.ctc.labels import Labels
+from sottovoce.ctc.prefix_search import PrefixSearch
+from sottovoce.ctc.search_options import CtcOptions
 from sottovoce.lm.base import PrefixScorer
 from sottovoce.lm.boosting import Phrase, PhraseBooster
 from sottovoce.lm.fusion import ShallowFusion, WordFusion, WordModel
 from sottovoce.lm.lexicon import Lexicon
 from sottovoce.types import Hypothesis
-from tests.decoding.engines import engine  # noqa: F401  # every test runs on both
-from tests.decoding.enumeration import (
+from tests.ctc.engines import engine  # noqa: F401  # every test runs on both
+from tests.ctc.enumeration import (
     RandomBigram,
     Reading,
     Tokens,

@@ -10,13 +10,13 @@ from threading import Event, Thread
 import pytest
 import torch
 
-from sottovoce.decoding.ctc.emission_decoder import EmissionDecoder
-from sottovoce.decoding.ctc.labels import Labels
-from sottovoce.decoding.ctc.search_options import CtcOptions
+from sottovoce.ctc.emission_decoder import EmissionDecoder
+from sottovoce.ctc.labels import Labels
+from sottovoce.ctc.search_options import CtcOptions
 from sottovoce.lm.base import WordHistory
 from sottovoce.lm.neural import History, NeuralRescorer
-from tests.decoding.engines import engine  # noqa: F401  # every test runs on both
-from tests.decoding.enumeration import Reading, Tokens, all_texts, best_of, emissions
+from tests.ctc.engines import engine  # noqa: F401  # every test runs on both
+from tests.ctc.enumeration import Reading, Tokens, all_texts, best_of, emissions
 
 LABELS = Labels.of(["-", "a", "b", " "], 0)
 

@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
-from sottovoce.decoding.ctc.prefix_search import PrefixSearch
-from sottovoce.decoding.ctc.search_options import CtcOptions
+from sottovoce.ctc.prefix_search import PrefixSearch
+from sottovoce.ctc.search_options import CtcOptions
 from sottovoce.errors import LanguageModelError, OptionError
 from sottovoce.lm import kenlm as kenlm_module
 from sottovoce.lm.kenlm import KenlmModel, words_of_binary
-from tests.decoding.enumeration import emissions
-from tests.decoding.test_ctc_engines import LABELS, random_arpa
-from tests.decoding.test_ctc_engines import WORDS as WORDS_OF_ARPA
+from tests.ctc.enumeration import emissions
+from tests.ctc.test_engines import LABELS, random_arpa
+from tests.ctc.test_engines import WORDS as WORDS_OF_ARPA
 
 pytest.importorskip("kenlm", reason="KenLM's package is not installed")
 pytest.importorskip("numba", reason="the extra fast is not installed")
@@ -64,7 +64,7 @@ def test_the_compiled_search_finds_the_same(
 ) -> None:
     """With room for all answers, and without."""
     monkeypatch.setattr(kenlm_module, "_CACHE_SIZE", table_size)
-    monkeypatch.setattr("sottovoce.decoding.ctc.compiled._LEAST_FRAMES", 0)
+    monkeypatch.setattr("sottovoce.ctc.compiled._LEAST_FRAMES", 0)
     monkeypatch.setattr(torch, "get_num_threads", lambda: n_threads)
     slow = decoder(KenlmModel(arpa), "tensors")
     expected = decoder(arpa, "compiled")

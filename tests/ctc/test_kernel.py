@@ -13,14 +13,14 @@ import pytest
 import torch
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
-from sottovoce.decoding.ctc.align import align, common_cut
-from sottovoce.decoding.ctc.compiled import CompiledSearch
-from sottovoce.decoding.ctc.emissions import checked
-from sottovoce.decoding.ctc.prefix_search import PrefixSearch
-from sottovoce.decoding.ctc.search_options import CtcOptions
+from sottovoce.ctc.align import align, common_cut
+from sottovoce.ctc.compiled import CompiledSearch
+from sottovoce.ctc.emissions import checked
+from sottovoce.ctc.prefix_search import PrefixSearch
+from sottovoce.ctc.search_options import CtcOptions
 from sottovoce.errors import InputError
-from tests.decoding.enumeration import emissions
-from tests.decoding.test_ctc_engines import differences, random_arpa
+from tests.ctc.enumeration import emissions
+from tests.ctc.test_engines import differences, random_arpa
 
 numba = pytest.importorskip("numba", reason="the extra fast is not installed")
 
@@ -28,7 +28,7 @@ numba = pytest.importorskip("numba", reason="the extra fast is not installed")
 @pytest.mark.parametrize("n_labels", [3, 40, 200])
 @pytest.mark.parametrize("least", [-np.inf, -4.0, 10.0])
 def test_likeliest_tokens_and_the_others_are_those_above_a_bar(n_labels: int, least: float) -> None:
-    from sottovoce.decoding.ctc.kernel.candidates import likeliest, new_tokens, others
+    from sottovoce.ctc.kernel.candidates import likeliest, new_tokens, others
 
     # Few different values, so that many are equal.
     frame = np.random.default_rng(0).integers(-9, 0, n_labels).astype(np.float32)
@@ -98,7 +98,7 @@ def test_emissions_that_are_trusted_would_pass_the_full_check() -> None:
 
 
 def test_sums_of_probabilities_equal_logaddexp() -> None:
-    from sottovoce.decoding.ctc.kernel.beams import log_add
+    from sottovoce.ctc.kernel.beams import log_add
 
     first, second = -40 * torch.rand(2, 40, generator=torch.Generator().manual_seed(1))
     first[:5], second[3:8] = -math.inf, -math.inf

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
-from sottovoce.decoding.ctc.search_options import CtcOptions
-from tests.decoding.engines import engine  # noqa: F401  # every test runs on both
+from sottovoce.ctc.search_options import CtcOptions
+from tests.ctc.engines import engine  # noqa: F401  # every test runs on both
 
 pytestmark = pytest.mark.shared
 LIBRI_TEXT = (

@@ -16,13 +16,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
-from sottovoce.decoding.ctc.align import align
-from sottovoce.decoding.ctc.prefix_search import BLOCK_FRAMES, PrefixSearch
-from sottovoce.decoding.ctc.search_options import CtcOptions
+from sottovoce.ctc.align import align
+from sottovoce.ctc.prefix_search import BLOCK_FRAMES, PrefixSearch
+from sottovoce.ctc.search_options import CtcOptions
 from sottovoce.lm.fusion import ShallowFusion, WordFusion, WordModel
 from sottovoce.lm.lexicon import Lexicon
-from tests.decoding.enumeration import RandomBigram
-from tests.decoding.test_ctc_engines import LABELS, random_arpa, spellings, uncertain
+from tests.ctc.enumeration import RandomBigram
+from tests.ctc.test_engines import LABELS, random_arpa, spellings, uncertain
 
 META = torch.device("meta")
 N_BATCH, N_BEAMS, N_FRAMES = 4, 16, 2 * BLOCK_FRAMES

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
-from tests.decoding.engines import engine  # noqa: F401  # every test runs on both
-from tests.decoding.enumeration import emissions
+from tests.ctc.engines import engine  # noqa: F401  # every test runs on both
+from tests.ctc.enumeration import emissions
 
 pytestmark = pytest.mark.reference
 LABELS = ["-", "a", "b", "c", "d", "|"]

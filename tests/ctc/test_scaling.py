@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from sottovoce.ctc import CtcDecoder
-from sottovoce.decoding.ctc.search_options import CtcOptions
+from sottovoce.ctc.search_options import CtcOptions
 from sottovoce.errors import InputError, OptionError
-from tests.decoding.engines import engine  # noqa: F401  # every test runs on both
-from tests.decoding.enumeration import all_texts, emissions
+from tests.ctc.engines import engine  # noqa: F401  # every test runs on both
+from tests.ctc.enumeration import all_texts, emissions
 
 NAMES, BLANK = ["a", "b", "-", " "], 2
 PRIORS = (0.4, 0.1, 0.3, 0.2)

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from sottovoce.ctc import CtcDecoder
+from sottovoce.ctc.labels import Labels
 from sottovoce.ctc.models import PhraseSpeller
-from sottovoce.decoding.ctc.labels import Labels
-from sottovoce.decoding.ctc.search_options import CtcOptions
+from sottovoce.ctc.search_options import CtcOptions
 from sottovoce.errors import LanguageModelError
-from tests.decoding.enumeration import Reading, Tokens, all_texts, best_of, emissions
-from tests.decoding.test_ctc_exact import one_reading
+from tests.ctc.enumeration import Reading, Tokens, all_texts, best_of, emissions
+from tests.ctc.test_exact import one_reading
 
 SMALL = Labels.of([*"-abcdefghijklmnopqrstuvwxyz "], 0)
 WIDE = CtcOptions(beam_size=3000, n_best=20, times=False)

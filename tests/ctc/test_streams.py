@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from sottovoce.ctc import CtcDecoder
-from sottovoce.decoding.ctc.search_options import CtcOptions
+from sottovoce.ctc.search_options import CtcOptions
 from sottovoce.types import Partial
-from tests.decoding.engines import engine  # noqa: F401  # every test runs on both
-from tests.decoding.enumeration import all_texts, emissions
-from tests.decoding.test_ctc_decoder import differences
+from tests.ctc.engines import engine  # noqa: F401  # every test runs on both
+from tests.ctc.enumeration import all_texts, emissions
+from tests.ctc.test_decoder import differences
 
 LABELS = ["-", "a", "b", "c", "d", " "]
 WORDS = ["ab", "ba", "cad", "dab", "bad", "ad", "cab"]

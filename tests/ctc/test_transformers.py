@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sottovoce.ctc import CtcDecoder
-from sottovoce.decoding.ctc.labels import labels_of_processor
+from sottovoce.ctc.labels import labels_of_processor
 
 transformers = pytest.importorskip("transformers", reason="the extra neural-lm is not installed")
 

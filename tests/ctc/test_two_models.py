@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
-from sottovoce.decoding.ctc.search_options import CtcOptions
+from sottovoce.ctc.search_options import CtcOptions
 from sottovoce.errors import OptionError
 from sottovoce.lm.ngram import NgramModel
-from tests.decoding.engines import engine  # noqa: F401  # every test runs on both
-from tests.decoding.enumeration import all_texts, best_of, emissions, separated_readings, without_idle
+from tests.ctc.engines import engine  # noqa: F401  # every test runs on both
+from tests.ctc.enumeration import all_texts, best_of, emissions, separated_readings, without_idle
 
 NAMES = ["-", "a", "b", "|"]
 WORDS = [("ab", (1, 2)), ("b", (2,)), ("ba", (2, 1))]

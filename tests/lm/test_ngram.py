@@ -11,7 +11,7 @@ import torch
 
 from sottovoce.ctc.decoder import CtcDecoder
 from sottovoce.ctc.models import CtcFusionOptions
-from sottovoce.decoding.ctc.search_options import CtcOptions, SearchEngine
+from sottovoce.ctc.search_options import CtcOptions, SearchEngine
 from sottovoce.errors import LanguageModelError
 from sottovoce.lm.automata import KeyTable
 from sottovoce.lm.kenlm import KenlmModel, is_kenlm_binary

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from sottovoce.cli.flags import LIBRARY, flag_of, grouped
-from sottovoce.decoding.ctc.search_options import SearchEngine
+from sottovoce.ctc.search_options import SearchEngine
 from sottovoce.errors import OptionError
 from sottovoce.lm.phrase_lists import HOTWORD_WEIGHT
 from sottovoce.options.fallback import DeferralOptions

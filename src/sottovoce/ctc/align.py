@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sottovoce.decoding.ctc.state import NEVER, TokenSpans
+from sottovoce.ctc.state import NEVER, TokenSpans
 from sottovoce.lm.base import Ints
 
 CUT_MARGIN = 40.0

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sottovoce.decoding.ctc.align import NO_CUT, Cut
-from sottovoce.decoding.ctc.emissions import joined
-from sottovoce.decoding.ctc.labels import Speller
-from sottovoce.decoding.ctc.prefix_search import PrefixSearch
-from sottovoce.decoding.ctc.state import CommittedHistory, PrefixState, TokenTimes, token_times
+from sottovoce.ctc.align import NO_CUT, Cut
+from sottovoce.ctc.emissions import joined
+from sottovoce.ctc.labels import Speller
+from sottovoce.ctc.prefix_search import PrefixSearch
+from sottovoce.ctc.state import CommittedHistory, PrefixState, TokenTimes, token_times
 from sottovoce.types import Partial, Word
 
 LEAST_SHARED = 8

@@ -16,16 +16,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sottovoce.decoding.ctc.align import CUT_MARGIN, Cut
-from sottovoce.decoding.ctc.homophones import Homophone, padded
-from sottovoce.decoding.ctc.prefix_search import PrefixSearch
-from sottovoce.decoding.ctc.search_options import SearchEngine
-from sottovoce.decoding.ctc.state import NEVER, PrefixState, TokenSpans, first_state
+from sottovoce.ctc.align import CUT_MARGIN, Cut
+from sottovoce.ctc.homophones import Homophone, padded
+from sottovoce.ctc.prefix_search import PrefixSearch
+from sottovoce.ctc.search_options import SearchEngine
+from sottovoce.ctc.state import NEVER, PrefixState, TokenSpans, first_state
 from sottovoce.errors import MissingExtraError
 from sottovoce.lm.base import Endings, FlatScorer, Floats, Ints, silent_scorer
 
 if TYPE_CHECKING:
-    from sottovoce.decoding.ctc.kernel.beams import Beams
+    from sottovoce.ctc.kernel.beams import Beams
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class CompiledSearch(PrefixSearch):
     def trusts(self, log_probs: Tensor, lengths: Tensor) -> bool:
         if log_probs.device.type != "cpu":
             return False
-        from sottovoce.decoding.ctc.kernel.frame_loop import are_plausible
+        from sottovoce.ctc.kernel.frame_loop import are_plausible
 
         return are_plausible(log_probs.contiguous().numpy(), lengths.numpy())
 
@@ -96,7 +96,7 @@ class CompiledSearch(PrefixSearch):
         scorer = self._flat if states.device.type == "cpu" else None
         if scorer is None or self.scorer is None:
             return super().endings(states)
-        from sottovoce.decoding.ctc.kernel.scorer import end_rows
+        from sottovoce.ctc.kernel.scorer import end_rows
 
         return Endings(*map(torch.from_numpy, end_rows(states.numpy(), scorer)))
 
@@ -106,7 +106,7 @@ class CompiledSearch(PrefixSearch):
         scorer = self._flat if device.type == "cpu" else None
         if scorer is None:
             return super().readings(sequences, most, device)
-        from sottovoce.decoding.ctc.kernel.scorer import expand_rows
+        from sottovoce.ctc.kernel.scorer import expand_rows
 
         tokens, lengths = (part.numpy() for part in padded(sequences))
         first, n_labels = self._first[0].contiguous().numpy(), self.n_labels
@@ -138,7 +138,7 @@ class CompiledSearch(PrefixSearch):
     ) -> TokenSpans:
         if log_probs.device.type != "cpu":
             return PrefixSearch.align(log_probs, lengths, tokens, n_tokens, rows=rows, blank=blank)
-        from sottovoce.decoding.ctc.kernel.frame_loop import align_rows
+        from sottovoce.ctc.kernel.frame_loop import align_rows
 
         emissions, counts = log_probs.contiguous().numpy(), lengths.numpy()
         labels, n_labels, of = tokens.contiguous().numpy(), n_tokens.numpy(), rows.numpy()
@@ -166,7 +166,7 @@ class CompiledSearch(PrefixSearch):
             return PrefixSearch.common_cut(
                 log_probs, tokens, n_tokens, n_shared=n_shared, blank=blank, is_late=is_late
             )
-        from sottovoce.decoding.ctc.kernel.frame_loop import common_cut_frames
+        from sottovoce.ctc.kernel.frame_loop import common_cut_frames
 
         frames, labels, n_labels = (
             log_probs.contiguous().numpy(),
@@ -189,7 +189,7 @@ class CompiledSearch(PrefixSearch):
         return found
 
     def _run(self, beams: Beams, log_probs: Tensor, lengths: Tensor, scorer: FlatScorer) -> None:
-        from sottovoce.decoding.ctc.kernel.frame_loop import SearchSettings, decode_rows
+        from sottovoce.ctc.kernel.frame_loop import SearchSettings, decode_rows
 
         settings = SearchSettings(
             blank=self.blank,
@@ -252,7 +252,7 @@ def choose_engine(search: PrefixSearch, engine: SearchEngine) -> PrefixSearch:
 
 def _beams(state: PrefixState, n_frames: int) -> Beams:
     """View the state's tensors as arrays, and allocate histories."""
-    from sottovoce.decoding.ctc.kernel.beams import Beams
+    from sottovoce.ctc.kernel.beams import Beams
 
     n_symbols = int(state.length.max()) + n_frames + 2
     histories = state.symbols.new_empty((*state.length.shape, n_symbols))

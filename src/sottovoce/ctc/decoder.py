@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 
 from sottovoce.backends.registry import choose_device
+from sottovoce.ctc.emission_decoder import EmissionDecoder
+from sottovoce.ctc.emissions import Emitted, Lengths, as_tensors
+from sottovoce.ctc.labels import Labels
 from sottovoce.ctc.models import CtcFusionOptions, DecoderParts, Spellings, WordOrTokenModel, load_ngram
-from sottovoce.decoding.ctc.emission_decoder import EmissionDecoder
-from sottovoce.decoding.ctc.emissions import Emitted, Lengths, as_tensors
-from sottovoce.decoding.ctc.labels import Labels
-from sottovoce.decoding.ctc.search_options import CtcOptions
+from sottovoce.ctc.search_options import CtcOptions
 from sottovoce.lm.lexicon import Lexicon
 from sottovoce.lm.neural import WordLanguageModel
 from sottovoce.lm.phrase_lists import Hotwords, listed_phrases

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sottovoce.decoding.ctc.commit import Committer, IdleSeparators, newly_committed
-from sottovoce.decoding.ctc.compiled import choose_engine
-from sottovoce.decoding.ctc.emissions import (
+from sottovoce.ctc.commit import Committer, IdleSeparators, newly_committed
+from sottovoce.ctc.compiled import choose_engine
+from sottovoce.ctc.emissions import (
     EmissionScaling,
     Emitted,
     Lengths,
@@ -21,11 +21,11 @@ from sottovoce.decoding.ctc.emissions import (
     joined,
     without_blank_runs,
 )
-from sottovoce.decoding.ctc.homophones import FinalHypothesis, merge_rescored, rescore_homophones
-from sottovoce.decoding.ctc.labels import UNFINISHED, Labels, SpelledWord, Speller
-from sottovoce.decoding.ctc.prefix_search import PrefixSearch
-from sottovoce.decoding.ctc.search_options import CtcOptions
-from sottovoce.decoding.ctc.state import NEVER, CommittedHistory, PrefixState, TokenTimes, token_times
+from sottovoce.ctc.homophones import FinalHypothesis, merge_rescored, rescore_homophones
+from sottovoce.ctc.labels import UNFINISHED, Labels, SpelledWord, Speller
+from sottovoce.ctc.prefix_search import PrefixSearch
+from sottovoce.ctc.search_options import CtcOptions
+from sottovoce.ctc.state import NEVER, CommittedHistory, PrefixState, TokenTimes, token_times
 from sottovoce.errors import OptionError
 from sottovoce.lm.base import Floats, HistoryScorer, HistoryWord, PrefixScorer, WordHistory
 from sottovoce.types import Hypothesis, Partial, Word

@@ -10,9 +10,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from sottovoce.decoding.ctc.labels import Labels
-from sottovoce.decoding.ctc.search_options import CtcOptions
-from sottovoce.decoding.ctc.state import NEVER, PrefixState
+from sottovoce.ctc.labels import Labels
+from sottovoce.ctc.search_options import CtcOptions
+from sottovoce.ctc.state import NEVER, PrefixState
 from sottovoce.errors import InputError, OptionError
 
 Emitted = (

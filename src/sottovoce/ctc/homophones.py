@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sottovoce.decoding.ctc.state import NEVER, PrefixState
+from sottovoce.ctc.state import NEVER, PrefixState
 from sottovoce.lm.base import PrefixScorer
 
 

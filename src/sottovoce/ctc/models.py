@@ -16,7 +16,7 @@ from typing import Literal
 
 import torch
 
-from sottovoce.decoding.ctc.labels import PIECE_START, Labels
+from sottovoce.ctc.labels import PIECE_START, Labels
 from sottovoce.errors import LanguageModelError, OptionError
 from sottovoce.lm.base import LanguageModel, PrefixScorer
 from sottovoce.lm.boosting import Edges, Phrase, PhraseBooster, WholeWordBooster, WordCounter

@@ -14,10 +14,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sottovoce.decoding.ctc.align import align as align_tokens
-from sottovoce.decoding.ctc.align import common_cut as find_common_cut
-from sottovoce.decoding.ctc.homophones import Homophone, RankedCandidates, expand_homophones, prune_homophones
-from sottovoce.decoding.ctc.state import NEVER, NOTHING, PrefixState, first_state
+from sottovoce.ctc.align import align as align_tokens
+from sottovoce.ctc.align import common_cut as find_common_cut
+from sottovoce.ctc.homophones import Homophone, RankedCandidates, expand_homophones, prune_homophones
+from sottovoce.ctc.state import NEVER, NOTHING, PrefixState, first_state
 from sottovoce.lm.base import Arcs, Endings, PrefixScorer
 
 BLOCK_FRAMES = 16

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sottovoce.decoding.ctc.labels import Speller
+from sottovoce.ctc.labels import Speller
 from sottovoce.lm.base import HistoryWord, WordHistory
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from sottovoce.decoding.ctc.kernel.beams import NEVER, bits_of_float
+from sottovoce.ctc.kernel.beams import NEVER, bits_of_float
 from sottovoce.jit import compiled, inner
 from sottovoce.lm.base import Floats, Ints, Records
 

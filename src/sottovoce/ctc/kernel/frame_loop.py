@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from sottovoce.decoding.ctc.kernel.beams import (
+from sottovoce.ctc.kernel.beams import (
     NEVER,
     SLOT,
     Beams,
@@ -25,7 +25,7 @@ from sottovoce.decoding.ctc.kernel.beams import (
     new_tree,
     store,
 )
-from sottovoce.decoding.ctc.kernel.candidates import (
+from sottovoce.ctc.kernel.candidates import (
     N_FIRST,
     Candidates,
     Tokens,
@@ -38,7 +38,7 @@ from sottovoce.decoding.ctc.kernel.candidates import (
     others,
     sort,
 )
-from sottovoce.decoding.ctc.kernel.scorer import arc_bounds, arc_of, child_of, most_of_arc, score_arc
+from sottovoce.ctc.kernel.scorer import arc_bounds, arc_of, child_of, most_of_arc, score_arc
 from sottovoce.jit import compiled, inner
 from sottovoce.lm.base import FlatScorer, Floats, Ints, Record
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sottovoce.decoding.ctc.kernel.beams import NEVER, call, float_of_bits
+from sottovoce.ctc.kernel.beams import NEVER, call, float_of_bits
 from sottovoce.jit import compiled, inner
 from sottovoce.lm.base import END, FlatLexicon, FlatModels, FlatScorer, Floats, Ints, Records
 
