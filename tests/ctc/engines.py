@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-from sottovoce.ctc import emission_decoder
+from sottovoce.ctc import decoder
 from sottovoce.ctc.compiled import choose_engine
-from sottovoce.ctc.prefix_search import PrefixSearch
+from sottovoce.ctc.search import PrefixSearch
 
 
 @pytest.fixture(params=["compiled", "tensors"], autouse=True)
@@ -19,5 +20,9 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
             raise AssertionError("the compiled search handed over to the one in tensors")
 
         monkeypatch.setattr(PrefixSearch, "run", refuse)
-    monkeypatch.setattr(emission_decoder, "choose_engine", lambda search, _: choose_engine(search, chosen))  # type: ignore[arg-type]
+
+    def choose(search: PrefixSearch, _: object, device: torch.device) -> PrefixSearch:
+        return choose_engine(search, chosen, device)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(decoder, "choose_engine", choose)
     return chosen

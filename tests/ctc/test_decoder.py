@@ -7,9 +7,9 @@ import torch
 
 from sottovoce.ctc import CtcDecoder
 from sottovoce.ctc.align import align
-from sottovoce.ctc.emission_decoder import EmissionDecoder
+from sottovoce.ctc.decoder import EmissionDecoder
 from sottovoce.ctc.labels import Labels
-from sottovoce.ctc.search_options import CtcOptions
+from sottovoce.ctc.options import CtcOptions
 from sottovoce.errors import InputError, OptionError
 from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.types import Hypothesis

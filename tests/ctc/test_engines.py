@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions, compiled
-from sottovoce.ctc.emission_decoder import EmissionDecoder
+from sottovoce.ctc.decoder import EmissionDecoder
 from sottovoce.ctc.labels import Labels
-from sottovoce.ctc.prefix_search import PrefixSearch
-from sottovoce.ctc.search_options import CtcOptions
+from sottovoce.ctc.options import CtcOptions
+from sottovoce.ctc.search import PrefixSearch
 from sottovoce.errors import MissingExtraError, OptionError
 from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.types import Hypothesis
@@ -198,12 +198,15 @@ def test_models_without_arrays_run_in_tensors(monkeypatch: pytest.MonkeyPatch) -
     assert not ran
 
 
+CPU = torch.device("cpu")
+
+
 def test_without_numba_the_search_runs_in_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "has_compiler", lambda: False)
     search = PrefixSearch(4, 0, 6)
-    assert compiled.choose_engine(search, "auto") is search
+    assert compiled.choose_engine(search, "auto", CPU) is search
     with pytest.raises(MissingExtraError, match=r"sottovoce\[fast\]"):
-        compiled.choose_engine(search, "compiled")
+        compiled.choose_engine(search, "compiled", CPU)
     with pytest.raises(OptionError, match="engine"):
         CtcOptions(engine="quick")  # type: ignore[arg-type]
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
-from sottovoce.ctc.compiled import CompiledSearch
-from sottovoce.ctc.emission_decoder import EmissionDecoder
+from sottovoce.ctc.compiled import choose_engine
+from sottovoce.ctc.decoder import EmissionDecoder
 from sottovoce.ctc.labels import Labels
-from sottovoce.ctc.prefix_search import PrefixSearch
-from sottovoce.ctc.search_options import CtcOptions
+from sottovoce.ctc.options import CtcOptions
+from sottovoce.ctc.search import PrefixSearch
 from sottovoce.lm.base import PrefixScorer
 from sottovoce.lm.boosting import Phrase, PhraseBooster
 from sottovoce.lm.fusion import ShallowFusion, WordFusion, WordModel
@@ -338,7 +338,7 @@ def test_word_sequences_equal_enumeration(
     model = RandomBigram(len(WORDS), seed)
     words = WordModel(model, torch.arange(len(WORDS)), 0.8)
     plain = PrefixSearch(4, 0, 4, scorer=WordFusion(lexicon, [words], word_score=0.3, look_ahead=True))
-    searcher = plain if engine == "tensors" else CompiledSearch(plain)
+    searcher = choose_engine(plain, engine, torch.device("cpu"))
     found = searcher.readings(sequences, 40, torch.device("cpu"))
     for said, several in zip(sequences, found, strict=True):
         each = readings(said, SPELLINGS)

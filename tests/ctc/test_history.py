@@ -10,9 +10,9 @@ from threading import Event, Thread
 import pytest
 import torch
 
-from sottovoce.ctc.emission_decoder import EmissionDecoder
+from sottovoce.ctc.decoder import EmissionDecoder
 from sottovoce.ctc.labels import Labels
-from sottovoce.ctc.search_options import CtcOptions
+from sottovoce.ctc.options import CtcOptions
 from sottovoce.lm.base import WordHistory
 from sottovoce.lm.neural import History, NeuralRescorer
 from tests.ctc.engines import engine  # noqa: F401  # every test runs on both

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
-from sottovoce.ctc.prefix_search import PrefixSearch
-from sottovoce.ctc.search_options import CtcOptions
+from sottovoce.ctc.options import CtcOptions
+from sottovoce.ctc.search import PrefixSearch
 from sottovoce.errors import LanguageModelError, OptionError
 from sottovoce.lm import kenlm as kenlm_module
 from sottovoce.lm.kenlm import KenlmModel, words_of_binary

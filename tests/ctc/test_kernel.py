@@ -14,10 +14,10 @@ import torch
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.ctc.align import align, common_cut
-from sottovoce.ctc.compiled import CompiledSearch
+from sottovoce.ctc.compiled import choose_engine
 from sottovoce.ctc.emissions import checked
-from sottovoce.ctc.prefix_search import PrefixSearch
-from sottovoce.ctc.search_options import CtcOptions
+from sottovoce.ctc.options import CtcOptions
+from sottovoce.ctc.search import PrefixSearch
 from sottovoce.errors import InputError
 from tests.ctc.enumeration import emissions
 from tests.ctc.test_engines import differences, random_arpa
@@ -79,8 +79,8 @@ def test_word_pieces_of_many_labels(top_tokens: int | None, unknown_words: bool,
 V, BLANK, SEPARATOR = 5, 0, 4
 
 
-def compiled_search() -> CompiledSearch:
-    return CompiledSearch(PrefixSearch(V, BLANK, 8))
+def compiled_search() -> PrefixSearch:
+    return choose_engine(PrefixSearch(V, BLANK, 8), "compiled", torch.device("cpu"))
 
 
 def test_emissions_that_are_trusted_would_pass_the_full_check() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
-from sottovoce.ctc.search_options import CtcOptions
+from sottovoce.ctc.options import CtcOptions
 from tests.ctc.engines import engine  # noqa: F401  # every test runs on both
 
 pytestmark = pytest.mark.shared

@@ -17,8 +17,8 @@ from torch.utils._pytree import tree_leaves
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.ctc.align import align
-from sottovoce.ctc.prefix_search import BLOCK_FRAMES, PrefixSearch
-from sottovoce.ctc.search_options import CtcOptions
+from sottovoce.ctc.options import CtcOptions
+from sottovoce.ctc.search import BLOCK_FRAMES, PrefixSearch
 from sottovoce.lm.fusion import ShallowFusion, WordFusion, WordModel
 from sottovoce.lm.lexicon import Lexicon
 from tests.ctc.enumeration import RandomBigram

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sottovoce.ctc import CtcDecoder
-from sottovoce.ctc.search_options import CtcOptions
+from sottovoce.ctc.options import CtcOptions
 from sottovoce.errors import InputError, OptionError
 from tests.ctc.engines import engine  # noqa: F401  # every test runs on both
 from tests.ctc.enumeration import all_texts, emissions

@@ -10,7 +10,7 @@ import pytest
 from sottovoce.ctc import CtcDecoder
 from sottovoce.ctc.labels import Labels
 from sottovoce.ctc.models import PhraseSpeller
-from sottovoce.ctc.search_options import CtcOptions
+from sottovoce.ctc.options import CtcOptions
 from sottovoce.errors import LanguageModelError
 from tests.ctc.enumeration import Reading, Tokens, all_texts, best_of, emissions
 from tests.ctc.test_exact import one_reading

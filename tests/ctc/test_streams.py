@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sottovoce.ctc import CtcDecoder
-from sottovoce.ctc.search_options import CtcOptions
+from sottovoce.ctc.options import CtcOptions
 from sottovoce.types import Partial
 from tests.ctc.engines import engine  # noqa: F401  # every test runs on both
 from tests.ctc.enumeration import all_texts, emissions

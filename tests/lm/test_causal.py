@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
-from sottovoce.ctc.emission_decoder import EmissionDecoder
+from sottovoce.ctc.decoder import EmissionDecoder
 from sottovoce.ctc.labels import Labels
-from sottovoce.ctc.search_options import CtcOptions
+from sottovoce.ctc.options import CtcOptions
 from sottovoce.errors import LanguageModelError
 from sottovoce.lm.causal import CausalWordModel
 from sottovoce.lm.fusion import WordFusion, WordModel

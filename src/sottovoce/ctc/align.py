@@ -9,17 +9,45 @@ meet in a blank; the rest can then be aligned separately.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sottovoce.ctc.state import NEVER, TokenSpans
 from sottovoce.lm.base import Ints
 
+NEVER = float("-inf")
 CUT_MARGIN = 40.0
 """Nats by which a state may be behind the best and still win."""
+
+
+class TokenSpans(NamedTuple):
+    """First frame, last frame (inclusive) and highest log-probability of every token: (N, L) each.
+
+    Padding is 0. score: (N,) float32, log-probability of the path.
+    """
+
+    first: Tensor
+    last: Tensor
+    peak: Tensor
+    score: Tensor
+
+
+class TokenTimes(NamedTuple):
+    """First frame, last frame (inclusive) and highest log-probability of the tokens of one hypothesis."""
+
+    first: list[int]
+    last: list[int]
+    peak: list[float]
+
+
+def token_times(spans: TokenSpans, n_tokens: Sequence[int]) -> list[TokenTimes]:
+    """Convert spans (N, L) to numbers, without the padding. n_tokens: of each hypothesis."""
+    parts = (part.tolist() for part in (spans.first, spans.last, spans.peak))
+    rows = zip(*parts, n_tokens, strict=True)
+    return [TokenTimes(first[:n], last[:n], peak[:n]) for first, last, peak, n in rows]
 
 
 class Cut(NamedTuple):

@@ -8,22 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from sottovoce.ctc.align import NO_CUT, Cut
-from sottovoce.ctc.emissions import joined
+from sottovoce.ctc.align import NO_CUT, Cut, TokenTimes, token_times
+from sottovoce.ctc.emissions import IdleSeparators, joined
 from sottovoce.ctc.labels import Speller
-from sottovoce.ctc.prefix_search import PrefixSearch
-from sottovoce.ctc.state import CommittedHistory, PrefixState, TokenTimes, token_times
+from sottovoce.ctc.search import CommittedHistory, PrefixSearch, PrefixState
 from sottovoce.types import Partial, Word
 
 LEAST_SHARED = 8
 """Symbols that all beams must share before they are aligned."""
-_SEPARATOR_MARGIN = 1e-3
-"""Nats by which a separator that the hypothesis contains is preferred."""
 
 
 def shared_symbols(state: PrefixState, row: int) -> int:
@@ -34,33 +30,6 @@ def shared_symbols(state: PrefixState, row: int) -> int:
     symbols = state.symbols[row, alive, 1 : int(state.length[row, alive].min()) + 1]
     differs = (symbols != symbols[:1]).any(dim=0).nonzero()
     return int(differs[0, 0]) if len(differs) else symbols.shape[1]
-
-
-@dataclass(frozen=True, slots=True)
-class IdleSeparators:
-    """The blanks of an alignment. separator: the scorer's, which appends nothing when repeated; or None."""
-
-    blank: int
-    separator: int | None
-
-    def emissions(self, log_probs: Tensor) -> Tensor:
-        """Append a label to emissions (B, T, V) for "blank or idle separator"."""
-        if self.separator is None:
-            return log_probs
-        idle = torch.maximum(log_probs[:, :, self.blank], log_probs[:, :, self.separator] - _SEPARATOR_MARGIN)
-        return torch.cat((log_probs, idle[:, :, None]), dim=2)
-
-    def blanks(self, tokens: Tensor, before: Tensor, n_labels: int) -> int | Tensor:
-        """Return the label (N, L + 1) of the blanks around tokens (N, L), or one for all.
-
-        before: (N,) tokens before the first ones. n_labels: V of the model.
-        """
-        if self.separator is None:
-            return self.blank
-        after_separator = torch.cat((before[:, None], tokens), dim=1) == self.separator
-        return torch.full_like(after_separator, self.blank, dtype=torch.int64).masked_fill_(
-            after_separator, n_labels
-        )
 
 
 _LEAST_SCORE = -1000.0

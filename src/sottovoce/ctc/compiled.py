@@ -16,11 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sottovoce.ctc.align import CUT_MARGIN, Cut
+from sottovoce.ctc.align import CUT_MARGIN, NEVER, Cut, TokenSpans
 from sottovoce.ctc.homophones import Homophone, padded
-from sottovoce.ctc.prefix_search import PrefixSearch
-from sottovoce.ctc.search_options import SearchEngine
-from sottovoce.ctc.state import NEVER, PrefixState, TokenSpans, first_state
+from sottovoce.ctc.options import SearchEngine
+from sottovoce.ctc.search import PrefixSearch, PrefixState, first_state
 from sottovoce.errors import MissingExtraError
 from sottovoce.lm.base import Endings, FlatScorer, Floats, Ints, silent_scorer
 
@@ -44,8 +43,8 @@ def has_compiler() -> bool:
     return importlib.util.find_spec("numba") is not None
 
 
-class CompiledSearch(PrefixSearch):
-    """`PrefixSearch` with a compiled frame loop; utterances run on as many threads as PyTorch has."""
+class CompiledAlignment(PrefixSearch):
+    """`PrefixSearch` with compiled alignment and checks, for language models without arrays."""
 
     def __init__(self, plain: PrefixSearch) -> None:
         super().__init__(
@@ -57,74 +56,11 @@ class CompiledSearch(PrefixSearch):
             beam_threshold=plain.beam_threshold,
             top_tokens=plain.n_tokens,
         )
-        self._has_run = False
-
-    def start(self, n_batch: int, device: torch.device) -> PrefixState:
-        if device.type != "cpu" or self._flat is None or self.scorer is None:
-            return super().start(n_batch, device)
-        scores = self._first.repeat(n_batch * self.beam_size, 1)
-        return first_state(n_batch, self.beam_size, self.initial_symbol, scores)
-
-    def run(self, state: PrefixState, log_probs: Tensor, lengths: Tensor, n_full: int) -> None:
-        scorer = self._flat if log_probs.device.type == "cpu" else None
-        if scorer is None:
-            super().run(state, log_probs, lengths, n_full)
-            return
-        n_frames = log_probs.shape[1]
-        if not n_frames or not len(lengths):
-            return
-        state.n_steps += n_frames
-        beams = _beams(state, n_frames)
-        if self._has_run:
-            self._run(beams, log_probs.contiguous(), lengths, scorer)
-        else:
-            from sottovoce.jit import notice_of_compiling
-
-            with notice_of_compiling("the CTC search"):
-                self._run(beams, log_probs.contiguous(), lengths, scorer)
-            self._has_run = True
-        state.symbols = torch.from_numpy(beams.histories)
 
     def trusts(self, log_probs: Tensor, lengths: Tensor) -> bool:
-        if log_probs.device.type != "cpu":
-            return False
         from sottovoce.ctc.kernel.frame_loop import are_plausible
 
         return are_plausible(log_probs.contiguous().numpy(), lengths.numpy())
-
-    def endings(self, states: Tensor) -> Endings | None:
-        scorer = self._flat if states.device.type == "cpu" else None
-        if scorer is None or self.scorer is None:
-            return super().endings(states)
-        from sottovoce.ctc.kernel.scorer import end_rows
-
-        return Endings(*map(torch.from_numpy, end_rows(states.numpy(), scorer)))
-
-    def readings(
-        self, sequences: Sequence[Sequence[int]], most: int, device: torch.device
-    ) -> list[list[Homophone]]:
-        scorer = self._flat if device.type == "cpu" else None
-        if scorer is None:
-            return super().readings(sequences, most, device)
-        from sottovoce.ctc.kernel.scorer import expand_rows
-
-        tokens, lengths = (part.numpy() for part in padded(sequences))
-        first, n_labels = self._first[0].contiguous().numpy(), self.n_labels
-        parts = run_in_threads(
-            len(tokens),
-            tokens.shape[1],
-            lambda begin, end: expand_rows(
-                tokens[begin:end], lengths[begin:end], first, scorer, most, n_labels
-            ),
-        )
-        return [
-            [
-                Homophone(tuple(symbols[: len(labels)].tolist()), int(mark), float(score))
-                for score, symbols, mark in zip(*rows, strict=True)
-                if score > NEVER
-            ]
-            for labels, rows in zip(sequences, _each_row(parts), strict=True)
-        ]
 
     @staticmethod
     def align(
@@ -136,8 +72,6 @@ class CompiledSearch(PrefixSearch):
         rows: Tensor,
         blank: int | Tensor,
     ) -> TokenSpans:
-        if log_probs.device.type != "cpu":
-            return PrefixSearch.align(log_probs, lengths, tokens, n_tokens, rows=rows, blank=blank)
         from sottovoce.ctc.kernel.frame_loop import align_rows
 
         emissions, counts = log_probs.contiguous().numpy(), lengths.numpy()
@@ -162,10 +96,6 @@ class CompiledSearch(PrefixSearch):
         blank: int | Tensor,
         is_late: bool = False,
     ) -> Cut:
-        if log_probs.device.type != "cpu":
-            return PrefixSearch.common_cut(
-                log_probs, tokens, n_tokens, n_shared=n_shared, blank=blank, is_late=is_late
-            )
         from sottovoce.ctc.kernel.frame_loop import common_cut_frames
 
         frames, labels, n_labels = (
@@ -176,19 +106,73 @@ class CompiledSearch(PrefixSearch):
         blanks = _blanks(tokens, blank)
         return Cut(*common_cut_frames(frames, labels, n_labels, n_shared, blanks, CUT_MARGIN, is_late))
 
+
+class CompiledSearch(CompiledAlignment):
+    """`PrefixSearch` with a compiled frame loop; utterances run on as many threads as PyTorch has."""
+
+    def __init__(self, plain: PrefixSearch, scorer: FlatScorer) -> None:
+        super().__init__(plain)
+        self._flat = scorer
+        self._has_run = False
+
+    def start(self, n_batch: int, device: torch.device) -> PrefixState:
+        if self.scorer is None:
+            return super().start(n_batch, device)
+        scores = self._first.repeat(n_batch * self.beam_size, 1)
+        return first_state(n_batch, self.beam_size, self.initial_symbol, scores)
+
+    def run(self, state: PrefixState, log_probs: Tensor, lengths: Tensor, n_full: int) -> None:
+        n_frames = log_probs.shape[1]
+        if not n_frames or not len(lengths):
+            return
+        state.n_steps += n_frames
+        beams = _beams(state, n_frames)
+        if self._has_run:
+            self._run(beams, log_probs.contiguous(), lengths)
+        else:
+            from sottovoce.jit import notice_of_compiling
+
+            with notice_of_compiling("the CTC search"):
+                self._run(beams, log_probs.contiguous(), lengths)
+            self._has_run = True
+        state.symbols = torch.from_numpy(beams.histories)
+
+    def endings(self, states: Tensor) -> Endings | None:
+        if self.scorer is None:
+            return None
+        from sottovoce.ctc.kernel.scorer import end_rows
+
+        return Endings(*map(torch.from_numpy, end_rows(states.numpy(), self._flat)))
+
+    def readings(
+        self, sequences: Sequence[Sequence[int]], most: int, device: torch.device
+    ) -> list[list[Homophone]]:
+        from sottovoce.ctc.kernel.scorer import expand_rows
+
+        tokens, lengths = (part.numpy() for part in padded(sequences))
+        first, n_labels = self._first[0].contiguous().numpy(), self.n_labels
+        parts = run_in_threads(
+            len(tokens),
+            tokens.shape[1],
+            lambda begin, end: expand_rows(
+                tokens[begin:end], lengths[begin:end], first, self._flat, most, n_labels
+            ),
+        )
+        return [
+            [
+                Homophone(tuple(symbols[: len(labels)].tolist()), int(mark), float(score))
+                for score, symbols, mark in zip(*rows, strict=True)
+                if score > NEVER
+            ]
+            for labels, rows in zip(sequences, _each_row(parts), strict=True)
+        ]
+
     @cached_property
     def _first(self) -> Tensor:
         assert self.scorer is not None
         return self.scorer.start(1, torch.device("cpu"))
 
-    @cached_property
-    def _flat(self) -> FlatScorer | None:
-        found = silent_scorer(self.n_labels) if self.scorer is None else self.scorer.flat()
-        if found is None:
-            logger.debug("language models without arrays: the search runs in tensors")
-        return found
-
-    def _run(self, beams: Beams, log_probs: Tensor, lengths: Tensor, scorer: FlatScorer) -> None:
+    def _run(self, beams: Beams, log_probs: Tensor, lengths: Tensor) -> None:
         from sottovoce.ctc.kernel.frame_loop import SearchSettings, decode_rows
 
         settings = SearchSettings(
@@ -204,7 +188,7 @@ class CompiledSearch(PrefixSearch):
         run_in_threads(
             len(counts),
             emissions.shape[1],
-            lambda begin, end: decode_rows(beams, emissions, counts, settings, scorer, begin, end),
+            lambda begin, end: decode_rows(beams, emissions, counts, settings, self._flat, begin, end),
         )
 
 
@@ -237,8 +221,8 @@ def _blanks(tokens: Tensor, blank: int | Tensor) -> Ints:
     return np.full((tokens.shape[0], tokens.shape[1] + 1), blank)
 
 
-def choose_engine(search: PrefixSearch, engine: SearchEngine) -> PrefixSearch:
-    """Wrap a search by the option `engine`.
+def choose_engine(search: PrefixSearch, engine: SearchEngine, device: torch.device) -> PrefixSearch:
+    """Choose the implementation of a search by the option `engine`, the device and the language models.
 
     Raises:
         MissingExtraError: "compiled" without numba.
@@ -247,7 +231,13 @@ def choose_engine(search: PrefixSearch, engine: SearchEngine) -> PrefixSearch:
         return search
     if not has_compiler():
         raise MissingExtraError("numba", "fast", "the compiled CTC search")
-    return CompiledSearch(search)
+    if device.type != "cpu":
+        return search
+    flat = silent_scorer(search.n_labels) if search.scorer is None else search.scorer.flat()
+    if flat is None:
+        logger.debug("language models without arrays: the search runs in tensors")
+        return CompiledAlignment(search)
+    return CompiledSearch(search, flat)
 
 
 def _beams(state: PrefixState, n_frames: int) -> Beams:

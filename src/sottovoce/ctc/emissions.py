@@ -1,4 +1,4 @@
-"""Checks and scaling of emissions, and removal of blank frames."""
+"""Checks and scaling of emissions, removal of blank frames, and the blanks of alignments."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from sottovoce.ctc.align import NEVER
 from sottovoce.ctc.labels import Labels
-from sottovoce.ctc.search_options import CtcOptions
-from sottovoce.ctc.state import NEVER, PrefixState
+from sottovoce.ctc.options import CtcOptions
+from sottovoce.ctc.search import PrefixState
 from sottovoce.errors import InputError, OptionError
 
 Emitted = (
@@ -28,6 +29,8 @@ _SUM_TOLERANCE = 0.6
 logits.
 """
 _POSITIVE_TOLERANCE = 1e-2
+_SEPARATOR_MARGIN = 1e-3
+"""Nats by which a separator that the hypothesis contains is preferred."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -186,6 +189,33 @@ def without_blank_runs(
     longest = int(n_remaining.max()) if n_batch else 0
     index = order[:, :longest, None].expand(-1, -1, n_labels)
     return scores.gather(1, index), n_remaining
+
+
+@dataclass(frozen=True, slots=True)
+class IdleSeparators:
+    """The blanks of an alignment. separator: the scorer's, which appends nothing when repeated; or None."""
+
+    blank: int
+    separator: int | None
+
+    def emissions(self, log_probs: Tensor) -> Tensor:
+        """Append a label to emissions (B, T, V) for "blank or idle separator"."""
+        if self.separator is None:
+            return log_probs
+        idle = torch.maximum(log_probs[:, :, self.blank], log_probs[:, :, self.separator] - _SEPARATOR_MARGIN)
+        return torch.cat((log_probs, idle[:, :, None]), dim=2)
+
+    def blanks(self, tokens: Tensor, before: Tensor, n_labels: int) -> int | Tensor:
+        """Return the label (N, L + 1) of the blanks around tokens (N, L), or one for all.
+
+        before: (N,) tokens before the first ones. n_labels: V of the model.
+        """
+        if self.separator is None:
+            return self.blank
+        after_separator = torch.cat((before[:, None], tokens), dim=1) == self.separator
+        return torch.full_like(after_separator, self.blank, dtype=torch.int64).masked_fill_(
+            after_separator, n_labels
+        )
 
 
 def joined(state: PrefixState) -> tuple[Tensor, Tensor]:

@@ -9,14 +9,13 @@ emissions.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from sottovoce.ctc.state import NEVER, PrefixState
+from sottovoce.ctc.align import NEVER
 from sottovoce.lm.base import PrefixScorer
 
 
@@ -103,85 +102,6 @@ class Homophone(NamedTuple):
     symbols: tuple[int, ...]
     mark: int
     score: float
-
-
-class FinalHypothesis(NamedTuple):
-    """A complete hypothesis of an utterance: its score, posterior and beam.
-
-    mark: of the word that its end completes (0: none), or `UNFINISHED`.
-    """
-
-    utterance: int
-    score: float
-    posterior: float
-    beam: int
-    mark: int
-
-
-FindHomophones = Callable[[Sequence[Sequence[int]], int, torch.device], list[list[Homophone]]]
-"""Returns the best word sequences of label sequences, at most so many of each, best first."""
-
-
-def rescore_homophones(
-    find: FindHomophones,
-    state: PrefixState,
-    beams: Sequence[tuple[int, int, Sequence[int]]],
-    *,
-    most: int,
-    n_labels: int,
-) -> list[tuple[FinalHypothesis, tuple[int, ...]]]:
-    """Expand every label sequence of the beams to at most `most` word sequences, with their symbols.
-
-    If the search summed different paths for beams with one label sequence, the largest sum counts.
-    Posteriors are 0.
-
-    beams: utterance, beam and symbols.
-    """
-    acoustic, lm_offset = state.acoustic.tolist(), state.lm_offset.tolist()
-    best: dict[tuple[int, tuple[int, ...]], int] = {}
-    for row, beam, symbols in beams:
-        key = (row, tuple(symbol % n_labels for symbol in symbols))
-        if key not in best or acoustic[row][beam] > acoustic[row][best[key]]:
-            best[key] = beam
-    if not best:
-        return []
-    found = find([labels for _, labels in best], most, state.length.device)
-    return [
-        (FinalHypothesis(row, acoustic[row][beam] + score - lm_offset[row], 0.0, beam, mark), symbols)
-        for ((row, _), beam), several in zip(best.items(), found, strict=True)
-        for symbols, mark, score in several
-    ]
-
-
-def merge_rescored(
-    found: Sequence[tuple[FinalHypothesis, list[int]]],
-    more: Sequence[tuple[FinalHypothesis, tuple[int, ...]]],
-    n_best: int,
-) -> tuple[list[FinalHypothesis], list[list[int]]]:
-    """Merge hypotheses with rescored ones; return the n_best of each utterance and their symbols.
-
-    more: of utterances in `found`, which their posteriors include already.
-    """
-    endings: list[FinalHypothesis] = []
-    histories: list[list[int]] = []
-    for row in sorted({ending.utterance for ending, _ in found}):
-        own = [pair for pair in found if pair[0].utterance == row]
-        pool = {(tuple(history), ending.mark): ending for ending, history in own}
-        for one, symbols in more:
-            pooled = pool.get((symbols, one.mark))
-            if one.utterance == row and (pooled is None or pooled.score < one.score):
-                pool[symbols, one.mark] = one
-        ranked = sorted(pool.items(), key=lambda item: -item[1].score)[:n_best]
-        # A word sequence that the beam lost without pruning is in no mass: shares still sum to at most 1.
-        best = own[0][0]
-        total = max(best.score - math.log(best.posterior), _log_sum([ending.score for _, ending in ranked]))
-        endings += [ending._replace(posterior=math.exp(ending.score - total)) for _, ending in ranked]
-        histories += [list(symbols) for (symbols, _), _ in ranked]
-    return endings, histories
-
-
-def _log_sum(scores: Sequence[float]) -> float:
-    return float(torch.tensor(scores, dtype=torch.float64).logsumexp(dim=0))
 
 
 class _Rows(NamedTuple):

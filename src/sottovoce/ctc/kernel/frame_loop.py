@@ -1,6 +1,6 @@
 """Compiled: the frame loop of the CTC prefix search, and other passes over the emissions.
 
-The same search as `prefix_search.PrefixSearch`. Prefixes are nodes of a tree, so that a pruned prefix that
+The same search as `search.PrefixSearch`. Prefixes are nodes of a tree, so that a pruned prefix that
 is found again is the same node. Upper bounds on the scores of beams and tokens skip candidates that cannot
 enter the beam.
 """
