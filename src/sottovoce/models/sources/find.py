@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from sottovoce.errors import ModelNotFoundError, OptionError, cause_of
-from sottovoce.models.checkpoint.kinds import HUB_FILES, NANO_ASSET, is_whole, may_be_model
+from sottovoce.models.checkpoint.formats import HUB_FILES, NANO_ASSET, is_whole, may_be_model
 from sottovoce.models.sources import package_index
 from sottovoce.models.sources.names import (
     NANO,
