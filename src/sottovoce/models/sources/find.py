@@ -247,7 +247,7 @@ class _Search:
             if found is not None:
                 return found
         if self._entry is not None and os.path.isdir(self._folder):
-            self._fault = package_index.fault(self._folder, self._entry.files)
+            self._fault = package_index.verify(self._folder, self._entry.files)
             return None if self._fault else self._folder
         return None
 
