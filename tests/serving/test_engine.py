@@ -108,8 +108,9 @@ def test_work_under_way_at_the_end_is_told_so() -> None:
         is_free.wait(10)
 
     with working() as model:
-        first, second = calling(model, held), calling(model, lambda: None, Priority.FILE)
+        first = calling(model, held)
         assert is_there.wait(10)
+        second = calling(model, lambda: None, Priority.FILE)
         while not model.runtime.waiting:
             is_free.wait(0.001)
         model.close()
