@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 from sottovoce.backends.base import Backend
-from sottovoce.engine.runtime import Call, DirectRuntime, Result, Runtime
+from sottovoce.engine.runtime import DirectRuntime, ModelCall, Result, Runtime
 
 
 class ExhaustedError(RuntimeError):
@@ -18,11 +18,11 @@ class Noting(Runtime):
 
     def __init__(self, backend: Backend, failing: Sequence[int] = ()) -> None:
         self.backend = backend
-        self.done: list[Call[object]] = []
+        self.done: list[ModelCall[object]] = []
         self.failing = failing
         self._direct = DirectRuntime(backend)
 
-    def execute(self, call: Call[Result]) -> Result:
+    def execute(self, call: ModelCall[Result]) -> Result:
         self.done.append(call)
         if len(self.done) - 1 in self.failing:
             raise ExhaustedError("no memory is left")

@@ -27,7 +27,14 @@ from sottovoce.engine.batching import (
     PendingCall,
     Priority,
 )
-from sottovoce.engine.runtime import Call, DirectRuntime, HostCall, IncrementalEncodeCall, Result, Runtime
+from sottovoce.engine.runtime import (
+    DirectRuntime,
+    HostCall,
+    IncrementalEncodeCall,
+    ModelCall,
+    Result,
+    Runtime,
+)
 from sottovoce.language.probe import ProbeOptions
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions
@@ -226,7 +233,7 @@ class Through(Runtime):
         self.current = current
         self.backend = current[0].backend
 
-    def execute(self, call: Call[Result]) -> Result:
+    def execute(self, call: ModelCall[Result]) -> Result:
         return self.current[0].execute(call)
 
     def torch_threads(self) -> AbstractContextManager[None]:
@@ -257,7 +264,7 @@ def test_who_fails_harms_nobody_else() -> None:
 
 
 def pending(
-    backend: Backend, call: Call[object], since_s: float = 0.0, priority: Priority = Priority.LIVE
+    backend: Backend, call: ModelCall[object], since_s: float = 0.0, priority: Priority = Priority.LIVE
 ) -> PendingCall:
     return PendingCall(call, Caller(SimpleNamespace(backend=backend), priority, since_s))  # type: ignore[arg-type]
 

@@ -75,8 +75,8 @@ def test_a_language_without_rules_stays_and_is_reported_once(caplog: pytest.LogC
         assert styled(finnish) == finnish
         assert styled(finnish, VERBATIM) == finnish
     assert [record.getMessage().split(";")[0] for record in caplog.records] == [
-        "clean: nothing was checked for 'fi'",
-        "verbatim: nothing was checked for 'fi'",
+        "clean: not verified for language 'fi'",
+        "verbatim: not verified for language 'fi'",
     ]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sottovoce.audio.vad import VadStream
-from sottovoce.engine.runtime import Call, ContinuousDecodeCall, IncrementalEncodeCall
+from sottovoce.engine.runtime import ContinuousDecodeCall, IncrementalEncodeCall, ModelCall
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions
 from sottovoce.streaming.utterance import MOST_TOKENS, LiveUtterance
@@ -111,7 +111,7 @@ def test_dropped_words_become_the_prompt_of_their_language() -> None:
     assert held.encoder_state is None
 
 
-def prefixes(calls: Sequence[Call[object]]) -> list[tuple[str, str, str]]:
+def prefixes(calls: Sequence[ModelCall[object]]) -> list[tuple[str, str, str]]:
     """The language, prompt and committed text of every decoding."""
     found = []
     for request in [one for call in calls if isinstance(call, ContinuousDecodeCall) for one in call.requests]:

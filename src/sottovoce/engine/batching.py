@@ -29,7 +29,6 @@ from sottovoce.backends.base import Backend, IncrementalWindow
 from sottovoce.decoding.decode import Stepwise
 from sottovoce.engine.runtime import (
     AlignWordsCall,
-    Call,
     ContinuousBatch,
     ContinuousDecodeCall,
     ContinuousDecoder,
@@ -39,11 +38,13 @@ from sottovoce.engine.runtime import (
     HostCall,
     IncrementalEncodeCall,
     LanguageProbeCall,
+    ModelCall,
     Result,
     Runtime,
     SpanProbeCall,
     torch_threads_of,
 )
+from sottovoce.engine.update_interval import JUDGED_EVERY_S
 from sottovoce.errors import OptionError
 from sottovoce.models.dims import frames_of
 from sottovoce.threads import one_torch_thread
@@ -51,7 +52,7 @@ from sottovoce.threads import one_torch_thread
 log = logging.getLogger(__name__)
 FILE_SHARE = 0.1
 """Least share of the time for recordings, however many live calls there are."""
-LIVE_KINDS: tuple[type[Call[object]], ...] = (
+LIVE_KINDS: tuple[type[ModelCall[object]], ...] = (
     HostCall,
     EncodeCall,
     DetectLanguageCall,
@@ -61,7 +62,7 @@ LIVE_KINDS: tuple[type[Call[object]], ...] = (
     AlignWordsCall,
 )
 """Kinds of live calls that run at once, whatever their number."""
-FILE_KINDS: tuple[type[Call[object]], ...] = (*LIVE_KINDS, IncrementalEncodeCall, ContinuousDecodeCall)
+FILE_KINDS: tuple[type[ModelCall[object]], ...] = (*LIVE_KINDS, IncrementalEncodeCall, ContinuousDecodeCall)
 """Kinds of calls of recordings: encoding first and aligning last, so that recordings share the next batch."""
 MOST_PASSED = 4
 """Batches of other recordings before a call of any kind is done."""
@@ -72,11 +73,9 @@ PATIENCE_S = 1.0
 """A recording waits this long for an engine without live calls; then it shares one, where live calls go
 first.
 """
-_JUDGED_EVERY_S = 2.0
-"""Interval at which the utilisation of an engine is measured."""
 
 
-CallKind = TypeVar("CallKind", bound=Call[object])
+CallKind = TypeVar("CallKind", bound=ModelCall[object])
 THREAD_NAME = "sottovoce-model"
 ENDED = "a thread of the model has ended"
 THREADS = torch.get_num_threads()
@@ -116,7 +115,7 @@ class Caller(Runtime):
         """Begin another piece of work, which was asked for at since_s."""
         self.priority, self.since_s, self.began_s = priority, since_s, math.nan
 
-    def execute(self, call: Call[Result]) -> Result:
+    def execute(self, call: ModelCall[Result]) -> Result:
         pending = PendingCall(call, self)
         self._shared.submit(pending)
         return cast(Result, pending.result())
@@ -137,7 +136,7 @@ class Caller(Runtime):
 class PendingCall:
     """A call that waits for its result."""
 
-    def __init__(self, call: Call[object], caller: Caller) -> None:
+    def __init__(self, call: ModelCall[object], caller: Caller) -> None:
         self.call = call
         self.caller = caller
         self.priority = caller.priority
@@ -739,10 +738,10 @@ class _Utilisation:
 
     def add(self, seconds: float, now_s: float) -> None:
         self._sum_s += seconds
-        if now_s - self._since_s >= _JUDGED_EVERY_S:
+        if now_s - self._since_s >= JUDGED_EVERY_S:
             self._last = min(1.0, self._sum_s / (now_s - self._since_s))
             self._since_s, self._sum_s = now_s, 0.0
 
     def now(self, now_s: float) -> float:
         passed_s = now_s - self._since_s
-        return self._last if passed_s < _JUDGED_EVERY_S else min(1.0, self._sum_s / passed_s)
+        return self._last if passed_s < JUDGED_EVERY_S else min(1.0, self._sum_s / passed_s)

@@ -42,7 +42,7 @@ DecoderOf = TypeVar("DecoderOf", contravariant=True)
 Outcome = TypeVar("Outcome", covariant=True)
 
 
-class Call(ABC, Generic[Outcome]):
+class ModelCall(ABC, Generic[Outcome]):
     """One call of a model, with its arguments."""
 
     __slots__ = ()
@@ -62,7 +62,7 @@ class Call(ABC, Generic[Outcome]):
     def run_alone(self, backend: Backend) -> Outcome: ...
 
 
-class BatchedCall(Call[Outcome]):
+class BatchedCall(ModelCall[Outcome]):
     """A call that may share a batch."""
 
     __slots__ = ()
@@ -130,7 +130,7 @@ class LanguageProbeCall(BatchedCall[list[ProbedLanguage]]):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SpanProbeCall(Call[list[ProbedLanguage]]):
+class SpanProbeCall(ModelCall[list[ProbedLanguage]]):
     """See `Runtime.probe_spans`."""
 
     probe: LanguageProbe
@@ -142,7 +142,7 @@ class SpanProbeCall(Call[list[ProbedLanguage]]):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class DetectLanguageCall(Call[list[LanguageDetection]]):
+class DetectLanguageCall(ModelCall[list[LanguageDetection]]):
     """See `Runtime.detect_language`."""
 
     tokenizer: Tokenizer
@@ -205,7 +205,7 @@ class AlignWordsCall(BatchedCall[list[list[TimedWord]]]):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class HostCall(Call[Result]):
+class HostCall(ModelCall[Result]):
     """See `Runtime.run_on_host`."""
 
     work: Callable[[], Result]
@@ -249,7 +249,7 @@ class ContinuousDecoder(Protocol[RequestOf, Outcome]):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ContinuousDecodeCall(Call[Sequence[Result]], Generic[Request, Result]):
+class ContinuousDecodeCall(ModelCall[Sequence[Result]], Generic[Request, Result]):
     """See `Runtime.decode_continuously`."""
 
     decoder: ContinuousDecoder[Request, Result]
@@ -269,7 +269,7 @@ class Runtime(ABC):
     backend: Backend
 
     @abstractmethod
-    def execute(self, call: Call[Result]) -> Result:
+    def execute(self, call: ModelCall[Result]) -> Result:
         """Run a call and return its result; blocks until then."""
 
     @abstractmethod
@@ -341,7 +341,7 @@ class DirectRuntime(Runtime):
 
     backend: Backend
 
-    def execute(self, call: Call[Result]) -> Result:
+    def execute(self, call: ModelCall[Result]) -> Result:
         with self.torch_threads():
             return call.run_alone(self.backend)
 
@@ -364,7 +364,7 @@ class ObservedRuntime(Runtime):
     def backend(self) -> Backend:  # type: ignore[override]
         return self.inner.backend
 
-    def execute(self, call: Call[Result]) -> Result:
+    def execute(self, call: ModelCall[Result]) -> Result:
         if self.before is not None:
             self.before()
         result = self.inner.execute(call)

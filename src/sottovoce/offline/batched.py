@@ -334,7 +334,7 @@ class _SpeechLoop:
         if self._follower is None or not speech:
             language = state.language
             if language is None:
-                language = (transcriber.detect(encoded))[0].language
+                language = transcriber.detect(encoded)[0].language
             return [replace(window, language=language)]
         if state.detection is None:
             (state.detection,) = transcriber.detect(encoded)

@@ -206,7 +206,7 @@ class LanguageFollower:
             self.is_several = self._are_several(pieces, expected)
         if not self.is_several:
             return current
-        return (self._smoothed([piece], current))[0].language
+        return self._smoothed([piece], current)[0].language
 
     def expect_several(self) -> None:
         self.is_several, self._is_beginning = True, self._was_beginning

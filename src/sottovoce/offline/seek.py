@@ -315,7 +315,7 @@ class _SeekLoop:
         if self._options.fallback.is_silence(result):
             seek = self._before_divided(window, window.end, window.seek)
             silence = WindowCut((), self._locator.hand_over(seek, window.seek))
-            yield from numbered((self._completed(window, silence, result)), self._state)
+            yield from numbered(self._completed(window, silence, result), self._state)
             return silence.seek
         tokenizer = transcriber.tokenizer_of(result.language)
         cut = cut_window(result.tokens, tokenizer, seek=window.seek, n_frames=window.n_frames)

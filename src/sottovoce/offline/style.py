@@ -36,7 +36,7 @@ def _reporting(segments: Iterator[Segment], style: str, checked: Collection[str]
         if checked and segment.language not in seen:
             seen.add(segment.language)
             logger.warning(
-                "%s: nothing was checked for '%s'; its text stays as it is", style, segment.language
+                "%s: not verified for language '%s'; its text stays unchanged", style, segment.language
             )
         yield segment
 

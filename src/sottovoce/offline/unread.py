@@ -201,11 +201,11 @@ class UncoveredSpeechReader:
             speech = speech_in(segment, window.speech)
             if mean is None or speech is None or not follower.is_low_confidence(mean):
                 continue
-            if (other := (follower.other_language(speech, window.speech, result.language))) is not None:
+            if (other := follower.other_language(speech, window.speech, result.language)) is not None:
                 hypotheses.append(LanguageHypothesis((segment,), speech, mean, *other))
         found = list(segments)
         for one in joined(hypotheses, segments):
-            if instead := (self._read_in_another(one, follower)):
+            if instead := self._read_in_another(one, follower):
                 at = found.index(one.segments[0])
                 found[at : at + len(one.segments)] = instead
         return found
@@ -245,7 +245,7 @@ class UncoveredSpeechReader:
             found = list(window.cut.segments)
             if repeats_neighbour(found, beside, self._transcriber.tokenizer.eot):
                 return []  # its words exist already, at other times
-            rest = uncovered(stretch, map(covered_by_word, (self._words(window))))
+            rest = uncovered(stretch, map(covered_by_word, self._words(window)))
         for left in rest:
             halves = in_halves(left) if depth < DEEPEST else ()
             for half in halves:

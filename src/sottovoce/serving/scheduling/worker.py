@@ -18,7 +18,15 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from sottovoce.backends.base import Backend
-from sottovoce.engine.batching import THREAD_NAME, THREADS, BatchingRuntime, Caller, EngineState, Priority
+from sottovoce.engine.batching import (
+    ENDED,
+    THREAD_NAME,
+    THREADS,
+    BatchingRuntime,
+    Caller,
+    EngineState,
+    Priority,
+)
 from sottovoce.engine.update_interval import UpdateIntervalController
 from sottovoce.serving.parsing.faults import INTERNAL, fault_of, leaving
 
@@ -124,7 +132,7 @@ class Worker:
         stall_s: of one call, after which it makes no progress.
         """
         if not self._is_closed and not all(thread.is_alive() for thread in self._threads):
-            return "a thread of the model has ended"
+            return ENDED
         if self._n_faults >= FAULTS_IN_A_ROW:
             return f"{self._n_faults} faults in a row"
         return self.runtime.trouble(stall_s)
@@ -230,7 +238,7 @@ class Worker:
         with self._condition:
             if error is None:
                 self._n_faults = 0 if has_called else self._n_faults
-            elif fault_of(error).code == INTERNAL:
+            elif job.caller is not None and fault_of(error).code == INTERNAL:
                 self._n_faults += 1
         if job.priority is not Priority.LIVE or (job.caller is not None and not has_called):
             return
