@@ -24,9 +24,9 @@ def _processes() -> ForkServerContext:
     return context
 
 
-def start_command(words: Sequence[str], said: Path) -> BaseProcess:
-    """Start a call of `sottovoce`. said: the file that gets what it prints."""
-    return _start(f"from sottovoce.cli.main import main; main({[*words]!r})", Path.cwd(), said)
+def start_command(words: Sequence[str], said: Path, *, first: str = "") -> BaseProcess:
+    """Start a call of `sottovoce`. said: the file that gets what it prints. first: code to run before."""
+    return _start(f"{first}\nfrom sottovoce.cli.main import main; main({[*words]!r})", Path.cwd(), said)
 
 
 def _start(code: str, folder: Path, said: Path) -> BaseProcess:

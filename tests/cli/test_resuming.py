@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,17 +39,25 @@ def words_of(recording: Path, folder: Path, options: list[str]) -> list[str]:
     return ["transcribe", str(recording), *WORDS, *options, "-o", str(folder)]
 
 
+AT_POINT = """
+import os
+from sottovoce.cli.transcribe_files import PartWriter
+note = PartWriter.note
+def note_and_end(self, point):
+    note(self, point)
+    if self.path.is_file() and self.path.read_bytes().count(b'{"point":') >= %d:
+        os.kill(os.getpid(), %d)
+PartWriter.note = note_and_end
+"""
+
+
 def killed(recording: Path, folder: Path, options: list[str], number: signal.Signals, n_points: int) -> str:
     """What a call says that gets a signal when so many points are in its part file."""
-    part, said = folder / "talk.full.json.part", folder.with_suffix(".said")
-    process = start_command(words_of(recording, folder, options), said)
-    while not (part.is_file() and part.read_bytes().count(b'{"point":') >= n_points):
-        assert process.is_alive(), said.read_text()
-        time.sleep(0.005)
-    os.kill(process.pid or 0, number)
+    said = folder.with_suffix(".said")
+    process = start_command(words_of(recording, folder, options), said, first=AT_POINT % (n_points, number))
     process.join()
-    assert process.exitcode == (143 if number is signal.SIGTERM else -number)
-    assert part.is_file()
+    assert process.exitcode == (143 if number is signal.SIGTERM else -number), said.read_text()
+    assert (folder / "talk.full.json.part").is_file()
     assert not any((folder / f"talk.{one}").exists() for one in ("full.json", "srt", "txt"))
     return said.read_text()
 

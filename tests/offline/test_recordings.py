@@ -167,7 +167,8 @@ def test_recordings_share_batches_and_come_in_order() -> None:
     assert [len(one.segments) for one in outcomes if isinstance(one, Transcript)] == n_windows
     assert sum(backend.batches) == sum(n_windows)
     assert max(backend.batches) == 3
-    assert len(backend.batches) < sum(n_windows) * 0.6
+    # Two at a time at first; later ones join when they are opened in time.
+    assert len(backend.batches) <= 9
 
 
 def test_a_recording_that_fails_harms_no_other(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +21,7 @@ import pytest
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.engine import batching
+from sottovoce.engine.batching import Priority
 from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.services import UPLOADS_A_PLACE
 from sottovoce.serving.settings import ServerLimits
@@ -323,22 +324,30 @@ def test_an_error_inside_a_stream_is_its_last_event() -> None:
     assert "secret" not in answer.text
 
 
-def test_live_work_goes_before_recordings() -> None:
-    from sottovoce.engine.batching import Priority
-
+def test_live_calls_go_before_those_of_recordings() -> None:
     done: list[str] = []
-    is_free = threading.Event()
+    is_free, has_begun = threading.Event(), threading.Event()
     worker = idle_worker()
-    worker.submit(lambda: is_free.wait(10) and None, Priority.FILE)
-    for i in range(3):
-        worker.submit(lambda i=i: done.append(f"file {i}"), Priority.FILE)  # type: ignore[misc]
-    last = worker.submit(lambda: done.append("live"), Priority.LIVE)
+
+    def hold() -> None:
+        has_begun.set()
+        assert is_free.wait(10)
+
+    def begin(work: Callable[[], None], priority: Priority) -> Future[None]:
+        caller = worker.caller()
+        return worker.submit(lambda: caller.run_on_host(work), priority, caller)
+
+    first = begin(hold, Priority.FILE)
+    assert has_begun.wait(10)
+    file = begin(lambda: done.append("file"), Priority.FILE)
+    live = begin(lambda: done.append("live"), Priority.LIVE)
+    until(lambda: len(worker.runtime.waiting) == 2)
     is_free.set()
-    last.result(10)
+    for one in (first, file, live):
+        one.result(10)
     worker.close()
     worker.join(10)
-    assert done[0] == "live"
-    assert done[1:] == [f"file {i}" for i in range(len(done) - 1)]
+    assert done == ["live", "file"]
 
 
 def test_recordings_sent_at_once_have_the_text_that_each_has_alone(

@@ -124,7 +124,6 @@ class Caller(Runtime):
         return one_torch_thread()
 
     def __enter__(self) -> Caller:
-        self._shared.count_caller(1)
         return self
 
     def __exit__(
@@ -533,9 +532,9 @@ class BatchingRuntime:
 
     batching: limits; None: by the device. n_engines: one suffices for an accelerator. n_threads: of
     PyTorch for an operation, shared among the busy engines; None: as they are set. waits_for_all: begin a
-    round once every open caller (`with runtime.caller() as caller`) waits for a call. work_clock: seconds of
-    work of the calling thread, for `Caller.on_work`. on_live_round: called with the seconds of each round
-    of live calls.
+    round once every caller that was not left (`with runtime.caller() as caller`) waits for a call.
+    work_clock: seconds of work of the calling thread, for `Caller.on_work`. on_live_round: called with the
+    seconds of each round of live calls.
     """
 
     def __init__(
@@ -575,6 +574,7 @@ class BatchingRuntime:
         self, priority: Priority = Priority.LIVE, on_work: Callable[[float], None] | None = None
     ) -> Caller:
         """Return the runtime of one session or transcription."""
+        self.count_caller(1)
         return Caller(self, priority, time.monotonic(), on_work)
 
     def count_caller(self, change: int) -> None:

@@ -21,7 +21,7 @@ from sottovoce.audio.io import AudioSource
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SpeechModel
 from sottovoce.decoding.search import Fusion
-from sottovoce.engine.batching import Batching, BatchingRuntime, Priority
+from sottovoce.engine.batching import Batching, BatchingRuntime, Caller, Priority
 from sottovoce.engine.runtime import Runtime
 from sottovoce.errors import OptionError, SottovoceError
 from sottovoce.offline.batched import transcribe_speech
@@ -229,8 +229,8 @@ def transcribe_batch(
     runtime = BatchingRuntime(transcriber.backend, limits, waits_for_all=True)
     stopped = Event()
 
-    def transcribe(source: Source) -> Transcript:
-        with runtime.caller(Priority.FILE) as caller:
+    def transcribe(source: Source, caller: Caller) -> Transcript:
+        with caller:
             own, control = replace(transcriber, runtime=caller), RunControl(abort=stopped.is_set)
             with transcription_of(own, open_source(source), control, model=model) as transcription:
                 return transcription.collect()
@@ -245,16 +245,16 @@ def transcribe_batch(
                 yield source, _outcome(run)
             open_runs = [run for _, run in runs if not run.done()]
             room = min(batch_size - len(open_runs), AHEAD * batch_size - len(runs))
-            new = list(islice(waiting, room))
-            runs.extend((source, pool.submit(transcribe, source)) for source in new)
+            new = [(source, runtime.caller(Priority.FILE)) for source in islice(waiting, room)]
+            runs.extend((source, pool.submit(transcribe, source, caller)) for source, caller in new)
             if not runs:
                 return
             if not new:
                 wait(open_runs, return_when=FIRST_COMPLETED)
     finally:
         stopped.set()
-        pool.shutdown(cancel_futures=True)
         runtime.close()
+        pool.shutdown(cancel_futures=True)
         runtime.join()
 
 
