@@ -36,7 +36,7 @@ EXPOSE 8000
 ENV SOTTOVOCE_SERVE_EXIT_WHEN_FAILING=30
 # Loading a model that has to be fetched first may take minutes.
 HEALTHCHECK --interval=30s --timeout=10s --start-period=10m \
-    CMD ["python", "-m", "sottovoce.serving.health_check", "8000"]
+    CMD ["python", "-m", "sottovoce.server.health_check", "8000"]
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["sottovoce", "serve", "--host", "0.0.0.0", "--port", "8000"]
 

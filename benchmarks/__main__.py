@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-ROOMS = ("files", "text", "language", "live", "ctc", "serving", "speakers")
+ROOMS = ("files", "text", "language", "live", "ctc", "server", "speakers")
 
 
 def benchmarks(room: str) -> dict[str, str]:

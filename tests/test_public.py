@@ -27,7 +27,7 @@ def test_unknown_names_are_an_attribute_error() -> None:
         ("sottovoce", "torch av transformers matplotlib jiwer"),
         (
             "sottovoce.api",
-            "sottovoce.streaming sottovoce.alignment sottovoce.ctc sottovoce.cli sottovoce.serving",
+            "sottovoce.streaming sottovoce.alignment sottovoce.ctc sottovoce.cli sottovoce.server",
         ),
     ],
 )

@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from sottovoce.engine.runtime import DirectRuntime
+from sottovoce.runtime.calls import DirectRuntime
 from sottovoce.threads import all_torch_threads, n_threads, one_torch_thread
-from tests.backends.fake import FakeBackend, Script
+from tests.runtime.fake import FakeBackend, Script
 
 MAY_SET = sys.platform == "linux" and "MKL" in torch.__config__.parallel_info()
 pytestmark = pytest.mark.skipif(not MAY_SET, reason="PyTorch's OpenMP and MKL are not reachable here")

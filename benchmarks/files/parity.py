@@ -37,14 +37,14 @@ from benchmarks.harness.report import add_shared, benchmark_parser, show_json
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel, normalize, pad_or_trim
-from sottovoce.backends.base import Backend
-from sottovoce.backends.torch import TorchBackend
 from sottovoce.decoding.decode import DecodingResult, decode
 from sottovoce.decoding.detect import detect_language
+from sottovoce.models.backend import Backend
 from sottovoce.models.load import load_checkpoint
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.runtime.torch import TorchBackend
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import SAMPLE_RATE, EncoderOutput, Features, Samples, Segment, Word
 

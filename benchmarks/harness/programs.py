@@ -93,8 +93,9 @@ def ours(
     window is decoded once, and its text is believed. runtime: a name of `BACKENDS`.
     """
     from sottovoce.api import Model
-    from sottovoce.backends.registry import BACKENDS, choose_number_format
+    from sottovoce.models.devices import choose_number_format
     from sottovoce.options.transcribe import TranscribeOptions
+    from sottovoce.runtime.registry import BACKENDS
 
     device = torch.device("cpu")
     checkpoint = weights.checkpoint

@@ -37,9 +37,9 @@ from benchmarks.harness.report import (
 )
 from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
-from sottovoce.backends.base import IncrementalResult, IncrementalWindow
 from sottovoce.evaluation.language_scores import FoundSwitch
 from sottovoce.evaluation.latency import LiveRun, run_live
+from sottovoce.models.backend import IncrementalResult, IncrementalWindow
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session
 from sottovoce.types import SAMPLE_RATE, Features, Samples, Word

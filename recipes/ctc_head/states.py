@@ -21,7 +21,7 @@ import torch
 from recipes.nano.augment import Augmenter, Mel, NoiseBank, Strengths, silence
 from recipes.nano.clips import FeatureStore
 from recipes.nano.texts import spelled
-from sottovoce.backends.base import Backend
+from sottovoce.models.backend import Backend
 from sottovoce.types import FRAMES_PER_SECOND, Features
 
 logger = logging.getLogger(__name__)

@@ -30,10 +30,10 @@ from recipes.nano.losses import Heard, decoder_loss, guided_heads, total_loss
 from recipes.nano.model import NANO_DIMS, NanoModel, TokenTable, known_text, start_from
 from recipes.nano.pieces import CtcSymbols, frequent_words
 from recipes.nano.texts import spelled
-from sottovoce.backends.registry import cpu_has_bfloat16
 from sottovoce.errors import CheckpointError, ManifestError
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.checkpoint.compact import read_compact, save_compact
+from sottovoce.models.devices import cpu_has_bfloat16
 from sottovoce.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)

@@ -11,17 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sottovoce.backends.registry import (
-    AUTO,
-    BACKENDS,
-    check_runtime,
-    choose_device,
-    choose_number_format,
-    choose_runtime,
-)
-from sottovoce.engine.runtime import DirectRuntime, Runtime
 from sottovoce.errors import AudioError, OptionError
 from sottovoce.lm.phrase_lists import HOTWORD_WEIGHT
+from sottovoce.models.devices import choose_device, choose_number_format
 from sottovoce.models.load import load_checkpoint
 from sottovoce.models.sources.find import Source, Sources
 from sottovoce.models.sources.names import default_model
@@ -30,6 +22,8 @@ from sottovoce.offline.transcriber import SecondModel, with_arguments
 from sottovoce.offline.transcription import RunControl
 from sottovoce.options.fallback import DeferralOptions
 from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.runtime.calls import DirectRuntime, Runtime
+from sottovoce.runtime.registry import AUTO, BACKENDS, check_runtime, choose_runtime
 from sottovoce.text.languages import LanguageChoice
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import SAMPLE_RATE, Task, Transcript
@@ -38,10 +32,10 @@ if TYPE_CHECKING:
     from sottovoce.alignment.phrases import Match
     from sottovoce.audio.io import AudioSource
     from sottovoce.audio.recording import Recording
-    from sottovoce.backends.base import Backend
     from sottovoce.decoding.detect import LanguageDetection
     from sottovoce.lm.fusion import ShallowFusion
     from sottovoce.lm.grammar import Grammar
+    from sottovoce.models.backend import Backend
     from sottovoce.models.checkpoint.base import Checkpoint
     from sottovoce.models.ctc_head import CtcHead
     from sottovoce.offline.languages import LanguageSpan

@@ -13,11 +13,11 @@ import pytest
 if sys.version_info < (3, 11):
     pytest.skip("the programs need asyncio.timeout", allow_module_level=True)
 
-from benchmarks.serving.attackers import ATTACKS, attack
-from benchmarks.serving.fuzz import ENDS, frame, fuzz_frames
-from benchmarks.serving.live_clients import Lateness, part, speak, speech
-from sottovoce.serving.settings import ServerLimits, Work
-from tests.serving.servers import SlowModel, serving
+from benchmarks.server.attackers import ATTACKS, attack
+from benchmarks.server.fuzz import ENDS, frame, fuzz_frames
+from benchmarks.server.live_clients import Lateness, part, speak, speech
+from sottovoce.server.settings import ServerLimits, Work
+from tests.server.servers import SlowModel, serving
 
 
 def test_frames_are_of_all_kinds_and_come_again() -> None:
@@ -55,7 +55,7 @@ def test_a_session_that_fails_is_a_fault() -> None:
 @pytest.mark.parametrize("name", ["phrases", "half requests", "known speakers", "strangers"])
 def test_attackers_are_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if name == "known speakers":  # eight at a time do not come to an end
-        monkeypatch.setattr("benchmarks.serving.attackers.N_AT_ONCE", 2)
+        monkeypatch.setattr("benchmarks.server.attackers.N_AT_ONCE", 2)
     limits = ServerLimits(head_s=0.5, upload_s=0.5)
     with serving(SlowModel(), limits=limits) as server:
         found: Counter[str] = asyncio.run(attack(name, server.address, 1.0))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.serving import soak
+from benchmarks.server import soak
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="memory is read from /proc")
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="the script needs asyncio.TaskGroup")
 def test_a_soak_leaves_the_server_as_it_was() -> None:
-    command = [sys.executable, "-m", "benchmarks", "serving", "soak"]
+    command = [sys.executable, "-m", "benchmarks", "server", "soak"]
     command += ["--seconds", "6", "--sessions", "2", "--clip", "en.flac"]
     process = subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from sottovoce.backends.registry import RuntimeChoice
 from sottovoce.cli.main import run
 from sottovoce.lm.lexicon import Lexicon
+from sottovoce.runtime.registry import RuntimeChoice
 
 LABELS = ["-", "a", "b", "c", "|"]
 ARPA = "\\data\\\nngram 1=5\n\n\\1-grams:\n-5 <unk>\n-99 <s>\n-0.5 </s>\n-0.3 ab\n-3 ac\n\n\\end\\\n"

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from sottovoce.backends.base import Backend
+from sottovoce.models.backend import Backend
 from sottovoce.types import EncoderOutput, Features
-from tests.backends.fake import FAKE_DIMS, FakeBackend, Script, ScriptedToken, SpokenLanguage, by_row
 from tests.models import tiny
+from tests.runtime.fake import FAKE_DIMS, FakeBackend, Script, ScriptedToken, SpokenLanguage, by_row
 
 N_FRAMES = 60
 TOLERANCE = 2e-5
@@ -54,7 +54,7 @@ def _random(name: str, **dims: int) -> Backend:
         return tiny.backend(tiny.dims(**dims))
     if name == ON_CUDA:
         return tiny.backend(tiny.dims(**dims), device=torch.device("cuda"))
-    native = pytest.importorskip("sottovoce.backends.native", reason="sottovoce-kernels is not installed")
+    native = pytest.importorskip("sottovoce.runtime.native", reason="sottovoce-kernels is not installed")
     made: Backend = native.NativeBackend.from_checkpoint(
         tiny.checkpoint(tiny.dims(**dims)),
         device=tiny.CPU,

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from sottovoce.backends.base import DecoderState
 from sottovoce.errors import OptionError
+from sottovoce.models.backend import DecoderState
 from sottovoce.types import EncoderOutput, Features
 from tests.contracts.subjects import TOLERANCE, Subject, difference, one_row, windows
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from sottovoce.audio.mel import window_features
-from sottovoce.backends.base import (
+from sottovoce.errors import OptionError
+from sottovoce.models.backend import (
     EXACT,
     Backend,
     EncoderMode,
@@ -18,9 +19,8 @@ from sottovoce.backends.base import (
     IncrementalResult,
     IncrementalWindow,
 )
-from sottovoce.errors import OptionError
-from tests.backends.fake import FakeBackend
 from tests.contracts.subjects import NAMES, TOLERANCE, difference, short_backend
+from tests.runtime.fake import FakeBackend
 
 N_FULL = 60
 """Encoder frames of the full window here: 1.2 s."""

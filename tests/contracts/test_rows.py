@@ -7,8 +7,8 @@ import torch
 
 from sottovoce.errors import OptionError
 from sottovoce.types import EncoderOutput
-from tests.backends.fake import FakeBackend
 from tests.contracts.subjects import TOLERANCE, Subject, difference, one_row, subject_of, windows
+from tests.runtime.fake import FakeBackend
 
 
 def heard(subject: Subject) -> list[EncoderOutput]:

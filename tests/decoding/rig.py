@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from sottovoce.backends.torch import TorchBackend
+from sottovoce.runtime.torch import TorchBackend
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import EncoderOutput, Features
 from tests.models import tiny

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from sottovoce.backends.base import Backend, ChoosingBackend
 from sottovoce.decoding.decode import DecodingResult, decode
 from sottovoce.decoding.filters import RulesOfChoice, build_filters
+from sottovoce.models.backend import Backend, ChoosingBackend
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.types import Features
 from tests.decoding import rig
@@ -27,7 +27,7 @@ class WithoutChoice:
 
 
 def native() -> Backend:
-    made = pytest.importorskip("sottovoce.backends.native", reason="sottovoce-kernels is not installed")
+    made = pytest.importorskip("sottovoce.runtime.native", reason="sottovoce-kernels is not installed")
     checkpoint = tiny.checkpoint(tiny.dims(n_vocab=51865, n_text_ctx=64))
     backend: Backend = made.NativeBackend.from_checkpoint(
         checkpoint, device=tiny.CPU, dtype=torch.float32, native_encoder=True

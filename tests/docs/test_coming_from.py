@@ -13,8 +13,8 @@ import click
 import pytest
 
 from sottovoce.api import Model, load_model
-from sottovoce.backends.registry import NUMBER_FORMATS
 from sottovoce.cli.main import cli
+from sottovoce.models.devices import NUMBER_FORMATS
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions

@@ -9,10 +9,10 @@ import torch
 
 from tests.kernels.arrays import HERE, using
 
-native = pytest.importorskip("sottovoce.backends.native", reason="sottovoce-kernels is not installed")
+native = pytest.importorskip("sottovoce.runtime.native", reason="sottovoce-kernels is not installed")
 
-from sottovoce.backends.base import Backend  # noqa: E402
 from sottovoce.errors import OptionError  # noqa: E402
+from sottovoce.models.backend import Backend  # noqa: E402
 from sottovoce.models.checkpoint.base import Checkpoint  # noqa: E402
 from sottovoce.types import EncoderOutput, Features  # noqa: E402
 from tests.models import tiny  # noqa: E402

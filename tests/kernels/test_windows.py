@@ -13,17 +13,18 @@ from torch import Tensor
 from tests.kernels.arrays import HERE, kernels, using
 from tests.models import tiny
 
-native = pytest.importorskip("sottovoce.backends.native_encoder", reason="sottovoce-kernels has no encoder")
+native = pytest.importorskip("sottovoce.runtime.native_encoder", reason="sottovoce-kernels has no encoder")
 
-from sottovoce.backends import native as backends  # noqa: E402
-from sottovoce.backends.base import (  # noqa: E402
+from sottovoce.models.backend import (  # noqa: E402
     Backend,
     EncoderMode,
     IncrementalResult,
     IncrementalWindow,
     ModelDims,
 )
-from sottovoce.backends.registry import BACKENDS, choose_number_format  # noqa: E402
+from sottovoce.models.devices import choose_number_format  # noqa: E402
+from sottovoce.runtime import native as backends  # noqa: E402
+from sottovoce.runtime.registry import BACKENDS  # noqa: E402
 from sottovoce.types import Features  # noqa: E402
 
 DIMS = tiny.dims(n_audio_state=128, n_audio_head=4, n_audio_ctx=320, n_text_state=128)

@@ -9,7 +9,7 @@ from sottovoce.errors import OptionError
 from sottovoce.language.probe import LanguageProbe, ProbeOptions
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import EncoderOutput, Features
-from tests.backends.fake import FAKE_DIMS, FakeBackend, Script, SpokenLanguage, by_row
+from tests.runtime.fake import FAKE_DIMS, FakeBackend, Script, SpokenLanguage, by_row
 
 TOKENIZER = Tokenizer.for_model(51865)
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sottovoce.backends.torch import TorchBackend, first_step_by_bias
 from sottovoce.models.caches import FIRST_CAPACITY, DecoderCache, RowGroups
 from sottovoce.models.checkpoint.base import Checkpoint
+from sottovoce.runtime.torch import TorchBackend, first_step_by_bias
 from sottovoce.types import EncoderOutput, Features
 from tests.models.tiny import CPU, checkpoint, dims
 from tests.models.tiny import backend as tiny_backend

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from sottovoce.backends.registry import NumberFormat
 from sottovoce.models import layers as room
+from sottovoce.models.devices import NumberFormat
 from sottovoce.models.layers import (
     FEW_INT8_ROWS,
     FEW_QUERIES,

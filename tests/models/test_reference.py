@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sottovoce.backends.torch import TorchBackend
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.dims import ModelDims
+from sottovoce.runtime.torch import TorchBackend
 from sottovoce.types import Features
 from tests.models import tiny
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from sottovoce.backends.torch import TorchBackend
 from sottovoce.errors import CheckpointError
 from sottovoce.models.checkpoint.base import Checkpoint, expected_shapes
 from sottovoce.models.dims import ModelDims
 from sottovoce.models.load import open_checkpoint
 from sottovoce.models.whisper import sinusoids
+from sottovoce.runtime.torch import TorchBackend
 
 CPU = torch.device("cpu")
 

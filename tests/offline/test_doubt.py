@@ -13,8 +13,8 @@ from sottovoce.offline.segments import WindowCut
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.types import Segment
-from tests.backends.fake import Script, ScriptedToken, SpokenLanguage
 from tests.offline.transcribing import ENGLISH, HELLO, TOKENIZER, at, read, script, voice
+from tests.runtime.fake import Script, ScriptedToken, SpokenLanguage
 
 EOT = TOKENIZER.eot
 

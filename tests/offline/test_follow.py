@@ -17,7 +17,6 @@ from sottovoce.audio.features import RecordingFeatures
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SpeechFinder, speech_segments
-from sottovoce.engine.runtime import DirectRuntime
 from sottovoce.evaluation.language_scores import FoundSwitch, score_switches
 from sottovoce.language.follow import MOST_HINT_NATS, REST_NATS, AskingLimits
 from sottovoce.language.probe import ProbedLanguage
@@ -28,8 +27,9 @@ from sottovoce.offline.resume import FollowerState, ProbedPiece, WaitingRun
 from sottovoce.offline.transcriber import Transcriber, TranscriptionState
 from sottovoce.options.transcribe import Mode, TranscribeOptions
 from sottovoce.options.vad import VadOptions
+from sottovoce.runtime.calls import DirectRuntime
 from sottovoce.types import Segment
-from tests.engine.noting import Noting
+from tests.runtime.noting import Noting
 
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"
 MIXED = CLIPS / "mixed.flac"

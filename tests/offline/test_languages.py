@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from sottovoce.decoding.detect import LanguageDetection, combine_detections
-from sottovoce.engine.runtime import DirectRuntime
 from sottovoce.offline.languages import FARTHEST_WINDOWS, SURE_ALONE, FoundLanguage, find_language
 from sottovoce.offline.transcriber import Transcriber
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.runtime.calls import DirectRuntime
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Features
-from tests.backends.fake import FakeBackend, Script, SpokenLanguage
+from tests.runtime.fake import FakeBackend, Script, SpokenLanguage
 
 TOKENIZER = Tokenizer.for_model(51865)
 CODES = ("", "en", "de", "fr")

@@ -20,7 +20,6 @@ from sottovoce.offline.transcriber import SHORT_TAIL_FRAMES
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.transcribe import Mode, TranscribeOptions
-from tests.backends.fake import FakeBackend, Script, ScriptedToken, SpokenLanguage
 from tests.decoding import rig
 from tests.models import tiny
 from tests.offline.transcribing import (
@@ -39,6 +38,7 @@ from tests.offline.transcribing import (
     transcribe,
     voice,
 )
+from tests.runtime.fake import FakeBackend, Script, ScriptedToken, SpokenLanguage
 
 
 def test_the_seek_follows_the_timestamps() -> None:

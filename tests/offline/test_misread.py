@@ -20,9 +20,9 @@ from sottovoce.offline.unread import LanguageHypothesis, joined, segment_means, 
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import Mode, TranscribeOptions
 from sottovoce.types import Segment
-from tests.backends.fake import FakeBackend, Script, ScriptedToken, SpokenLanguage
 from tests.offline.test_unread import WORLDS
 from tests.offline.transcribing import TOKENIZER, at, read, rustle
+from tests.runtime.fake import FakeBackend, Script, ScriptedToken, SpokenLanguage
 
 EOT = TOKENIZER.eot
 LENGTH_S = 12.0

@@ -10,8 +10,8 @@ from sottovoce.errors import OptionError
 from sottovoce.offline.transcriber import Context
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import TranscribeOptions
-from tests.backends.fake import FakeBackend, Script
 from tests.offline.transcribing import HELLO, PAIRS, TOKENIZER, WORLD, at, read, rustle, script, voice
+from tests.runtime.fake import FakeBackend, Script
 
 INITIAL = tuple(TOKENIZER.encode(" a glossary"))
 

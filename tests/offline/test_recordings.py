@@ -12,16 +12,15 @@ import pytest
 import torch
 
 from sottovoce.audio.recording import Recording
-from sottovoce.backends.base import AlignmentHeads, DecoderState
-from sottovoce.engine.runtime import DirectRuntime
 from sottovoce.errors import AudioError
+from sottovoce.models.backend import AlignmentHeads, DecoderState
 from sottovoce.offline.longform import transcribe_batch, transcriber_for, transcription_of
 from sottovoce.offline.transcription import FileTranscription, RunControl
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.runtime.calls import DirectRuntime
 from sottovoce.types import EncoderOutput, Features, Samples, Segment, StepOutput, Transcript
-from tests.backends.fake import FakeBackend
 from tests.decoding import rig
 from tests.offline.transcribing import (
     ENGLISH,
@@ -36,6 +35,7 @@ from tests.offline.transcribing import (
     transcribe,
     voice,
 )
+from tests.runtime.fake import FakeBackend
 
 MINUTE = script(at(0), HELLO, at(10))
 

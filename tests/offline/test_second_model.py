@@ -11,7 +11,6 @@ import pytest
 from torch import Tensor
 
 from sottovoce.audio.recording import Recording
-from sottovoce.engine.runtime import DirectRuntime
 from sottovoce.errors import OptionError
 from sottovoce.offline.longform import transcriber_for, transcription_of
 from sottovoce.offline.resume import ResumePoint, SeekPlace, StateSnapshot
@@ -19,10 +18,11 @@ from sottovoce.offline.transcriber import SecondModel
 from sottovoce.offline.transcription import FileTranscription
 from sottovoce.options.fallback import DeferralOptions
 from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.runtime.calls import DirectRuntime
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Samples, Segment
-from tests.backends.fake import FAKE_DIMS, FakeBackend, Hear, Script, ScriptedToken
 from tests.offline.transcribing import ENGLISH, HELLO, PAIRS, TOKENIZER, WORLD, Loud, at, rustle, script
+from tests.runtime.fake import FAKE_DIMS, FakeBackend, Hear, Script, ScriptedToken
 
 NEVER = DeferralOptions(logprob=-1e3, word=0.0)
 ALWAYS = replace(NEVER, logprob=0.0)

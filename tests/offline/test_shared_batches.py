@@ -13,19 +13,19 @@ from typing import Any
 import pytest
 
 from sottovoce.audio.recording import Recording
-from sottovoce.backends.base import Backend
-from sottovoce.engine.batching import Batching, BatchingRuntime, CallBatcher, Caller, PendingCall, Priority
-from sottovoce.engine.runtime import DecodeCall, HostCall, Runtime
+from sottovoce.models.backend import Backend
 from sottovoce.offline.longform import transcriber_for, transcription_of
 from sottovoce.offline.transcription import FileTranscription
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.runtime.batching import Batching, BatchingRuntime, CallBatcher, Caller, PendingCall, Priority
+from sottovoce.runtime.calls import DecodeCall, HostCall, Runtime
 from sottovoce.types import EncoderOutput, Features, Samples
-from tests.backends.fake import FakeBackend
-from tests.engine.noting import Noting
 from tests.offline.test_recordings import MINUTE, Listening
 from tests.offline.transcribing import ENGLISH, TOKENIZER, rustle
+from tests.runtime.fake import FakeBackend
+from tests.runtime.noting import Noting
 
 
 def opened(

@@ -10,8 +10,8 @@ from sottovoce.errors import OptionError
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.options.transcribe import TranscribeOptions
-from tests.backends.fake import Script, ScriptedToken, SpokenLanguage
 from tests.offline.transcribing import HELLO, TOKENIZER, WORLD, at, run, rustle
+from tests.runtime.fake import Script, ScriptedToken, SpokenLanguage
 
 TURN = TOKENIZER.sot_lm
 FIRST = ((at(0), 0), (HELLO, 20), (WORLD, 60), (TURN, 90), (HELLO, 150), (at(4), 199), (at(4), 200))

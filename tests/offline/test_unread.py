@@ -22,8 +22,8 @@ from sottovoce.offline.unread import (
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import Mode, TranscribeOptions
 from sottovoce.types import Samples, Segment, Span, Turn, Word
-from tests.backends.fake import FakeBackend, Script, ScriptedToken, SpokenLanguage
 from tests.offline.transcribing import HELLO, TOKENIZER, Loud, at, rustle, script, silence, transcribe
+from tests.runtime.fake import FakeBackend, Script, ScriptedToken, SpokenLanguage
 
 
 class Nobody:

@@ -8,15 +8,15 @@ from torch import Tensor
 
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SileroState, SpeechModel
-from sottovoce.backends.base import Backend
-from sottovoce.engine.runtime import DirectRuntime
+from sottovoce.models.backend import Backend
 from sottovoce.offline.longform import transcriber_for, transcription_of
 from sottovoce.offline.transcription import FileTranscription
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.runtime.calls import DirectRuntime
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import SAMPLE_RATE, Samples, Segment
-from tests.backends.fake import FakeBackend, Script, ScriptedToken, SpokenLanguage
+from tests.runtime.fake import FakeBackend, Script, ScriptedToken, SpokenLanguage
 
 TOKENIZER = Tokenizer.for_model(51865)
 HELLO, WORLD = TOKENIZER.encode(" hello")[0], TOKENIZER.encode(" world")[0]

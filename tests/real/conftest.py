@@ -11,10 +11,11 @@ import torch
 from benchmarks.harness.clips import Clip, clips, shown, spread
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
-from sottovoce.backends.registry import BACKENDS, choose_number_format, choose_runtime
 from sottovoce.errors import SottovoceError
 from sottovoce.models.checkpoint.base import Checkpoint
+from sottovoce.models.devices import choose_number_format
 from sottovoce.models.load import load_checkpoint
+from sottovoce.runtime.registry import BACKENDS, choose_runtime
 from sottovoce.types import SAMPLE_RATE
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "speech"

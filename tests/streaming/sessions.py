@@ -9,9 +9,9 @@ from dataclasses import replace
 import torch
 
 from sottovoce.audio.vad import VadStream
-from sottovoce.backends.base import Backend, IncrementalWindow
 from sottovoce.language.probe import ProbeOptions
 from sottovoce.language.timeline import LanguageTimeline
+from sottovoce.models.backend import Backend, IncrementalWindow
 from sottovoce.streaming.audio_window import AudioWindow
 from sottovoce.streaming.options import CommitOptions, StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions
@@ -28,7 +28,7 @@ from sottovoce.types import (
     Samples,
     Word,
 )
-from tests.engine.noting import Noting
+from tests.runtime.noting import Noting
 from tests.streaming.speech import WORDS, ToneDetector, backend
 
 TOKENIZER = Tokenizer.for_model(51865)

@@ -19,7 +19,7 @@ from sottovoce.audio.vad import SileroState
 from sottovoce.options.vad import WINDOW_SAMPLES
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import SAMPLE_RATE, Samples
-from tests.backends.fake import FakeBackend, Script, ScriptedToken, SpokenLanguage
+from tests.runtime.fake import FakeBackend, Script, ScriptedToken, SpokenLanguage
 
 TOKENIZER = Tokenizer.for_model(51865, language="en")
 WORDS = {

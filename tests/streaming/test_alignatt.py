@@ -27,7 +27,7 @@ from sottovoce.streaming.hypothesis import (
     most_tokens,
 )
 from sottovoce.types import EncoderOutput, StepOutput
-from tests.backends.fake import FakeBackend, Script, ScriptedToken
+from tests.runtime.fake import FakeBackend, Script, ScriptedToken
 from tests.streaming.speech import TOKEN_OF, TOKENIZER, backend, hear, say
 
 SOT = TOKENIZER.sot_sequence_including_notimestamps

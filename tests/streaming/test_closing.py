@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sottovoce.backends.base import EXACT, EncoderMode, IncrementalResult, IncrementalWindow
+from sottovoce.models.backend import EXACT, EncoderMode, IncrementalResult, IncrementalWindow
 from sottovoce.types import FRAMES_PER_SECOND
-from tests.backends.fake import FakeBackend
+from tests.runtime.fake import FakeBackend
 from tests.streaming.sessions import ALIGNATT, listen, session, spoken, words_of
 from tests.streaming.speech import hear, say, silence
 

@@ -12,7 +12,7 @@ from sottovoce.streaming.options import CommitOptions, StreamOptions
 from sottovoce.streaming.session import Session, Switching
 from sottovoce.streaming.words import HypothesisWord
 from sottovoce.types import SAMPLE_RATE, Event, Samples, Word
-from tests.backends.fake import FakeBackend
+from tests.runtime.fake import FakeBackend
 from tests.streaming.sessions import finals_of, said_words, session, spoken, text, words_of
 from tests.streaming.speech import hear, say, silence
 

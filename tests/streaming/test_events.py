@@ -22,7 +22,7 @@ from sottovoce.types import (
     Unstable,
     Word,
 )
-from tests.backends.fake import FakeBackend, Script, ScriptedToken
+from tests.runtime.fake import FakeBackend, Script, ScriptedToken
 from tests.streaming.sessions import TOKENIZER, finals_of, listen, session, spoken, words_of
 from tests.streaming.speech import TOKEN_OF, hear, say, silence
 

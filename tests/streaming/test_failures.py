@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from sottovoce.audio.vad import VadStream
-from sottovoce.engine.runtime import ContinuousDecodeCall, LanguageProbeCall
 from sottovoce.language.probe import ProbeOptions
+from sottovoce.runtime.calls import ContinuousDecodeCall, LanguageProbeCall
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions
 from sottovoce.types import Event, SpeechEnded, SpeechStarted
-from tests.engine.noting import ExhaustedError, Noting
+from tests.runtime.noting import ExhaustedError, Noting
 from tests.streaming.sessions import (
     ALIGNATT,
     TOKENIZER,

@@ -13,9 +13,9 @@ from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel, window_features
 from sottovoce.audio.vad import VadStream
-from sottovoce.backends.base import EXACT, Backend, EncoderMode, IncrementalWindow
 from sottovoce.decoding.decode import decode
 from sottovoce.language.probe import LanguageProbe
+from sottovoce.models.backend import EXACT, Backend, EncoderMode, IncrementalWindow
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.streaming.alignatt import AlignAttDecoder, AlignAttRequest, LiveVocabulary
 from sottovoce.streaming.audio_window import MelBuffer

@@ -14,8 +14,8 @@ from sottovoce.api import Model
 from sottovoce.audio import vad
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.vad import VadStream
-from sottovoce.backends.base import EncoderMode, IncrementalResult, IncrementalWindow
 from sottovoce.language.probe import ProbeOptions
+from sottovoce.models.backend import EncoderMode, IncrementalResult, IncrementalWindow
 from sottovoce.streaming import alignatt
 from sottovoce.streaming.session import Session, SessionOptions, Switching
 from sottovoce.streaming.utterance import LiveUtterance, PromptContext

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from sottovoce.engine.batching import Batching
 from sottovoce.errors import OptionError
 from sottovoce.language.switching import SmoothingOptions, SwitchOptions
+from sottovoce.runtime.batching import Batching
 from sottovoce.streaming.options import CommitOptions, ParallelOptions, StreamOptions
 
 OUT_OF_RANGE: dict[type, dict[str, tuple[float, ...]]] = {

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from sottovoce.audio.mel import log_mel, window_features
-from sottovoce.engine.runtime import DirectRuntime
 from sottovoce.language.probe import ProbeOptions
 from sottovoce.language.switching import SwitchOptions
 from sottovoce.language.timeline import LanguageTimeline
 from sottovoce.models.checkpoint.compact import ENCODER_MODE
 from sottovoce.models.dims import default_encoder_mode
+from sottovoce.runtime.calls import DirectRuntime
 from sottovoce.streaming.alignatt import AlignAttDecoder, AlignAttRequest, LiveVocabulary
 from sottovoce.streaming.hypothesis import AlignAttHypothesis as Read
 from sottovoce.streaming.hypothesis import DecoderPrefix, StopRules
@@ -36,7 +36,7 @@ from sottovoce.streaming.utterance import CommittedWords, LiveUtterance, PromptC
 from sottovoce.streaming.utterance_decoder import StrategyFactory
 from sottovoce.streaming.words import HypothesisWord
 from sottovoce.types import EncoderOutput, Event, LanguageChanged, Partial, Samples, Word
-from tests.backends.fake import FAKE_DIMS
+from tests.runtime.fake import FAKE_DIMS
 from tests.streaming.sessions import ALIGNATT, TOKENIZER, blank_window, changes_of, said_words, session
 from tests.streaming.sessions import listen as listen_to
 from tests.streaming.speech import TOKEN_OF, WORDS, backend, say, silence

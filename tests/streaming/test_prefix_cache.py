@@ -11,7 +11,7 @@ import torch
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel, window_features
-from sottovoce.engine.runtime import ContinuousDecodeCall
+from sottovoce.runtime.calls import ContinuousDecodeCall
 from sottovoce.streaming.alignatt import (
     AlignAttDecoder,
     AlignAttRequest,

@@ -23,7 +23,7 @@ from sottovoce.types import (
     SpeechEnded,
     SpeechStarted,
 )
-from tests.backends.fake import FakeBackend
+from tests.runtime.fake import FakeBackend
 from tests.streaming.sessions import (
     TOKENIZER,
     changes_of,

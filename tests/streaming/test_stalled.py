@@ -13,7 +13,7 @@ from sottovoce.streaming.options import ParallelOptions, StreamOptions
 from sottovoce.streaming.session import Session
 from sottovoce.streaming.utterance_decoder import NEWEST_S
 from sottovoce.types import SAMPLE_RATE, Event, Samples
-from tests.backends.fake import FakeBackend, Hear, Script, ScriptedToken
+from tests.runtime.fake import FakeBackend, Hear, Script, ScriptedToken
 from tests.streaming.sessions import ALIGNATT, held_s, session, spoken, words_of
 from tests.streaming.speech import TOKEN_OF, hear, say, silence
 

@@ -9,8 +9,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from sottovoce.backends.base import EXACT, EncoderMode
 from sottovoce.errors import OptionError
+from sottovoce.models.backend import EXACT, EncoderMode
 from sottovoce.models.checkpoint.compact import read_compact
 from sottovoce.models.dims import BASE, DENSE
 from sottovoce.streaming.options import StreamOptions

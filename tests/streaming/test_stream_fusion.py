@@ -12,7 +12,7 @@ from sottovoce.streaming.hypothesis import AlignAttHypothesis, DecoderPrefix, St
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import SessionOptions
 from sottovoce.types import Features
-from tests.backends.fake import SURE, FakeBackend, Script, ScriptedToken
+from tests.runtime.fake import SURE, FakeBackend, Script, ScriptedToken
 from tests.streaming.speech import TOKENIZER
 
 SAID = (1000, 2000, 3000)

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from sottovoce.audio.vad import VadStream
-from sottovoce.engine.runtime import ContinuousDecodeCall, IncrementalEncodeCall, ModelCall
+from sottovoce.runtime.calls import ContinuousDecodeCall, IncrementalEncodeCall, ModelCall
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions
 from sottovoce.streaming.utterance import MOST_TOKENS, LiveUtterance
 from sottovoce.streaming.words import HypothesisWord
 from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, LanguageChanged, Partial, Word
-from tests.backends.fake import FakeBackend, Script, ScriptedToken
-from tests.engine.noting import Noting
+from tests.runtime.fake import FakeBackend, Script, ScriptedToken
+from tests.runtime.noting import Noting
 from tests.streaming.sessions import (
     ALIGNATT,
     TOKENIZER,

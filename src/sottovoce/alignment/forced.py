@@ -24,12 +24,11 @@ from sottovoce.audio.features import RecordingFeatures
 from sottovoce.audio.mel import MEL_FRAMES_PER_SECOND
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SpeechSegment, speech_segments
-from sottovoce.backends.base import Backend
 from sottovoce.ctc.align import align, token_times
 from sottovoce.ctc.labels import SEPARATORS
 from sottovoce.decoding.alignment import TimedWord, WindowText, align_windows
-from sottovoce.engine.runtime import DirectRuntime
 from sottovoce.errors import OptionError
+from sottovoce.models.backend import Backend
 from sottovoce.models.ctc_head import CtcHead
 from sottovoce.offline.longform import transcriber_for, transcription_of
 from sottovoce.offline.segments import cut_at_sentence_ends, merge_punctuation, usual_duration
@@ -38,6 +37,7 @@ from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.transcribe import APPENDED, PREPENDED, TranscribeOptions
 from sottovoce.options.vad import VadOptions
+from sottovoce.runtime.calls import DirectRuntime
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.text.word_edits import equal_words
 from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, AudioChunk, EncoderOutput, Samples, Segment, Word

@@ -1,1 +1,1 @@
-"""Runtimes behind one interface, `base`."""
+"""Former names of `sottovoce.runtime`."""

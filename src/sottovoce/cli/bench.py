@@ -182,8 +182,9 @@ def _beginning(file: str, seconds: float) -> Samples:
 
 
 def _check(choices: Iterable[tuple[str | None, ...]], given: Mapping[str, Any]) -> None:
-    from sottovoce.backends.registry import AUTO, check_runtime, choose_device, choose_number_format
+    from sottovoce.models.devices import choose_device, choose_number_format
     from sottovoce.models.sources.find import Sources, resolve
+    from sottovoce.runtime.registry import AUTO, check_runtime
 
     device = choose_device(given["device"])
     folder = given["model_dir"]

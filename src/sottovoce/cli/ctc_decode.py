@@ -22,7 +22,6 @@ from torch import Tensor
 from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel
-from sottovoce.backends.registry import choose_device
 from sottovoce.cli.options import DecoderOptions
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions, load_ngram
 from sottovoce.ctc.labels import LabelList, read_labels
@@ -32,6 +31,7 @@ from sottovoce.evaluation.wer import ErrorCounts, count_edits
 from sottovoce.formats.document_words import with_vocabulary
 from sottovoce.lm.causal import CausalWordModel
 from sottovoce.models.ctc_head import emissions_of_recording
+from sottovoce.models.devices import choose_device
 from sottovoce.text.files import read_lines, read_text
 from sottovoce.text.normalize import composed
 from sottovoce.types import FRAMES_PER_SECOND, Hypothesis

@@ -27,7 +27,6 @@ from sottovoce.api import Model
 from sottovoce.audio.input_format import read_input_format
 from sottovoce.audio.io import load_audio, open_audio, read_live
 from sottovoce.audio.microphone import Microphone
-from sottovoce.backends.base import EXACT, EncoderMode
 from sottovoce.cli.call import Interrupts
 from sottovoce.cli.flags import read_values
 from sottovoce.cli.options import (
@@ -43,6 +42,7 @@ from sottovoce.errors import OptionError, TranslationError, cause_of
 from sottovoce.evaluation.latency import LogLine
 from sottovoce.formats.document import event_line, json_text
 from sottovoce.formats.output import label_of
+from sottovoce.models.backend import EXACT, EncoderMode
 from sottovoce.options.schema import made, options_of
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.streaming.options import StreamOptions

@@ -116,7 +116,8 @@ def download(
 
 
 def describe(checkpoint: Checkpoint, path: Path) -> dict[str, object]:
-    from sottovoce.backends.registry import AUTO, choose_device, choose_runtime
+    from sottovoce.models.devices import choose_device
+    from sottovoce.runtime.registry import AUTO, choose_runtime
 
     runtime = choose_runtime(AUTO, "auto", choose_device("auto"), checkpoint.dims)
     dtypes = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in checkpoint.tensors.values()})

@@ -27,7 +27,7 @@ from sottovoce.cli.flags import Flag, SectionedCommand, read_values
 from sottovoce.cli.options import MODEL, SERVER, beam_size, chat_server, open_model
 from sottovoce.errors import MissingExtraError, OptionError, cause_of
 from sottovoce.options.schema import Option, made, options_of
-from sottovoce.serving.settings import (
+from sottovoce.server.settings import (
     API_KEYS,
     ENVIRONMENT,
     WEBHOOK_SECRET,
@@ -47,7 +47,7 @@ from sottovoce.text.files import read_text
 
 if TYPE_CHECKING:
     from sottovoce.api import Model
-    from sottovoce.serving.http.server import Server
+    from sottovoce.server.http.server import Server
 
 SETTINGS = tuple(
     option
@@ -175,9 +175,9 @@ def serve_app(given: dict[str, Any], call: Call) -> int:
     if given["replicas"] is not None:
         return serve_on_ray(given, settings, open_named, call)
     server = make_server(settings, open_named)
-    from sottovoce.engine.batching import THREAD_NAME
-    from sottovoce.serving.http.request_log import log_as_json
-    from sottovoce.serving.recordings.decode_pool import THREAD_NAME as DECODING
+    from sottovoce.runtime.batching import THREAD_NAME
+    from sottovoce.server.http.request_log import log_as_json
+    from sottovoce.server.recordings.decode_pool import THREAD_NAME as DECODING
 
     names = (THREAD_NAME, DECODING)
 
@@ -214,8 +214,8 @@ def serve_on_ray(
     if settings.jobs:
         raise OptionError("--replicas: expected without --jobs-dir, which is a folder of one process")
     with needing_extra():
-        from sottovoce.serving.ray.cluster import counts
-        from sottovoce.serving.ray.deployment import serving_on_ray
+        from sottovoce.server.ray.cluster import counts
+        from sottovoce.server.ray.deployment import serving_on_ray
     least, most = counts("--replicas", given["replicas"])
     replicas = made(Replicas, given, n_min=least, n_max=most, cpus=float(given["threads"] or 1))
     warn_if_open(settings)
@@ -259,7 +259,7 @@ def say_where(settings: ServerSettings, port: int) -> None:
 
 def make_server(settings: ServerSettings, open_named: Callable[[str], Model]) -> Server:
     with needing_extra():
-        from sottovoce.serving.http.server import Server
+        from sottovoce.server.http.server import Server
     warn_if_open(settings)
     return Server(settings, open_named, partial(say_where, settings))
 
@@ -312,7 +312,7 @@ def model_paths(given: Mapping[str, Any]) -> dict[str, str]:
 
     Raises: OptionError for two of the same name.
     """
-    from sottovoce.backends.registry import choose_device
+    from sottovoce.models.devices import choose_device
     from sottovoce.models.sources.names import default_model
 
     default = given["model"] or default_model(choose_device(given["device"]).type)

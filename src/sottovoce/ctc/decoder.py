@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sottovoce.backends.registry import choose_device
 from sottovoce.ctc.align import NEVER, TokenTimes, token_times
 from sottovoce.ctc.commit import Committer, newly_committed
 from sottovoce.ctc.compiled import choose_engine
@@ -37,6 +36,7 @@ from sottovoce.lm.base import Floats, HistoryScorer, HistoryWord, PrefixScorer, 
 from sottovoce.lm.lexicon import Lexicon
 from sottovoce.lm.neural import WordLanguageModel
 from sottovoce.lm.phrase_lists import Hotwords, listed_phrases
+from sottovoce.models.devices import choose_device
 from sottovoce.types import Hypothesis, Partial, Word
 
 

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sottovoce.backends.base import Backend
 from sottovoce.decoding.decode import Stepwise, finish, select_windows
+from sottovoce.models.backend import Backend
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import FRAMES_PER_SECOND, EncoderOutput, Token
 

@@ -15,7 +15,6 @@ from typing import TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from sottovoce.backends.base import Backend, BestTokens, ChoosingBackend, DecoderState
 from sottovoce.decoding.detect import LanguageDetection, detect_language
 from sottovoce.decoding.filters import LogitFilter, RulesOfChoice, build_filters
 from sottovoce.decoding.prompt import PromptBatch, batch_prompts, context_tokens, start_tokens
@@ -30,6 +29,7 @@ from sottovoce.decoding.search import (
     ranked_candidates,
 )
 from sottovoce.errors import OptionError
+from sottovoce.models.backend import Backend, BestTokens, ChoosingBackend, DecoderState
 from sottovoce.options.decoding import DecodingOptions, shared_options
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.text.tokenizer import Tokenizer

@@ -13,8 +13,8 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from sottovoce.backends.base import Backend
 from sottovoce.errors import OptionError
+from sottovoce.models.backend import Backend
 from sottovoce.text.languages import find_language
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import EncoderOutput

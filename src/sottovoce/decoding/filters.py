@@ -15,9 +15,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from sottovoce.backends.base import AllowedTokens, TokenChoice
 from sottovoce.decoding.prompt import prefix_tokens
 from sottovoce.errors import OptionError
+from sottovoce.models.backend import AllowedTokens, TokenChoice
 from sottovoce.options.decoding import NON_SPEECH, DecodingOptions
 from sottovoce.text.tokenizer import SECONDS_PER_TIMESTAMP, Tokenizer
 

@@ -17,7 +17,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from sottovoce.backends.base import BestTokens
+from sottovoce.models.backend import BestTokens
 
 State = TypeVar("State")
 BLOCK = 64

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from sottovoce.audio.mel import MEL_FRAMES_PER_SECOND, log_mel, window_features
-from sottovoce.backends.base import Backend, DecoderState
 from sottovoce.errors import OptionError
+from sottovoce.models.backend import Backend, DecoderState
 from sottovoce.types import SAMPLE_RATE, EncoderOutput
 
 PROMPT_TOKENS = 100

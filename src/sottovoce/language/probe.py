@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from sottovoce.audio.mel import SILENCE_LOG_MEL, window_features
-from sottovoce.backends.base import Backend, EncoderMode, IncrementalWindow
 from sottovoce.errors import OptionError
 from sottovoce.language.switching import Posterior, allowed_indices
+from sottovoce.models.backend import Backend, EncoderMode, IncrementalWindow
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, EncoderOutput
 

@@ -1,1 +1,1 @@
-"""Whisper in PyTorch, CTC heads, and checkpoint formats."""
+"""Whisper in PyTorch, CTC heads, checkpoint formats, and the interface of a loaded model."""

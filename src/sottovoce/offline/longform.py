@@ -21,8 +21,6 @@ from sottovoce.audio.io import AudioSource
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SpeechModel
 from sottovoce.decoding.search import Fusion
-from sottovoce.engine.batching import Batching, BatchingRuntime, Caller, Priority
-from sottovoce.engine.runtime import Runtime
 from sottovoce.errors import OptionError, SottovoceError
 from sottovoce.offline.batched import transcribe_speech
 from sottovoce.offline.resume import ResumePoint, SpeechPlace
@@ -33,6 +31,8 @@ from sottovoce.offline.style import in_style
 from sottovoce.offline.transcriber import SecondModel, Segments, Transcriber, TranscriptionState
 from sottovoce.offline.transcription import FileTranscription, ObserveRuntime, RunControl
 from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.runtime.batching import Batching, BatchingRuntime, Caller, Priority
+from sottovoce.runtime.calls import Runtime
 from sottovoce.speakers.channel_diarizer import ChannelDiarizer
 from sottovoce.speakers.choose import make_diarizer
 from sottovoce.text.tokenizer import Tokenizer

@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from sottovoce.audio.recording import Recording
-from sottovoce.engine.runtime import ObservedRuntime
 from sottovoce.offline.regroup import segment_moved
 from sottovoce.offline.resume import DraftState, ResumePoint
 from sottovoce.offline.transcriber import SecondModel, Segments, Transcriber, TranscriptionState, numbered
+from sottovoce.runtime.calls import ObservedRuntime
 from sottovoce.types import Segment
 
 Begin: TypeAlias = Callable[[Transcriber, Recording, TranscriptionState, ResumePoint | None], Segments]

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from sottovoce.audio.recording import Recording
-from sottovoce.engine.runtime import Runtime
 from sottovoce.errors import AudioError
 from sottovoce.offline.regroup import part_of
 from sottovoce.offline.transcriber import Segments, TranscriptionState
 from sottovoce.options.speakers import Diarizer
+from sottovoce.runtime.calls import Runtime
 from sottovoce.speakers.channel_diarizer import leaks
 from sottovoce.speakers.diarize import ClusteringDiarizer, DiarizedWindow
 from sottovoce.speakers.labels import SpeakerLabels, letter

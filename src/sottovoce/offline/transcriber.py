@@ -16,18 +16,18 @@ from torch import Tensor
 from sottovoce.audio.features import RecordingFeatures
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SpeechFinder
-from sottovoce.backends.base import Backend
 from sottovoce.decoding.alignment import WindowText
 from sottovoce.decoding.decode import Attempt, DecodingResult, mix_seed, select_windows
 from sottovoce.decoding.detect import NO_PRIOR, LanguageDetection, combine_detections
 from sottovoce.decoding.prompt import opening_tokens
 from sottovoce.decoding.search import Fusion
-from sottovoce.engine.runtime import Runtime
+from sottovoce.models.backend import Backend
 from sottovoce.offline.resume import ResumePoint, StateSnapshot
 from sottovoce.offline.segments import WindowCut, WordRules, place_words
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import DeferralOptions
 from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.runtime.calls import Runtime
 from sottovoce.text.languages import LanguageChoice
 from sottovoce.text.normalize import plain
 from sottovoce.text.tokenizer import Tokenizer

@@ -9,12 +9,12 @@ from types import TracebackType
 from typing import TypeAlias
 
 from sottovoce.audio.recording import Recording
-from sottovoce.backends.base import Backend
 from sottovoce.decoding.detect import LanguageDetection
-from sottovoce.engine.runtime import ObservedRuntime, Runtime
+from sottovoce.models.backend import Backend
 from sottovoce.offline.regroup import segment_moved
 from sottovoce.offline.resume import ResumePoint
 from sottovoce.offline.transcriber import Segments, Transcriber, TranscriptionState
+from sottovoce.runtime.calls import ObservedRuntime, Runtime
 from sottovoce.speakers.labels import replace_letter
 from sottovoce.types import Segment, Span, Transcript, Turn
 

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sottovoce.backends.base import Backend, RowPrefix
 from sottovoce.decoding.alignment import RunningStatistics, mean_over_heads, median_filter
 from sottovoce.decoding.filters import FORBIDDEN, suppressed_tokens
 from sottovoce.decoding.search import FusedRowScores, Fusion
+from sottovoce.models.backend import Backend, RowPrefix
 from sottovoce.options.decoding import NON_SPEECH
 from sottovoce.streaming.hypothesis import (
     AlignAttHypothesis,

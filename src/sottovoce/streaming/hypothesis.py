@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from sottovoce.backends.base import RowPrefix
 from sottovoce.decoding.alignment import RunningStatistics
+from sottovoce.models.backend import RowPrefix
 
 MAX_TOKENS = 224
 """Half of Whisper's text context, as in offline decoding."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from sottovoce.backends.base import EncoderMode, IncrementalWindow
-from sottovoce.engine.runtime import Runtime
 from sottovoce.errors import OptionError
 from sottovoce.language.follow import sides_of, surest_border
 from sottovoce.language.probe import LanguageProbe, ProbedLanguage
 from sottovoce.language.timeline import LanguageChange, LanguageTimeline
+from sottovoce.models.backend import EncoderMode, IncrementalWindow
+from sottovoce.runtime.calls import Runtime
 from sottovoce.streaming.audio_window import SNAP_S
 from sottovoce.streaming.options import SessionOptions
 from sottovoce.streaming.utterance import LiveUtterance, WholeEncoding

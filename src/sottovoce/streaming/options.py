@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, fields, replace
 
 from torch import Tensor
 
-from sottovoce.backends.base import EXACT, EncoderMode
 from sottovoce.decoding.search import Fusion
 from sottovoce.errors import OptionError
 from sottovoce.language.probe import ProbeOptions
 from sottovoce.language.switching import SmoothingOptions, SwitchOptions
+from sottovoce.models.backend import EXACT, EncoderMode
 from sottovoce.options.live import LiveDecodingOptions, Switching
 from sottovoce.text.languages import find_language
 

@@ -16,10 +16,10 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from sottovoce.backends.base import EncoderMode, IncrementalWindow
-from sottovoce.engine.runtime import Runtime
 from sottovoce.language.switching import SmoothingOptions, smoothed
 from sottovoce.language.timeline import LanguageTimeline, TimelineFrame
+from sottovoce.models.backend import EncoderMode, IncrementalWindow
+from sottovoce.runtime.calls import Runtime
 from sottovoce.streaming.alignatt import AlignAttDecoder, AlignAttRequest
 from sottovoce.streaming.audio_window import SNAP_S, AudioWindow, quietest_border
 from sottovoce.streaming.commit_policy import CommitPolicy

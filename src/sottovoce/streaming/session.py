@@ -23,11 +23,11 @@ from torch import Tensor
 
 from sottovoce.audio.samples import AudioBuffer, is_tensor, tensor_array
 from sottovoce.audio.vad import SpeechEdge, VadStream
-from sottovoce.backends.base import Backend
-from sottovoce.engine.runtime import DirectRuntime, Runtime
 from sottovoce.errors import SessionClosedError
 from sottovoce.language.timeline import LanguageChange, LanguageTimeline
+from sottovoce.models.backend import Backend
 from sottovoce.options.live import Switching as Switching
+from sottovoce.runtime.calls import DirectRuntime, Runtime
 from sottovoce.speakers.live_speakers import LiveSpeakers
 from sottovoce.streaming.audio_window import SNAP_S, AudioWindow
 from sottovoce.streaming.events import EventEmitter, UnstableText

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sottovoce.backends.base import EncoderMode, EncoderState, IncrementalResult
+from sottovoce.models.backend import EncoderMode, EncoderState, IncrementalResult
 from sottovoce.streaming.audio_window import (
     SAMPLES_PER_FRAME,
     SNAP_S,

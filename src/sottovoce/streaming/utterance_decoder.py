@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from sottovoce.backends.base import EXACT, Backend, EncoderMode, IncrementalWindow
-from sottovoce.engine.runtime import Runtime
 from sottovoce.language.timeline import LanguageTimeline
+from sottovoce.models.backend import EXACT, Backend, EncoderMode, IncrementalWindow
 from sottovoce.models.dims import FULL_WINDOW_S
+from sottovoce.runtime.calls import Runtime
 from sottovoce.streaming.alignatt import AlignAttDecoder, AlignAttRequest, LiveVocabulary
 from sottovoce.streaming.audio_window import MELS_PER_FRAME, AudioWindow
 from sottovoce.streaming.commit_policy import CommitPolicy, may_hold_words

@@ -11,11 +11,11 @@ from threading import Lock
 from sottovoce.api import Model
 from sottovoce.audio.io import AudioSource
 from sottovoce.audio.samples import AudioBuffer
-from sottovoce.engine.runtime import Runtime
 from sottovoce.errors import OptionError
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.runtime.calls import Runtime
 from sottovoce.translation.live_translator import SourceText, sentences, with_translation
 from sottovoce.types import SAMPLE_RATE, Samples, Segment
 

@@ -1,1 +1,0 @@
-"""Batched execution of the model calls of many sessions and recordings."""

@@ -1,0 +1,433 @@
+"""Incremental encoding: new frames are computed against cached keys and values of older ones.
+
+Whisper's encoder is not causal, so cached frames keep the states of shorter audio: an approximation.
+Positions are absolute: a cache is only valid while the window begins at the same sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, Protocol, TypeAlias, TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from sottovoce.audio.mel import normalize
+from sottovoce.errors import OptionError
+from sottovoce.models.backend import EncoderState, IncrementalResult, IncrementalWindow, ModelDims
+from sottovoce.models.dims import EncoderMode, Padding, frames_of
+from sottovoce.models.layers import KeysValues
+from sottovoce.models.whisper import AudioEncoder, Whisper
+from sottovoce.types import EncoderOutput, Features
+
+Own = TypeVar("Own")
+
+
+class FrameCache(Protocol):
+    """Cached encoder frames of a runtime; immutable, so that sessions may share it."""
+
+    @property
+    def n_frames(self) -> int: ...
+
+    def part(self: Own, start: int, end: int, /) -> Own:
+        """Return frames [start, end)."""
+        ...
+
+
+Frames = TypeVar("Frames", bound=FrameCache)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EncoderUpdate(Generic[Frames]):
+    """The part of one window to compute: encoder frames [start, end), and single frames of padding.
+
+    mel: (n_mels, n) normalised, of the whole window; 0.0 beyond it. ends: the window, and so the
+    convolutions, end at `end`. places: positions of the single frames, surrounded by padding. before:
+    cache of frames [0, start), or None. after: cached frames after the computed ones in the order of keys,
+    or None. log_weights: (n_attended,) float32, added to the attention logits of each frame, or None.
+    """
+
+    mel: Tensor
+    start: int
+    end: int
+    ends: bool
+    places: tuple[int, ...] = ()
+    before: Frames | None = None
+    after: Frames | None = None
+    log_weights: Tensor | None = None
+
+    @property
+    def n_frames(self) -> int:
+        return self.end - self.start + len(self.places)
+
+    @property
+    def n_attended(self) -> int:
+        """Number of frames attended to: computed and cached."""
+        return self.n_frames + sum(cache.n_frames for cache in (self.before, self.after) if cache is not None)
+
+
+MELS_PER_FRAME = 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EncoderKvCache:
+    """Keys, values and states of the encoder frames of one window; immutable.
+
+    keys_values: per encoder layer, (1, H, n, d_head) twice. states: (1, n, d), the encoder's output.
+    cross: per decoder layer, keys and values (1, H, n, d_head).
+    """
+
+    keys_values: tuple[KeysValues, ...]
+    states: Tensor
+    cross: tuple[KeysValues, ...]
+
+    @property
+    def n_frames(self) -> int:
+        return int(self.states.shape[1])
+
+    def part(self, start: int, end: int) -> EncoderKvCache:
+        return EncoderKvCache(
+            tuple((keys[:, :, start:end], values[:, :, start:end]) for keys, values in self.keys_values),
+            self.states[:, start:end],
+            tuple((keys[:, :, start:end], values[:, :, start:end]) for keys, values in self.cross),
+        )
+
+
+WindowUpdate: TypeAlias = EncoderUpdate[EncoderKvCache]
+
+
+@torch.no_grad()
+def encode_incremental(model: Whisper, updates: Sequence[WindowUpdate]) -> list[EncoderKvCache]:
+    """Compute the updates of several windows as one batch; return their caches with the new frames.
+
+    Results do not depend on the batch, except for rounding. Rows are padded and masked, so updates of
+    similar shape belong together.
+    """
+    states, layers = _run_layers(model.encoder, updates)
+    cross = model.decoder.cross_keys_values(states)
+    return [
+        EncoderKvCache(
+            tuple(rows[row] for rows in layers),
+            _concat_cached(update, states[row : row + 1], lambda cache: cache.states, dim=1),
+            tuple(
+                _concat_cached_pair(update, _row(pair, row), _cross(layer))
+                for layer, pair in enumerate(cross)
+            ),
+        )
+        for row, update in enumerate(updates)
+    ]
+
+
+def _run_layers(
+    encoder: AudioEncoder, updates: Sequence[WindowUpdate]
+) -> tuple[Tensor, list[list[KeysValues]]]:
+    """Return states (B, n, d) of the computed frames, and by layer and row keys and values of all frames."""
+    x = _embedded(encoder, updates)
+    layers: list[list[KeysValues]] = []
+
+    def extended(layer: int, own: KeysValues) -> KeysValues:
+        rows = [
+            _concat_cached_pair(update, _row(own, row), _encoder(layer)) for row, update in enumerate(updates)
+        ]
+        layers.append(rows)
+        return _stacked([keys for keys, _ in rows]), _stacked([values for _, values in rows])
+
+    return encoder.run_layers(x, extended, _mask(updates, x)), layers
+
+
+def _concat_cached(
+    update: WindowUpdate, own: Tensor, pick: Callable[[EncoderKvCache], Tensor], *, dim: int
+) -> Tensor:
+    """Concatenate cached frames before, computed frames and cached frames after, along `dim`.
+
+    own: (1, n, d) or (1, H, n, d_head), computed, padded at its end. pick: returns the matching tensor of
+    a cache.
+    """
+    before = [] if update.before is None else [pick(update.before)]
+    after = [] if update.after is None else [pick(update.after)]
+    return torch.cat([*before, own.narrow(dim, 0, update.n_frames), *after], dim=dim)
+
+
+def _concat_cached_pair(
+    update: WindowUpdate, own: KeysValues, pick: Callable[[EncoderKvCache], KeysValues]
+) -> KeysValues:
+    """Concatenate keys and values, (1, H, n, d_head) each, as `_concat_cached` does."""
+    keys = _concat_cached(update, own[0], lambda frames: pick(frames)[0], dim=2)
+    return keys, _concat_cached(update, own[1], lambda frames: pick(frames)[1], dim=2)
+
+
+def _encoder(layer: int) -> Callable[[EncoderKvCache], KeysValues]:
+    return lambda cache: cache.keys_values[layer]
+
+
+def _cross(layer: int) -> Callable[[EncoderKvCache], KeysValues]:
+    return lambda cache: cache.cross[layer]
+
+
+def _row(pair: KeysValues, row: int) -> KeysValues:
+    return pair[0][row : row + 1], pair[1][row : row + 1]
+
+
+def _embedded(encoder: AudioEncoder, updates: Sequence[WindowUpdate]) -> Tensor:
+    """Return the input of the first layer (B, n, d), with rows padded at their ends."""
+    n_frames = max(update.end - update.start for update in updates)
+    mel = torch.stack([_mel_around(update, n_frames) for update in updates]).to(encoder.conv1.weight)
+    x = F.gelu(encoder.conv1(mel)) * _inside(updates, mel)
+    x = F.gelu(encoder.conv2(x)).transpose(1, 2)[:, 1:-1]
+    rows = [_placed(encoder, update, x[row]) for row, update in enumerate(updates)]
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(mel.dtype)
+
+
+def _placed(encoder: AudioEncoder, update: WindowUpdate, x: Tensor) -> Tensor:
+    """Return one row's frames (n, d), including single ones of padding, with positions."""
+    table = encoder.positional_embedding
+    placed = x[: update.end - update.start] + table[update.start : update.end]
+    if not update.places:
+        return placed
+    places = torch.tensor(update.places, device=table.device)
+    return torch.cat([placed, _frame_of_padding(encoder) + table[places]])
+
+
+def _frame_of_padding(encoder: AudioEncoder) -> Tensor:
+    """Return the output (1, d) of the convolutions for padding far from any audio."""
+    nothing = encoder.conv1.weight.new_zeros(1, encoder.conv1.in_channels, 5 * MELS_PER_FRAME)
+    x = F.gelu(encoder.conv2(F.gelu(encoder.conv1(nothing)))).transpose(1, 2)
+    return x[0, 2:3]
+
+
+def _mel_around(update: WindowUpdate, n_frames: int) -> Tensor:
+    """Return log-mel (n_mels, 2 * (n_frames + 2)) of n_frames encoder frames from `start` on, and one on
+    either side.
+    """
+    first = MELS_PER_FRAME * (update.start - 1)
+    n_columns = MELS_PER_FRAME * (n_frames + 2)
+    last = MELS_PER_FRAME * update.end if update.ends else first + n_columns
+    mel = update.mel[:, max(0, first) : min(last, first + n_columns)]
+    n_before = max(0, -first)
+    return F.pad(mel, (n_before, n_columns - n_before - mel.shape[1]))
+
+
+def _inside(updates: Sequence[WindowUpdate], mel: Tensor) -> Tensor:
+    """Return the mask (B, 1, n_columns) of the columns of `_mel_around`: 1 inside the window, 0 outside.
+
+    Beyond the window the second convolution must see zeros, not the first one's output for zeros.
+    """
+    columns = torch.arange(mel.shape[2], device=mel.device)
+    firsts = [MELS_PER_FRAME * (update.start - 1) for update in updates]
+    ends = [
+        MELS_PER_FRAME * update.end if update.ends else first + len(columns)
+        for update, first in zip(updates, firsts, strict=True)
+    ]
+    places = torch.tensor(firsts, device=mel.device)[:, None] + columns
+    inside = (places >= 0) & (places < torch.tensor(ends, device=mel.device)[:, None])
+    return inside[:, None].to(mel.dtype)
+
+
+def _stacked(rows: Sequence[Tensor]) -> Tensor:
+    """Stack rows (1, H, n_i, d_head) to a batch (B, H, max n_i, d_head), padded with zeros."""
+    if len(rows) == 1:
+        return rows[0]
+    longest = max(row.shape[2] for row in rows)
+    return torch.cat([F.pad(row, (0, 0, 0, longest - row.shape[2])) for row in rows])
+
+
+def _mask(updates: Sequence[WindowUpdate], x: Tensor) -> Tensor | None:
+    """Return the bias (B, 1, 1, max n_attended) of attention logits, -inf for padding, or None."""
+    plain = all(update.log_weights is None for update in updates)
+    if plain and len({update.n_attended for update in updates}) == 1:
+        return None
+    mask = x.new_full((len(updates), max(update.n_attended for update in updates)), -torch.inf)
+    for row, update in zip(mask, updates, strict=True):
+        row[: update.n_attended] = 0.0 if update.log_weights is None else update.log_weights
+    return mask[:, None, None]
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderCacheInfo:
+    """The content of a window's cache after its last update, in encoder frames (20 ms).
+
+    n_content: frames of audio. padding: behind them, computed with `padded_at` frames of audio, in `mode`.
+    level: the loudest log-mel value at the last full computation.
+    """
+
+    n_content: int
+    padding: Padding
+    padded_at: int
+    mode: EncoderMode
+    level: float
+
+
+@dataclass(frozen=True, slots=True)
+class UpdatePlan:
+    """The frames that an update computes: of audio from `start` on, and the padding if `pads`.
+
+    cache: its content after the update.
+    """
+
+    start: int
+    pads: bool
+    cache: EncoderCacheInfo
+
+    @property
+    def end(self) -> int:
+        """Exclusive end of the run of computed frames; single frames of padding may follow."""
+        return self.cache.n_content + (self.cache.padding.n_near if self.pads else 0)
+
+    @property
+    def n_computed(self) -> int:
+        n_padding = self.cache.padding.n_frames if self.pads else 0
+        return self.cache.n_content - self.start + n_padding
+
+    @property
+    def kind(self) -> tuple[bool, bool]:
+        """Key of updates with similar shapes."""
+        return self.start == 0, self.pads
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CachedWindow(Generic[Frames]):
+    """`EncoderState` of a runtime: a window's frames, including padding, and their description."""
+
+    cache: EncoderCacheInfo
+    frames: Frames
+
+    @property
+    def n_content_frames(self) -> int:
+        return self.cache.n_content
+
+    @property
+    def padding(self) -> Frames | None:
+        """The cached frames behind the audio, or None."""
+        n_content = self.cache.n_content
+        return self.frames.part(n_content, self.frames.n_frames) if self.cache.padding.n_frames else None
+
+
+Window = TypeVar("Window")
+
+
+def state_of(window: IncrementalWindow, kind: type[Window]) -> Window | None:
+    """Check that a state belongs to this runtime.
+
+    Raises:
+        OptionError: a state of another backend.
+    """
+    state = window.state
+    if state is not None and not isinstance(state, kind):
+        raise OptionError(f"encode_incremental: a state of {type(state).__name__} given, expected its own")
+    return state
+
+
+def _update(
+    window: IncrementalWindow,
+    state: CachedWindow[Frames] | None,
+    plan: UpdatePlan,
+    device: torch.device,
+) -> EncoderUpdate[Frames]:
+    padding = plan.cache.padding
+    weights = padding.log_weights(plan.cache.n_content)
+    return EncoderUpdate(
+        mel=normalize(window.log_mel),
+        start=plan.start,
+        end=plan.end,
+        ends=not padding.places and (plan.pads or not padding.n_frames),
+        places=padding.places if plan.pads else (),
+        before=state.frames.part(0, plan.start) if state is not None and plan.start else None,
+        after=None if state is None or plan.pads else state.padding,
+        log_weights=None if weights is None else torch.tensor(weights, device=device),
+    )
+
+
+def plan_updates(
+    windows: Sequence[IncrementalWindow],
+    kind: type[CachedWindow[Frames]],
+    *,
+    dims: ModelDims,
+    device: torch.device,
+    name: str,
+) -> list[tuple[UpdatePlan, EncoderUpdate[Frames]]]:
+    """Check the windows, and plan their updates.
+
+    kind: the runtime's states. name: of the backend.
+
+    Raises:
+        OptionError: as `Backend.encode_incremental`.
+    """
+    check_windows(windows, dims, name)
+    planned = []
+    for window in windows:
+        state = state_of(window, kind)
+        plan = plan_update(window, None if state is None else state.cache, dims.n_audio_ctx)
+        planned.append((plan, _update(window, state, plan, device)))
+    return planned
+
+
+def result_of(
+    plan: UpdatePlan,
+    update: EncoderUpdate[Frames],
+    state: EncoderState,
+    states: Tensor,
+    cross_kv: list[KeysValues] | None,
+) -> IncrementalResult:
+    """Return a window after an update. states: (1, n, d), of its frames."""
+    weights = None if update.log_weights is None else update.log_weights[None]
+    encoded = EncoderOutput(states, (plan.cache.n_content,), cross_kv, weights)
+    return IncrementalResult(encoded, state, plan.n_computed)
+
+
+def content_frames(features: Features, dims: ModelDims, name: str) -> tuple[int, ...]:
+    """Check whole windows; return the encoder frames of audio of each.
+
+    Raises:
+        OptionError: as `Backend.encode`.
+    """
+    n_mels, n_frames = features.mel.shape[1:]
+    longest = MELS_PER_FRAME * dims.n_audio_ctx
+    if n_mels != dims.n_mels:
+        raise OptionError(f"encode: {n_mels} mel bands given, {name} expects {dims.n_mels}")
+    if n_frames % MELS_PER_FRAME or not MELS_PER_FRAME <= n_frames <= longest:
+        raise OptionError(f"encode: {n_frames} frames given, expected an even number from 2 to {longest}")
+    most = n_frames // MELS_PER_FRAME
+    return tuple(min(-(-n // MELS_PER_FRAME), most) for n in features.n_content_frames)
+
+
+def check_windows(windows: Sequence[IncrementalWindow], dims: ModelDims, name: str) -> None:
+    if not windows:
+        raise OptionError("encode_incremental: expected at least one window, got none")
+    for window in windows:
+        n_mels, n_columns = window.log_mel.shape
+        if n_mels != dims.n_mels:
+            raise OptionError(f"encode_incremental: {n_mels} mel bands given, {name} expects {dims.n_mels}")
+        if not MELS_PER_FRAME <= n_columns <= MELS_PER_FRAME * dims.n_audio_ctx:
+            raise OptionError(
+                f"encode_incremental: {n_columns} log-mel frames given, "
+                f"expected {MELS_PER_FRAME} to {MELS_PER_FRAME * dims.n_audio_ctx}"
+            )
+
+
+def plan_update(window: IncrementalWindow, cache: EncoderCacheInfo | None, n_full: int) -> UpdatePlan:
+    """Plan an update. cache: after the last update, or None; n_full: frames of the full window."""
+    n_content = window.log_mel.shape[1] // MELS_PER_FRAME
+    level = float(window.log_mel.max())
+    start = 0 if cache is None else _first_new_frame(window.mode, cache, n_content, level)
+    if cache is not None and start and _padding_is_fresh(window.mode, cache, n_content):
+        return UpdatePlan(start, False, replace(cache, n_content=n_content))
+    padding = window.mode.padding(n_content, n_full)
+    if cache is not None and start:
+        level = cache.level
+    return UpdatePlan(start, True, EncoderCacheInfo(n_content, padding, n_content, window.mode, level))
+
+
+def _first_new_frame(mode: EncoderMode, cache: EncoderCacheInfo, n_content: int, level: float) -> int:
+    """Return the first frame to compute; 0: everything, by the mode or because the level has drifted."""
+    moved = abs(level - cache.level) > mode.level_drift
+    if mode.recompute_s is None or moved:
+        return 0
+    # The last cached frame has seen the padding through the convolutions.
+    return max(0, min(cache.n_content - 1, n_content - frames_of(mode.recompute_s)))
+
+
+def _padding_is_fresh(mode: EncoderMode, cache: EncoderCacheInfo, n_content: int) -> bool:
+    n_since = n_content - cache.padded_at
+    return mode.whole() == cache.mode.whole() and 0 <= n_since < max(1, frames_of(mode.refresh_s))

@@ -1,0 +1,288 @@
+"""The encoder of the native backend: in the kernels, or on PyTorch with their int8 linear layers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import sottovoce_kernels as kernels
+import torch
+from sottovoce_kernels.encoder import Encoder, Window
+from torch import Tensor, nn
+from torch.nn.functional import gelu
+
+from sottovoce.models.backend import IncrementalResult, IncrementalWindow
+from sottovoce.models.checkpoint.base import Checkpoint
+from sottovoce.models.dims import ModelDims, default_encoder_mode, upper_half_heads
+from sottovoce.models.layers import KeysValues, pack
+from sottovoce.models.whisper import AudioEncoder, TextDecoder, Whisper, stays_float32
+from sottovoce.runtime.incremental_encoder import (
+    CachedWindow,
+    EncoderUpdate,
+    content_frames,
+    plan_updates,
+    result_of,
+)
+from sottovoce.runtime.kernels import WIDEST_HEAD
+from sottovoce.runtime.native_decoder import floats
+from sottovoce.threads import n_threads
+from sottovoce.types import EncoderOutput, Features
+
+PREFIX = "encoder."
+INT8_PROJECTIONS = ("query", "key")
+"""Attention projections in int8. In `base`, relative errors of the states with one kind of layer in int8:
+query 1.1 %, key 0.8 %, value 5.5 %, out 4.5 %, the MLP's two 2.6 % and 2.1 %; bfloat16 everywhere gives
+2.5 %.
+"""
+LAYERS = (
+    (("attn.query", "attn.key"), "query_key"),
+    (("attn.value",), "value"),
+    (("attn.out",), "out"),
+    (("mlp.0",), "up"),
+    (("mlp.2",), "down"),
+)
+"""Linear layers of a block that share a table, in the order of the kernels, and the table's name."""
+IN_BYTES = ("down",)
+"""Tables in int8, as far as this is faster; others are int16. The states' error is that of PyTorch's
+bfloat16 (1.6 and 1.8 %, docs/benchmarks.md); with int16 alone 0.2 %.
+"""
+WORDS_ALONE = ("portable", "avx2")
+"""Instruction sets on which int8 is no faster than int16."""
+INSTEAD_OF_PYTORCH = MappingProxyType(
+    {
+        "portable": False,  # plain C++, a number at a time
+        "avx2": True,  # 0.68 times PyTorch's float32
+        "avx2-vnni": False,  # never measured
+        "avx512": True,  # 0.43 times PyTorch's float32
+        "avx512-bf16": True,  # 0.47 times PyTorch's float32
+        "neon": False,  # never timed
+        "amx": False,  # never measured: PyTorch has tiles of bfloat16, these kernels have those of bytes
+    }
+)
+"""Whether an instruction set encodes faster here than on PyTorch: a window of `base`, one thread, Zen 4."""
+
+
+class NativeLinear(nn.Module):
+    def __init__(self, linear: nn.Linear, *, gelu: bool = False) -> None:
+        super().__init__()
+        weight = linear.weight.detach().float().contiguous()
+        bias = None if linear.bias is None else linear.bias.detach().float().contiguous()
+        self._n_out, self._n_in = weight.shape
+        address = 0 if bias is None else bias.data_ptr()
+        self._table = kernels.Linear(weight.data_ptr(), address, self._n_out, self._n_in)
+        self._epilogue = kernels.GELU if gelu else kernels.STORE
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.detach().float().contiguous()
+        out = torch.empty(*x.shape[:-1], self._n_out)
+        n_rows = rows.numel() // self._n_in
+        if n_rows:
+            self._table.apply(rows.data_ptr(), n_rows, out.data_ptr(), self._epilogue, n_threads())
+        return out.to(x.dtype)
+
+
+def network_without_decoder(
+    dims: ModelDims, tensors: Mapping[str, Tensor], *, dtype: torch.dtype, int8: bool
+) -> Whisper:
+    """Build a network whose decoder has no weights.
+
+    tensors: names and shapes of OpenAI's state dict, (n_out, n_in). dtype: of activations and weights.
+    int8: use native linear layers where accuracy allows.
+    """
+    with torch.device("meta"):
+        model = Whisper(dims)
+        model.decoder = _NoDecoder(dims)
+    state = {
+        name.removeprefix(PREFIX): tensor.to("cpu", torch.float32 if stays_float32(name) else dtype)
+        for name, tensor in tensors.items()
+        if name.startswith(PREFIX)
+    }
+    model.encoder.load_state_dict(state, strict=True, assign=True)
+    state.clear()  # frees each plain table once it is packed
+    model.requires_grad_(False).eval()
+    if int8:
+        _with_native_linears(model.encoder)
+    pack(model.encoder)
+    return model
+
+
+class _NoDecoder(TextDecoder):
+    def cross_keys_values(self, states: Tensor) -> list[KeysValues]:
+        """Return nothing: the kernels compute their own from the states."""
+        return []
+
+
+def _with_native_linears(encoder: AudioEncoder) -> None:
+    for block in encoder.layers:
+        for name in INT8_PROJECTIONS:
+            setattr(block.attn, name, NativeLinear(_linear(getattr(block.attn, name))))
+        up, down = _linear(block.mlp[0]), _linear(block.mlp[2])
+        block.mlp = nn.Sequential(NativeLinear(up, gelu=True), nn.Identity(), NativeLinear(down))
+
+
+def _linear(layer: nn.Module) -> nn.Linear:
+    assert isinstance(layer, nn.Linear)
+    return layer
+
+
+def tables_in_bytes() -> tuple[str, ...]:
+    """Return the names of the int8 tables for the current instruction set."""
+    return () if kernels.in_use() in WORDS_ALONE else IN_BYTES
+
+
+def native_encoder_is_faster() -> bool:
+    """Return whether the current instruction set encodes faster than PyTorch; False for an unknown one."""
+    return INSTEAD_OF_PYTORCH.get(kernels.in_use(), False)
+
+
+def fits_kernels(dims: ModelDims) -> bool:
+    """Return whether the kernels support an encoder of these sizes."""
+    is_even = not (dims.n_mels % 2 or dims.n_audio_state % 2)
+    return is_even and dims.n_audio_state // dims.n_audio_head <= WIDEST_HEAD
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WindowFrames:
+    """The cached frames of a window.
+
+    states: (n, d) float32. keys_values: (n_layer, 2, n, d) bfloat16, of the encoder's layers.
+    """
+
+    states: Tensor
+    keys_values: Tensor
+
+    @property
+    def n_frames(self) -> int:
+        return len(self.states)
+
+    def part(self, start: int, end: int) -> WindowFrames:
+        return WindowFrames(self.states[start:end], self.keys_values[:, :, start:end].contiguous())
+
+
+def _joined(update: EncoderUpdate[WindowFrames], own: WindowFrames) -> WindowFrames:
+    parts = [part for part in (update.before, own, update.after) if part is not None]
+    if len(parts) == 1:
+        return own
+    states = torch.cat([part.states for part in parts])
+    return WindowFrames(states, torch.cat([part.keys_values for part in parts], dim=2))
+
+
+def _window(update: EncoderUpdate[WindowFrames], mel: Tensor, own: WindowFrames) -> Window:
+    n_columns = mel.shape[1]
+    before, after, weights = update.before, update.after, update.log_weights
+    return Window(
+        mel.data_ptr(),
+        n_columns,
+        min(n_columns, 2 * update.end) if update.ends else n_columns,
+        update.start,
+        update.end - update.start,
+        own.states.data_ptr(),
+        places=update.places,
+        before=0 if before is None else before.keys_values.data_ptr(),
+        n_before=0 if before is None else before.n_frames,
+        after=0 if after is None else after.keys_values.data_ptr(),
+        n_after=0 if after is None else after.n_frames,
+        log_weights=0 if weights is None else weights.data_ptr(),
+        keys_values=own.keys_values.data_ptr(),
+    )
+
+
+def _frame_of_padding(tensors: Mapping[str, Tensor]) -> Tensor:
+    """Return the output (d,) of the convolutions for padding far from any audio."""
+    first, bias = (floats(tensors[f"encoder.conv{which}.bias"]) for which in (1, 2))
+    table = floats(tensors["encoder.conv2.weight"]).sum(2)
+    return gelu(table @ gelu(first) + bias).contiguous()
+
+
+class NativeEncoderState(CachedWindow[WindowFrames]):
+    __slots__ = ()
+
+
+class NativeEncoder:
+    runtime = "native, int8 and int16"
+    device = torch.device("cpu")
+
+    def __init__(
+        self, checkpoint: Checkpoint, *, dtype: torch.dtype, in_bytes: Collection[str] | None = None
+    ) -> None:
+        """Pack the weights of a checkpoint.
+
+        dtype: of the states. in_bytes: names of the int8 tables; None: by the instruction set.
+        """
+        dims = checkpoint.dims
+        self.name, self.dims, self.tail_s, self.dtype = checkpoint.name, dims, checkpoint.tail_s, dtype
+        self.alignment_heads = checkpoint.alignment_heads or upper_half_heads(dims)
+        self.encoder_mode = checkpoint.encoder_mode or default_encoder_mode(dims)
+        sizes = (dims.n_audio_ctx, dims.n_audio_state, dims.n_audio_head, dims.n_audio_layer)
+        self._encoder = Encoder(dims.n_mels, *sizes)
+        tensors = checkpoint.tensors
+        chosen = tables_in_bytes() if in_bytes is None else in_bytes
+        for layer in range(dims.n_audio_layer):
+            self._set_layer(layer, tensors, chosen)
+        for which, n_in in enumerate((dims.n_mels, dims.n_audio_state)):
+            weight, bias = (floats(tensors[f"encoder.conv{which + 1}.{of}"]) for of in ("weight", "bias"))
+            self._encoder.set_convolution(which, weight.data_ptr(), bias.data_ptr(), n_in)
+        self._set_norm(-1, 0, tensors, "encoder.ln_post")
+        positions = floats(tensors["encoder.positional_embedding"])
+        self._encoder.set_positions(positions.data_ptr())
+        padding = _frame_of_padding(tensors)
+        self._encoder.set_padding(padding.data_ptr())
+
+    def _set_layer(self, layer: int, tensors: Mapping[str, Tensor], in_bytes: Collection[str]) -> None:
+        block = f"encoder.blocks.{layer}"
+        for which, (parts, name) in enumerate(LAYERS):
+            weights = [floats(tensors[f"{block}.{part}.weight"]) for part in parts]
+            weight = torch.cat(weights)
+            bias = torch.cat([self._bias(tensors, f"{block}.{part}", len(weights[0])) for part in parts])
+            shape = (weight.shape[0], weight.shape[1])
+            self._encoder.set_table(
+                layer, which, weight.data_ptr(), bias.data_ptr(), shape, in_bytes=name in in_bytes
+            )
+        self._set_norm(layer, 0, tensors, f"{block}.attn_ln")
+        self._set_norm(layer, 1, tensors, f"{block}.mlp_ln")
+
+    @staticmethod
+    def _bias(tensors: Mapping[str, Tensor], name: str, n_out: int) -> Tensor:
+        bias = tensors.get(f"{name}.bias")
+        return torch.zeros(n_out) if bias is None else floats(bias)
+
+    def _set_norm(self, layer: int, which: int, tensors: Mapping[str, Tensor], name: str) -> None:
+        weight, bias = (floats(tensors[f"{name}.{of}"]) for of in ("weight", "bias"))
+        self._encoder.set_norm(layer, which, weight.data_ptr(), bias.data_ptr())
+
+    def encode(self, features: Features) -> EncoderOutput:
+        n_content = content_frames(features, self.dims, self.name)
+        rows = floats(features.mel)
+        n_columns = rows.shape[2]
+        states = torch.empty(len(rows), n_columns // 2, self.dims.n_audio_state)
+        self._encoder.encode(
+            [
+                Window(one.data_ptr(), n_columns, n_columns, 0, n_columns // 2, into.data_ptr())
+                for one, into in zip(rows, states, strict=True)
+            ],
+            n_threads(),
+        )
+        return EncoderOutput(states.to(self.dtype), n_content)
+
+    def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
+        planned = plan_updates(
+            windows, NativeEncoderState, dims=self.dims, device=self.device, name=self.name
+        )
+        mels = [floats(update.mel) for _, update in planned]
+        made = [self._room(update) for _, update in planned]
+        to_encode = [
+            _window(update, mel, own) for (_, update), mel, own in zip(planned, mels, made, strict=True)
+        ]
+        self._encoder.encode(to_encode, n_threads())
+        results = []
+        for (plan, update), own in zip(planned, made, strict=True):
+            frames = _joined(update, own)
+            state, states = NativeEncoderState(plan.cache, frames), frames.states[None].to(self.dtype)
+            results.append(result_of(plan, update, state, states, None))
+        return results
+
+    def _room(self, update: EncoderUpdate[WindowFrames]) -> WindowFrames:
+        n_frames, d = update.n_frames, self.dims.n_audio_state
+        keys_values = torch.empty(self.dims.n_audio_layer, 2, n_frames, d, dtype=torch.bfloat16)
+        return WindowFrames(torch.empty(n_frames, d), keys_values)

@@ -1,0 +1,117 @@
+"""Choice of a runtime for a checkpoint."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TypeAlias
+
+import torch
+
+from sottovoce.errors import OptionError
+from sottovoce.models.backend import Backend
+from sottovoce.models.checkpoint.base import Checkpoint
+from sottovoce.models.devices import NumberFormat
+from sottovoce.models.dims import ModelDims
+from sottovoce.runtime.kernels import WIDEST_HEAD, load_kernels
+from sottovoce.runtime.torch import TorchBackend
+
+KERNELS = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
+"""Number of kernels, one per shape, that oneDNN and PyTorch cache (default 1024 each). Windows of growing
+audio have ever new shapes: with 16, a live session of base in bfloat16 stays at 0.7 GB, instead of growing
+by 30 MB a minute beyond 1.7 GB, at the same speed.
+"""
+AUTO = "auto"
+OPEN_DTYPES = ("auto", "default")
+"""Names that leave the runtime open; any other dtype selects PyTorch."""
+SLOW_SETS = ("portable",)
+"""Instruction sets of the kernels with which PyTorch is faster."""
+LEAST_TEXT_STATE = 384
+"""Width of Whisper's narrowest decoder, `tiny`; int8 errors of narrower ones were not measured."""
+
+
+BackendFactory: TypeAlias = Callable[[Checkpoint, torch.device, NumberFormat], Backend]
+
+
+def _keep_few_kernels(device: torch.device) -> None:
+    if device.type == "cpu":
+        for name in KERNELS:
+            os.environ.setdefault(name, "16")
+
+
+def _torch(checkpoint: Checkpoint, device: torch.device, numbers: NumberFormat) -> TorchBackend:
+    _keep_few_kernels(device)
+    return TorchBackend.from_checkpoint(checkpoint, device=device, dtype=numbers.dtype, int8=numbers.int8)
+
+
+def _native(checkpoint: Checkpoint, device: torch.device, numbers: NumberFormat) -> Backend:
+    try:
+        load_kernels()
+    except ImportError as error:
+        raise OptionError(f"native backend: {error}") from error
+    from sottovoce.runtime.native import NativeBackend
+    from sottovoce.runtime.native_encoder import native_encoder_is_faster
+
+    _keep_few_kernels(device)
+    return NativeBackend.from_checkpoint(
+        checkpoint,
+        device=device,
+        dtype=numbers.dtype,
+        int8=numbers.int8,
+        native_encoder=numbers.is_open and native_encoder_is_faster(),
+    )
+
+
+BACKENDS: MappingProxyType[str, BackendFactory] = MappingProxyType({"torch": _torch, "native": _native})
+"""Runtimes by name."""
+
+
+RUNTIMES = (AUTO, *BACKENDS)
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeChoice:
+    """A runtime by its name in `BACKENDS`. reason: for the log line."""
+
+    name: str
+    reason: str
+
+
+def check_runtime(backend: str) -> None:
+    """Raise OptionError for a runtime that is not in `RUNTIMES`."""
+    if backend not in RUNTIMES:
+        raise OptionError(f"backend {backend!r} given, expected one of {', '.join(RUNTIMES)}")
+
+
+def choose_runtime(backend: str, dtype: str, device: torch.device, dims: ModelDims) -> RuntimeChoice:
+    """Choose a runtime by name; "auto" takes the native kernels on a CPU unless a dtype is named.
+
+    dtype: the requested name. dims: of the model.
+
+    Raises:
+        OptionError: another name, or the environment names an instruction set that does not run here.
+    """
+    check_runtime(backend)
+    if backend != AUTO:
+        return RuntimeChoice(backend, "asked for")
+    if device.type != "cpu":
+        return RuntimeChoice("torch", f"device {device.type}")
+    if dtype not in OPEN_DTYPES:
+        return RuntimeChoice("torch", f"dtype {dtype} asked for")
+    if dims.n_text_state < LEAST_TEXT_STATE:
+        return RuntimeChoice("torch", f"a small model, of width {dims.n_text_state}")
+    if (d_head := dims.n_text_state // dims.n_text_head) > WIDEST_HEAD:
+        return RuntimeChoice("torch", f"decoder heads of {d_head}, native kernels take up to {WIDEST_HEAD}")
+    return _by_kernels()
+
+
+def _by_kernels() -> RuntimeChoice:
+    try:
+        instruction_set = load_kernels().in_use()
+    except ImportError as error:
+        return RuntimeChoice("torch", str(error))
+    if instruction_set in SLOW_SETS:
+        return RuntimeChoice("torch", f"native kernels would be slower, instruction set {instruction_set}")
+    return RuntimeChoice("native", f"instruction set {instruction_set}")

@@ -1,0 +1,246 @@
+"""Keys with names and limits, from a file that is read again when it changes, and their usage.
+
+Usage is counted in this process by the names of keys. Does not depend on a web framework.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import importlib
+import logging
+import os
+import re
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from sottovoce.errors import OptionError, cause_of
+from sottovoce.server.parsing.faults import ApiError, busy
+from sottovoce.server.settings import KEY, Access, secret_of
+from sottovoce.server.telemetry import Metrics
+from sottovoce.text.files import read_text
+
+logger = logging.getLogger(__name__)
+MOST_KEYS = 1_000
+"""Of a file: every request is compared with all of them."""
+MOST_REQUESTS = 100_000
+"""A minute: the time of each is kept for that long."""
+KEY_NAME = re.compile(r"[A-Za-z0-9._-]{1,50}")
+SHA256 = re.compile(r"[0-9a-f]{64}")
+SETTINGS = ("key", "sha256", "requests-per-minute", "sessions", "webhook-secret")
+"""Names in the table of a key."""
+MINUTE_S = 60.0
+SESSION_RETRY_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """A key and its limits. name: "" for keys without one.
+
+    digest: SHA-256 of the key. requests_per_minute, sessions (live ones at a time): None: the limits of the
+    server. webhook_secret: signs webhooks of its jobs; None: that of the server does.
+    """
+
+    name: str
+    digest: bytes = field(repr=False)
+    requests_per_minute: int | None = None
+    sessions: int | None = None
+    webhook_secret: bytes | None = field(default=None, repr=False)
+
+
+class KeyRing:
+    """The keys of a server, from its settings and a file that may change.
+
+    Raises: OptionError for a file that cannot be read.
+    """
+
+    def __init__(self, access: Access) -> None:
+        self._unnamed = tuple(ApiKey("", digest_of(key)) for key in access.api_keys)
+        self._path = access.keys_file
+        self._version = version_of(self._path)
+        self._named = {} if self._path is None else read_keys(self._path)
+        self._is_stale = False
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self._unnamed or self._named)
+
+    @property
+    def has_file(self) -> bool:
+        return self._path is not None
+
+    def find(self, given: Iterable[str]) -> ApiKey | None:
+        """Return the first key that is valid; the time of the comparison does not depend on the keys."""
+        keys = (*self._unnamed, *self._named.values())
+        found: ApiKey | None = None
+        for candidate in given:
+            digest = digest_of(candidate)
+            for key in keys:
+                if hmac.compare_digest(digest, key.digest):
+                    found = found or key
+        return found
+
+    def by_name(self, name: str) -> ApiKey | None:
+        """Return the key of a name ("": a key without one), or None."""
+        return self._named.get(name) if name else ApiKey("", b"")
+
+    def mark_stale(self) -> None:
+        self._is_stale = True
+
+    def refresh(self) -> None:
+        """Read the file again if it has changed; a wrong file is logged and changes nothing."""
+        if self._path is None:
+            return
+        version = version_of(self._path)
+        if version == self._version and not self._is_stale:
+            return
+        self._version, self._is_stale = version, False
+        try:
+            self._named = read_keys(self._path)
+        except OptionError as error:
+            logger.error("the keys stay as they were", extra={"cause": str(error)})
+        else:
+            logger.info("keys were read again", extra={"keys": len(self._named)})
+
+
+def digest_of(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "replace")).digest()
+
+
+def version_of(path: str | None) -> tuple[int, int, int] | None:
+    try:
+        found = None if path is None else os.stat(path)
+    except OSError:
+        return None
+    return None if found is None else (found.st_mtime_ns, found.st_size, found.st_ino)
+
+
+def read_keys(path: str) -> Mapping[str, ApiKey]:
+    """Read keys by their names from a TOML file, a table for each.
+
+    Raises: OptionError for a file that cannot be read or holds no key, since it was meant to close the
+    server.
+    """
+    where = f"--keys '{path}'"
+    reader = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    try:
+        document: dict[str, object] = reader.loads(read_text(path, "a TOML file of keys", name=where))
+    except OptionError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise OptionError(f"{where}: expected a TOML file of keys, got '{cause_of(error)}'") from error
+    if not 1 <= len(document) <= MOST_KEYS:
+        raise OptionError(f"{where}: expected 1 to {MOST_KEYS} keys, got {len(document)}")
+    keys = {name: key_of(f"{where}, [{name[:50]}]", name, table) for name, table in document.items()}
+    if len({key.digest for key in keys.values()}) < len(keys):
+        raise OptionError(f"{where}: expected a key of its own for every name, got one twice")
+    return keys
+
+
+def key_of(where: str, name: str, table: object) -> ApiKey:
+    if not (KEY_NAME.fullmatch(name) and isinstance(table, dict)):
+        raise OptionError(f"{where}: expected a table, named by 1 to 50 of A-Z a-z 0-9 . _ -")
+    given = {str(setting).replace("_", "-"): value for setting, value in table.items()}
+    unknown = next((setting for setting in given if setting not in SETTINGS), None)
+    if unknown is not None:
+        raise OptionError(f"{where}: expected {', '.join(SETTINGS)}, got '{unknown[:50]}'")
+    requests, sessions = given.get("requests-per-minute"), given.get("sessions")
+    secret = given.get("webhook-secret")
+    return ApiKey(
+        name,
+        digest_in(where, given),
+        whole(f"{where} requests-per-minute", requests, MOST_REQUESTS),
+        whole(f"{where} sessions", sessions, 1_000_000),
+        None if secret is None else secret_of(f"{where} webhook-secret", str(secret)),
+    )
+
+
+def digest_in(where: str, table: Mapping[str, object]) -> bytes:
+    """Return the SHA-256 of the key of a table, from the key or the digest. Raises: OptionError."""
+    key, sha256 = table.get("key"), table.get("sha256")
+    if (key is None) == (sha256 is None):
+        raise OptionError(f"{where}: expected either key or sha256")
+    if isinstance(sha256, str) and SHA256.fullmatch(sha256.lower()):
+        return bytes.fromhex(sha256)
+    if isinstance(key, str) and KEY.fullmatch(key):
+        return digest_of(key)
+    if key is None:
+        raise OptionError(f"{where} sha256: expected 64 hexadecimal digits")
+    raise OptionError(f"{where} key: expected 8 to 200 of the characters A-Z a-z 0-9 . _ ~ -")
+
+
+def whole(where: str, value: object, most: int) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise OptionError(f"{where}: expected a whole number from 1 to {most}, got '{str(value)[:50]}'")
+    return value
+
+
+@dataclass(slots=True)
+class KeyUsage:
+    """Usage of one key. requests_s: times of its requests in the last minute."""
+
+    requests_s: deque[float] = field(default_factory=deque)
+    n_sessions: int = 0
+
+
+class KeyLimits:
+    """Counts requests and sessions of named keys, and refuses those above their limits.
+
+    clock: monotonic seconds.
+    """
+
+    def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
+        self._metrics = metrics
+        self._clock = clock
+        self._usage: dict[str, KeyUsage] = {}
+
+    def take_request(self, key: ApiKey | None) -> None:
+        """Count a request or a handshake. Raises: ApiError 429 for too many in a minute."""
+        if key is None or not key.name:
+            return
+        self._metrics.key_requests.labels(key.name).inc()
+        if key.requests_per_minute is None:
+            return
+        past_s, now_s = self._of(key).requests_s, self._clock()
+        while past_s and past_s[0] <= now_s - MINUTE_S:
+            past_s.popleft()
+        if len(past_s) >= key.requests_per_minute:
+            what = f"expected at most {key.requests_per_minute} requests a minute"
+            raise self._refused(key, "requests", busy(f"API key: {what}", past_s[0] + MINUTE_S - now_s))
+        past_s.append(now_s)
+
+    @contextmanager
+    def session(self, key: ApiKey | None) -> Iterator[None]:
+        """Take a place for a live session. Raises: ApiError 429 for too many."""
+        if key is None or not key.name:
+            yield
+            return
+        usage = self._of(key)
+        if key.sessions is not None and usage.n_sessions >= key.sessions:
+            what = f"API key: expected at most {key.sessions} live sessions at a time"
+            raise self._refused(key, "sessions", busy(what, SESSION_RETRY_S))
+        usage.n_sessions += 1
+        gauge = self._metrics.key_sessions.labels(key.name)
+        gauge.inc()
+        try:
+            yield
+        finally:
+            usage.n_sessions -= 1
+            gauge.dec()
+
+    def count_audio(self, key: ApiKey | None, audio_s: float) -> None:
+        if key is not None and key.name:
+            self._metrics.key_audio_seconds.labels(key.name).inc(audio_s)
+
+    def _of(self, key: ApiKey) -> KeyUsage:
+        return self._usage.setdefault(key.name, KeyUsage())
+
+    def _refused(self, key: ApiKey, limit: str, fault: ApiError) -> ApiError:
+        self._metrics.key_refused.labels(key.name, limit).inc()
+        return fault

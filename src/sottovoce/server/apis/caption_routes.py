@@ -1,0 +1,202 @@
+"""`/v1/captions`: one client publishes captions; `/v1/captions/read`: many read them (docs/protocol.md).
+
+Secrets are subprotocols of the socket: pages can send no headers, and proxies log addresses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
+
+import anyio
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.websockets import WebSocket
+
+from sottovoce.server.api import Api, Auth, HttpRoute, SocketRoute
+from sottovoce.server.apis.sottovoce_live import SUBPROTOCOL
+from sottovoce.server.captions import CaptionRegistry, SharedCaptions, read_publication
+from sottovoce.server.live.connection import DONE, GOING_DOWN, off_loop
+from sottovoce.server.live.transport import GoneError, WebSocketTransport, own_error
+from sottovoce.server.parsing.faults import ApiError, logged_fault
+from sottovoce.server.services import services_of
+
+PUBLISH_PATH, READ_PATH = "/v1/captions", "/v1/captions/read"
+READ_PREFIX, RESUME_PREFIX = "sottovoce-captions.", "sottovoce-resume."
+"""Subprotocols that begin so end with a reader's token, or with the secret of a publisher that reconnects."""
+TOKEN_HEADER, RESUME_HEADER = "x-captions-token", "x-captions-resume"
+"""Headers with the same secrets, in a request for the reason why a socket is refused."""
+COME_AGAIN_S = 60.0
+"""How long captions are kept whose publisher was cut off."""
+
+
+class CaptionSocket:
+    """A publisher or reader at a WebSocket."""
+
+    def __init__(self, socket: WebSocket) -> None:
+        self.services = services_of(socket)
+        self.limits = self.services.settings.limits
+        self.registry: CaptionRegistry = self.services.captions
+        self.socket = socket
+        self.transport = WebSocketTransport(socket, self.limits)
+
+    async def begin(self) -> None:
+        raise NotImplementedError
+
+    async def serve(self) -> None:
+        try:
+            await self.begin()
+        except GoneError:
+            return
+        except Exception as error:
+            fault = logged_fault(error, self.transport.request_id, "captions failed")
+            with anyio.move_on_after(self.limits.send_s), suppress(GoneError):
+                await self.transport.fail(fault, own_error(fault))
+
+    def offered(self, prefix: str) -> str | None:
+        """Return the text behind the prefix of an offered subprotocol, or None."""
+        offers: Sequence[str] = self.socket.scope["subprotocols"]
+        return next((offer.removeprefix(prefix) for offer in offers if offer.startswith(prefix)), None)
+
+    async def until_first(self, *tasks: Callable[[], Awaitable[None]]) -> None:
+        failed: list[Exception] = []
+        async with anyio.create_task_group() as group:
+
+            async def run(task: Callable[[], Awaitable[None]]) -> None:
+                try:
+                    await task()
+                except Exception as error:
+                    failed.append(error)
+                group.cancel_scope.cancel()
+
+            for task in tasks:
+                group.start_soon(run, task)
+        if failed:
+            raise failed[0]
+
+    async def until_leaving(self) -> None:
+        """Close when the server goes down. Raises: GoneError."""
+        await self.services.until_leaving()
+        await self.transport.close(GOING_DOWN, "the server is shutting down")
+
+
+async def captions_refusal(request: Request) -> Response:
+    """Answer over HTTP with the reason to refuse a socket, which browsers hide from pages.
+
+    Raises: ApiError with the reason; 426 if the socket would be accepted.
+    """
+    captions: CaptionRegistry = services_of(request).captions
+    token, secret = request.headers.get(TOKEN_HEADER), request.headers.get(RESUME_HEADER)
+    if request.url.path == READ_PATH:
+        captions.check_reader(token or "")
+    elif secret is not None:
+        captions.resumed(secret)
+    else:
+        captions.check_room()
+    raise ApiError(f"{request.url.path}: expected a WebSocket", status=426, code="upgrade_required")
+
+
+class Publisher(CaptionSocket):
+    """The publisher of captions: a page with a microphone, or a program that follows a session."""
+
+    async def begin(self) -> None:
+        secret = self.offered(RESUME_PREFIX)
+        shared = self.registry.begin() if secret is None else self.registry.resumed(secret)
+        number = shared.begin_publishing()
+        is_over = True
+        try:
+            await self.transport.accept(SUBPROTOCOL)
+            await self.transport.send(
+                {"type": "ready", "token": shared.token, "resume": shared.secret, "revision": shared.revision}
+            )
+            await self.until_first(
+                lambda: self._take(shared),
+                lambda: self._report_readers(shared),
+                lambda: self._until_replaced(shared, number),
+                self.until_leaving,
+            )
+        except GoneError:
+            is_over = False
+        finally:
+            if shared.publisher == number and (is_over or self.services.is_leaving):
+                self.registry.end(shared)
+        if not is_over:
+            await self._wait_for_another(shared, number)
+
+    async def _until_replaced(self, shared: SharedCaptions, number: int) -> None:
+        """Wait until a newer publisher with the secret takes over, since the older socket may be dead.
+
+        Raises: ApiError then.
+        """
+        while shared.publisher == number:
+            await shared.changed.wait()
+        message = "captions: expected one publisher, and another has come since"
+        raise ApiError(message, status=409, code="another_publisher")
+
+    async def _take(self, shared: SharedCaptions) -> None:
+        while (message := await self.transport.receive()) is not None:
+            if shared.age_s > self.limits.session_s:
+                text = f"captions: expected at most {self.limits.session_s:g} s of a session"
+                raise ApiError(text, code="session_too_long")
+            kind, change = await off_loop(len(message), partial(read_publication, message))
+            if kind == "close":
+                await self.transport.close(DONE)
+                return
+            if change is not None:
+                shared.take(change)
+
+    async def _report_readers(self, shared: SharedCaptions) -> None:
+        reported = 0
+        while True:
+            changed = shared.changed
+            if shared.n_readers != reported:
+                reported = shared.n_readers
+                await self.transport.send({"type": "readers", "readers": reported})
+            await changed.wait()
+
+    async def _wait_for_another(self, shared: SharedCaptions, number: int) -> None:
+        with anyio.move_on_after(COME_AGAIN_S):
+            await self.services.until_leaving()
+        if shared.publisher == number:
+            self.registry.end(shared)
+
+
+class Reader(CaptionSocket):
+    """A read-only subscriber of shared captions."""
+
+    async def begin(self) -> None:
+        shared = self.registry.find(self.offered(READ_PREFIX) or "")
+        with self.registry.reading(shared):
+            await self.transport.accept(SUBPROTOCOL)
+            await self.until_first(lambda: self._send(shared), self._listen, self.until_leaving)
+
+    async def _send(self, shared: SharedCaptions) -> None:
+        seen = -1
+        while True:
+            changed, page = shared.changed, shared.page(seen)
+            if page is not None:
+                await self.transport.send_text(page.text)  # waits until most of the last one was taken
+                seen = page.revision
+                await anyio.sleep(0)  # others go first, where the system buffers megabytes for the reader
+            elif shared.is_ended:
+                await self.transport.send({"type": "ended"})
+                await self.transport.close(DONE)
+                return
+            else:
+                await changed.wait()
+
+    async def _listen(self) -> None:
+        if (await self.socket.receive())["type"] == "websocket.disconnect":
+            raise GoneError
+        raise ApiError("captions: expected a reader to read, got a message", code="invalid_message")
+
+
+API = Api(
+    routes=(
+        HttpRoute(PUBLISH_PATH, captions_refusal),
+        SocketRoute(PUBLISH_PATH, Publisher),
+        HttpRoute(READ_PATH, captions_refusal, auth=Auth.OPEN),
+        SocketRoute(READ_PATH, Reader, Auth.OPEN),
+    ),
+)

@@ -1,0 +1,144 @@
+"""`POST /v1/convert`: a finished transcript in another format, as `sottovoce convert` writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sottovoce.errors import MissingExtraError, OptionError
+from sottovoce.formats.base import as_bytes, info_of, pieces_of
+from sottovoce.formats.document import Json
+from sottovoce.formats.files import parse_transcript
+from sottovoce.formats.writers import FORMATS, OF_SPEAKERS, writer_for
+from sottovoce.offline.regroup import parse_rules, regrouped
+from sottovoce.options.schema import ApiField, Option, made, options_of
+from sottovoce.options.writer import WriterOptions
+from sottovoce.server.api import Api, HttpRoute
+from sottovoce.server.openapi import STRING, Schema, answers, post
+from sottovoce.server.parsing.faults import ApiError, fault_of, wrong
+from sottovoce.server.parsing.forms import TEXT, read_field, schema_of
+from sottovoce.server.parsing.values import note_ignored, one_of, read_text
+from sottovoce.server.recordings.decode_pool import Slices
+from sottovoce.server.recordings.uploads import limited, whole_body
+from sottovoce.server.services import services_of
+from sottovoce.types import Transcript
+
+MAX_BYTES = 16_000_000
+"""The size of a transcript: about twenty hours of speech with their words."""
+WORD = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
+CONTENT_TYPES = {
+    "srt": "application/x-subrip; charset=utf-8",
+    "vtt": "text/vtt; charset=utf-8",
+    "csv": "text/csv; charset=utf-8",
+    "html": "text/html; charset=utf-8",
+    "md": "text/markdown; charset=utf-8",
+    "json": "application/json",
+    "json-full": "application/json",
+    "docx": WORD,
+}
+"""Of other formats it is plain text."""
+PLAIN = "text/plain; charset=utf-8"
+LAYOUT: Mapping[str, tuple[Option, ApiField]] = {
+    option.key: (option, ApiField(option.key)) for option in options_of(WriterOptions)
+}
+PARAMETERS = ("format", "title", "regroup", *LAYOUT)
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """A document that a client asks for. title: of the recording. regroup: rules of `sottovoce convert`."""
+
+    format: str
+    title: str = ""
+    regroup: str = ""
+    layout: WriterOptions = field(default_factory=WriterOptions)
+
+
+async def convert(request: Request) -> Response:
+    """Answer with the document of the transcript in the body.
+
+    Raises: ApiError 400, also for a format whose package is not installed; 413.
+    """
+    services = services_of(request)
+    query = dict(request.query_params.items())
+    note_ignored(request, (name for name in query if name not in PARAMETERS))
+    wanted = conversion(query)
+    with services.upload():
+        body = await whole_body(limited(request, services.settings.limits), MAX_BYTES)
+        document = await services.decoding.run(converted(body, wanted))
+    headers = {
+        "content-type": CONTENT_TYPES.get(wanted.format, PLAIN),
+        "content-disposition": f'attachment; filename="transcript.{writer_for(wanted.format).extension}"',
+    }
+    return Response(document, headers=headers)
+
+
+def conversion(query: Mapping[str, str]) -> Conversion:
+    name = one_of(*FORMATS)("format", query.get("format", "json"))
+    layout: dict[str, Any] = {
+        key: read_field(key, query[key], *found) for key, found in LAYOUT.items() if key in query
+    }
+    try:
+        wanted = Conversion(
+            name,
+            read_text("title", query.get("title", "")),
+            read_text("regroup", query.get("regroup", "")),
+            made(WriterOptions, layout),
+        )
+        writer_for(name, wanted.layout)
+    except MissingExtraError as error:
+        raise ApiError(str(error), param="format", code="unsupported_value") from error
+    except OptionError as error:
+        raise fault_of(error, param="format") from error
+    return wanted
+
+
+def converted(body: bytes, wanted: Conversion) -> Slices[bytes]:
+    """Return the document of a transcript.
+
+    Raises: OptionError for what is no transcript, or lacks the words or speakers that are needed.
+    """
+    transcript = parse_transcript(body, "body", is_json=True)
+    yield
+    if (wanted.regroup or wanted.layout.need_words) and any(one.words is None for one in transcript.segments):
+        raise OptionError("body: expected words with times, got none; an option places words")
+    if wanted.format in OF_SPEAKERS and not has_speakers(transcript):
+        raise wrong("format", "speakers in the transcript", "none")
+    if wanted.regroup:
+        segments = regrouped(transcript.segments, parse_rules(wanted.regroup))
+        transcript = replace(transcript, segments=tuple(segments))
+    info = info_of(transcript, f"{wanted.title}.json" if wanted.title else None)
+    document = bytearray()
+    for piece in pieces_of(writer_for(wanted.format, wanted.layout), transcript, info):
+        document += as_bytes(piece)
+        yield
+    return bytes(document)
+
+
+def has_speakers(transcript: Transcript) -> bool:
+    return bool(transcript.turns) or any(segment.speaker for segment in transcript.segments)
+
+
+def openapi_paths() -> dict[str, Json]:
+    schemas: dict[str, Schema] = {
+        "format": {"type": "string", "enum": [*FORMATS]},
+        "title": TEXT,
+        "regroup": TEXT,
+        **{name: schema_of(option, field) for name, (option, field) in LAYOUT.items()},
+    }
+    kinds = sorted({PLAIN, *CONTENT_TYPES.values()})
+    return {
+        "/v1/convert": post(
+            "A transcript in another format, as `sottovoce convert`",
+            {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}},
+            answers({kind.partition(";")[0]: {"schema": STRING} for kind in kinds}),
+            parameters=[{"name": name, "in": "query", "schema": schema} for name, schema in schemas.items()],
+        )
+    }
+
+
+API = Api(routes=(HttpRoute("/v1/convert", convert, "POST"),), openapi=openapi_paths)

@@ -1,0 +1,802 @@
+"""`/v1/listen`: Deepgram's API, audio over a socket or a recording in the body of a request.
+
+Parameters that only add to the answer, or style the text, have no effect here, and the answer names them;
+those that would change the text, or send it elsewhere, are refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from functools import partial
+from itertools import pairwise
+
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import JSONResponse, Response
+from starlette.websockets import WebSocket
+
+from sottovoce.audio.live_container import LiveContainer
+from sottovoce.errors import OptionError
+from sottovoce.formats.document import Json, score, seconds
+from sottovoce.formats.subtitles import ends_with
+from sottovoce.options.live import LiveDecodingOptions, LiveOptions
+from sottovoce.options.requests import LANGUAGE_EXAMPLES
+from sottovoce.options.speakers import SpeakerOptions
+from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.options.vad import VadStreamOptions
+from sottovoce.server.api import Api, HttpRoute, SocketRoute
+from sottovoce.server.live.connection import WebSocketConnection
+from sottovoce.server.openapi import FLAG, STRING, Schema, an_object, answers, parameter, post
+from sottovoce.server.parsing.faults import ApiError, wrong
+from sottovoce.server.parsing.forms import TEXT, TEXTS
+from sottovoce.server.parsing.pcm import MAX_RATE, MIN_RATE, PcmReader
+from sottovoce.server.parsing.values import (
+    MAX_CHARACTERS,
+    MAX_TERMS,
+    named,
+    note_ignored,
+    number_of,
+    read_code,
+    read_codes,
+    read_flag,
+    read_json,
+    read_list,
+    read_whole,
+)
+from sottovoce.server.recordings.requests import FileRequest
+from sottovoce.server.recordings.uploads import begin_job, received_body
+from sottovoce.server.scheduling.model_registry import ModelRegistry, resolve_model_id
+from sottovoce.server.scheduling.scheduler import TranscriptionRequest
+from sottovoce.server.services import services_of
+from sottovoce.speakers.labels import letter_index
+from sottovoce.text.languages import SENTENCE_ENDS
+from sottovoce.types import (
+    SAMPLE_RATE,
+    Event,
+    Final,
+    Partial,
+    SpeechEnded,
+    SpeechStarted,
+    Transcript,
+    Unstable,
+    Word,
+)
+
+KEY_SCHEMES = ("token", "bearer")
+"""Subprotocols of Deepgram's clients in browsers; the next subprotocol is the key."""
+ERROR_CODES = {401: "INVALID_AUTH", 429: "TOO_MANY_REQUESTS"}
+"""By the status of HTTP; of others the codes are our own. Source: Deepgram, API errors."""
+ENCODINGS = {"linear16": "s16le", "mulaw": "mulaw", "alaw": "alaw"}
+"""By Deepgram's name."""
+CONTAINER = "ogg-opus"
+"""The encoding that is one; its sample rate is its own."""
+PAUSE_MS = (100.0, 5_000.0)
+"""The shortest and longest `endpointing`; Deepgram's own default, 10 ms, would end speech in every word."""
+DEFAULT_PAUSE_MS = 500.0
+UTTERANCE_END_MS = (1_000.0, 5_000.0)
+
+UTT_SPLIT_S = (0.1, 30.0)
+DEFAULT_SPLIT_S = 0.8
+"""Of pauses between utterances of a recording, as Deepgram has it."""
+
+WITHOUT_EFFECT = ("version", "tag", "extra", "mip_opt_out", "no_delay")
+"""Accepted with any value, since no answer could show that they have no effect."""
+REFUSED = ("callback", "callback_method", "redact", "replace", "multichannel")
+"""Not done here, and false at most: text that was to be unreadable or another one, or to go elsewhere."""
+OFF = ("false", "0", "")
+OF_STREAMS = (
+    *("endpointing", "utterance_end_ms", "interim_results", "vad_events"),
+    *("detect_language", "utt_split"),
+)
+OF_RECORDINGS = ("utterances", "utt_split", "paragraphs", "detect_language")
+OF_BOTH = (
+    "model",
+    "language",
+    "language_hint",
+    "keyterm",
+    "keywords",
+    "punctuate",
+    "smart_format",
+    "diarize",
+    "diarize_model",
+    "encoding",
+    "sample_rate",
+    "channels",
+)
+MAX_INTERIM_S = 4.0
+"""Speech in a result that may change, until it stays."""
+PUNCTUATION = '.,!?;:…。、，！？；："“”„«»()[]¿¡'
+PARAGRAPH_PAUSE_S = 1.0
+"""Between sentences, from which another paragraph begins."""
+MAX_SENTENCES = 5
+"""Of a paragraph."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListenParams:
+    """What `/v1/listen` and `/v2/listen` have in common.
+
+    languages: empty: any. is_raw: audio is samples of this encoding and rate without a header; else a
+    container. ignored: parameters without effect.
+    """
+
+    model: str | None = None
+    languages: tuple[str, ...] = ()
+    terms: tuple[str, ...] = ()
+    encoding: str = "s16le"
+    sample_rate: int = 16_000
+    is_raw: bool = False
+    ignored: tuple[str, ...] = ()
+
+    def live_options(self, pause_ms: float, *, unstable: bool, speakers: str = "") -> LiveOptions:
+        """Return the options of a session. pause_ms: ends speech."""
+        return LiveOptions(
+            languages=self.languages,
+            unstable=unstable,
+            decoding=LiveDecodingOptions(static_prompt=", ".join(self.terms)),
+            speakers=speakers,
+            vad=VadStreamOptions(hangover_ms=pause_ms, post_roll_ms=min(100.0, pause_ms)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DeepgramParams(ListenParams):
+    """Parameters of a stream or a recording.
+
+    is_multi: report the language of every word. pause_ms: the pause that ends speech; None: no end of speech
+    is reported. utterance_end_ms: the silence after which `UtteranceEnd` is sent. is_punctuated: text as
+    written, rather than words alone in lower case. has_speakers: report the speaker of every word.
+    utt_split_s: the pause that separates utterances of a recording.
+    """
+
+    is_multi: bool = False
+    is_punctuated: bool = False
+    has_speakers: bool = False
+    interim_results: bool = False
+    vad_events: bool = False
+    pause_ms: float | None = DEFAULT_PAUSE_MS
+    utterance_end_ms: float | None = None
+    utterances: bool = False
+    utt_split_s: float = DEFAULT_SPLIT_S
+    paragraphs: bool = False
+
+    @property
+    def options(self) -> LiveOptions:
+        speakers = "auto" if self.has_speakers else ""
+        return self.live_options(
+            self.pause_ms or DEFAULT_PAUSE_MS, unstable=self.interim_results, speakers=speakers
+        )
+
+
+def stream_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) -> DeepgramParams:
+    """Read the address of a socket.
+
+    Raises: ApiError 400, and 404 for a model that is not there.
+    """
+    one, params, _ = common_params(query, OF_STREAMS, registry)
+    end_ms = one.get("utterance_end_ms")
+    return replace(
+        params,
+        interim_results=flag("interim_results", one),
+        vad_events=flag("vad_events", one),
+        pause_ms=read_pause(one.get("endpointing")),
+        utterance_end_ms=None if end_ms is None else number_of("utterance_end_ms", end_ms, *UTTERANCE_END_MS),
+    )
+
+
+def recording_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) -> DeepgramParams:
+    """Read the address of a request.
+
+    Raises: ApiError 400, and 404 for a model that is not there.
+    """
+    one, params, many = common_params(query, OF_RECORDINGS, registry)
+    paragraphs = flag("paragraphs", one)
+    return replace(
+        params,
+        languages=read_detected(one, many) if one.get("detect_language") else params.languages,
+        is_punctuated=paragraphs or params.is_punctuated,
+        utterances=flag("utterances", one),
+        utt_split_s=number_of("utt_split", one.get("utt_split", DEFAULT_SPLIT_S), *UTT_SPLIT_S),
+        paragraphs=paragraphs,
+    )
+
+
+def common_params(
+    query: Iterable[tuple[str, str]], known: Sequence[str], registry: ModelRegistry
+) -> tuple[Mapping[str, str], DeepgramParams, Mapping[str, Sequence[str]]]:
+    """Read the parameters of streams and recordings; returns the last and all values of each too."""
+    one, many, ignored = read_query(query, (*OF_BOTH, *known))
+    model = read_model(one, registry)
+    is_raw, encoding, rate = read_format(one)
+    languages, is_multi = read_language_hints(one, many)
+    params = DeepgramParams(
+        model=registry.resolve(model),
+        languages=languages,
+        is_multi=is_multi,
+        terms=read_terms(many),
+        is_punctuated=flag("punctuate", one) or flag("smart_format", one),
+        has_speakers=read_diarize(one),
+        encoding=encoding,
+        sample_rate=rate,
+        is_raw=is_raw,
+        ignored=registry.ignored(model, ignored),
+    )
+    return one, params, many
+
+
+def read_model(one: Mapping[str, str], registry: ModelRegistry) -> str | None:
+    """Read the id of a model.
+
+    Deepgram has a model `base` that is not Whisper's. On a server without a `base` it means the default
+    model, like ids of other programs.
+    """
+    given = one.get("model")
+    if given is None or given.lower() != "base" or resolve_model_id(given, registry.settings) is not None:
+        return given
+    return "whisper-base"
+
+
+def read_format(one: Mapping[str, str]) -> tuple[bool, str, int]:
+    """Read whether the audio is raw, its encoding and its sample rate. Raises: ApiError 400."""
+    encoding = one.get("encoding", CONTAINER)
+    if encoding == CONTAINER:
+        if "sample_rate" in one and "encoding" not in one:
+            raise wrong("sample_rate", "an encoding beside it", "none")
+        return False, "s16le", SAMPLE_RATE
+    if encoding not in ENCODINGS:
+        raise wrong("encoding", f"one of {', '.join(ENCODINGS)}", f"'{(encoding or 'none')[:50]}'")
+    if one.get("channels", "1") != "1":
+        raise wrong("channels", "1", f"'{one['channels'][:50]}'")
+    rate = read_whole("sample_rate", one.get("sample_rate", "8000" if encoding != "linear16" else "16000"))
+    try:
+        PcmReader(ENCODINGS[encoding], rate)
+    except OptionError as error:
+        raise ApiError(str(error), param="sample_rate", code="invalid_value") from error
+    return True, ENCODINGS[encoding], rate
+
+
+def read_detected(one: Mapping[str, str], many: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """Read the languages among which that of a recording is found; empty: all. Raises: ApiError 400."""
+    wanted, named = many["detect_language"], one.get("language", "multi")
+    is_plain = len(wanted) == 1 and wanted[0].lower() in ("true", "false", "1", "0")
+    if is_plain and not read_flag("detect_language", wanted[0]):
+        return read_language_hints(one, many)[0]
+    if named != "multi":
+        raise wrong("detect_language", "no language beside it", f"'{named[:50]}'")
+    if is_plain:
+        return read_language_hints(one, many)[0]
+    return read_codes("detect_language", wanted)
+
+
+def read_query(
+    query: Iterable[tuple[str, str]], known: Sequence[str]
+) -> tuple[Mapping[str, str], Mapping[str, Sequence[str]], tuple[str, ...]]:
+    """Return the last value of every parameter, all values of each, and the names of parameters without
+    effect.
+
+    `diarize_model` turns diarization on but does not choose a model. Raises: ApiError 400 for `REFUSED` ones.
+    """
+    many: dict[str, list[str]] = {}
+    for name, value in query:
+        many.setdefault(name, []).append(value)
+    asked = [name for name, values in many.items() if any(value.lower() not in OFF for value in values)]
+    for name in asked:
+        if name in REFUSED:
+            raise ApiError(f"{name}: not done here", param=name, code="unsupported_value")
+    ignored = (name for name in asked if name not in (*known, *WITHOUT_EFFECT) or name == "diarize_model")
+    return {name: values[-1] for name, values in many.items()}, many, tuple(ignored)
+
+
+def flag(name: str, one: Mapping[str, str]) -> bool:
+    return read_flag(name, one.get(name, "false"))
+
+
+def read_diarize(one: Mapping[str, str]) -> bool:
+    """Read whether to diarize: the choice of a diarizer turns it on too. Raises: ApiError 400."""
+    return flag("diarize", one) or one.get("diarize_model", "").lower() not in OFF
+
+
+def read_language_hints(
+    one: Mapping[str, str], many: Mapping[str, Sequence[str]]
+) -> tuple[tuple[str, ...], bool]:
+    named, hints = one.get("language"), many.get("language_hint", ())
+    if named and named != "multi":
+        return (read_code("language", named),), False
+    return read_codes("language_hint", hints), named == "multi"
+
+
+def read_terms(many: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """Read keyterms, and keywords without their weights. Raises: ApiError 400."""
+    terms = [*many.get("keyterm", ()), *(word.partition(":")[0] for word in many.get("keywords", ()))]
+    return checked_terms([term.strip() for term in terms if term.strip()])
+
+
+def checked_terms(terms: Sequence[str]) -> tuple[str, ...]:
+    if len(terms) > MAX_TERMS or sum(map(len, terms)) > MAX_CHARACTERS:
+        raise wrong(
+            "keyterm", f"at most {MAX_TERMS} terms of {MAX_CHARACTERS} characters in all", f"{len(terms)}"
+        )
+    return tuple(terms)
+
+
+def read_pause(text: str | None) -> float | None:
+    if text is None or text.lower() == "true":
+        return DEFAULT_PAUSE_MS
+    if text.lower() == "false":
+        return None
+    return max(PAUSE_MS[0], number_of("endpointing", text, 0.0, PAUSE_MS[1]))
+
+
+class DeepgramSocket(WebSocketConnection):
+    """A client that sends raw audio or a container until it ends the stream."""
+
+    def __init__(self, socket: WebSocket) -> None:
+        super().__init__(socket)
+        self._reader = PcmReader()
+        self._container: LiveContainer | None = None
+
+    async def open_stream(self, params: ListenParams, options: LiveOptions) -> None:
+        """Open the session, then the socket. Raises: ApiError, OptionError, ModelNotFoundError."""
+        note_ignored(self.socket, params.ignored)
+        if params.is_raw:
+            self._reader = PcmReader(params.encoding, params.sample_rate)
+        else:
+            self._container = LiveContainer()
+            self._held.callback(self._container.close)
+        self.take_place()
+        await self.open(params.model or "", options)
+        first = next(iter(self.socket.scope["subprotocols"]), None)
+        await self.websocket.accept(first if first in KEY_SCHEMES else None)
+
+    async def queue_stream(self, data: bytes) -> None:
+        """Decode and queue audio. Raises: AudioError, ApiError."""
+        if self._container is not None:
+            await self.queue_container(self._container, data)
+        else:
+            await self.queue_bytes(self._reader, data)
+
+    async def close_stream(self) -> None:
+        if self._container is not None:
+            await self.queue_container(self._container, b"")
+        else:
+            await self.queue_audio(self._reader.flush())
+        await self.request_close()
+
+
+class DeepgramConnection(DeepgramSocket):
+    def __init__(self, socket: WebSocket) -> None:
+        super().__init__(socket)
+        self._params = DeepgramParams()
+        self._results = DeepgramResults(self._params, self.transport.request_id)
+
+    async def begin(self) -> None:
+        params = stream_params(self.socket.query_params.multi_items(), self.services.registry)
+        self._params = params
+        self._results = DeepgramResults(params, self.transport.request_id)
+        await self.open_stream(params, params.options)
+
+    async def on_message(self, message: bytes | str) -> None:
+        if isinstance(message, str):
+            await self._take_text(message)
+        elif message:
+            self._results.add_bytes(message)
+            await self.queue_stream(message)
+        else:  # older clients end the stream so
+            await self.close_stream()
+
+    def render(self, events: Sequence[Event]) -> Iterator[dict[str, Json]]:
+        self._results.behind_s = round(self.behind_s, 3)
+        return self._results.render(events, self.received_s)
+
+    def error_document(self, fault: ApiError) -> dict[str, Json]:
+        return {"type": "Error", "variant": fault.code or fault.kind, "description": fault.message}
+
+    async def on_close(self) -> None:
+        events = await self.session.close()
+        await self.send(*self._results.ended(events, self.received_s))
+
+    async def _take_text(self, text: str) -> None:
+        try:
+            message = read_json(text)
+            if not isinstance(message, dict):
+                raise ApiError("message: expected a JSON object with a type", code="invalid_message")
+            kind = message.get("type")
+            if kind == "CloseStream":
+                await self.close_stream()
+            elif kind == "Finalize":
+                await self.queue.put(self._finalize)
+            elif kind == "Configure":
+                await self._take_configure(message)
+            elif kind != "KeepAlive":
+                raise wrong("type", "Finalize, KeepAlive, CloseStream or Configure", f"'{str(kind)[:50]}'")
+        except ApiError as fault:
+            document = self.error_document(fault)
+            await self.send({**document, "variant": "SchemaError", "message": text[:200]})
+
+    async def _finalize(self) -> None:
+        events = await self.session.finalize()
+        await self.send(*self._results.finalized(events, self.received_s))
+
+    async def _take_configure(self, message: dict[str, object]) -> None:
+        try:
+            terms = configured_terms(message)
+        except ApiError as fault:
+            await self.send(self._configure_failure(fault, message.get("keyterms")))
+        else:
+            await self.queue.put(partial(self._configure, terms))
+
+    async def _configure(self, terms: tuple[str, ...] | None) -> None:
+        answer: dict[str, Json] = {"type": "ConfigureSuccess", "request_id": self.transport.request_id}
+        if terms is not None:
+            if (fault := await self.attempt(self._change_terms(terms))) is not None:
+                await self.send(self._configure_failure(fault, None))
+                return
+            answer["keyterms"] = list(terms)
+        await self.send(answer)
+
+    async def _change_terms(self, terms: tuple[str, ...]) -> None:
+        params = replace(self._params, terms=terms)
+        events = await self.session.configure(params.options)
+        self._params = params
+        await self.emit(events)
+
+    def _configure_failure(self, fault: ApiError, keyterms: object) -> dict[str, Json]:
+        is_list = isinstance(keyterms, list) and all(isinstance(term, str) for term in keyterms)
+        is_too_much = is_list and fault.param in ("keyterm", "keyterms")
+        return {
+            "type": "ConfigureFailure",
+            "request_id": self.transport.request_id,
+            "code": "CONFIGURE_KEYTERM_LIMIT_EXCEEDED" if is_too_much else "CONFIGURE_INTERNAL_ERROR",
+            "description": fault.message,
+        }
+
+
+async def listen_recording(request: Request) -> Response:
+    params = recording_params(request.query_params.multi_items(), services_of(request).registry)
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == "application/json":
+        message = "url: recordings are not fetched from elsewhere: send the audio as the body"
+        raise ApiError(message, param="url", code="unsupported_value")
+    received = received_body(request, (params.encoding, params.sample_rate) if params.is_raw else None)
+    async with AsyncExitStack() as stack:
+        job = await begin_job(request, stack, received, lambda _: file_request_of(params))
+        transcript = await job.collected(request)
+    return JSONResponse(
+        recording_document(transcript, params, request.state.request_id, job.recording.sha256)
+    )
+
+
+def file_request_of(params: DeepgramParams) -> FileRequest:
+    options = TranscribeOptions(
+        word_timestamps=True, speakers=SpeakerOptions() if params.has_speakers else None
+    )
+    transcription = TranscriptionRequest(options, languages=params.languages, phrases=params.terms)
+    model = params.model
+    return FileRequest(
+        "transcribe", model, "verbose_json", transcription, words=True, segments=False, ignored=params.ignored
+    )
+
+
+def configured_terms(message: dict[str, object]) -> tuple[str, ...] | None:
+    given = message.get("keyterms")
+    if message.get("features"):
+        raise ApiError("features: not done here", param="features", code="unsupported_value")
+    return None if given is None else checked_terms(read_list("keyterms", given))
+
+
+class DeepgramResults:
+    """The results of one stream; times are seconds of its audio."""
+
+    def __init__(self, params: DeepgramParams, request_id: str) -> None:
+        self._params = params
+        self._model = params.model or ""
+        self._request_id = request_id
+        self._words: list[Word] = []
+        self._unstable = ""
+        self._is_due = False
+        self._is_speech = False
+        self._end_s = 0.0
+        self.behind_s = 0.0
+        """Of received audio that no event accounts for yet, beyond Deepgram's API."""
+        self._untold_end_s: float | None = None
+        self._audio = hashlib.sha256()
+        self._created = datetime.now(timezone.utc)
+
+    def add_bytes(self, data: bytes) -> None:
+        self._audio.update(data)
+
+    def render(self, events: Iterable[Event], received_s: float) -> Iterator[dict[str, Json]]:
+        changed = False
+        for event in events:
+            if isinstance(event, SpeechStarted):
+                self._is_speech = True
+                if self._params.vad_events:
+                    yield {"type": "SpeechStarted", "channel": [0, 1], "timestamp": seconds(event.at)}
+            elif isinstance(event, SpeechEnded):
+                self._is_speech = False
+                yield self._final(event.at, speech_final=self._params.pause_ms is not None)
+            else:
+                changed = self._take(event) or changed
+                yield from self._long_enough()
+        if self._is_due:
+            yield self._final(self._last_s)
+        elif changed and self._params.interim_results:
+            yield self._interim(received_s)
+        yield from self._utterance_end(received_s)
+
+    def finalized(self, events: Iterable[Event], received_s: float) -> Iterator[dict[str, Json]]:
+        """Yield the results of a `Finalize`; the last one has `from_finalize`."""
+        for event in events:
+            self._take(event)
+        self._is_speech = False
+        yield self._final(
+            max(received_s, self._last_s), speech_final=self._params.pause_ms is not None, from_finalize=True
+        )
+
+    def ended(self, events: Iterable[Event], received_s: float) -> Iterator[dict[str, Json]]:
+        yield from self.render(events, received_s)
+        if self._words:
+            yield self._final(received_s, speech_final=self._params.pause_ms is not None)
+        about = metadata(self._params, self._request_id, self._audio.hexdigest(), received_s, self._created)
+        yield {"type": "Metadata", **about}
+
+    @property
+    def _last_s(self) -> float:
+        return self._words[-1].end if self._words else self._end_s
+
+    def _take(self, event: object) -> bool:
+        if isinstance(event, Partial):
+            self._words += event.words
+            self._unstable = ""
+            self._untold_end_s = self._last_s
+        elif isinstance(event, Unstable):
+            self._unstable = event.text
+        elif isinstance(event, Final):
+            self._is_due, self._unstable = True, ""
+            if self._words:  # their speakers may have been corrected
+                self._words = list(event.words[-len(self._words) :])
+        return isinstance(event, Partial | Unstable)
+
+    def _long_enough(self) -> Iterator[dict[str, Json]]:
+        if self._words and self._words[-1].end - self._words[0].start >= MAX_INTERIM_S:
+            yield self._final(self._last_s)
+
+    def _utterance_end(self, received_s: float) -> Iterator[dict[str, Json]]:
+        limit_ms, end_s = self._params.utterance_end_ms, self._untold_end_s
+        if limit_ms is None or end_s is None or self._is_speech or received_s - end_s < limit_ms / 1000:
+            return
+        self._untold_end_s = None
+        yield {"type": "UtteranceEnd", "channel": [0, 1], "last_word_end": seconds(end_s)}
+
+    def _interim(self, received_s: float) -> dict[str, Json]:
+        document = self._results(self._words, max(received_s, self._last_s), extra=self._unstable)
+        return {**document, "is_final": False, "speech_final": False, "from_finalize": False}
+
+    def _final(
+        self, end_s: float, *, speech_final: bool = False, from_finalize: bool = False
+    ) -> dict[str, Json]:
+        end_s = max(end_s, self._last_s)
+        document = self._results(self._words, end_s)
+        self._words, self._unstable, self._is_due, self._end_s = [], "", False, end_s
+        return {**document, "is_final": True, "speech_final": speech_final, "from_finalize": from_finalize}
+
+    def _results(self, words: Sequence[Word], end_s: float, extra: str = "") -> dict[str, Json]:
+        info = model_info(self._model)
+        alternative = alternative_of(words, self._params, extra)
+        return {
+            "type": "Results",
+            "channel_index": [0, 1],
+            "duration": seconds(max(0.0, end_s - self._end_s)),
+            "start": seconds(self._end_s),
+            "channel": {"alternatives": [alternative]},
+            "metadata": {
+                "request_id": self._request_id,
+                "model_info": info,
+                "model_uuid": self._model,
+                "behind_s": self.behind_s,
+            },
+        }
+
+
+def alternative_of(words: Sequence[Word], params: DeepgramParams, extra: str = "") -> dict[str, Json]:
+    """Render words as the only alternative. extra: text behind them that may still change."""
+    if params.is_punctuated:
+        text = "".join(word.word for word in words) + extra
+    else:
+        text = "".join(plain(word.word) for word in words) + plain(extra)
+    mean = sum(word.probability for word in words) / len(words) if words else 0.0
+    document: dict[str, Json] = {
+        "transcript": text.strip(),
+        "confidence": score(mean),
+        "words": [word_of(word, params) for word in words],
+    }
+    if params.is_multi:
+        counts = Counter(word.language for word in words if word.language)
+        document["languages"] = [code for code, _ in counts.most_common()]
+    return document
+
+
+def word_of(word: Word, params: DeepgramParams) -> dict[str, Json]:
+    document: dict[str, Json] = {
+        "word": plain(word.word).strip(),
+        "start": seconds(word.start),
+        "end": seconds(word.end),
+        "confidence": score(word.probability),
+    }
+    if params.is_punctuated:
+        document["punctuated_word"] = word.word.strip()
+    if params.is_multi:
+        document["language"] = word.language
+    if params.has_speakers and word.speaker is not None:
+        document["speaker"] = letter_index(word.speaker)
+    return document
+
+
+def plain(text: str) -> str:
+    """Return a text in lower case without punctuation; the space before it stays."""
+    parts = (part.strip(PUNCTUATION).lower() for part in text.split(" "))
+    return " ".join(parts)
+
+
+def model_info(model: str) -> dict[str, Json]:
+    return {"name": model, "version": "1", "arch": "whisper"}
+
+
+def recording_document(
+    transcript: Transcript, params: DeepgramParams, request_id: str, sha256: str
+) -> dict[str, Json]:
+    words = [
+        replace(word, speaker=word.speaker or segment.speaker)
+        for segment in transcript.segments
+        for word in segment.words or ()
+    ]
+    alternative = alternative_of(words, params)
+    if params.paragraphs:
+        alternative["paragraphs"] = paragraphs_of(words, params)
+    channel: dict[str, Json] = {"alternatives": [alternative]}
+    if len(params.languages) != 1 and transcript.language:
+        channel["detected_language"] = transcript.language
+        if transcript.language_probability is not None:
+            channel["language_confidence"] = score(transcript.language_probability)
+    results: dict[str, Json] = {"channels": [channel]}
+    if params.utterances:
+        parts = cut(words, lambda a, b: b.start - a.end >= params.utt_split_s or a.speaker != b.speaker)
+        results["utterances"] = [utterance(part, i, params) for i, part in enumerate(parts)]
+    about = metadata(params, request_id, sha256, transcript.duration, datetime.now(timezone.utc))
+    return {"metadata": about, "results": results}
+
+
+def metadata(
+    params: DeepgramParams, request_id: str, sha256: str, duration_s: float, created: datetime
+) -> dict[str, Json]:
+    model = params.model or ""
+    return {
+        "transaction_key": "deprecated",
+        "request_id": request_id,
+        "sha256": sha256,
+        "created": created.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "duration": seconds(duration_s),
+        "channels": 1,
+        "models": [model],
+        "model_info": {model: model_info(model)},
+        **({"warnings": warnings_of(params.ignored)} if params.ignored else {}),
+    }
+
+
+def warnings_of(ignored: Sequence[str]) -> list[Json]:
+    return [
+        {"parameter": name, "type": "unsupported_parameter", "message": f"{name}: without effect here"}
+        for name in named(ignored)
+    ]
+
+
+def utterance(words: Sequence[Word], number: int, params: DeepgramParams) -> dict[str, Json]:
+    times = {"start": seconds(words[0].start), "end": seconds(words[-1].end), "channel": 0}
+    document: dict[str, Json] = {**times, **alternative_of(words, params), "id": str(number)}
+    return {**document, **speaker_of(words, params)}
+
+
+def paragraphs_of(words: Sequence[Word], params: DeepgramParams) -> dict[str, Json]:
+    """Render `paragraphs`: sentences of one speaker, up to a pause or `MAX_SENTENCES`."""
+    found: list[Json] = []
+    texts: list[str] = []
+    for sentences in paragraphs(words):
+        own = [word for sentence in sentences for word in sentence]
+        speaker = speaker_of(own, params)
+        documents: list[Json] = [
+            {"text": text_of(part), "start": seconds(part[0].start), "end": seconds(part[-1].end)}
+            for part in sentences
+        ]
+        times = {"start": seconds(own[0].start), "end": seconds(own[-1].end)}
+        found.append({"sentences": documents, "num_words": len(own), **times, **speaker})
+        before = f"Speaker {speaker['speaker']}: " if speaker else ""
+        texts.append(before + " ".join(text_of(part) for part in sentences))
+    return {"transcript": "\n" + "\n\n".join(texts) if texts else "", "paragraphs": found}
+
+
+def paragraphs(words: Sequence[Word]) -> Iterator[list[Sequence[Word]]]:
+    """Yield paragraphs as lists of sentences, which are words."""
+    held: list[Sequence[Word]] = []
+    for sentence in cut(words, lambda a, b: ends_with(a.word, SENTENCE_ENDS) or a.speaker != b.speaker):
+        if held:
+            last, first = held[-1][-1], sentence[0]
+            is_apart = first.start - last.end >= PARAGRAPH_PAUSE_S or last.speaker != first.speaker
+            if is_apart or len(held) == MAX_SENTENCES:
+                yield held
+                held = []
+        held.append(sentence)
+    if held:
+        yield held
+
+
+def cut(words: Sequence[Word], between: Callable[[Word, Word], bool]) -> Iterator[Sequence[Word]]:
+    """Split words at each pair of neighbours for which `between` holds."""
+    ends = [i for i, (a, b) in enumerate(pairwise(words), start=1) if between(a, b)]
+    borders = [0, *ends, len(words)]
+    return (words[start:end] for start, end in pairwise(borders) if end > start)
+
+
+def text_of(words: Sequence[Word]) -> str:
+    return "".join(word.word for word in words).strip()
+
+
+def speaker_of(words: Sequence[Word], params: DeepgramParams) -> dict[str, Json]:
+    name = words[0].speaker
+    return {"speaker": letter_index(name)} if params.has_speakers and name is not None else {}
+
+
+def render_error(connection: HTTPConnection, fault: ApiError) -> dict[str, Json]:
+    code = ERROR_CODES.get(fault.status, fault.code)
+    request_id = connection.scope["state"]["request_id"]
+    return {"err_code": code, "err_msg": fault.message, "request_id": request_id}
+
+
+LANGUAGE: Schema = {"type": "string", "examples": [*LANGUAGE_EXAMPLES], "maxLength": 50}
+SCHEMAS: Mapping[str, Schema] = {
+    "model": TEXT,
+    "language": {"type": "string", "examples": ["en-US", "multi"], "maxLength": 50},
+    "language_hint": {"type": "array", "items": LANGUAGE},
+    "keyterm": TEXTS,
+    "keywords": TEXTS,
+    "punctuate": FLAG,
+    "smart_format": FLAG,
+    "diarize": FLAG,
+    "diarize_model": TEXT,
+    "encoding": {"type": "string", "enum": [*ENCODINGS]},
+    "sample_rate": {"type": "integer", "minimum": MIN_RATE, "maximum": MAX_RATE},
+    "channels": {"type": "integer", "minimum": 1, "maximum": 1},
+    "utterances": FLAG,
+    "utt_split": {"type": "number", "minimum": UTT_SPLIT_S[0], "maximum": UTT_SPLIT_S[1]},
+    "paragraphs": FLAG,
+    "detect_language": {"anyOf": [FLAG, {"type": "array", "items": LANGUAGE}]},
+}
+
+
+def openapi_paths() -> dict[str, Json]:
+    recording: Schema = {"type": "string", "format": "binary"}
+    return {
+        "/v1/listen": post(
+            "Text, as Deepgram's API; also a WebSocket",
+            {"required": True, "content": {"application/octet-stream": {"schema": recording}}},
+            answers(
+                {"application/json": {"schema": an_object("metadata", "results")}},
+                error=an_object("err_msg", err_msg=STRING),
+            ),
+            parameters=[parameter(name, SCHEMAS[name]) for name in (*OF_BOTH, *OF_RECORDINGS)],
+        )
+    }
+
+
+API = Api(
+    routes=(
+        HttpRoute("/v1/listen", listen_recording, "POST"),
+        SocketRoute("/v1/listen", DeepgramConnection),
+    ),
+    error=render_error,
+    key_schemes=KEY_SCHEMES,
+    openapi=openapi_paths,
+)

@@ -1,0 +1,423 @@
+"""`/v2/listen`: Deepgram's API of turns for voice agents. A turn begins, may end early, resumes, and ends.
+
+Only the pause ends a turn, and the confidence follows from its length.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from starlette.websockets import WebSocket
+
+from sottovoce.formats.document import Json, score, seconds
+from sottovoce.options.live import LiveOptions
+from sottovoce.server.api import Api, SocketRoute
+from sottovoce.server.apis.deepgram import (
+    KEY_SCHEMES,
+    DeepgramSocket,
+    ListenParams,
+    checked_terms,
+    read_format,
+    read_query,
+    read_terms,
+    render_error,
+)
+from sottovoce.server.parsing.faults import ApiError, wrong
+from sottovoce.server.parsing.values import (
+    Known,
+    json_number,
+    leaves,
+    named,
+    number_of,
+    read_codes,
+    read_list,
+    read_object,
+    read_typed_message,
+    unknown_fields,
+)
+from sottovoce.server.scheduling.model_registry import ModelRegistry
+from sottovoce.types import Event, Final, LanguageChanged, Partial, SpeechEnded, SpeechStarted, Unstable, Word
+
+PAUSE_S = 0.5
+"""After which confidence is 1 - 1/e; 0.3, 0.5, 0.7 and 0.9 are pauses of 0.18, 0.35, 0.6 and 1.15 s."""
+LONGEST_HANGOVER_S = 1.2
+"""The longest pause that speech goes on through: after it its last words are written, though the turn may not
+be over."""
+ENGLISH = "flux-general-en"
+THRESHOLDS = {
+    "eager_eot_threshold": ("eager", (0.3, 0.9)),
+    "eot_threshold": ("certain", (0.5, 1.0)),
+    "eot_timeout_ms": ("timeout_ms", (500.0, 60_000.0)),
+}
+"""By the name of the API: the field of `TurnThresholds`, the least and the greatest value."""
+OF_TURNS = ("model", "encoding", "sample_rate", "keyterm", "language_hint", *THRESHOLDS)
+OF_CONFIGURE: Known = {
+    **leaves("type", "keyterms", "language_hints", "numerals"),
+    "thresholds": leaves(*THRESHOLDS),
+}
+"""The fields of a `Configure`."""
+MESSAGES = "CloseStream, ForceEndTurn, Configure or KeepAlive"
+UPDATE_S = 0.25
+"""Seconds of audio between two updates where no other event is due."""
+MOST_WORDS = 1_000
+"""Of a turn: every message has all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnThresholds:
+    """The confidence at which a turn ends. eager: that of an early end; None: none is reported.
+
+    Raises: ApiError 400 if the early end would come after the end.
+    """
+
+    eager: float | None = None
+    certain: float = 0.7
+    timeout_ms: float = 5_000.0
+
+    def __post_init__(self) -> None:
+        if self.eager is not None and self.eager > self.certain:
+            raise wrong("eager_eot_threshold", f"at most eot_threshold ({self.certain:g})", f"{self.eager:g}")
+
+    @property
+    def end_s(self) -> float:
+        """The pause that ends a turn."""
+        return min(pause_of(self.certain), self.timeout_ms / 1000)
+
+    @property
+    def is_by_timeout(self) -> bool:
+        return self.timeout_ms / 1000 < pause_of(self.certain)
+
+    @property
+    def hangover_s(self) -> float:
+        """The pause after which the last words are written."""
+        eager_s = math.inf if self.eager is None else pause_of(self.eager)
+        return min(eager_s, self.end_s, LONGEST_HANGOVER_S)
+
+    @property
+    def document(self) -> dict[str, Json]:
+        values = (self.eager, self.certain, int(self.timeout_ms))
+        return dict(zip(THRESHOLDS, values, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class FluxParams(ListenParams):
+    """The parameters of a stream. has_hints: the client named the languages."""
+
+    has_hints: bool = False
+    thresholds: TurnThresholds = TurnThresholds()
+
+    @property
+    def options(self) -> LiveOptions:
+        return self.live_options(1000 * self.thresholds.hangover_s, unstable=True)
+
+
+def pause_of(confidence: float) -> float:
+    """Return the pause (seconds) at which the confidence is reached; infinite for 1."""
+    return math.inf if confidence >= 1 else -PAUSE_S * math.log(1 - confidence)
+
+
+def confidence_of(pause_s: float) -> float:
+    """Return the confidence that a turn is over after a pause."""
+    return 1 - math.exp(-max(0.0, pause_s) / PAUSE_S)
+
+
+def flux_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) -> FluxParams:
+    """Read the address of a socket.
+
+    Raises: ApiError 400, and 404 for a model that is not there.
+    """
+    one, many, ignored = read_query(query, OF_TURNS)
+    if not one.get("model"):
+        raise wrong("model", f"'{ENGLISH}', 'flux-general-multi', or one of this server", "none")
+    is_raw, encoding, rate = read_format(one)
+    hints = read_codes("language_hint", many.get("language_hint", ()))
+    is_english = one["model"] == ENGLISH
+    if hints and is_english:
+        raise wrong("language_hint", f"another model than {ENGLISH}", "that one")
+    return FluxParams(
+        model=registry.resolve(one["model"]),
+        languages=("en",) if is_english else hints,
+        has_hints=bool(hints),
+        terms=read_terms(many),
+        encoding=encoding,
+        sample_rate=rate,
+        is_raw=is_raw,
+        thresholds=read_thresholds(one, TurnThresholds()),
+        ignored=registry.ignored(one["model"], ignored),
+    )
+
+
+def read_thresholds(given: Mapping[str, object], before: TurnThresholds) -> TurnThresholds:
+    """Read thresholds from an address or a message; missing ones stay. Raises: ApiError 400."""
+    read = {
+        field: number_of(name, given[name], *limits)
+        for name, (field, limits) in THRESHOLDS.items()
+        if given.get(name) is not None
+    }
+    return replace(before, **read)
+
+
+def configured_flux(params: FluxParams, message: Mapping[str, object]) -> FluxParams:
+    """Return the parameters after a Configure, and its fields without effect. Raises: ApiError 400."""
+    given = {name: value for name, value in message.items() if name != "type" and value is not None}
+    if given.get("numerals", False) is not False:
+        raise ApiError("numerals: not done here", param="numerals", code="unsupported_value")
+    thresholds = read_object("thresholds", given.get("thresholds"), optional=True)
+    for name in THRESHOLDS:
+        if (value := thresholds.get(name)) is not None:
+            json_number(-math.inf, math.inf)(name, value)
+    ignored = unknown_fields(message, OF_CONFIGURE)
+    changed = replace(params, thresholds=read_thresholds(thresholds, params.thresholds), ignored=ignored)
+    if "keyterms" in given:
+        changed = replace(changed, terms=checked_terms(read_list("keyterms", given["keyterms"])))
+    if "language_hints" in given:
+        hints = read_codes("language_hints", read_list("language_hints", given["language_hints"]))
+        changed = replace(changed, languages=hints, has_hints=bool(hints))
+    return changed
+
+
+class FluxConnection(DeepgramSocket):
+    def __init__(self, socket: WebSocket) -> None:
+        super().__init__(socket)
+        self._turns = FluxTurns(FluxParams(), self.transport.request_id, is_multi=False)
+        self._params_read = self._turns.params
+        """With changes that were read and wait in the queue."""
+
+    async def begin(self) -> None:
+        params = flux_params(self.socket.query_params.multi_items(), self.services.registry)
+        self._params_read = params
+        self._turns = FluxTurns(params, self.transport.request_id, is_multi=len(params.languages) != 1)
+        await self.open_stream(params, params.options)
+        await self.send(self._turns.message("Connected"))
+        await self._warn(params)
+
+    async def on_message(self, message: bytes | str) -> None:
+        if isinstance(message, bytes):
+            await (self.queue_stream(message) if message else self.close_stream())
+            return
+        found = read_typed_message(message, f"audio as binary, or {MESSAGES}")
+        kind = found["type"]
+        if kind == "CloseStream":
+            await self.close_stream()
+        elif kind == "ForceEndTurn":
+            await self.queue.put(self._force)
+        elif kind == "Configure":
+            await self._take_configure(found)
+        elif kind != "KeepAlive":
+            raise wrong("type", MESSAGES, f"'{str(kind)[:50]}'")
+
+    def render(self, events: Sequence[Event]) -> Iterator[dict[str, Json]]:
+        return self._turns.render(events, self.received_s)
+
+    def error_document(self, fault: ApiError) -> dict[str, Json]:
+        return self._fault("Error", fault)
+
+    async def on_close(self) -> None:
+        await self.send(*self._turns.force(await self.session.close(), self.received_s))
+
+    async def _force(self) -> None:
+        await self.send(*self._turns.force(await self.session.finalize(), self.received_s))
+
+    async def _take_configure(self, message: dict[str, object]) -> None:
+        try:
+            params = configured_flux(self._params_read, message)
+        except ApiError as fault:
+            await self.send(self._fault("ConfigureFailure", fault))
+        else:
+            self._params_read = params
+            await self.queue.put(partial(self._configure, params))
+
+    async def _configure(self, params: FluxParams) -> None:
+        if (fault := await self.attempt(self._change(params))) is not None:
+            self._params_read = self._turns.params
+            await self.send(self._fault("ConfigureFailure", fault))
+            return
+        answer: dict[str, Json] = {
+            "thresholds": params.thresholds.document,
+            "keyterms": list(params.terms),
+        }
+        if params.has_hints:
+            answer["language_hints"] = list(params.languages)
+        await self.send(self._turns.message("ConfigureSuccess", **answer))
+        await self._warn(params)
+
+    async def _warn(self, params: FluxParams) -> None:
+        if params.ignored:
+            text = f"{', '.join(named(params.ignored))}: without effect here"
+            await self.send(self._turns.message("Warning", code="UNSUPPORTED_PARAMETER", description=text))
+
+    async def _change(self, params: FluxParams) -> None:
+        if params.options != self._turns.params.options:
+            await self.emit(await self.session.configure(params.options))
+        self._turns.configure(params, self.received_s)
+
+    def _fault(self, kind: str, fault: ApiError) -> dict[str, Json]:
+        code = (fault.code or fault.kind).upper()
+        return self._turns.message(kind, code=code, description=fault.message)
+
+
+@dataclass(slots=True)
+class FluxTurn:
+    """One turn. words: of utterances before the last one; newest: of the last one. unstable: text that may
+    change.
+
+    quiet_since_s: the start of the present pause; None during speech and before it.
+    """
+
+    start_s: float = 0.0
+    words: list[Word] = field(default_factory=list)
+    newest: list[Word] = field(default_factory=list)
+    unstable: str = ""
+    quiet_since_s: float | None = None
+    has_begun: bool = False
+    is_eager: bool = False
+
+    @property
+    def all_words(self) -> list[Word]:
+        return [*self.words, *self.newest]
+
+    @property
+    def text(self) -> str:
+        return ("".join(word.word for word in self.all_words) + self.unstable).strip()
+
+
+class FluxTurns:
+    """The turns of one stream; times are seconds of its audio."""
+
+    def __init__(self, params: FluxParams, request_id: str, is_multi: bool) -> None:
+        self.params = params
+        self._request_id = request_id
+        self._is_multi = is_multi
+        self._n_sent = 0
+        self._index = 0
+        self._turn = FluxTurn()
+        self._updated_s = 0.0
+        self._hangover_s = params.thresholds.hangover_s
+
+    def message(self, kind: str, **more: Json) -> dict[str, Json]:
+        self._n_sent += 1
+        return {"type": kind, "request_id": self._request_id, "sequence_id": self._n_sent - 1, **more}
+
+    def render(self, events: Iterable[Event], received_s: float) -> Iterator[dict[str, Json]]:
+        n_before = self._n_sent
+        for event in events:
+            yield from self._take(event)
+        yield from self._end_if_over(received_s)
+        if self._n_sent == n_before and received_s - self._updated_s >= UPDATE_S:
+            yield self._info("Update", received_s)
+
+    def force(self, events: Iterable[Event], received_s: float) -> Iterator[dict[str, Json]]:
+        """Yield the messages of a turn that the client ends; none without an open turn."""
+        yield from self.render(events, received_s)
+        if self._turn.has_begun:
+            yield from self._end(received_s, "manual")
+
+    def configure(self, params: FluxParams, received_s: float) -> None:
+        """Continue with other parameters, after the session was restarted without speech."""
+        self.params, self._hangover_s = params, params.thresholds.hangover_s
+        if self._turn.quiet_since_s is None:
+            self._turn.quiet_since_s = received_s
+
+    def _take(self, event: Event) -> Iterator[dict[str, Json]]:
+        if isinstance(event, LanguageChanged):  # words have their own
+            return
+        turn, now_s = self._turn, event.emission_time
+        if isinstance(event, SpeechStarted):
+            yield from self._end_if_over(now_s)
+            yield from self._go_on(now_s)
+        elif isinstance(event, SpeechEnded):
+            turn.quiet_since_s, turn.unstable = now_s - self._hangover_s, ""
+            yield from self._maybe_over(now_s)
+        elif isinstance(event, Partial):
+            yield from self._resume_for(event.text, now_s)
+            turn.newest += event.words
+            turn.unstable = ""
+            yield from self._begin(now_s)
+        elif isinstance(event, Unstable):
+            yield from self._resume_for(event.text, now_s)
+            turn.unstable = event.text
+            yield from self._begin(now_s)
+        elif isinstance(event, Final):
+            turn.words, turn.newest, turn.unstable = [*turn.words, *event.words], [], ""
+            yield from self._begin(now_s)
+
+    def _begin(self, now_s: float) -> Iterator[dict[str, Json]]:
+        if not self._turn.has_begun and self._turn.text:
+            self._turn.has_begun = True
+            yield self._info("StartOfTurn", now_s)
+
+    def _go_on(self, now_s: float) -> Iterator[dict[str, Json]]:
+        self._turn.quiet_since_s = None
+        if self._turn.is_eager:
+            self._turn.is_eager = False
+            yield self._info("TurnResumed", now_s)
+
+    def _resume_for(self, text: str, now_s: float) -> Iterator[dict[str, Json]]:
+        """Report that the turn resumes if its text changes after an early end."""
+        if text and self._turn.is_eager:
+            quiet_since_s = self._turn.quiet_since_s
+            yield from self._go_on(now_s)
+            self._turn.quiet_since_s = quiet_since_s
+
+    def _maybe_over(self, now_s: float) -> Iterator[dict[str, Json]]:
+        turn = self._turn
+        is_wanted = self.params.thresholds.eager is not None
+        if is_wanted and turn.has_begun and turn.text and not turn.is_eager:
+            turn.is_eager = True
+            yield self._info("EagerEndOfTurn", now_s)
+
+    def _end_if_over(self, now_s: float) -> Iterator[dict[str, Json]]:
+        quiet_since_s, thresholds = self._turn.quiet_since_s, self.params.thresholds
+        if len(self._turn.words) >= MOST_WORDS and not self._turn.newest:
+            yield from self._end(now_s, "length")
+            return
+        if quiet_since_s is None or now_s - quiet_since_s < thresholds.end_s - 1e-6:
+            return
+        if self._turn.has_begun:
+            yield from self._end(now_s, "timeout" if thresholds.is_by_timeout else "model")
+
+    def _end(self, now_s: float, trigger: str) -> Iterator[dict[str, Json]]:
+        self._turn.unstable = ""
+        yield {**self._info("EndOfTurn", now_s), "trigger": trigger}
+        self._index += 1
+        self._turn = FluxTurn(start_s=self._updated_s)
+
+    def _info(self, event: str, now_s: float) -> dict[str, Json]:
+        turn = self._turn
+        self._updated_s = max(self._updated_s, now_s)
+        pause_s = 0.0 if turn.quiet_since_s is None or not turn.has_begun else now_s - turn.quiet_since_s
+        words = [word_item(word) for word in turn.all_words]
+        words += [{"word": word, "confidence": 0.0} for word in turn.unstable.split()]
+        more: dict[str, Json] = {}
+        if self._is_multi:
+            counts = Counter(word.language for word in turn.all_words if word.language)
+            more["languages"] = [code for code, _ in counts.most_common()]
+        if self.params.has_hints:
+            more["languages_hinted"] = list(self.params.languages)
+        return self.message(
+            "TurnInfo",
+            event=event,
+            turn_index=self._index,
+            audio_window_start=seconds(turn.start_s),
+            audio_window_end=seconds(self._updated_s),
+            transcript=turn.text,
+            words=list(words),
+            end_of_turn_confidence=score(confidence_of(pause_s)),
+            **more,
+        )
+
+
+def word_item(word: Word) -> dict[str, Json]:
+    return {
+        "word": word.word.strip(),
+        "confidence": score(word.probability),
+        "start": seconds(word.start),
+        "end": seconds(word.end),
+    }
+
+
+API = Api(routes=(SocketRoute("/v2/listen", FluxConnection),), error=render_error, key_schemes=KEY_SCHEMES)

@@ -1,0 +1,166 @@
+"""`/v1/audio/transcriptions` and `/v1/audio/translations`: recordings in, text out, whole or in pieces."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+
+import anyio
+import anyio.to_thread
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from sottovoce.formats.document import Json, json_text
+from sottovoce.options.requests import TRANSLATION_FORMATS
+from sottovoce.server.api import Api, HttpRoute
+from sottovoce.server.openapi import STRING, answers, form, form_schemas, post, transcript_content
+from sottovoce.server.parsing.faults import fault_of, leaving
+from sottovoce.server.parsing.forms import Fields
+from sottovoce.server.recordings.openai_documents import (
+    TEXT_TYPES,
+    Deltas,
+    delta_event,
+    done_event,
+    json_answer,
+    streamed_segment,
+    text_answer,
+)
+from sottovoce.server.recordings.requests import (
+    SUPPORTED,
+    FileRequest,
+    transcription_request,
+    translation_request,
+)
+from sottovoce.server.recordings.uploads import RunningJob, begin_job, received_form
+from sottovoce.types import Transcript
+
+logger = logging.getLogger(__name__)
+
+SIGN_OF_LIFE_S = 15.0
+"""Between two pieces of a stream, so that proxies do not take it for dead."""
+
+
+async def transcriptions(request: Request) -> Response:
+    """Answer with text in the language that is spoken."""
+    return await answered(request, transcription_request)
+
+
+async def translations(request: Request) -> Response:
+    """Answer with text in English."""
+    return await answered(request, translation_request)
+
+
+async def answered(request: Request, read: Callable[[Fields], FileRequest]) -> Response:
+    async with AsyncExitStack() as stack:
+        job = await begin_job(request, stack, received_form(request), read)
+        if job.request.stream:
+            job.resources = stack.pop_all()
+            return EventStream(job)
+        transcript = await job.collected(request)
+    if job.request.response_format in TEXT_TYPES:
+        return text_response(transcript, job.request)
+    return JSONResponse(json_answer(transcript, job.request))
+
+
+def text_response(transcript: Transcript, request: FileRequest) -> Response:
+    kind = TEXT_TYPES[request.response_format]
+    return Response(text_answer(transcript, request), headers={"content-type": kind})
+
+
+class EventStream(Response):
+    """Server-sent events of one job, which ends with the stream."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, job: RunningJob) -> None:
+        headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+        super().__init__(headers=headers)
+        del self.headers["content-length"]
+        self._job = job
+        self._one_at_a_time = anyio.Lock()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._until_gone, receive, tasks.cancel_scope)
+                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                tasks.start_soon(self._signs_of_life, send)
+                tasks.start_soon(self._until_cut, send, tasks.cancel_scope)
+                async for event in events(self._job):
+                    await self._send(send, f"data: {json_text(event)}\n\n")
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+                tasks.cancel_scope.cancel()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._job.resources.aclose()
+
+    async def _send(self, send: Send, text: str) -> None:
+        with anyio.fail_after(self._job.services.settings.limits.send_s):
+            async with self._one_at_a_time:
+                await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+
+    async def _signs_of_life(self, send: Send) -> None:
+        while True:
+            await anyio.sleep(SIGN_OF_LIFE_S)
+            await self._send(send, ": still working\n\n")
+
+    async def _until_cut(self, send: Send, scope: anyio.CancelScope) -> None:
+        await self._job.services.until_cut()
+        await self._send(send, f"data: {json_text(leaving().body)}\n\n")
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        scope.cancel()
+
+    async def _until_gone(self, receive: Receive, scope: anyio.CancelScope) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        scope.cancel()
+
+
+async def events(job: RunningJob) -> AsyncIterator[dict[str, Json]]:
+    """Yield text deltas and the final event; an error is the last event."""
+    deltas = Deltas()
+    try:
+        async for segment in job.handle:
+            delta = deltas.add(segment)
+            if delta:
+                yield delta_event(delta, segment, job.request)
+            if job.request.response_format in ("verbose_json", "diarized_json"):
+                yield streamed_segment(segment, job.request)
+        transcript = await job.handle.collect()
+    except Exception as error:
+        fault = fault_of(error)
+        if fault.status >= 500:
+            logger.exception("transcription failed")
+        yield fault.body
+        return
+    job.count(transcript)
+    yield done_event(transcript, job.request, job.handle.n_prompt_tokens)
+
+
+def openapi_paths() -> dict[str, Json]:
+    fields, content = form_schemas("openai"), transcript_content()
+    streamed = {**content, "text/event-stream": {"schema": STRING}}
+    formats: dict[str, Json] = {"type": "string", "enum": [*TRANSLATION_FORMATS]}
+    return {
+        "/v1/audio/transcriptions": post(
+            "Text in the language that is spoken, as OpenAI's API",
+            form(SUPPORTED["transcribe"], fields),
+            answers(streamed),
+        ),
+        "/v1/audio/translations": post(
+            "Text in English, as OpenAI's API",
+            form(SUPPORTED["translate"], {**fields, "response_format": formats}),
+            answers(content),
+        ),
+    }
+
+
+API = Api(
+    routes=(
+        HttpRoute("/v1/audio/transcriptions", transcriptions, "POST"),
+        HttpRoute("/v1/audio/translations", translations, "POST"),
+    ),
+    openapi=openapi_paths,
+)

@@ -1,0 +1,730 @@
+"""`/v1/realtime`: OpenAI's realtime API for transcription, in the shape that is generally available.
+
+Errors of a message leave the session open.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import secrets
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.websockets import WebSocket
+
+from sottovoce.errors import OptionError
+from sottovoce.formats.document import Json, seconds
+from sottovoce.options.live import LiveDecodingOptions, LiveOptions
+from sottovoce.options.vad import VadStreamOptions
+from sottovoce.server.api import Api, Auth, HttpRoute, SocketRoute
+from sottovoce.server.live.connection import WebSocketConnection, off_loop
+from sottovoce.server.openapi import Schema, an_object, json_answer, post
+from sottovoce.server.parsing.faults import ApiError, wrong
+from sottovoce.server.parsing.pcm import PcmReader
+from sottovoce.server.parsing.values import (
+    Known,
+    Reader,
+    json_number,
+    leaves,
+    named,
+    note_ignored,
+    one_of,
+    read_fields,
+    read_json,
+    read_json_flag,
+    read_json_languages,
+    read_json_list,
+    read_languages,
+    read_object,
+    read_text,
+    require_typed,
+    shown,
+    unknown_fields,
+)
+from sottovoce.server.recordings.openai_documents import logprob
+from sottovoce.server.recordings.uploads import whole_body
+from sottovoce.server.scheduling.model_registry import ModelRegistry
+from sottovoce.server.services import given_keys_of, key_of, services_of
+from sottovoce.types import Event, Final, Partial, Samples, SpeechEnded, SpeechStarted, Word
+
+DELAYS = {"minimal": 5.0, "low": 15.0, "medium": 25.0, "high": 50.0, "xhigh": 100.0}
+"""Frames of 20 ms that a word waits, by the name of a `delay`."""
+ENCODINGS = {"audio/pcm": ("s16le", 24_000), "audio/pcmu": ("mulaw", 8_000), "audio/pcma": ("alaw", 8_000)}
+"""By the format's name: encoding and sample rate."""
+EAGERNESS_MS = {"low": 1000.0, "medium": 600.0, "auto": 600.0, "high": 300.0}
+"""The pause that ends a turn, in ms: semantics are not considered."""
+DIARIZING = "gpt-4o-transcribe-diarize"
+LOGPROBS = "item.input_audio_transcription.logprobs"
+PARAM = "session.audio.input.turn_detection"
+NOISE: Mapping[str, Reader] = {"type": one_of("near_field", "far_field"), "strength": json_number(0.0, 100.0)}
+"""The fields of `noise_reduction`, which is not done."""
+UNUSED: Mapping[str, Reader] = {"create_response": read_json_flag, "interrupt_response": read_json_flag}
+"""Of turn detection: there are no responses here."""
+SERVER_VAD: Mapping[str, Reader] = {
+    **UNUSED,
+    "threshold": json_number(0, 1),
+    "prefix_padding_ms": json_number(0, 5_000),
+    "silence_duration_ms": json_number(0, 10_000),
+    "idle_timeout_ms": json_number(1_000, 600_000),
+}
+SEMANTIC_VAD: Mapping[str, Reader] = {**UNUSED, "eagerness": one_of(*EAGERNESS_MS)}
+SUBPROTOCOL = "realtime"
+MESSAGES = (
+    "session.update",
+    "input_audio_buffer.append",
+    "input_audio_buffer.commit",
+    "input_audio_buffer.clear",
+    "conversation.item.retrieve",
+    "conversation.item.delete",
+)
+"""Types of messages; each but audio has an answer."""
+LEAST_COMMIT_S, ROUNDING_S = 0.1, 0.002
+"""The least audio of a turn that the client ends, as with OpenAI, and a tolerance for resampling."""
+STATUS, LATE_S = "sottovoce.status", 3.0
+"""The one event that OpenAI's API does not have, and how late a session is before it comes."""
+DEFAULT_SECRET_S, MIN_SECRET_S, MAX_SECRET_S = 600.0, 10.0, 7200.0
+"""That a client's secret is good for."""
+MAX_BODY_BYTES = 64_000
+TRANSCRIPTION = "conversation.item.input_audio_transcription"
+BUFFER = "input_audio_buffer"
+MOST_KEPT = 1000
+"""Items that can be retrieved and deleted: the newest ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnDetection:
+    """Turn detection, by the names of the API and of the library."""
+
+    document: Mapping[str, Json]
+    vad: VadStreamOptions
+    idle_timeout_s: float | None = None
+
+
+def server_vad(given: Mapping[str, object]) -> TurnDetection:
+    found = read_fields(PARAM, given, SERVER_VAD)
+    usual = {"threshold": 0.5, "prefix_padding_ms": 300, "silence_duration_ms": 500}
+    values = {name: found.get(name, number) for name, number in usual.items()}
+    idle_ms, silence_ms = found.get("idle_timeout_ms"), values["silence_duration_ms"]
+    try:
+        vad = VadStreamOptions(
+            threshold=values["threshold"],
+            hangover_ms=silence_ms,
+            pre_roll_ms=values["prefix_padding_ms"],
+            post_roll_ms=min(100.0, silence_ms),
+        )
+    except OptionError as error:
+        raise ApiError(str(error), param=PARAM, code="invalid_value") from error
+    document = {"type": "server_vad", **values, "idle_timeout_ms": idle_ms}
+    return TurnDetection(document, vad, None if idle_ms is None else idle_ms / 1000)
+
+
+def semantic_vad(given: Mapping[str, object]) -> TurnDetection:
+    eagerness = read_fields(PARAM, given, SEMANTIC_VAD).get("eagerness", "auto")
+    document = {"type": "semantic_vad", "eagerness": eagerness}
+    return TurnDetection(document, VadStreamOptions(hangover_ms=EAGERNESS_MS[eagerness]))
+
+
+@dataclass(frozen=True, slots=True)
+class RealtimeSessionConfig:
+    """The configuration of a transcription session.
+
+    turns: None where the client commits its turns. has_speakers: report speakers, as OpenAI's diarizing model
+    does.
+    """
+
+    audio_format: str = "audio/pcm"
+    model: str | None = None
+    language: str | None = None
+    languages: tuple[str, ...] = ()
+    keywords: tuple[str, ...] = ()
+    prompt: str = ""
+    delay: str = "medium"
+    turns: TurnDetection | None = field(default_factory=lambda: server_vad({}))
+    logprobs: bool = False
+    has_speakers: bool = False
+
+    @property
+    def options(self) -> LiveOptions:
+        return LiveOptions(
+            languages=(self.language,) if self.language else self.languages,
+            vad=self.turns.vad if self.turns else False,
+            decoding=LiveDecodingOptions(
+                init_prompt=self.prompt,
+                static_prompt=", ".join(self.keywords),
+                frame_threshold=DELAYS[self.delay],
+            ),
+            speakers="auto" if self.has_speakers else "",
+        )
+
+    @property
+    def document(self) -> dict[str, Json]:
+        rate: dict[str, Json] = {"rate": 24_000} if self.audio_format == "audio/pcm" else {}
+        transcription: dict[str, Json] = {
+            "model": self.model,
+            "language": self.language,
+            "languages": list(self.languages) or None,
+            "keywords": list(self.keywords) or None,
+            "prompt": self.prompt or None,
+            "delay": self.delay,
+        }
+        audio_input: dict[str, Json] = {
+            "format": {"type": self.audio_format, **rate},
+            "noise_reduction": None,
+            "transcription": transcription,
+            "turn_detection": dict(self.turns.document) if self.turns else None,
+        }
+        return {
+            "type": "transcription",
+            "audio": {"input": audio_input},
+            "include": [LOGPROBS] if self.logprobs else None,
+        }
+
+
+def updated(config: RealtimeSessionConfig, session: object) -> RealtimeSessionConfig:
+    """Return the config changed by a client's `session`; missing fields stay, unknown ones have no effect.
+
+    Raises: ApiError 400 naming the field.
+    """
+    given = read_object("session", session)
+    if given.get("type") != "transcription":
+        raise wrong("session.type", "'transcription'", shown(given.get("type")))
+    if "include" in given:
+        config = replace(config, logprobs=includes_logprobs(given["include"]))
+    audio = read_object("session.audio", given.get("audio"), optional=True)
+    place = "session.audio.input"
+    audio_input = read_object(place, audio.get("input"), optional=True)
+    noise = f"{place}.noise_reduction"
+    read_fields(noise, read_object(noise, audio_input.get("noise_reduction"), optional=True), NOISE)
+    if audio_input.get("format") is not None:
+        config = replace(config, audio_format=read_format(audio_input["format"]))
+    if "turn_detection" in audio_input:
+        config = replace(config, turns=read_turn_detection(audio_input["turn_detection"]))
+    transcription = read_object(f"{place}.transcription", audio_input.get("transcription"), optional=True)
+    return with_transcription(config, transcription)
+
+
+def includes_logprobs(given: object) -> bool:
+    for wanted in [] if given is None else read_json_list("session.include", given):
+        if wanted != LOGPROBS:
+            raise wrong("session.include", LOGPROBS, f"'{wanted[:100]}'")
+    return bool(given)
+
+
+def with_transcription(config: RealtimeSessionConfig, given: Mapping[str, object]) -> RealtimeSessionConfig:
+    place = "session.audio.input.transcription"
+    reset = {name: getattr(RealtimeSessionConfig(), name) for name in READERS if name in given}
+    changes = {**reset, **read_fields(place, given, READERS)}
+    if changes.get("language") and changes.get("languages"):
+        raise wrong(f"{place}.language", "language or languages", "both")
+    if changes.get("language"):
+        changes["languages"] = ()
+    if changes.get("languages"):
+        changes["language"] = None
+    if given.get("model", config.model) != config.model:  # a session sent back as it was alters nothing
+        changes["has_speakers"] = given["model"] == DIARIZING
+    return replace(config, **changes)
+
+
+def read_format(given: object) -> str:
+    place = "session.audio.input.format"
+    found = read_object(place, given)
+    wanted = found.get("type")
+    name = "audio/pcm" if wanted is None else one_of(*ENCODINGS)(place, wanted)
+    rate = ENCODINGS[name][1]
+    if found.get("rate") not in (None, rate):
+        raise wrong(f"{place}.rate", str(rate), shown(found["rate"]))
+    return name
+
+
+def read_turn_detection(given: object) -> TurnDetection | None:
+    if given is None:
+        return None
+    found = read_object(PARAM, given)
+    kind = found.get("type", "server_vad")
+    if kind not in ("server_vad", "semantic_vad"):
+        raise wrong(PARAM, "server_vad, semantic_vad or null", shown(kind))
+    return server_vad(found) if kind == "server_vad" else semantic_vad(found)
+
+
+def read_one_language(name: str, value: object) -> str | None:
+    found = read_languages(name, [read_text(name, value)])
+    return found[0] if found else None
+
+
+READERS: Mapping[str, Reader] = {
+    "model": read_text,
+    "language": read_one_language,
+    "languages": read_json_languages,
+    "keywords": read_json_list,
+    "prompt": read_text,
+    "delay": one_of(*DELAYS),
+}
+"""The fields of `transcription`, with how they are read."""
+
+
+def unknown_session_fields(session: object) -> tuple[str, ...]:
+    """List the unknown fields of a client's `session`."""
+    try:
+        kind = session["audio"]["input"]["turn_detection"]["type"]  # type: ignore[index]
+    except (KeyError, TypeError):
+        kind = "server_vad"
+    audio_input: Known = {
+        "format": leaves("type", "rate"),
+        "noise_reduction": NOISE,
+        "transcription": READERS,
+        "turn_detection": {"type": {}, **(SEMANTIC_VAD if kind == "semantic_vad" else SERVER_VAD)},
+    }
+    known: Known = {"session": {"type": {}, "audio": {"input": audio_input}, "include": {}}}
+    return unknown_fields({"session": session}, known)
+
+
+class RealtimeConnection(WebSocketConnection):
+    def __init__(self, socket: WebSocket) -> None:
+        super().__init__(socket)
+        self._config = RealtimeSessionConfig()
+        self._config_read = self._config
+        """With updates that were read and wait in the queue."""
+        self._reader = reader_of(self._config)
+        self._items = RealtimeItems()
+
+    async def begin(self) -> None:
+        config = self._requested()
+        self._config_read = resolved(config, self.services.registry)
+        self.take_place()
+        self.services.check_room(self._config_read.model or "")
+        await self.websocket.accept(SUBPROTOCOL)
+        self._reader = reader_of(config)
+        self._follow(self._config_read)
+        await self.send(self._items.event("session.created", session=self._document))
+
+    async def on_message(self, message: bytes | str) -> None:
+        event_id: object = None
+        try:
+            if isinstance(message, bytes):
+                text = "message: expected JSON, with audio in base64, got binary"
+                raise ApiError(text, code="invalid_message")
+            found = await off_loop(len(message), partial(read_json, message))
+            event_id = found.get("event_id") if isinstance(found, dict) else None
+            await self._act_on(require_typed(found, "a JSON object with a type"), event_id)
+        except ApiError as fault:
+            if fault.code == "invalid_audio":
+                raise
+            await self.send(self._items.fault(fault, event_id))
+
+    def error_document(self, fault: ApiError) -> dict[str, Json]:
+        return self._items.fault(fault)
+
+    def render(self, events: Sequence[Event]) -> Iterator[dict[str, Json]]:
+        for document in self._items.render(events):
+            yield {**document, "behind_s": round(self.behind_s, 3)}
+
+    async def report(self) -> None:
+        """Send a long delay in an event of our own, since OpenAI's API has none."""
+        if (behind_s := self.behind_s) > LATE_S:
+            await self.send(self._items.event(STATUS, behind_s=round(behind_s, 3)))
+
+    async def on_audio(self, samples: Samples) -> None:
+        """Process samples (n,); a failure ends the turn, not the session."""
+        try:
+            await self._open(self._config)
+            began_s = self.received_s
+            events = await self.session.push(samples)
+        except ApiError:
+            raise
+        except Exception as error:
+            await self._fail_turn(error)
+            return
+        if not self._items.finds_turns:
+            self._items.begin(began_s)
+        await self.emit(events)
+        self.count()
+        await self._time_out()
+
+    async def on_close(self) -> None:
+        if self.is_open:
+            await super().on_close()
+
+    def _requested(self) -> RealtimeSessionConfig:
+        query = dict(self.socket.query_params.items())
+        intent = query.pop("intent", "transcription")
+        if intent != "transcription":
+            raise wrong("intent", "'transcription'", f"'{intent[:50]}'")
+        model = query.pop("model", None)
+        if "call_id" in query:
+            raise ApiError("call_id: not done here", param="call_id", code="unsupported_value")
+        note_ignored(self.socket, self.services.registry.ignored(model, tuple(query)))
+        session = self.services.secrets.session_of(given_keys_of(self.socket))
+        config = RealtimeSessionConfig() if session is None else updated(RealtimeSessionConfig(), session)
+        if model is None:
+            return config
+        config = replace(config, model=model, has_speakers=model == DIARIZING)
+        return resolved(config, self.services.registry)
+
+    @property
+    def _document(self) -> dict[str, Json]:
+        return {"id": self.transport.request_id, **self._config.document}
+
+    async def _act_on(self, message: dict[str, object], event_id: object) -> None:
+        kind = message.pop("type")
+        if kind == "session.update":
+            session = message.get("session")
+            config = self._updated(self._config_read, session)
+            if config.audio_format != self._config_read.audio_format:
+                self._reader = reader_of(config)
+            self._config_read = config
+            await self.queue.put(partial(self._update, session, event_id))
+        elif kind == "input_audio_buffer.append":
+            given = message.get("audio")
+            size = len(given) if isinstance(given, str) else 0
+            await self.queue_bytes(self._reader, await off_loop(size, partial(audio_of, given)))
+        elif kind == "input_audio_buffer.commit":
+            await self.queue_audio(self._reader.flush())
+            self._reader = reader_of(self._config_read)
+            await self.queue.put(partial(self._commit, event_id))
+        elif kind == "input_audio_buffer.clear":
+            self._reader = reader_of(self._config_read)
+            await self.queue.put(self._clear)
+        elif kind in ("conversation.item.retrieve", "conversation.item.delete"):
+            answer = self._items.delete if kind.endswith("delete") else self._items.retrieve
+            await self.queue.put(partial(self._answer, partial(answer, message.get("item_id")), event_id))
+        else:
+            raise wrong("type", f"one of {', '.join(MESSAGES)}", f"'{str(kind)[:80]}'")
+
+    def _updated(self, config: RealtimeSessionConfig, session: object) -> RealtimeSessionConfig:
+        return resolved(updated(config, session), self.services.registry)
+
+    async def _update(self, session: object, event_id: object) -> None:
+        if (fault := await self.attempt(self._configure(session))) is not None:
+            await self.send(self._items.fault(fault, event_id))
+
+    async def _configure(self, session: object) -> None:
+        config, before = self._updated(self._config, session), self._config
+        if not self.is_open:
+            await self._open(config)
+        elif config.model != before.model:
+            message = f"session: expected the model '{before.model}' to the end, got '{config.model}'"
+            raise ApiError(message, param="session.audio.input.transcription.model", code="invalid_value")
+        elif config.options != before.options:
+            await self.emit(await self.session.configure(config.options))
+        self._follow(config)
+        ignored: list[Json] = [*named(unknown_session_fields(session))]
+        more: dict[str, Json] = {"ignored_parameters": ignored} if ignored else {}
+        await self.send(self._items.event("session.updated", session=self._document, **more))
+
+    async def _commit(self, event_id: object) -> None:
+        """End the turn at a `commit`; it is empty without speech since the last turn."""
+        start_s = self._items.buffer_start_s
+        if (buffer_s := self.received_s - start_s) < LEAST_COMMIT_S - ROUNDING_S:
+            least_ms, got_ms = round(1000 * LEAST_COMMIT_S), round(1000 * max(0.0, buffer_s))
+            text = (
+                f"input_audio_buffer.commit: expected audio before it, {least_ms} ms or more, got {got_ms} ms"
+            )
+            fault = ApiError(text, code="input_audio_buffer_commit_empty")
+            await self.send(self._items.fault(fault, event_id))
+            return
+        try:
+            events = await self.session.flush_and_reset()
+        except Exception as error:
+            await self._fail_turn(error)
+            return
+        await self.emit(events)
+        if self._items.is_open or self._items.buffer_start_s == start_s:
+            await self.send(*self._items.commit(self.received_s))
+        self._items.buffer_start_s = self.received_s
+
+    async def _clear(self) -> None:
+        if self.is_open:
+            self.session.discard()
+        await self.send(self._items.clear(self.received_s))
+
+    async def _answer(self, make: Callable[[], dict[str, Json]], event_id: object) -> None:
+        try:
+            document = make()
+        except ApiError as fault:
+            document = self._items.fault(fault, event_id)
+        await self.send(document)
+
+    async def _fail_turn(self, error: Exception) -> None:
+        fault = self.logged(error)
+        if self.is_open:
+            self.session.discard()
+        await self.send(*self._items.fail(fault, self.received_s))
+
+    async def _time_out(self) -> None:
+        turns = self._config.turns
+        limit_s = turns.idle_timeout_s if turns else None
+        if limit_s and not self._items.is_open and self.received_s - self._items.buffer_start_s >= limit_s:
+            await self.send(*self._items.time_out(self.received_s))
+
+    async def _open(self, config: RealtimeSessionConfig) -> None:
+        if not self.is_open:
+            assert config.model is not None
+            await self.open(config.model, config.options)
+
+    def _follow(self, config: RealtimeSessionConfig) -> None:
+        self._config = config
+        self._items.finds_turns = config.turns is not None
+        self._items.logprobs = config.logprobs
+        self._items.has_speakers = config.has_speakers
+
+
+def resolved(config: RealtimeSessionConfig, registry: ModelRegistry) -> RealtimeSessionConfig:
+    return replace(config, model=registry.resolve(config.model))
+
+
+def reader_of(config: RealtimeSessionConfig) -> PcmReader:
+    return PcmReader(*ENCODINGS[config.audio_format])
+
+
+def audio_of(given: object) -> bytes:
+    try:
+        return base64.b64decode(given if isinstance(given, str) else "?", validate=True)
+    except ValueError:
+        raise wrong("audio", "base64", "something else") from None
+
+
+async def client_secrets(request: Request) -> Response:
+    """Answer `POST /v1/realtime/client_secrets` with a secret for a page, and the session that it opens.
+
+    Raises: ApiError 400, 413.
+    """
+    services, key = services_of(request), key_of(request)
+    given = read_object("body", read_json(await whole_body(request.stream(), MAX_BODY_BYTES) or b"{}"))
+    known: Known = {"expires_after": {"anchor": {}, "seconds": {}}, "session": {}}
+    note_ignored(request, (*unknown_fields(given, known), *unknown_session_fields(given.get("session"))))
+    expires = read_object("expires_after", given.get("expires_after"), optional=True)
+    if expires.get("anchor", "created_at") != "created_at":
+        raise wrong("expires_after.anchor", "'created_at'", f"'{str(expires['anchor'])[:50]}'")
+    lifetime = json_number(MIN_SECRET_S, MAX_SECRET_S)
+    seconds = lifetime("expires_after.seconds", expires.get("seconds", DEFAULT_SECRET_S))
+    session = given.get("session")
+    config = updated(RealtimeSessionConfig(), {"type": "transcription"} if session is None else session)
+    if config.model is not None:
+        services.registry.resolve(config.model)
+    value, expires_at = services.secrets.make(config.document, seconds, key.name if key else "")
+    about = {"id": f"sess_{secrets.token_hex(8)}", "object": "realtime.transcription_session"}
+    document = {**about, **config.document, "expires_at": expires_at}
+    return JSONResponse({"value": value, "expires_at": expires_at, "session": document})
+
+
+class RealtimeItems:
+    """Renders the turns of one session; every event has an id of its own.
+
+    finds_turns: whether the server finds turns; else `commit` ends them. has_speakers: report speakers.
+    buffer_start_s: the start of the input audio buffer: all audio before it was committed or cleared.
+    """
+
+    def __init__(self) -> None:
+        self.finds_turns = True
+        self.logprobs = False
+        self.has_speakers = False
+        self._numbers = itertools.count(1)
+        self._item: str | None = None
+        self._kept: dict[str, dict[str, Json]] = {}
+        self._began_s = 0.0
+        self._words: list[Word] = []
+        self.buffer_start_s = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        return self._item is not None
+
+    def event(self, kind: str, **fields: Json) -> dict[str, Json]:
+        return {"event_id": f"event_{next(self._numbers)}", "type": kind, **fields}
+
+    def fault(self, fault: ApiError, event_id: object = None) -> dict[str, Json]:
+        """Render an error; event_id: of the message that it is about."""
+        about = event_id if isinstance(event_id, str) else None
+        again: dict[str, Json] = {} if fault.retry_s is None else {"retry_after": fault.retry_after}
+        return self.event("error", error={**fault.details, "event_id": about, **again})
+
+    def begin(self, at_s: float) -> str:
+        """Return the id of the open turn, after opening one if there is none."""
+        if self._item is None:
+            self._item = f"item_{uuid.uuid4().hex[:24]}"
+            self._began_s = at_s
+        return self._item
+
+    def render(self, events: Iterable[Event]) -> Iterator[dict[str, Json]]:
+        for event in events:
+            if isinstance(event, SpeechStarted) and self.finds_turns:
+                yield self._speech_started(event)
+            elif isinstance(event, Partial):
+                yield self._delta(event)
+            elif isinstance(event, Final):
+                self._correct(event.words)
+            elif isinstance(event, SpeechEnded) and self.finds_turns:
+                yield from self._speech_ended(event)
+
+    def commit(self, received_s: float) -> Iterator[dict[str, Json]]:
+        """End the turn, which may be empty: yield its item and its whole text."""
+        item = self.begin(self.buffer_start_s)
+        text = "".join(word.word for word in self._words).strip()
+        yield from self._added(item)
+        if self.has_speakers:
+            yield from self._segments(item)
+        yield self._completed(item, text, received_s)
+        yield self._done(item, "completed", text, received_s)
+
+    def fail(self, fault: ApiError, received_s: float) -> Iterator[dict[str, Json]]:
+        """End a turn without its text: yield its item and the error."""
+        item = self.begin(self.buffer_start_s)
+        yield from self._added(item)
+        yield self.event(f"{TRANSCRIPTION}.failed", item_id=item, content_index=0, error=fault.details)
+        yield self._done(item, "incomplete", None, received_s)
+
+    def retrieve(self, given: object) -> dict[str, Json]:
+        """Render an item of a turn that ended. Raises: ApiError for an unknown id."""
+        return self.event("conversation.item.retrieved", item=self._kept[self._kept_id(given, "retrieve")])
+
+    def delete(self, given: object) -> dict[str, Json]:
+        """Forget an item of a turn that ended. Raises: ApiError for an unknown id."""
+        item = self._kept_id(given, "delete")
+        del self._kept[item]
+        return self.event("conversation.item.deleted", item_id=item)
+
+    def clear(self, received_s: float) -> dict[str, Json]:
+        self._reset(received_s)
+        return self.event(f"{BUFFER}.cleared")
+
+    def time_out(self, received_s: float) -> Iterator[dict[str, Json]]:
+        """End an empty turn after the idle timeout."""
+        start_ms, item = round(1000 * self.buffer_start_s), self.begin(self.buffer_start_s)
+        yield self.event(
+            f"{BUFFER}.timeout_triggered",
+            audio_start_ms=start_ms,
+            audio_end_ms=round(1000 * received_s),
+            item_id=item,
+        )
+        yield from self.commit(received_s)
+
+    def _speech_started(self, event: SpeechStarted) -> dict[str, Json]:
+        item = self.begin(event.at)
+        return self.event(f"{BUFFER}.speech_started", audio_start_ms=round(1000 * event.at), item_id=item)
+
+    def _speech_ended(self, event: SpeechEnded) -> Iterator[dict[str, Json]]:
+        item = self.begin(event.at)
+        end_ms = round(1000 * event.at)
+        yield self.event(f"{BUFFER}.speech_stopped", audio_end_ms=end_ms, item_id=item)
+        yield from self.commit(event.at)
+        self.buffer_start_s = max(event.at, event.emission_time)  # the pause is of the turn that it ended
+
+    def _delta(self, event: Partial) -> dict[str, Json]:
+        item = self.begin(event.start)
+        delta = event.text if self._words else event.text.lstrip()
+        self._words += event.words
+        more: dict[str, Json] = {"logprobs": [logprob(word) for word in event.words]} if self.logprobs else {}
+        return self.event(f"{TRANSCRIPTION}.delta", item_id=item, content_index=0, delta=delta, **more)
+
+    def _correct(self, words: Sequence[Word]) -> None:
+        """Replace the words of an utterance by those of its end, whose speakers are better known."""
+        n_words = min(len(words), len(self._words))
+        if n_words:
+            self._words[-n_words:] = words[-n_words:]
+
+    def _segments(self, item: str) -> Iterator[dict[str, Json]]:
+        for speaker, words in speaker_runs(self._words):
+            yield self.event(
+                f"{TRANSCRIPTION}.segment",
+                id=f"seg_{uuid.uuid4().hex[:24]}",
+                item_id=item,
+                content_index=0,
+                start=seconds(words[0].start),
+                end=seconds(words[-1].end),
+                speaker=speaker,
+                text="".join(word.word for word in words).strip(),
+            )
+
+    def _completed(self, item: str, text: str, received_s: float) -> dict[str, Json]:
+        codes = dict.fromkeys(word.language for word in self._words if word.language)
+        more: dict[str, Json] = {"logprobs": [logprob(word) for word in self._words]} if self.logprobs else {}
+        return self.event(
+            f"{TRANSCRIPTION}.completed",
+            item_id=item,
+            content_index=0,
+            transcript=text,
+            languages=[{"code": code} for code in codes],
+            usage={"type": "duration", "seconds": seconds(max(0.0, received_s - self._began_s))},
+            **more,
+        )
+
+    def _added(self, item: str) -> Iterator[dict[str, Json]]:
+        previous = next(reversed(self._kept), None)
+        document = item_document(item, "completed", None)
+        yield self.event(f"{BUFFER}.committed", item_id=item, previous_item_id=previous)
+        yield self.event("conversation.item.added", item=document, previous_item_id=previous)
+
+    def _done(self, item: str, status: str, text: str | None, received_s: float) -> dict[str, Json]:
+        previous, document = next(reversed(self._kept), None), item_document(item, status, text)
+        self._kept[item] = document
+        if len(self._kept) > MOST_KEPT:
+            del self._kept[next(iter(self._kept))]
+        self._reset(received_s)
+        return self.event("conversation.item.done", item=document, previous_item_id=previous)
+
+    def _kept_id(self, given: object, action: str) -> str:
+        if not isinstance(given, str) or given not in self._kept:
+            raise ApiError(
+                f"item_id: expected the id of an item of this session, got {shown(given)}",
+                param="item_id",
+                code=f"item_{action}_invalid_item_id",
+            )
+        return given
+
+    def _reset(self, received_s: float) -> None:
+        self._item = None
+        self._words = []
+        self.buffer_start_s = received_s
+
+
+def item_document(item: str, status: str, text: str | None) -> dict[str, Json]:
+    return {
+        "id": item,
+        "object": "realtime.item",
+        "type": "message",
+        "role": "user",
+        "status": status,
+        "content": [{"type": "input_audio", "transcript": text}],
+    }
+
+
+def speaker_runs(words: Iterable[Word]) -> list[tuple[str, list[Word]]]:
+    """Group words into runs of one speaker; words without a speaker join their neighbours, or speaker A."""
+    runs: list[tuple[str | None, list[Word]]] = []
+    for word in words:
+        speaker, before = runs[-1] if runs else (word.speaker, [])
+        if runs and (word.speaker in (None, speaker) or speaker is None):
+            runs[-1] = (speaker or word.speaker, [*before, word])
+        else:
+            runs.append((word.speaker, [word]))
+    return [(speaker or "A", own) for speaker, own in runs]
+
+
+def openapi_paths() -> dict[str, Json]:
+    seconds: Schema = {"type": "integer", "minimum": int(MIN_SECRET_S), "maximum": int(MAX_SECRET_S)}
+    secret = an_object(
+        expires_after=an_object(anchor={"const": "created_at"}, seconds=seconds),
+        session=an_object("type", type={"const": "transcription"}, audio=an_object()),
+    )
+    return {
+        "/v1/realtime/client_secrets": post(
+            "A secret for a page, with the realtime session that it opens",
+            {"content": {"application/json": {"schema": secret}}},
+            json_answer(an_object("value", "expires_at", "session")),
+        )
+    }
+
+
+API = Api(
+    routes=(
+        SocketRoute("/v1/realtime", RealtimeConnection, Auth.KEY_OR_CLIENT_SECRET),
+        HttpRoute("/v1/realtime/client_secrets", client_secrets, "POST"),
+    ),
+    key_prefixes=("openai-insecure-api-key.",),
+    openapi=openapi_paths,
+)

@@ -1,0 +1,393 @@
+"""`/v1/live`: the server's own live protocol (docs/protocol.md), audio in and events out over a
+WebSocket.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import numpy as np
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
+from starlette.websockets import WebSocket
+
+from sottovoce.errors import OptionError, TranslationError
+from sottovoce.formats.document import Json, event_document
+from sottovoce.options.live import LiveOptions
+from sottovoce.options.requests import LIVE_REQUEST, MODEL
+from sottovoce.options.schema import changed
+from sottovoce.server.api import Api, HttpRoute, SocketRoute
+from sottovoce.server.live.connection import WebSocketConnection, require_finite
+from sottovoce.server.parsing.faults import ApiError, logged_fault, wrong
+from sottovoce.server.parsing.forms import LIVE, fields_of, read_field
+from sottovoce.server.parsing.pcm import PcmReader
+from sottovoce.server.parsing.values import (
+    Known,
+    leaves,
+    named,
+    note_ignored,
+    read_typed_message,
+    shown,
+    unknown_fields,
+)
+from sottovoce.server.scheduling.session_handle import QueuedTranslator, SessionHandle
+from sottovoce.server.services import Services, key_of, services_of
+from sottovoce.server.settings import TranslationSettings
+from sottovoce.speakers.networks import Floats
+from sottovoce.text.languages import language_codes
+from sottovoce.translation.chat import ChatTranslator
+from sottovoce.translation.live_translator import LiveTranslation, LiveTranslator, mark_newest
+from sottovoce.translation.whisper_translate import N_NEW_WORDS, TARGET
+from sottovoce.types import SAMPLE_RATE, Event, Final, Partial, Samples
+
+SUBPROTOCOL = "sottovoce"
+MAX_NAME = 50
+"""Characters of a speaker's name."""
+FIELDS = fields_of("sottovoce", LIVE)
+"""The fields of `configure`, by name."""
+KNOWN: Known = leaves(*FIELDS)
+FIXED = tuple(option.key for option in (MODEL, *LIVE_REQUEST))
+"""Fields that stand in the address for good."""
+logger = logging.getLogger(__name__)
+LAST_S = 20.0
+"""At most so long the end of a session waits for what is not translated yet."""
+Sender = Callable[[dict[str, Json]], Awaitable[None]]
+NOT_TRANSLATED = ApiError(
+    "translation: the server that translates did not do so; what is said goes on",
+    status=502,
+    kind="server_error",
+    code="translation_failed",
+)
+
+
+async def live_refusal(request: Request) -> Response:
+    """Answer over HTTP with the reason why a socket at this address is refused, which a page cannot see.
+
+    Raises: ApiError with the reason; 426 where the socket would be accepted.
+    """
+    services = services_of(request)
+    _, name = requested(services, request)
+    with services.key_limits.session(key_of(request)), services.session():
+        services.check_room(name)
+    raise ApiError("/v1/live: expected a WebSocket", status=426, code="upgrade_required")
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRequest:
+    """Options of a session, the format of its audio, and the language that it is translated into ("":
+    none).
+    """
+
+    options: LiveOptions = field(default_factory=LiveOptions)
+    model: str | None = None
+    encoding: str = "s16le"
+    sample_rate: int = SAMPLE_RATE
+    translate_to: str = ""
+
+
+class SottovoceConnection(WebSocketConnection):
+    def __init__(self, socket: WebSocket) -> None:
+        super().__init__(socket)
+        self._request = SessionRequest()
+        self._reader = PcmReader()
+        self._translator: SessionTranslator | None = None
+        self._reported: tuple[float, float] = (0.0, 0.0)
+
+    async def begin(self) -> None:
+        request, model = requested(self.services, self.socket)
+        ignored = self.services.registry.ignored(request.model, unknown_fields(query_of(self.socket), KNOWN))
+        note_ignored(self.socket, ignored)
+        self._request, self._reader = request, PcmReader(request.encoding, request.sample_rate)
+        self.take_place()
+        scheduler = await self.open(model, request.options)
+        if request.translate_to:
+            settings, request_id = self.services.settings.translation, self.transport.request_id
+            self._translator = session_translator(
+                request.translate_to, self.session, scheduler.languages, settings, request_id
+            )
+        await self.websocket.accept(SUBPROTOCOL)
+        await self.send(
+            {
+                "type": "ready",
+                "session": self.transport.request_id,
+                "model": model,
+                "languages": list(request.options.languages or scheduler.languages),
+                "encoding": request.encoding,
+                "sample_rate": request.sample_rate,
+                **ignored_field(ignored),
+            }
+        )
+
+    async def background(self) -> None:
+        if self._translator is not None:
+            await self._translator.run(self.send)
+
+    async def report(self) -> None:
+        behind_s = round(self.behind_s, 3)
+        state = (round(self.received_s + self.queue.n_samples / SAMPLE_RATE, 3), behind_s)
+        if self.is_open and state != self._reported:
+            self._reported = state
+            await self.send({"type": "status", "received": state[0], "behind_s": behind_s})
+
+    async def queue_audio(self, samples: Samples) -> None:
+        require_finite(samples)
+        if self._translator is not None:
+            self._translator.add_audio(samples, self.received_s)
+        await super().queue_audio(samples)
+
+    async def on_message(self, message: bytes | str) -> None:
+        if isinstance(message, bytes):
+            await self.queue_bytes(self._reader, message)
+            return
+        try:
+            kind, given = read_message(message)
+        except ApiError as fault:
+            await self.send(self.error_document(fault))
+            return
+        if kind == "close":
+            await self.queue_audio(self._reader.flush())
+            await self.request_close()
+        elif kind == "finalize":
+            await self.queue.put(partial(self._finalize, tuple(given)))
+        elif kind in ("configure", "voices"):
+            change = self._configure if kind == "configure" else self._exchange_voices
+            await self.queue.put(partial(self._change, change, given))
+
+    def render(self, events: Sequence[Event]) -> Iterator[dict[str, Json]]:
+        for event in events:
+            yield {**event_document(event), "utterance": event.utterance}
+        if self._translator is not None:
+            self._translator.take(events)
+
+    async def on_close(self) -> None:
+        await super().on_close()
+        if self._translator is not None and not await self._translator.finish():
+            await self.send(self.error_document(NOT_TRANSLATED))
+        await self._confirm("closed")
+
+    async def _change(
+        self, change: Callable[[Mapping[str, object]], Awaitable[None]], given: Mapping[str, object]
+    ) -> None:
+        if (fault := await self.attempt(change(given))) is not None:
+            await self.send(self.error_document(fault))
+
+    async def _finalize(self, ignored: Sequence[str]) -> None:
+        await self.emit(await self.session.finalize())
+        await self._confirm("finalized", ignored)
+
+    async def _configure(self, changes: Mapping[str, object]) -> None:
+        request = configured(self._request, changes)
+        for name in FIXED:
+            if getattr(request, name) != getattr(self._request, name):
+                message = f"{name}: expected in the address of the socket, got a change under way"
+                raise ApiError(message, param=name, code="invalid_value")
+        events = await self.session.configure(request.options)
+        self._request = request
+        await self.emit(events)
+        await self._confirm("configured", unknown_fields(changes, KNOWN))
+
+    async def _exchange_voices(self, given: Mapping[str, object]) -> None:
+        voices = await self.session.voices(decoded_voices(given))
+        await self.send({"type": "voices", "voices": encoded_voices(voices)})
+
+    async def _confirm(self, kind: str, ignored: Sequence[str] = ()) -> None:
+        await self.send({"type": kind, "received": round(self.received_s, 3), **ignored_field(ignored)})
+
+
+def ignored_field(names: Sequence[str]) -> dict[str, Json]:
+    return {"ignored": [*named(names)]} if names else {}
+
+
+def query_of(connection: HTTPConnection) -> dict[str, object]:
+    return dict(connection.query_params.items())
+
+
+def read_message(text: str) -> tuple[str, Mapping[str, object]]:
+    """Read a text message; returns its type and its other fields, of `voices` the vectors by name.
+
+    Raises: ApiError 400 for what is no message.
+    """
+    message = read_typed_message(text, "a JSON object with a type, or audio as binary")
+    kind = str(message.pop("type"))
+    if kind == "configure":
+        return kind, message
+    if kind == "voices":
+        return kind, require_voices(message.get("voices", {}))
+    if kind not in ("finalize", "keepalive", "close"):
+        raise wrong("type", "configure, finalize, voices, keepalive or close", f"'{kind[:50]}'")
+    return kind, message
+
+
+def require_voices(value: object) -> Mapping[str, object]:
+    if not isinstance(value, dict) or not all(isinstance(voice, str) for voice in value.values()):
+        raise wrong("voices", "an object of voices in base64 by name", shown(value))
+    for name in value:
+        if not (0 < len(name) <= MAX_NAME and name.isprintable()):
+            raise wrong("voices", f"names of 1 to {MAX_NAME} printable characters", shown(name))
+    return value
+
+
+def decoded_voices(voices: Mapping[str, object]) -> dict[str, Floats]:
+    """Return vectors (size,) float32 by name, from base64.
+
+    Raises: ApiError 400 for what is not base64 of whole numbers of four bytes.
+    """
+    try:
+        return {
+            name: np.frombuffer(base64.b64decode(str(voice), validate=True), "<f4").astype(np.float32)
+            for name, voice in voices.items()
+        }
+    except ValueError as error:
+        raise wrong("voices", "32-bit floats in base64", "something else") from error
+
+
+def encoded_voices(voices: Mapping[str, Floats]) -> dict[str, Json]:
+    return {
+        name: base64.b64encode(vector.astype("<f4").tobytes()).decode() for name, vector in voices.items()
+    }
+
+
+def requested(services: Services, connection: HTTPConnection) -> tuple[SessionRequest, str]:
+    """Read the address of a socket: the options of the session, and the name of its model.
+
+    Raises: ApiError 400, 404.
+    """
+    request = configured(SessionRequest(), query_of(connection))
+    name = services.registry.resolve(request.model)
+    supported = services.registry.languages(name)
+    for language in request.options.languages:
+        if language not in supported and services.registry.is_loaded(name):
+            raise wrong("languages", f"what this model knows: {', '.join(supported)}", f"'{language}'")
+    return request, name
+
+
+def configured(request: SessionRequest, changes: Mapping[str, object]) -> SessionRequest:
+    """Return the request with what a client changed, from a message or the address of the socket.
+
+    Fields that are not known have no effect.
+    Raises: ApiError 400 naming the field.
+    """
+    values = {
+        FIELDS[name][0].key: read_field(name, value, *FIELDS[name])
+        for name, value in changes.items()
+        if name in FIELDS
+    }
+    own: dict[str, Any] = {name: values.pop(name) for name in FIXED if name in values}
+    request = replace(request, options=changed(request.options, values), **own)
+    if request.translate_to and request.options.decoding.task == "translate":
+        raise wrong("translate_to", "the task transcribe", "translate")
+    try:
+        PcmReader(request.encoding, request.sample_rate)
+    except OptionError as error:
+        name = str(error).partition(":")[0]
+        raise ApiError(str(error), param=name, code="invalid_value") from error
+    return request
+
+
+def targets(languages: Sequence[str], translation: TranslationSettings | None) -> tuple[str, ...]:
+    """Return the languages into which a model with these languages, or a server, translates live."""
+    if translation is not None:
+        return language_codes()
+    return (TARGET,) if len(languages) > 1 else ()
+
+
+def session_translator(
+    target: str,
+    session: SessionHandle,
+    languages: Sequence[str],
+    translation: TranslationSettings | None,
+    request_id: str,
+) -> SessionTranslator:
+    """Make the translator of one session.
+
+    languages: of its model. request_id: names the session in the log.
+    Raises: ApiError for a target language that is not available.
+    """
+    codes = targets(languages, translation)
+    if target not in codes:
+        expected = "English, by a model of several languages" if not codes else f"one of {', '.join(codes)}"
+        raise wrong("translate_to", expected, f"'{target}'")
+    if translation is not None:
+        translator = ChatTranslator(translation.chat, target, translation.glossary)
+        return SessionTranslator(LiveTranslator(translator), request_id)
+    own = session.translator()
+    return SessionTranslator(LiveTranslator(own, N_NEW_WORDS), request_id, own)
+
+
+class SessionTranslator:
+    """Translations of one session.
+
+    request_id: of errors in the log. own: needs the audio too, if the model itself translates.
+    """
+
+    def __init__(
+        self, translator: LiveTranslator, request_id: str, own: QueuedTranslator | None = None
+    ) -> None:
+        self._translator = translator
+        self._request_id = request_id
+        self._own = own
+        self._waiting: list[Event] = []
+        self._came = anyio.Event()
+        self._is_done = anyio.Event()
+        self._is_done.set()
+        self._one_thread = anyio.CapacityLimiter(1)
+
+    def add_audio(self, samples: Samples, worked_s: float) -> None:
+        """Take samples (n,) that the session will get; worked_s: seconds that it has processed."""
+        if self._own is not None:
+            self._own.push(samples, worked_s)
+
+    def take(self, events: Sequence[Event]) -> None:
+        if any(isinstance(event, Partial | Final) for event in events):
+            self._waiting += events
+            self._is_done = anyio.Event()
+            self._came.set()
+
+    async def run(self, send: Sender) -> None:
+        """Translate events until cancelled; a failed translation is reported."""
+        while True:
+            await self._came.wait()
+            self._came = anyio.Event()
+            events, self._waiting = self._waiting, []
+            for event, is_newest in mark_newest(events):
+                for document in await self._translations(event, is_newest=is_newest):
+                    await send(document)
+            if not self._waiting:
+                self._is_done.set()
+
+    async def finish(self) -> bool:
+        """Wait up to `LAST_S` for pending translations; return whether all are done."""
+        with anyio.move_on_after(LAST_S):
+            await self._is_done.wait()
+        return self._is_done.is_set()
+
+    async def _translations(self, event: Event, *, is_newest: bool) -> list[dict[str, Json]]:
+        def work() -> list[LiveTranslation]:
+            return list(self._translator.take(event, is_newest=is_newest))
+
+        try:
+            found = await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._one_thread)
+        except Exception as error:
+            return [{"type": "error", **self._fault(error).body}]
+        return [one.document for one in found]
+
+    def _fault(self, error: Exception) -> ApiError:
+        """Return an error for the client without the address and the answer of the translating server."""
+        if not isinstance(error, TranslationError):
+            return logged_fault(error, self._request_id, "translation failed")
+        where = str(error).partition(" ")[0].rstrip(":")  # what follows may quote what was said
+        logger.warning("translation failed", extra={"request_id": self._request_id, "server": where})
+        return NOT_TRANSLATED
+
+
+API = Api(
+    routes=(HttpRoute("/v1/live", live_refusal), SocketRoute("/v1/live", SottovoceConnection)),
+    key_prefixes=("sottovoce-key.",),
+)

@@ -1,0 +1,266 @@
+"""`/inference` and `/load`, as whisper.cpp's server has them: a form in, text or subtitles out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from itertools import zip_longest
+
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+from sottovoce.audio.recording import Recording
+from sottovoce.formats.document import Json, score, seconds
+from sottovoce.options.decoding import HOTTEST, DecodingOptions
+from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.schema import Values, made, options_of
+from sottovoce.options.speakers import SpeakerOptions
+from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.options.vad import VadOptions
+from sottovoce.server.api import Api, HttpRoute
+from sottovoce.server.apis.openai_files import text_response
+from sottovoce.server.openapi import (
+    STRING,
+    an_object,
+    answers,
+    component,
+    form,
+    form_schemas,
+    post,
+    transcript_content,
+)
+from sottovoce.server.parsing.faults import ApiError
+from sottovoce.server.parsing.forms import TEXT, Fields, read_form
+from sottovoce.server.parsing.values import note_ignored
+from sottovoce.server.recordings.decode_pool import Slices
+from sottovoce.server.recordings.openai_documents import TEXT_TYPES, segment_document, verbose_document
+from sottovoce.server.recordings.requests import FileRequest, UploadedFile, languages_of, window_vad
+from sottovoce.server.recordings.uploads import begin_job, received_form
+from sottovoce.server.scheduling.scheduler import TranscriptionRequest
+from sottovoce.server.services import services_of
+from sottovoce.speakers.channel_diarizer import has_channels_apart
+from sottovoce.speakers.labels import letter_index, parts_of
+from sottovoce.types import Segment, Transcript, Word
+
+SPEAKER_TURN = " [SPEAKER_TURN]"
+"""The mark of whisper.cpp where a checkpoint of tinydiarize finds a change of speaker."""
+USUAL_STEP = 0.2
+"""From one temperature to the next. Source: whisper.cpp."""
+MOST_STEPS = 10
+
+
+async def inference(request: Request) -> Response:
+    model = services_of(request).inference_model
+    async with AsyncExitStack() as stack:
+        form = received_form(request)
+        job = await begin_job(
+            request, stack, form, lambda fields: inference_request(fields, model), adapt=with_voices
+        )
+        transcript = await job.collected(request)
+    wanted = job.request
+    transcript = with_speakers(of_length(transcript, wanted), wanted)
+    if wanted.response_format in TEXT_TYPES:
+        return text_response(transcript, wanted)
+    if wanted.response_format == "json":
+        return JSONResponse({"text": lines_of(transcript)})
+    return JSONResponse(verbose(transcript, wanted))
+
+
+async def load(request: Request) -> Response:
+    """Change the model of `/inference`.
+
+    Raises: ApiError 403 if the server has one model only, 404 for an unknown one.
+    """
+    services = services_of(request)
+    if len(services.registry.settings.names) == 1:
+        message = "/load: expected models to choose from, got one alone (see --also-model)"
+        raise ApiError(message, status=403, code="not_allowed")
+    async with received_form(request) as (fields, _):
+        wanted = fields.text("model")
+        if wanted is None:
+            raise ApiError("model: expected a name, got none", param="model", code="missing_parameter")
+        name = services.registry.resolve(wanted)
+        note_ignored(request, services.registry.ignored(wanted, fields.untaken))
+    async with services.registry.use(name):
+        services.inference_model = name
+    return PlainTextResponse("Load was successful!\n")
+
+
+def with_voices(request: FileRequest, upload: UploadedFile) -> Slices[FileRequest]:
+    """Return the request with diarization by voice if both channels have the same sound.
+
+    Raises: AudioError.
+    """
+    yield from ()
+    options = request.transcription.options
+    if options.channels != "energy" or has_channels_apart(Recording(upload.source)):
+        return request
+    options = replace(options, channels="mixed", speakers=SpeakerOptions())
+    return replace(request, transcription=replace(request.transcription, options=options))
+
+
+def of_length(transcript: Transcript, request: FileRequest) -> Transcript:
+    limit = request.max_len
+    if limit is None:
+        return transcript
+    parts = [part for segment in transcript.segments for part in shortened(segment, limit)]
+    numbered = [
+        replace(part, id=i, words=part.words if request.words else None) for i, part in enumerate(parts)
+    ]
+    return replace(transcript, segments=tuple(numbered))
+
+
+def shortened(segment: Segment, limit: int) -> Iterator[Segment]:
+    """Split a segment into parts of at most `limit` letters; one word may have more."""
+    groups: list[list[Word]] = []
+    room = 0
+    for word in segment.words or ():
+        if not groups or len(word.word) > room:
+            groups.append([])
+            room = limit + len(word.word) - len(word.word.lstrip())
+        groups[-1].append(word)
+        room -= len(word.word)
+    parts = parts_of(segment, [tuple(group) for group in groups]) if groups else iter((segment,))
+    return (replace(part, speaker=segment.speaker) for part in parts)
+
+
+def with_speakers(transcript: Transcript, request: FileRequest) -> Transcript:
+    """Write speakers like whisper.cpp: "(speaker 0)" before a segment, a voice in `vtt`, or a mark where a
+    turn ends.
+    """
+    options = request.transcription.options
+    if options.decoding.speaker_turns:
+        return replace(transcript, segments=tuple(with_turn_signs(transcript.segments)))
+    if (
+        options.channels != "energy" and options.speakers is None
+    ) or request.response_format == "verbose_json":
+        return transcript
+    in_text = request.response_format != "vtt"
+    return replace(transcript, segments=tuple(_placed(one, in_text=in_text) for one in transcript.segments))
+
+
+def with_turn_signs(segments: Sequence[Segment]) -> Iterator[Segment]:
+    """Yield segments without speakers, with a mark before a change of speaker."""
+    for one, after in zip_longest(segments, segments[1:]):
+        is_end = after is not None and after.speaker != one.speaker
+        yield replace(one, text=one.text + (SPEAKER_TURN if is_end else ""), speaker=None)
+
+
+def _placed(segment: Segment, *, in_text: bool) -> Segment:
+    if segment.speaker is None:
+        return segment
+    place = letter_index(segment.speaker)
+    if in_text:  # the words would tell the text without it
+        return replace(segment, text=f"(speaker {place}){segment.text}", speaker=None, words=None)
+    return replace(segment, speaker=f"Speaker{place}")
+
+
+def lines_of(transcript: Transcript) -> str:
+    return "".join(f"{segment.text}\n" for segment in transcript.segments)
+
+
+def verbose(transcript: Transcript, request: FileRequest) -> dict[str, Json]:
+    """Render `verbose_json`: OpenAI's, with words in segments, and languages with their probabilities."""
+    document = verbose_document(transcript, request)
+    document["segments"] = [
+        {**segment_document(one), **_place(one), "words": [word_of(word) for word in one.words or ()]}
+        for one in transcript.segments
+    ]
+    document.pop("words", None)
+    document["detected_language"] = document["language"]
+    document["detected_language_probability"] = transcript.language_probability
+    if request.language_probabilities:
+        likely = {code: score(p) for code, p in transcript.language_probabilities.items() if p > 0.001}
+        document["language_probabilities"] = likely
+    return document
+
+
+def _place(segment: Segment) -> dict[str, Json]:
+    return {} if segment.speaker is None else {"speaker": str(letter_index(segment.speaker))}
+
+
+def word_of(word: Word) -> dict[str, Json]:
+    """Render one of a segment's words; t_dtw: its start in hundredths of a second."""
+    return {
+        "word": word.word,
+        "start": seconds(word.start),
+        "end": seconds(word.end),
+        "t_dtw": round(100 * word.start),
+        "probability": score(word.probability),
+    }
+
+
+def inference_request(fields: Fields, model: str) -> FileRequest:
+    values = read_form(fields, "whisper_cpp")
+    response_format = values["response_format"]
+    words = response_format == "verbose_json" and not values["no_timestamps"]
+    options = transcribe_options(values, words=words or values["max_len"] is not None)
+    return FileRequest(
+        options.decoding.task,
+        model,
+        response_format,
+        TranscriptionRequest(options, languages=() if values["detect_language"] else languages_of(values)),
+        words=words,
+        max_len=values["max_len"],
+        offset_n=(values["offset_n"] or 0) if response_format == "srt" else 0,
+        language_probabilities=not values["no_language_probabilities"],
+        ignored=fields.untaken,
+    )
+
+
+def transcribe_options(values: Values, *, words: bool) -> TranscribeOptions:
+    threshold = values["word_threshold"] or 0.0
+    return made(
+        TranscribeOptions,
+        values,
+        decoding=made(DecodingOptions, values),
+        fallback=made(FallbackOptions, values, temperatures=temperatures(values)),
+        vad=vad_options(values),
+        word_timestamps=words,
+        word_threshold=threshold if words else 0.0,
+    )
+
+
+def temperatures(values: Values) -> tuple[float, ...]:
+    """Temperatures from the first to the highest by their step; a step of 0 gives the first alone."""
+    first = values["first_temperature"] or 0.0
+    step = USUAL_STEP if values["temperature_step"] is None else values["temperature_step"]
+    n_steps = min((HOTTEST - first) / step + 1e-6, MOST_STEPS) if step else 0  # of a tiny one without end
+    return tuple(round(first + i * step, 6) for i in range(math.floor(n_steps) + 1))
+
+
+def vad_options(values: Values) -> VadOptions | None:
+    if values["mode"] is None:
+        return None
+    given = {one.field: values[one.key] for one in options_of(VadOptions) if values.get(one.key) is not None}
+    return window_vad("vad", given)
+
+
+def render_error(connection: HTTPConnection, fault: ApiError) -> dict[str, Json]:
+    return {"error": fault.message}
+
+
+def openapi_paths() -> dict[str, Json]:
+    fields, error = form_schemas("whisper_cpp"), component("WhisperCppError")
+    return {
+        "/inference": post(
+            "Text, as whisper.cpp's server",
+            form(tuple(fields), fields),
+            answers(transcript_content(), error),
+        ),
+        "/load": post(
+            "Change the model of /inference, among those offered",
+            form(("model",), {"model": TEXT}, required="model"),
+            answers({"text/plain": {"schema": STRING}}, error),
+        ),
+    }
+
+
+API = Api(
+    routes=(HttpRoute("/inference", inference, "POST"), HttpRoute("/load", load, "POST")),
+    error=render_error,
+    openapi=openapi_paths,
+    schemas={"WhisperCppError": an_object("error", error=STRING)},
+)

@@ -1,0 +1,409 @@
+"""The Wyoming protocol on a port of its own, for Home Assistant's voice satellites and similar clients.
+
+A client sends `transcribe`, `audio-start`, `audio-chunk`s and `audio-stop`, and gets the text piece by piece
+and as a whole. Live speech ends with a pause, also before `audio-stop`; a recording that is sent faster than
+real time is transcribed to its end. The reader of the `wyoming` package is not used, since it takes any
+length that a client claims.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from socket import socket as Socket
+
+import anyio
+
+from sottovoce.formats.document import Json, json_text
+from sottovoce.options.live import LiveDecodingOptions, LiveOptions
+from sottovoce.options.vad import VadStreamOptions
+from sottovoce.server.apis.deepgram import checked_terms
+from sottovoce.server.live.connection import LiveConnection
+from sottovoce.server.parsing.faults import ApiError, fault_of, wrong
+from sottovoce.server.parsing.pcm import PcmReader
+from sottovoce.server.parsing.values import read_code, read_json, read_list, read_whole
+from sottovoce.server.services import Services
+from sottovoce.server.settings import ServerLimits
+from sottovoce.types import SAMPLE_RATE, Event, Partial, Samples, SpeechEnded, SpeechStarted
+
+MAX_LINE = 64 * 1024
+"""Bytes of the first line."""
+MAX_DATA = 256 * 1024
+"""Bytes of JSON behind it."""
+MAX_UNREAD = 1024 * 1024
+"""Bytes that a client may leave unread: some clients read only after they have sent everything."""
+LINGER_S = 1.0
+logger = logging.getLogger(__name__)
+PAUSES_MS = {"default": 700.0, "relaxed": 1_250.0, "aggressive": 250.0}
+"""That end a command, by `vad_sensitivity`."""
+AHEAD_S = 2.0
+"""Audio that comes earlier than this before its time is a recording."""
+CONNECTIONS_PER_SESSION = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One event. data: its fields. payload: audio."""
+
+    kind: str
+    data: Mapping[str, object] = field(default_factory=dict)
+    payload: bytes = b""
+
+
+async def read_frame(reader: asyncio.StreamReader, max_payload: int) -> Frame | None:
+    """Read the next event; None at the end of the stream.
+
+    reader: its limit is that of a line. max_payload: bytes of audio.
+    Raises: ApiError for an invalid or too large event, after which nothing can be read.
+    """
+    try:
+        line = await reader.readline()
+    except ValueError:
+        raise wrong("event", f"a line of at most {MAX_LINE} bytes", "more") from None
+    if not line:
+        return None
+    header = object_of("event", line)
+    kind = header.get("type")
+    if not isinstance(kind, str):
+        raise wrong("type", "a text", f"'{str(kind)[:50]}'")
+    n_data = length_of("data_length", header.get("data_length"), MAX_DATA)
+    n_payload = length_of("payload_length", header.get("payload_length"), max_payload)
+    try:
+        more = await reader.readexactly(n_data)
+        payload = await reader.readexactly(n_payload)
+    except asyncio.IncompleteReadError:
+        return None
+    data = header.get("data") or {}
+    if not isinstance(data, dict):
+        raise wrong("data", "an object", f"'{str(data)[:50]}'")
+    return Frame(kind, {**data, **(object_of("data", more) if more else {})}, payload)
+
+
+def frame_bytes(document: Mapping[str, Json]) -> bytes:
+    data = {name: value for name, value in document.items() if name != "type"}
+    more = json_text(data).encode() if data else b""
+    header: dict[str, Json] = {"type": document["type"], "version": "1.8.0"}
+    if more:
+        header["data_length"] = len(more)
+    return json_text(header).encode() + b"\n" + more
+
+
+class FrameTransport:
+    """A TCP connection, as a `Transport` of frames; a client may leave unread some of its messages.
+
+    address: of the client. heard_at_s: time of its last frame, or of the connection.
+    """
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limits: ServerLimits
+    ) -> None:
+        self.request_id = f"req_{uuid.uuid4().hex}"
+        self._reader = reader
+        self._writer = writer
+        self._limits = limits
+        self._longest_s = min(limits.head_s, limits.idle_s)
+        """Until the next frame: the first one comes with the connection."""
+        peer = writer.get_extra_info("peername")
+        self.address = str(peer[0]) if peer else ""
+        self.heard_at_s = time.monotonic()
+
+    async def receive(self) -> Frame | None:
+        with anyio.move_on_after(self._longest_s):
+            try:
+                frame = await read_frame(self._reader, self._limits.message_kb * 1024)
+            except OSError:
+                return None
+            self._longest_s, self.heard_at_s = self._limits.idle_s, time.monotonic()
+            return frame
+        message = f"client: expected something within {self._longest_s:g} s"
+        raise ApiError(message, code="idle_timeout")
+
+    def has_gone(self) -> bool:
+        """See `Transport`; False: a client that has closed its side may still read."""
+        return False
+
+    async def send(self, document: dict[str, Json]) -> None:
+        self._writer.write(frame_bytes(document))
+        if self._writer.transport.get_write_buffer_size() > MAX_UNREAD:
+            raise ApiError("client: expected to take what it is sent", code="slow_reader")
+
+    async def close(self, code: int = 0, reason: str = "") -> None:
+        """Close the connection, or abort it if the client does not read.
+
+        Input is drained for a moment first: unread input would discard the last messages.
+        """
+        if self._writer.is_closing():
+            return
+        with anyio.move_on_after(LINGER_S), suppress(OSError):
+            self._writer.write_eof()
+            while await self._reader.read(MAX_LINE):
+                pass
+        self._writer.close()
+        with anyio.move_on_after(self._limits.send_s, shield=True) as waiting, suppress(OSError):
+            await self._writer.wait_closed()
+        if waiting.cancelled_caught:
+            self._writer.transport.abort()
+
+    def drop(self, document: dict[str, Json]) -> None:
+        """Close the connection at once, with a last event if the client takes it."""
+        self._writer.write(frame_bytes(document))
+        if self._writer.transport.get_write_buffer_size():
+            self._writer.transport.abort()
+        else:
+            self._writer.close()
+
+    async def fail(self, fault: ApiError, document: dict[str, Json]) -> None:
+        self._writer.write(frame_bytes(document))
+        await self.close()
+
+
+def object_of(name: str, text: bytes) -> dict[str, object]:
+    found = read_json(text)
+    if not isinstance(found, dict):
+        raise ApiError(f"{name}: expected a JSON object", code="invalid_message")
+    return found
+
+
+def length_of(name: str, value: object, limit: int) -> int:
+    if value is None:
+        return 0
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= limit:
+        raise wrong(name, f"0 to {limit} bytes", f"'{str(value)[:50]}'")
+    return value
+
+
+class WyomingServer:
+    """All connections of a port. If it is full, the address with the most connections without a command loses
+    the one that was silent for longest.
+    """
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._open: set[WyomingConnection] = set()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        limits = self._services.settings.limits
+        most = CONNECTIONS_PER_SESSION * limits.sessions
+        transport = FrameTransport(reader, writer, limits)
+        connection = WyomingConnection(transport, self._services)
+        began = time.monotonic()
+        try:
+            if len(self._open) >= most and not self._make_room():
+                fault = ApiError(f"{most} connections are open", code="rate_limit_exceeded")
+                await transport.fail(fault, error_document(fault))
+            else:
+                self._open.add(connection)
+                await connection.serve()
+        finally:
+            self._open.discard(connection)
+            await transport.close()
+            seconds = round(time.monotonic() - began, 3)
+            logger.info("wyoming", extra={"request_id": transport.request_id, "seconds": seconds})
+
+    def _make_room(self) -> bool:
+        """Drop a connection without a command; return whether there was one."""
+        idle = [connection for connection in self._open if connection.is_idle]
+        if not idle:
+            return False
+        n_of = Counter(connection.frames.address for connection in idle)
+        dropped = max(idle, key=lambda one: (n_of[one.frames.address], -one.frames.heard_at_s))
+        self._open.discard(dropped)
+        fault = ApiError("connection: expected a command before others needed its place", code="idle_timeout")
+        dropped.frames.drop(error_document(fault))
+        return True
+
+
+class WyomingConnection(LiveConnection[Frame]):
+    """A client, each of whose commands is a session."""
+
+    def __init__(self, transport: FrameTransport, services: Services) -> None:
+        super().__init__(transport, services)
+        self.frames = transport
+        self._wanted = requested(Frame("transcribe"))
+        self._pcm: PcmReader | None = None
+        self._command: SpokenCommand | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        return self._command is None and self._pcm is None and self.queue.is_empty
+
+    async def begin(self) -> None:
+        """Do nothing: a client may describe the server first."""
+
+    async def on_message(self, message: Frame) -> None:
+        if message.kind == "describe":
+            await self.send({"type": "info", **info(self.services)})
+        elif message.kind == "ping":
+            text = message.data.get("text")
+            await self.send({"type": "pong", "text": text if isinstance(text, str) else None})
+        elif message.kind == "transcribe":
+            self._wanted = requested(message)
+        elif message.kind == "audio-start":
+            self._pcm = reader_of(message)
+            await self.queue.put(partial(self._start, *self._wanted))
+        elif message.kind == "audio-chunk" and self._pcm is not None:
+            await self.queue_bytes(self._pcm, message.payload)
+        elif message.kind == "audio-stop" and self._pcm is not None:
+            await self.queue_audio(self._pcm.flush())
+            self._pcm = None
+            await self.queue.put(self._stop)
+
+    async def on_audio(self, samples: Samples) -> None:
+        command = self._command
+        if command is None or command.is_done:
+            return
+        events = await self.session.push(samples)
+        self.count()
+        if command.hears_its_end(events, self.received_s, self.queue.n_samples / SAMPLE_RATE):
+            events = [*events, *await self.session.close()]
+        await self.emit(events)
+
+    def render(self, events: Sequence[Event]) -> Iterator[dict[str, Json]]:
+        return self._command.render(events) if self._command else iter(())
+
+    def error_document(self, fault: ApiError) -> dict[str, Json]:
+        return error_document(fault)
+
+    def too_long(self) -> ApiError:
+        return ApiError(f"audio: expected at most {self.limits.session_s:g} s", code="session_too_long")
+
+    async def on_close(self) -> None:
+        await self._stop()
+
+    async def _start(self, model: str | None, options: LiveOptions) -> None:
+        if self._command is not None:
+            raise wrong("audio-start", "an audio-stop before it", "none")
+        self.take_place()
+        await self.open(self.services.registry.resolve(model), options)
+        self._command = SpokenCommand()
+
+    async def _stop(self) -> None:
+        if self._command is None:
+            return
+        if not self._command.is_done:
+            self._command.is_done = True
+            await self.emit(await self.session.close())
+        self._command = None
+        await self.release()
+
+    async def _listen(self) -> None:
+        try:
+            await super()._listen()
+        except ApiError as fault:
+            await self.send(error_document(fault))
+            await self.request_close()
+
+
+class SpokenCommand:
+    """The text of one command, from `audio-start` on. is_done: its text is complete."""
+
+    def __init__(self) -> None:
+        self.is_done = False
+        self._text = ""
+        self._language: str | None = None
+        self._has_words = False
+        self._is_speech = False
+        self._began = time.monotonic()
+
+    def hears_its_end(self, events: Sequence[Event], received_s: float, waiting_s: float) -> bool:
+        """Return whether live speech has begun and ended.
+
+        received_s: of processed audio. waiting_s: of queued audio.
+        """
+        for event in events:
+            self._has_words = self._has_words or isinstance(event, Partial)
+            if isinstance(event, SpeechStarted | SpeechEnded):
+                self._is_speech = isinstance(event, SpeechStarted)
+        is_live = received_s + waiting_s <= time.monotonic() - self._began + AHEAD_S
+        has_ended = any(isinstance(event, SpeechEnded) for event in events)
+        self.is_done = has_ended and is_live and self._has_words and not self._is_speech
+        return self.is_done
+
+    def render(self, events: Sequence[Event]) -> Iterator[dict[str, Json]]:
+        """Yield the text of events piece by piece, and the whole text once the command is done."""
+        for event in events:
+            if not isinstance(event, Partial):
+                continue
+            if not self._text:
+                self._language = event.language
+                yield {"type": "transcript-start", "language": event.language}
+            text = event.text if self._text else event.text.lstrip()
+            self._text += text
+            yield {"type": "transcript-chunk", "text": text}
+        if self.is_done:
+            yield {"type": "transcript", "text": self._text.strip(), "language": self._language}
+            if self._text:
+                yield {"type": "transcript-stop"}
+
+
+def error_document(fault: ApiError) -> dict[str, Json]:
+    return {"type": "error", "text": fault.message, "code": fault.code}
+
+
+def requested(transcribe: Frame) -> tuple[str | None, LiveOptions]:
+    """Read the model and the options of a command. Raises: ApiError 400."""
+    data = transcribe.data
+    language, name = data.get("language"), data.get("name")
+    sensitivity = data.get("vad_sensitivity") or "default"
+    if not isinstance(sensitivity, str) or sensitivity not in PAUSES_MS:
+        raise wrong("vad_sensitivity", f"one of {', '.join(PAUSES_MS)}", f"'{str(sensitivity)[:50]}'")
+    terms = checked_terms(
+        [
+            term
+            for field in ("transcript_names", "transcript_terms")
+            for term in read_list(field, data.get(field) or [])
+        ]
+    )
+    options = LiveOptions(
+        languages=(read_code("language", str(language)),) if language else (),
+        decoding=LiveDecodingOptions(static_prompt=", ".join(terms)),
+        vad=VadStreamOptions(hangover_ms=PAUSES_MS[sensitivity]),
+    )
+    return name if isinstance(name, str) else None, options
+
+
+def reader_of(frame: Frame) -> PcmReader:
+    rate, width, channels = (read_whole(name, frame.data.get(name)) for name in ("rate", "width", "channels"))
+    if width != 2:
+        raise wrong("width", "2 bytes", f"{width}")
+    if channels not in (1, 2):
+        raise wrong("channels", "1 or 2", f"{channels}")
+    try:
+        return PcmReader("s16le", rate, channels)
+    except Exception as error:
+        raise fault_of(error, param="rate") from error
+
+
+def info(services: Services) -> dict[str, Json]:
+    about: dict[str, Json] = {
+        "attribution": {"name": "sottovoce", "url": ""},
+        "installed": True,
+        "version": None,
+    }
+    models: list[Json] = []
+    for name in services.registry.settings.names:
+        languages: list[Json] = list(services.registry.languages(name))
+        models.append({"name": name, "description": name, "languages": languages, **about})
+    program: dict[str, Json] = {
+        "name": "sottovoce",
+        "description": "Speech to text that follows the speaker across languages",
+        "models": models,
+        "supports_transcript_streaming": True,
+        "requires_external_vad": False,
+        "prefers_auto_gain_enabled": False,
+        "prefers_noise_reduction_enabled": False,
+        **about,
+    }
+    others: dict[str, Json] = {name: [] for name in ("tts", "handle", "intent", "wake", "mic", "snd")}
+    return {"asr": [program], **others}
+
+
+async def start_wyoming(services: Services, listening: Socket) -> asyncio.Server:
+    return await asyncio.start_server(WyomingServer(services).serve, sock=listening, limit=MAX_LINE)

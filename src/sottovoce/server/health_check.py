@@ -1,0 +1,34 @@
+"""The health check of a container: ask a server of this machine whether it is ready, with or without TLS.
+
+python -m sottovoce.server.health_check [PORT]
+"""
+
+from __future__ import annotations
+
+import ssl
+import sys
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+
+TIMEOUT_S = 4.0
+
+
+def is_ready(port: int) -> bool:
+    """Return whether the server at a port of this machine is ready; its certificate is not checked."""
+    unverified = ssl.create_default_context()
+    unverified.check_hostname, unverified.verify_mode = False, ssl.CERT_NONE
+    for connection in (
+        HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S),
+        HTTPSConnection("127.0.0.1", port, timeout=TIMEOUT_S, context=unverified),
+    ):
+        try:
+            connection.request("GET", "/ready")
+            return connection.getresponse().status == 200
+        except (OSError, HTTPException):
+            continue
+        finally:
+            connection.close()
+    return False
+
+
+if __name__ == "__main__":
+    sys.exit(0 if is_ready(int(sys.argv[1]) if len(sys.argv) > 1 else 8000) else 1)

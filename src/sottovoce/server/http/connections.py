@@ -1,0 +1,652 @@
+"""Limits of connections: their number, their share of the event loop, and their end.
+
+A `Connection` stands between the system's transport and uvicorn's protocol: the protocol of the one and the
+transport of the other. It passes data on in small pieces, so that many connections share the event loop, and
+depends neither on the internals of uvicorn nor on requests. The cost of framing is measured, so that no
+client can keep the server parsing without payload.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import select
+import socket
+import sys
+from collections import Counter, deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, cast
+
+import httptools
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.utils import get_remote_addr
+from uvicorn.server import ServerState
+
+from sottovoce.server.live.transport import HAS_HUNG_UP
+from sottovoce.server.settings import ServerLimits, ServerSettings
+
+MAX_HEAD_BYTES = 64 * 1024
+"""The most framing of a request without payload: mainly its head."""
+MAX_FRAMES_BYTES = 16 * 1024
+"""The most framing of a WebSocket without payload: 2,700 empty frames."""
+PAYLOAD_A_FRAMING_BYTE = 8
+"""Bytes of payload that pay for one byte of framing: chunks and frames of 48 bytes pay for their own."""
+FRAMING_BYTES_PER_S = 512
+"""Framing that costs nothing: 85 small messages a second."""
+CONTROL = 0x08
+"""Bit of the opcodes of control frames (close, ping, pong), whose payload counts as framing."""
+logger = logging.getLogger(__name__)
+RECEIVE_BYTES = 64 * 1024
+"""The system's receive buffer of a WebSocket. A ping waits behind all of it, and must be answered before its
+client gives up."""
+PIECE_BYTES = 8 * 1024
+"""The largest piece of a body that is parsed at once: at most 1,400 chunks, about two milliseconds."""
+TURN_BYTES, TURN_FRAMES = 64 * 1024, 64
+"""The most data that one connection has parsed in its turn: about a millisecond."""
+TURN_S = 0.002
+"""The time of turns after which the event loop does other work."""
+FRAMING_COST = 32
+"""A byte of framing counts as so many bytes of a turn: 2 kB of framing fill one."""
+REST = 3.0
+"""Seconds of other work for each second of turns: three quarters of the time are for answers and words."""
+LINGER_S, LINGER_BYTES = 5.0, 64_000_000
+"""How long a connection whose request was not read to its end stays open while its client takes nothing more
+of the answer, and how much of the request is dropped meanwhile. Closing it at once would reset it, and the
+answer would be lost."""
+HEAD_END = re.compile(rb"\r?\n\r?\n")
+HEAD_BEGIN = re.compile(rb"[A-Z\r\n]")
+"""Of a method, or an empty line before it. The parser refuses anything else, such as TLS, at once, without
+waiting for the end of a head."""
+OTHER_UPGRADE = re.compile(rb"\r\nupgrade[ \t]*:(?![ \t]*websocket[ \t]*\r\n)[^\r\n]*", re.IGNORECASE)
+"""The header of an upgrade to another protocol than WebSockets, such as Java's clients send for HTTP/2:
+servers may ignore it (RFC 9110, 7.8), and httptools would end the request there."""
+CONNECTION = "sottovoce.connection"
+"""The key of the `Connection` in the state of a scope."""
+POLICY_VIOLATION = 1008
+NO_PROGRESS = "framing: expected at least 8 bytes of payload for each byte of framing"
+RESERVED_FILES = 96
+"""Files that the process needs apart from connections: models, temporary files, logs."""
+
+
+class FramingDebt:
+    """Bytes of framing not paid for by payload or time. most_bytes: above it the connection ends."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._n_bytes = 0.0
+        self._noted_s = 0.0
+
+    @property
+    def is_too_large(self) -> bool:
+        return self._n_bytes > self._most_bytes
+
+    @property
+    def is_small(self) -> bool:
+        return self._n_bytes < self._most_bytes / 8
+
+    def note(self, n_framing: int, n_payload: int, now_s: float) -> None:
+        """Count received bytes. now_s: by the clock of the event loop."""
+        self._n_bytes = max(0.0, self._n_bytes - FRAMING_BYTES_PER_S * (now_s - self._noted_s))
+        self._n_bytes = max(0.0, self._n_bytes + n_framing - n_payload / PAYLOAD_A_FRAMING_BYTE)
+        self._noted_s = now_s
+
+    def clear(self) -> None:
+        self._n_bytes = 0.0
+
+
+class RequestMeter:
+    """Follows requests of HTTP/1.1. is_in_message: a head or a body is incomplete."""
+
+    def __init__(self) -> None:
+        self._parser = httptools.HttpRequestParser(self)
+        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+        self.is_in_message = False
+        self.n_requests = 0
+        self.n_payload = 0
+
+    @property
+    def method(self) -> str:
+        return self._parser.get_method().decode("ascii")
+
+    def feed(self, data: bytes) -> bool:
+        """Follow data; return whether it ends with a head after which another protocol begins.
+
+        Raises: httptools.HttpParserError.
+        """
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            return True
+        return False
+
+    def on_message_begin(self) -> None:
+        self.is_in_message = True
+
+    def on_headers_complete(self) -> None:
+        self.n_requests += 1
+
+    def on_body(self, body: bytes) -> None:
+        self.n_payload += len(body)
+
+    def on_message_complete(self) -> None:
+        self.is_in_message = False
+
+
+class FrameMeter:
+    """Follows the frames of a WebSocket (RFC 6455, 5.2) without reading their payload."""
+
+    def __init__(self) -> None:
+        self._head = bytearray()
+        self._n_left = 0
+        self._is_control = False
+        self.n_payload = 0
+
+    def measure(self, data: bytes | bytearray, n_bytes: int, n_frames: int) -> int:
+        """Follow data up to so many bytes and frames; return its length."""
+        at, end = 0, min(n_bytes, len(data))
+        while at < end and (n_frames > 0 or self._n_left):
+            if self._n_left:
+                n = min(self._n_left, end - at)
+                self._n_left -= n
+                self.n_payload += 0 if self._is_control else n
+            else:
+                n = min(self._n_head - len(self._head), end - at)
+                self._head += data[at : at + n]
+                if len(self._head) == self._n_head:
+                    self._begin()
+                    n_frames -= 1
+            at += n
+        return at
+
+    @property
+    def _n_head(self) -> int:
+        if len(self._head) < 2:
+            return 2
+        return 2 + {126: 2, 127: 8}.get(self._head[1] & 0x7F, 0) + (4 if self._head[1] & 0x80 else 0)
+
+    def _begin(self) -> None:
+        short = self._head[1] & 0x7F
+        size = {126: 2, 127: 8}.get(short, 0)
+        self._n_left = int.from_bytes(self._head[2 : 2 + size], "big") if size else short
+        self._is_control = bool(self._head[0] & CONTROL)
+        self._head.clear()
+
+
+class ConnectionGate:
+    """Counts connections, in all and by address.
+
+    trusted: whether an address is a proxy, which may have any share of the connections.
+    """
+
+    def __init__(
+        self, most: int, most_an_address: int, trusted: Callable[[str], bool], on_refused: Callable[[], None]
+    ) -> None:
+        self._most = most
+        self._most_an_address = most_an_address
+        self._trusted = trusted
+        self._on_refused = on_refused
+        self._counts: Counter[str] = Counter()
+
+    @property
+    def n_connections(self) -> int:
+        return self._counts.total()
+
+    def enter(self, address: str) -> bool:
+        """Count a new connection of an address; return False above a limit."""
+        is_crowd = self._counts[address] >= self._most_an_address and not self._trusted(address)
+        if is_crowd or self.n_connections >= self._most:
+            self._on_refused()
+            return False
+        self._counts[address] += 1
+        return True
+
+    def leave(self, address: str) -> None:
+        self._counts[address] -= 1
+        if not self._counts[address]:
+            del self._counts[address]
+
+
+def make_gate(settings: ServerSettings, on_refused: Callable[[], None]) -> ConnectionGate:
+    """Make the gate of a server, within the limit of open files of the system."""
+    most = min(settings.limits.most_connections, max(1, file_limit() - RESERVED_FILES))
+    an_address = settings.limits.connections_per_address or max(1, most // 2)
+    return ConnectionGate(most, an_address, settings.access.is_proxy, on_refused)
+
+
+def file_limit() -> int:
+    try:
+        import resource
+    except ImportError:  # Windows, where sockets are no files
+        return 8192
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return 1_000_000 if soft == resource.RLIM_INFINITY else soft
+
+
+def address_of(transport: asyncio.Transport) -> str:
+    where = get_remote_addr(transport)
+    return where[0] if where else ""
+
+
+class Turns:
+    """Shares the event loop among connections with more data than one turn parses."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Connection] = deque()
+        self._handle: asyncio.Handle | None = None
+        self._rests_until_s = 0.0
+
+    def add(self, connection: Connection) -> None:
+        if connection not in self._waiting:
+            self._waiting.append(connection)
+        if self._handle is None:
+            self._handle = asyncio.get_running_loop().call_at(self._rests_until_s, self._run)
+
+    def remove(self, connection: Connection) -> None:
+        with suppress(ValueError):
+            self._waiting.remove(connection)
+
+    def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        while self._waiting and loop.time() - began_s < TURN_S:
+            connection = self._waiting.popleft()
+            try:
+                is_more = connection.take_turn()
+            except Exception:  # as asyncio does: only this connection ends
+                logger.exception("a connection failed")
+                connection.abort()
+                continue
+            if is_more:
+                self._waiting.append(connection)
+        self._handle = loop.call_soon(self._rest, began_s)  # behind the tasks that handle what was parsed
+
+    def _rest(self, began_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        ended_s = loop.time()
+        self._rests_until_s = ended_s + REST * (ended_s - began_s)
+        self._handle = loop.call_at(self._rests_until_s, self._run) if self._waiting else None
+
+
+class Connection(asyncio.Protocol, asyncio.Transport):
+    """One connection. dead_s: time after which a WebSocket without any data, pongs too, is closed."""
+
+    inner: asyncio.Protocol
+    """uvicorn's protocol, which is set before the connection is made."""
+    _transport: asyncio.Transport
+
+    def __init__(self, gate: ConnectionGate, limits: ServerLimits, turns: Turns, dead_s: float) -> None:
+        super().__init__()
+        self._gate = gate
+        self._limits = limits
+        self._turns = turns
+        self._dead_s = dead_s
+        self._loop = asyncio.get_running_loop()
+        self._address: str | None = None
+        self._data = bytearray()
+        """Data that has arrived and is not handed on yet."""
+        self._n_searched = 0
+        """Bytes at the beginning of the data that hold no end of a head."""
+        self._requests = RequestMeter()
+        self._frames: FrameMeter | None = None
+        self._debt = FramingDebt(MAX_HEAD_BYTES)
+        self._n_answered = 0
+        self._has_written = False
+        self._is_paused = False
+        self._is_closing = False
+        self._is_lost = False
+        self._n_dropped = 0
+        self._received_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    # The protocol of the system's transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        address = address_of(self._transport)
+        if not self._gate.enter(address):
+            self._transport.abort()
+            return
+        self._address = address
+        # asyncio does this for sockets that name their protocol, which accepted ones do not. Without it the
+        # second write of an answer waits for the client's delayed acknowledgement, 40 ms.
+        self._set_option(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._end_after(self._limits.head_s)
+        self.inner.connection_made(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_closing = True
+        self._data.clear()
+        self._turns.remove(self)
+        self._stop_timer()
+        if self._address is not None:
+            self._gate.leave(self._address)
+            self._lose(exc)
+
+    def _lose(self, exc: Exception | None) -> None:
+        """Report the end of the connection to the app, once."""
+        if not self._is_lost:
+            self._is_lost = True
+            self.inner.connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Pass on little data at once; more of it waits for its turn."""
+        if self._is_closing:
+            self._n_dropped += len(data)
+            if self._n_dropped > LINGER_BYTES:
+                self._transport.abort()
+            return
+        self._received_s = self._loop.time()
+        self._data += data
+        self._watch_head()
+        if len(self._data) > PIECE_BYTES or not self._debt.is_small or self.take_turn():
+            self._transport.pause_reading()
+            self._turns.add(self)
+
+    def eof_received(self) -> bool | None:
+        return self.inner.eof_received()
+
+    def pause_writing(self) -> None:
+        self.inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self.inner.resume_writing()
+
+    # The transport of uvicorn's protocol
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._transport.get_extra_info(name, default)
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        return self.inner
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """See asyncio: uvicorn's protocol of WebSockets takes over."""
+        self.inner = cast(asyncio.Protocol, protocol)
+        if not self.is_closing():
+            self._begin_frames()
+
+    def is_closing(self) -> bool:
+        return self._is_closing or self._transport.is_closing()
+
+    def pause_reading(self) -> None:
+        self._is_paused = True
+        if not self.is_closing():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._is_paused = False
+        self._go_on()
+
+    def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
+        """See asyncio; drops data for a closing connection, which asyncio would log or refuse."""
+        if not self.is_closing():
+            self._transport.write(data)
+        if not self._has_written:
+            self._has_written = True
+            self._received_s = self._loop.time()  # no client answers pings before its handshake is answered
+            self._go_on()
+
+    def close(self) -> None:
+        """See asyncio; the rest of an incomplete request is dropped unread."""
+        if self._requests.is_in_message or self._data:
+            self._linger()
+        elif not self._is_closing:
+            self._is_closing = True
+            self._transport.close()
+            self._end_when_stuck(self._limits.send_s)
+
+    def abort(self) -> None:
+        self._is_closing = True
+        self._transport.abort()
+
+    # Reports of the app
+
+    def handshake_began(self) -> None:
+        """Note that the app has received the handshake of a WebSocket."""
+        self._end_when_dead()
+
+    def answered(self) -> None:
+        """Note that a request is answered, so that the next one may follow."""
+        self._n_answered += 1
+        self._has_written = False
+        self._watch_head()
+        self._go_on()
+
+    def has_hung_up(self) -> bool:
+        """Return whether the client has gone, also while nothing is read."""
+        return self.is_closing() or has_hung_up(self._transport.get_extra_info("socket"))
+
+    # Turns
+
+    def take_turn(self) -> bool:
+        """Pass on the data of one turn; return whether there is more."""
+        n_left = TURN_BYTES
+        while n_left > 0 and (n_bytes := self._n_next()):
+            n_left -= self._hand_on_frames() if self._frames else self._hand_on_request(n_bytes)
+        is_more = self._n_next() > 0
+        if self.is_closing():
+            return False
+        if is_more or self._is_paused or (self._is_unanswered and self._data):
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+        return is_more
+
+    def _go_on(self) -> None:
+        if not (self._is_paused or self.is_closing()):
+            self._turns.add(self) if self._data else self._transport.resume_reading()
+
+    @property
+    def _is_unanswered(self) -> bool:
+        """Whether further data must wait for the answer to a request or a handshake."""
+        if self._frames is not None:
+            return not self._has_written
+        return not self._requests.is_in_message and self._n_answered < self._requests.n_requests
+
+    def _n_next(self) -> int:
+        """Return how many bytes can be passed on now: a whole head, or a part of its body."""
+        if not self._data or self._is_paused or self._is_unanswered or self.is_closing():
+            return 0
+        if self._frames is not None or self._requests.is_in_message:
+            return min(PIECE_BYTES, len(self._data))
+        head = HEAD_END.search(self._data, max(0, self._n_searched - 3), MAX_HEAD_BYTES)
+        self._n_searched = len(self._data)
+        if head is not None:
+            self._n_searched = 0
+            return head.end()
+        if not HEAD_BEGIN.match(self._data):
+            return min(PIECE_BYTES, len(self._data))
+        if len(self._data) > MAX_HEAD_BYTES:
+            self._refuse("431 Request Header Fields Too Large", "head: expected at most 64 kB")
+        return 0
+
+    def _hand_on_request(self, n_bytes: int) -> int:
+        """Pass on a part of a request; return the bytes that it counts in the turn."""
+        requests = self._requests
+        is_head, n_requests, n_payload = not requests.is_in_message, requests.n_requests, requests.n_payload
+        piece = bytes(self._data[:n_bytes])
+        del self._data[:n_bytes]
+        piece = OTHER_UPGRADE.sub(b"", piece) if is_head else piece
+        is_upgrade = False
+        with suppress(httptools.HttpParserError):  # uvicorn finds it too, and answers
+            is_upgrade = requests.feed(piece)
+        n_payload = requests.n_payload - n_payload
+        self._debt.note(len(piece) - n_payload, n_payload, self._received_s)
+        if not requests.is_in_message:
+            self._debt.clear()
+        if requests.n_requests > n_requests:
+            self._stop_timer()
+        if is_upgrade and requests.method != "GET":
+            self._refuse("405 Method Not Allowed", "expected GET for a WebSocket, and no tunnel")
+        elif self._debt.is_too_large:
+            self._refuse("400 Bad Request", NO_PROGRESS)
+        else:
+            self.inner.data_received(piece)
+        return max(len(piece), FRAMING_COST * (len(piece) - n_payload))
+
+    def _begin_frames(self) -> None:
+        self._frames = FrameMeter()
+        self._has_written = False
+        self._debt = FramingDebt(MAX_FRAMES_BYTES)
+        self._end_after(self._limits.head_s)
+        self._set_option(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
+
+    def _hand_on_frames(self) -> int:
+        """Pass on frames; return the bytes that they count in the turn, which is all of it."""
+        assert self._frames is not None
+        before = self._frames.n_payload
+        n_bytes = self._frames.measure(self._data, TURN_BYTES, TURN_FRAMES)
+        piece = bytes(self._data[:n_bytes])
+        del self._data[:n_bytes]
+        n_payload = self._frames.n_payload - before
+        self._debt.note(n_bytes - n_payload, n_payload, self._received_s)
+        if self._debt.is_too_large:
+            self._refuse("", NO_PROGRESS)
+        else:
+            self.inner.data_received(piece)
+        return TURN_BYTES
+
+    def _set_option(self, level: int, name: int, value: int) -> None:
+        if (where := self._transport.get_extra_info("socket")) is not None:
+            with suppress(OSError):
+                where.setsockopt(level, name, value)
+
+    # Ends
+
+    def _refuse(self, status: str, reason: str) -> None:
+        """End the connection, with the reason if no other answer has begun."""
+        logger.warning("a connection was closed", extra={"cause": reason, "client": self._address})
+        text = reason.encode()
+        if self._frames is not None:
+            self.write(b"\x88" + bytes([2 + len(text)]) + POLICY_VIOLATION.to_bytes(2, "big") + text)
+        elif not self._has_written:
+            head = f"HTTP/1.1 {status}\r\nconnection: close\r\ncontent-type: text/plain\r\n"
+            self.write(f"{head}content-length: {len(text)}\r\n\r\n{reason}".encode())
+        self._linger()
+        self._lose(None)  # a session gives up its place now, not when the client has read why
+
+    def _linger(self) -> None:
+        """Send the rest, and drop further data until the client closes or `LINGER_S` is over."""
+        if self.is_closing():
+            return
+        self._is_closing = True
+        self._data.clear()
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        self._transport.resume_reading()
+        self._end_when_stuck(LINGER_S)
+
+    def _watch_head(self) -> None:
+        is_awaited = self._frames is None and not (self._requests.is_in_message or self._is_unanswered)
+        if is_awaited and self._data and self._timer is None:
+            self._end_after(self._limits.head_s)
+
+    def _end_when_dead(self) -> None:
+        """End a connection that is read but has received no data for too long."""
+        if self._is_paused or self._data or self._is_unanswered:
+            self._received_s = self._loop.time()
+        left_s = self._received_s + self._dead_s - self._loop.time()
+        if left_s <= 0:
+            self.abort()
+        elif not self.is_closing():
+            self._stop_timer()
+            self._timer = self._loop.call_later(left_s, self._end_when_dead)
+
+    def _end_when_stuck(self, seconds: float, n_before: int | None = None) -> None:
+        """End a connection whose client has read nothing for so many seconds."""
+        n_unsent = self._transport.get_write_buffer_size()
+        if n_unsent == n_before:
+            self.abort()
+        else:
+            self._stop_timer()
+            self._timer = self._loop.call_later(seconds, self._end_when_stuck, seconds, n_unsent)
+
+    def _end_after(self, seconds: float) -> None:
+        self._stop_timer()
+        self._timer = self._loop.call_later(seconds, self.abort)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def make_connections(
+    gate: ConnectionGate, limits: ServerLimits, dead_s: float
+) -> Callable[..., asyncio.Protocol]:
+    """Make the factory of a server's connections, with the signature that uvicorn calls."""
+    turns = Turns()
+
+    def make(
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> asyncio.Protocol:
+        connection = Connection(gate, limits, turns, dead_s)
+        state = {**app_state, CONNECTION: connection, HAS_HUNG_UP: connection.has_hung_up}
+        connection.inner = HttpToolsProtocol(config, server_state, state, _loop)
+        return connection
+
+    return make
+
+
+class ConnectionMiddleware:
+    """Reports answers to the connection, and closes it after an answer whose request was not read."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        connection: Connection | None = scope.get("state", {}).get(CONNECTION)
+        if connection is None:  # of another server, or no connection at all
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            await self._http(connection, scope, receive, send)
+        else:
+            connection.handshake_began()
+            await self._app(scope, receive, send)
+
+    async def _http(self, connection: Connection, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
+        is_read = headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers
+        is_answered = False
+
+        async def receiving() -> Message:
+            nonlocal is_read
+            message = await receive()
+            is_read |= not message.get("more_body", False)
+            return message
+
+        async def sending(message: Message) -> None:
+            nonlocal is_answered
+            if message["type"] == "http.response.start" and not is_read:
+                MutableHeaders(scope=message)["connection"] = "close"
+            await send(message)
+            if message["type"] == "http.response.body" and not message.get("more_body", False):
+                is_answered = True
+                connection.answered()
+
+        try:
+            await self._app(scope, receiving, sending)
+        finally:
+            if not is_answered:
+                connection.answered()
+
+
+def has_hung_up(where: socket.socket | None) -> bool:
+    """Return whether the other end of a socket has closed it, also while nothing is read.
+
+    False where the system does not report it (Windows).
+    """
+    if where is None or where.fileno() < 0 or sys.platform == "win32":
+        return False
+    ended = select.POLLRDHUP if sys.platform == "linux" else select.POLLHUP
+    poll = select.poll()
+    poll.register(where.fileno(), ended)
+    return bool(poll.poll(0))

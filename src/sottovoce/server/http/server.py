@@ -1,0 +1,327 @@
+"""A running server: uvicorn, with an end that lets requests and sessions finish.
+
+After SIGINT or SIGTERM new requests are refused, live sessions emit their last text and close with 1012, and
+requests are answered, with 503 after the timeout. A second SIGINT ends the server at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import ssl
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from socket import socket as Socket
+from types import FrameType
+from typing import Any, cast
+
+import anyio
+import uvicorn
+
+from sottovoce.api import Model
+from sottovoce.errors import OptionError, cause_of
+from sottovoce.server.apis.wyoming import start_wyoming
+from sottovoce.server.http.app import make_app
+from sottovoce.server.http.connections import make_connections, make_gate
+from sottovoce.server.scheduling.model_registry import WORK_ENDS_WITHIN_S
+from sottovoce.server.services import Services
+from sottovoce.server.settings import Listening, ServerSettings
+
+logger = logging.getLogger(__name__)
+
+LOG_EVERY_S = 60.0
+UNWANTED = (
+    "ASGI callable returned without completing handshake.",
+    "Invalid UTF-8 sequence received from client.",
+)
+"""Errors that uvicorn logs for a refused handshake and for a client's message that is no text: no faults."""
+PING_EVERY_S = 20.0
+PONG_WITHIN_S = 60.0
+"""Longer than a client that sends too fast is not read: its pong waits behind its audio."""
+LOOK_EVERY_S = 0.05
+CUT_S = 1.0
+"""Of the time to end, for those whose work is cut short to be told so."""
+BACKLOG = 128
+"""Connections that wait to be accepted; where the system accepts no more, asyncio tries so often at once."""
+
+
+class QuietLoop:
+    """Handles errors of an event loop; logs once a minute that the system accepts no more connections."""
+
+    def __init__(self) -> None:
+        self._logged_s = -LOG_EVERY_S
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if "socket.accept()" not in str(context.get("message")):
+            loop.default_exception_handler(context)
+        elif loop.time() - self._logged_s >= LOG_EVERY_S:
+            self._logged_s = loop.time()
+            logger.error("the system takes no more connections", extra={"cause": str(context["exception"])})
+
+
+class QuietLog(logging.Filter):
+    """Passes each warning of the server's connections once a minute, and none of `UNWANTED`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._logged_s: dict[tuple[str, int], float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        now_s, place = time.monotonic(), (record.pathname, record.lineno)
+        if record.msg in UNWANTED:
+            return False
+        if record.levelno != logging.WARNING:
+            return True
+        if now_s - self._logged_s.get(place, -LOG_EVERY_S) < LOG_EVERY_S:
+            return False
+        self._logged_s[place] = now_s
+        return True
+
+
+def quieten(*names: str) -> None:
+    for name in names:
+        found = logging.getLogger(name)
+        if not any(isinstance(one, QuietLog) for one in found.filters):
+            found.addFilter(QuietLog())
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server, whose live sessions end before their sockets do.
+
+    on_listening: called once with the port.
+    Raises: OptionError for an address that cannot be used.
+    """
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        open_model: Callable[[str], Model],
+        on_listening: Callable[[int], None],
+    ) -> None:
+        check_certificate(settings.listening)
+        quieten("uvicorn.error", "python_multipart.multipart", "sottovoce.server.http.connections")
+        app = make_app(settings, open_model)
+        self._services: Services = app.state.services
+        self._on_listening = on_listening
+        self._listening = listening_socket(settings.listening)
+        self._wyoming_socket = wyoming_socket(settings)
+        self._wyoming: asyncio.Server | None = None
+        self.ended_by: signal.Signals | None = None
+        self.broken_by: str | None = None
+        """The reason why a model could not work, where the server has ended for it."""
+        self._works_s = time.monotonic()
+        limits, listening = settings.limits, settings.listening
+        self.gate = gate = make_gate(settings, self._services.metrics.refused_connections.inc)
+        super().__init__(
+            uvicorn.Config(
+                app,
+                host=listening.host,
+                port=listening.port,
+                ssl_certfile=listening.certificate,
+                ssl_keyfile=listening.key,
+                log_config=None,
+                log_level=logging.WARNING,  # below it, addresses of sockets with all they ask for
+                access_log=False,
+                server_header=False,
+                lifespan="on",
+                loop="asyncio",
+                http=cast(
+                    type[asyncio.Protocol], make_connections(gate, limits, PING_EVERY_S + PONG_WITHIN_S)
+                ),
+                ws="websockets-sansio",  # reads the next message when the last one was taken
+                backlog=BACKLOG,
+                forwarded_allow_ips=list(settings.access.proxies),
+                ws_max_size=limits.message_kb * 1024,
+                ws_ping_interval=PING_EVERY_S,
+                ws_ping_timeout=None,  # a `Connection` closes one that is dead
+                ws_per_message_deflate=False,  # PCM does not get smaller by it
+                timeout_keep_alive=10,
+            )
+        )
+
+    @property
+    def services(self) -> Services:
+        """Shared state, read-only."""
+        return self._services
+
+    @property
+    def wyoming_port(self) -> int | None:
+        port: int | None = self._wyoming_socket.getsockname()[1] if self._wyoming_socket else None
+        return port
+
+    def serve_until_ended(self) -> None:
+        """Serve until a signal or `should_exit`.
+
+        Raises: the error that kept the default model from being loaded.
+        """
+        self.run(sockets=[self._listening])
+        if self._services.preload_error is not None:
+            raise self._services.preload_error
+
+    async def on_tick(self, counter: int) -> bool:
+        """Return whether to end, as for a server without its model or with a broken one."""
+        return await super().on_tick(counter) or self._services.preload_error is not None or self._is_broken()
+
+    def _is_broken(self) -> bool:
+        trouble, most_s = self._services.trouble, self._services.settings.limits.broken_s
+        now_s = time.monotonic()
+        self._works_s = now_s if trouble is None else self._works_s
+        if most_s is None or now_s - self._works_s < most_s:
+            return False
+        self.broken_by = trouble
+        logger.error("the server ends to be started anew", extra={"cause": trouble})
+        return True
+
+    async def startup(self, sockets: list[Socket] | None = None) -> None:
+        asyncio.get_running_loop().set_exception_handler(QuietLoop())
+        await super().startup(sockets)
+        if self.started and self._wyoming_socket is not None:
+            self._wyoming = await start_wyoming(self._services, self._wyoming_socket)
+        if self.started:
+            self._on_listening(self.servers[0].sockets[0].getsockname()[1])
+
+    async def shutdown(self, sockets: list[Socket] | None = None) -> None:
+        """Let sessions and requests finish, cut short the rest, and close.
+
+        New connections are accepted until then, so that clients get 503 from `/ready` and other requests.
+        """
+        services = self._services
+        services.leave()
+        seconds = services.settings.limits.shutdown_s
+        end = time.monotonic() + seconds
+        await self._until_idle(end - min(CUT_S, seconds / 4))
+        services.cut()
+        for server in self.servers:
+            server.close()
+        if self._wyoming is not None:
+            self._wyoming.close()
+        await self._until_idle(end)
+        self.config.timeout_graceful_shutdown = 1
+        await super().shutdown(sockets)
+
+    async def _until_idle(self, end: float) -> None:
+        while self._services.is_serving and not self.force_exit and time.monotonic() < end:
+            await anyio.sleep(LOOK_EVERY_S)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Handle signals; the caller reports the one that ended the server."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        handled = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, self.handle_exit) for number in handled}
+        if self._services.keys.has_file and sys.platform != "win32":
+            before[signal.SIGHUP] = signal.signal(signal.SIGHUP, self._refresh_keys)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _refresh_keys(self, sig: int, frame: FrameType | None) -> None:
+        self._services.keys.mark_stale()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """End the server; a second call ends it at once."""
+        self.ended_by = signal.Signals(sig)
+        super().handle_exit(sig, frame)
+
+
+def check_certificate(listening: Listening) -> None:
+    if listening.certificate is None or listening.key is None:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(listening.certificate, listening.key)
+    except OSError as error:  # SSLError is one
+        raise OptionError(
+            f"TLS: expected PEM files of a certificate and its key, got '{listening.certificate}' and "
+            f"'{listening.key}' ({cause_of(error)})"
+        ) from error
+
+
+def listening_socket(listening: Listening) -> Socket:
+    """Open the listening socket. Raises: OptionError."""
+    where = (listening.host, listening.port)
+    try:
+        family = socket.getaddrinfo(*where, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+        return socket.create_server(where, family=family, backlog=1024)
+    except (OSError, OverflowError) as error:
+        address = f"{listening.host}, port {listening.port}"
+        raise OptionError(
+            f"{address}: expected a free address of this machine, got '{cause_of(error)}'"
+        ) from error
+
+
+def wyoming_socket(settings: ServerSettings) -> Socket | None:
+    """Open the socket for Home Assistant, if there is one. Raises: OptionError."""
+    if settings.wyoming is None:
+        return None
+    return listening_socket(Listening(settings.wyoming.host, settings.wyoming.port))
+
+
+class ServerThread:
+    """A server in a thread of this process, for tests and programs.
+
+    A context manager: inside, the server answers at `url`.
+    """
+
+    def __init__(self, settings: ServerSettings, open_model: Callable[[str], Model]) -> None:
+        self._listening = threading.Event()
+        self._port = 0
+        self._settings = settings
+        self.server = Server(settings, open_model, self._note)
+        self._thread = threading.Thread(
+            target=self.server.serve_until_ended, name="sottovoce-server", daemon=True
+        )
+
+    @property
+    def services(self) -> Services:
+        """Shared state, read-only."""
+        return self.server.services
+
+    @property
+    def address(self) -> str:
+        return f"{self._settings.listening.host}:{self._port}"
+
+    @property
+    def url(self) -> str:
+        return f"{self._settings.listening.scheme}://{self.address}"
+
+    def __enter__(self) -> ServerThread:
+        self._thread.start()
+        if not self._listening.wait(60.0):
+            self.stop()
+            raise RuntimeError("server: expected it to listen within 60 s")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def wait_until_ready(self, within_s: float = 60.0) -> None:
+        """Wait for the default model. Raises: TimeoutError."""
+        end = time.monotonic() + within_s
+        while not self.services.is_ready:
+            if time.monotonic() > end:
+                raise TimeoutError(f"server: expected its model within {within_s:g} s")
+            time.sleep(LOOK_EVERY_S)
+
+    def stop(self) -> None:
+        """End the server and all of its threads.
+
+        Raises: RuntimeError if it does not end.
+        """
+        self.server.should_exit = True
+        within_s = self._settings.limits.shutdown_s + 2 * WORK_ENDS_WITHIN_S
+        self._thread.join(within_s)
+        if self._thread.is_alive():
+            raise RuntimeError(f"server: expected it to end within {within_s:g} s")
+
+    def _note(self, port: int) -> None:
+        self._port = port
+        self._listening.set()

@@ -1,0 +1,423 @@
+"""One live client: its messages are read, audio and commands processed in order, events sent back.
+
+One task reads, one processes, one runs in the background, one reports, and two wait for the shutdown of the
+server and for overload. None of them runs the model. The protocols in `apis` read messages and render events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic, TypeAlias, TypeVar, cast
+
+import anyio
+import anyio.to_thread
+import numpy as np
+from starlette.websockets import WebSocket
+
+from sottovoce.audio.live_container import LiveContainer
+from sottovoce.formats.document import Json
+from sottovoce.options.live import LiveOptions
+from sottovoce.server.access.api_keys import ApiKey
+from sottovoce.server.live.transport import GoneError, Transport, WebSocketTransport, own_error
+from sottovoce.server.parsing.faults import UNAVAILABLE, ApiError, fault_of, logged_fault
+from sottovoce.server.parsing.pcm import PcmReader
+from sottovoce.server.scheduling.load_forecast import no_room
+from sottovoce.server.scheduling.scheduler import Scheduler
+from sottovoce.server.scheduling.session_handle import SessionHandle
+from sottovoce.server.services import Services, key_of, services_of
+from sottovoce.types import SAMPLE_RATE, Event, Samples
+
+M = TypeVar("M")
+T = TypeVar("T")
+Command: TypeAlias = Callable[[], Awaitable[None]]
+"""A command of the client, run after all audio before it was processed."""
+
+DONE, GOING_DOWN = 1000, 1012
+REPORT_EVERY_S = 1.0
+SLICE_BYTES = 64 * 1024
+"""Of a message that are read at once: about a millisecond's work."""
+C = TypeVar("C")
+MAX_COMMANDS = 64
+"""That wait before their sender does."""
+
+
+@dataclass(frozen=True, slots=True)
+class CloseRequested:
+    """The last item of a queue, with the code to close with."""
+
+    code: int
+
+
+class LiveConnection(ABC, Generic[M]):
+    """A client with messages of type M, and its session."""
+
+    def __init__(self, transport: Transport[M], services: Services) -> None:
+        self.transport = transport
+        self.services = services
+        self.limits = services.settings.limits
+        self.key: ApiKey | None = None
+        """The key whose limits apply, if the client has sent one."""
+        self.queue: InputQueue[Command | CloseRequested] = InputQueue(
+            round(self.limits.pending_s * SAMPLE_RATE)
+        )
+        self._session: SessionHandle | None = None
+        self._held = AsyncExitStack()
+        self._is_closing = False
+        self._sent_away = anyio.Event()
+        self._quiet_since_s = math.inf
+        """By the clock, where the client has a place: since then it sent no audio."""
+        self._counted_s = 0.0
+
+    @abstractmethod
+    async def begin(self) -> None:
+        """Prepare for the first message.
+
+        Raises: ApiError, OptionError, ModelNotFoundError, which end the connection.
+        """
+
+    @abstractmethod
+    async def on_message(self, message: M) -> None:
+        """Handle a message with `queue_audio` or `queue.put`.
+
+        Raises: ApiError, which ends the connection.
+        """
+
+    @abstractmethod
+    def render(self, events: Sequence[Event]) -> Iterable[dict[str, Json]]:
+        """Yield the messages of events."""
+
+    def error_document(self, fault: ApiError) -> dict[str, Json]:
+        return own_error(fault)
+
+    async def on_audio(self, samples: Samples) -> None:
+        """Process samples (n,) from the queue."""
+        await self.emit(await self.session.push(samples))
+        self.count()
+
+    async def on_close(self) -> None:
+        """Send the last events, after the end of the audio."""
+        await self.emit(await self.session.close())
+
+    async def background(self) -> None:
+        """Run the background task of the protocol, if it has one."""
+
+    async def report(self) -> None:
+        """Report the delay of the session every second, if the protocol has a message for it."""
+
+    async def serve(self) -> None:
+        """Serve the client until it closes or the server shuts down; an error is the last message."""
+        try:
+            async with self._held:
+                await self.begin()
+                await self._run()
+        except GoneError:
+            return
+        except Exception as error:
+            fault = self.logged(error)
+            with anyio.move_on_after(self.limits.send_s), suppress(GoneError):
+                await self.transport.fail(fault, self.error_document(fault))
+
+    def take_place(self) -> None:
+        """Take a place for a live session of the server and of the client's key, until `release`.
+
+        Raises: ApiError 429, 503.
+        """
+        self._held.enter_context(self.services.key_limits.session(self.key))
+        self._held.enter_context(self.services.session(lambda: self.behind_s))
+        self._quiet_since_s = time.monotonic()
+
+    async def open(self, model: str, options: LiveOptions) -> Scheduler:
+        """Open the session, until `release`; return its scheduler.
+
+        Raises: ApiError 429 without room on the model; OptionError, ModelNotFoundError.
+        """
+        scheduler = await self._held.enter_async_context(self.services.registry.use(model))
+        self.services.check_wait(scheduler)
+        self._session = session = await scheduler.open(options)
+        self._held.callback(session.end)
+        self._held.enter_context(
+            self.services.overload.placed(session, lambda: self.behind_s, self._sent_away.set)
+        )
+        session.poll_newer_audio = self.queue.take_audio
+        self._counted_s = 0.0
+        return scheduler
+
+    async def release(self) -> None:
+        self._session = None
+        self._quiet_since_s = math.inf
+        await self._held.aclose()
+
+    @property
+    def is_open(self) -> bool:
+        return self._session is not None
+
+    @property
+    def session(self) -> SessionHandle:
+        """The session; requires `open`."""
+        assert self._session is not None, "open() first"
+        return self._session
+
+    @property
+    def received_s(self) -> float:
+        """Seconds of audio that the session has received."""
+        return self._session.received_s if self._session else 0.0
+
+    @property
+    def behind_s(self) -> float:
+        """Seconds of received audio that no event covers yet."""
+        return self.queue.n_samples / SAMPLE_RATE + (self._session.behind_s if self._session else 0.0)
+
+    async def send(self, *documents: dict[str, Json]) -> None:
+        for document in documents:
+            await self.transport.send(document)
+
+    async def emit(self, events: Sequence[Event]) -> None:
+        """Render and send events. Raises: as `send`."""
+        for document in self.render(events):
+            await self.transport.send(document)
+
+    async def queue_audio(self, samples: Samples) -> None:
+        """Queue audio (n,); wait for room. Raises: ApiError for NaN and infinity."""
+        require_finite(samples)
+        self._note_audio()
+        await self.queue.put_audio(samples)
+        self._note_audio()
+
+    async def queue_bytes(self, reader: PcmReader, data: bytes) -> None:
+        """Decode and queue audio, in slices that do not block other clients.
+
+        Raises: as `queue_audio`.
+        """
+        for piece in slices_of(data):
+            await self.queue_audio(await off_loop(len(data), partial(reader.read, piece)))
+
+    async def queue_container(self, container: LiveContainer, data: bytes) -> None:
+        """Decode and queue the next bytes of a container; b"" ends it.
+
+        Raises: as `queue_audio`; AudioError for an invalid container.
+        """
+        for piece in slices_of(data) if data else (b"",):
+            container.feed(piece) if piece else container.end()
+            is_more = True
+            while is_more:
+                samples, is_more = await anyio.to_thread.run_sync(container.take)
+                await self.queue_audio(samples)
+
+    async def request_close(self, code: int = DONE) -> None:
+        """Process the queue and close with the code; nothing more is read."""
+        if not self._is_closing:
+            self._is_closing = True
+            await self.queue.put(CloseRequested(code))
+
+    def count(self) -> None:
+        """Count the audio of the session. Raises: ApiError if it is too long."""
+        new_s, self._counted_s = self.received_s - self._counted_s, self.received_s
+        self.services.metrics.live_seconds.inc(new_s)
+        self.services.key_limits.count_audio(self.key, new_s)
+        if self.received_s > self.limits.session_s:
+            raise self.too_long()
+
+    def too_long(self) -> ApiError:
+        message = f"session: expected at most {self.limits.session_s:g} s of audio"
+        return ApiError(message, code="session_too_long")
+
+    def logged(self, error: Exception) -> ApiError:
+        """Return the error for the client, and log the cause of an internal one."""
+        return logged_fault(error, self.transport.request_id, "session failed")
+
+    async def attempt(self, change: Awaitable[None]) -> ApiError | None:
+        """Change the session; return the error of an invalid change, after which nothing has changed.
+
+        Raises: internal errors, which end the connection.
+        """
+        try:
+            await change
+        except Exception as error:
+            fault = fault_of(error)
+            if fault.status >= 500 and fault.code != UNAVAILABLE:
+                raise
+            return self.logged(error)
+        return None
+
+    async def _run(self) -> None:
+        failed: list[Exception] = []
+        code = DONE
+        async with anyio.create_task_group() as tasks:
+
+            async def until_failed(work: Callable[[], Awaitable[None]]) -> None:
+                try:
+                    await work()
+                except Exception as error:
+                    failed.append(error)
+                    tasks.cancel_scope.cancel()
+
+            async def work() -> None:
+                nonlocal code
+                code = await self._work()
+
+            for task in (self._listen, self._leave, self._yield, self._report, self.background):
+                tasks.start_soon(until_failed, task)
+            await until_failed(work)
+            tasks.cancel_scope.cancel()
+        if failed:
+            raise failed[0]
+        await self.transport.close(code, "the server is shutting down" if code == GOING_DOWN else "")
+
+    async def _listen(self) -> None:
+        while not self._is_closing and (message := await self.transport.receive()) is not None:
+            await self.on_message(message)
+        await self.request_close()
+
+    async def _leave(self) -> None:
+        await self.services.until_leaving()
+        await self.request_close(GOING_DOWN)
+
+    async def _yield(self) -> None:
+        """Raise ApiError when the session has to make room on an overloaded model."""
+        await self._sent_away.wait()
+        raise no_room(self.services.n_sessions - 1)
+
+    def _note_audio(self) -> None:
+        if math.isfinite(self._quiet_since_s):
+            self._quiet_since_s = time.monotonic()
+
+    async def _report(self) -> None:
+        """Report the delay, and end a client that has gone or sends no audio for too long.
+
+        While audio waits nothing is read, so that the end of the client is not seen. Raises: GoneError,
+        ApiError.
+        """
+        most_s = self.limits.keepalive_s
+        while True:
+            await anyio.sleep(min(REPORT_EVERY_S, most_s))
+            if self.transport.has_gone():
+                raise GoneError
+            await self.report()
+            if time.monotonic() - self._quiet_since_s > most_s:
+                text = f"session: expected audio within {most_s:g} s, whatever keeps it alive"
+                raise ApiError(text, code="idle_timeout")
+
+    async def _work(self) -> int:
+        while True:
+            item = await self.queue.take()
+            if isinstance(item, CloseRequested):
+                await self.on_close()
+                return item.code
+            if isinstance(item, np.ndarray):
+                await self.on_audio(item)
+            else:
+                await item()
+
+
+class WebSocketConnection(LiveConnection[bytes | str]):
+    def __init__(self, socket: WebSocket) -> None:
+        services = services_of(socket)
+        self.socket = socket
+        self.websocket = WebSocketTransport(socket, services.settings.limits)
+        super().__init__(self.websocket, services)
+        self.key = key_of(socket)
+
+
+def slices_of(data: bytes) -> Iterator[bytes]:
+    for start in range(0, len(data), SLICE_BYTES):
+        yield data[start : start + SLICE_BYTES]
+
+
+async def off_loop(size: int, read: Callable[[], T]) -> T:
+    """Read input of a size in bytes or letters: small input here, large input in a thread.
+
+    Raises: the errors of reading.
+    """
+    return read() if size <= SLICE_BYTES else await anyio.to_thread.run_sync(read)
+
+
+def require_finite(samples: Samples) -> None:
+    if not np.isfinite(samples).all():
+        raise ApiError("audio: expected finite samples, got NaN or infinity", code="invalid_audio")
+
+
+class InputQueue(Generic[C]):
+    """A queue of samples and commands of type C, for one producer and one consumer.
+
+    max_samples: of queued audio, above which the producer waits.
+    """
+
+    def __init__(self, max_samples: int) -> None:
+        self._max_samples = max_samples
+        self._items: deque[Samples | C] = deque()
+        self._n_samples = 0
+        self._n_commands = 0
+        self._lock = threading.Lock()
+        self._loop = asyncio.get_running_loop()
+        self._changed = anyio.Event()
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._items
+
+    @property
+    def n_samples(self) -> int:
+        return self._n_samples
+
+    async def put_audio(self, samples: Samples) -> None:
+        """Add samples (n,); wait while the queue is above its limit."""
+        if len(samples):
+            with self._lock:
+                self._items.append(samples)
+                self._n_samples += len(samples)
+            self._wake()
+        while self._n_samples > self._max_samples:
+            await self._changed.wait()
+
+    async def put(self, command: C) -> None:
+        """Add a command; wait while too many are queued."""
+        with self._lock:
+            self._items.append(command)
+        self._n_commands += 1
+        self._wake()
+        while self._n_commands > MAX_COMMANDS:
+            await self._changed.wait()
+
+    async def take(self) -> Samples | C:
+        """Wait for and take the next command, or all audio before it, (n,)."""
+        while not self._items:
+            await self._changed.wait()
+        if isinstance(self._items[0], np.ndarray):
+            audio = self._audio()
+            self._wake()
+            return audio
+        with self._lock:
+            command = cast(C, self._items.popleft())
+        self._n_commands -= 1
+        self._wake()
+        return command
+
+    def take_audio(self) -> Samples:
+        """Take all audio before the next command, (n,); from any thread, while nothing else takes."""
+        audio = self._audio()
+        if len(audio):
+            with suppress(RuntimeError):  # the loop has ended, and nobody waits any more
+                self._loop.call_soon_threadsafe(self._wake)
+        return audio
+
+    def _audio(self) -> Samples:
+        pieces: list[Samples] = [np.zeros(0, np.float32)]
+        with self._lock:
+            while self._items and isinstance(following := self._items[0], np.ndarray):
+                pieces.append(following)
+                self._items.popleft()
+            self._n_samples -= sum(map(len, pieces))
+        return np.concatenate(pieces)
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()

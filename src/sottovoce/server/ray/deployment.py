@@ -1,0 +1,113 @@
+"""The server as replicas on a Ray cluster (Ray Serve): the same app behind Ray's proxies.
+
+Ray sends a connection to a replica with a free place. A replica that is removed gets no new connections, and
+ends with its last one or after `DRAIN_S`.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from starlette.applications import Starlette
+
+from sottovoce.api import Model
+from sottovoce.errors import OptionError
+from sottovoce.server.access.gate import KEY_BYTES
+from sottovoce.server.http.app import make_app
+from sottovoce.server.http.request_log import log_as_json
+from sottovoce.server.ray.cluster import connect, library
+from sottovoce.server.settings import Replicas, ServerSettings
+
+NAME = "sottovoce"
+_NAMED = re.compile(r"[\w.]*Error: (?P<what>.+)")
+PLACES_BESIDE = 16
+"""Of a replica, for what is neither a session nor a recording: the page, health, metrics."""
+CONNECTIONS = 8
+"""Of a replica on the mean, from which on another is added: half of its live sessions."""
+MORE_AFTER_S, FEWER_AFTER_S = 30.0, 600.0
+"""How long there must have been too many or too few connections."""
+DRAIN_S = 600.0
+"""For the connections of a replica that is to go."""
+MAX_QUEUED = 256
+"""Connections that wait for a place anywhere; more are refused with 503."""
+
+
+@contextmanager
+def serving_on_ray(
+    settings: ServerSettings,
+    open_model: Callable[[str], Model],
+    replicas: Replicas,
+) -> Iterator[None]:
+    """Deploy the app, which then answers at its address on every machine of the cluster.
+
+    open_model: called in the replicas before they get connections.
+    Raises: MissingExtraError; OptionError without a cluster, a free address, or a model that can be opened.
+    """
+    serve = library("ray.serve")
+    connect(None)
+    key = settings.access.secret_key or secrets.token_bytes(KEY_BYTES)
+    shared = replace(settings, access=replace(settings.access, secret_key=key))
+    listening = settings.listening
+    try:
+        serve.start(
+            proxy_location="EveryNode",
+            http_options={
+                "host": listening.host,
+                "port": listening.port,
+                "ssl_certfile": listening.certificate,
+                "ssl_keyfile": listening.key,
+            },
+        )
+        serve.run(deployment(serve, shared, open_model, replicas).bind(), name=NAME, route_prefix="/")
+    except (RuntimeError, ValueError) as error:
+        why = reason([str(error), *messages(serve)])
+        serve.shutdown()
+        raise OptionError(f"--replicas: expected servers that come up, got '{why}'") from error
+    try:
+        yield
+    finally:
+        serve.shutdown()
+
+
+def deployment(
+    serve: Any, settings: ServerSettings, open_model: Callable[[str], Model], replicas: Replicas
+) -> Any:
+    def build() -> Starlette:
+        log_as_json(logging.INFO)
+        opened = {name: open_model(name) for name in settings.models.at_start}
+        return make_app(settings, lambda name: opened.get(name) or open_model(name))
+
+    limits = settings.limits
+    return serve.deployment(
+        serve.ingress(build)(),
+        name=NAME,
+        max_ongoing_requests=limits.sessions + limits.requests + PLACES_BESIDE,
+        max_queued_requests=MAX_QUEUED,
+        autoscaling_config={
+            "min_replicas": replicas.n_min,
+            "max_replicas": replicas.n_max,
+            "target_ongoing_requests": CONNECTIONS,
+            "upscale_delay_s": MORE_AFTER_S,
+            "downscale_delay_s": FEWER_AFTER_S,
+        },
+        ray_actor_options={"num_cpus": replicas.cpus, "num_gpus": replicas.gpus},
+        graceful_shutdown_timeout_s=DRAIN_S,
+    )
+
+
+def messages(serve: Any) -> list[str]:
+    app = serve.status().applications.get(NAME)
+    return [] if app is None else [app.message, *(part.message for part in app.deployments.values())]
+
+
+def reason(texts: Sequence[str]) -> str:
+    """Return the last line of texts and tracebacks that names an error, without the name."""
+    lines = [line.strip() for text in texts for line in text.splitlines() if line.strip()]
+    named = [found["what"] for line in lines if (found := _NAMED.match(line))]
+    return (named or lines or ["no reason given"])[-1][:300]

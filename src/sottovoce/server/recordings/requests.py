@@ -1,0 +1,251 @@
+"""Requests for recordings by the fields of OpenAI's API.
+
+Does not depend on a web framework.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, BinaryIO, cast
+
+from starlette.datastructures import UploadFile
+
+from sottovoce.audio.io import load_audio
+from sottovoce.errors import AudioError, OptionError
+from sottovoce.options.decoding import DecodingOptions
+from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.requests import TRANSLATION_FORMATS
+from sottovoce.options.schema import Option, Values, made
+from sottovoce.options.speakers import SpeakerOptions
+from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.options.vad import WINDOW_VAD, VadOptions
+from sottovoce.server.parsing.faults import ApiError, wrong
+from sottovoce.server.parsing.forms import Fields, fields_of, read_form
+from sottovoce.server.parsing.values import MAX_CHARACTERS, Known, leaves, number_of, unknown_fields
+from sottovoce.server.scheduling.scheduler import TranscriptionRequest
+from sottovoce.text.languages import find_language
+from sottovoce.types import SAMPLE_RATE, Samples, Task
+
+STREAMED = ("verbose_json", "json", "text", "diarized_json")
+TRANSLATED = ("file", "model", "prompt", "response_format", "temperature", "seed")
+CHUNKING = {
+    "threshold": ("threshold", 1.0),
+    "silence_duration_ms": ("min_silence_ms", 10_000.0),
+    "prefix_padding_ms": ("speech_pad_ms", 5_000.0),
+}
+"""Fields of a `chunking_strategy` of type `server_vad`: ours, and the greatest value."""
+SUPPORTED = {"transcribe": tuple(fields_of("openai")), "translate": TRANSLATED}
+"""The documented parameters."""
+MOST_SPEAKERS = 4
+LEAST_SPEECH_S, MOST_SPEECH_S = 1.0, 30.0
+NAMES, REFERENCES = "known_speaker_names[]", "known_speaker_references[]"
+MAX_NAME_LENGTH = 200
+
+
+@dataclass(frozen=True, slots=True)
+class FileRequest:
+    """One request: options of the transcription and of the answer.
+
+    max_len: the most letters of a segment. offset_n: added to the numbers of `srt`. language_probabilities:
+    include them where the format has them. ignored: parameters without effect.
+    """
+
+    task: Task
+    model: str | None
+    response_format: str
+    transcription: TranscriptionRequest
+    words: bool = False
+    segments: bool = True
+    logprobs: bool = False
+    stream: bool = False
+    max_len: int | None = None
+    offset_n: int = 0
+    language_probabilities: bool = True
+    ignored: tuple[str, ...] = ()
+
+
+def transcription_request(fields: Fields) -> FileRequest:
+    """Read the request of `/v1/audio/transcriptions`.
+
+    Raises: ApiError 400, OptionError.
+    """
+    values = read_form(fields, "openai")
+    response_format = values["response_format"]
+    logprobs, stream = bool(values["include"]), bool(values["stream"])
+    granularities = values["granularities"]
+    with_words = ("verbose_json", "diarized_json") if stream else ("verbose_json",)
+    if granularities and response_format not in with_words:
+        raise wrong(
+            "timestamp_granularities[]", f"response_format {' or '.join(with_words)}", response_format
+        )
+    options = transcribe_options(values, "transcribe", words="word" in granularities or logprobs)
+    names, references = values["reference_names"], values["references"]
+    if response_format == "diarized_json":
+        speakers = SpeakerOptions(known=known_speakers(names, references))
+        options = replace(options, speakers=speakers)
+    elif names or references:
+        raise wrong("known_speaker_names[]", "response_format diarized_json", response_format)
+    if logprobs and response_format != "json":
+        raise wrong("include[]", "logprobs with response_format json", response_format)
+    if stream and response_format not in STREAMED:
+        raise wrong("stream", f"response_format {' or '.join(STREAMED)}", response_format)
+    return FileRequest(
+        "transcribe",
+        values["model"],
+        response_format,
+        TranscriptionRequest(options, languages=languages_of(values), phrases=phrases_of(values)),
+        words="word" in granularities,
+        segments="segment" in granularities or not granularities,
+        logprobs=logprobs,
+        stream=stream,
+        ignored=(*fields.untaken, *unknown_chunking(values["chunking_strategy"])),
+    )
+
+
+def translation_request(fields: Fields) -> FileRequest:
+    """Read the request of `/v1/audio/translations`.
+
+    Raises: ApiError 400.
+    """
+    values = read_form(fields, "openai", translation_form())
+    transcription = TranscriptionRequest(transcribe_options(values, "translate", words=False))
+    model, response_format = values["model"], values["response_format"]
+    return FileRequest("translate", model, response_format, transcription, ignored=fields.untaken)
+
+
+def phrases_of(values: Values) -> tuple[str, ...]:
+    hotwords = values["hotwords"] or ""
+    if len(hotwords) > MAX_CHARACTERS:
+        raise wrong("hotwords", f"at most {MAX_CHARACTERS} characters", str(len(hotwords)))
+    return (*values["phrases"], *(word.strip() for word in hotwords.split(",") if word.strip()))
+
+
+def translation_form() -> list[Option]:
+    openai = fields_of("openai")
+    options = {name: openai[name][0] for name in TRANSLATED}
+    formats = replace(openai["response_format"][1], choices=TRANSLATION_FORMATS)
+    options["response_format"] = replace(options["response_format"], apis={"openai": formats})
+    return list(options.values())
+
+
+def languages_of(values: Values) -> tuple[str, ...]:
+    """Read the language, or the languages that may change; empty: all. Raises: ApiError 400."""
+    one, several = values["language"], values.get("languages") or ()
+    if one is not None and several:
+        raise wrong("language", "language or languages[]", "both")
+    names = [one] if one is not None else several
+    try:
+        return tuple(dict.fromkeys(find_language(name) for name in names if name != "auto"))
+    except OptionError as error:
+        param = "languages[]" if several else "language"
+        raise ApiError(str(error), param=param, code="invalid_value") from error
+
+
+def transcribe_options(values: Values, task: Task, *, words: bool) -> TranscribeOptions:
+    strategy = values.get("chunking_strategy") or ("auto" if values.get("vad_filter") else None)
+    return made(
+        TranscribeOptions,
+        values,
+        decoding=made(DecodingOptions, values, task=task),
+        fallback=made(FallbackOptions, values),
+        mode="seek" if strategy is None else "vad",
+        vad=vad_of(strategy),
+        word_timestamps=words,
+    )
+
+
+def vad_of(strategy: str | Mapping[str, object] | None) -> VadOptions | None:
+    """Read the segmentation by voice activity; None and "auto": the default. Raises: ApiError 400."""
+    if strategy is None or strategy == "auto":
+        return None
+    if isinstance(strategy, str) or strategy.get("type") != "server_vad":
+        raise wrong(
+            "chunking_strategy", "'auto' or an object of type 'server_vad'", f"'{str(strategy)[:100]}'"
+        )
+    given = {
+        ours: number_of(f"chunking_strategy[{key}]", strategy[key], 0.0, most)
+        for key, (ours, most) in CHUNKING.items()
+        if key in strategy
+    }
+    return window_vad("chunking_strategy", given)
+
+
+def window_vad(name: str, given: Mapping[str, Any]) -> VadOptions:
+    """Return the segmentation of recordings with these values. Raises: ApiError 400 with that name."""
+    try:
+        return replace(WINDOW_VAD, **given)
+    except OptionError as error:
+        raise ApiError(str(error), param=name, code="invalid_value") from error
+
+
+def unknown_chunking(strategy: str | Mapping[str, object] | None) -> tuple[str, ...]:
+    known: Known = {"chunking_strategy": leaves("type", *CHUNKING)}
+    return unknown_fields({"chunking_strategy": strategy}, known)
+
+
+def known_speakers(names: Sequence[str], references: Sequence[str]) -> dict[str, Samples]:
+    """Return speech (n,) at 16 kHz by name. Raises: ApiError 400."""
+    if len(names) != len(references):
+        message = f"{NAMES}: expected a reference for each name, got {len(names)} and {len(references)}"
+        raise ApiError(message, param=NAMES, code="invalid_value")
+    if len(names) > MOST_SPEAKERS or len(set(names)) < len(names) or not all(name.strip() for name in names):
+        message = f"{NAMES}: expected at most {MOST_SPEAKERS} different names"
+        raise ApiError(message, param=NAMES, code="invalid_value")
+    return {name: speech_of(reference) for name, reference in zip(names, references, strict=True)}
+
+
+def speech_of(reference: str) -> Samples:
+    """Return the speech in a `data:` address. Raises: ApiError 400."""
+    head, _, content = reference.partition(",")
+    try:
+        if not head.startswith("data:") or not head.endswith(";base64"):
+            raise ValueError("no data: address")
+        samples = load_audio(base64.b64decode(content, validate=True), duration_s=2 * MOST_SPEECH_S)
+    except (binascii.Error, ValueError) as error:
+        reason = str(error) if isinstance(error, AudioError) else "something else"
+        message = f"{REFERENCES}: expected 'data:audio/wav;base64,…', got {reason}"
+        raise ApiError(message, param=REFERENCES, code="invalid_value") from error
+    if not LEAST_SPEECH_S <= len(samples) / SAMPLE_RATE <= MOST_SPEECH_S:
+        message = f"{REFERENCES}: expected {LEAST_SPEECH_S:.0f} to {MOST_SPEECH_S:.0f} seconds of speech"
+        raise ApiError(message, param=REFERENCES, code="invalid_value")
+    return samples
+
+
+class UploadedFile:
+    """A recording in a temporary file, as `audio.io` reads it, with the name of the upload.
+
+    sha256: hexadecimal, of its bytes; "" if it was not computed.
+    """
+
+    def __init__(self, upload: UploadFile, sha256: str = "") -> None:
+        self.sha256 = sha256
+        name = (upload.filename or "").replace("\\", "/").rsplit("/", 1)[-1]
+        shown = "".join(letter for letter in name if letter.isprintable())[:MAX_NAME_LENGTH]
+        self.name = shown or "the upload"
+        self._file = upload.file
+
+    def read(self, n_bytes: int = -1) -> bytes:
+        return self._file.read(n_bytes)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def seekable(self) -> bool:
+        return True
+
+    @property
+    def source(self) -> BinaryIO:
+        return cast(BinaryIO, self)
+
+
+def size_of(upload: UploadedFile) -> int:
+    n_bytes = upload.seek(0, os.SEEK_END)
+    upload.seek(0)
+    return n_bytes

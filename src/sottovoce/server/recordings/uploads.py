@@ -1,0 +1,334 @@
+"""Recordings of requests: received into a temporary file within limits of size and time, and checked.
+
+`audio.io` reads the file by its bytes alone, so that a playlist cannot open other files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from email.message import Message
+from mimetypes import guess_extension
+from tempfile import SpooledTemporaryFile
+from typing import BinaryIO, TypeVar, cast
+
+import anyio
+from python_multipart.multipart import parse_options_header
+from starlette.datastructures import FormData, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import Request
+
+from sottovoce.audio.io import open_audio
+from sottovoce.server.parsing.faults import ApiError
+from sottovoce.server.parsing.forms import RECORDINGS, Fields
+from sottovoce.server.parsing.pcm import WAV_HEADER_BYTES, wav_header
+from sottovoce.server.parsing.values import note_ignored
+from sottovoce.server.recordings.decode_pool import Slices
+from sottovoce.server.recordings.requests import FileRequest, UploadedFile
+from sottovoce.server.scheduling.scheduler import FileJob
+from sottovoce.server.services import Services, key_of, services_of, unless
+from sottovoce.server.settings import ServerLimits
+from sottovoce.types import SAMPLE_RATE, Transcript
+
+FILE_FIELD = b"file"
+"""The field of a form that is its recording."""
+MAX_FIELDS, FIELD_BYTES = 1_000, 64 * 1024
+"""Of other fields than the recording; they are held in memory."""
+REFERENCE_BYTES = 8 * 1024 * 1024
+"""Of a field that is a recording: 30 s of stereo at 48 kHz, in base64."""
+FORM_BYTES = 4 * REFERENCE_BYTES + 1024 * 1024
+"""Of all fields."""
+IN_MEMORY_BYTES = 1024 * 1024
+MIN_BYTES_PER_S = 1_000
+"""A second on the mean: less than any recording has that is sent while people speak."""
+T = TypeVar("T")
+LOOK_EVERY_S = 0.5
+"""How often is looked whether the client is still there."""
+
+
+class _FormParser(MultiPartParser):
+    """Starlette's parser with limits for each field and for all; the recording is also recognised by its
+    field if its part has no `filename`.
+    """
+
+    _n_bytes = 0
+
+    def on_headers_finished(self) -> None:
+        part = self._current_part
+        if (name := filename_of(part.content_disposition or b"", part.item_headers)) is not None:
+            part.content_disposition = b'%s; filename="%s"' % (part.content_disposition, name.encode())
+        super().on_headers_finished()
+
+    def on_part_data(self, data: bytes, start: int, end: int) -> None:
+        part = self._current_part
+        if part.file is None:
+            self._n_bytes += end - start
+            if self._n_bytes > FORM_BYTES:
+                raise MultiPartException(f"Fields exceeded maximum size of {FORM_BYTES // 1024}KB.")
+            self.max_part_size = REFERENCE_BYTES if part.field_name.startswith(RECORDINGS) else FIELD_BYTES
+        super().on_part_data(data, start, end)
+
+
+def filename_of(disposition: bytes, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """Return the file name of a part without `filename`; None: it has one, or is no file.
+
+    The name is that of `filename*` (RFC 5987); the recording without one is "upload" with the ending of its
+    content type.
+    """
+    options = parse_options_header(disposition)[1]
+    if b"filename" in options:
+        return None
+    if b"filename*" in disposition.lower():
+        message = Message()
+        message["content-disposition"] = disposition.decode("latin-1")
+        if found := message.get_filename(""):
+            return "".join(letter for letter in found if letter.isprintable() and letter not in '"\\')
+    if options.get(b"name") != FILE_FIELD:
+        return None
+    kinds = (value for name, value in headers if name == b"content-type")
+    kind = parse_options_header(next(kinds, b""))[0].decode("latin-1")
+    return f"upload{guess_extension(kind) or ''}"
+
+
+@asynccontextmanager
+async def received_form(request: Request) -> AsyncIterator[tuple[Fields, UploadedFile | None]]:
+    """Receive the fields of a form and the recording in its field `file`, until the context ends.
+
+    Raises: ApiError: 413 for too much, 408 for too slow, 400 for no form.
+    """
+    services = services_of(request)
+    limits = services.settings.limits
+    kind = request.headers.get("content-type", "")
+    if not kind.lower().startswith("multipart/form-data"):
+        raise ApiError(
+            f"expected multipart/form-data, got '{kind[:100] or 'no content type'}'", code="invalid_form"
+        )
+    check_charset(kind)
+    check_length(request, limits)
+    with services.uploaded_bytes() as take:
+        form = await parsed_form(request, limited(request, limits, take))
+        try:
+            yield taken_apart(form)
+        finally:
+            await form.close()
+
+
+async def parsed_form(request: Request, pieces: AsyncGenerator[bytes, None]) -> FormData:
+    parser = _FormParser(request.headers, pieces, max_files=1, max_fields=MAX_FIELDS)
+    try:
+        return await parser.parse()
+    except MultiPartException as error:
+        raise ApiError(
+            f"expected a form with one file, got '{error.message}'", code="invalid_form"
+        ) from error
+
+
+def taken_apart(form: FormData) -> tuple[Fields, UploadedFile | None]:
+    """Return the fields and the recording of a form. Raises: ApiError 400 for files elsewhere."""
+    pairs = [(name, value) for name, value in form.multi_items() if isinstance(value, str)]
+    uploads = [(name, value) for name, value in form.multi_items() if isinstance(value, UploadFile)]
+    for name, _ in uploads:
+        if name != FILE_FIELD.decode():
+            raise ApiError(
+                f"{name[:100]}: expected the recording as 'file'", param=name[:100], code="invalid_form"
+            )
+    return Fields(pairs), UploadedFile(uploads[0][1]) if uploads else None
+
+
+@asynccontextmanager
+async def received_body(
+    request: Request, raw: tuple[str, int] | None
+) -> AsyncIterator[tuple[Fields, UploadedFile]]:
+    """Receive the body of a request as a recording without fields, until the context ends.
+
+    raw: encoding and sample rate of samples without a header.
+    Raises: ApiError: 413 for too much, 408 for too slow, 400 for nothing.
+    """
+    services = services_of(request)
+    limits = services.settings.limits
+    check_length(request, limits)
+    with services.uploaded_bytes() as take, SpooledTemporaryFile(max_size=IN_MEMORY_BYTES) as file:
+        upload = UploadFile(cast(BinaryIO, file), filename="the body", size=0)
+        room = bytes(0 if raw is None else WAV_HEADER_BYTES)
+        await upload.write(room)
+        digest = hashlib.sha256()
+        async for piece in limited(request, limits, take):
+            digest.update(piece)
+            await upload.write(piece)
+        n_bytes = (upload.size or 0) - len(room)
+        if not n_bytes:
+            raise ApiError("body: expected a recording, got 0 bytes", code="missing_parameter")
+        if raw is not None:
+            await upload.seek(0)
+            await upload.write(wav_header(*raw, n_bytes))
+        await upload.seek(0)
+        yield Fields([]), UploadedFile(upload, digest.hexdigest())
+
+
+async def whole_body(pieces: AsyncIterable[bytes], most_bytes: int) -> bytes:
+    """Collect a body. Raises: ApiError 413."""
+    body = bytearray()
+    async for piece in pieces:
+        body += piece
+        if len(body) > most_bytes:
+            message = f"body: expected at most {most_bytes} bytes"
+            raise ApiError(message, status=413, code="body_too_large")
+    return bytes(body)
+
+
+async def limited(
+    request: Request, limits: ServerLimits, take: Callable[[int], None] = lambda n_bytes: None
+) -> AsyncGenerator[bytes, None]:
+    """Yield the body of a request.
+
+    take: called with the bytes of each piece; raises if all uploads together are too large.
+    Raises: ApiError: 413 if it is too large, 408 if its data stops or trickles.
+    """
+    n_bytes = 0
+    stream = request.stream()
+    began_s = anyio.current_time()
+    while True:
+        left_s = began_s + limits.upload_s + n_bytes / MIN_BYTES_PER_S - anyio.current_time()
+        with anyio.move_on_after(min(limits.upload_s, left_s)) as waiting:
+            piece = await anext(stream, None)
+        if waiting.cancelled_caught:
+            message = (
+                f"upload: expected more within {limits.upload_s:g} s, and {MIN_BYTES_PER_S} bytes a second"
+            )
+            raise ApiError(message, status=408, code="upload_timeout")
+        if piece is None:
+            return
+        n_bytes += len(piece)
+        check_size(n_bytes, limits)
+        take(len(piece))
+        yield piece
+
+
+def check_charset(kind: str) -> None:
+    """Check the charset of a form: some charsets take the server very long to decode.
+
+    Raises: ApiError 400.
+    """
+    named = parse_options_header(kind)[1].get(b"charset", b"utf-8").decode("latin-1")
+    if named.lower() not in ("utf-8", "utf8", "us-ascii", "iso-8859-1"):
+        raise ApiError(f"content type: expected the charset utf-8, got '{named[:50]}'", code="invalid_form")
+
+
+def check_length(request: Request, limits: ServerLimits) -> None:
+    """Check the size that a request announces, if it does. Raises: ApiError 413."""
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal():
+        check_size(int(announced), limits)
+
+
+def check_size(n_bytes: int, limits: ServerLimits) -> None:
+    if n_bytes > limits.upload_bytes:
+        most_mb = limits.upload_bytes / 1e6
+        message = f"upload: expected at most {most_mb:g} MB, got {n_bytes / 1e6:.1f} MB or more"
+        raise ApiError(message, status=413, param="file", code="file_too_large")
+
+
+def check_duration(upload: UploadedFile, most_s: float) -> Slices[float]:
+    """Decode a recording up to the longest allowed duration, and return its seconds.
+
+    A small file may hold days of silence, so this comes before any model runs. The duration in a header is
+    not trusted: recordings from a pipe have none or a wrong one.
+    Raises: AudioError, ApiError 413.
+    """
+    n_samples = 0
+    upload.seek(0)
+    with open_audio(upload.source) as reader:
+        for chunk in reader:
+            n_samples += len(chunk.samples)
+            if n_samples > most_s * SAMPLE_RATE:
+                break
+            yield
+    upload.seek(0)
+    if n_samples > most_s * SAMPLE_RATE:
+        message = f"{upload.name}: expected at most {most_s:g} s of audio, got more"
+        raise ApiError(message, status=413, param="file", code="audio_too_long")
+    return n_samples / SAMPLE_RATE
+
+
+@dataclass(slots=True)
+class RunningJob:
+    """A request whose transcription has begun. resources: open until it is answered."""
+
+    request: FileRequest
+    recording: UploadedFile
+    handle: FileJob
+    services: Services
+    resources: AsyncExitStack
+
+    def count(self, transcript: Transcript) -> None:
+        self.services.metrics.file_seconds.inc(transcript.duration)
+
+    async def collected(self, request: Request) -> Transcript:
+        """Return the whole transcript. Raises: ApiError 499 if the client disconnects."""
+        transcript = await while_there(request, self.handle.collect())
+        self.count(transcript)
+        return transcript
+
+
+async def while_there(request: Request, work: Awaitable[T]) -> T:
+    """Return the result of an awaitable, which is cancelled when the client disconnects.
+
+    Raises: ApiError 499 then.
+    """
+
+    async def gone() -> None:
+        while not await request.is_disconnected():
+            await anyio.sleep(LOOK_EVERY_S)
+
+    fault = ApiError("the client has gone", status=499, code="client_closed_request")
+    return await unless(gone, work, fault)
+
+
+async def checked_request(
+    request: Request, read: Callable[[], FileRequest], recording: UploadedFile | None
+) -> tuple[FileRequest, UploadedFile, float]:
+    """Read a request and decode its recording once, without a model; return both and the seconds of audio.
+
+    read: called where recordings of known speakers may be decoded.
+    Raises: ApiError for what is wrong with it, AudioError.
+    """
+    services = services_of(request)
+    file_request = await services.decoding.call(read)
+    if recording is None:
+        raise ApiError("file: expected a recording, got none", param="file", code="missing_parameter")
+    services.registry.resolve(file_request.model)
+    note_ignored(request, services.registry.ignored(file_request.model, file_request.ignored))
+    checked = check_duration(recording, services.settings.limits.duration_s)
+    audio_s = await while_there(request, services.decoding.run(checked))
+    services.key_limits.count_audio(key_of(request), audio_s)
+    return file_request, recording, audio_s
+
+
+async def begin_job(
+    request: Request,
+    stack: AsyncExitStack,
+    received: AbstractAsyncContextManager[tuple[Fields, UploadedFile | None]],
+    read: Callable[[Fields], FileRequest],
+    *,
+    adapt: Callable[[FileRequest, UploadedFile], Slices[FileRequest]] | None = None,
+) -> RunningJob:
+    """Receive a recording, check the request, and begin to transcribe it; the stack ends it.
+
+    read: the request from the fields of its form, called where recordings of known speakers may be decoded.
+    adapt: changes the request by the recording, called where that is decoded.
+    Raises: ApiError, and the errors of the library.
+    """
+    services = services_of(request)
+    with services.upload():
+        fields, upload = await stack.enter_async_context(received)
+    stack.enter_context(services.recording())
+    file_request, recording, _ = await checked_request(request, lambda: read(fields), upload)
+    name = services.registry.resolve(file_request.model)
+    if adapt is not None:
+        file_request = await while_there(request, services.decoding.run(adapt(file_request, recording)))
+        recording.seek(0)
+    begun = services.registry.transcribing(name, recording.source, file_request.transcription)
+    handle = await stack.enter_async_context(begun)
+    return RunningJob(file_request, recording, handle, services, stack)

@@ -1,0 +1,348 @@
+"""The models of a server by name: loaded when they are first requested, unloaded when they are idle or
+another one needs their memory.
+
+Loading runs in a thread of its own, so that a download does not delay others.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import anyio
+import anyio.to_thread
+import torch
+
+from sottovoce.api import Model
+from sottovoce.errors import OptionError
+from sottovoce.models.checkpoint.compact import compact_languages
+from sottovoce.models.dims import ModelDims
+from sottovoce.models.sources.names import REPOSITORIES, published_repository
+from sottovoce.server.parsing.faults import ApiError
+from sottovoce.server.scheduling.scheduler import FileJob, Scheduler, TranscriptionRequest
+from sottovoce.server.settings import ModelSettings
+from sottovoce.text.languages import language_codes
+
+FLOAT32_BYTES = 4
+USUAL_PARAMETERS = (
+    (r"nano", 20.4e6),
+    (r"distil-small", 166e6),
+    (r"distil-medium", 394e6),
+    (r"distil-large", 756e6),
+    (r"tiny", 39e6),
+    (r"base", 74e6),
+    (r"small", 244e6),
+    (r"medium", 769e6),
+    (r"turbo", 809e6),
+    (r"large", 1550e6),
+)
+"""By what a name holds. Source: the model cards of Whisper and distil-whisper."""
+HOSTED = re.compile(
+    r"whisper(-1)?"
+    r"|gpt-[a-z0-9.-]{0,40}(transcribe|whisper|realtime|audio)[a-z0-9.-]{0,40}"
+    r"|(nova|enhanced|flux)(-[a-z0-9-]{0,40})?|base-[a-z0-9-]{1,40}"
+)
+"""Models of OpenAI's and Deepgram's services, whose weights are not public."""
+logger = logging.getLogger(__name__)
+NO_MEMORY, RETRY_S = "model_memory", 10.0
+WORK_ENDS_WITHIN_S = 60.0
+"""One piece of work at most: a window of a large model on a slow processor."""
+
+
+def weight_bytes(model: Model) -> int:
+    """Return the bytes of a model's weights, in its encoder's number format (float32 without one)."""
+    dtype: torch.dtype = getattr(model.backend, "dtype", torch.float32)
+    return n_parameters(model.backend.dims) * dtype.itemsize
+
+
+def usual_bytes(name: str) -> int:
+    """Return the bytes in float32 of the weights of a model name; 0 if the name does not tell."""
+    found = (n for pattern, n in USUAL_PARAMETERS if re.search(pattern, name))
+    return round(next(found, 0.0) * FLOAT32_BYTES)
+
+
+def n_parameters(dims: ModelDims) -> int:
+    audio, text = dims.n_audio_state, dims.n_text_state
+    encoder = 3 * dims.n_mels * audio + audio + 3 * audio * audio + audio + dims.n_audio_ctx * audio
+    encoder += dims.n_audio_layer * (attention(audio) + feed_forward(audio)) + 2 * audio
+    decoder = dims.n_vocab * text + dims.n_text_ctx * text + 2 * text
+    decoder += dims.n_text_layer * (2 * attention(text) + feed_forward(text))
+    return encoder + decoder
+
+
+def attention(width: int) -> int:
+    """Return the number of weights of an attention layer: four maps, of keys without a bias, and a norm."""
+    return 4 * width * width + 3 * width + 2 * width
+
+
+def feed_forward(width: int) -> int:
+    """Return the number of weights of a feed-forward layer, four times as wide inside, and its norm."""
+    return 8 * width * width + 5 * width + 2 * width
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedModel:
+    """The model of this server for a client's id. is_stand_in: the id names other weights."""
+
+    name: str
+    is_stand_in: bool = False
+
+
+def resolve_model_id(requested: str, settings: ModelSettings) -> ResolvedModel | None:
+    """Return the model that an id means; None: none of this server.
+
+    In this order: a name or alias of the server; the same published weights by another program's id; for an
+    English-only model the multilingual one of its size; for a model of a hosted service, and for weights by
+    another program's id that are not here, the default model. A name of published weights as this library
+    has it (`large-v3`) never means other weights.
+    """
+    known = dict.fromkeys(settings.names) | settings.all_aliases
+    by_case = {name.lower(): name for name in reversed(known)}
+    exact = requested if requested in known else by_case.get(requested.lower())
+    if exact is not None:
+        return ResolvedModel(known[exact] or exact)
+    here = {published_repository(name): name for name in reversed(settings.names)}
+    weights = published_repository(requested)
+    if weights is not None and weights in here:
+        return ResolvedModel(here[weights])
+    if weights is not None and (multilingual := weights.removesuffix(".en")) in here:
+        return ResolvedModel(here[multilingual], is_stand_in=True)
+    is_hosted = HOSTED.fullmatch(requested.lower().rpartition("/")[2]) is not None
+    if is_hosted or (weights is not None and requested.lower() not in REPOSITORIES):
+        return ResolvedModel(settings.model, is_stand_in=weights is not None)
+    return None
+
+
+@dataclass(slots=True)
+class _Slot:
+    """The place of a model, empty until it is loaded.
+
+    languages, n_bytes: of the model, or expected by its name. is_loading: its memory is reserved.
+    """
+
+    languages: tuple[str, ...]
+    n_bytes: int
+    scheduler: Scheduler | None = None
+    n_users: int = 0
+    used_s: float = 0.0
+    is_loading: bool = False
+
+
+class ModelRegistry:
+    """The models that may be requested, and the loaded ones.
+
+    open_model: loads one by its name; called in a thread, once at a time for each. make: returns its
+    scheduler. size_of: the bytes of a model's weights.
+    Raises: OptionError if the models of the start need more memory than allowed, by their names.
+    """
+
+    def __init__(
+        self,
+        settings: ModelSettings,
+        open_model: Callable[[str], Model],
+        make: Callable[[Model], Scheduler],
+        size_of: Callable[[Model], int] = weight_bytes,
+    ) -> None:
+        self.settings = settings
+        self._open_model = open_model
+        self._make = make
+        self._size_of = size_of
+        self._most_bytes = settings.memory_bytes
+        self._unloaded: list[Scheduler] = []
+        """Schedulers whose memory is to be freed."""
+        self._freeing = anyio.Lock()
+        names = dict.fromkeys((*settings.names, *settings.at_start))
+        self._slots = {name: _Slot(usual_languages(name), usual_bytes(name)) for name in names}
+        promised = sum(map(usual_bytes, settings.at_start))
+        if self._most_bytes is not None and promised > self._most_bytes:
+            wanted, most = promised / 1e6, self._most_bytes / 1e6
+            which = "' and '".join(settings.at_start)
+            raise OptionError(f"model memory: expected {wanted:g} MB or more for '{which}', got {most:g}")
+        self._locks = {name: anyio.Lock() for name in names}
+        self.began = round(time.time())
+
+    def resolve(self, requested: str | None) -> str:
+        """Return the model of a client's id (`resolve_model_id`); None: the default one.
+
+        Raises: ApiError 404.
+        """
+        if not requested:
+            return self.settings.model
+        resolved = resolve_model_id(requested, self.settings)
+        if resolved is None:
+            names = ", ".join((*self.settings.names, *self.settings.all_aliases))
+            message = f"model '{requested[:100]}': expected one of {names} (--also-model adds names)"
+            raise ApiError(message, status=404, param="model", code="model_not_found")
+        return resolved.name
+
+    def ignored(self, requested: str | None, others: Sequence[str] = ()) -> tuple[str, ...]:
+        """List parameters without effect, and `model` if its id names other weights."""
+        resolved = resolve_model_id(requested, self.settings) if requested else None
+        return (*others, "model") if resolved is not None and resolved.is_stand_in else tuple(others)
+
+    @asynccontextmanager
+    async def use(self, name: str) -> AsyncIterator[Scheduler]:
+        """Load a model if necessary, and hold it until the context ends.
+
+        Raises: ModelNotFoundError, CheckpointError, OptionError; ApiError 503 without memory for it.
+        """
+        slot = self._slots[name]
+        slot.n_users += 1
+        try:
+            yield await self._loaded(name)
+        finally:
+            slot.n_users -= 1
+            slot.used_s = time.monotonic()
+
+    @asynccontextmanager
+    async def transcribing(
+        self, name: str, source: BinaryIO, request: TranscriptionRequest
+    ) -> AsyncIterator[FileJob]:
+        """Begin a recording, and hold its model and the second one until the context ends.
+
+        Raises: as `use` and `Scheduler.transcribe`.
+        """
+        async with AsyncExitStack() as stack:
+            scheduler = await stack.enter_async_context(self.use(name))
+            second = None
+            if self.settings.second not in (None, name):
+                second = await stack.enter_async_context(self.use(self.settings.second))
+            work = await scheduler.transcribe(source, request, second)
+            stack.callback(work.close)
+            yield work
+
+    def languages(self, name: str) -> tuple[str, ...]:
+        """Return the languages of a model, by its name until it is loaded."""
+        return self._slots[name].languages
+
+    @property
+    def running(self) -> dict[str, Scheduler]:
+        found = {name: slot.scheduler for name, slot in self._slots.items()}
+        return {name: scheduler for name, scheduler in found.items() if scheduler is not None}
+
+    @property
+    def schedulers(self) -> list[Scheduler]:
+        return list(self.running.values())
+
+    def unload_idle(self) -> None:
+        after_s = self.settings.unload_s
+        for name, slot in self._slots.items():
+            idle_s = time.monotonic() - slot.used_s
+            if after_s is None or slot.scheduler is None or slot.n_users or idle_s < after_s:
+                continue
+            self._unload(name)
+
+    async def free(self) -> None:
+        """Free the memory of unloaded models in a thread, and wait for it."""
+        async with self._freeing:
+            gone, self._unloaded = self._unloaded, []
+            if gone:
+                with anyio.CancelScope(shield=True):
+                    await anyio.to_thread.run_sync(free_memory, gone)
+
+    def close(self, timeout_s: float = WORK_ENDS_WITHIN_S) -> None:
+        """End the threads of all models after their current work."""
+        for scheduler in self.schedulers:
+            scheduler.close()
+        for scheduler in self.schedulers:
+            scheduler.join(timeout_s)
+
+    async def _loaded(self, name: str) -> Scheduler:
+        async with self._locks[name]:
+            slot = self._slots[name]
+            if slot.scheduler is None:
+                began = time.monotonic()
+                self._make_room(name)
+                slot.is_loading = True  # its memory is taken from here until it is unloaded
+                try:
+                    slot.scheduler = await self._load(name)
+                finally:
+                    slot.is_loading = False
+                slot.languages = slot.scheduler.languages
+                seconds = round(time.monotonic() - began, 3)
+                logger.info("model loaded", extra={"model": name, "seconds": seconds})
+            return slot.scheduler
+
+    async def _load(self, name: str) -> Scheduler:
+        """Load a model and measure the cost of a session. Raises: as `use`."""
+        await self.free()
+        model = await anyio.to_thread.run_sync(self._open_model, name)
+        scheduler = self._make(model)
+        try:
+            self._note_size(name, model)
+            await self.free()
+            if name in self.settings.names:
+                await scheduler.calibrate()
+        except BaseException:
+            scheduler.close()
+            self._unloaded.append(scheduler)
+            raise
+        return scheduler
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(slot.n_bytes for slot in self._slots.values() if slot.scheduler or slot.is_loading)
+
+    def is_loaded(self, name: str) -> bool:
+        return self._slots[name].scheduler is not None
+
+    def _idle(self) -> list[str]:
+        idle = [name for name, slot in self._slots.items() if slot.scheduler and not slot.n_users]
+        return sorted(idle, key=lambda name: self._slots[name].used_s)
+
+    def _make_room(self, name: str) -> None:
+        """Unload idle models until a model fits. Raises: ApiError 503 if it does not."""
+        if self._most_bytes is None:
+            return
+        wanted, idle = self._slots[name].n_bytes, self._idle()
+        if wanted > self._most_bytes:
+            message = f"model '{name}': expected one that fits into the memory for models of this server"
+            raise ApiError(message, status=503, kind="server_error", param="model", code=NO_MEMORY)
+        if self.n_bytes - sum(self._slots[other].n_bytes for other in idle) + wanted > self._most_bytes:
+            message = f"model '{name}': the memory for models is in use: try again later"
+            raise ApiError(
+                message, status=503, kind="server_error", param="model", code=NO_MEMORY, retry_s=RETRY_S
+            )
+        while self.n_bytes + wanted > self._most_bytes:
+            self._unload(idle.pop(0))
+
+    def _note_size(self, name: str, model: Model) -> None:
+        """Store the size of a loaded model, and unload others if it is larger than expected."""
+        if self._most_bytes is None:
+            return
+        self._slots[name].n_bytes = self._size_of(model)
+        idle = self._idle()
+        while self.n_bytes > self._most_bytes and idle:
+            self._unload(idle.pop(0))
+        if self.n_bytes > self._most_bytes:
+            logger.warning("models take more memory than they are to", extra={"bytes": self.n_bytes})
+
+    def _unload(self, name: str) -> None:
+        slot = self._slots[name]
+        assert slot.scheduler is not None
+        slot.scheduler.close()
+        self._unloaded.append(slot.scheduler)
+        slot.scheduler = None
+        logger.info("model unloaded", extra={"model": name})
+
+
+def free_memory(gone: list[Scheduler]) -> None:
+    """Wait for the threads of models to end, and release their weights; empties the list."""
+    while gone:
+        gone.pop().join(WORK_ENDS_WITHIN_S)
+    gc.collect()  # a model and its parts know each other, so that nothing else would free it soon
+
+
+def usual_languages(name: str) -> tuple[str, ...]:
+    """Return the languages of a model name: nano's, English, or all of Whisper's vocabulary."""
+    if name == "nano":
+        return compact_languages() or language_codes()
+    if re.search(r"\.en\b", name):
+        return ("en",)
+    return language_codes(100 if re.search(r"large-v3|turbo", name) else 99)

@@ -1,0 +1,311 @@
+"""The interface to a model: live sessions and recordings go in, events and segments come out.
+
+The model runs in the threads of a `Worker`, whose runtime batches the calls of sessions and recordings;
+callers await futures. The cost of a live session is measured when a model is loaded, with a sound like a
+voice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TypeAlias, TypeVar
+
+import anyio
+import anyio.to_thread
+import numpy as np
+
+from sottovoce.api import Model
+from sottovoce.audio.io import AudioSource
+from sottovoce.lm.fusion import ShallowFusion
+from sottovoce.offline.transcriber import SecondModel
+from sottovoce.offline.transcription import FileTranscription
+from sottovoce.options.fallback import DeferralOptions
+from sottovoce.options.live import LiveOptions
+from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.runtime.batching import THREADS, Caller, EngineState, Priority
+from sottovoce.runtime.update_interval import INTERVALS_S, UpdateIntervalController
+from sottovoce.server.scheduling.load_forecast import LoadForecast
+from sottovoce.server.scheduling.session_handle import SessionHandle
+from sottovoce.server.scheduling.worker import Worker
+from sottovoce.server.settings import MOST_ENGINES, Work
+from sottovoce.types import SAMPLE_RATE, Samples, Segment, Transcript
+
+SPEECH = 1.75
+"""Times the cost of a sound alone: words take 1.4 times as much, and in company more (base)."""
+SOUND_S, WARM_UP_S, PIECE_S = 4.0, 1.0, 0.5
+WITHIN_S = 5.0
+"""Of the clock: a slower model is measured by the audio that it has processed by then, or next."""
+OpenSession: TypeAlias = Callable[[LiveOptions], Awaitable[SessionHandle]]
+PITCH_HZ, SYLLABLES_HZ, N_HARMONICS = 120.0, 3.0, 20
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+MAX_PROMPT_TOKENS = 223
+KEPT_FUSIONS = 4
+"""Lists of phrases that are kept ready for the next recording with the same ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptionRequest:
+    """A request for a recording: options, languages ("auto", one or several), boosted phrases."""
+
+    options: TranscribeOptions
+    languages: tuple[str, ...] = ()
+    phrases: tuple[str, ...] = ()
+
+
+async def calibrate(open_session: OpenSession, n_engines: int) -> float:
+    """Return the engine seconds per second of speech, at the shortest interval of updates.
+
+    open_session: begins a live session. 0: no audio was processed.
+    """
+    options = LiveOptions(vad=False)
+    handles = [await open_session(options) for _ in range(n_engines)]
+    try:
+        costs = await asyncio.gather(*(cost_of(handle, voice()) for handle in handles))
+    finally:
+        for handle in handles:
+            handle.end()
+    measured = [cost for cost in costs if cost > 0]
+    return SPEECH * sum(measured) / len(measured) if measured else 0.0
+
+
+async def cost_of(handle: SessionHandle, sound: Samples) -> float:
+    """Return the engine seconds per second of a sound (n,) in a session, without its first second.
+
+    0: no audio was processed.
+    """
+    handle.fixed_interval_s = INTERVALS_S[0]
+    ends_s = time.monotonic() + WITHIN_S
+    step, n_warm_up = round(PIECE_S * SAMPLE_RATE), round(WARM_UP_S * SAMPLE_RATE)
+    await handle.push(sound[:n_warm_up])
+    worked_s, taken_s = handle.load.worked_s, handle.load.taken_s
+    for start in range(n_warm_up, len(sound), step):
+        await handle.push(sound[start : start + step])
+        if time.monotonic() > ends_s and handle.load.taken_s > taken_s:
+            break
+    newly_taken_s = handle.load.taken_s - taken_s
+    return (handle.load.worked_s - worked_s) / newly_taken_s if newly_taken_s > 0 else 0.0
+
+
+def voice(seconds: float = SOUND_S) -> Samples:
+    """Return a sound (n,) float32 with the pitch, harmonics and syllables of a voice, without words."""
+    at_s = np.arange(round(seconds * SAMPLE_RATE)) / SAMPLE_RATE
+    pitch_hz = PITCH_HZ * (1 + 0.1 * np.sin(2 * np.pi * 0.7 * at_s))
+    phase = 2 * np.pi * np.cumsum(pitch_hz) / SAMPLE_RATE
+    harmonics = np.sum([np.sin(k * phase) / k for k in range(1, N_HARMONICS)], axis=0)
+    sound = 0.2 * harmonics * np.clip(np.sin(2 * np.pi * SYLLABLES_HZ * at_s), 0, 1)
+    noise = 0.01 * np.random.default_rng(0).standard_normal(len(at_s))
+    made: Samples = (sound + noise).astype(np.float32)
+    return made
+
+
+class FileJob:
+    """One recording under transcription: iterate over its segments as they are found.
+
+    start: opens the recording, whose transcription calls the model through `caller`. second: through which
+    it calls a second model, or None. n_prompt_tokens: of its prompt, as far as the model sees it.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        start: Callable[[Caller], FileTranscription],
+        n_prompt_tokens: int,
+        second: Caller | None = None,
+    ) -> None:
+        self._worker = worker
+        self._caller = worker.caller()
+        self._start = start
+        self._second = second
+        self.n_prompt_tokens = n_prompt_tokens
+        self._running: FileTranscription | None = None
+
+    async def begin(self) -> None:
+        """Check the options and open the recording. Raises: AudioError, OptionError."""
+        self._running = await self._worker.result_of(lambda: self._start(self._caller), Priority.FILE)
+
+    def __aiter__(self) -> AsyncIterator[Segment]:
+        return self
+
+    async def __anext__(self) -> Segment:
+        running = self._running
+        assert running is not None, "begin() first"
+        if self._second is not None:
+            self._second.begin(Priority.FILE, time.monotonic())
+        segment = await self._worker.result_of(lambda: next(running, None), Priority.FILE, self._caller)
+        if segment is None:
+            raise StopAsyncIteration
+        return segment
+
+    async def collect(self) -> Transcript:
+        running = self._running
+        assert running is not None, "begin() first"
+        async for _ in self:
+            pass
+        return running.collect()  # at its end: no work is left
+
+    def close(self) -> None:
+        if self._running is not None:
+            self._running.close()
+
+
+class Scheduler:
+    """Live sessions and recordings on one model.
+
+    beam_size: of recordings; 1 is greedy. deferral: the parts that a second model reads again. on_live:
+    called with seconds waited and worked of live work.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        work: Work | None = None,
+        *,
+        beam_size: int = 5,
+        deferral: DeferralOptions | None = None,
+        on_live: Callable[[float, float], None] | None = None,
+    ) -> None:
+        self.model = model
+        self._beam_size = beam_size
+        self._deferral = deferral or DeferralOptions()
+        self._fusions = anyio.CapacityLimiter(1)
+        self._fusion_of = lru_cache(KEPT_FUSIONS)(lambda phrases: model.fusion(hotwords=phrases))
+        work = work or Work()
+        n_engines = engines_for(model, work)
+        self._is_forecast = work.forecast
+        self.forecast = LoadForecast(n_engines)
+        self._worker = Worker(
+            model.backend,
+            n_engines=n_engines,
+            on_live=on_live,
+            interval_controller=UpdateIntervalController(time.monotonic(), work.longest_interval_s),
+            n_threads=work.threads or THREADS,
+        )
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        return tuple(self.model.languages)
+
+    @property
+    def live_wait_s(self) -> float:
+        return self._worker.live_wait_s
+
+    def trouble(self, stall_s: float) -> str | None:
+        return self._worker.trouble(stall_s)
+
+    @property
+    def engines(self) -> list[EngineState]:
+        return self._worker.engines
+
+    @property
+    def interval_s(self) -> float:
+        return self._worker.interval_controller.interval_s
+
+    @property
+    def n_waiting(self) -> int:
+        return self._worker.n_waiting
+
+    async def open(self, options: LiveOptions) -> SessionHandle:
+        """Begin a live session. Raises: ApiError 429 if it would make others late; OptionError."""
+        load = self.forecast.enter()
+        handle = SessionHandle(self._worker, self.model, options, load=load, on_end=self.forecast.leave)
+        try:
+            await handle.begin()
+        except BaseException:
+            handle.end()
+            raise
+        return handle
+
+    async def calibrate(self) -> None:
+        """Measure the cost of a live session, if admission uses it; if that fails, all are accepted."""
+        if not self._is_forecast:
+            return
+        try:
+            self.forecast.begin(await calibrate(self.open, len(self.engines)))
+        except Exception:
+            logger.exception("what a live session costs could not be measured: all are taken")
+
+    async def transcribe(
+        self, source: AudioSource, request: TranscriptionRequest, second: Scheduler | None = None
+    ) -> FileJob:
+        """Begin a recording, which stays open until the job is closed.
+
+        second: reads uncertain parts again where it can (`_can_read`).
+        Raises: AudioError, OptionError.
+        """
+        fusion = await anyio.to_thread.run_sync(self._fusion, request, limiter=self._fusions)
+        prompt = self._n_tokens(request.options.initial_prompt)
+        other: SecondModel | None = None
+        caller: Caller | None = None
+        if second is not None and self._can_read(second, request):
+            of_second = await anyio.to_thread.run_sync(second._fusion, request, limiter=self._fusions)
+            caller = second._worker.caller()
+            other = second.model.as_second(self._deferral, of_second, caller)
+        job = FileJob(
+            self._worker, lambda own: self._begin(source, request, fusion, other, own), prompt, caller
+        )
+        await job.begin()
+        return job
+
+    def _can_read(self, second: Scheduler, request: TranscriptionRequest) -> bool:
+        """Whether a second model can read a request: without clips, and only English with an English-only
+        model.
+        """
+        if request.options.clip_timestamps:
+            return False
+        chosen = self.model.options(list(request.languages) or None, None, None, None, request.options)
+        is_english = not self.model.tokenizer.is_multilingual or chosen.decoding.language == "en"
+        return second.model.tokenizer.is_multilingual or is_english
+
+    def close(self) -> None:
+        self._worker.close()
+
+    def join(self, timeout_s: float) -> None:
+        self._worker.join(timeout_s)
+
+    def _n_tokens(self, prompt: str | None) -> int:
+        tokens = self.model.tokenizer.encode(" " + prompt.strip()) if prompt else []
+        return min(len(tokens), MAX_PROMPT_TOKENS)
+
+    def _beam_size_of(self, request: TranscriptionRequest) -> int:
+        return request.options.decoding.beam_size or self._beam_size
+
+    def _fusion(self, request: TranscriptionRequest) -> ShallowFusion | None:
+        """Return the fusion of boosted phrases in a beam; many take a while, so a thread builds it."""
+        if not request.phrases or self._beam_size_of(request) == 1:
+            return None
+        return self._fusion_of(request.phrases)
+
+    def _begin(
+        self,
+        source: AudioSource,
+        request: TranscriptionRequest,
+        fusion: ShallowFusion | None,
+        second: SecondModel | None,
+        caller: Caller,
+    ) -> FileTranscription:
+        options, beam_size = request.options, self._beam_size_of(request)
+        if request.phrases and fusion is None:
+            # A greedy search has no scores to add to: they go before the prompt.
+            hotwords = ", ".join(request.phrases)
+            options = replace(options, decoding=replace(options.decoding, hotwords=hotwords))
+        return self.model.transcribe(
+            source,
+            language=list(request.languages) or None,
+            beam_size=beam_size,
+            options=options,
+            fusion=fusion,
+            second=second,
+            runtime=caller,
+        )
+
+
+def engines_for(model: Model, work: Work) -> int:
+    """Return the number of engines."""
+    is_cpu = model.backend.device.type == "cpu"
+    return work.engines or (min(work.threads or THREADS, MOST_ENGINES) if is_cpu else 1)

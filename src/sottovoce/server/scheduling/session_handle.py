@@ -1,0 +1,349 @@
+"""One live session of a client in the server: audio waits here until an update is due.
+
+Events are numbered across the client's session, in its times. Changed options begin another session of the
+library, which counts from zero again. Sessions share nothing but the interval of updates under load.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import anyio.to_thread
+import numpy as np
+
+from sottovoce.api import Model
+from sottovoce.errors import OptionError
+from sottovoce.options.live import LiveOptions
+from sottovoce.runtime.batching import Caller, Priority
+from sottovoce.runtime.update_interval import INTERVALS_S
+from sottovoce.server.scheduling.load_forecast import SessionLoad
+from sottovoce.server.scheduling.worker import Worker
+from sottovoce.speakers.choose import make_live_speakers
+from sottovoce.speakers.live_speakers import LiveSpeakers
+from sottovoce.speakers.networks import Floats
+from sottovoce.streaming.options import StreamOptions
+from sottovoce.streaming.session import Session
+from sottovoce.translation.live_translator import SourceText
+from sottovoce.translation.whisper_translate import WhisperTranslator
+from sottovoce.types import SAMPLE_RATE, Event, Final, LanguageChanged, Partial, Samples, SpeechEnded, Word
+
+TIMES = frozenset({"start", "end", "at", "confirmed_at", "emission_time"})
+"""Fields of events and words that are seconds since the beginning."""
+MOST_AT_ONCE_S = 2.0
+"""Audio of one session worked on at a time: the others have their turn in between."""
+MOST_BEHIND_S = 10.0
+"""The same under load, where one update takes all that came meanwhile."""
+MOST_AHEAD_S = 20.0
+"""Of the time that has passed, that a session's audio may be: more of it has the turn of recordings. A client
+that comes again after a break has some to say at once."""
+
+
+class EventSequencer:
+    """Numbers the events of one client's session: `seq` and `utterance`."""
+
+    def __init__(self) -> None:
+        self._seq = 0
+        self._utterance = 0
+        self._is_open = False
+
+    def number(self, events: Iterable[Event], *, offset_s: float = 0.0) -> list[Event]:
+        """Number events, and move them `offset_s` later."""
+        return [self._numbered(shifted(event, offset_s)) for event in events]
+
+    def _numbered(self, event: Event) -> Event:
+        self._seq += 1
+        if isinstance(event, LanguageChanged):
+            return replace(event, seq=self._seq, utterance=None)
+        if not self._is_open and not isinstance(event, SpeechEnded):
+            self._utterance += 1
+            self._is_open = True
+        if isinstance(event, Final | SpeechEnded):
+            self._is_open = False
+        return replace(event, seq=self._seq, utterance=self._utterance)
+
+
+def shifted(event: Event, offset_s: float) -> Event:
+    if not offset_s:
+        return event
+    times = _shifted_times(event, offset_s)
+    if isinstance(event, Partial | Final):
+        times["words"] = tuple(replace(word, **_shifted_times(word, offset_s)) for word in event.words)
+    return replace(event, **times)
+
+
+def _shifted_times(timed: Event | Word, offset_s: float) -> dict[str, Any]:
+    names = (field.name for field in fields(timed) if field.name in TIMES)
+    return {name: getattr(timed, name) + offset_s for name in names}
+
+
+class AudioAccumulator:
+    """Audio of one session that waits for an update, which takes all of it."""
+
+    def __init__(self) -> None:
+        self._pieces: list[Samples] = []
+        self._n_samples = 0
+
+    @property
+    def waiting_s(self) -> float:
+        return self._n_samples / SAMPLE_RATE
+
+    def add(self, pcm: Samples) -> None:
+        self._pieces.append(pcm)
+        self._n_samples += len(pcm)
+
+    def is_due(self, interval_s: float) -> bool:
+        """Return whether there is enough for an update.
+
+        At the shortest interval any audio is enough, since the session itself decides about its updates.
+        """
+        if interval_s <= INTERVALS_S[0]:
+            return self._n_samples > 0
+        return self.waiting_s >= interval_s
+
+    def take(self, most: int) -> Samples:
+        """Remove and return the first waiting samples, (n,) float32, so many at most."""
+        waiting: Samples = np.concatenate([np.zeros(0, np.float32), *self._pieces])
+        taken, rest = waiting[:most], waiting[most:]
+        self._pieces, self._n_samples = [rest] if len(rest) else [], len(rest)
+        return taken
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedTranslator:
+    """A translator whose work is queued for the model behind live sessions."""
+
+    own: WhisperTranslator
+    worker: Worker
+    caller: Caller
+
+    @property
+    def target(self) -> str:
+        return self.own.target
+
+    def push(self, pcm: Samples, worked_s: float) -> None:
+        """Take samples (n,) that the session will get; worked_s: seconds that it has processed."""
+        self.own.push(pcm, worked_s=worked_s)
+
+    def translate(self, source: SourceText) -> str:
+        """Translate; called in a thread that may wait. Raises: the errors of the model."""
+        return self.worker.submit(lambda: self.own.translate(source), Priority.FILE, self.caller).result()
+
+
+class SessionHandle:
+    """One live session of a client, for one call at a time; made by `Scheduler.open`.
+
+    load: on the model, until `end`, which calls on_end with it.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        model: Model,
+        options: LiveOptions,
+        *,
+        load: SessionLoad,
+        on_end: Callable[[SessionLoad], None],
+    ) -> None:
+        self._worker = worker
+        self._model = model
+        self._options = options
+        self._on_end = on_end
+        self.load = load
+        self._caller = worker.caller(load.work)
+        self._sequencer = EventSequencer()
+        self._session: Session | None = None
+        self._speakers: LiveSpeakers | None = None
+        self._speakers_option = ""
+        self._held_audio = AudioAccumulator()
+        self._n_samples = 0
+        self._n_taken = 0
+        self._began_at = 0
+        self._opened_s = time.monotonic()
+        self.fixed_interval_s: float | None = None
+        """Of audio from one update to the next; None: as it is for all sessions."""
+        self.poll_newer_audio: Callable[[], Samples] | None = None
+        """Audio that came after what was pushed, asked for by a thread of the model when an update begins."""
+
+    @property
+    def received_s(self) -> float:
+        return self._n_samples / SAMPLE_RATE
+
+    @property
+    def interval_s(self) -> float:
+        return self.fixed_interval_s or self._worker.interval_controller.interval_s
+
+    @property
+    def behind_s(self) -> float:
+        """Seconds of audio so far that no update has processed."""
+        return (self._n_samples - self._n_taken) / SAMPLE_RATE
+
+    @property
+    def place(self) -> object:
+        """The worker of this session; sessions with the same one wait for each other."""
+        return self._worker
+
+    async def begin(self) -> None:
+        """Make the session, so that invalid options fail before there is audio.
+
+        Raises: OptionError; ModelNotFoundError and CheckpointError of the speaker model.
+        """
+        await self._load_speakers(self._options)
+        await self._worker.result_of(self._open, Priority.LIVE)
+
+    async def push(self, pcm: Samples) -> list[Event]:
+        """Take samples (n,) float32, mono, 16 kHz; return the events that follow.
+
+        Under load samples wait until an update is due, which takes all of them and those that arrive
+        meanwhile. Further updates do not, since a client that sends without a pause would wait for its words.
+
+        Raises: AudioError for samples that are not finite.
+        """
+        events: list[Event] = []
+        self._held_audio.add(np.ascontiguousarray(pcm))
+        self._n_samples += len(pcm)
+        if self._held_audio.is_due(self.interval_s):
+            events += self._numbered(await self._done(self._update))
+        while self._held_audio.is_due(self.interval_s):
+            events += self._numbered(await self._done(self._listen))
+        return events
+
+    async def finalize(self) -> list[Event]:
+        """Emit the text of the audio so far without waiting for more; the session continues."""
+        return self._numbered(await self._done(self._conclude))
+
+    async def voices(self, enrolled: Mapping[str, Floats]) -> Mapping[str, Floats]:
+        """Enroll speakers of an earlier session by name, voices (D,); return the speakers so far, likewise.
+
+        Raises: OptionError, also without diarization.
+        """
+        return await self._worker.result_of(lambda: self._enroll(enrolled), Priority.LIVE)
+
+    async def flush_and_reset(self) -> list[Event]:
+        """Emit the text of the audio so far and forget it; the session continues without context."""
+        events = self._numbered(await self._done(self._finish))
+        self._began_at = self._n_samples
+        return events
+
+    async def configure(self, options: LiveOptions) -> list[Event]:
+        """Continue with other options; the text of the audio so far is emitted under the old ones.
+
+        Raises: as `begin`, with the session unchanged.
+        """
+        before = self._options, self._speakers, self._speakers_option
+        await self._load_speakers(options)
+        self._options = options
+        try:
+            session = await self._worker.result_of(self._made, Priority.LIVE)
+        except BaseException:
+            self._options, self._speakers, self._speakers_option = before
+            raise
+        events = await self.flush_and_reset()
+        self._session = session
+        return events
+
+    async def close(self) -> list[Event]:
+        return await self.flush_and_reset()
+
+    def translator(self) -> QueuedTranslator:
+        """Return the translator of this session into English. Raises: OptionError if the model has none."""
+        caller = self._worker.caller()
+        return QueuedTranslator(WhisperTranslator(self._model, caller), self._worker, caller)
+
+    def discard(self) -> None:
+        """Drop the audio so far, without emitting its text."""
+        self._session = None
+        self._held_audio = AudioAccumulator()
+        self._began_at = self._n_taken = self._n_samples
+
+    def end(self) -> None:
+        """Drop the audio so far and free the place of the session; may be repeated."""
+        self.discard()
+        self._on_end(self.load)
+
+    def _numbered(self, events: list[Event]) -> list[Event]:
+        return self._sequencer.number(events, offset_s=self._began_at / SAMPLE_RATE)
+
+    @property
+    def _priority(self) -> Priority:
+        """Live priority, or that of a recording for a client that sends much faster than real time."""
+        ahead_s = self.received_s - (time.monotonic() - self._opened_s)
+        return Priority.FILE if ahead_s > MOST_AHEAD_S else Priority.LIVE
+
+    async def _done(self, work: Callable[[], list[Event]]) -> list[Event]:
+        self.load.is_waiting = True
+        try:
+            return await self._worker.result_of(work, self._priority, self._caller)
+        finally:
+            self.load.is_waiting = False
+
+    def _update(self) -> list[Event]:
+        if self.poll_newer_audio is not None:
+            newer = self.poll_newer_audio()
+            self._held_audio.add(newer)
+            self._n_samples += len(newer)
+        return self._listen()
+
+    def _listen(self) -> list[Event]:
+        """Run one update: of all waiting audio under load, otherwise of the usual amount."""
+        interval_s = self.interval_s
+        is_stretched = interval_s > INTERVALS_S[0]
+        most_s = MOST_BEHIND_S if is_stretched else MOST_AT_ONCE_S
+        pcm = self._held_audio.take(round(most_s * SAMPLE_RATE))
+        try:
+            events = self._open().push(pcm, newest_only=is_stretched)
+        finally:
+            self._n_taken = min(self._n_taken + len(pcm), self._n_samples)
+            self.load.take_audio(len(pcm) / SAMPLE_RATE, interval_s)
+        return events
+
+    def _conclude(self) -> list[Event]:
+        events = self._caught_up()
+        if self._session is not None:
+            events += self._session.finalize()
+        return events
+
+    def _caught_up(self) -> list[Event]:
+        events: list[Event] = []
+        while self._held_audio.waiting_s:
+            events += self._listen()
+        return events
+
+    def _finish(self) -> list[Event]:
+        events = self._caught_up()
+        session, self._session = self._session, None
+        if session is not None:
+            events += session.close()
+        return events
+
+    def _enroll(self, enrolled: Mapping[str, Floats]) -> Mapping[str, Floats]:
+        self._open()
+        if not self._options.speakers or self._speakers is None:
+            raise OptionError("voices: expected a session that tells speakers apart, got one that does not")
+        self._speakers.add_voices(enrolled)
+        return self._speakers.voices
+
+    def _open(self) -> Session:
+        if self._session is None:
+            self._session = self._made()
+        return self._session
+
+    async def _load_speakers(self, options: LiveOptions) -> None:
+        """Load the speaker model outside the threads of the model, since its weights may be downloaded."""
+        if options.speakers and (self._speakers is None or options.speakers != self._speakers_option):
+            self._speakers = await anyio.to_thread.run_sync(make_live_speakers, options.speakers)
+            self._speakers_option = options.speakers
+
+    def _made(self) -> Session:
+        options = self._options
+        return self._model.session(
+            options.languages or None,
+            switching=options.switching,
+            vad=options.vad,
+            unstable=options.unstable,
+            stream=StreamOptions.of(options.decoding),
+            speakers=self._speakers if options.speakers else None,
+            runtime=self._caller,
+        )

@@ -1,0 +1,454 @@
+"""Settings of a server: models, addresses, access and limits. Knows no web framework."""
+
+from __future__ import annotations
+
+import base64
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+
+from sottovoce.errors import OptionError
+from sottovoce.options.fallback import DeferralOptions
+from sottovoce.options.schema import Option, check_options
+from sottovoce.runtime.update_interval import INTERVALS_S
+from sottovoce.translation.chat import ChatServer, Glossary
+
+ENVIRONMENT = "SOTTOVOCE_SERVE"
+"""Prefix of the server's environment variables: SOTTOVOCE_SERVE_PORT is --port."""
+API_KEYS = f"{ENVIRONMENT}_API_KEYS"
+WEBHOOK_SECRET = f"{ENVIRONMENT}_WEBHOOK_SECRET"
+OPENAI_NAMES = (
+    "whisper-1",
+    "gpt-transcribe",
+    "gpt-4o-transcribe",
+    "gpt-4o-mini-transcribe",
+    "gpt-4o-mini-transcribe-2025-12-15",
+    "gpt-4o-transcribe-diarize",
+    "gpt-live-transcribe",
+    "gpt-realtime-whisper",
+)
+"""Names that OpenAI's clients ask for; without a word to the contrary they mean the default model."""
+MOST_ENGINES = 4
+"""By default: engines share one interpreter, and no machine with more cores was measured."""
+UPLOADS_A_PLACE = 4
+"""Recordings that may be on their way here for each that may be transcribed: a slow sender does not
+hold up others."""
+SPARE_CONNECTIONS = 256
+"""Of browsers, monitoring, and clients between two requests."""
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+KEY = re.compile(r"[A-Za-z0-9._~-]{8,200}")
+"""Characters that a header and a subprotocol can carry."""
+SECRET_PREFIX = "whsec_"
+MIN_SECRET_BYTES = 16
+EXPECTED_SECRET = (
+    f"expected a secret of {MIN_SECRET_BYTES} bytes or more, as text or as base64 behind {SECRET_PREFIX}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLimits:
+    """Limits of load and time.
+
+    Limits without an option follow from what a client needs, or were measured.
+    readers: of all shared captions; as many live sessions are shared as there may be.
+    upload_mb: of one request; None: a quarter of those of all.
+    session_s: audio of one live session. message_kb: of one message of a socket; OpenAI's clients may send
+        15 MB at once.
+    connections: at a time; None: what sessions, recordings and `SPARE_CONNECTIONS` need, and never more than
+        the system lets the process open. connections_per_address: of one client; None: half of them.
+    pending_s: audio of one session that waits for the model; more of it is not read before that is worked
+        off, so that a sender who is too fast is slowed down.
+    wait_s: the waiting time of live work from which on no further session is taken. Where half of the
+        sessions are late by half of it, and that lasts, the newest of them is closed, to come again later.
+    idle_s: without audio and without `keepalive`. keepalive_s: without audio, whatever else comes.
+    send_s: until a client must have taken what it was sent. upload_s: between two pieces of an upload.
+    head_s: from the beginning of a connection, or of its next request, until that has a head.
+    stall_s: of one call of a model, from which on the server counts as broken.
+
+    Raises: OptionError for values out of range.
+    """
+
+    sessions: int = Option("Live sessions at a time.", key="max_sessions", least=1).as_field(16)
+    requests: int = Option(
+        "Recordings at a time, waiting ones among them.", key="max_requests", least=1
+    ).as_field(16)
+    uploads_mb: float = Option(
+        "Of all requests that are here, a quarter of it of one, and as much of all jobs. What is larger than "
+        "1 MB lies in temporary files.",
+        key="max_uploads_mb",
+        above=0.0,
+    ).as_field(4096.0)
+    duration_s: float = Option(
+        "Of one recording, and of the audio of one live session.", key="max_duration", kind="time", above=0.0
+    ).as_field(4 * 3600.0)
+    broken_s: float | None = Option(
+        "End, with code 1, after so long with a model that cannot work any more, for what starts the server "
+        "anew.",
+        unset="never",
+        key="exit_when_failing",
+        kind="time",
+        above=0.0,
+    ).as_field(None)
+    shutdown_s: float = Option(
+        "For requests and sessions to come to their end.", key="shutdown_timeout", kind="time", above=0.0
+    ).as_field(30.0)
+    upload_mb: float | None = None
+    session_s: float = 4 * 3600.0
+    readers: int = 200
+    message_kb: int = 16 * 1024
+    connections: int | None = None
+    connections_per_address: int | None = None
+    pending_s: float = 10.0
+    wait_s: float = 3.0
+    idle_s: float = 300.0
+    keepalive_s: float = 3600.0
+    send_s: float = 10.0
+    upload_s: float = 60.0
+    head_s: float = 15.0
+    stall_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise OptionError(f"limit {name}: expected more than 0, got {value}")
+
+    @property
+    def most_connections(self) -> int:
+        usual = self.sessions + self.readers + (1 + UPLOADS_A_PLACE) * self.requests + SPARE_CONNECTIONS
+        return self.connections or usual
+
+    @property
+    def upload_bytes(self) -> int:
+        return round((self.upload_mb or self.uploads_mb / 4) * 1e6)
+
+    @property
+    def uploads_bytes(self) -> int:
+        return round(self.uploads_mb * 1e6)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Access control.
+
+    api_keys: any of them opens the API; without keys everybody may use it. The server's own page is always an
+    origin.
+    secret_key: signs client secrets (`access.gate`); the same in all processes of a server; None: a new one.
+    hosts: empty: on a loopback address the names of this machine; elsewhere any with keys, and without them
+    private names, so that no page elsewhere can reach the server by its own name.
+
+    Raises: OptionError for a key that a header or a subprotocol could not carry.
+    """
+
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
+    keys_file: str | None = Option(
+        f"Keys with names and limits: a TOML file, read again when it changes and on SIGHUP. {API_KEYS} has "
+        "keys without, separated by commas.",
+        unset="without any, everybody may ask",
+        key="keys",
+        metavar="FILE",
+    ).as_field(None)
+    origins: tuple[str, ...] = Option(
+        "A web page elsewhere that may ask, as https://example.org. May be repeated.",
+        key="allow_origin",
+        metavar="URL",
+        many=True,
+    ).as_field(())
+    hosts: tuple[str, ...] = Option(
+        "A name of this server; may be repeated. *: any. [on a loopback address: its own names; with keys "
+        "any, else addresses and private names]",
+        key="allow_host",
+        metavar="NAME",
+        many=True,
+    ).as_field(())
+    proxies: tuple[str, ...] = Option(
+        "A proxy, or a network of them, whose X-Forwarded-For is believed; *: all. May be repeated. [none]",
+        key="forwarded_allow_ips",
+        metavar="ADDRESS",
+        many=True,
+    ).as_field(())
+    secret_key: bytes | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        for i, key in enumerate(self.api_keys):
+            if not KEY.fullmatch(key):
+                raise OptionError(
+                    f"API key {i + 1}: expected 8 to 200 of the characters A-Z a-z 0-9 . _ ~ -, "
+                    f"got {len(key)} characters"
+                )
+        for origin in self.origins:
+            if not re.fullmatch(r"https?://[^/\s]+", origin):
+                raise OptionError(f"origin '{origin}': expected scheme and host, such as https://example.org")
+        for proxy in self.proxies:
+            if proxy != "*":
+                network_of(proxy)
+
+    @property
+    def has_keys(self) -> bool:
+        return bool(self.api_keys) or self.keys_file is not None
+
+    def is_proxy(self, address: str) -> bool:
+        if "*" in self.proxies:
+            return True
+        try:
+            found = ip_address(address)
+        except ValueError:
+            return False
+        return any(found in network_of(proxy) for proxy in self.proxies)
+
+
+def network_of(text: str) -> IPv4Network | IPv6Network:
+    try:
+        return ip_network(text, strict=False)
+    except ValueError as error:
+        raise OptionError(f"'{text[:50]}': expected an address or a network") from error
+
+
+def secret_of(where: str, text: str) -> bytes:
+    """Read a secret: text, or base64 behind "whsec_". Raises: OptionError."""
+    secret = text.encode()
+    if text.startswith(SECRET_PREFIX):
+        try:
+            secret = base64.b64decode(text.removeprefix(SECRET_PREFIX), validate=True)
+        except ValueError as error:
+            raise OptionError(f"{where}: {EXPECTED_SECRET}, got no base64") from error
+    if len(secret) < MIN_SECRET_BYTES:
+        raise OptionError(f"{where}: {EXPECTED_SECRET}, got {len(secret)}")
+    return secret
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """The models of a server, and how they decode recordings.
+
+    model: the default one. others: loaded at the first request. second: reads uncertain parts of recordings
+    again, by `deferral`; it can be requested only if it is one of the others too. aliases: other names.
+    beam_size: of recordings; 1 is greedy. preload: load the default and the second at the start.
+
+    Raises: OptionError for an alias of an unknown model, invalid memory, and a second that is the default.
+    """
+
+    model: str
+    others: tuple[str, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    beam_size: int = 5
+    unload_s: float | None = Option(
+        "Let go of a model after so long without use.", unset="never", key="unload_after", kind="time"
+    ).as_field(None)
+    memory_mb: float | None = Option(
+        "For the weights of all models: those that were not used for longest make room.",
+        unset="no limit",
+        key="model_memory_mb",
+        metavar="MB",
+        above=0.0,
+    ).as_field(None)
+    preload: bool = True
+    second: str | None = None
+    deferral: DeferralOptions = field(default_factory=DeferralOptions)
+
+    def __post_init__(self) -> None:
+        if self.second == self.model:
+            raise OptionError(f"second model: expected another one than '{self.model}', which drafts")
+        if self.memory_mb is not None and not 0 < self.memory_mb < math.inf:
+            raise OptionError(f"model memory: expected more than 0 MB, got {self.memory_mb}")
+        for alias, name in self.aliases.items():
+            if name not in self.names:
+                raise OptionError(f"alias '{alias}': expected one of {', '.join(self.names)}, got '{name}'")
+
+    @property
+    def memory_bytes(self) -> int | None:
+        return None if self.memory_mb is None else round(self.memory_mb * 1e6)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((self.model, *self.others)))
+
+    @property
+    def at_start(self) -> tuple[str, ...]:
+        """The models that the server needs at the start, the default one first."""
+        return (self.model,) if self.second is None else (self.model, self.second)
+
+    @property
+    def all_aliases(self) -> dict[str, str]:
+        """Every other name, OpenAI's included, with its model."""
+        models_by_name = dict.fromkeys(OPENAI_NAMES, self.model) | dict(self.aliases)
+        return {alias: name for alias, name in models_by_name.items() if alias not in self.names}
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Threads of a model, and its load.
+
+    engines: threads that each run updates of live sessions and share the processor threads; None: one a
+    processor thread, `MOST_ENGINES` at most, and one on an accelerator. threads: of the processor; None:
+    PyTorch's.
+
+    Raises: OptionError for values out of range.
+    """
+
+    engines: int | None = None
+    threads: int | None = None
+    longest_interval_s: float = Option(
+        "Seconds between two updates of a live session, up to which they come less often under load: "
+        f"{', '.join(f'{seconds:g}' for seconds in INTERVALS_S)}.",
+        key="longest_interval",
+        above=0.0,
+    ).as_field(INTERVALS_S[-1])
+    forecast: bool = Option(
+        "Measure what a live session costs when a model is loaded, and refuse those that would make others "
+        "late; --no-forecast takes all, and sends none away.",
+        switch=True,
+    ).as_field(True)
+
+    def __post_init__(self) -> None:
+        for name in ("engines", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise OptionError(f"{name}: expected 1 or more, got {value}")
+        if self.longest_interval_s not in INTERVALS_S:
+            intervals = ", ".join(f"{seconds:g}" for seconds in INTERVALS_S)
+            raise OptionError(
+                f"longest interval: expected one of {intervals} s, got {self.longest_interval_s:g}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """Address of the server, and its certificate.
+
+    Raises: OptionError for a certificate without its key.
+    """
+
+    host: str = Option("Address to listen on.").as_field("127.0.0.1")
+    port: int = Option("0: any free one.", least=0, most=65535).as_field(8000)
+    certificate: str | None = None
+    key: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.certificate is None) != (self.key is None):
+            raise OptionError("TLS: expected a certificate and its key, got one of them")
+
+    @property
+    def is_loopback(self) -> bool:
+        return self.host in LOOPBACK
+
+    @property
+    def scheme(self) -> str:
+        return "http" if self.certificate is None else "https"
+
+
+@dataclass(frozen=True, slots=True)
+class WyomingAddress:
+    """Address for Home Assistant. port 0: any free one."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> WyomingAddress:
+        """Read tcp://HOST:PORT. Raises: OptionError."""
+        found = re.fullmatch(r"tcp://(\[[0-9a-fA-F:.]+\]|[^:/\s\[\]]+):(\d{1,5})", text)
+        if not found or int(found[2]) > 65535:
+            raise OptionError(f"--wyoming: expected tcp://HOST:PORT, got '{text[:100]}'")
+        return cls(found[1].strip("[]"), int(found[2]))
+
+    @property
+    def is_loopback(self) -> bool:
+        return self.host in LOOPBACK
+
+
+@dataclass(frozen=True, slots=True)
+class TranslationSettings:
+    """A server that translates live speech, and terms for it."""
+
+    chat: ChatServer
+    glossary: Glossary = field(default_factory=Glossary)
+
+
+@dataclass(frozen=True, slots=True)
+class JobSettings:
+    """Recordings that are answered later, kept in a folder.
+
+    most: jobs at a time, unfinished and finished, so that a list takes no time; a named key has half of them.
+    most_mb: of their recordings and results; as much as of all requests that are here.
+    webhook_secret: signs webhooks; None: none are sent.
+
+    Raises: OptionError for values out of range and invalid networks.
+    """
+
+    folder: str
+    keep_s: float = Option(
+        "After a job is over, until its result is removed.", key="keep_jobs", kind="time", above=0.0
+    ).as_field(3600.0)
+    webhook_networks: tuple[str, ...] = Option(
+        f"Private addresses that a webhook_url may have. {WEBHOOK_SECRET} signs webhooks: text, or base64 "
+        "behind whsec_. May be repeated. [public ones alone]",
+        key="webhook_allow",
+        metavar="NETWORK",
+        many=True,
+    ).as_field(())
+    most: int = 1000
+    most_mb: float = 4096.0
+    webhook_secret: bytes | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        for network in self.webhook_networks:
+            network_of(network)
+
+    @property
+    def most_bytes(self) -> int:
+        return round(self.most_mb * 1e6)
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """Servers of a Ray cluster, and the resources of each. n_min, n_max: Ray scales in between.
+
+    Raises: OptionError.
+    """
+
+    n_min: int = 1
+    n_max: int = 1
+    cpus: float = 1.0
+    gpus: float = Option("GPUs of each; 0.25: four share one.", key="gpus_per_replica", least=0.0).as_field(
+        0.0
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if not self.cpus > 0:
+            raise OptionError(f"replicas: expected more than 0 CPUs of each, got {self.cpus:g}")
+        if not 1 <= self.n_min <= self.n_max:
+            raise OptionError(
+                f"replicas: expected 1 or more, MIN-MAX in order, got {self.n_min}-{self.n_max}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """All settings of a server. wyoming: None: no port for Home Assistant. translation: None: live speech is
+    translated into English only, by Whisper. jobs: None: there are no jobs. traces: send OpenTelemetry's.
+    """
+
+    models: ModelSettings
+    listening: Listening = field(default_factory=Listening)
+    access: Access = field(default_factory=Access)
+    limits: ServerLimits = field(default_factory=ServerLimits)
+    work: Work = field(default_factory=Work)
+    wyoming: WyomingAddress | None = None
+    translation: TranslationSettings | None = None
+    traces: bool = Option(
+        "Send OpenTelemetry's traces, by OTLP over HTTP, as the variables OTEL_EXPORTER_OTLP_… say "
+        "(extra `trace`)."
+    ).as_field(False)
+    jobs: JobSettings | None = None
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Names that the server answers to; empty: see `Access`."""
+        if self.access.hosts or not self.listening.is_loopback:
+            return self.access.hosts
+        return tuple(sorted(LOOPBACK))

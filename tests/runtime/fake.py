@@ -1,0 +1,389 @@
+"""A backend that follows a script: what searches, sessions and servers are tested against.
+
+It computes nothing, yet behaves like a model in all that the seam promises: it says the scripted
+tokens in order, attends to where they stand, names the language of the frames that it may see, and
+hears nothing in frames that are hidden or not there. All it knows of the audio lies in the encoder
+states, so slicing or joining them is safe.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from sottovoce.audio.mel import normalize
+from sottovoce.errors import OptionError
+from sottovoce.models.backend import (
+    EXACT,
+    AlignmentHeads,
+    Backend,
+    DecoderState,
+    IncrementalResult,
+    IncrementalWindow,
+    ModelDims,
+    RowPrefix,
+    RowsOutput,
+    check_admitted,
+    check_reordered,
+    check_selected,
+    check_start,
+    check_step,
+    check_tokens,
+)
+from sottovoce.runtime.incremental_encoder import (
+    EncoderCacheInfo,
+    check_windows,
+    content_frames,
+    plan_update,
+    state_of,
+)
+from sottovoce.runtime.torch import first_step_by_bias
+from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.types import EncoderOutput, Features, StepOutput
+
+FAKE_DIMS = ModelDims(
+    n_mels=80,
+    n_audio_ctx=1500,
+    n_audio_state=4,
+    n_audio_head=2,
+    n_audio_layer=1,
+    n_vocab=51865,
+    n_text_ctx=448,
+    n_text_state=4,
+    n_text_head=2,
+    n_text_layer=2,
+)
+SURE = 20.0
+"""Logit of what is expected; everything else has 0."""
+UNSURE = 13.0
+"""The same, when the prompt names another language than the one spoken."""
+FOCUS_FRAMES = 2.0
+"""Standard deviation of the attention around a token."""
+LATEST_BEGIN = 50
+"""A first timestamp lies within one second: Whisper's filters allow no later one."""
+NOTHING = -1.0
+_TOKEN, _LANGUAGE = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedToken:
+    """A token, and the encoder frame (20 ms) at which it is said."""
+
+    id: int
+    frame: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpokenLanguage:
+    """Frames [start, end) in which a language is spoken; outside of all there is no speech."""
+
+    code: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What is said in one window.
+
+    tokens: text ids, and timestamps if wanted, at rising frames. When none is a timestamp and the
+    prompt asks for them, one is said before the first token and one after the last.
+    """
+
+    tokens: tuple[ScriptedToken, ...] = ()
+    languages: tuple[SpokenLanguage, ...] = ()
+
+    def __post_init__(self) -> None:
+        frames = [token.frame for token in self.tokens]
+        if frames != sorted(set(frames)) or (frames and frames[0] < 0):
+            raise OptionError(f"script: frames {frames} given, expected them to rise from 0 or later")
+
+
+Hear: TypeAlias = Callable[[Tensor, int], Script]
+"""From a log-mel window (n_mels, n_frames) and its row in the batch to what is said in it."""
+
+
+def by_row(*scripts: Script) -> Hear:
+    """Row b of every batch says script b; the last one goes on for the rows beyond."""
+    return lambda _, row: scripts[min(row, len(scripts) - 1)]
+
+
+@dataclass(slots=True)
+class FakeState:
+    """Tokens read by each row: (R, n_tokens) int64."""
+
+    encoded: EncoderOutput
+    audio: list[int]
+    padding: list[int]
+    read: list[list[int]] = field(default_factory=list)
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.audio)
+
+    @property
+    def n_tokens(self) -> int:
+        return len(self.read[0])
+
+    def reorder(self, rows: Tensor) -> None:
+        """Replace the rows by `rows`."""
+        chosen = check_reordered(rows, self.n_rows)
+        self.audio = [self.audio[row] for row in chosen]
+        self.padding = [self.padding[row] for row in chosen]
+        self.read = [list(self.read[row]) for row in chosen]
+
+    def truncate(self, n_tokens: int) -> None:
+        """Forget every position from `n_tokens` on."""
+        self.read = [row[:n_tokens] for row in self.read]
+
+    def fork(self) -> FakeState:
+        """An independent copy that shares the encoder output."""
+        return FakeState(self.encoded, list(self.audio), list(self.padding), [list(row) for row in self.read])
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """What one row makes out of the audio, given the bias on its frames.
+
+    tokens: (id, frame) pairs. language_mass: share of the visible frames by language token.
+    """
+
+    tokens: tuple[tuple[int, int], ...]
+    language_mass: dict[int, float]
+    bias: Tensor
+    language_at: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class FakeEncoderState:
+    """What the cache of a window would hold."""
+
+    cache: EncoderCacheInfo
+
+    @property
+    def n_content_frames(self) -> int:
+        return self.cache.n_content
+
+
+class FakeBackend:
+    """A backend that says what its script says; see the module.
+
+    hear: what is said in a window, or one script for every window.
+    """
+
+    def __init__(self, hear: Hear | Script, *, dims: ModelDims = FAKE_DIMS, name: str = "fake") -> None:
+        self._hear = by_row(hear) if isinstance(hear, Script) else hear
+        self.dims, self.name, self.runtime = dims, name, "a script"
+        self.device, self.own_threads = torch.device("cpu"), False
+        self.tail_s, self.encoder_mode = 0.0, EXACT
+        self.alignment_heads = ((dims.n_text_layer - 1, 0), (dims.n_text_layer - 1, 1))
+        self._tokenizer = Tokenizer.for_model(dims.n_vocab)
+        self.n_encoded = 0
+        """Windows encoded so far."""
+
+    def encode(self, features: Features) -> EncoderOutput:
+        """Write each row's script into its states: channel 0 the token at a frame, 1 the language."""
+        n_content = content_frames(features, self.dims, self.name)
+        n_rows, _, n_frames = features.mel.shape
+        self.n_encoded += n_rows
+        rows = [self._written(self._hear(mel, row), n_frames // 2) for row, mel in enumerate(features.mel)]
+        return EncoderOutput(torch.stack(rows), n_content)
+
+    def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
+        """Write the script that is heard in each window, and say what a network would have computed."""
+        check_windows(windows, self.dims, self.name)
+        return [self._grown(window, row) for row, window in enumerate(windows)]
+
+    def start(
+        self, encoded: EncoderOutput, n_hypotheses: int = 1, *, left_padding: Tensor | None = None
+    ) -> FakeState:
+        """An empty state; see `Backend.start`."""
+        check_start(encoded, n_hypotheses, left_padding)
+        audio = [index for index in range(encoded.batch_size) for _ in range(n_hypotheses)]
+        padding = [0] * len(audio) if left_padding is None else [int(n) for n in left_padding]
+        if encoded.cross_kv is None:
+            encoded.cross_kv = [(encoded.states[:, None], encoded.states[:, None])]
+        return FakeState(encoded, audio, padding, [[] for _ in audio])
+
+    def step(
+        self,
+        tokens: Tensor,
+        state: DecoderState,
+        *,
+        positions: Sequence[int] | None = (-1,),
+        vocabulary: Tensor | None = None,
+        capture: AlignmentHeads = (),
+        bias: Tensor | None = None,
+    ) -> StepOutput:
+        """Read tokens, and say what comes next after each; see `Backend.step`."""
+        if not isinstance(state, FakeState):
+            raise OptionError(f"step: a state of {type(state).__name__} given, expected one from start()")
+        check_tokens(tokens, state, min(state.padding), self)
+        heard = [self._heard(state, row, bias) for row in range(state.n_rows)]
+        n_new = tokens.shape[1]
+        logits = torch.zeros(state.n_rows, n_new, self.dims.n_vocab)
+        frames: list[list[int]] = []
+        for row, new in enumerate(tokens.tolist()):
+            known = state.read[row][state.padding[row] :]
+            skipped = max(0, state.padding[row] - len(state.read[row]))
+            contexts = [known + new[skipped : at + 1] for at in range(n_new)]
+            frames.append([self._say(heard[row], c, logits[row, at]) for at, c in enumerate(contexts)])
+            state.read[row] += new
+        asked = logits if positions is None else logits[:, list(positions)]
+        rows = asked if vocabulary is None else asked.index_select(2, vocabulary)
+        return StepOutput(rows, self._attention(frames, heard, len(capture)) if capture else None)
+
+    def rows(self) -> RowsByStep:
+        """Rows that come and go; see `Backend.rows`."""
+        return RowsByStep(self)
+
+    def first_step(
+        self, encoded: EncoderOutput, spans: Sequence[tuple[int, int]], *, token: int, vocabulary: Tensor
+    ) -> Tensor:
+        """What follows `token` alone, for each span; see `Backend.first_step`."""
+        return first_step_by_bias(self, encoded, spans, token=token, vocabulary=vocabulary)
+
+    def _grown(self, window: IncrementalWindow, row: int) -> IncrementalResult:
+        state = state_of(window, FakeEncoderState)
+        plan = plan_update(window, None if state is None else state.cache, self.dims.n_audio_ctx)
+        n_frames = plan.cache.n_content + plan.cache.padding.n_frames
+        self.n_encoded += 1
+        states = self._written(self._hear(normalize(window.log_mel), row), n_frames)[None]
+        weights = plan.cache.padding.log_weights(plan.cache.n_content)
+        log_weights = None if weights is None else torch.tensor([weights])
+        encoded = EncoderOutput(states, (plan.cache.n_content,), log_weights=log_weights)
+        return IncrementalResult(encoded, FakeEncoderState(plan.cache), plan.n_computed)
+
+    def _written(self, script: Script, n_frames: int) -> Tensor:
+        states = torch.full((n_frames, self.dims.n_audio_state), NOTHING)
+        for spoken in script.languages:
+            states[spoken.start : spoken.end, _LANGUAGE] = self._tokenizer.language_token(spoken.code)
+        for token in script.tokens:
+            if token.frame < n_frames:
+                states[token.frame, _TOKEN] = token.id
+        return states
+
+    def _heard(self, state: FakeState, row: int, bias: Tensor | None) -> _Heard:
+        states = state.encoded.states[state.audio[row]]
+        weights = torch.zeros(len(states)) if bias is None else bias[row].float().cpu()
+        n_content = state.encoded.n_content_frames[state.audio[row]]
+        audible = weights > -torch.inf
+        audible[n_content:] = False
+        said = ((states[:, _TOKEN] >= 0) & audible).nonzero()[:, 0]
+        tokens = tuple(zip(states[said, _TOKEN].int().tolist(), said.tolist(), strict=True))
+        shares = weights.masked_fill(~audible, -torch.inf).softmax(0) if audible.any() else weights * 0
+        languages = states[:, _LANGUAGE].int()
+        codes, which = languages.unique(return_inverse=True)
+        summed = torch.zeros(len(codes)).index_add(0, which, shares).tolist()
+        mass = {code: share for code, share in zip(codes.tolist(), summed, strict=True) if share > 0}
+        return _Heard(tokens, mass, weights, languages.tolist())
+
+    def _say(self, heard: _Heard, context: list[int], logits: Tensor) -> int:
+        """Write the logits that follow a context; return the frame that is attended to."""
+        names = self._tokenizer
+        if not context or names.sot not in context:
+            return 0
+        after = context[len(context) - context[::-1].index(names.sot) :]
+        if not after:
+            self._name_language(heard, logits)
+            return 0
+        token, frame = self._next(heard, after)
+        language = heard.language_at[frame] if frame < len(heard.language_at) else -1
+        forced = [t for t in after if t in names.language_tokens]
+        foreign = bool(forced) and language >= 0 and forced[-1] != language and token < names.eot
+        logits[token] = UNSURE if foreign else SURE
+        return frame
+
+    def _name_language(self, heard: _Heard, logits: Tensor) -> None:
+        for language, mass in heard.language_mass.items():
+            token = self._tokenizer.no_speech if language < 0 else language
+            logits[token] = SURE + math.log(mass)
+
+    def _next(self, heard: _Heard, after: list[int]) -> tuple[int, int]:
+        """The token that follows, and its frame."""
+        names = self._tokenizer
+        timed = names.no_timestamps not in after
+        literal = any(names.is_timestamp(token) for token, _ in heard.tokens)
+        wanted = [pair for pair in heard.tokens if timed or not names.is_timestamp(pair[0])]
+        last_frame = wanted[-1][1] if wanted else 0
+        may_say = (names.sot_lm,)  # a turn, for checkpoints that know it
+        said = [t for t in after if t < names.eot or names.is_timestamp(t) or t in may_say]
+        if timed and not literal and wanted:
+            begin = min(wanted[0][1], LATEST_BEGIN)
+            first = (names.timestamp_begin + begin, wanted[0][1])
+            last = (names.timestamp_begin + last_frame + 1, last_frame)
+            wanted = [first, *wanted, last]
+        return wanted[len(said)] if len(said) < len(wanted) else (names.eot, last_frame)
+
+    def _attention(self, frames: list[list[int]], heard: list[_Heard], n_heads: int) -> Tensor:
+        places = torch.arange(len(heard[0].bias), dtype=torch.float32)
+        centres = torch.tensor(frames, dtype=torch.float32)[:, :, None]  # (R, n_new, 1)
+        peaks = -0.5 * ((places - centres) / FOCUS_FRAMES) ** 2
+        bias = torch.stack([row.bias for row in heard])[:, None]
+        weights: Tensor = (peaks + bias).softmax(dim=-1)  # (R, n_new, n_frames)
+        return weights[:, None].expand(-1, n_heads, -1, -1).contiguous()
+
+
+class RowsByStep:
+    """`RunningRows` with a `DecoderState` of its own for each row."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._rows: list[tuple[DecoderState, int]] = []  # state, frames
+
+    @property
+    def n_rows(self) -> int:
+        return len(self._rows)
+
+    def admit(self, encoded: EncoderOutput, prefix: RowPrefix | None = None) -> None:
+        check_admitted(encoded, prefix, type(None), self._backend.name)
+        self._rows.append((self._backend.start(encoded), encoded.n_frames))
+
+    def select(self, rows: Sequence[int]) -> None:
+        check_selected(rows, self.n_rows)
+        taken: set[int] = set()
+        chosen = []
+        for row in rows:
+            state, n_frames = self._rows[row]
+            chosen.append((state.fork() if row in taken else state, n_frames))
+            taken.add(row)
+        self._rows = chosen
+
+    def cut(self, row: int, n_tokens: int) -> None:
+        state = self._rows[row][0]
+        state.truncate(state.n_tokens - n_tokens)
+
+    def prefix_of(self, row: int, n_tokens: int) -> None:
+        """Return None; see `RunningRows.prefix_of`."""
+
+    def step(
+        self,
+        tokens: Sequence[Sequence[int]],
+        wanted: Sequence[Sequence[int]],
+        *,
+        vocabulary: Tensor | None = None,
+        capture: AlignmentHeads = (),
+    ) -> RowsOutput:
+        cached = [state.n_tokens for state, _ in self._rows]
+        check_step(tokens, wanted, cached, longest=self._backend.dims.n_text_ctx, name=self._backend.name)
+        device = self._backend.device
+        logits, attention = [], []
+        for (state, n_frames), new, positions in zip(self._rows, tokens, wanted, strict=True):
+            if not new:
+                attention.append(torch.zeros(len(capture), 0, n_frames, device=device))
+                continue
+            output = self._backend.step(
+                torch.tensor([list(new)], device=device),
+                state,
+                positions=list(positions),
+                vocabulary=vocabulary,
+                capture=capture,
+            )
+            logits.append(output.logits[0])
+            attention.append(torch.zeros(0) if output.attention is None else output.attention[0])
+        return RowsOutput(torch.cat(logits), attention)

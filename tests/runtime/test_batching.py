@@ -1,0 +1,331 @@
+"""Many sessions on one model: each says what it says alone, and harms nobody else."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sottovoce.api import load_model
+from sottovoce.audio.vad import VadStream
+from sottovoce.language.probe import ProbeOptions
+from sottovoce.models.backend import Backend, IncrementalResult, IncrementalWindow, RunningRows
+from sottovoce.runtime.batching import (
+    Batching,
+    BatchingRuntime,
+    CallBatcher,
+    Caller,
+    PendingCall,
+    Priority,
+)
+from sottovoce.runtime.calls import (
+    DirectRuntime,
+    HostCall,
+    IncrementalEncodeCall,
+    ModelCall,
+    Result,
+    Runtime,
+)
+from sottovoce.streaming.options import StreamOptions
+from sottovoce.streaming.session import Session, SessionOptions
+from sottovoce.types import Event, Final, Partial, Samples, Word
+from tests.runtime.fake import FakeBackend, Script
+from tests.streaming.sessions import ALIGNATT, TOKENIZER, spoken, words_of
+from tests.streaming.speech import ToneDetector, backend, hear, say, silence
+
+WIDE = Batching(encoder_frames=100_000, max_length_ratio=1.0)
+NARROW = Batching(encoder_frames=1)
+
+
+@dataclass(frozen=True)
+class Speaker:
+    """Somebody who speaks: options, audio, and how much of it comes at a time."""
+
+    options: SessionOptions
+    audio: Samples
+    chunk: int = 8000
+
+    def session(self, model: Backend, runtime: Runtime | None = None) -> Session:
+        return Session(model, TOKENIZER, self.options, vad=VadStream(model=ToneDetector()), runtime=runtime)
+
+    def alone(self, model: Backend) -> list[Event]:
+        session = self.session(model)
+        events = [event for piece in self.pieces() for event in session.push(piece)]
+        return events + session.close()
+
+    def pieces(self) -> list[Samples]:
+        return [self.audio[at : at + self.chunk] for at in range(0, len(self.audio), self.chunk)]
+
+
+def together(
+    model: Backend,
+    batching: Batching,
+    opened: Sequence[Callable[[Runtime], Session]],
+    pieces: Sequence[list[Samples]],
+) -> tuple[list[list[Event] | Exception], list[Session]]:
+    """Every session's events, or what it failed with, and the sessions; each has a thread of its own."""
+    shared = BatchingRuntime(model, batching, waits_for_all=True)
+    sessions: dict[int, Session] = {}
+    with ExitStack() as stack:
+        stack.callback(shared.join, 10.0)
+        stack.callback(shared.close)
+        callers = [stack.enter_context(shared.caller()) for _ in opened]
+
+        def events_of(i: int) -> list[Event] | Exception:
+            callers[i].begin(Priority.LIVE, float(i % 3))
+            session = sessions[i] = opened[i](callers[i])
+            try:
+                events = [event for piece in pieces[i] for event in session.push(piece)]
+                return events + session.close()
+            except Exception as error:
+                return error
+            finally:
+                shared.count_caller(-1)
+
+        with ThreadPoolExecutor(len(opened)) as pool:
+            found = list(pool.map(events_of, range(len(opened))))
+    return found, [sessions[i] for i in range(len(opened))]
+
+
+def speakers() -> list[Speaker]:
+    """Of every kind, and every length."""
+    fast = ProbeOptions(1.0, 0.25, 0.25)
+    english = SessionOptions(("en",), switching="off", stream=ALIGNATT)
+    beams = replace(english, stream=replace(ALIGNATT, beam_size=3))
+    several = SessionOptions(("en", "de", "es"), stream=ALIGNATT, probe=fast)
+    parallel = replace(several, switching="parallel")
+    mixed = [*spoken("en", 6), *spoken("de", 7), *spoken("en", 4, seed=1)]
+    return [
+        Speaker(english, np.concatenate([silence(0.3), say(spoken("en", 9)), silence(1.0)])),
+        Speaker(beams, np.concatenate([say(spoken("en", 7, seed=2)), silence(1.5), say(spoken("en", 3))])),
+        Speaker(several, np.concatenate([silence(0.5), say(mixed), silence(0.5)]), chunk=3000),
+        Speaker(parallel, say(mixed), chunk=12_000),
+        Speaker(several, say(spoken("es", 12))),
+        Speaker(replace(english, unstable=True), say(spoken("en", 5, seed=3)), chunk=16_000),
+    ]
+
+
+@pytest.mark.parametrize("batching", [WIDE, replace(NARROW, rows=2)], ids=str)
+def test_events_in_company_are_those_of_a_session_alone(batching: Batching) -> None:
+    model = backend()
+    alone = [speaker.alone(backend()) for speaker in speakers()]
+    opened = [partial(speaker.session, model) for speaker in speakers()]
+    pieces = [speaker.pieces() for speaker in speakers()]
+    for ours, theirs in zip(together(model, batching, opened, pieces)[0], alone, strict=True):
+        assert ours == theirs
+        assert any(isinstance(event, Final) for event in theirs)
+
+
+def assert_alike(ours: Sequence[Event], theirs: Sequence[Event]) -> None:
+    """Equal but for rounding of probabilities."""
+    for one, other in zip(ours, theirs, strict=True):
+        assert type(one) is type(other)
+        if isinstance(one, Partial | Final) and isinstance(other, Partial | Final):
+            assert (one.text, one.start, one.end, one.language) == (
+                other.text,
+                other.start,
+                other.end,
+                other.language,
+            )
+            for word, same in zip(one.words, other.words, strict=True):
+                assert_same_word(word, same)
+
+
+def assert_same_word(one: Word, other: Word) -> None:
+    assert replace(one, probability=0.0) == replace(other, probability=0.0)
+    assert one.probability == pytest.approx(other.probability, abs=1e-3)
+
+
+def test_a_real_network_says_the_same_in_company() -> None:
+    """Sessions of one and of several languages, of other ages and lengths, in one running decode."""
+    nano = load_model("nano", device="cpu", dtype="float32")
+    rng = np.random.default_rng(0)
+    kinds: list[dict[str, Any]] = [
+        {"languages": "en", "switching": "off", "vad": False},
+        {"languages": ["en", "de"], "vad": False},
+        {"languages": "de", "vad": False, "stream": StreamOptions(beam_size=2)},
+        {"languages": ["en", "de", "es"], "switching": "parallel", "vad": False},
+    ]
+    voice = [say(spoken("en", 5, seed=i), word_s=0.3 + 0.1 * i) for i in range(len(kinds))]
+    audio = [one + rng.normal(0, 0.02, len(one)).astype(np.float32) for one in voice]
+    pieces = [[one[at : at + 8000] for at in range(0, len(one), 8000)] for one in audio]
+    alone = []
+    for kind, own in zip(kinds, pieces, strict=True):
+        session = nano.session(**kind)
+        alone.append([event for piece in own for event in session.push(piece)] + session.close())
+    opened = [lambda runtime, kind=kind: nano.session(**kind, runtime=runtime) for kind in kinds]
+    found, _ = together(nano.backend, WIDE, opened, pieces)
+    for ours, theirs in zip(found, alone, strict=True):
+        assert not isinstance(ours, Exception)
+        assert_alike(ours, theirs)
+
+
+class SmallMemory(FakeBackend):
+    """Has room for so many windows of a call, and so many rows."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(hear)
+        self.most = most
+        self.n_refused = 0
+
+    def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
+        self._check(len(windows))
+        return super().encode_incremental(windows)
+
+    def rows(self) -> RunningRows:  # type: ignore[override]
+        rows = super().rows()
+        plain, check = rows.step, self._check
+
+        def step(*given: Any, **options: Any) -> Any:
+            check(rows.n_rows)
+            return plain(*given, **options)
+
+        rows.step = step  # type: ignore[method-assign]
+        return rows
+
+    def _check(self, *given: Any) -> None:
+        if len(given) == 1:
+            if given[0] > self.most:
+                self.n_refused += 1
+                raise RuntimeError("out of memory")
+            return
+        super()._check(*given)
+
+
+def test_what_is_too_much_together_is_done_one_by_one() -> None:
+    some = [speaker for speaker in speakers() if len(speaker.options.languages) == 1]
+    some = [speaker for speaker in some if speaker.options.stream.beam_size == 1] * 2
+    model = SmallMemory(most=1)
+    alone = [speaker.alone(backend()) for speaker in some]
+    opened = [partial(speaker.session, model) for speaker in some]
+    found, _ = together(model, WIDE, opened, [speaker.pieces() for speaker in some])
+    assert found == alone
+    assert model.n_refused > 5
+
+
+class Poisoned(FakeBackend):
+    """Fails with whatever holds a window of exactly so many log-mel frames."""
+
+    def __init__(self, n_columns: int) -> None:
+        super().__init__(hear)
+        self.n_columns = n_columns
+
+    def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
+        if any(window.log_mel.shape[1] > self.n_columns for window in windows):
+            raise RuntimeError("poison")
+        return super().encode_incremental(windows)
+
+
+class Through(Runtime):
+    """Another runtime, which may be replaced."""
+
+    def __init__(self, current: list[Runtime]) -> None:
+        self.current = current
+        self.backend = current[0].backend
+
+    def execute(self, call: ModelCall[Result]) -> Result:
+        return self.current[0].execute(call)
+
+    def torch_threads(self) -> AbstractContextManager[None]:
+        return self.current[0].torch_threads()
+
+
+def test_who_fails_harms_nobody_else() -> None:
+    options = SessionOptions(("en",), switching="off", stream=ALIGNATT)
+    some = [Speaker(options, say(spoken("en", n, seed=n))) for n in (5, 12, 6)]
+    model = Poisoned(2 * round(50 * 0.4 * 8))
+    direct = DirectRuntime(model)
+    runtimes: dict[int, list[Runtime]] = {}
+
+    def opened_by(speaker: Speaker, runtime: Runtime) -> Session:
+        current = runtimes[speaker.audio.size] = [runtime]
+        return speaker.session(model, Through(current))
+
+    opened = [partial(opened_by, speaker) for speaker in some]
+    found, sessions = together(model, WIDE, opened, [speaker.pieces() for speaker in some])
+    assert isinstance(found[1], RuntimeError)
+    for i in (0, 2):
+        assert found[i] == some[i].alone(backend())
+    model.n_columns = 10_000
+    runtimes[some[1].audio.size][0] = direct
+    told = words_of(sessions[1].close())
+    assert told, "the session itself goes on"
+    assert " ".join(told) in " ".join(spoken("en", 12, seed=12))
+
+
+def pending(
+    backend: Backend, call: ModelCall[object], since_s: float = 0.0, priority: Priority = Priority.LIVE
+) -> PendingCall:
+    return PendingCall(call, Caller(SimpleNamespace(backend=backend), priority, since_s))  # type: ignore[arg-type]
+
+
+def run_all(batcher: CallBatcher) -> None:
+    while batcher.calls:
+        batcher.round()
+
+
+def test_what_is_due_first_is_encoded_first() -> None:
+    """And what is of its length goes along, as far as the budget bears it."""
+    model = backend()
+    calls: list[list[int]] = []
+    plain = model.encode_incremental
+
+    def encode_incremental(windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
+        calls.append([window.log_mel.shape[1] // 2 for window in windows])
+        return plain(windows)
+
+    model.encode_incremental = encode_incremental  # type: ignore[method-assign]
+    batcher = CallBatcher(model, Batching(encoder_frames=250, max_length_ratio=0.25))
+    for n_frames, due_s in ((100, 3.0), (50, 1.0), (48, 4.0), (101, 2.0), (45, 5.0), (52, 6.0), (60, 0.5)):
+        window = IncrementalWindow(torch.zeros(80, 2 * n_frames), model.encoder_mode)
+        batcher.submit(pending(model, IncrementalEncodeCall([window]), due_s))
+    run_all(batcher)
+    assert calls == [[60, 50, 48, 45], [101, 100], [52]]
+
+
+def test_no_recording_waits_for_another_to_end() -> None:
+    """One kind of calls goes before another, but not for ever."""
+    model = FakeBackend(Script())
+    batcher = CallBatcher(model, clock=lambda: 0.0)
+    other = pending(model, IncrementalEncodeCall([]), priority=Priority.FILE)
+    batcher.submit(other)
+    n_before = 0
+    for _ in range(50):
+        batcher.submit(pending(model, HostCall(list), priority=Priority.FILE))
+        batcher.round()
+        n_before += not other.is_done
+    assert 0 < n_before <= 6
+
+
+def test_a_closed_runtime_ends_its_callers() -> None:
+    reached, go_on = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        reached.set()
+        assert go_on.wait(10)
+
+    shared = BatchingRuntime(FakeBackend(Script()))
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(shared.caller().run_on_host, wait)
+        assert reached.wait(10)
+        second = pool.submit(shared.caller().run_on_host, wait)
+        while not shared.waiting:
+            time.sleep(0.001)
+        shared.close(ValueError("closed"))
+        with pytest.raises(ValueError, match="closed"):
+            second.result(10)
+        go_on.set()
+        first.result(10)
+        shared.join(10)
+        with pytest.raises(ValueError, match="closed"):
+            shared.caller().run_on_host(wait)

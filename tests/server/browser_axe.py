@@ -1,0 +1,96 @@
+"""Accessibility of every page, in every state, by axe-core, where that is there.
+
+SOTTOVOCE_AXE names its axe.min.js (`npm install axe-core`, anywhere).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sottovoce.server.http.server import ServerThread
+from tests.server.browser_captions import share, tell, utterance
+from tests.server.browser_page import AXE, CHROMIUM, LANGUAGES, browser, microphone, state
+
+__all__ = ["microphone"]
+
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine"),
+    pytest.mark.skipif(not AXE.is_file(), reason="no axe-core: SOTTOVOCE_AXE names its axe.min.js"),
+]
+SCHEMES = ("light", "dark")
+LATE = """
+document.getElementById("late-by").textContent = "Captions are 12 s late.";
+document.getElementById("late").hidden = false;
+"""
+
+
+def findings(page: Any) -> list[str]:
+    """What axe-core finds wrong on a page as it stands, in both schemes."""
+    found: set[str] = set()
+    for scheme in SCHEMES:
+        page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+        page.wait_for_timeout(400)
+        if not page.evaluate("'axe' in window"):
+            page.evaluate(AXE.read_text(encoding="utf-8"))
+        result = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
+        assert len(result["passes"]) > 5
+        found |= {
+            f"{scheme} {one['id']}: {node['html'][:150]} {node['failureSummary'][:200]}"
+            for one in result["violations"]
+            for node in one["nodes"]
+        }
+    return sorted(found)
+
+
+def test_the_page_in_all_its_states(server: ServerThread, microphone: Path) -> None:
+    with browser(microphone) as (page, _):
+        page.goto(f"{server.url}/?languages={','.join(LANGUAGES)}")
+        assert findings(page) == []
+        page.evaluate(LATE)
+        assert findings(page) == []
+        page.click("#toggle")
+        page.wait_for_selector("#log .utterance:nth-child(2)")
+        assert findings(page) == []
+        page.wait_for_selector("#log .utterance:nth-child(4)")
+        page.click("#toggle")
+        state(page, "ended")
+        page.click("#settings summary")
+        page.click("#find")
+        page.fill("#find-text", "the")
+        assert findings(page) == []
+        page.locator("#log .edit").first.click()
+        assert findings(page) == []
+        page.keyboard.press("Escape")
+        page.click("#save")
+        assert findings(page) == []
+        page.keyboard.press("Escape")
+        page.click("#saved-open")
+        page.click("#keep-now")
+        page.wait_for_selector("#saved-list li")
+        assert findings(page) == []
+        page.keyboard.press("Escape")
+        share(page)
+        page.click("#share-open")
+        assert findings(page) == []
+
+
+def test_the_pages_of_readers(server: ServerThread, microphone: Path) -> None:
+    said = [
+        utterance(
+            0, "Good evening", "en", translation={"text": "Guten Abend", "language": "de"}, speaker="A"
+        ),
+        utterance(1, "Wie geht es", "de", unstable={"text": " Ihnen", "language": "de"}, speaker="B"),
+    ]
+    for path in ("/read", "/captions?speakers=true", "/captions?box=none&background=000"):
+        with browser(microphone) as (page, _):
+            page.goto(f"{server.url}/read")
+            view = page.context.new_page()
+            view.goto(f"{server.url}{path}")
+            tell(page, clear=True, utterances=said[:1], now=said[1], names={"A": "Anna"})
+            view.wait_for_selector(".unstable", state="attached")
+            if "captions" in path:
+                view.focus("#full")
+            assert findings(view) == []

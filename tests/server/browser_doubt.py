@@ -1,0 +1,128 @@
+"""Words that may be wrong, in a real browser: underlined and explained until they are corrected."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from sottovoce.server.http.server import ServerThread
+from tests.server.browser_editor import correct, heard
+from tests.server.browser_page import browser, downloaded, microphone, pictures, pytestmark
+from tests.server.conversation import SentencesModel, SentencesSession
+from tests.server.servers import CLIPS, SlowSession, serving
+
+__all__ = ["microphone", "pytestmark"]
+
+FOUND = "[...(CSS.highlights.get('found') ?? [])].map(String)"
+
+
+class DoubtfulSession(SentencesSession):
+    def probability_of(self, text: str) -> float:
+        return {" river": 0.617, " Zeit.": 0.3, " verano.": 0.79, " calme": 0.8}.get(text, 0.95)
+
+
+class DoubtfulModel(SentencesModel):
+    """Is not sure of three words."""
+
+    def session(self, languages: object = None, **options: object) -> SlowSession:
+        return DoubtfulSession(self)
+
+
+def thickness(page: Any, text: str) -> float:
+    mark = page.locator("#log mark", has_text=text)
+    found: str = mark.evaluate("(element) => getComputedStyle(element).textDecorationThickness")
+    return float(found.removesuffix("px"))
+
+
+@pytest.fixture(scope="module")
+def doubtful() -> Iterator[ServerThread]:
+    with serving(DoubtfulModel()) as running:
+        yield running
+
+
+def marked(page: Any) -> list[str]:
+    found: list[str] = page.locator("#log mark").all_inner_texts()
+    return found
+
+
+def line(page: Any) -> str:
+    style: str = page.evaluate(
+        "(({ textDecorationLine, textDecorationStyle }) => `${textDecorationLine} ${textDecorationStyle}`)"
+        "(getComputedStyle(document.querySelector('#log mark')))"
+    )
+    return style
+
+
+def test_doubtful_words_are_underlined_until_somebody_corrects_them(
+    doubtful: ServerThread, microphone: Path
+) -> None:
+    with browser(microphone) as (page, faults):
+        page.goto(doubtful.url)
+        assert page.is_hidden("#doubts")
+        heard(page, doubtful)
+        assert marked(page) == ["river", "Zeit.", "verano."]
+        assert line(page) == "underline dotted"
+        assert thickness(page, "Zeit.") > thickness(page, "river") > thickness(page, "verano.")
+        title = page.locator("#log mark").nth(0).get_attribute("title")
+        assert title == "May be wrong: the model is 62 % sure of this word"
+        assert page.is_visible("#doubts")
+        pictures(page, "doubtful")
+        correct(page, 2, "Wir hatten heute viel Zeit.")
+        assert marked(page) == ["river", "Zeit.", "verano."]
+        correct(page, 1, "We walked along the stream and talked about the summer.")
+        assert marked(page) == ["Zeit.", "verano."]
+        page.click("#undo")
+        assert marked(page) == ["river", "Zeit.", "verano."]
+        words = [word for one in json.loads(downloaded(page, "json"))["segments"] for word in one["words"]]
+        assert [word["word"].strip() for word in words if word.get("doubtful")] == marked(page)
+        page.keyboard.press("Control+f")
+        page.fill("#find-text", "the river and")
+        assert page.evaluate(FOUND) == ["the river and"]
+        page.fill("#find-text", "")
+        page.click("#find-close")
+        page.on("dialog", lambda dialog: dialog.accept())
+        page.click("#clear")
+        assert page.is_hidden("#doubts")
+        assert faults == []
+
+
+def test_the_underlines_can_be_switched_off_and_stay_so(doubtful: ServerThread, microphone: Path) -> None:
+    with browser(microphone) as (page, faults):
+        heard(page, doubtful)
+        page.uncheck("#doubtful")
+        assert line(page).startswith("none ")
+        heard(page, doubtful)
+        assert not page.is_checked("#doubtful")
+        assert line(page).startswith("none ")
+        page.check("#doubtful")
+        assert line(page) == "underline dotted"
+        assert faults == []
+
+
+def test_an_uploaded_recording_is_marked_as_its_document(server: ServerThread, microphone: Path) -> None:
+    clip = CLIPS / "mixed.flac"
+    with browser(microphone) as (page, faults):
+        page.goto(server.url)
+        page.check('input[value="upload"]', force=True)
+        page.set_input_files("#file", clip)
+        page.wait_for_selector("#log .utterance")
+        page.wait_for_selector("#upload", state="hidden")
+        wanted = words_of(server, clip)
+        assert wanted
+        assert marked(page) == wanted
+        assert faults == []
+
+
+def words_of(server: ServerThread, clip: Path) -> list[str]:
+    fields = {"stream": "true", "response_format": "verbose_json", "timestamp_granularities[]": "word"}
+    files = {"file": (clip.name, clip.read_bytes())}
+    answer = httpx.post(f"{server.url}/v1/audio/transcriptions", data=fields, files=files, timeout=120)
+    events = [json.loads(row[6:]) for row in answer.text.splitlines() if row.startswith("data: {")]
+    words = [word for event in events for word in event.get("words", []) if "segment" in event["type"]]
+    assert all((word["probability"] < 0.8) == ("doubtful" in word) for word in words)
+    return [word["word"].strip() for word in words if word.get("doubtful")]

@@ -1,0 +1,504 @@
+"""The page as an editor in a real browser: corrections, names, find and replace, sessions, uploads."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import webvtt
+
+from sottovoce.server.http.server import ServerThread
+from sottovoce.server.settings import Access
+from tests.server.browser_page import (
+    LANGUAGES,
+    SPOKEN,
+    browser,
+    downloaded,
+    microphone,
+    partial,
+    picture,
+    pictures,
+    pytestmark,
+    saved,
+    shown,
+    state,
+    word,
+)
+from tests.server.conversation import TALK, SentencesModel, TalkModel
+from tests.server.servers import CLIPS, QuietModel, SlowModel, serving, until
+from tests.speakers.somebody import one_speaker
+
+docx = pytest.importorskip("docx", reason="python-docx is not installed")
+
+__all__ = ["microphone", "pytestmark"]
+
+PLAYING = "[...(CSS.highlights.get('playing') ?? [])].map(String).join()"
+WATCH_PLAYING = f"""() => {{
+    window.played = [];
+    const look = () => {{
+        const utterance = document.querySelector(".utterance.playing .words")?.textContent ?? "";
+        const now = [{PLAYING}, utterance.trim()];
+        if (now[0] && now[0] !== played.at(-1)?.[0]) played.push(now);
+        requestAnimationFrame(look);
+    }};
+    look();
+}}"""
+"""Notes each word that is marked while it is played, with its utterance."""
+
+
+def said(page: Any) -> list[str]:
+    return [text.strip() for text in page.locator("#log .words").all_inner_texts()]
+
+
+def correct(page: Any, number: int, text: str) -> None:
+    page.locator(f"#log .utterance:nth-child({number}) .edit").focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Control+A")
+    page.keyboard.type(text)
+    page.keyboard.press("Enter")
+
+
+def heard(page: Any, server: ServerThread) -> None:
+    page.goto(f"{server.url}/?languages={','.join(LANGUAGES)}")
+    page.keyboard.press("Space")
+    page.wait_for_selector("#log .utterance:nth-child(4)")
+    page.click("#toggle")
+    state(page, "ended")
+
+
+@pytest.fixture(scope="module")
+def quick() -> Iterator[ServerThread]:
+    """A server that hears the four sentences in three seconds, where the sound is not what is tested."""
+    with serving(SentencesModel()) as running:
+        yield running
+
+
+def test_text_is_corrected_while_the_rest_goes_on(quick: ServerThread, microphone: Path) -> None:
+    with browser(microphone) as (page, faults):
+        page.goto(f"{quick.url}/?languages={','.join(LANGUAGES)}")
+        page.keyboard.press("Space")
+        page.wait_for_selector("#log .utterance:nth-child(1)")
+        correct(page, 1, "We walked along the stream.")
+        assert said(page)[0] == "We walked along the stream."
+        page.wait_for_selector("#log .utterance:nth-child(4)")
+        page.locator("#log .utterance:nth-child(2) .edit").focus()
+        page.keyboard.press("Enter")
+        page.keyboard.type("never mind")
+        page.keyboard.press("Escape")
+        page.click("#toggle")
+        state(page, "ended")
+        corrected = ["We walked along the stream.", *SPOKEN[1:]]
+        assert said(page) == corrected
+        page.locator("body").press("Control+z")
+        assert said(page) == list(SPOKEN)
+        page.click("#redo")
+        assert said(page) == corrected
+        assert page.is_disabled("#redo")
+        pictures(page, "corrected")
+        assert faults == []
+
+
+def test_a_click_into_text_edits_it_there(quick: ServerThread, microphone: Path) -> None:
+    """With a recording that could be played, too; Space is a letter, and never starts the microphone."""
+    with browser(microphone) as (page, faults):
+        heard(page, quick)
+        box = page.locator("#log .utterance:nth-child(2) .words").bounding_box()
+        page.mouse.click(box["x"] + box["width"] - 2, box["y"] + box["height"] - 12)
+        field = page.locator("#log textarea.said")
+        text = field.input_value()
+        assert text.endswith(SPOKEN[1])
+        assert field.evaluate("(field) => field.selectionStart") >= len(text) - 1
+        page.keyboard.press("End")
+        page.keyboard.type(" Ja , so .")
+        pictures(page, "editing")
+        inside = "(field) => { const [a, b] = [field, captions].map((one) => one.getBoundingClientRect());"
+        assert field.evaluate(f"{inside} return a.right <= b.right && a.left >= b.left; }}")
+        page.keyboard.press("Enter")
+        assert said(page)[1] == f"{SPOKEN[1]} Ja , so ."
+        box = page.locator("#log .utterance:nth-child(2) .words").bounding_box()
+        page.mouse.click(box["x"] + 2, box["y"] + 12)
+        assert field.evaluate("(field) => field.selectionStart") <= 1
+        page.keyboard.press("Escape")
+        page.locator("#captions").focus()
+        page.keyboard.press("Space")
+        assert page.get_attribute("#status", "data-state") == "ended"
+        assert faults == []
+
+
+def test_text_in_one_language_is_not_coloured(quick: ServerThread, microphone: Path) -> None:
+    with browser(microphone) as (page, _):
+        page.goto(quick.url)
+        shown(page, [partial([word(" Good", "en", 0.0), word(" evening", "en", 0.5)]), {"type": "final"}])
+        colours = "[...document.querySelectorAll('#log .words')].map((one) => getComputedStyle(one).color)"
+        ink = page.evaluate("getComputedStyle(document.body).color")
+        assert page.evaluate(colours) == [ink]
+        assert page.locator("#log .label").first.is_hidden()
+        both = [partial([word(" Good", "en", 0.0), word(" Guten", "de", 2.0)]), {"type": "final"}]
+        shown(page, both)
+        assert len({ink, *page.evaluate(colours)}) == 3
+        assert page.locator("#log .label").first.is_visible()
+
+
+def test_settings_leave_room_for_the_text_on_a_phone(quick: ServerThread, microphone: Path) -> None:
+    with browser(microphone, viewport={"width": 375, "height": 667}) as (page, _):
+        page.goto(quick.url)
+        page.click("#settings summary")
+        picture(page, "phone-settings")
+        assert page.locator("#captions").bounding_box()["height"] >= 150
+
+
+def test_every_format_has_what_stands_on_the_page(quick: ServerThread, microphone: Path) -> None:
+    with browser(microphone) as (page, faults):
+        heard(page, quick)
+        correct(page, 1, "We <walked> & *talked*.")
+        wanted = ["We <walked> & *talked*.", *SPOKEN[1:]]
+        assert downloaded(page, "txt").splitlines() == wanted
+        srt = [cue.split("\n")[2] for cue in downloaded(page, "srt").strip().split("\n\n")]
+        assert srt == wanted
+        cues = webvtt.from_string(downloaded(page, "vtt"))
+        assert [
+            cue.text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&") for cue in cues
+        ] == wanted
+        document = docx.Document(str(saved(page, "docx")))
+        assert document.paragraphs[0].style.name == "Title"
+        assert [one.text for one in document.paragraphs if one.style.name == "Normal"] == wanted
+        markdown = downloaded(page, "md").strip().split("\n\n")
+        assert markdown[3::2] == ["We \\<walked> & \\*talked\\*.", *SPOKEN[1:]]
+        segments = json.loads(downloaded(page, "json"))["segments"]
+        assert [segment["text"] for segment in segments] == wanted
+        times = [
+            time for segment in segments for word in segment["words"] for time in (word["start"], word["end"])
+        ]
+        assert times == sorted(times)
+        assert faults == []
+
+
+def test_speakers_get_names_that_stay(microphone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given while they speak; the correction of a speaker at the end of the utterance does not undo them."""
+    monkeypatch.setattr("sottovoce.server.scheduling.session_handle.make_live_speakers", one_speaker)
+    n_words = sum(len(text.split()) for _, _, text in TALK)
+    with serving(TalkModel()) as server, browser(microphone) as (page, faults):
+        page.goto(f"{server.url}/?speakers=true")
+        page.click("#toggle")
+        page.wait_for_selector("#voices button.name")
+        page.click("#voices button.name")
+        page.keyboard.type("Anna <i>")
+        page.keyboard.press("Enter")
+        assert page.locator("#now .speaker").first.inner_text() == "Anna <i>"
+        page.wait_for_selector(f'#words:text-is("{n_words}")')
+        page.click("#toggle")
+        state(page, "ended")
+        assert page.locator("#log .speaker").all_inner_texts() == ["Anna <i>", "B", "C", "Anna <i>"]
+        assert page.locator("#voices .name").all_inner_texts() == ["Anna <i>", "Speaker B", "Speaker C"]
+        assert downloaded(page, "txt").splitlines()[0] == f"Anna <i>: {TALK[0][2]}"
+        assert "<v Anna &lt;i&gt;>" in downloaded(page, "vtt")
+        pictures(page, "named")
+        page.click("#undo")
+        assert page.locator("#log .speaker").all_inner_texts() == list("ABCA")
+        assert faults == []
+
+
+def test_a_word_is_replaced_everywhere_and_in_what_comes(microphone: Path, quick: ServerThread) -> None:
+    with browser(microphone) as (page, faults):
+        page.goto(f"{quick.url}/?languages={','.join(LANGUAGES)}")
+        page.keyboard.press("Space")
+        page.wait_for_selector("#log .utterance:nth-child(1)")
+        page.locator("body").press("Control+f")
+        page.fill("#find-text", "the")
+        assert page.inner_text("#find-count") == "2 found"
+        assert page.evaluate("CSS.highlights.get('found').size") == 2
+        page.fill("#find-with", "a")
+        page.click("#find-replace")
+        assert page.inner_text("#find-count") == "2 replaced"
+        first = "We walked along a river and talked about a summer."
+        assert said(page)[0] == first
+        page.fill("#find-text", "calme")
+        page.fill("#find-with", "tranquille")
+        page.check("#find-lasting")
+        page.click("#find-replace")
+        page.wait_for_selector("#log .utterance:nth-child(4)")
+        assert said(page) == [first, *SPOKEN[1:3], SPOKEN[3].replace("calme", "tranquille")]
+        page.keyboard.press("Escape")
+        assert page.is_hidden("#finder")
+        assert faults == []
+
+
+def test_the_size_of_the_text_stays(quick: ServerThread, microphone: Path) -> None:
+    with browser(microphone) as (page, _):
+        size = "parseFloat(getComputedStyle(document.querySelector('#log .said')).fontSize)"
+        said_once = [partial([word(" Good", "en", 0.0), word(" evening", "en", 0.5)]), {"type": "final"}]
+        page.goto(quick.url)
+        shown(page, said_once)
+        before = page.evaluate(size)
+        page.click("#larger")
+        page.click("#larger")
+        larger = page.evaluate(size)
+        assert larger > 1.2 * before
+        page.reload()
+        shown(page, said_once)
+        assert page.evaluate(size) == larger
+
+
+def test_a_session_is_kept_opened_again_and_played(quick: ServerThread, microphone: Path) -> None:
+    with browser(microphone) as (page, faults):
+        heard(page, quick)
+        correct(page, 2, "Wir haben viel Zeit.")
+        page.click("#saved-open")
+        page.fill("#keep-title", "Tuesday <b>")
+        page.click("#keep-now")
+        page.wait_for_selector("#saved-list li")
+        pictures(page, "kept")
+        page.reload()
+        assert said(page) == []
+        page.click("#saved-open")
+        assert "Tuesday <b>" in page.inner_text("#saved-list li")
+        page.click('#saved-list button:text-is("Open")')
+        wanted = [SPOKEN[0], "Wir haben viel Zeit.", *SPOKEN[2:]]
+        until(lambda: said(page) == wanted)
+        assert page.evaluate("document.querySelector('#playback audio').paused")
+        box = page.locator("#log .utterance:nth-child(2) .words").bounding_box()
+        page.evaluate(WATCH_PLAYING)
+        page.keyboard.down("Alt")
+        page.mouse.click(box["x"] + box["width"] - 12, box["y"] + 12)
+        page.keyboard.up("Alt")
+        until(lambda: ["Hablamos", SPOKEN[2]] in page.evaluate("played"))
+        assert page.evaluate("played")[0] == ["Zeit.", "Wir haben viel Zeit."]
+        page.click("#saved-open")
+        page.once("dialog", lambda dialog: dialog.accept())
+        page.click('#saved-list button:text-is("Delete")')
+        page.wait_for_selector("#saved-none:visible")
+        page.reload()
+        page.click("#saved-open")
+        page.wait_for_selector("#saved-none:visible")
+        assert faults == []
+
+
+def test_what_was_said_after_a_session_was_kept_is_not_replaced_unasked(
+    quick: ServerThread, microphone: Path
+) -> None:
+    with browser(microphone) as (page, faults):
+        heard(page, quick)
+        page.click("#saved-open")
+        page.click("#keep-now")
+        page.wait_for_selector("#saved-list li")
+        page.keyboard.press("Escape")
+        correct(page, 1, "Something else.")
+        asked: list[str] = []
+
+        def refuse(dialog: Any) -> None:
+            asked.append(dialog.message)
+            dialog.dismiss()
+
+        page.on("dialog", refuse)
+        page.click("#saved-open")
+        page.click('#saved-list button:text-is("Open")')
+        while not asked:  # a dialog is told of while the page is waited for
+            page.wait_for_timeout(20)
+        assert asked == ["The text on this page is not kept: replace it?"]
+        assert said(page)[0] == "Something else."
+        page.click("#keep-now")
+        page.wait_for_selector('#saved-list li:has-text("19 words")')
+        page.click('#saved-list button:text-is("Open")')
+        page.wait_for_selector("#saved", state="hidden")
+        assert said(page)[0] == "Something else."
+        assert len(asked) == 1
+        page.click("#toggle")  # its sound is a file, to which none is added
+        state(page, "live")
+        page.wait_for_selector("#notice:visible")
+        assert "sound of what is said from here on is not kept" in page.inner_text("#notice")
+        assert faults == []
+
+
+def test_a_recording_is_uploaded_and_edited(server: ServerThread, microphone: Path) -> None:
+    with browser(microphone) as (page, faults):
+        page.goto(f"{server.url}/?languages={','.join(LANGUAGES)}")
+        page.evaluate(
+            """() => {
+                window.shown = new Set();
+                const text = document.getElementById("upload-text");
+                new MutationObserver(() => shown.add(text.textContent)).observe(text, { childList: true });
+            }"""
+        )
+        page.check('input[value="upload"]', force=True)
+        with page.expect_file_chooser() as choosing:
+            page.click("#toggle")
+        choosing.value.set_files(CLIPS / "mixed.flac")
+        state(page, "ended")
+        assert " ".join(said(page)).rstrip(".") == " ".join(SPOKEN).rstrip(".")
+        shown = page.evaluate("[...shown]")
+        assert any(text.startswith("Sending") for text in shown)
+        assert any(" of 0:1" in text for text in shown), shown
+        assert page.is_hidden("#upload")
+        correct(page, 1, "We talked about the summer.")
+        page.evaluate(WATCH_PLAYING)
+        page.locator("#log time").first.click()
+        until(lambda: ["talked", "We talked about the summer."] in page.evaluate("played"))
+        assert downloaded(page, "txt").startswith("We talked about the summer.")
+        assert page.inner_text("#title") == "mixed"
+        assert page.text_content("#upload-name") == "mixed.flac"
+        page.click("#save")
+        with page.expect_download() as waiting:
+            page.click('.save[data-format="srt"]')
+        assert waiting.value.suggested_filename == "mixed.srt"
+        assert faults == []
+
+
+def test_a_recording_is_dropped_on_the_page(microphone: Path) -> None:
+    model = QuietModel()
+    with serving(model) as server, browser(microphone) as (page, faults):
+        page.goto(server.url)
+        page.evaluate(
+            """async (bytes) => {
+                const data = new DataTransfer();
+                data.items.add(new File([new Uint8Array(bytes)], "en.flac"));
+                document.body.dispatchEvent(new DragEvent("drop", { dataTransfer: data, bubbles: true }));
+            }""",
+            list((CLIPS / "en.flac").read_bytes()),
+        )
+        state(page, "ended")
+        assert model.n_calls > 0
+        assert page.text_content("#upload-name") == "en.flac"
+        assert faults == []
+
+
+def test_an_upload_that_is_refused_or_cancelled_says_so(microphone: Path) -> None:
+    with (
+        serving(SlowModel(lambda: time.sleep(0.2)), access=Access(api_keys=("open-sesame",))) as server,
+        browser(microphone) as (page, _),
+    ):
+        page.goto(server.url)
+        page.check('input[value="upload"]', force=True)
+        for key in ("", "open-sesame"):
+            if key:
+                page.fill("#key", key)
+            with page.expect_file_chooser() as choosing:
+                page.click("#toggle")
+            choosing.value.set_files(CLIPS / "en.flac")
+            if not key:
+                page.wait_for_selector("#notice:not([hidden])")
+                assert "API key" in page.inner_text("#notice")
+        page.wait_for_selector("#log .utterance:nth-child(3)")  # of a recording that never ends
+        assert page.is_disabled("#clear")
+        page.click("#upload-cancel")
+        state(page, "ended")
+        assert page.is_hidden("#upload")
+        until(lambda: server.services.n_requests == 0)
+
+
+def test_captions_that_are_late_say_so_and_what_helps(quick: ServerThread, microphone: Path) -> None:
+    sockets: list[Any] = []
+
+    def watch(socket: Any) -> None:
+        sockets.append(socket)
+        server_side = socket.connect_to_server()
+        server_side.on_message(lambda text: None if '"status"' in text else socket.send(text))
+
+    with browser(microphone) as (page, faults):
+        page.route_web_socket("**/v1/live?*", watch)
+        page.goto(f"{quick.url}/?languages=en")
+        page.keyboard.press("Space")
+        state(page, "live")
+
+        def late(seconds: float) -> None:
+            sockets[0].send(json.dumps({"type": "status", "received": 20.0, "behind_s": seconds}))
+
+        late(1.5)
+        page.wait_for_timeout(200)
+        assert page.is_hidden("#late")
+        late(12.25)
+        page.wait_for_selector("#late:visible")
+        assert "12 s late" in page.inner_text("#late")
+        assert "smaller model" in page.inner_text("#late")
+        assert page.inner_text("#lateness").split("\n") == ["behind", "12 s"]
+        pictures(page, "late")
+        late(2.5)
+        page.wait_for_selector('#latency:text-is("2.5 s")')  # still late: it does not flicker
+        late(0.5)
+        page.wait_for_selector("#late", state="hidden")
+        assert page.inner_text("#lateness").startswith("latency")
+        assert faults == []
+
+
+RETIMED = """async ([words, text]) => {
+    const { retimed } = await import("/static/retiming.js");
+    return retimed(words, text);
+}"""
+
+
+CORRECTIONS = [
+    (" a b c d", "a b c d", "abcd"),
+    (" a b c d", "a x c d", "acd"),
+    (" a b c d", "x y a b c d", "abcd"),
+    (" a b c d", "a b c d x", "abcd"),
+    (" a b c d", "b c d", "bcd"),
+    (" a b c d", "a d", "ad"),
+    (" a b c d", "ab c d", "cd"),
+    (" a b c d", "x", ""),
+    (" a b c d", "", ""),
+    (" a a a a", "a a a", "aaa"),
+    (" a b", "  a   b  ", "ab"),
+]
+"""What was said, what it is corrected to, and the words that keep their times."""
+
+
+def test_corrected_words_keep_their_times_and_new_ones_share_the_rest(
+    quick: ServerThread, microphone: Path
+) -> None:
+    with browser(microphone) as (page, _):
+        page.goto(quick.url)
+        for before, after, kept in CORRECTIONS:
+            words = [
+                {"word": f" {word}", "start": i, "end": i + 1, "language": "en", "speaker": "A"}
+                for i, word in enumerate(before.split())
+            ]
+            found = page.evaluate(RETIMED, [words, after])
+            assert "".join(word["word"] for word in found).strip() == " ".join(after.split())
+            assert "".join(word["word"].strip() for word in found if word in words) == kept
+            times = [time for word in found for time in (word["start"], word["end"])]
+            assert times == sorted(times)
+            assert not times or (times[0] >= 0 and times[-1] <= len(words))
+
+
+def test_text_without_spaces_is_corrected_letter_by_letter(quick: ServerThread, microphone: Path) -> None:
+    words = [
+        {"word": word, "start": i, "end": i + 1, "language": "ja", "speaker": None}
+        for i, word in enumerate("真っ昼間なのに")
+    ]
+    with browser(microphone) as (page, _):
+        page.goto(quick.url)
+        found = page.evaluate(RETIMED, [words, "真っ白間なのに"])
+    assert "".join(word["word"] for word in found) == "真っ白間なのに"
+    assert next(word for word in found if word not in words)["start"] >= 1
+    assert sum(word in words for word in found) >= 5
+
+
+ANNOUNCED = """async () => {
+    const { Transcript } = await import("/static/transcript.js");
+    const [log, now] = ["log", "now"].map((id) => document.getElementById(id));
+    const transcript = new Transcript(log, now);
+    transcript.replacements = [["one", "two"]];
+    const added = [];
+    const note = (nodes) => added.push(...[...nodes].map((node) => node.className));
+    const watcher = new MutationObserver((found) => found.forEach(({ addedNodes }) => note(addedNodes)));
+    watcher.observe(log, { childList: true, subtree: true });
+    const words = [{ word: " one", start: 0, end: 1, language: "en", speaker: null }];
+    transcript.take({ type: "partial", words, language: "en", utterance: 0 }, 0);
+    transcript.take({ type: "final", words, utterance: 0 }, 0);
+    transcript.take({ type: "translation", utterance: 0, text: "eins", language: "de", final: true }, 0);
+    await new Promise((resolve) => setTimeout(resolve, 50));
+    return [added, log.querySelector(".words").textContent, log.querySelector(".translation").textContent];
+}"""
+
+
+def test_what_is_said_is_announced_once(quick: ServerThread, microphone: Path) -> None:
+    """The log is read aloud as it grows: a replacement and a translation do not have it read again."""
+    with browser(microphone) as (page, faults):
+        page.goto(quick.url)
+        added, said_then, translation = page.evaluate(ANNOUNCED)
+        assert (said_then, translation) == ("two", "eins")
+        assert added == ["utterance", "translation"]
+        assert faults == []

@@ -1,0 +1,136 @@
+"""What the live page does with the machine it runs on: microphones, a tab's sound, the screen, the network.
+
+What a browser without a person cannot give (a tab to be shared, a battery) is a stand-in made in the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sottovoce.server.http.server import ServerThread
+from tests.server.browser_page import browser, microphone, pytestmark, state
+from tests.server.servers import SlowModel, serving, until
+
+__all__ = ["microphone", "pytestmark"]
+
+WATCHED = """
+window.asked = [];
+window.locks = 0;
+window.sent = 0;
+window.waits = 0;
+const grant = navigator.mediaDevices.getUserMedia.bind(navigator.mediaDevices);
+navigator.mediaDevices.getUserMedia = (wish) => { asked.push(wish.audio); return grant(wish); };
+Object.defineProperty(navigator, "wakeLock", { value: {
+  request: async () => { locks += 1; return { release: async () => { locks -= 1; } }; },
+} });
+const send = WebSocket.prototype.send;
+WebSocket.prototype.send = function (data) {
+  if (typeof data !== "string") sent += 1;
+  return send.call(this, data);
+};
+Object.defineProperty(WebSocket.prototype, "bufferedAmount", { get: () => waits });
+"""
+TAB = """
+navigator.mediaDevices.getDisplayMedia = async (wish) => {
+  window.shared = wish;
+  const context = new AudioContext();
+  const tone = context.createOscillator();
+  const out = context.createMediaStreamDestination();
+  tone.connect(out);
+  tone.start();
+  return out.stream;
+};
+"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerThread]:
+    with serving(SlowModel()) as running:
+        yield running
+
+
+def becomes(page: Any, condition: str) -> None:
+    """Wait for something in the page to become true; its policy allows no script to look for it there."""
+    until(lambda: bool(page.evaluate(condition)))
+
+
+def opened(page: Any, server: ServerThread, *scripts: str) -> None:
+    for script in scripts:
+        page.add_init_script(script)
+    page.goto(f"{server.url}/?languages=en")
+
+
+def test_the_microphone_that_was_chosen_is_asked_for(server: ServerThread, microphone: Path) -> None:
+    with browser(microphone) as (page, faults):
+        opened(page, server, WATCHED)
+        page.keyboard.press("Space")
+        state(page, "live")
+        becomes(page, "document.querySelectorAll('#device option').length > 1")
+        page.click("#toggle")
+        state(page, "ended")
+        page.click("#settings summary")
+        chosen = page.eval_on_selector_all("#device option", "(options) => options.at(-1).value")
+        page.select_option("#device", chosen)
+        page.click("#toggle")
+        state(page, "live")
+        assert page.evaluate("asked.map((wish) => wish.deviceId?.exact ?? '')") == ["", chosen]
+        assert chosen
+        assert faults == []
+
+
+def test_the_screen_stays_awake_as_long_as_it_listens(server: ServerThread, microphone: Path) -> None:
+    with browser(microphone) as (page, faults):
+        opened(page, server, WATCHED)
+        page.keyboard.press("Space")
+        state(page, "live")
+        becomes(page, "locks === 1")
+        page.click("#toggle")
+        state(page, "ended")
+        becomes(page, "locks === 0")
+        assert faults == []
+
+
+def test_audio_waits_here_while_the_network_is_slow(server: ServerThread, microphone: Path) -> None:
+    with browser(microphone) as (page, faults):
+        opened(page, server, WATCHED)
+        page.keyboard.press("Space")
+        state(page, "live")
+        becomes(page, "sent > 2")
+        before = page.evaluate("waits = 1e9, sent")
+        page.wait_for_timeout(1000)
+        assert page.evaluate("sent") == before
+        page.evaluate("waits = 0")
+        becomes(page, f"sent > {before + 5}")
+        assert faults == []
+
+
+def test_the_sound_of_a_tab_is_heard(server: ServerThread, microphone: Path) -> None:
+    with browser(microphone) as (page, faults):
+        opened(page, server, WATCHED, TAB)
+        page.check('input[name="source"][value="tab"]', force=True)
+        page.click("#toggle")
+        state(page, "live")
+        becomes(page, "sent > 2")
+        assert page.evaluate("Boolean(shared.audio && shared.video) && asked.length") == 0
+        becomes(page, "Number(document.querySelector('#meter').ariaValueNow) > 10")
+        assert faults == []
+
+
+@pytest.mark.parametrize(("wish", "moves"), [("no-preference", True), ("reduce", False)])
+def test_nothing_moves_where_that_is_not_wanted(
+    server: ServerThread, microphone: Path, wish: str, moves: bool
+) -> None:
+    with browser(microphone, reduced_motion=wish) as (page, faults):
+        opened(page, server)
+        page.keyboard.press("Space")
+        state(page, "live")
+        n_moving = page.evaluate(
+            "[...document.querySelectorAll('*')].map((one) => getComputedStyle(one)).filter("
+            "(style) => style.animationName !== 'none' || parseFloat(style.transitionDuration) > 0).length"
+        )
+        assert (n_moving > 0) is moves
+        assert faults == []

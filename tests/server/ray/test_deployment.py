@@ -1,0 +1,177 @@
+"""The server as two replicas on a local Ray cluster: what clients see is what one server shows."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from openai import OpenAI
+from websockets.sync.client import connect as open_socket
+
+from sottovoce.api import Model, load_model
+from sottovoce.audio.io import load_audio
+from sottovoce.errors import OptionError
+from sottovoce.server.settings import (
+    Access,
+    Listening,
+    ModelSettings,
+    Replicas,
+    ServerLimits,
+    ServerSettings,
+)
+from tests.server.servers import until
+
+ray = pytest.importorskip("ray", reason="ray is not installed")
+pytest.importorskip("ray.serve", reason="ray's extra `serve` is not installed")
+from sottovoce.server.ray.cluster import counts  # noqa: E402
+from sottovoce.server.ray.deployment import (  # noqa: E402
+    MAX_QUEUED,
+    NAME,
+    PLACES_BESIDE,
+    deployment,
+    serving_on_ray,
+)
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+CLIPS = Path(__file__).parents[3] / "examples" / "clips"
+KEY = "the-key-of-the-server"
+LOCAL = {"trust_env": False, "timeout": 60.0}
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])
+
+
+def nano(name: str) -> Model:
+    assert name == "nano"
+    return load_model(name, device="cpu", dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    port = free_port()
+    settings = ServerSettings(ModelSettings("nano"), Listening(port=port), Access(api_keys=(KEY,)))
+    with serving_on_ray(settings, nano, Replicas(2, 2, cpus=0.5)):
+        yield port
+    ray.shutdown()
+
+
+def test_a_model_that_is_not_there_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Ray tries three times, each in a new process that loads PyTorch; what is told is the last one's.
+    monkeypatch.setenv("RAY_SERVE_MAX_PER_REPLICA_RETRY_COUNT", "1")
+    settings = ServerSettings(ModelSettings("nowhere"), Listening(port=free_port()))
+    with (
+        pytest.raises(OptionError) as caught,
+        serving_on_ray(settings, partial(load_model, local_only=True), Replicas()),
+    ):
+        pass
+    assert "nowhere" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_ray_is_asked_for() -> None:
+    """Replicas come by open connections, share a GPU, and end when their connections have."""
+    limits = ServerLimits(sessions=5, requests=3)
+    settings = ServerSettings(ModelSettings("nano"), limits=limits)
+    replicas = Replicas(2, 6, cpus=1.5, gpus=0.25)
+    made = deployment(ray.serve, settings, nano, replicas)
+    assert made.ray_actor_options.items() >= {"num_cpus": 1.5, "num_gpus": 0.25}.items()
+    scaling = made._deployment_config.autoscaling_config
+    assert (scaling.min_replicas, scaling.max_replicas) == (2, 6)
+    assert scaling.get_target_ongoing_requests() == 8
+    assert (scaling.upscale_delay_s, scaling.downscale_delay_s) == (30.0, 600.0)
+    assert made._deployment_config.graceful_shutdown_timeout_s == 600.0
+    assert made.max_ongoing_requests == 5 + 3 + PLACES_BESIDE
+    assert made.max_queued_requests == MAX_QUEUED
+
+
+@pytest.mark.parametrize("wrong", [{"n_min": 3}, {"n_min": 0}, {"cpus": 0.0}, {"gpus": -0.5}])
+def test_what_it_cannot_be_asked_for(wrong: dict[str, Any]) -> None:
+    with pytest.raises(OptionError, match="expected"):
+        Replicas(**wrong)
+
+
+def test_openais_client_gets_the_text(port: int) -> None:
+    with (
+        OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key=KEY, max_retries=0) as client,
+        (CLIPS / "en.flac").open("rb") as file,
+    ):
+        found = client.audio.transcriptions.create(
+            file=file, model="whisper-1", response_format="verbose_json"
+        )
+    alone = nano("nano").transcribe(CLIPS / "en.flac", beam_size=5)
+    assert (found.text, found.language) == (alone.text, "english")
+
+
+def test_without_a_key_nobody_is_served(port: int) -> None:
+    assert httpx.get(f"http://127.0.0.1:{port}/health", **LOCAL).status_code == 200
+    assert httpx.get(f"http://127.0.0.1:{port}/v1/models", **LOCAL).status_code == 401
+
+
+def test_a_live_socket_gives_words_and_ends_as_its_client_asks(port: int) -> None:
+    samples = load_audio(CLIPS / "en.flac")
+    words: list[str] = []
+    with open_socket(
+        f"ws://127.0.0.1:{port}/v1/live?languages=en",
+        additional_headers={"authorization": f"Bearer {KEY}"},
+        proxy=None,
+    ) as client:
+        client.send((samples * 32767).astype("<i2").tobytes())
+        client.send(json.dumps({"type": "close"}))
+        for message in client:
+            event = json.loads(message)
+            words += [event["text"]] if event["type"] == "final" else []
+    assert "".join(words).strip() == nano("nano").transcribe(CLIPS / "en.flac", language="en").text
+
+
+def test_a_secret_of_one_replica_opens_all(port: int) -> None:
+    made = httpx.post(
+        f"http://127.0.0.1:{port}/v1/realtime/client_secrets",
+        headers={"authorization": f"Bearer {KEY}"},
+        json={"session": {"type": "transcription"}},
+        **LOCAL,
+    ).json()
+    for _ in range(6):
+        with open_socket(
+            f"ws://127.0.0.1:{port}/v1/realtime?intent=transcription",
+            additional_headers={"authorization": f"Bearer {made['value']}"},
+            proxy=None,
+        ) as client:
+            assert json.loads(client.recv(timeout=30))["type"] == "session.created"
+
+
+@pytest.mark.parametrize("text", ["", "0", "3-2", "2-", "many", "-1"])
+def test_replicas_are_checked(text: str) -> None:
+    with pytest.raises(OptionError, match="expected"):
+        Replicas(*counts("--replicas", text))
+
+
+def test_a_session_gets_its_tail_from_a_replica_that_is_taken_away(port: int) -> None:
+    """The last one, as it ends the app: nobody new is served, and who is there is heard to the end."""
+    from ray import serve
+
+    samples = load_audio(CLIPS / "en.flac")
+    words: list[str] = []
+    with open_socket(
+        f"ws://127.0.0.1:{port}/v1/live?languages=en",
+        additional_headers={"authorization": f"Bearer {KEY}"},
+        proxy=None,
+    ) as client:
+        assert json.loads(client.recv(timeout=30))["type"] == "ready"
+        half = len(samples) // 2
+        client.send((samples[:half] * 32767).astype("<i2").tobytes())
+        serve.delete(NAME, _blocking=False)
+        until(lambda: httpx.get(f"http://127.0.0.1:{port}/health", **LOCAL).status_code != 200)
+        client.send((samples[half:] * 32767).astype("<i2").tobytes())
+        client.send(json.dumps({"type": "close"}))
+        for message in client:
+            event = json.loads(message)
+            words += [event["text"]] if event["type"] == "final" else []
+    assert "".join(words).strip() == nano("nano").transcribe(CLIPS / "en.flac", language="en").text

@@ -1,0 +1,204 @@
+"""`sottovoce serve`: what it says, how it ends, and where its options may stand."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+import httpx
+import pytest
+
+from sottovoce.cli.main import cli, run
+from sottovoce.cli.serve import model_paths, settings_of
+from tests.server.servers import CLIPS, idle_worker
+
+
+@contextmanager
+def started(*words: str, **environment: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The command in a process of its own, and where it listens."""
+    command = [sys.executable, "-m", "sottovoce", "serve", "-m", "nano", "--port", "0", *words]
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, encoding="utf-8", env={**os.environ, **environment}
+    )
+    assert process.stderr is not None
+    try:
+        for line in process.stderr:
+            found = re.fullmatch(r"listening on (\S+)\n", line)
+            if found:
+                yield process, found[1]
+                break
+        else:
+            raise AssertionError("it never listened")
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143)])
+def test_a_signal_ends_it_and_requests_are_answered_first(number: signal.Signals, code: int) -> None:
+    with started() as (process, url):
+        until_ready(url)
+        with httpx.stream(
+            "POST",
+            f"{url}/v1/audio/transcriptions",
+            files={"file": ("en.flac", (CLIPS / "en.flac").read_bytes())},
+            data={"stream": "true"},
+            timeout=60,
+        ) as answer:
+            process.send_signal(number)
+            assert '"transcript.text.done"' in answer.read().decode()
+        assert process.wait(30) == code
+        assert process.stderr is not None
+        logged = process.stderr.read()
+    assert '"route": "/v1/audio/transcriptions"' in logged
+    assert "garden" not in logged
+    assert "en.flac" not in logged
+    assert "Traceback" not in logged
+
+
+def until_ready(url: str) -> None:
+    transport = httpx.HTTPTransport(retries=3)
+    with httpx.Client(transport=transport) as client:
+        for _ in range(600):
+            if client.get(f"{url}/ready").status_code == 200:
+                return
+            time.sleep(0.1)
+    raise AssertionError("never ready")
+
+
+@pytest.mark.slow
+def test_keys_of_the_environment_lock_it(tmp_path: Path) -> None:
+    with started(SOTTOVOCE_SERVE_API_KEYS="a-key-of-the-environment") as (_, url):
+        assert httpx.get(f"{url}/v1/models").status_code == 401
+        headers = {"authorization": "Bearer a-key-of-the-environment"}
+        assert httpx.get(f"{url}/v1/models", headers=headers).status_code == 200
+
+
+def test_a_port_that_is_taken_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert run(["serve", "-m", "nano", "--port", str(port)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: 127.0.0.1, port {port}: expected a free address")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--also-model", "whisper-1="], "NAME=MODEL"),
+        (["--tls", "nowhere.pem", "key.pem"], "'nowhere.pem' and 'key.pem'"),
+        (["--tls", __file__, __file__], "PEM files"),
+        (["--keys", "nowhere.toml"], "nowhere.toml"),
+        (["--config", "nowhere.toml"], "nowhere.toml"),
+        (["--max-uploads-mb", "nan"], "--max-uploads-mb"),
+        (["--allow-origin", "example.org"], "https://example.org"),
+    ],
+)
+def test_wrong_options_are_one_line(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["serve", "-m", "nano", *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert told in line
+
+
+def options_of(words: list[str]) -> dict[str, Any]:
+    """What the command would be called with."""
+    context = click.Context(cli, info_name="sottovoce", **cli.context_settings)
+    command = cli.get_command(context, "serve")
+    assert command is not None
+    return command.make_context("serve", list(words), parent=context).params
+
+
+def test_typed_options_win_over_the_environment_and_that_over_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "serve.toml"
+    file.write_text(
+        'model = "nano"\nport = 1\nmax-sessions = 2\nmax_requests = 3\nmax-duration = "10:00"\n'
+        'also-model = ["whisper-1=nano"]\ntls = ["a.pem", "b.pem"]\nmax-uploads-mb = 400\n'
+    )
+    monkeypatch.setenv("SOTTOVOCE_SERVE_PORT", "4")
+    monkeypatch.setenv("SOTTOVOCE_SERVE_MAX_SESSIONS", "5")
+    found = options_of(["--config", str(file), "--max-sessions", "6"])
+    settings = settings_of(found, ["nano"])
+    assert settings.limits.sessions == 6
+    assert settings.listening.port == 4
+    assert settings.limits.requests == 3
+    assert settings.limits.duration_s == 600.0
+    assert settings.models.aliases == {"whisper-1": "nano"}
+    assert (settings.listening.certificate, settings.listening.key) == ("a.pem", "b.pem")
+    assert settings.limits.upload_bytes == 100e6
+    assert found["model"] == "nano"
+
+
+@pytest.mark.parametrize("text", ["prot = 1", "[limits]\na = 1", "port = ", "port = 99999", "[port]\na = 1"])
+def test_a_wrong_file_is_one_line(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "serve.toml"
+    file.write_text(text)
+    assert run(["serve", "--config", str(file)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+
+
+def test_secrets_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOTTOVOCE_SERVE_API_KEYS", "first-key, second-key,first-key,")
+    monkeypatch.setenv("SOTTOVOCE_SERVE_WEBHOOK_SECRET", "whsec_MTIzNDU2Nzg5MDEyMzQ1Ng==")
+    settings = settings_of(options_of(["--jobs-dir", "jobs"]), ["nano"])
+    assert settings.access.api_keys == ("first-key", "second-key")
+    assert settings.jobs is not None
+    assert settings.jobs.webhook_secret == b"1234567890123456"
+
+
+def test_a_model_of_a_path_is_called_by_its_last_part(tmp_path: Path) -> None:
+    file = tmp_path / "ggml-base.bin"
+    file.touch()
+    found = model_paths(
+        {"model": str(file), "also_model": ("whisper-1=nano",), "second_model": None, "device": "cpu"}
+    )
+    assert found == {"ggml-base.bin": str(file), "nano": "nano"}
+
+
+def test_on_all_addresses_without_a_key_it_warns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sottovoce.server.http.server import Server
+
+    monkeypatch.setattr(Server, "serve_until_ended", lambda self: self._listening.close())
+    handlers = logging.getLogger().handlers[:]
+    others = idle_worker()  # of another server in this process: the command must not end it all for its sake
+    try:
+        assert run(["serve", "-m", "nano", "--host", "0.0.0.0", "--port", "0"]) == 0
+    finally:
+        others.close()
+        others.join(10)
+        logging.getLogger().handlers[:] = handlers
+    assert "open to all" in capsys.readouterr().err
+
+
+def test_a_model_that_is_not_there_ends_it_with_one_line(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = logging.getLogger()
+    before = (root.handlers[:], root.level)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    try:
+        assert run(["serve", "-m", "no-such-model", "--port", "0"]) == 2
+    finally:
+        root.handlers[:], root.level = before
+    lines = [line for line in capfd.readouterr().err.splitlines() if not line.startswith("{")]
+    assert lines[0].startswith("listening on ")
+    assert lines[-1].startswith("error: ")
+    assert "no-such-model" in lines[-1]

@@ -1,0 +1,222 @@
+"""Forms: fields in every spelling, parts without `filename`, limits, and the threads that read them."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from sottovoce.audio.io import load_audio
+from sottovoce.server.http.server import ServerThread
+from sottovoce.server.parsing.faults import ApiError
+from sottovoce.server.parsing.forms import MOST_LIST_TEXT, Fields
+from sottovoce.server.recordings import requests
+from sottovoce.server.recordings.uploads import FORM_BYTES
+from sottovoce.server.scheduling.worker import THREAD_NAME
+from sottovoce.server.settings import JobSettings
+from sottovoce.types import Transcript
+from tests.server.servers import CLIPS, QuietModel, SlowModel, serving
+from tests.server.test_uploads import wav
+
+BOUNDARY = "XXBOUND"
+ROUTES = ("/v1/audio/transcriptions", "/v1/audio/translations", "/inference", "/v1/jobs")
+PATH = ROUTES[0]
+PLAIN = 'form-data; name="file"'
+DISPOSITIONS = [
+    (PLAIN, "upload.flac"),
+    ("form-data; name=file", "upload.flac"),
+    ("form-data; name=\"file\"; filename*=UTF-8''na%C3%AFve%20talk.mp3", "naïve talk.mp3"),
+    ('form-data; filename*0="ta"; filename*1="lk.mp3"; name="file"', "talk.mp3"),
+    ("form-data; name=\"file\"; filename*=UTF-8''a%22%0D%0Ab%5C.mp3", "ab.mp3"),
+    ('form-data; name="file"; filename*=', "upload.flac"),
+    ('form-data; name="file"; filename="x.mp3"; filename*=UTF-8\'\'y.mp3', "x.mp3"),
+    ('form-data; name="file"; filename=""', "the upload"),
+]
+"""How parts are headed, and the name that a recording of FLAC has then."""
+
+
+def form(content: bytes, disposition: str = PLAIN, kind: str = "audio/flac") -> dict[str, Any]:
+    """A request whose form has one part; kind: its content type, "" for none."""
+    head = f"--{BOUNDARY}\r\nContent-Disposition: {disposition}\r\n" + (
+        f"Content-Type: {kind}\r\n" if kind else ""
+    )
+    body = head.encode() + b"\r\n" + content + f"\r\n--{BOUNDARY}--\r\n".encode()
+    return {"content": body, "headers": {"content-type": f"multipart/form-data; boundary={BOUNDARY}"}}
+
+
+@pytest.mark.parametrize("names", [("a[]", "a[]"), ("a", "a"), ("a[0]", "a[1]")])
+def test_lists_of_a_form_in_every_spelling(names: tuple[str, str]) -> None:
+    fields = Fields([(names[0], "x"), (names[1], "y")])
+    assert fields.many("a") == ["x", "y"]
+    assert fields.untaken == ()
+
+
+def test_objects_of_a_form_in_every_spelling() -> None:
+    expected = {"type": "server_vad", "threshold": "0.4"}
+    assert Fields([("a[type]", "server_vad"), ("a[threshold]", "0.4")]).nested("a") == expected
+    assert Fields([("a", '{"type": "server_vad", "threshold": "0.4"}')]).nested("a") == expected
+    assert Fields([("a", "auto")]).nested("a") == "auto"
+    assert Fields([]).nested("a") is None
+    for wrong in ([("a", "auto"), ("a[type]", "x")], [("a", "{")], [("a", "x" * 10_000)]):
+        with pytest.raises(ApiError):
+            Fields(wrong).nested("a")
+
+
+def test_a_value_given_twice_and_a_name_nobody_knows() -> None:
+    with pytest.raises(ApiError, match="expected one value, got 2"):
+        Fields([("a", "1"), ("a", "2")]).text("a")
+    fields = Fields([("modle", "x")])
+    fields.text("model")
+    assert fields.untaken == ("modle",)
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
+    with serving(QuietModel(), jobs=JobSettings(str(tmp_path_factory.mktemp("jobs")))) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def second() -> bytes:
+    return wav(load_audio(CLIPS / "en.flac")[:16_000])
+
+
+@pytest.mark.parametrize(("disposition", "name"), DISPOSITIONS)
+def test_the_name_is_that_of_the_part_or_of_its_type(
+    jobs: ServerThread, second: bytes, disposition: str, name: str
+) -> None:
+    answer = httpx.post(f"{jobs.url}/v1/jobs", timeout=60, **form(second, disposition))
+    assert (answer.status_code, answer.json().get("filename")) == (202, name), answer.text
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        *((path, "audio/wav") for path in ROUTES),
+        *((ROUTES[0], kind) for kind in ("what/ever; a=b", "")),
+    ],
+)
+def test_it_is_taken_by_every_route(jobs: ServerThread, second: bytes, path: str, kind: str) -> None:
+    answer = httpx.post(jobs.url + path, timeout=60, **form(second, kind=kind))
+    assert answer.status_code in (200, 202), answer.text
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_one_that_is_no_recording_is_an_error_that_says_so(jobs: ServerThread, path: str) -> None:
+    answer = httpx.post(jobs.url + path, timeout=60, **form(b"talk.mp3", kind=""))
+    assert answer.status_code == 400
+    assert "upload" in str(answer.json()["error"])
+
+
+def test_a_text_field_stays_one_and_a_file_elsewhere_is_refused(jobs: ServerThread) -> None:
+    url = jobs.url + ROUTES[0]
+    answer = httpx.post(url, timeout=60, **form(b"en", 'form-data; name="language"', kind="text/plain"))
+    assert answer.json()["error"]["code"] == "missing_parameter"
+    elsewhere = "form-data; name=\"audio\"; filename*=UTF-8''a.mp3"
+    answer = httpx.post(url, timeout=60, **form(b"en", elsewhere))
+    assert answer.json()["error"]["code"] == "invalid_form"
+
+
+@pytest.mark.parametrize("name", ["keywords", "languages", "include", "timestamp_granularities"])
+def test_a_list_has_a_limit_in_all(name: str) -> None:
+    half = "a" * 1_000
+    within = Fields([(f"{name}[]", half)] * (MOST_LIST_TEXT // 1_000))
+    assert len(within.many(name)) == MOST_LIST_TEXT // 1_000
+    with pytest.raises(ApiError, match=f"{MOST_LIST_TEXT} characters in all, got {MOST_LIST_TEXT + 1_000}"):
+        Fields([(f"{name}[]", half)] * (MOST_LIST_TEXT // 1_000 + 1)).many(name)
+
+
+def test_a_form_of_many_keywords_is_refused(server: ServerThread) -> None:
+    keywords = [f"{i:04} " + "word " * 199 for i in range(300)]
+    files = {"file": ("en.flac", (CLIPS / "en.flac").read_bytes())}
+    answer = httpx.post(server.url + PATH, data={"keywords[]": keywords}, files=files)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "keywords"
+
+
+def test_fields_have_a_limit_together(server: ServerThread) -> None:
+    fields = {"known_speaker_references[]": ["a" * 7_000_000] * (FORM_BYTES // 7_000_000 + 1)}
+    answer = httpx.post(server.url + PATH, data=fields, files={"file": ("a.wav", wav(16_000))})
+    assert answer.status_code == 400
+    assert "Fields exceeded maximum size" in answer.json()["error"]["message"]
+
+
+class PhraseModel(SlowModel):
+    """Notes the thread in which phrases become part of a search."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokenizer = SimpleNamespace(encode=lambda text: [])
+        self.fusion_threads: list[str] = []
+
+    def fusion(self, hotwords: object) -> object:
+        self.fusion_threads.append(threading.current_thread().name)
+        return object()
+
+    def transcribe(self, source: object, **options: object) -> Any:
+        assert options["fusion"] is not None
+        return EmptyFile()
+
+
+class EmptyFile:
+    def __next__(self) -> Any:
+        raise StopIteration
+
+    def collect(self) -> Transcript:
+        return Transcript((), "en", 1.0, "phrases")
+
+    def close(self) -> None:
+        pass
+
+
+def test_phrases_are_prepared_off_the_threads_of_the_model() -> None:
+    model = PhraseModel()
+    with serving(model) as server:
+        answer = httpx.post(
+            server.url + PATH, data={"keywords[]": ["garden"]}, files={"file": ("a.wav", wav(16_000))}
+        )
+    assert answer.status_code == 200
+    (name,) = model.fusion_threads
+    assert not name.startswith((THREAD_NAME, "sottovoce-server"))
+
+
+def test_the_same_phrases_are_prepared_once() -> None:
+    model = PhraseModel()
+    with serving(model) as server:
+        for phrase in ("garden", "garden", "gate", "garden"):
+            files = {"file": ("a.wav", wav(16_000))}
+            assert (
+                httpx.post(server.url + PATH, data={"keywords[]": [phrase]}, files=files).status_code == 200
+            )
+    assert len(model.fusion_threads) == 2
+
+
+def test_a_known_speaker_may_have_half_a_minute(
+    server: ServerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+
+    def noted(*given: Any, **options: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return np.zeros(16_000 * 30, np.float32)
+
+    monkeypatch.setattr(requests, "load_audio", noted)
+    reference = "data:audio/wav;base64," + base64.b64encode(wav(3 * 16_000 * 30)).decode()
+    fields = {
+        "response_format": "diarized_json",
+        "known_speaker_names[]": ["Ann", "Ben"],
+        "known_speaker_references[]": [reference, reference],
+        "temperature": "9",
+    }
+    answer = httpx.post(server.url + PATH, data=fields, files={"file": ("a.wav", wav(16_000))})
+    assert answer.json()["error"]["param"] != "known_speaker_references[]"
+    fields["temperature"] = "0"
+    httpx.post(server.url + PATH, data=fields, files={"file": ("a.wav", b"none")})
+    assert len(threads) == 2
+    assert all(name.startswith("sottovoce-decode") for name in threads)

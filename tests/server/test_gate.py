@@ -1,0 +1,196 @@
+"""Who is let in: keys, origins, names; the same for requests and for sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from openai import OpenAI
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+
+from sottovoce.errors import OptionError
+from sottovoce.server.access.api_keys import KeyRing
+from sottovoce.server.access.gate import AccessControl, ClientSecrets
+from sottovoce.server.api import Auth
+from sottovoce.server.http.server import ServerThread
+from sottovoce.server.settings import Access, Listening, ModelSettings, ServerLimits, ServerSettings
+from tests.server.servers import SlowModel, serving
+
+KEYS = ("first-key-of-two", "second-key-of-two")
+MODELS = "/v1/models"
+
+
+@pytest.fixture(scope="module")
+def locked() -> Iterator[ServerThread]:
+    access = Access(api_keys=KEYS, origins=("https://example.org",))
+    with serving(SlowModel(), access=access) as server:
+        yield server
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_any_of_the_keys_opens_the_api(locked: ServerThread, key: str) -> None:
+    with OpenAI(base_url=f"{locked.url}/v1", api_key=key, max_retries=0) as client:
+        assert client.models.list().data[0].id == "nano"
+
+
+@pytest.mark.parametrize("key", ["first-key-of-tw", "first-key-of-two2", "FIRST-KEY-OF-TWO", "ü", "x"])
+def test_no_other_key_does(locked: ServerThread, key: str) -> None:
+    answer = httpx.get(locked.url + MODELS, headers={"authorization": f"Bearer {key}".encode()})
+    assert answer.status_code == 401
+    assert answer.json()["error"]["code"] == "invalid_api_key"
+    assert answer.headers["www-authenticate"] == "Bearer"
+    assert key not in answer.text or key == "x"
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/ready", "/static/app.js"])
+def test_the_page_and_the_state_of_health_need_no_key(locked: ServerThread, path: str) -> None:
+    assert httpx.get(locked.url + path).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path", [MODELS, "/metrics", "/v1/audio/transcriptions", "/v1/nothing", "//", "/static"]
+)
+def test_everything_else_does(locked: ServerThread, path: str) -> None:
+    assert httpx.get(locked.url + path).status_code == 401
+
+
+def knock(server: ServerThread, headers: dict[str, str], subprotocols: list[str] | None = None) -> int | None:
+    """The status that refuses a socket; None: it was let in."""
+
+    async def run() -> int | None:
+        address = f"ws://{server.address}/v1/live"
+        try:
+            async with connect(address, additional_headers=headers, subprotocols=subprotocols) as client:  # type: ignore[arg-type]
+                assert json.loads(await client.recv())["type"] == "ready"
+        except InvalidStatus as refused:
+            return refused.response.status_code
+        return None
+
+    return asyncio.run(run())
+
+
+def test_sockets_need_a_key_too(locked: ServerThread) -> None:
+    assert knock(locked, {}) == 401
+    assert knock(locked, {"authorization": "Bearer wrong-key-of-one"}) == 401
+    assert knock(locked, {"authorization": f"Bearer {KEYS[1]}"}) is None
+
+
+@pytest.mark.parametrize("prefix", ["sottovoce-key.", "openai-insecure-api-key."])
+def test_a_page_shows_its_key_as_a_subprotocol(locked: ServerThread, prefix: str) -> None:
+    assert knock(locked, {}, ["sottovoce", prefix + KEYS[0]]) is None
+    assert knock(locked, {}, ["sottovoce", prefix + "wrong-key-of-one"]) == 401
+
+
+@pytest.mark.parametrize(
+    ("origin", "is_let_in"),
+    [
+        ("https://example.org", True),
+        ("own", True),
+        ("https://example.org.evil.test", False),
+        ("http://example.org", False),
+        ("null", False),
+        ("", False),
+        ("file://", False),
+        ("http://[", False),
+        ("http://127.0.0.1", False),
+    ],
+)
+def test_pages_from_elsewhere_are_kept_out(locked: ServerThread, origin: str, is_let_in: bool) -> None:
+    origin = locked.url if origin == "own" else origin
+    headers = {"origin": origin, "authorization": f"Bearer {KEYS[0]}"}
+    assert (httpx.get(locked.url + MODELS, headers=headers).status_code == 200) is is_let_in
+    assert (knock(locked, headers) is None) is is_let_in
+
+
+def test_an_allowed_page_may_ask_before_it_asks(locked: ServerThread) -> None:
+    headers = {
+        "origin": "https://example.org",
+        "access-control-request-method": "POST",
+        "access-control-request-headers": "authorization",
+    }
+    answer = httpx.options(f"{locked.url}/v1/audio/transcriptions", headers=headers)
+    assert answer.status_code == 200
+    assert answer.headers["access-control-allow-origin"] == "https://example.org"
+    other = httpx.options(
+        f"{locked.url}/v1/audio/transcriptions", headers={**headers, "origin": "https://evil.test"}
+    )
+    assert "access-control-allow-origin" not in other.headers
+
+
+def test_on_loopback_no_other_name_is_answered(server: ServerThread) -> None:
+    """A page elsewhere could point its own name at this machine, and be its own origin."""
+    for host in ("evil.test", "evil.test:8000", "127.0.0.1.evil.test", "[::2]", ""):
+        headers = {"host": host, "origin": f"http://{host}"}
+        assert httpx.get(server.url + "/", headers=headers).status_code in (400, 421)
+    for host in ("localhost", "localhost:1", "127.0.0.1", "[::1]:9"):
+        assert httpx.get(server.url + "/", headers={"host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Access(api_keys=("short",)),
+        lambda: Access(api_keys=("with space in it",)),
+        lambda: Access(origins=("example.org",)),
+        lambda: Access(origins=("https://example.org/",)),
+        lambda: ServerLimits(sessions=0),
+        lambda: ServerLimits(idle_s=float("nan")),
+        lambda: Listening(certificate="a.pem"),
+        lambda: ModelSettings("nano", aliases={"x": "unknown"}),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(make: object) -> None:
+    with pytest.raises(OptionError):
+        make()  # type: ignore[operator]
+
+
+def test_keys_are_not_shown() -> None:
+    assert KEYS[0] not in repr(ServerSettings(ModelSettings("nano"), access=Access(api_keys=KEYS)))
+
+
+PUBLIC = ("evil.test", "rebound.example.org", "a.local.evil.com", "127.0.0.1.evil.com")
+PRIVATE = (
+    "192.168.1.7:8000",
+    "[::1]:8000",
+    "localhost",
+    "sottovoce",
+    "box.local:8000",
+    "a.b.svc.cluster.local",
+)
+
+
+def answers(host: str, access: Access) -> bool:
+    settings = ServerSettings(ModelSettings("nano"), Listening("0.0.0.0"), access)
+    gate = AccessControl(settings, ClientSecrets(), KeyRing(access))
+    return gate.refusal(Auth.OPEN, {"host": host}, []) is None
+
+
+def test_where_all_may_ask_a_name_that_anybody_can_buy_is_not_answered() -> None:
+    """Its owner could point it here, and his page would be one of this server's."""
+    assert [host for host in PUBLIC if answers(host, Access())] == []
+    assert [host for host in PRIVATE if not answers(host, Access())] == []
+
+
+def test_names_that_are_given_and_keys_open_it() -> None:
+    assert all(answers(host, Access(api_keys=KEYS)) for host in PUBLIC)
+    assert all(answers(host, Access(hosts=("*",))) for host in PUBLIC)
+    named = Access(hosts=("evil.test",))
+    assert [host for host in (*PUBLIC, "127.0.0.1:8000", "sottovoce") if answers(host, named)] == [
+        "evil.test"
+    ]
+
+
+def test_only_proxies_that_are_named_say_where_a_request_comes_from(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, logger="sottovoce")
+    for proxies in ((), ("127.0.0.0/8",)):
+        with serving(SlowModel(), access=Access(proxies=proxies)) as server:
+            httpx.get(f"{server.url}/health", headers={"x-forwarded-for": "6.6.6.6"})
+    said = [record.client for record in caplog.records if record.getMessage() == "request"]  # type: ignore[attr-defined]
+    assert said == ["127.0.0.1", "6.6.6.6"]

@@ -1,0 +1,220 @@
+"""Parameters that are not known, or do no harm where they are not done, are taken and named by every API."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from openai import OpenAI
+from websockets.sync.client import connect
+
+from sottovoce.server.http.server import ServerThread
+from sottovoce.server.parsing.faults import ApiError
+from sottovoce.server.parsing.forms import Fields
+from sottovoce.server.recordings.requests import transcription_request
+from sottovoce.server.settings import JobSettings
+from tests.server.conversation import exchanged, refusal
+from tests.server.servers import QuietModel, serving
+from tests.server.test_listen import CLOSE, PLAIN, SECOND
+from tests.server.test_uploads import wav
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")
+"""Deepgram's client asks websockets for what is old there."""
+HEADER = "x-ignored-parameters"
+TURNS = "/v2/listen?model=flux-general-en&encoding=linear16"
+HARMLESS = {
+    **dict.fromkeys(("filler_words", "profanity_filter", "numerals", "dictation", "measurements"), "true"),
+    **dict.fromkeys(("detect_entities", "sentiment", "topics", "intents", "numbers", "made_up"), "true"),
+    "summarize": "v2",
+    "search": "word",
+    "custom_topic": "trade",
+    "custom_topic_mode": "strict",
+    "custom_intent": "buy",
+    "custom_intent_mode": "extended",
+    "diarize_model": "latest",
+    "tier": "enhanced",
+}
+"""Parameters of Deepgram's, and others, that only add to the answer or style the text."""
+REFUSED = {"redact": "pci", "replace": "a:b", "callback": "https://example.org", "multichannel": "true"}
+"""Those without which the text, or where it goes, would be another one than was asked for."""
+SESSION = {
+    "type": "transcription",
+    "instructions": "Be kind.",
+    "audio": {
+        "output": {"voice": "alloy"},
+        "input": {
+            "transcription": {"volume": 1},
+            "noise_reduction": {"level": 1},
+            "turn_detection": {"type": "server_vad", "eagerness": "low"},
+        },
+    },
+}
+OF_SESSION = [
+    "session.instructions",
+    "session.audio.output",
+    "session.audio.input.transcription.volume",
+    "session.audio.input.noise_reduction.level",
+    "session.audio.input.turn_detection.eagerness",
+]
+"""The fields of `SESSION` that are not known there."""
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
+    with serving(QuietModel(), jobs=JobSettings(str(tmp_path_factory.mktemp("jobs")))) as server:
+        yield server
+
+
+def posted(server: ServerThread, path: str, fields: dict[str, str]) -> httpx.Response:
+    files = {"file": ("a.wav", wav(16_000), "audio/wav")}
+    return httpx.post(server.url + path, files=files, data=fields, timeout=60)
+
+
+def noted(
+    server: ServerThread, path: str, *said: str | bytes | dict[str, Any]
+) -> tuple[str | None, list[dict[str, Any]]]:
+    """The note of a handshake, and all that a socket says to some messages, to its end."""
+    heard, socket = exchanged(server, path, *said)
+    assert socket.response is not None
+    return socket.response.headers.get(HEADER), heard
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/v1/audio/transcriptions", 200),
+        ("/v1/audio/translations", 200),
+        ("/inference", 200),
+        ("/v1/jobs", 202),
+    ],
+)
+def test_forms(quick: ServerThread, path: str, status: int) -> None:
+    unknown = {"langage": "de", "stream_options[include_usage]": "true", "made up, é\n": "1", "": "1"}
+    answer = posted(quick, path, {"language": "en", "response_format": "json", **unknown, "temperature": "0"})
+    assert answer.status_code == status, answer.text
+    told = ["langage", "stream_options", "made?up???%0A", "?"]
+    extra = ["language"] if path == "/v1/audio/translations" else []
+    assert sorted(answer.headers[HEADER].split(", ")) == sorted([*told, *extra])
+    assert HEADER not in posted(quick, path, {"response_format": "json"}).headers
+
+
+def test_a_stream(quick: ServerThread) -> None:
+    answer = posted(quick, "/v1/audio/transcriptions", {"stream": "true", "top_k": "7"})
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert answer.headers[HEADER] == "top_k"
+
+
+def test_a_strategy_of_other_servers(quick: ServerThread) -> None:
+    strategy = {"chunking_strategy[type]": "server_vad", "chunking_strategy[volume]": "7"}
+    answer = posted(quick, "/v1/audio/transcriptions", strategy)
+    assert (answer.status_code, answer.headers[HEADER]) == (200, "chunking_strategy.volume")
+
+
+def test_a_note_has_an_end(quick: ServerThread) -> None:
+    answer = posted(quick, "/v1/audio/transcriptions", {f"{i}-{'a' * 500}": "1" for i in range(900)})
+    assert answer.status_code == 200
+    assert len(answer.headers[HEADER]) < 3000
+    assert answer.headers[HEADER].endswith(", ...")
+
+
+def test_lists_and_secrets(quick: ServerThread) -> None:
+    assert httpx.get(f"{quick.url}/v1/jobs?limit=1&before=job_1").headers[HEADER] == "before"
+    asked = {"session": SESSION, "expires_after": {"seconds": 60, "grace": 1}, "name": "x"}
+    answer = httpx.post(f"{quick.url}/v1/realtime/client_secrets", json=asked)
+    assert answer.status_code == 200
+    assert sorted(answer.headers[HEADER].split(", ")) == sorted([*OF_SESSION, "expires_after.grace", "name"])
+
+
+def test_a_realtime_session(quick: ServerThread) -> None:
+    with connect(f"ws://{quick.address}/v1/realtime?model=gpt-realtime&made_up=1") as socket:
+        socket.send(json.dumps({"type": "session.update", "session": SESSION}))
+        created, updated = (json.loads(socket.recv(timeout=20)) for _ in range(2))
+        assert socket.response is not None
+        assert socket.response.headers[HEADER] == "made_up"
+    assert (created["type"], updated["type"]) == ("session.created", "session.updated")
+    assert "ignored_parameters" not in created
+    assert updated["ignored_parameters"] == OF_SESSION
+
+
+def test_the_servers_own_protocol(quick: ServerThread) -> None:
+    said = (
+        {"type": "configure", "volume": 11, "terms": "a"},
+        {"type": "finalize", "now": True},
+        {"type": "close"},
+    )
+    told, heard = noted(quick, "/v1/live?language=en", *said)
+    assert told == "language"
+    notes = {message["type"]: message.get("ignored") for message in heard if message["type"] != "status"}
+    assert notes == {"ready": ["language"], "configured": ["volume"], "finalized": ["now"], "closed": None}
+
+
+def test_deepgram_takes_what_does_no_harm(quick: ServerThread) -> None:
+    query = "&".join(f"{name}={value}" for name, value in HARMLESS.items())
+    warnings = [
+        {"parameter": name, "type": "unsupported_parameter", "message": f"{name}: without effect here"}
+        for name in HARMLESS
+    ]
+    told, heard = noted(quick, f"/v1/listen?{PLAIN}&{query}", SECOND, CLOSE)
+    assert (told, heard[-1]["type"], heard[-1]["warnings"]) == (", ".join(HARMLESS), "Metadata", warnings)
+    answer = httpx.post(f"{quick.url}/v1/listen?{query}", content=wav(16_000), timeout=60)
+    assert answer.status_code == 200, answer.text
+    assert (answer.headers[HEADER], answer.json()["metadata"]["warnings"]) == (told, warnings)
+    told, heard = noted(quick, f"{TURNS}&{query}", CLOSE)
+    assert (told, heard[0]["type"], heard[1]["type"]) == (", ".join(HARMLESS), "Connected", "Warning")
+    assert heard[1]["code"] == "UNSUPPORTED_PARAMETER"
+    assert all(name in heard[1]["description"] for name in HARMLESS)
+    assert [message["sequence_id"] for message in heard] == list(range(len(heard)))
+
+
+def test_what_is_off_needs_no_note(quick: ServerThread) -> None:
+    query = "&".join(f"{name}=false" for name in (*HARMLESS, *REFUSED))
+    told, heard = noted(quick, f"/v1/listen?{PLAIN}&{query}", CLOSE)
+    assert (told, "warnings" in heard[-1]) == (None, False)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_deepgram_refuses_what_would_mislead(quick: ServerThread, name: str) -> None:
+    for path in (f"/v1/listen?{PLAIN}", TURNS):
+        assert refusal(quick, f"{path}&{name}={REFUSED[name]}").status_code == 400
+    answer = httpx.post(f"{quick.url}/v1/listen?{name}={REFUSED[name]}", content=wav(16_000))
+    assert (answer.status_code, name in answer.json()["err_msg"]) == (400, True)
+
+
+def test_a_diarizer_tells_speakers_apart(quick: ServerThread) -> None:
+    from sottovoce.server.apis.deepgram import recording_params, stream_params
+
+    registry = quick.services.registry
+    for read in (stream_params, recording_params):
+        assert read([("diarize_model", "latest")], registry).has_speakers
+        assert not read([("diarize_model", "false")], registry).has_speakers
+        assert read([("diarize", "true")], registry).ignored == ()
+
+
+def test_hotwords_are_phrases_and_the_filter_finds_speech_first() -> None:
+    plain = transcription_request(Fields([]))
+    found = transcription_request(
+        Fields([("hotwords", "Kowalczyk, Nowak,"), ("keywords[]", "Anna"), ("vad_filter", "true")])
+    )
+    assert found.transcription.phrases == ("Anna", "Kowalczyk", "Nowak")
+    assert (plain.transcription.options.mode, found.transcription.options.mode) == ("seek", "vad")
+    assert found.ignored == ()
+    off = transcription_request(Fields([("vad_filter", "false")]))
+    assert off.transcription.options.mode == "seek"
+
+
+def test_hotwords_have_an_end() -> None:
+    with pytest.raises(ApiError, match="hotwords: expected at most"):
+        transcription_request(Fields([("hotwords", "word," * 10_000)]))
+
+
+def test_a_seed_is_that_of_the_draws(client: OpenAI, english: Path) -> None:
+    assert transcription_request(Fields([("seed", "7")])).transcription.options.decoding.seed == 7
+    asked = {"model": "nano", "file": english, "language": "en", "temperature": 1.0}
+    said = [client.audio.transcriptions.create(**asked, extra_body={"seed": 7}).text for _ in range(2)]
+    assert said[0] == said[1]
+    with pytest.raises(ApiError, match="seed: expected a whole number"):
+        transcription_request(Fields([("seed", "1.5")]))

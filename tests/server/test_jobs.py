@@ -1,0 +1,423 @@
+"""Recordings that are answered later: what they become, who sees them, how many, and how long they stay."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from sottovoce.api import Model
+from sottovoce.errors import OptionError
+from sottovoce.server import jobs as jobs_module
+from sottovoce.server.http.server import ServerThread
+from sottovoce.server.jobs import MOST_TRIES, TranscriptionJob, keep_job, load_jobs
+from sottovoce.server.settings import Access, JobSettings, ServerLimits
+from sottovoce.server.webhooks import Webhook
+from tests.server.servers import CLIPS, QuietModel, SlowModel, serving, until
+from tests.server.test_uploads import wav
+
+ENGLISH = (CLIPS / "en.flac").read_bytes()
+
+
+class Gate:
+    """Work that waits until it may go on."""
+
+    def __init__(self) -> None:
+        self.is_open = threading.Event()
+
+    def __call__(self) -> None:
+        self.is_open.wait(20)
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    found = Gate()
+    yield found
+    found.is_open.set()
+
+
+@pytest.fixture
+def quick(tmp_path: Path) -> Iterator[ServerThread]:
+    with serving(QuietModel(), jobs=JobSettings(str(tmp_path / "jobs"), most=4)) as server:
+        yield server
+
+
+def post(server: ServerThread, data: bytes = wav(16_000), key: str = "", **fields: str) -> httpx.Response:
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    files = {"file": ("talk.wav", io.BytesIO(data))}
+    return httpx.post(f"{server.url}/v1/jobs", files=files, data=fields, headers=headers, timeout=60)
+
+
+def created(server: ServerThread, data: bytes = wav(16_000), **fields: str) -> str:
+    answer = post(server, data, **fields)
+    assert answer.status_code == 202, answer.text
+    found = str(answer.json()["id"])
+    assert answer.headers["location"] == f"/v1/jobs/{found}"
+    return found
+
+
+def job(server: ServerThread, name: str) -> Any:
+    return httpx.get(f"{server.url}/v1/jobs/{name}").json()
+
+
+def ended(server: ServerThread, name: str) -> Any:
+    until(lambda: job(server, name)["status"] in ("succeeded", "failed"), 60.0)
+    return job(server, name)
+
+
+def files_of(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_result_is_that_of_an_answer_at_once(nano: Model, tmp_path: Path) -> None:
+    with serving(nano, jobs=JobSettings(str(tmp_path))) as server:
+        for response_format in ("json", "srt"):
+            fields = {"response_format": response_format, "language": "en"}
+            name = created(server, ENGLISH, **fields)
+            found = ended(server, name)
+            files = {"file": ("talk.wav", io.BytesIO(ENGLISH))}
+            now = httpx.post(f"{server.url}/v1/audio/transcriptions", files=files, data=fields, timeout=60)
+            assert found["status"] == "succeeded"
+            assert found["result"] == (now.text if response_format == "srt" else now.json())
+            assert (found["progress"], found["error"], found["webhook"]) == (1.0, None, None)
+            assert found["created_at"] <= found["started_at"] <= found["finished_at"]
+            kept = files_of(tmp_path / name)
+            assert kept == {"job.json", "result.json"}, "the recording has gone"
+
+
+def test_what_is_wrong_is_told_at_once_and_nothing_of_it_stays(quick: ServerThread, tmp_path: Path) -> None:
+    for fields, param in (
+        ({"temperature": "9"}, "temperature"),
+        ({"model": "other"}, "model"),
+        ({"stream": "true"}, "stream"),
+        ({"webhook_url": "https://example.org"}, "webhook_url"),
+    ):
+        answer = post(quick, **fields)
+        assert answer.status_code in (400, 404)
+        assert answer.json()["error"]["param"] == param
+    assert post(quick, b"no recording").json()["error"]["code"] == "invalid_audio"
+    assert httpx.get(f"{quick.url}/v1/jobs").json()["data"] == []
+    assert files_of(tmp_path / "jobs") == {".lock"}
+
+
+def test_without_a_folder_for_them_there_are_none() -> None:
+    with serving(SlowModel()) as server:
+        assert post(server).status_code == 403
+        for method, path in (("GET", ""), ("GET", "/job_1"), ("DELETE", "/job_1")):
+            answer = httpx.request(method, f"{server.url}/v1/jobs{path}")
+            assert (answer.status_code, answer.json()["error"]["code"]) == (403, "not_allowed")
+
+
+def test_a_recording_that_fails_says_so_and_nothing_of_the_inside(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise RuntimeError("secret of the inside")
+
+    with serving(QuietModel(fail), jobs=JobSettings(str(tmp_path))) as server:
+        found = ended(server, created(server))
+        written = httpx.get(f"{server.url}/metrics").text
+    assert (found["status"], found["error"]["code"], found["result"]) == ("failed", "internal_error", None)
+    assert "secret" not in json.dumps(found)
+    assert 'sottovoce_jobs_total{status="failed"} 1.0' in written
+
+
+def test_jobs_are_listed_newest_first_in_pages(quick: ServerThread) -> None:
+    names = [created(quick) for _ in range(3)][::-1]
+    first = httpx.get(f"{quick.url}/v1/jobs?limit=2").json()
+    assert [one["id"] for one in first["data"]] == names[:2]
+    assert first["has_more"]
+    assert "result" not in first["data"][0]
+    second = httpx.get(f"{quick.url}/v1/jobs?after={names[1]}").json()
+    assert ([one["id"] for one in second["data"]], second["has_more"]) == (names[2:], False)
+    for query in ("limit=0", "limit=101", "limit=x", "after=job_0"):
+        assert httpx.get(f"{quick.url}/v1/jobs?{query}").status_code == 400
+
+
+def test_a_job_that_is_deleted_stops_and_nothing_of_it_stays(tmp_path: Path, gate: Gate) -> None:
+    model = SlowModel(gate)  # whose recordings never end by themselves
+    with serving(model, jobs=JobSettings(str(tmp_path)), limits=ServerLimits(requests=4)) as server:
+        running = created(server)
+        until(lambda: model.n_calls == 1)
+        waiting = created(server)
+        assert [job(server, name)["status"] for name in (running, waiting)] == ["running", "queued"]
+        for name in (waiting, running):
+            answer = httpx.delete(f"{server.url}/v1/jobs/{name}")
+            assert answer.json() == {"id": name, "object": "transcription.job", "deleted": True}
+            assert httpx.get(f"{server.url}/v1/jobs/{name}").status_code == 404
+            assert httpx.delete(f"{server.url}/v1/jobs/{name}").status_code == 404
+        gate.is_open.set()
+        until(lambda: files_of(tmp_path) == {".lock"})
+        n_calls = model.n_calls
+        time.sleep(0.5)
+        assert model.n_calls == n_calls
+
+
+def test_a_job_of_a_model_that_is_deleted_under_way_harms_no_other(
+    nano: Model, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving(nano, jobs=JobSettings(str(tmp_path))) as server, caplog.at_level("WARNING"):
+        long = created(server, wav(16_000 * 90, 3), response_format="verbose_json")
+        until(lambda: job(server, long)["status"] == "running")
+        short = created(server, ENGLISH)
+        assert httpx.delete(f"{server.url}/v1/jobs/{long}").status_code == 200
+        assert "garden" in ended(server, short)["result"]["text"].lower()
+        until(lambda: files_of(tmp_path) == {".lock", f"{short}/job.json", f"{short}/result.json"})
+    assert [record.getMessage() for record in caplog.records] == []
+
+
+def test_a_job_that_went_well_has_its_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = Path.write_bytes
+
+    def write_slowly(path: Path, data: bytes) -> int:
+        time.sleep(0.3)
+        return write(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", write_slowly)
+    with serving(QuietModel(), jobs=JobSettings(str(tmp_path))) as server:
+        name = created(server, wav(16_000))
+        while (answer := httpx.get(f"{server.url}/v1/jobs/{name}")).json()["status"] != "succeeded":
+            assert answer.status_code == 200
+        assert answer.json()["result"] is not None
+
+
+def test_a_job_has_its_place_before_it_is_here(quick: ServerThread) -> None:
+    """Recordings on their way count: nobody sends more at once than may be kept."""
+    jobs = quick.services.jobs
+    assert jobs is not None
+    with jobs.new(""), jobs.new(""), jobs.new(""):
+        name = created(quick)
+        assert post(quick).status_code == 429
+    httpx.delete(f"{quick.url}/v1/jobs/{name}")
+    created(quick)
+
+
+def test_jobs_are_bounded_in_number_and_bytes(quick: ServerThread, tmp_path: Path, gate: Gate) -> None:
+    names = [created(quick) for _ in range(4)]
+    refused = post(quick)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
+    assert int(refused.headers["retry-after"]) >= 1
+    httpx.delete(f"{quick.url}/v1/jobs/{names[0]}")
+    created(quick)
+    with serving(QuietModel(gate), jobs=JobSettings(str(tmp_path / "b"), most_mb=0.05)) as server:
+        created(server)
+        refused = post(server)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
+        assert len(httpx.get(f"{server.url}/v1/jobs").json()["data"]) == 1
+        gate.is_open.set()
+
+
+def test_a_result_goes_when_its_time_is_over(tmp_path: Path) -> None:
+    with serving(QuietModel(), jobs=JobSettings(str(tmp_path), keep_s=1.0)) as server:
+        name = created(server)
+        until(lambda: httpx.get(f"{server.url}/v1/jobs/{name}").status_code == 404)
+        assert httpx.get(f"{server.url}/v1/jobs").json()["data"] == []
+        until(lambda: files_of(tmp_path) == {".lock"})
+        assert httpx.get(f"{server.url}/v1/jobs/{name}").json()["error"]["code"] == "job_not_found"
+
+
+KEYS = '[anna]\nkey = "key-of-anna"\n[bert]\nkey = "key-of-bert"\n'
+
+
+def test_jobs_are_those_of_a_key(tmp_path: Path, gate: Gate) -> None:
+    file = tmp_path / "keys.toml"
+    file.write_text(KEYS)
+    settings, access = JobSettings(str(tmp_path / "jobs"), most=4), Access(keys_file=str(file))
+    with serving(QuietModel(gate), jobs=settings, access=access) as server:
+        name = post(server, wav(64_000), "key-of-anna").json()["id"]
+        for method in ("GET", "DELETE"):
+            url, bert = f"{server.url}/v1/jobs/{name}", {"authorization": "Bearer key-of-bert"}
+            assert httpx.request(method, url, headers=bert).status_code == 404
+        assert httpx.get(f"{server.url}/v1/jobs", headers=bert).json()["data"] == []
+        post(server, wav(16_000), "key-of-bert")
+        assert post(server, wav(16_000), "key-of-bert").status_code == 202
+        assert post(server, wav(16_000), "key-of-bert").status_code == 429, "half of all"
+        assert httpx.get(f"{server.url}/v1/jobs/{name}").status_code == 401
+        gate.is_open.set()
+
+
+def test_owners_take_turns(tmp_path: Path, gate: Gate) -> None:
+    """Who sends many keeps nobody waiting who sends one."""
+    settings = JobSettings(str(tmp_path))
+    for i, owner in enumerate(["anna"] * 5 + ["bert"]):
+        keep_job(tmp_path, made(i, owner=owner), io.BytesIO(wav(16_000)))
+    with serving(QuietModel(gate), jobs=settings, limits=ServerLimits(requests=8)) as server:
+        jobs = server.services.jobs
+        assert jobs is not None
+        until(lambda: jobs.count("running") == 2)
+        owners = {
+            one.owner for one in [*jobs.jobs_of("anna"), *jobs.jobs_of("bert")] if one.status == "running"
+        }
+        assert owners == {"anna", "bert"}
+        gate.is_open.set()
+
+
+def made(created_at: int, **more: Any) -> TranscriptionJob:
+    return TranscriptionJob(f"job_{created_at:032x}", created_at=created_at, filename="talk.wav", **more)
+
+
+def test_a_new_start_has_finished_jobs_and_reads_unfinished_ones_again(tmp_path: Path, gate: Gate) -> None:
+    settings = JobSettings(str(tmp_path))
+    with serving(QuietModel(), jobs=settings) as server:
+        done = created(server)
+        result = ended(server, done)["result"]
+    slow = QuietModel(gate)
+    with serving(slow, jobs=settings, limits=ServerLimits(requests=4, shutdown_s=1.0)) as server:
+        running = created(server)
+        until(lambda: slow.n_calls == 1)
+        waiting = created(server)
+        threading.Timer(1.0, gate.is_open.set).start()
+    records = [json.loads((tmp_path / name / "job.json").read_text()) for name in (running, waiting)]
+    assert [(record["status"], record["n_tries"]) for record in records] == [("queued", 0)] * 2
+    with serving(QuietModel(), jobs=settings) as server:
+        for name in (running, waiting):
+            assert ended(server, name)["status"] == "succeeded"
+        assert job(server, done)["result"] == result
+
+
+def test_a_server_ends_whole_while_many_jobs_wait(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What is under way is not taken up anew by another worker as the server ends; and every thread ends."""
+    jobs = [made(i) for i in range(30)]
+    for one in jobs:
+        keep_job(tmp_path, one, io.BytesIO(wav(16_000)))
+    model, before = QuietModel(lambda: time.sleep(0.1)), threads_of_servers()
+    with caplog.at_level("WARNING"):
+        for n_calls in (0, 1, 2):
+            with serving(model, jobs=JobSettings(str(tmp_path)), limits=ServerLimits(requests=32)) as server:
+                until(lambda n=n_calls: model.n_calls > n)  # type: ignore[misc]
+            assert server.services.jobs is not None
+            assert server.services.jobs.count("running") > 0
+    assert [record.getMessage() for record in caplog.records] == []
+    assert threads_of_servers() <= before, "those of other servers, of this run of tests"
+    records = [json.loads((tmp_path / one.id / "job.json").read_text()) for one in jobs]
+    assert {record["n_tries"] for record in records if record["status"] == "queued"} <= {0}
+    assert "running" not in {record["status"] for record in records}
+
+
+def threads_of_servers() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("sottovoce-")}
+
+
+def test_what_fails_beside_a_job_ends_that_job_alone(
+    quick: ServerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("secret of the inside")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(jobs_module, "json_answer", fail)
+        assert ended(quick, created(quick))["status"] == "failed"
+    assert ended(quick, created(quick))["status"] == "succeeded"
+
+
+def test_a_recording_that_ends_the_server_again_and_again_is_given_up(tmp_path: Path) -> None:
+    deadly = made(1, status="running", n_tries=MOST_TRIES - 1)
+    keep_job(tmp_path, deadly, io.BytesIO(wav(16_000)))
+    model = QuietModel()
+    with serving(model, jobs=JobSettings(str(tmp_path))) as server:
+        assert ended(server, deadly.id)["error"]["code"] == "gave_up"
+    assert model.n_calls == 0
+
+
+def test_only_whole_jobs_are_found_and_names_of_others_are_left_alone(tmp_path: Path) -> None:
+    whole, half, torn = (
+        made(1, fields=[("language", "en")], webhook=Webhook("https://a.org")),
+        made(2),
+        made(3),
+    )
+    for one in (whole, half, torn):
+        keep_job(tmp_path, one, io.BytesIO(b"abc"))
+    (tmp_path / half.id / "job.json").unlink()
+    (tmp_path / torn.id / "job.json").write_text('{"id": ')
+    (tmp_path / "notes").mkdir()
+    assert load_jobs(tmp_path) == [whole]
+    assert {path.name for path in tmp_path.iterdir()} == {"notes", whole.id}
+
+
+def test_a_folder_is_of_one_server_and_can_be_written(tmp_path: Path) -> None:
+    with (
+        serving(QuietModel(), jobs=JobSettings(str(tmp_path))),
+        pytest.raises(OptionError, match="another server has it"),
+        serving(QuietModel(), jobs=JobSettings(str(tmp_path))),
+    ):
+        pass
+    with serving(QuietModel(), jobs=JobSettings(str(tmp_path))):
+        (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(OptionError, match="expected a folder to write to"),
+        serving(QuietModel(), jobs=JobSettings(str(tmp_path / "file"))),
+    ):
+        pass
+
+
+def test_a_disk_that_is_full_refuses_jobs_and_ends_nothing(
+    quick: ServerThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    name = created(quick)
+    ended(quick, name)
+    for place in ("save_job", "shutil.copyfileobj"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"{jobs_module.__name__}.{place}", full)
+            refused = post(quick)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "no_space")
+    assert files_of(tmp_path / "jobs") == {".lock", f"{name}/job.json", f"{name}/result.json"}
+    assert ended(quick, created(quick))["status"] == "succeeded"
+
+
+def test_a_result_that_cannot_be_written_is_a_job_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gate: Gate
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    model = QuietModel(gate)
+    with serving(model, jobs=JobSettings(str(tmp_path))) as server:
+        name = created(server)
+        until(lambda: model.n_calls == 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "write_bytes", full)
+            gate.is_open.set()
+            assert ended(server, name)["error"]["code"] == "no_space"
+        assert ended(server, created(server))["status"] == "succeeded"
+
+
+def test_a_job_needs_no_place_of_those_who_wait_and_keeps_few(tmp_path: Path, gate: Gate) -> None:
+    """Who waits has all places; jobs are taken nevertheless, and the other way round."""
+    model = QuietModel(gate)
+    limits = ServerLimits(requests=4)
+    with serving(model, jobs=JobSettings(str(tmp_path)), limits=limits) as server:
+        for _ in range(6):
+            created(server)
+        until(lambda: model.n_calls == 1)
+        states = [one["status"] for one in httpx.get(f"{server.url}/v1/jobs").json()["data"]]
+        assert sorted(states) == ["queued"] * 5 + ["running"]
+        assert server.services.n_requests == 0
+        threads = [threading.Thread(target=lambda: ask(server)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        until(lambda: server.services.n_requests == 4)
+        assert post(server).status_code == 202
+        gate.is_open.set()
+        for thread in threads:
+            thread.join()
+
+
+def ask(server: ServerThread) -> None:
+    files = {"file": ("talk.wav", io.BytesIO(wav(16_000)))}
+    assert httpx.post(f"{server.url}/v1/audio/transcriptions", files=files, timeout=60).status_code == 200
+
+
+def test_names_in_an_address_are_no_paths(quick: ServerThread, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    for name in ("..%2f..%2fsecret", "%2e%2e", ".lock", "job_" + "0" * 32):
+        for method in ("GET", "DELETE"):
+            assert httpx.request(method, f"{quick.url}/v1/jobs/{name}").status_code == 404
+    assert (tmp_path / "secret").is_file()

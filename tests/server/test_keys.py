@@ -1,0 +1,304 @@
+"""Keys with names: their rates and sessions, and the file that they stand in."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import json
+import logging
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from openai import OpenAI
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+
+from sottovoce.errors import OptionError
+from sottovoce.server.access.api_keys import MOST_KEYS, ApiKey, KeyLimits, KeyRing, digest_of, read_keys
+from sottovoce.server.http.server import ServerThread
+from sottovoce.server.parsing.faults import ApiError
+from sottovoce.server.settings import Access
+from sottovoce.server.telemetry import Metrics
+from tests.server.servers import QuietModel, serving, until
+from tests.server.test_command import started
+from tests.server.test_uploads import wav
+
+KEYS = """
+[newsroom]
+key = "newsroom-key-1"
+
+[kiosk]
+sha256 = "{digest}"
+requests-per-minute = 3
+sessions = 1
+"""
+KIOSK, NEWSROOM, UNNAMED = "kiosk-key-12", "newsroom-key-1", "unnamed-key-1"
+LIVE, REALTIME = "/v1/live", "/v1/realtime?intent=transcription"
+LISTEN = "/v1/listen?encoding=linear16"
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+@pytest.fixture
+def keys_file(tmp_path: Path) -> Path:
+    file = tmp_path / "keys.toml"
+    file.write_text(KEYS.format(digest=hashlib.sha256(KIOSK.encode()).hexdigest()))
+    return file
+
+
+@pytest.fixture
+def locked(keys_file: Path) -> Iterator[ServerThread]:
+    access = Access(api_keys=(UNNAMED,), keys_file=str(keys_file))
+    with serving(QuietModel(), access=access) as server:
+        yield server
+
+
+async def refusal(server: ServerThread, path: str, key: str) -> tuple[int, dict[str, str], dict[str, Any]]:
+    with pytest.raises(InvalidStatus) as refused:
+        await connect(f"ws://{server.address}{path}", additional_headers=bearer(key))
+    answer = refused.value.response
+    return answer.status_code, dict(answer.headers), json.loads(answer.body)
+
+
+def test_keys_of_the_file_open_it_as_they_are_or_by_their_digest(locked: ServerThread) -> None:
+    for key in (NEWSROOM, KIOSK, UNNAMED):
+        assert httpx.get(f"{locked.url}/v1/models", headers=bearer(key)).status_code == 200
+    digest = hashlib.sha256(KIOSK.encode()).hexdigest()
+    for stranger in ("kiosk-key-13", digest, "newsroom", "é"):
+        headers = {"authorization": f"Bearer {stranger}".encode()}
+        assert httpx.get(f"{locked.url}/v1/models", headers=headers).status_code == 401
+
+
+def test_every_api_refuses_too_many_requests_in_its_own_way(locked: ServerThread) -> None:
+    url, headers = locked.url, bearer(KIOSK)
+    for _ in range(3):
+        assert httpx.get(f"{url}/v1/models", headers=headers).status_code == 200
+
+    def refused(method: str, path: str) -> Any:
+        answer = httpx.request(method, url + path, headers=headers)
+        assert answer.status_code == 429
+        assert 1 <= int(answer.headers["retry-after"]) <= 60
+        return answer.json()
+
+    error = refused("POST", "/v1/audio/transcriptions")["error"]
+    assert (error["type"], error["code"]) == ("rate_limit_error", "rate_limit_exceeded")
+    assert "at most 3 requests a minute" in error["message"]
+    assert refused("POST", "/v1/listen")["err_code"] == "TOO_MANY_REQUESTS"
+    assert "at most 3 requests" in refused("POST", "/inference")["error"]
+    with (
+        OpenAI(base_url=f"{url}/v1", api_key=KIOSK, max_retries=0) as client,
+        pytest.raises(openai.RateLimitError),
+    ):
+        client.models.list()
+
+    async def sockets() -> None:
+        for path in (REALTIME, LISTEN, LIVE):
+            status, told, body = await refusal(locked, path, KIOSK)
+            code = body["err_code"] if path == LISTEN else body["error"]["code"]
+            expected = "TOO_MANY_REQUESTS" if path == LISTEN else "rate_limit_exceeded"
+            assert (status, code) == (429, expected)
+            assert 1 <= int(told["retry-after"]) <= 60
+
+    asyncio.run(sockets())
+    assert httpx.get(f"{url}/health").status_code == 200, "which needs no key"
+    for key in (NEWSROOM, UNNAMED):
+        assert httpx.get(f"{url}/v1/models", headers=bearer(key)).status_code == 200
+
+
+@pytest.mark.parametrize("path", [LISTEN, REALTIME])
+def test_a_key_has_its_live_sessions_and_others_have_theirs(locked: ServerThread, path: str) -> None:
+    async def run() -> None:
+        async with connect(f"ws://{locked.address}{LIVE}", additional_headers=bearer(KIOSK)) as socket:
+            await socket.recv()
+            status, headers, _ = await refusal(locked, path, KIOSK)
+            assert (status, headers["retry-after"]) == (429, "10")
+            async with connect(f"ws://{locked.address}{LIVE}", additional_headers=bearer(NEWSROOM)) as other:
+                assert json.loads(await other.recv())["type"] == "ready"
+            assert 'sottovoce_key_sessions{key="kiosk"} 1.0' in metrics(locked)
+
+    asyncio.run(run())
+    until(lambda: 'sottovoce_key_sessions{key="kiosk"} 0.0' in metrics(locked))
+    assert 'sottovoce_key_refused_total{key="kiosk",limit="sessions"} 1.0' in metrics(locked)
+
+
+def metrics(server: ServerThread) -> str:
+    return httpx.get(f"{server.url}/metrics", headers=bearer(UNNAMED)).text
+
+
+def send(server: ServerThread, seconds: int, key: str = KIOSK) -> httpx.Response:
+    files = {"file": ("a.wav", io.BytesIO(wav(16_000 * seconds)))}
+    return httpx.post(f"{server.url}/v1/audio/transcriptions", files=files, headers=bearer(key), timeout=60)
+
+
+def test_the_audio_of_a_key_is_counted(locked: ServerThread) -> None:
+    async def run() -> None:
+        async with connect(f"ws://{locked.address}{LIVE}", additional_headers=bearer(KIOSK)) as socket:
+            await socket.send(bytes(64_000))
+            await socket.send(json.dumps({"type": "close"}))
+            async for _ in socket:
+                pass
+
+    for seconds in (6, 11):
+        assert send(locked, seconds, NEWSROOM).status_code == 200
+    asyncio.run(run())
+    written = metrics(locked)
+    assert 'sottovoce_key_audio_seconds_total{key="newsroom"} 17.0' in written
+    assert 'sottovoce_key_audio_seconds_total{key="kiosk"} 2.0' in written
+
+
+def test_a_client_secret_counts_for_the_key_that_made_it(locked: ServerThread, keys_file: Path) -> None:
+    answer = httpx.post(f"{locked.url}/v1/realtime/client_secrets", json={}, headers=bearer(KIOSK))
+    secret = answer.json()["value"]
+
+    async def run() -> None:
+        address = f"ws://{locked.address}{REALTIME}"
+        async with connect(address, additional_headers=bearer(secret)):
+            assert (await refusal(locked, REALTIME, KIOSK))[0] == 429
+        keys_file.write_text('[newsroom]\nkey = "newsroom-key-1"\n')
+        await asyncio.to_thread(until, lambda: locked.services.keys.by_name("kiosk") is None)
+        assert (await refusal(locked, REALTIME, secret))[0] == 401
+
+    asyncio.run(run())
+
+
+def test_the_log_names_keys_and_does_not_show_them(
+    locked: ServerThread, caplog: pytest.LogCaptureFixture
+) -> None:
+    def named() -> list[str | None]:
+        return [getattr(one, "key", None) for one in [*caplog.records] if one.getMessage() == "request"]
+
+    with caplog.at_level(logging.INFO):
+        for n_asked, key in enumerate((KIOSK, UNNAMED), 1):
+            httpx.get(f"{locked.url}/v1/models", headers=bearer(key))
+            until(lambda n=n_asked: len(named()) == n)  # type: ignore[misc]  # written after the answer
+    assert named() == ["kiosk", None]
+    assert KIOSK not in json.dumps([vars(record) for record in caplog.records], default=str)
+
+
+def test_the_file_is_read_again_when_it_changes_and_a_wrong_one_changes_nothing(
+    locked: ServerThread, keys_file: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def status(key: str) -> int:
+        return httpx.get(f"{locked.url}/v1/models", headers=bearer(key)).status_code
+
+    def n_errors() -> int:
+        return sum(record.levelno >= logging.ERROR for record in caplog.records)
+
+    monkeypatch.setattr("sottovoce.server.services.LOOK_AT_KEYS_EVERY_S", 0.1)
+    with caplog.at_level(logging.ERROR):
+        keys_file.write_text("[newsroom")
+        until(lambda: any("stay as they were" in record.getMessage() for record in caplog.records))
+        time.sleep(0.5)
+    assert n_errors() == 1, "once"
+    assert status(NEWSROOM) == 200
+    keys_file.write_text('[studio]\nkey = "studio-key-1"\n')
+    until(lambda: status("studio-key-1") == 200)
+    assert status(NEWSROOM) == 401
+    keys_file.unlink()
+    until(lambda: n_errors() == 2)
+    assert status("studio-key-1") == 200
+    assert status("anything-else") == 401
+
+
+@pytest.mark.slow
+def test_a_hangup_reads_the_file_again_and_ends_nothing(keys_file: Path) -> None:
+    """Also where nothing shows that it has changed: its size and time are those of before."""
+    headers = bearer("newsroom-key-2")
+    with started("--keys", str(keys_file)) as (process, url):
+        changed_ns = keys_file.stat().st_mtime_ns
+        keys_file.write_text(keys_file.read_text().replace("newsroom-key-1", "newsroom-key-2"))
+        os.utime(keys_file, ns=(changed_ns, changed_ns))
+        time.sleep(1.5)
+        assert httpx.get(f"{url}/v1/models", headers=headers).status_code == 401
+        process.send_signal(signal.SIGHUP)
+        until(lambda: httpx.get(f"{url}/v1/models", headers=headers).status_code == 200)
+        assert process.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "expected 1 to"),
+        ("a = 1", "expected a table"),
+        ('["two words"]\nkey = "long-enough"', "expected a table, named by"),
+        ("[a]", "either key or sha256"),
+        (f'[a]\nkey = "long-enough"\nsha256 = "{"0" * 64}"', "either key or sha256"),
+        ('[a]\nkey = "short"', "8 to 200"),
+        ('[a]\nsha256 = "00"', "64 hexadecimal digits"),
+        ('[a]\nkey = "long-enough"\nrate = 3', "got 'rate'"),
+        ('[a]\nkey = "long-enough"\nsessions = 0', "sessions: expected a whole number from 1"),
+        ('[a]\nkey = "long-enough"\nsessions = true', "sessions: expected a whole number"),
+        ('[a]\nkey = "long-enough"\nrequests-per-minute = 1.5', "requests-per-minute: expected"),
+        ('[a]\nkey = "long-enough"\nwebhook-secret = "short"', "webhook-secret: expected a secret of"),
+        ('[a]\nkey = "long-enough"\n[b]\nkey = "long-enough"', "got one twice"),
+        ("".join(f'[k{i}]\nkey = "long-enough-{i}"\n' for i in range(MOST_KEYS + 1)), "expected 1 to"),
+    ],
+)
+def test_what_is_no_file_of_keys_is_one_line(tmp_path: Path, text: str, told: str) -> None:
+    file = tmp_path / "keys.toml"
+    file.write_text(text)
+    with pytest.raises(OptionError, match=told) as error:
+        KeyRing(Access(keys_file=str(file)))
+    assert "\n" not in str(error.value)
+    assert "long-enough" not in str(error.value)
+
+
+def test_keys_are_not_shown_in_what_they_are_kept_in(keys_file: Path) -> None:
+    keys = read_keys(str(keys_file))
+    assert digest_of(NEWSROOM) not in repr(keys).encode()
+    assert NEWSROOM not in repr(keys)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.seconds = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def key_limits(clock: Clock) -> KeyLimits:
+    return KeyLimits(Metrics(), clock)
+
+
+def test_of_any_minute_a_key_has_as_many_requests_as_it_may(key_limits: KeyLimits, clock: Clock) -> None:
+    """However they come: with those that are refused in between, no minute has more of them."""
+    key = ApiKey("a", b"", requests_per_minute=5)
+    taken: list[float] = []
+    for step in range(400):
+        clock.seconds += (0.3, 7.0, 1.1)[step % 3]
+        try:
+            key_limits.take_request(key)
+        except ApiError as fault:
+            again_s = clock.seconds + (fault.retry_s or 0)
+            assert again_s == pytest.approx(taken[-5] + 60.0)
+        else:
+            taken.append(clock.seconds)
+    assert len(taken) > 50
+    for i, at in enumerate(taken[5:]):
+        assert at - taken[i] >= 60.0
+
+
+def test_a_session_that_fails_gives_up_its_place(key_limits: KeyLimits) -> None:
+    key = ApiKey("a", b"", sessions=1)
+    for _ in range(3):
+        with pytest.raises(RuntimeError), key_limits.session(key):
+            raise RuntimeError
+    with key_limits.session(key), pytest.raises(ApiError), key_limits.session(key):
+        pass

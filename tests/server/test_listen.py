@@ -1,0 +1,446 @@
+"""`/v1/listen`, live and for recordings: Deepgram's own client, unchanged, and what it does not say."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import numpy as np
+import pytest
+from websockets.sync.client import connect
+
+from sottovoce.audio.io import load_audio
+from sottovoce.server.apis.deepgram import DeepgramParams, recording_document, recording_params
+from sottovoce.server.http.server import ServerThread
+from sottovoce.server.parsing.faults import ApiError
+from sottovoce.server.parsing.pcm import ALAW, MULAW, wav_header
+from sottovoce.server.scheduling.model_registry import ModelRegistry
+from sottovoce.server.settings import Access, ModelSettings, ServerLimits
+from sottovoce.types import Samples, Segment, Transcript, Word
+from tests.audio.test_live_container import recorded
+from tests.server.conversation import Message, exchanged, refusal
+from tests.server.servers import CLIPS, SlowModel, serving
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")
+"""Deepgram's client asks websockets for what is old there."""
+SECOND = bytes(2 * 16_000)
+PLAIN = "encoding=linear16&sample_rate=16000"
+CLOSE: Message = {"type": "CloseStream"}
+
+
+@pytest.fixture(scope="module")
+def quick() -> Iterator[ServerThread]:
+    with serving(SlowModel()) as server:
+        yield server
+
+
+@contextmanager
+def deepgram(server: ServerThread) -> Iterator[Any]:
+    """Deepgram's client, with no word changed but where its server is."""
+    module = pytest.importorskip("deepgram", reason="deepgram-sdk is not installed")
+    from deepgram.environment import DeepgramClientEnvironment
+
+    sockets = f"ws://{server.address}"
+    where = DeepgramClientEnvironment(
+        base=server.url, production=sockets, agent=sockets, agent_rest=server.url
+    )
+    with httpx.Client(timeout=60) as requests:
+        yield module.DeepgramClient(api_key="none-is-needed", environment=where, httpx_client=requests)
+
+
+def pcm_of(path: Path) -> bytes:
+    data: bytes = (load_audio(path) * 32767).astype("<i2").tobytes()
+    return data
+
+
+def heard_by_client(
+    server: ServerThread, audio: bytes, *, model: str = "nova-3", version: str = "v1", **options: Any
+) -> list[Any]:
+    """All messages, of a client that sends as fast as it can and listens beside that."""
+    messages: list[Any] = []
+    with (
+        deepgram(server) as client,
+        getattr(client.listen, version).connect(
+            model=model, encoding="linear16", sample_rate=16_000, **options
+        ) as connection,
+    ):
+
+        def send() -> None:
+            for start in range(0, len(audio), 2_560):  # 80 ms, as their guide for turns wants it
+                connection.send_media(audio[start : start + 2_560])
+            if version == "v1":
+                connection.send_keep_alive()
+            connection.send_close_stream()
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        messages += connection
+        sender.join()
+    return messages
+
+
+@pytest.mark.slow
+def test_their_client_hears_a_recording(server: ServerThread) -> None:
+    audio = pcm_of(CLIPS / "mixed.flac")
+    messages = heard_by_client(
+        server,
+        audio,
+        interim_results=True,
+        punctuate=True,
+        language="multi",
+        language_hint=["en", "de", "es", "fr"],
+        endpointing=500,
+        vad_events=True,
+    )
+    kinds = [message.type for message in messages]
+    assert set(kinds) == {"SpeechStarted", "Results", "Metadata"}
+    results = [message for message in messages if message.type == "Results"]
+    finals = [result for result in results if result.is_final]
+    text = " ".join(final.channel.alternatives[0].transcript for final in finals).split()
+    assert text[:10] == ["We", "walked", "along", "the", "river", "and", "talked", "about", "the", "summer."]
+    assert "Wir haben heute viel Zeit." in " ".join(text)
+    assert any(not result.is_final for result in results)
+    assert sum(final.speech_final for final in finals) >= 4
+    words = [word for final in finals for word in final.channel.alternatives[0].words]
+    assert [word.punctuated_word for word in words] == text
+    assert words[0].word == "we"
+    assert {word.language for word in words} == {"en", "de", "es", "fr"}
+    assert all(a.start <= b.start for a, b in pairwise(words))
+    starts = [(final.start, final.duration) for final in finals]
+    assert all(b[0] == pytest.approx(a[0] + a[1], abs=0.002) for a, b in pairwise(starts))
+    assert messages[-1].type == "Metadata"
+    assert messages[-1].duration == pytest.approx(len(audio) / 32_000, abs=0.01)
+    assert messages[-1].sha256 == hashlib.sha256(audio).hexdigest()
+
+
+def test_their_client_sends_a_recording(server: ServerThread) -> None:
+    with deepgram(server) as client:
+        answer = client.listen.v1.media.transcribe_file(
+            request=(CLIPS / "en.flac").read_bytes(), model="nova-3", smart_format=True, utterances=True
+        )
+    (channel,) = answer.results.channels
+    assert "garden" in channel.alternatives[0].transcript
+    assert channel.detected_language == "en"
+    assert answer.results.utterances
+    assert channel.alternatives[0].words[0].end > 0
+    assert answer.metadata.duration == pytest.approx(len(load_audio(CLIPS / "en.flac")) / 16_000, abs=0.01)
+
+
+def test_their_client_is_told_why_it_is_refused(quick: ServerThread) -> None:
+    with deepgram(quick) as client:
+        from deepgram.core.api_error import ApiError as TheirError
+
+        with pytest.raises(TheirError) as refused:
+            client.listen.v1.media.transcribe_url(url="http://127.0.0.1/secret")
+    assert refused.value.status_code == 400
+    assert "not fetched" in refused.value.body["err_msg"]
+
+
+def talk(server: ServerThread, query: str, *messages: Message | str | bytes) -> list[Message]:
+    heard, socket = exchanged(server, f"/v1/listen?{query}", *messages, CLOSE)
+    assert socket.close_code == 1000
+    return heard
+
+
+def texts(messages: list[dict[str, Any]], **wanted: object) -> list[str]:
+    return [
+        message["channel"]["alternatives"][0]["transcript"]
+        for message in messages
+        if message["type"] == "Results" and wanted.items() <= message.items()
+    ]
+
+
+def test_words_stay_after_some_seconds_and_at_the_end(quick: ServerThread) -> None:
+    messages = talk(quick, PLAIN, SECOND * 5, SECOND * 2)
+    assert texts(messages, is_final=False) == []
+    assert len(texts(messages)) == 2
+    assert " ".join(texts(messages)).split() == ["word"] * 7
+    assert messages[-1]["type"] == "Metadata"
+    assert messages[-1]["duration"] == 7.0
+
+
+def test_results_that_may_change_come_only_when_asked_for(quick: ServerThread) -> None:
+    heard = []
+    with connect(f"ws://{quick.address}/v1/listen?{PLAIN}&interim_results=true") as client:
+        for _ in range(2):
+            client.send(SECOND)
+            heard.append(json.loads(client.recv(timeout=20)))
+    assert texts(heard, is_final=False) == ["word", "word word"]
+
+
+def test_finalize_says_so_and_the_stream_goes_on(quick: ServerThread) -> None:
+    messages = talk(quick, PLAIN, SECOND * 2, {"type": "Finalize"}, SECOND)
+    assert texts(messages, from_finalize=True, is_final=True) == ["word word"]
+    assert texts(messages, from_finalize=False, is_final=True) == ["word"]
+    results = [message for message in messages if message["type"] == "Results"]
+    assert results[-1]["channel"]["alternatives"][0]["words"][0]["start"] == 2.0
+
+
+def test_an_empty_message_closes_the_stream(quick: ServerThread) -> None:
+    heard, _ = exchanged(quick, f"/v1/listen?{PLAIN}", SECOND, b"")
+    assert [message["type"] for message in heard] == ["Results", "Metadata"]
+
+
+def test_the_end_of_an_utterance_is_told_once(quick: ServerThread) -> None:
+    """After a silence of at least so long behind the last word."""
+    half = bytes(16_000)
+    messages = talk(quick, f"{PLAIN}&interim_results=true&utterance_end_ms=1400", SECOND, half, half, half)
+    ends = [message for message in messages if message["type"] == "UtteranceEnd"]
+    assert all(end["channel"] == [0, 1] for end in ends)
+    assert len(ends) <= 1  # the model here says a word a second, also in silence
+
+
+def test_a_message_that_is_none_leaves_the_stream_open(quick: ServerThread) -> None:
+    messages = talk(quick, PLAIN, "{", "[]", {"type": "Nothing"}, {"type": "KeepAlive"}, SECOND)
+    errors = [message for message in messages if message["type"] == "Error"]
+    assert [error["variant"] for error in errors] == ["SchemaError"] * 3
+    assert texts(messages, is_final=True) == ["word"]
+
+
+def test_terms_can_be_changed_under_way(quick: ServerThread) -> None:
+    configure = {"type": "Configure", "keyterms": ["Tisza", "Kölcsey"]}
+    messages = talk(quick, f"{PLAIN}&keyterm=Duna", SECOND, configure, SECOND)
+    told = [message for message in messages if message["type"] == "ConfigureSuccess"]
+    assert [message["keyterms"] for message in told] == [["Tisza", "Kölcsey"]]
+    assert " ".join(texts(messages, is_final=True)) == "word word"
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        ({"keyterms": ["a" * 5000]}, "CONFIGURE_KEYTERM_LIMIT_EXCEEDED"),
+        ({"keyterms": 5}, "CONFIGURE_INTERNAL_ERROR"),
+        ({"features": {"numerals": True}}, "CONFIGURE_INTERNAL_ERROR"),
+    ],
+)
+def test_a_configure_that_cannot_be_taken_fails(
+    quick: ServerThread, message: dict[str, Any], code: str
+) -> None:
+    messages = talk(quick, PLAIN, SECOND, {"type": "Configure", **message}, SECOND)
+    (told,) = [message for message in messages if message["type"] == "ConfigureFailure"]
+    assert told["code"] == code
+    assert told["description"].startswith(("keyterm", "features"))
+    assert not [message for message in messages if message["type"] in ("Error", "ConfigureSuccess")]
+    assert " ".join(texts(messages, is_final=True)) == "word word"
+    types = pytest.importorskip("deepgram.listen.v1.types", reason="deepgram-sdk is not installed")
+    assert types.ListenV1ConfigureFailure(**told).request_id == told["request_id"]
+
+
+REFUSED = (
+    ("sample_rate=16000", "encoding"),
+    ("encoding=opus", "encoding"),
+    ("encoding=linear16&sample_rate=9", "sample_rate"),
+    (f"{PLAIN}&channels=2", "channels"),
+    (f"{PLAIN}&language=klingon", "klingon"),
+    (f"{PLAIN}&endpointing=soon", "endpointing"),
+    (f"{PLAIN}&utterance_end_ms=5", "utterance_end_ms"),
+    (f"{PLAIN}&keyterm={'a' * 5000}", "keyterm"),
+)
+
+
+@pytest.mark.parametrize(("query", "told"), REFUSED)
+def test_what_cannot_be_refuses_the_handshake(quick: ServerThread, query: str, told: str) -> None:
+    answer = refusal(quick, f"/v1/listen?{query}")
+    assert answer.status_code == 400
+    assert told in json.loads(answer.body)["err_msg"]
+
+
+def test_a_model_that_is_not_there_is_404_and_theirs_mean_ours(quick: ServerThread) -> None:
+    for model in ("nova-2-phonecall", "enhanced", "whisper-large", "nano"):
+        talk(quick, f"{PLAIN}&model={model}")
+    assert refusal(quick, f"/v1/listen?{PLAIN}&model=other").status_code == 404
+
+
+def test_keys_are_asked_for_as_their_clients_send_them() -> None:
+    access = Access(api_keys=("open-sesame",))
+    with serving(SlowModel(), access=access, limits=ServerLimits(sessions=1)) as server:
+        path = f"/v1/listen?{PLAIN}"
+        assert refusal(server, path).status_code == 401
+        page_protocols: Any = ["token", "open-sesame"]
+        with connect(f"ws://{server.address}{path}", subprotocols=page_protocols) as page:
+            assert page.subprotocol == "token"
+            busy = refusal(server, path, additional_headers={"authorization": "Token open-sesame"})
+            assert busy.status_code == 429
+            assert busy.headers["retry-after"]
+        answer = httpx.post(f"{server.url}/v1/listen", content=b"a", headers={"authorization": "Token wrong"})
+        assert answer.status_code == 401
+
+
+@pytest.mark.parametrize("body", [b"", b"no audio at all", b"RIFF" + bytes(100)])
+def test_a_body_that_is_no_recording_is_one_line(quick: ServerThread, body: bytes) -> None:
+    answer = httpx.post(f"{quick.url}/v1/listen", content=body, params={"model": "nova-3"})
+    assert answer.status_code == 400
+    assert answer.json()["err_msg"]
+    assert answer.json()["request_id"] == answer.headers["x-request-id"]
+
+
+def test_a_body_that_is_too_large_or_too_slow_is_refused() -> None:
+    with serving(SlowModel(), limits=ServerLimits(upload_mb=0.01, upload_s=0.3)) as server:
+
+        def slowly() -> Iterator[bytes]:
+            yield b"RIFF"
+            time.sleep(1.0)
+            yield b"more"
+
+        assert httpx.post(f"{server.url}/v1/listen", content=bytes(20_000)).status_code == 413
+        with suppress(httpx.HTTPError):  # the answer may come before the body has gone
+            assert httpx.post(f"{server.url}/v1/listen", content=slowly()).status_code == 408
+        assert server.services.n_requests == 0
+
+
+def sent_by_browser(server: ServerThread, data: bytes, query: str = "") -> tuple[list[Message], int | None]:
+    """Messages and close code of a recorder that sends a chunk now and then."""
+    chunks = [data[start : start + 3_000] for start in range(0, len(data), 3_000)]
+    heard, socket = exchanged(server, f"/v1/listen?{query}", *chunks, CLOSE)
+    return heard, socket.close_code
+
+
+@pytest.mark.parametrize(("kind", "query"), [("webm", ""), ("ogg", ""), ("ogg", "&encoding=ogg-opus")])
+def test_live_containers_of_browsers_have_words(server: ServerThread, kind: str, query: str) -> None:
+    samples = load_audio(CLIPS / "en.flac")
+    heard, code = sent_by_browser(server, recorded(samples, kind), f"language=en&punctuate=true{query}")
+    assert code == 1000
+    assert "garden" in " ".join(texts(heard, is_final=True)).lower()
+    assert heard[-1]["type"] == "Metadata"
+    assert heard[-1]["duration"] == pytest.approx(len(samples) / 16_000, abs=0.05)
+
+
+def test_what_is_no_container_ends_the_stream_with_the_reason() -> None:
+    with serving(SlowModel()) as server:
+        heard, code = sent_by_browser(server, b"no audio at all" * 1000)
+        assert code == 1008
+        assert heard[-1]["type"] == "Error"
+        assert "no known format" in heard[-1]["description"]
+
+
+SAID = (
+    ("A", 0.0, " Good morning. Is it late? It"),
+    ("A", 4.0, " is. Really."),
+    ("B", 8.0, " Then go."),
+)
+
+
+def transcript() -> Transcript:
+    """Three segments, a word every half second: pauses of more than a second before each but the first."""
+    segments = []
+    for i, (speaker, start, text) in enumerate(SAID):
+        spoken = [
+            Word(f" {word}", start + n / 2, start + n / 2 + 0.4, 0.9, "en", speaker)
+            for n, word in enumerate(text.split())
+        ]
+        segments.append(Segment(i, start, start + 3, text, "en", words=tuple(spoken), speaker=speaker))
+    return Transcript(tuple(segments), "en", 12.0, "nano", 0.75)
+
+
+def document(**params: Any) -> Any:
+    return recording_document(transcript(), DeepgramParams(model="nano", **params), "req", "abc")
+
+
+def config_of(**query: str | list[str]) -> DeepgramParams:
+    pairs = [(k, one) for k, v in query.items() for one in (v if isinstance(v, list) else [v])]
+    return recording_params(pairs, ModelRegistry(ModelSettings("nano"), cast(Any, None), cast(Any, None)))
+
+
+def test_paragraphs_are_sentences_up_to_a_pause_or_another_speaker() -> None:
+    found = document(paragraphs=True, is_punctuated=True, has_speakers=True)
+    (alternative,) = found["results"]["channels"][0]["alternatives"]
+    told = alternative["paragraphs"]
+    assert [[s["text"] for s in one["sentences"]] for one in told["paragraphs"]] == [
+        ["Good morning.", "Is it late?", "It is.", "Really."],
+        ["Then go."],
+    ]
+    assert [(one["num_words"], one["speaker"]) for one in told["paragraphs"]] == [(8, 0), (2, 1)]
+    assert told["transcript"] == (
+        "\nSpeaker 0: Good morning. Is it late? It is. Really.\n\nSpeaker 1: Then go."
+    )
+    assert (told["paragraphs"][1]["start"], told["paragraphs"][1]["end"]) == (8.0, 8.9)
+    from_sdk = pytest.importorskip("deepgram.types", reason="deepgram-sdk is not installed")
+    shape = from_sdk.ListenV1ResponseResultsChannelsItemAlternativesItemParagraphs
+    assert shape(**told).paragraphs[0].sentences[1].text == "Is it late?"
+
+
+def test_utterances_are_parted_by_pauses() -> None:
+    def texts(**params: Any) -> list[str]:
+        found = document(utterances=True, is_punctuated=True, **params)["results"]["utterances"]
+        assert [one["id"] for one in found] == [str(i) for i in range(len(found))]
+        return [one["transcript"] for one in found]
+
+    parts = [text.strip() for _, _, text in SAID]
+    assert texts() == parts
+    assert texts(utt_split_s=1.0) == parts
+    assert texts(utt_split_s=30.0) == [" ".join(parts[:2]), parts[2]]
+    assert len(texts(utt_split_s=0.2)) == 3
+
+
+def test_language_and_hash_are_told() -> None:
+    found = document()
+    assert found["metadata"]["sha256"] == "abc"
+    (channel,) = found["results"]["channels"]
+    assert (channel["detected_language"], channel["language_confidence"]) == ("en", 0.75)
+    (channel,) = document(languages=("en",))["results"]["channels"]
+    assert "detected_language" not in channel
+
+
+def test_parameters_of_a_recording_are_read() -> None:
+    assert config_of(detect_language="true").languages == ()
+    assert config_of(detect_language=["en", "de-DE"]).languages == ("en", "de")
+    assert config_of(detect_language="false", language="de").languages == ("de",)
+    assert config_of(utt_split="1.5").utt_split_s == 1.5
+    assert config_of(paragraphs="true").is_punctuated
+    raw = config_of(encoding="mulaw")
+    assert (raw.is_raw, raw.encoding, raw.sample_rate) == (True, "mulaw", 8000)
+
+
+@pytest.mark.parametrize(
+    ("query", "param"),
+    [
+        ({"encoding": "flac"}, "encoding"),
+        ({"sample_rate": "16000"}, "sample_rate"),
+        ({"encoding": "linear16", "sample_rate": "5"}, "sample_rate"),
+        ({"encoding": "linear16", "channels": "2"}, "channels"),
+        ({"detect_language": "true", "language": "de"}, "detect_language"),
+        ({"detect_language": "klingon"}, "detect_language"),
+        ({"utt_split": "often"}, "utt_split"),
+    ],
+)
+def test_parameters_of_a_recording_that_cannot_be_are_refused(query: dict[str, str], param: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        config_of(**cast(Any, query))
+    assert refused.value.param == param
+
+
+def test_their_client_sends_raw_audio(server: ServerThread) -> None:
+    audio = pcm_of(CLIPS / "en.flac")
+    with deepgram(server) as client:
+        answer = client.listen.v1.media.transcribe_file(
+            request=audio,
+            encoding="linear16",
+            language="en",
+            paragraphs=True,
+            request_options={"additional_query_parameters": {"sample_rate": 16000}},
+        )
+    (channel,) = answer.results.channels
+    (alternative,) = channel.alternatives
+    assert "garden" in alternative.transcript
+    assert alternative.paragraphs.paragraphs[0].sentences[0].text[0].isupper()
+    assert answer.metadata.sha256 == hashlib.sha256(audio).hexdigest()
+    assert answer.metadata.duration == pytest.approx(len(audio) / 32_000, abs=0.001)
+
+
+@pytest.mark.parametrize(("law", "table"), [("mulaw", MULAW), ("alaw", ALAW)])
+def test_telephone_recordings_get_a_header_to_be_read_by(law: str, table: Samples) -> None:
+    order = np.argsort(table)
+    samples = load_audio(CLIPS / "en.flac")[::2]
+    codes = order[np.searchsorted(table[order], samples).clip(0, 255)].astype(np.uint8)
+    found = load_audio(io.BytesIO(wav_header(law, 8_000, len(codes)) + codes.tobytes()))
+    assert len(found) == pytest.approx(2 * len(codes), abs=80)
+    np.testing.assert_allclose(found[: 2 * len(codes) : 2], table[codes], atol=0.02)

@@ -1,0 +1,446 @@
+"""The live socket: events equal those of the library, and whatever a client does harms itself alone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, cast
+
+import httpx
+import numpy as np
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from sottovoce.api import Model
+from sottovoce.audio.io import load_audio
+from sottovoce.formats.document import event_document
+from sottovoce.server.http.server import ServerThread
+from sottovoce.server.live.connection import InputQueue
+from sottovoce.server.settings import ServerLimits
+from sottovoce.types import Samples
+from tests.server.servers import CLIPS, SlowModel, serving, until
+
+Message = dict[str, Any]
+SECOND = bytes(2 * 16_000)
+
+
+def pcm(samples: Samples) -> bytes:
+    return (samples * 32768).clip(-32768, 32767).astype("<i2").tobytes()
+
+
+def clip(name: str) -> bytes:
+    return pcm(load_audio(CLIPS / f"{name}.flac"))
+
+
+def talk(
+    server: ServerThread,
+    speak: Callable[[ClientConnection], Awaitable[None]],
+    query: str = "",
+    **options: Any,
+) -> tuple[list[Message], int | None, str | None]:
+    async def run() -> tuple[list[Message], int | None, str | None]:
+        heard: list[Message] = []
+        address = f"ws://{server.address}/v1/live?{query}"
+        async with connect(address, max_size=None, **options) as socket:
+
+            async def listen() -> None:
+                try:
+                    async for message in socket:
+                        heard.append(json.loads(message))
+                except ConnectionClosed:
+                    pass
+
+            listening = asyncio.create_task(listen())
+            with suppress(ConnectionClosed):
+                await speak(socket)
+            await asyncio.wait_for(listening, 60)
+            return heard, socket.close_code, socket.close_reason
+
+    return asyncio.run(run())
+
+
+def saying(
+    audio: bytes, *words: Message, piece: int = 6_400
+) -> Callable[[ClientConnection], Awaitable[None]]:
+    async def speak(socket: ClientConnection) -> None:
+        for start in range(0, len(audio), piece):
+            await socket.send(audio[start : start + piece])
+        for word in (*words, {"type": "close"}):
+            await socket.send(json.dumps(word))
+
+    return speak
+
+
+def events_of(messages: list[Message]) -> list[Message]:
+    return [message for message in messages if "seq" in message]
+
+
+def bare(message: Message) -> Message:
+    """A message as the library has it, without probabilities, which are equal but for rounding."""
+    kept = {name: value for name, value in message.items() if name not in ("seq", "utterance")}
+    words = [{**word, "probability": None} for word in message.get("words", [])]
+    return {**kept, "words": words} if words else kept
+
+
+def probabilities(messages: list[Message]) -> list[float]:
+    return [word["probability"] for message in messages for word in message.get("words", [])]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("piece", [6_400, 999])
+def test_events_are_those_of_the_library_however_the_audio_is_cut(
+    server: ServerThread, nano: Model, piece: int
+) -> None:
+    audio = clip("mixed")
+    messages, code, _ = talk(server, saying(audio, piece=piece), "languages=en,de,es,fr&unstable=true")
+    session = nano.session(["en", "de", "es", "fr"], unstable=True)
+    samples = np.frombuffer(audio, "<i2").astype(np.float32) / 32768
+    expected = [event_document(event) for event in [*session.push(samples), *session.close()]]
+    told = json.loads(json.dumps(expected))
+    assert [bare(event) for event in events_of(messages)] == [bare(event) for event in told]
+    assert probabilities(events_of(messages)) == pytest.approx(probabilities(told), abs=1e-3)
+    assert code == 1000
+    assert messages[0]["type"] == "ready"
+    assert messages[0]["languages"] == ["en", "de", "es", "fr"]
+    assert messages[-1]["type"] == "closed"
+    assert messages[-1]["received"] == pytest.approx(len(samples) / 16_000, abs=0.001)
+
+
+def test_events_are_numbered_and_share_the_utterance_of_their_final(server: ServerThread) -> None:
+    messages, _, _ = talk(server, saying(clip("mixed")), "languages=en,de,es,fr")
+    events = events_of(messages)
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    finals = [event for event in events if event["type"] == "final"]
+    assert [final["utterance"] for final in finals] == sorted({final["utterance"] for final in finals})
+    for final in finals:
+        parts = [e for e in events if e["type"] == "partial" and e["utterance"] == final["utterance"]]
+        assert "".join(part["text"] for part in parts).strip() == final["text"]
+    assert all(event["utterance"] is None for event in events if event["type"] == "language")
+
+
+def test_finalize_says_what_was_heard_and_time_goes_on(server: ServerThread) -> None:
+    audio = clip("en")
+    half = len(audio) // 4 * 2
+
+    async def speak(socket: ClientConnection) -> None:
+        await socket.send(audio[:half])
+        await socket.send('{"type": "finalize"}')
+        await socket.send(audio[half:])
+        await socket.send('{"type": "close"}')
+
+    messages, code, _ = talk(server, speak, "languages=en")
+    at = next(i for i, message in enumerate(messages) if message["type"] == "finalized")
+    first = [m for m in messages[:at] if m["type"] == "final"]
+    second = [m for m in messages[at:] if m["type"] == "final"]
+    assert code == 1000
+    assert len(first) == 1
+    assert all(final["start"] >= half / 32_000 for final in second)
+    assert messages[at]["received"] == pytest.approx(half / 32_000, abs=0.001)
+    assert [e["seq"] for e in events_of(messages)] == list(range(1, len(events_of(messages)) + 1))
+
+
+def test_configure_changes_the_languages_under_way(server: ServerThread) -> None:
+    async def speak(socket: ClientConnection) -> None:
+        await socket.send(clip("en"))
+        await socket.send('{"type": "configure", "languages": ["de"]}')
+        await socket.send(clip("de"))
+        await socket.send('{"type": "close"}')
+
+    messages, _, _ = talk(server, speak, "languages=en")
+    at = next(i for i, message in enumerate(messages) if message["type"] == "configured")
+    assert {m["language"] for m in messages[:at] if m["type"] == "final"} == {"en"}
+    assert {m["language"] for m in messages[at:] if m["type"] == "final"} == {"de"}
+
+
+@pytest.mark.parametrize(
+    ("encoding", "rate"), [("s16le", 48_000), ("f32le", 16_000), ("mulaw", 8_000), ("alaw", 8_000)]
+)
+def test_other_encodings_and_rates_give_words_too(server: ServerThread, encoding: str, rate: int) -> None:
+    av = pytest.importorskip("av")
+    samples = load_audio(CLIPS / "en.flac")
+    resampler = av.AudioResampler({"s16le": "s16", "f32le": "flt"}.get(encoding, "s16"), "mono", rate)
+    frame = av.AudioFrame.from_ndarray(samples[None], "flt", "mono")
+    frame.sample_rate = 16_000
+    parts = [part.to_ndarray()[0] for piece in (frame, None) for part in resampler.resample(piece)]
+    audio = np.concatenate(parts)
+    if encoding.endswith("law"):
+        audio = encoded(audio, encoding)
+    messages, code, _ = talk(
+        server, saying(audio.tobytes(), piece=1_001), f"languages=en&encoding={encoding}&sample_rate={rate}"
+    )
+    text = " ".join(message["text"] for message in messages if message["type"] == "final")
+    assert code == 1000
+    assert "garden" in text.lower()
+
+
+def encoded(audio: Any, law: str) -> Any:
+    from sottovoce.server.parsing.pcm import ALAW, MULAW
+
+    table = MULAW if law == "mulaw" else ALAW
+    order = np.argsort(table)
+    places = np.searchsorted(table[order], audio.astype(np.float32) / 32768).clip(0, 255)
+    return order[places].astype(np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("query", "param", "told"),
+    [
+        ("languages=klingon", "languages", "klingon"),
+        ("languages=pl", "languages", "this model knows: en, de, es, fr, zh"),
+        ("switching=often", "switching", "off, restart, parallel"),
+        ("encoding=mp3", "encoding", "s16le"),
+        ("sample_rate=12", "sample_rate", "8000 to 96000"),
+        ("sample_rate=high", "sample_rate", "whole number"),
+        ("unstable=maybe", "unstable", "true or false"),
+        ("model=other", "model", "expected one of nano"),
+    ],
+)
+def test_a_wrong_address_is_refused_with_the_reason(
+    server: ServerThread, query: str, param: str | None, told: str
+) -> None:
+    with pytest.raises(InvalidStatus) as refused:
+        talk(server, saying(b""), query)
+    answer = refused.value.response
+    asked = httpx.get(f"{server.url}/v1/live?{query}")
+    assert asked.status_code == answer.status_code in (400, 404)
+    error = json.loads(answer.body)["error"]
+    assert asked.json()["error"] == error, "which is how a page learns of it"
+    assert error["param"] == param
+    assert told in error["message"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "hello",
+        "[]",
+        "null",
+        '{"type": 1}',
+        '{"type": "flush"}',
+        '{"type": "configure", "languages": 5}',
+        '{"type": "configure", "sample_rate": 8000}',
+        '{"type": "configure", "languages": ["pl"]}',
+        "[" * 100_000,
+    ],
+)
+def test_a_wrong_message_leaves_the_session_open(server: ServerThread, text: str) -> None:
+    async def speak(socket: ClientConnection) -> None:
+        await socket.send(text)
+        await saying(clip("en"))(socket)
+
+    messages, code, _ = talk(server, speak, "languages=en")
+    kinds = [message["type"] for message in messages]
+    assert code == 1000
+    assert "error" in kinds
+    assert "final" in kinds
+
+
+def test_samples_that_are_no_numbers_end_the_session(server: ServerThread) -> None:
+    audio = np.array([np.nan], "<f4").tobytes()
+    messages, code, _ = talk(server, saying(audio), "encoding=f32le")
+    assert code == 1008
+    assert messages[-1]["error"]["code"] == "invalid_audio"
+
+
+def test_the_model_runs_in_its_own_thread_and_every_second_is_said_once() -> None:
+    model = SlowModel()
+    with serving(model) as server:
+        messages, _, _ = talk(server, saying(SECOND * 7, piece=5_000))
+    words = [word for m in messages if m["type"] == "partial" for word in m["words"]]
+    assert [word["start"] for word in words] == list(range(7))
+    assert model.threads == {"sottovoce-model-0"}
+
+
+def test_a_sender_who_is_too_fast_is_slowed_down() -> None:
+    model = SlowModel(lambda: time.sleep(0.05))
+    most: list[int] = []
+    with serving(model, limits=ServerLimits(pending_s=3.0)) as server:
+
+        async def speak(socket: ClientConnection) -> None:
+            for _ in range(60):
+                await socket.send(SECOND)
+            await socket.send('{"type": "close"}')
+
+        before = InputQueue.put_audio
+
+        async def watched(self: InputQueue[Any], samples: Samples) -> None:
+            most.append(self.n_samples)
+            await before(self, samples)
+
+        InputQueue.put_audio = watched  # type: ignore[method-assign]
+        try:
+            messages, code, _ = talk(server, speak)
+        finally:
+            InputQueue.put_audio = before  # type: ignore[method-assign]
+    assert code == 1000
+    assert messages[-1]["received"] == 60.0
+    assert max(most) <= 3 * 16_000
+
+
+TOO_MANY = (429, "rate_limit_exceeded", True)
+
+
+async def answers(server: ServerThread) -> list[tuple[int, str, bool]]:
+    """Ask for another session, by a socket and as a page asks why: status, code, whether a time is named."""
+    with pytest.raises(InvalidStatus) as handshake:
+        await connect(f"ws://{server.address}/v1/live")
+    asked = await asyncio.to_thread(httpx.get, f"{server.url}/v1/live")
+    answer = handshake.value.response
+    both = [
+        (answer.status_code, answer.headers, answer.body),
+        (asked.status_code, asked.headers, asked.content),
+    ]
+    return [
+        (status, json.loads(body)["error"]["code"], int(headers["retry-after"]) >= 1)
+        for status, headers, body in both
+    ]
+
+
+def test_more_sessions_than_the_limit_are_asked_to_come_again() -> None:
+    with serving(SlowModel(), limits=ServerLimits(sessions=1)) as server:
+
+        async def run() -> None:
+            async with connect(f"ws://{server.address}/v1/live") as first:
+                await first.recv()
+                assert await answers(server) == [TOO_MANY] * 2
+
+        asyncio.run(run())
+        until(lambda: server.services.n_sessions == 0)
+        assert talk(server, saying(SECOND))[1] == 1000
+
+
+def test_no_session_is_taken_while_live_audio_waits_too_long() -> None:
+    model = SlowModel(lambda: time.sleep(0.6))
+    with serving(model, limits=ServerLimits(wait_s=0.2)) as server:
+
+        async def run() -> None:
+            address = f"ws://{server.address}/v1/live"
+            async with connect(address) as first, connect(address) as other:
+                for socket in (first, other):
+                    for _ in range(20):
+                        await socket.send(SECOND)
+                await asyncio.sleep(1.0)
+                assert await answers(server) == [TOO_MANY] * 2
+
+        asyncio.run(run())
+
+
+def test_silence_of_the_client_ends_its_session_and_keepalive_does_not() -> None:
+    with serving(SlowModel(), limits=ServerLimits(idle_s=0.6)) as server:
+
+        async def nothing(socket: ClientConnection) -> None:
+            pass
+
+        async def alive(socket: ClientConnection) -> None:
+            for _ in range(5):
+                await asyncio.sleep(0.3)
+                await socket.send('{"type": "keepalive"}')
+            await socket.send('{"type": "close"}')
+
+        messages, code, _ = talk(server, nothing)
+        assert (code, messages[-1]["error"]["code"]) == (1008, "idle_timeout")
+        assert talk(server, alive)[1] == 1000
+
+
+def test_a_session_has_a_longest_duration() -> None:
+    with serving(SlowModel(), limits=ServerLimits(session_s=5.0)) as server:
+        messages, code, _ = talk(server, saying(SECOND * 9))
+    assert (code, messages[-1]["error"]["code"]) == (1008, "session_too_long")
+
+
+def test_a_message_that_is_too_large_closes_with_1009() -> None:
+    with serving(SlowModel(), limits=ServerLimits(message_kb=16)) as server:
+        assert talk(server, saying(SECOND, piece=len(SECOND)))[1] == 1009
+        assert talk(server, saying(SECOND, piece=4_000))[1] == 1000
+
+
+def test_a_client_that_vanishes_leaves_nothing_behind() -> None:
+    model = SlowModel(lambda: time.sleep(0.02))
+    with serving(model) as server:
+
+        async def vanish() -> None:
+            socket = await connect(f"ws://{server.address}/v1/live")
+            await socket.send(SECOND * 5)
+            socket.transport.abort()
+
+        for _ in range(5):
+            asyncio.run(vanish())
+        until(lambda: server.services.n_sessions == 0)
+        assert talk(server, saying(SECOND * 3))[1] == 1000
+
+
+def socket_of_few_bytes(address: str) -> socket.socket:
+    """A connection of which the system holds little that is not read."""
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    host, port = address.split(":")
+    made.connect((host, int(port)))
+    made.setblocking(False)
+    return made
+
+
+def test_a_reader_who_does_not_read_is_dropped() -> None:
+    model = SlowModel(word=" " + "word" * 10_000)
+    with serving(model, limits=ServerLimits(send_s=0.5, session_s=1e9)) as server:
+
+        async def stall() -> bool:
+            narrow = socket_of_few_bytes(server.address)
+            address = f"ws://{server.address}/v1/live?languages=en"
+            async with connect(address, sock=narrow, max_queue=1, ping_interval=None) as client:
+                await client.recv()  # that it is ready
+                client.transport.pause_reading()
+                with suppress(ConnectionClosed):
+                    for _ in range(600):
+                        await asyncio.sleep(0.02)  # audio that comes faster is worked off in one piece
+                        if server.services.n_sessions == 0:
+                            break
+                        with suppress(asyncio.TimeoutError):
+                            await asyncio.wait_for(client.send(SECOND), 0.1)
+                is_dropped = server.services.n_sessions == 0
+                client.transport.abort()
+            return is_dropped
+
+        assert asyncio.run(stall())
+        assert talk(server, saying(SECOND))[1] == 1000
+
+
+def test_a_fault_in_one_session_harms_no_other_and_tells_nothing_of_the_inside() -> None:
+    def fail() -> None:
+        if model.n_calls == 2:
+            raise RuntimeError("secret of the inside")
+
+    model = SlowModel(fail)
+    with serving(model) as server:
+        messages, code, reason = talk(server, saying(SECOND * 9, piece=64_000))
+        assert code == 1011
+        assert "secret" not in json.dumps(messages) + cast(str, reason)
+        assert talk(server, saying(SECOND))[1] == 1000
+
+
+def test_a_server_that_goes_down_lets_sessions_say_the_rest_and_closes_with_1012() -> None:
+    model = SlowModel(lambda: time.sleep(0.05))
+    with serving(model) as server:
+
+        async def run() -> tuple[list[Message], int | None]:
+            heard: list[Message] = []
+            async with connect(f"ws://{server.address}/v1/live") as socket:
+                heard.append(json.loads(await socket.recv()))
+                await socket.send(SECOND * 6)
+                await asyncio.sleep(0.1)
+                server.server.should_exit = True
+                try:
+                    while True:
+                        heard.append(json.loads(await socket.recv()))
+                except ConnectionClosed:
+                    return heard, socket.close_code
+
+        messages, code = asyncio.run(run())
+    assert code == 1012
+    assert [m["text"] for m in messages if m["type"] == "final"] == [" ".join(["word"] * 6)]
+    assert messages[-1] == {"type": "closed", "received": 6.0}

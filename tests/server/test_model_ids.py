@@ -1,0 +1,200 @@
+"""Ids of models that clients of other servers send mean the weights that are here, on every API alike."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from websockets.asyncio.client import connect
+
+from sottovoce.api import Model
+from sottovoce.models.sources.names import published_repository
+from sottovoce.server.apis.deepgram import recording_params
+from sottovoce.server.http.server import ServerThread
+from sottovoce.server.scheduling.model_registry import ModelRegistry
+from sottovoce.server.settings import JobSettings, ModelSettings
+from tests.server.servers import QuietModel, SlowModel, serving
+
+BASE = ModelSettings("base")
+SEVERAL = ModelSettings("large-v3-turbo", others=("base", "tiny.en"), aliases={"Mine": "base"})
+
+SAME = (
+    *("openai/whisper-base", "Systran/faster-whisper-base", "guillaumekln/faster-whisper-base"),
+    *("ggml-base.bin", "ggml-base-q5_1.bin", "base-q8_0", "whisper-base", "openai_whisper-base", "BASE"),
+    *("Xenova/whisper-base", "onnx-community/whisper-base", "mlx-community/whisper-base-mlx-4bit"),
+    *(
+        "mlx-community/whisper-base-mlx",
+        "faster-whisper-base",
+        "whisper-base-ct2",
+        "openai/whisper-base-int8",
+    ),
+)
+"""Ids of the weights of base."""
+HOSTED = (
+    *("whisper-1", "openai/whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe-2025-12-15"),
+    *("gpt-realtime", "gpt-realtime-2025-08-28", "gpt-4o-realtime-preview", "gpt-4o-transcribe-diarize"),
+    *("nova-3", "nova-2-phonecall", "nova", "enhanced", "flux-general-en", "base-general", "whisper"),
+)
+"""Models of services, whose weights nobody has."""
+ELSEWHERE = (
+    *("whisper-large-v3", "openai/whisper-large-v3", "Systran/faster-whisper-small", "whisper-large"),
+    *("distil-whisper/distil-large-v3", "Systran/faster-distil-whisper-large-v3", "ggml-medium.en.bin"),
+    *("@cf/openai/whisper-large-v3-turbo", "groq/whisper-large-v3", "openai/whisper-large"),
+)
+"""Weights by an id of another program, that are not those of base."""
+UNKNOWN = (
+    *("large-v3", "small", "tiny.en", "large-v9", "other", "acme/whisper-base", "acme/whisper-german"),
+    *("/models/ggml-base.bin", "../base", "base\n", "gpt-4o", "q5_1" * 1000, "-q5" * 2000 + "a/base"),
+)
+"""Names of this library for other weights, and what nobody knows."""
+
+
+def registry(settings: ModelSettings) -> ModelRegistry:
+    def nothing(*_: object) -> None:
+        raise AssertionError
+
+    return ModelRegistry(settings, nothing, nothing)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", [*SAME, *HOSTED, "", "base"])
+def test_an_id_of_these_weights_or_of_a_service_means_the_model(name: str) -> None:
+    assert registry(BASE).resolve(name) == "base"
+    assert registry(BASE).ignored(name) == ()
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_the_weights_decide_among_several_models_however_the_server_calls_them(name: str) -> None:
+    assert registry(SEVERAL).resolve(name) == "base"
+    theirs = ModelSettings("small", others=("Systran/faster-whisper-base",))
+    assert registry(theirs).resolve("base") == registry(theirs).resolve(name) == "Systran/faster-whisper-base"
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_an_id_of_weights_that_are_not_here_means_the_default_and_that_is_told(name: str) -> None:
+    assert registry(BASE).resolve(name) == "base"
+    assert registry(BASE).ignored(name, ("other",)) == ("other", "model")
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_what_means_nothing_here_is_404(name: str) -> None:
+    with pytest.raises(Exception, match="expected one of base") as refused:
+        registry(BASE).resolve(name)
+    assert (refused.value.status, refused.value.code) == (404, "model_not_found")  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", ["base.en", "whisper-base.en", "ggml-base.en.bin", "whisper-base-en"])
+def test_the_multilingual_model_of_a_size_stands_in_for_the_english_one(name: str) -> None:
+    assert registry(SEVERAL).resolve(name) == "base"
+    assert registry(SEVERAL).ignored(name) == ("model",)
+    assert registry(SEVERAL).resolve(name.replace("base", "tiny")) == "tiny.en"
+    assert registry(SEVERAL).ignored(name.replace("base", "tiny")) == ()
+
+
+def test_the_servers_own_names_and_aliases_come_first() -> None:
+    assert registry(SEVERAL).resolve("mine") == "base"
+    own = ModelSettings("base", others=("nova-3",), aliases={"openai/whisper-base": "nova-3"})
+    assert registry(own).resolve("nova-3") == registry(own).resolve("openai/whisper-base") == "nova-3"
+
+
+def test_openai_names_its_first_large_model_without_a_number() -> None:
+    assert published_repository("openai/whisper-large") == published_repository("large-v1")
+    assert published_repository("whisper-large") == published_repository("large-v3")
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
+    """A server whose model `nano` is."""
+    with serving(QuietModel(), jobs=JobSettings(str(tmp_path_factory.mktemp("jobs")))) as server:
+        yield server
+
+
+@pytest.mark.parametrize("path", ["/v1/audio/transcriptions", "/v1/audio/translations", "/v1/jobs"])
+@pytest.mark.parametrize(
+    ("model", "status", "told"),
+    [("gpt-4o-transcribe", 200, None), ("openai/whisper-base", 200, "model"), ("other", 404, None)],
+)
+def test_forms(quick: ServerThread, path: str, model: str, status: int, told: str | None) -> None:
+    from tests.server.test_uploads import wav
+
+    answer = httpx.post(quick.url + path, files={"file": ("a.wav", wav(16_000))}, data={"model": model})
+    assert (answer.status_code if answer.status_code != 202 else 200) == status, answer.text
+    assert answer.headers.get("x-ignored-parameters") == told
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/v1/live?model={}",
+        "/v1/realtime?model={}",
+        "/v1/listen?encoding=linear16&model={}",
+        "/v2/listen?encoding=linear16&model={}",
+    ],
+)
+def test_sockets(quick: ServerThread, address: str) -> None:
+    async def run(model: str) -> tuple[str | None, str]:
+        async with connect(f"ws://{quick.address}{address.format(model)}") as socket:
+            assert socket.response is not None
+            told = socket.response.headers.get("x-ignored-parameters")
+            if address.startswith("/v1/listen"):
+                await socket.send('{"type": "CloseStream"}')
+                return told, json.loads(await socket.recv())["models"][0]
+            first = json.loads(await socket.recv())
+            if address.startswith("/v2"):
+                return told, "nano"
+            session = first.get("session")
+            return told, first["model"] if isinstance(session, str) else model_of(session)
+
+    for model, told in (("gpt-realtime", None), ("nova-3", None), ("Systran/faster-whisper-base", "model")):
+        assert asyncio.run(run(model)) == (told, "nano")
+
+
+def test_base_on_deepgrams_routes_may_be_deepgrams_own(quick: ServerThread) -> None:
+    """Deepgram has a model of that name; on other routes it is Whisper's, which is not on this server."""
+
+    async def run() -> tuple[str | None, str]:
+        async with connect(f"ws://{quick.address}/v1/listen?encoding=linear16&model=base") as socket:
+            assert socket.response is not None
+            await socket.send('{"type": "CloseStream"}')
+            told = socket.response.headers.get("x-ignored-parameters")
+            return told, json.loads(await socket.recv())["models"][0]
+
+    from tests.server.test_uploads import wav
+
+    assert asyncio.run(run()) == ("model", "nano")
+    answer = httpx.post(f"{quick.url}/v1/listen?model=Base", content=wav(16_000))
+    assert (answer.status_code, answer.headers.get("x-ignored-parameters")) == (200, "model")
+    assert httpx.post(f"{quick.url}/v1/listen?model=small", content=wav(16_000)).status_code == 404
+    query = [("model", "base")]
+    assert recording_params(query, registry(SEVERAL)).model == "base"
+    assert recording_params(query, registry(SEVERAL)).ignored == ()
+    assert recording_params(query, registry(ModelSettings("tiny", aliases={"base": "tiny"}))).ignored == ()
+
+
+def model_of(session: dict[str, dict[str, dict[str, dict[str, str]]]]) -> str:
+    return session["audio"]["input"]["transcription"]["model"]
+
+
+def test_the_list_of_models_and_load(quick: ServerThread) -> None:
+    found = httpx.get(f"{quick.url}/v1/models/Systran/faster-whisper-base").json()
+    assert (found["id"], found["model"]) == ("Systran/faster-whisper-base", "nano")
+    assert httpx.get(f"{quick.url}/v1/models/other").status_code == 404
+
+
+def test_a_model_of_its_own_weights_is_loaded_by_another_programs_id(nano: Model) -> None:
+    """`/load`, which loads one of several."""
+    loaded: list[str] = []
+
+    def open_model(name: str) -> Model:
+        loaded.append(name)
+        return SlowModel()  # type: ignore[return-value]
+
+    from tests.server.servers import settings
+
+    with ServerThread(settings(models=ModelSettings("tiny", others=("base",))), open_model) as server:
+        server.wait_until_ready()
+        form = {"model": (None, "ggml-base-q5_1.bin")}
+        assert httpx.post(f"{server.url}/load", files=form, timeout=60).status_code == 200
+    assert loaded == ["tiny", "base"]

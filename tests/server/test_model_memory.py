@@ -1,0 +1,297 @@
+"""Several models and the memory for all of them: who goes, who stays, and what is told."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+from typing import cast
+
+import httpx
+import pytest
+import torch
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+
+from sottovoce.api import Model
+from sottovoce.errors import OptionError
+from sottovoce.models.dims import ModelDims
+from sottovoce.server.http.server import ServerThread
+from sottovoce.server.parsing.faults import ApiError
+from sottovoce.server.scheduling import model_registry
+from sottovoce.server.scheduling.model_registry import ModelRegistry, n_parameters, usual_bytes, weight_bytes
+from sottovoce.server.scheduling.scheduler import Scheduler
+from sottovoce.server.settings import ModelSettings, Work
+from tests.server.servers import QuietModel, SlowModel, settings
+from tests.server.test_uploads import wav
+
+NAMES = ("a", "b", "c")
+
+
+class Loaded:
+    """A registry of models that take 100 MB each, and how often each was loaded."""
+
+    def __init__(self, memory_mb: float | None, **sizes_mb: float) -> None:
+        self.counts = dict.fromkeys(NAMES, 0)
+        self._names: dict[int, str] = {}
+        self._sizes_mb = sizes_mb
+        models = ModelSettings("a", others=("b", "c"), memory_mb=memory_mb)
+        self.registry = ModelRegistry(models, self._open, lambda model: Scheduler(model), self._size)
+
+    def _open(self, name: str) -> Model:
+        self.counts[name] += 1
+        model = SlowModel()
+        self._names[id(model)] = name
+        return cast(Model, model)
+
+    def _size(self, model: Model) -> int:
+        return round(1e6 * self._sizes_mb.get(self._names[id(model)], 100.0))
+
+    @property
+    def now(self) -> set[str]:
+        return set(self.registry.running)
+
+
+@pytest.fixture
+def load() -> Iterator[Callable[..., Loaded]]:
+    found: list[Loaded] = []
+
+    def make(memory_mb: float | None, **sizes_mb: float) -> Loaded:
+        found.append(Loaded(memory_mb, **sizes_mb))
+        return found[-1]
+
+    yield make
+    for one in found:
+        one.registry.close()
+
+
+async def use(loaded: Loaded, *names: str) -> None:
+    for name in names:
+        async with loaded.registry.use(name):
+            assert name in loaded.now
+
+
+def test_who_was_not_used_for_longest_goes(load: Callable[..., Loaded]) -> None:
+    loaded = load(250.0)
+    asyncio.run(use(loaded, "a", "b", "a", "c"))
+    assert loaded.now == {"a", "c"}
+    asyncio.run(use(loaded, "b"))
+    assert loaded.now == {"b", "c"}
+    assert loaded.counts == {"a": 1, "b": 2, "c": 1}
+    assert loaded.registry.n_bytes <= 250e6
+
+
+def test_without_a_limit_all_stay(load: Callable[..., Loaded]) -> None:
+    loaded = load(None)
+    asyncio.run(use(loaded, *NAMES, *NAMES))
+    assert loaded.now == set(NAMES)
+
+
+def test_who_is_in_use_stays_and_the_other_is_told_to_come_again(load: Callable[..., Loaded]) -> None:
+    async def run() -> None:
+        await use(loaded, *NAMES)  # from now on their sizes are known
+        async with loaded.registry.use("a"), loaded.registry.use("b"):
+            with pytest.raises(ApiError, match="in use") as refused:
+                await use(loaded, "c")
+            assert (refused.value.status, refused.value.code) == (503, "model_memory")
+            assert refused.value.retry_after >= 1
+            assert loaded.now == {"a", "b"}
+        await use(loaded, "c")
+
+    loaded = load(250.0)
+    asyncio.run(run())
+    assert "c" in loaded.now
+
+
+def test_a_model_has_its_memory_while_it_is_measured(
+    load: Callable[..., Loaded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        await use(loaded, *NAMES, "c")  # from now on their sizes are known
+        is_measured = asyncio.Event()
+
+        async def measure(self: Scheduler) -> None:
+            is_measured.set()
+            await asyncio.sleep(0.2)
+
+        monkeypatch.setattr(Scheduler, "calibrate", measure)
+        loading = asyncio.create_task(use(loaded, "b"))
+        await is_measured.wait()
+        assert loaded.registry.n_bytes == 240e6
+        with pytest.raises(ApiError, match="in use"):
+            await use(loaded, "c")
+        await loading
+        assert loaded.now == {"b"}
+
+    loaded = load(250.0, b=240.0)
+    asyncio.run(run())
+
+
+def test_no_model_is_loaded_before_the_memory_that_others_give_up_is_free(
+    load: Callable[..., Loaded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where another model had it freed: here `a` goes for the first of two that need half of it each."""
+    freed: list[bool] = []
+    free, open_model = model_registry.free_memory, Loaded._open
+
+    def free_slowly(gone: list[Scheduler]) -> None:
+        time.sleep(0.3)
+        free(gone)
+        freed.append(True)
+
+    def open_when_free(self: Loaded, name: str) -> Model:
+        assert freed, f"{name} is loaded while the other model is in memory"
+        return open_model(self, name)
+
+    async def run() -> None:
+        await use(loaded, "b", "c", "a")
+        assert loaded.now == {"a"}
+        monkeypatch.setattr(model_registry, "free_memory", free_slowly)
+        monkeypatch.setattr(loaded.registry, "_open_model", partial(open_when_free, loaded))
+        await asyncio.gather(use(loaded, "b"), use(loaded, "c"))
+        assert loaded.now == {"b", "c"}
+
+    loaded = load(250.0, a=200.0)
+    asyncio.run(run())
+
+
+def test_nobody_is_sent_away_for_one_that_fits_in_no_case(load: Callable[..., Loaded]) -> None:
+    async def run() -> None:
+        await use(loaded, "b", "c")
+        await use(loaded, "a")
+        assert loaded.now == {"a"}
+        with pytest.raises(ApiError, match="expected one that fits") as refused:
+            await use(loaded, "b")
+        assert refused.value.retry_s is None
+        assert loaded.now == {"a"}
+
+    loaded = load(150.0, b=200.0)
+    asyncio.run(run())
+
+
+def test_models_that_are_loaded_together_count_together(load: Callable[..., Loaded]) -> None:
+    async def run() -> list[BaseException | None]:
+        await use(loaded, *NAMES)
+        return await asyncio.gather(*(hold(name) for name in NAMES), return_exceptions=True)
+
+    async def hold(name: str) -> None:
+        async with loaded.registry.use(name):
+            await asyncio.sleep(0.3)
+            assert loaded.registry.n_bytes <= 250e6
+
+    loaded = load(250.0)
+    results = asyncio.run(run())
+    assert sum(isinstance(result, ApiError) for result in results) == 1
+    assert sum(result is None for result in results) == 2
+
+
+def test_a_name_promises_a_size_and_a_default_that_cannot_fit_is_refused_at_the_start() -> None:
+    sizes = [usual_bytes(name) for name in ("nano", "tiny.en", "base", "small", "medium", "large-v3")]
+    assert sizes == sorted(sizes)
+    assert usual_bytes("large-v3-turbo") < usual_bytes("large-v3")
+    assert usual_bytes("mine") == 0
+    with pytest.raises(OptionError, match="model memory: expected 296 MB or more for 'base', got 100"):
+        ModelRegistry(
+            ModelSettings("base", memory_mb=100.0),
+            lambda name: cast(Model, None),
+            lambda model: Scheduler(model),
+        )
+    with pytest.raises(OptionError, match="more than 0 MB"):
+        ModelSettings("base", memory_mb=0.0)
+
+
+def test_the_size_of_a_network_is_that_of_its_model_card(nano: Model) -> None:
+    for name, n_millions in (("tiny.en", 39), ("base", 74)):
+        assert n_parameters(DIMS[name]) == pytest.approx(n_millions * 1e6, rel=0.05)
+    large = ModelDims(128, 1500, 1280, 20, 32, 51866, 448, 1280, 20, 32)
+    assert n_parameters(large) == pytest.approx(1550e6, rel=0.01)
+    assert n_parameters(replace(large, n_text_layer=4)) == pytest.approx(809e6, rel=0.01)
+    assert weight_bytes(nano) == 4 * n_parameters(nano.backend.dims)
+    assert usual_bytes("nano") == pytest.approx(weight_bytes(nano), rel=0.01)
+
+
+def test_the_memory_of_a_model_that_went_is_free_before_the_next_one_is_loaded() -> None:
+    """What holds itself in a circle is freed too."""
+    alive: list[weakref.ref[SlowModel]] = []
+
+    def open_model(name: str) -> Model:
+        assert len(alive) < len(NAMES) or all(model() is None for model in alive), "their sizes are known"
+        model = SlowModel()
+        model.work = model.session  # type: ignore[assignment]
+        alive.append(weakref.ref(model))
+        return cast(Model, model)
+
+    async def run() -> None:
+        for name in NAMES:
+            async with registry.use(name):
+                pass
+
+    models = ModelSettings("a", others=("b", "c"), memory_mb=100.0)
+    work = Work(forecast=False)
+    registry = ModelRegistry(models, open_model, lambda model: Scheduler(model, work), lambda _: 100_000_000)
+    asyncio.run(run())
+    asyncio.run(run())
+    registry.close()
+
+
+@pytest.fixture
+def server() -> Iterator[ServerThread]:
+    models = ModelSettings("nano", others=("tiny.en", "base"), memory_mb=400.0)
+    with ServerThread(settings(models=models), lambda name: cast(Model, Sized(name))) as running:
+        running.wait_until_ready()
+        yield running
+
+
+DIMS = {
+    "nano": ModelDims(80, 1500, 128, 2, 1, 51864, 448, 128, 2, 1),
+    "tiny.en": ModelDims(80, 1500, 384, 6, 4, 51864, 448, 384, 6, 4),
+    "base": ModelDims(80, 1500, 512, 8, 6, 51865, 448, 512, 8, 6),
+}
+
+
+class Sized(QuietModel):
+    """A model that is as large as its name says."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.backend = SimpleNamespace(device=torch.device("meta"), dims=DIMS[name], own_threads=False)
+
+
+def test_every_api_says_that_there_is_no_memory_in_its_own_way_and_which_are_loaded(
+    server: ServerThread,
+) -> None:
+    def loaded() -> set[str]:
+        listed = httpx.get(f"{server.url}/v1/models").json()["data"]
+        return {model["id"] for model in listed if model["loaded"] and model["id"] == model["model"]}
+
+    def ask(model: str) -> httpx.Response:
+        files = {"file": ("a.wav", io.BytesIO(wav(16_000)))}
+        return httpx.post(f"{server.url}/v1/audio/transcriptions", files=files, data={"model": model})
+
+    assert loaded() == {"nano"}
+    assert ask("tiny.en").status_code == 200
+    assert loaded() == {"nano", "tiny.en"}
+
+    async def run() -> None:
+        async with connect(f"ws://{server.address}/v1/live?model=tiny.en") as socket:
+            await socket.recv()
+            answer = await asyncio.to_thread(ask, "base")
+            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "model_memory")
+            assert int(answer.headers["retry-after"]) >= 1
+            with pytest.raises(InvalidStatus) as refused:
+                await connect(f"ws://{server.address}/v1/listen?encoding=linear16&model=base")
+            assert refused.value.response.status_code == 503
+            assert b"err_code" in refused.value.response.body
+            assert loaded() == {"nano", "tiny.en"}
+
+    asyncio.run(run())
+    assert ask("base").status_code == 200
+    assert loaded() == {"base"}, "nano was used before tiny.en"
+    assert ask("unknown").json()["error"]["code"] == "model_not_found"
+    assert "sottovoce_model_bytes" in httpx.get(f"{server.url}/metrics").text

@@ -1,0 +1,218 @@
+"""Parts of the server by themselves: audio in pieces, queue, worker, numbers of events, metrics, forms."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import anyio
+import av
+import numpy as np
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from sottovoce.errors import CheckpointError, ModelNotFoundError, OptionError
+from sottovoce.formats.document import event_document
+from sottovoce.runtime.batching import Priority
+from sottovoce.server.live.connection import MAX_COMMANDS, InputQueue
+from sottovoce.server.parsing.faults import ApiError, fault_of
+from sottovoce.server.parsing.pcm import PcmReader
+from sottovoce.server.recordings.openai_documents import Deltas
+from sottovoce.server.scheduling.session_handle import EventSequencer
+from sottovoce.server.telemetry import Metrics
+from sottovoce.types import (
+    Event,
+    Final,
+    LanguageChanged,
+    Partial,
+    Segment,
+    SpeechEnded,
+    SpeechStarted,
+    Unstable,
+    Word,
+)
+from tests.server.servers import idle_worker
+
+
+@pytest.mark.parametrize("law", ["mulaw", "alaw"])
+def test_telephone_codes_are_what_ffmpeg_decodes(law: str) -> None:
+    codes = bytes(range(256))
+    decoder = av.CodecContext.create(f"pcm_{law}", "r")
+    decoder.sample_rate = 8_000  # type: ignore[attr-defined]
+    decoder.layout = "mono"  # type: ignore[attr-defined]
+    (frame,) = decoder.decode(av.Packet(codes))  # type: ignore[attr-defined]
+    from sottovoce.server.parsing.pcm import ALAW, MULAW
+
+    table = MULAW if law == "mulaw" else ALAW
+    assert np.array_equal(table * 32768, frame.to_ndarray()[0])
+
+
+@pytest.mark.parametrize("n_bytes", [1, 2, 3, 7, 1_000])
+@pytest.mark.parametrize("encoding", ["s16le", "f32le"])
+def test_samples_do_not_depend_on_where_bytes_are_cut(encoding: str, n_bytes: int) -> None:
+    values = np.random.default_rng(0).uniform(-1, 1, 500).astype("<f4")
+    audio = values.tobytes() if encoding == "f32le" else (values * 32767).astype("<i2").tobytes()
+    whole = PcmReader(encoding).read(audio)
+    reader = PcmReader(encoding)
+    pieces = [reader.read(audio[start : start + n_bytes]) for start in range(0, len(audio), n_bytes)]
+    assert np.array_equal(np.concatenate(pieces), whole)
+    assert len(whole) == 500
+
+
+@pytest.mark.parametrize(("encoding", "rate"), [("mp3", 16_000), ("s16le", 7_999), ("s16le", 96_001)])
+def test_audio_that_nobody_can_read(encoding: str, rate: int) -> None:
+    with pytest.raises(OptionError, match="expected"):
+        PcmReader(encoding, rate)
+
+
+def test_a_queue_keeps_order_and_lets_its_putter_wait() -> None:
+    async def run() -> list[object]:
+        queue: InputQueue[str] = InputQueue(max_samples=10)
+        one = np.ones(4, np.float32)
+        taken: list[object] = []
+
+        async def put() -> None:
+            for _ in range(5):
+                await queue.put_audio(one)
+            await queue.put("now")
+            await queue.put_audio(one)
+            for _ in range(3 * MAX_COMMANDS):
+                await queue.put("then")
+            await queue.put("end")
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(put)
+            await anyio.sleep(0.05)
+            assert queue.n_samples == 12  # one more than the most, and no further one
+            while not taken or taken[-1] != "end":
+                item = await queue.take()
+                taken.append(len(item) if isinstance(item, np.ndarray) else item)
+        return taken
+
+    taken = anyio.run(run)
+    at = taken.index("now")
+    assert sum(item for item in taken[:at] if isinstance(item, int)) == 20
+    assert taken[at + 1 :] == [4, *["then"] * (3 * MAX_COMMANDS), "end"]
+
+
+def test_audio_can_be_taken_from_another_thread_up_to_the_next_command() -> None:
+    async def run() -> tuple[list[int], list[object]]:
+        queue: InputQueue[str] = InputQueue(max_samples=10)
+        one = np.ones(4, np.float32)
+        taken: list[int] = []
+
+        async def put() -> None:
+            for _ in range(4):
+                await queue.put_audio(one)
+            await queue.put("now")
+            await queue.put_audio(one)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(put)
+            with anyio.fail_after(10):
+                while sum(taken) < 16:  # the putter waits until it is told of the room
+                    taken.append(len(await anyio.to_thread.run_sync(queue.take_audio)))
+                    await anyio.sleep(0.01)
+        taken.append(len(queue.take_audio()))
+        word = await queue.take()
+        return taken, [word, len(await queue.take())]
+
+    taken, rest = anyio.run(run)
+    assert taken[0] == 12
+    assert (sum(taken), taken[-1]) == (16, 0)
+    assert rest == ["now", 4]
+
+
+def test_a_worker_takes_out_what_was_cancelled_and_forgets_an_old_wait() -> None:
+    worker = idle_worker()
+    is_free = threading.Event()
+    first = worker.submit(lambda: is_free.wait(10), Priority.LIVE)
+    done: list[int] = []
+    second = worker.submit(lambda: done.append(2), Priority.LIVE)
+    third = worker.submit(lambda: done.append(3), Priority.LIVE)
+    second.cancel()
+    time.sleep(0.1)
+    assert worker.live_wait_s >= 0.1
+    is_free.set()
+    first.result(10)
+    third.result(10)
+    assert done == [3]
+    worker.close()
+    with pytest.raises(ApiError, match="shutting down"):
+        worker.submit(lambda: None, Priority.LIVE)
+    worker.join(10)
+
+
+def test_events_are_numbered_by_utterance_and_moved_in_time() -> None:
+    word = Word(" a", 1.0, 2.0, 0.5, "en")
+    partial = Partial(1.0, 2.0, " a", "en", (word,), 2.5)
+    final = Final(1.0, 2.0, "a", "en", (word,), 2.5)
+    events: list[Event] = [
+        SpeechStarted(0.5, 0.8),
+        partial,
+        Unstable(2.0, 2.2, " b", "en", 2.5),
+        final,
+        LanguageChanged("en", "de", 2.0, 2.5),
+        partial,
+        final,
+        SpeechEnded(2.2, 2.9),
+        SpeechStarted(3.0, 3.1),
+        SpeechEnded(3.2, 3.3),
+        SpeechStarted(4.0, 4.1),
+    ]
+    sequencer = EventSequencer()
+    told = [*sequencer.number(events[:3]), *sequencer.number(events[3:])]
+    assert [one.seq for one in told] == list(range(1, 12))
+    assert [one.utterance for one in told] == [1, 1, 1, 1, None, 2, 2, 2, 3, 3, 4]
+    for before, after in zip(events, EventSequencer().number(events, offset_s=10.0), strict=True):
+        document = event_document(after)
+        if isinstance(before, Partial | Final):
+            assert document["start"] == before.start + 10
+            assert document["words"][0]["end"] == 12.0  # type: ignore[index,call-overload]
+        if isinstance(before, LanguageChanged):
+            assert (document["at"], document["confirmed_at"]) == (12.0, 12.5)
+        if not isinstance(before, LanguageChanged):
+            assert document["emission_time"] == before.emission_time + 10
+
+
+@pytest.mark.parametrize("texts", [[" a b", " c."], ["a ", "b"], [" ", " x", "  "], [], ["日本", "語"]])
+def test_deltas_join_to_the_text(texts: list[str]) -> None:
+    deltas = Deltas()
+    joined = "".join(deltas.add(Segment(i, 0, 1, text, "en")) for i, text in enumerate(texts))
+    assert joined == "".join(texts).strip()
+
+
+def test_metrics_are_what_prometheus_reads() -> None:
+    metrics = Metrics()
+    metrics.requests.labels("/v1/models", "GET", "200").inc()
+    metrics.requests.labels('a"b\\c\n', "GET", "200").inc()
+    metrics.live_wait.observe(0.3)
+    metrics.live_wait.observe(1e9)
+    found = {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(metrics.text().decode())
+        for sample in family.samples
+    }
+    assert found["sottovoce_requests_total", "GET", "/v1/models", "200"] == 1
+    assert found["sottovoce_requests_total", "GET", 'a"b\\c\n', "200"] == 1
+    assert found["sottovoce_live_wait_seconds_bucket", "0.25"] == 0
+    assert found["sottovoce_live_wait_seconds_bucket", "0.5"] == 1
+    assert found["sottovoce_live_wait_seconds_bucket", "+Inf"] == 2
+    assert found[("sottovoce_live_wait_seconds_count",)] == 2
+    assert found[("sottovoce_file_audio_seconds_total",)] == 0
+    assert not [name for name, *_ in found if name.endswith("_created")]
+
+
+def test_faults_of_the_program_say_nothing_of_it() -> None:
+    fault = fault_of(RuntimeError("secret"))
+    assert (fault.status, "secret" in fault.message) == (500, False)
+    memory = fault_of(RuntimeError("CUDA out of memory. Tried to allocate"))
+    assert (memory.status, memory.code) == (503, "out_of_memory")
+    assert int(memory.headers["retry-after"]) > 0
+
+
+@pytest.mark.parametrize("kind", [ModelNotFoundError, CheckpointError])
+def test_clients_are_told_no_path_of_the_server(kind: type[Exception]) -> None:
+    fault = fault_of(kind("voices: not in the cache (/srv/secret/voices); the index cannot be reached"))
+    assert (fault.status, fault.code) == (503, "model_unavailable")
+    assert "/srv" not in fault.message

@@ -1,0 +1,666 @@
+"""OpenAI's realtime client, unchanged; the answer to every message; sessions, secrets and speakers."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import openai
+import pytest
+from openai import AsyncOpenAI, OpenAI
+from openai.types.realtime import ConversationItemInputAudioTranscriptionSegment
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
+
+from sottovoce.audio.io import load_audio
+from sottovoce.server.access.gate import ClientSecrets
+from sottovoce.server.apis.openai_realtime import RealtimeSessionConfig, speaker_runs, updated
+from sottovoce.server.http.server import ServerThread
+from sottovoce.server.parsing.faults import ApiError
+from sottovoce.server.settings import Access
+from sottovoce.types import SAMPLE_RATE, Event, Samples, SpeechEnded, SpeechStarted, Word
+from tests.server.conversation import TALK, Message, TalkModel, refusal
+from tests.server.servers import CLIPS, SlowModel, SlowSession, serving
+
+URL = "/v1/realtime"
+COMPLETED = "conversation.item.input_audio_transcription.completed"
+DELTA = "conversation.item.input_audio_transcription.delta"
+
+
+def pcm24(path: Path) -> bytes:
+    samples = load_audio(path)
+    at = np.arange(0, len(samples) - 1, 16_000 / 24_000)
+    return (np.interp(at, np.arange(len(samples)), samples) * 32767).astype("<i2").tobytes()
+
+
+def update(**heard: Any) -> Message:
+    return {"type": "session.update", "session": {"type": "transcription", "audio": {"input": heard}}}
+
+
+def append(audio: bytes) -> Message:
+    return {"type": "input_audio_buffer.append", "audio": base64.b64encode(audio).decode()}
+
+
+def appended(audio: bytes, piece: int = 24_000) -> Iterator[Message]:
+    return (append(audio[start : start + piece]) for start in range(0, len(audio), piece))
+
+
+def seconds(n: float) -> Message:
+    return append(bytes(2 * round(24_000 * n)))
+
+
+BUFFER = "input_audio_buffer"
+COMMIT: Message = {"type": f"{BUFFER}.commit", "event_id": "mine"}
+CLEAR: Message = {"type": f"{BUFFER}.clear"}
+BY_CLIENT = update(turn_detection=None)
+BY_SERVER = update(turn_detection={"type": "server_vad"})
+
+
+def talk(
+    server: ServerThread,
+    messages: list[Message | str],
+    enough: Callable[[list[Message]], bool],
+    **options: Any,
+) -> list[Message]:
+    """Send messages, and receive until that is enough, or the server ends the session."""
+    heard: list[Message] = []
+    address = f"ws://{server.address}{URL}?intent=transcription"
+    with connect(address, max_size=None, **options) as socket, suppress(ConnectionClosed):
+        for message in messages:
+            socket.send(message if isinstance(message, str) else json.dumps(message))
+        while not enough(heard):
+            heard.append(json.loads(socket.recv(timeout=60)))
+    return heard
+
+
+def of(messages: list[Message], kind: str) -> list[Message]:
+    return [message for message in messages if message["type"] == kind]
+
+
+def n_of(kind: str, n: int = 1) -> Callable[[list[Message]], bool]:
+    return lambda heard: len(of(heard, kind)) >= n
+
+
+def test_the_client_of_openai_follows_turns_that_the_server_finds(server: ServerThread) -> None:
+    async def run() -> list[Any]:
+        events: list[Any] = []
+        async with (
+            AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none") as client,
+            client.realtime.connect(extra_query={"intent": "transcription"}) as connection,
+        ):
+            await connection.session.update(
+                session={
+                    "type": "transcription",
+                    "audio": {
+                        "input": {
+                            "format": {"type": "audio/pcm", "rate": 24000},
+                            "noise_reduction": {"type": "near_field"},
+                            "transcription": {
+                                "model": "gpt-4o-transcribe",
+                                "languages": ["en", "de", "es", "fr"],
+                            },
+                            "turn_detection": {"type": "server_vad", "silence_duration_ms": 400},
+                        }
+                    },
+                    "include": ["item.input_audio_transcription.logprobs"],
+                }
+            )
+            audio = pcm24(CLIPS / "mixed.flac") + bytes(48_000)
+            for start in range(0, len(audio), 24_000):
+                piece = base64.b64encode(audio[start : start + 24_000]).decode()
+                await connection.input_audio_buffer.append(audio=piece)
+            async for event in connection:
+                events.append(event)
+                if sum(each.type == "conversation.item.done" for each in events) == 4:
+                    return events
+        return events
+
+    events = asyncio.run(asyncio.wait_for(run(), 120))
+    assert events[0].type == "session.created"
+    (session,) = [event.session for event in events if event.type == "session.updated"]
+    heard = session.audio.input
+    assert (heard.format.type, heard.transcription.model, heard.noise_reduction) == (
+        "audio/pcm",
+        "nano",
+        None,
+    )
+    assert heard.turn_detection.silence_duration_ms == 400
+    done = [event for event in events if event.type == COMPLETED]
+    assert [event.languages[0].code for event in done] == ["en", "de", "es", "fr"]
+    for event in done:
+        deltas = [each for each in events if each.type == DELTA and each.item_id == event.item_id]
+        assert "".join(each.delta for each in deltas) == event.transcript != ""
+        assert [p.token for each in deltas for p in each.logprobs] == [p.token for p in event.logprobs]
+        assert event.usage.type == "duration"
+        kinds = [e.type for e in events if getattr(e, "item_id", None) == event.item_id and e.type != DELTA]
+        assert kinds == [
+            "input_audio_buffer.speech_started",
+            "input_audio_buffer.speech_stopped",
+            "input_audio_buffer.committed",
+            COMPLETED,
+        ]
+    items = [event for event in events if event.type == "conversation.item.done"]
+    assert [event.item.content[0].transcript for event in items] == [event.transcript for event in done]
+    chain = [event.previous_item_id for event in events if event.type == "input_audio_buffer.committed"]
+    assert chain == [None, *[event.item_id for event in done][:-1]]
+    assert len({event.event_id for event in events}) == len(events)
+
+
+def test_the_synchronous_client_ends_turns_itself_and_deltas_come_before(server: ServerThread) -> None:
+    with (
+        OpenAI(base_url=f"{server.url}/v1", api_key="none") as client,
+        client.realtime.connect(extra_query={"intent": "transcription"}) as connection,
+    ):
+        connection.session.update(
+            session={
+                "type": "transcription",
+                "audio": {"input": {"transcription": {"language": "en"}, "turn_detection": None}},
+            }
+        )
+        for message in appended(pcm24(CLIPS / "en.flac")):
+            connection.input_audio_buffer.append(audio=message["audio"])
+        connection.input_audio_buffer.commit()
+        kinds = []
+        for event in connection:
+            kinds.append(event.type)
+            if event.type == COMPLETED:
+                assert "garden" in event.transcript
+                assert event.usage.seconds == pytest.approx(length_s(CLIPS / "en.flac"), abs=0.002)
+            if event.type == "conversation.item.done":
+                break
+    assert kinds.index(DELTA) < kinds.index("input_audio_buffer.committed")
+    assert not [kind for kind in kinds if "speech" in kind]
+
+
+def length_s(file: Path) -> float:
+    return len(load_audio(file)) / SAMPLE_RATE
+
+
+@pytest.mark.parametrize("name", ["audio/pcmu", "audio/pcma"])
+def test_telephone_formats(server: ServerThread, name: str) -> None:
+    from tests.server.test_live import encoded
+
+    samples = load_audio(CLIPS / "en.flac")[::2]
+    audio = encoded((samples * 32767).astype("<i2"), "mulaw" if name == "audio/pcmu" else "alaw").tobytes()
+    wanted = update(format={"type": name}, transcription={"language": "en"}, turn_detection=None)
+    heard = talk(server, [wanted, *appended(audio, 4_000), COMMIT], n_of(COMPLETED))
+    assert "in the morning" in of(heard, COMPLETED)[0]["transcript"].lower()
+
+
+def test_an_error_leaves_the_session_open(server: ServerThread) -> None:
+    """Of what the model lacks, too."""
+    wrong = [update(transcription={"language": "pl"}), update(transcription={"model": "other"})]
+    right = [BY_CLIENT, *appended(pcm24(CLIPS / "en.flac")), COMMIT]
+    heard = talk(server, [*wrong, *right], n_of(COMPLETED))
+    told = [(error["error"]["param"], error["error"]["message"]) for error in of(heard, "error")]
+    assert sorted(param or "" for param, _ in told) == ["", "model"]
+    assert any("this model knows" in message for _, message in told)
+    assert any("expected one of nano" in message for _, message in told)
+    assert of(heard, COMPLETED)[0]["transcript"]
+
+
+@pytest.mark.parametrize(("query", "status"), [("model=other", 404), ("call_id=rtc_1", 400)])
+def test_an_address_that_asks_for_something_else_is_refused(
+    server: ServerThread, query: str, status: int
+) -> None:
+    answer = refusal(server, f"{URL}?{query}")
+    assert answer.status_code == status
+    assert json.loads(answer.body)["error"]["type"] == "invalid_request_error"
+
+
+def test_a_turn_whose_text_cannot_be_found_fails_and_the_next_one_does_not() -> None:
+    def fail() -> None:
+        if model.n_calls == 1:
+            raise RuntimeError("secret of the inside")
+
+    model = SlowModel(fail)
+    heard: list[Message] = []
+    with serving(model) as server, connect(f"ws://{server.address}{URL}") as socket:
+        socket.send(json.dumps(BY_CLIENT))
+        socket.send(json.dumps(seconds(1)))
+        while not n_of("conversation.item.done")(heard):  # the next audio is not of the turn that failed
+            heard.append(json.loads(socket.recv(timeout=20)))
+        socket.send(json.dumps(seconds(2)))
+        socket.send(json.dumps(COMMIT))
+        while not n_of(COMPLETED)(heard):
+            heard.append(json.loads(socket.recv(timeout=20)))
+    kinds = [message["type"] for message in heard]
+    at = kinds.index(f"{BUFFER}.committed")
+    assert kinds[at : at + 4] == [
+        f"{BUFFER}.committed",
+        "conversation.item.added",
+        "conversation.item.input_audio_transcription.failed",
+        "conversation.item.done",
+    ]
+    (failed,) = of(heard, "conversation.item.input_audio_transcription.failed")
+    assert "secret" not in json.dumps(heard)
+    assert failed["item_id"] != of(heard, COMPLETED)[0]["item_id"]
+
+
+def test_silence_for_too_long_is_a_turn_of_its_own(server: ServerThread) -> None:
+    turns = {"type": "server_vad", "idle_timeout_ms": 2000}
+    messages = [update(turn_detection=turns, transcription={"language": "en"}), *appended(bytes(48_000 * 3))]
+    heard = talk(server, messages, n_of("conversation.item.done"))
+    (timeout,) = of(heard, f"{BUFFER}.timeout_triggered")
+    assert timeout["audio_end_ms"] - timeout["audio_start_ms"] >= 2000
+    assert of(heard, COMPLETED)[0]["transcript"] == ""
+
+
+EMPTY = "input_audio_buffer_commit_empty"
+THE_END = "that is all"
+
+
+class TurnModel(SlowModel):
+    """Hears speech in the first second of every session, and its end when half a second more has come."""
+
+    def session(self, languages: object = None, **options: object) -> SlowSession:
+        return TurnSession(self)
+
+
+class TurnSession(SlowSession):
+    def push(self, pcm: Samples, *, newest_only: bool = False) -> list[Event]:
+        before, after = self._n_samples, self._n_samples + len(pcm)
+        events: list[Event] = [SpeechStarted(0.0, 0.1)] if before == 0 < after else []
+        if before < 16_000:
+            events += super().push(pcm[: 16_000 - before])
+        self._n_samples = after
+        return [*events, SpeechEnded(1.0, 1.5)] if before < 24_000 <= after else events
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What a client says after its session is updated, and the answers in their order, without deltas.
+
+    An answer is a type, "error CODE", or "TYPE TEXT" of a transcript.
+    """
+
+    name: str
+    turns: Message
+    said: tuple[Any, ...]
+    answers: tuple[str, ...]
+
+
+TURN_STARTED = (f"{BUFFER}.speech_started", f"{BUFFER}.speech_stopped")
+
+
+def turn(text: str) -> tuple[str, ...]:
+    return (
+        f"{BUFFER}.committed",
+        "conversation.item.added",
+        f"{COMPLETED} {text}".strip(),
+        "conversation.item.done",
+    )
+
+
+TABLE = [
+    Exchange("commit of nothing", BY_CLIENT, (COMMIT,), (f"error {EMPTY}",)),
+    Exchange("commit of nothing, with turns", BY_SERVER, (COMMIT,), (f"error {EMPTY}",)),
+    Exchange("commit of too little", BY_CLIENT, (seconds(0.09), COMMIT), (f"error {EMPTY}",)),
+    Exchange("commit of just enough", BY_CLIENT, (seconds(0.1), COMMIT), turn("")),
+    Exchange("commit", BY_CLIENT, (seconds(2), COMMIT), turn("word")),
+    Exchange(
+        "too little stays in the buffer",
+        BY_CLIENT,
+        (seconds(0.05), COMMIT, seconds(1), COMMIT),
+        (f"error {EMPTY}", *turn("word")),
+    ),
+    Exchange("commit twice", BY_CLIENT, (seconds(1), COMMIT, COMMIT), (*turn("word"), f"error {EMPTY}")),
+    Exchange(
+        "commit after clear", BY_CLIENT, (seconds(2), CLEAR, COMMIT), (f"{BUFFER}.cleared", f"error {EMPTY}")
+    ),
+    Exchange(
+        "commit after clear, with turns",
+        BY_SERVER,
+        (seconds(0.5), CLEAR, COMMIT),
+        (f"{BUFFER}.speech_started", f"{BUFFER}.cleared", f"error {EMPTY}"),
+    ),
+    Exchange(
+        "clear forgets the audio before it",
+        BY_CLIENT,
+        (seconds(2), CLEAR, seconds(3), COMMIT, COMMIT),
+        (f"{BUFFER}.cleared", *turn("word"), f"error {EMPTY}"),
+    ),
+    Exchange("clear of nothing", BY_CLIENT, (CLEAR, CLEAR), (f"{BUFFER}.cleared",) * 2),
+    Exchange(
+        "commit right after the server's",
+        BY_SERVER,
+        (seconds(1.5), COMMIT),
+        (*TURN_STARTED, *turn("word"), f"error {EMPTY}"),
+    ),
+    Exchange(
+        "commit of the silence after the server's commit",
+        BY_SERVER,
+        (seconds(1.5), seconds(2), COMMIT, COMMIT),
+        (*TURN_STARTED, *turn("word"), *turn(""), f"error {EMPTY}"),
+    ),
+    Exchange(
+        "commit within speech, with turns",
+        BY_SERVER,
+        (seconds(1), COMMIT, COMMIT),
+        (f"{BUFFER}.speech_started", *turn("word"), f"error {EMPTY}"),
+    ),
+    Exchange("update twice", BY_CLIENT, (BY_CLIENT, BY_CLIENT), ("session.updated",) * 2),
+    *(
+        Exchange(f"no message: {text[:3]}", BY_CLIENT, (text,), ("error invalid_message",))
+        for text in ("hello", "[1]", "[" * 50_000)
+    ),
+    Exchange("no type", BY_CLIENT, ({"event_id": "mine"},), ("error invalid_message",)),
+    Exchange(
+        "a type that is no text", BY_CLIENT, ({"type": 5, "event_id": "mine"},), ("error invalid_message",)
+    ),
+    Exchange(
+        "another type",
+        BY_CLIENT,
+        ({"type": "response.create", "event_id": "mine"},),
+        ("error invalid_value",),
+    ),
+    Exchange(
+        "audio that is none",
+        BY_CLIENT,
+        ({"type": f"{BUFFER}.append", "audio": "?", "event_id": "mine"},),
+        ("error invalid_value",),
+    ),
+    Exchange(
+        "a session that cannot be",
+        BY_CLIENT,
+        ({"type": "session.update", "session": {"type": "realtime"}, "event_id": "mine"},),
+        ("error invalid_value",),
+    ),
+    *(
+        Exchange(
+            f"{action} of no item",
+            BY_CLIENT,
+            ({"type": f"conversation.item.{action}", "item_id": given, "event_id": "mine"},),
+            (f"error item_{action}_invalid_item_id",),
+        )
+        for action in ("retrieve", "delete")
+        for given in ("item_of_nobody", None, ["x"])
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def quick() -> Iterator[ServerThread]:
+    with serving(TurnModel()) as server:
+        yield server
+
+
+def shown(message: Message) -> str:
+    if message["type"] == "error":
+        return f"error {message['error']['code']}"
+    return f"{message['type']} {message.get('transcript', '')}".strip()
+
+
+@pytest.mark.parametrize("exchange", TABLE, ids=lambda exchange: exchange.name)
+def test_every_message_has_its_answer(quick: ServerThread, exchange: Exchange) -> None:
+    heard: list[Message] = []
+    with connect(f"ws://{quick.address}{URL}") as socket:
+
+        def hear_until(mark: str) -> None:
+            while not (heard and mark in json.dumps(heard[-1])):
+                heard.append(json.loads(socket.recv(timeout=20)))
+
+        socket.send(json.dumps(exchange.turns))
+        hear_until("session.updated")  # what cannot be read is answered before what waits in the queue
+        for message in (*exchange.said, update(transcription={"prompt": THE_END})):
+            socket.send(message if isinstance(message, str) else json.dumps(message))
+        hear_until(THE_END)
+    answers = [shown(message) for message in heard if not message["type"].endswith(".delta")]
+    assert answers == ["session.created", "session.updated", *exchange.answers, "session.updated"]
+    about = [message["error"]["event_id"] for message in of(heard, "error")]
+    assert about == ["mine" if isinstance(exchange.said[-1], dict) else None] * len(about)
+
+
+def test_a_turn_is_as_long_as_all_its_audio(quick: ServerThread) -> None:
+    messages = [BY_CLIENT, seconds(4), COMMIT, seconds(1), seconds(1), seconds(1), COMMIT]
+    heard = talk(quick, messages, n_of(COMPLETED, 2))
+    assert [one["usage"]["seconds"] for one in of(heard, COMPLETED)] == pytest.approx([4.0, 3.0], abs=0.002)
+
+
+def test_items_are_retrieved_and_deleted(quick: ServerThread) -> None:
+    with connect(f"ws://{quick.address}{URL}") as socket:
+
+        def say(*messages: Message, until: str) -> Message:
+            for message in messages:
+                socket.send(json.dumps(message))
+            while (heard := json.loads(socket.recv(timeout=20)))["type"] != until:
+                pass
+            return dict(heard)
+
+        done = say(BY_CLIENT, seconds(1), COMMIT, until="conversation.item.done")
+        about = {"item_id": done["item"]["id"], "event_id": "mine"}
+        retrieve, delete = ({"type": f"conversation.item.{one}", **about} for one in ("retrieve", "delete"))
+        found = say(retrieve, until="conversation.item.retrieved")
+        assert found["item"] == done["item"]
+        assert found["item"]["content"] == [{"type": "input_audio", "transcript": "word"}]
+        gone = say(delete, until="conversation.item.deleted")
+        assert gone["item_id"] == done["item"]["id"]
+        assert say(delete, until="error")["error"]["code"] == "item_delete_invalid_item_id"
+        committed = say(seconds(1), COMMIT, until=f"{BUFFER}.committed")
+        assert committed["previous_item_id"] is None, "the one before was deleted"
+
+
+CANNOT_BE: list[tuple[Message, str, str]] = [
+    ({"noise_reduction": "garbage"}, "noise_reduction", "object or null"),
+    ({"noise_reduction": {"type": "zzz"}}, "noise_reduction.type", "near_field, far_field"),
+    ({"noise_reduction": {"type": ["x"]}}, "noise_reduction.type", "near_field, far_field"),
+    ({"noise_reduction": {"strength": "much"}}, "noise_reduction.strength", "number"),
+    ({"turn_detection": {"create_response": "abc"}}, "turn_detection.create_response", "true or false"),
+    (
+        {"turn_detection": {"type": "semantic_vad", "interrupt_response": 1}},
+        "turn_detection.interrupt_response",
+        "true or false",
+    ),
+    *(
+        ({"turn_detection": {"type": "semantic_vad", "eagerness": given}}, "turn_detection.eagerness", "low")
+        for given in (0, ["low"], "very")
+    ),
+    ({"turn_detection": {"silence_duration_ms": "500"}}, "turn_detection.silence_duration_ms", "number"),
+    ({"turn_detection": {"type": "server_vad", "threshold": 2}}, "turn_detection.threshold", "from 0 to 1"),
+    ({"turn_detection": {"type": "never"}}, "turn_detection", "semantic_vad"),
+    ({"format": {"type": ""}}, "format", "audio/pcm"),
+    ({"format": {"type": "audio/opus"}}, "format", "audio/pcm"),
+    ({"format": {"type": "audio/pcm", "rate": 16000}}, "format.rate", "24000"),
+    ({"transcription": ""}, "transcription", "object or null"),
+    ({"transcription": {"keywords": "a,b"}}, "transcription.keywords", "list"),
+    ({"transcription": {"languages": "en"}}, "transcription.languages", "list"),
+    ({"transcription": {"language": "klingon"}}, "transcription.language", "klingon"),
+    ({"transcription": {"delay": "ever"}}, "transcription.delay", "minimal"),
+    ({"transcription": {"language": "en", "languages": ["de"]}}, "transcription.language", "both"),
+]
+"""An `audio.input`, the field in it that is wrong, and what the error says of it."""
+
+
+@pytest.mark.parametrize(
+    ("session", "param", "told"),
+    [
+        *(({"audio": {"input": given}}, f"audio.input.{param}", told) for given, param, told in CANNOT_BE),
+        ({"audio": []}, "audio", "object or null"),
+        ({"audio": {"input": 0}}, "audio.input", "object or null"),
+        ({"include": "item.input_audio_transcription.logprobs"}, "include", "list"),
+        ({"include": 0}, "include", "list"),
+    ],
+)
+def test_fields_are_read_also_those_without_effect(session: Message, param: str, told: str) -> None:
+    with pytest.raises(ApiError) as wrong:
+        updated(RealtimeSessionConfig(), {"type": "transcription", **session})
+    assert (wrong.value.param, wrong.value.code) == (f"session.{param}", "invalid_value")
+    assert told in wrong.value.message
+
+
+def test_fields_that_can_be_are_taken() -> None:
+    turns = {"type": "server_vad", "create_response": None, "interrupt_response": False}
+    far = {"type": "far_field", "strength": 0.5}
+    for message in (update(noise_reduction=far, turn_detection=turns), update(noise_reduction=None)):
+        assert updated(RealtimeSessionConfig(), message["session"]) == RealtimeSessionConfig()
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"session": 0}, "session"),
+        ({"session": update(format={"type": ""})["session"]}, "session.audio.input.format"),
+        ({"expires_after": ""}, "expires_after"),
+        ({"expires_after": {"seconds": "60"}}, "expires_after.seconds"),
+    ],
+)
+def test_a_secret_is_asked_for_in_json(quick: ServerThread, body: Message, param: str) -> None:
+    answer = httpx.post(f"{quick.url}{URL}/client_secrets", json=body, timeout=60)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["param"]) == (400, "invalid_value", param)
+
+
+def test_a_client_secret_opens_the_realtime_api_and_nothing_else() -> None:
+    access = Access(api_keys=("the-key-of-the-server",))
+    with serving(SlowModel(), access=access) as server:
+        with OpenAI(base_url=f"{server.url}/v1", api_key="the-key-of-the-server", max_retries=0) as client:
+            made = client.realtime.client_secrets.create(
+                expires_after={"anchor": "created_at", "seconds": 60},
+                session={
+                    "type": "transcription",
+                    "audio": {"input": {"transcription": {"language": "de"}, "turn_detection": None}},
+                },
+            )
+            assert made.session.type == "transcription"
+            assert time.time() + 50 < made.expires_at < time.time() + 70
+        with (
+            OpenAI(base_url=f"{server.url}/v1", api_key=made.value, max_retries=0) as client,
+            pytest.raises(openai.AuthenticationError),
+        ):
+            client.models.list()
+        ways: tuple[dict[str, Any], ...] = (
+            {"additional_headers": {"authorization": f"Bearer {made.value}"}},
+            {"subprotocols": ["realtime", f"openai-insecure-api-key.{made.value}"]},
+        )
+        for way in ways:
+            heard = talk(server, [], n_of("session.created"), **way)
+            heard_input = heard[0]["session"]["audio"]["input"]
+            assert heard_input["transcription"]["language"] == "de"
+            assert heard_input["turn_detection"] is None
+        unknown = refusal(server, URL, subprotocols=["realtime", "openai-insecure-api-key.ek_x"])
+        assert unknown.status_code == 401
+
+
+def test_a_secret_is_known_to_whoever_has_the_key_and_to_nobody_else() -> None:
+    config = replace(
+        RealtimeSessionConfig(), languages=("en", "de"), keywords=("Grüße", "Zürich"), turns=None
+    )
+    secret, _ = ClientSecrets(b"k" * 32).make(config.document, 60.0)
+    opened = ClientSecrets(b"k" * 32).session_of(["sk-other", secret])
+    assert opened is not None
+    assert updated(RealtimeSessionConfig(), opened) == config
+    assert ClientSecrets(b"l" * 32).session_of([secret]) is None
+    body, _, signature = secret.partition(".")
+    longer = ClientSecrets(b"k" * 32).make(config.document, 6000.0)[0].partition(".")[0]
+    for changed in (
+        f"{longer}.{signature}",
+        body,
+        f"{body}.",
+        f"{body}.ü",
+        "ek_.",
+        "ek_",
+        secret[3:],
+        secret + "x",
+    ):
+        assert ClientSecrets(b"k" * 32).session_of([changed]) is None
+
+
+def test_a_session_that_no_header_could_carry_gets_no_secret() -> None:
+    words = tuple(hashlib.sha256(str(i).encode()).hexdigest() for i in range(200))
+    with pytest.raises(ApiError, match="less text"):
+        ClientSecrets().make(RealtimeSessionConfig(keywords=words).document, 60.0)
+
+
+def test_a_secret_ends() -> None:
+    secrets = ClientSecrets()
+    secret, _ = secrets.make(RealtimeSessionConfig(language="de").document, 0.05)
+    found = secrets.session_of([secret])
+    assert found is not None
+    assert updated(RealtimeSessionConfig(), found).language == "de"
+    time.sleep(0.1)
+    assert secrets.session_of([secret]) is None
+
+
+DIARIZING = "gpt-4o-transcribe-diarize"
+
+
+def heard(server: ServerThread, model: str, query: dict[str, str] | None = None) -> list[Any]:
+    """Events up to the end of one turn, of all that is said in the talk."""
+    events: list[Any] = []
+    with (
+        OpenAI(base_url=f"{server.url}/v1", api_key="none") as client,
+        client.realtime.connect(extra_query={"intent": "transcription", **(query or {})}) as connection,
+    ):
+        wanted: Any = {"turn_detection": None, **({"transcription": {"model": model}} if model else {})}
+        connection.session.update(session={"type": "transcription", "audio": {"input": wanted}})
+        for _ in range(14):
+            connection.input_audio_buffer.append(audio=append(bytes(2 * 24_000))["audio"])
+        connection.input_audio_buffer.commit()
+        for event in connection:
+            events.append(event)
+            if event.type == COMPLETED:
+                return events
+    return events
+
+
+@pytest.mark.parametrize(("model", "query"), [(DIARIZING, {}), ("", {"model": DIARIZING})])
+def test_segments_of_speakers_come_before_the_whole(model: str, query: dict[str, str]) -> None:
+    with serving(TalkModel()) as server:
+        events = heard(server, model, query)
+    segments = [one for one in events if isinstance(one, ConversationItemInputAudioTranscriptionSegment)]
+    assert [(one.speaker, one.text) for one in segments] == [(speaker, text) for speaker, _, text in TALK]
+    assert events[-1 - len(segments) : -1] == segments
+    assert {one.item_id for one in segments} == {events[-1].item_id}
+    assert len({one.id for one in segments}) == len(TALK)
+    assert events[-1].transcript == " ".join(one.text for one in segments)
+    times = [at for one in segments for at in (one.start, one.end)]
+    assert times == sorted(times)
+
+
+def test_other_models_tell_no_speakers() -> None:
+    with serving(TalkModel()) as server:
+        events = heard(server, "gpt-4o-transcribe")
+    assert not [one for one in events if one.type.endswith(".segment")]
+
+
+def test_speakers_are_asked_for_by_the_name_of_the_model() -> None:
+    def named(config: RealtimeSessionConfig, name: str | None) -> RealtimeSessionConfig:
+        heard = {"transcription": {"model": name}}
+        return updated(config, {"type": "transcription", "audio": {"input": heard}})
+
+    config = named(RealtimeSessionConfig(), DIARIZING)
+    assert config.options.speakers == "auto"
+    assert updated(config, {"type": "transcription"}).has_speakers
+    assert named(config, "whisper-1").options.speakers == ""
+    secrets = ClientSecrets()
+    opened = secrets.session_of([secrets.make(config.document, 60.0)[0]])
+    assert opened is not None
+    assert updated(RealtimeSessionConfig(), opened) == config
+
+
+def test_a_session_sent_back_as_it_was_told_is_the_same() -> None:
+    """Clients change a field of what they got; the model has its own name there."""
+    config = RealtimeSessionConfig(model="base", has_speakers=True)
+    told = dict(config.document)
+    assert updated(config, told) == config
+    told["include"] = ["item.input_audio_transcription.logprobs"]
+    assert updated(config, told) == replace(config, logprobs=True)
+    other = {"transcription": {"model": "whisper-1"}}
+    assert not updated(config, {"type": "transcription", "audio": {"input": other}}).has_speakers
+
+
+def test_words_of_nobody_known_go_with_their_neighbours() -> None:
+    words = [Word(f" {i}", i, i + 1.0, 1.0, speaker=name) for i, name in enumerate([None, "B", None, "A"])]
+    assert [(name, len(own)) for name, own in speaker_runs(words)] == [("B", 3), ("A", 1)]
+    assert [name for name, _ in speaker_runs(words[:1])] == ["A"]
+    assert speaker_runs([]) == []

@@ -1,0 +1,194 @@
+"""Recordings that one model drafts and another one reads again, in a server where people speak meanwhile."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from http.client import HTTPConnection
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import httpx
+import pytest
+
+from sottovoce.api import Model
+from sottovoce.cli.main import run
+from sottovoce.models.checkpoint.base import Checkpoint
+from sottovoce.options.fallback import DeferralOptions
+from sottovoce.server.http.server import ServerThread
+from sottovoce.server.settings import JobSettings, ModelSettings, Work
+from sottovoce.types import EncoderOutput, Features
+from tests.offline.transcribing import WORLD, at, script
+from tests.runtime.fake import FAKE_DIMS, FakeBackend, Script
+from tests.server.servers import CLIPS, settings, until
+from tests.server.test_live import clip, saying, talk
+
+ENGLISH = (CLIPS / "en.flac").read_bytes()
+ALL = DeferralOptions(logprob=0.0)
+SAID = script(at(0), *[WORLD] * 3, at(20), at(20))
+
+
+class SecondBackend(FakeBackend):
+    """Says its words once `gate` is open, and remembers in which threads."""
+
+    def __init__(self, n_vocab: int = FAKE_DIMS.n_vocab) -> None:
+        said = SAID if n_vocab == FAKE_DIMS.n_vocab else Script()
+        super().__init__(said, dims=replace(FAKE_DIMS, n_vocab=n_vocab))
+        self.gate = threading.Event()
+        self.gate.set()
+        self.n_waiting = 0
+
+    def encode(self, features: Features) -> EncoderOutput:
+        self.n_waiting += 1
+        assert self.gate.wait(60.0)
+        self.n_waiting -= 1
+        return super().encode(features)
+
+
+def model_of(backend: FakeBackend) -> Model:
+    about = SimpleNamespace(name="second", trained_tokens=None, languages=None, ctc_head=None)
+    return Model(cast(Checkpoint, about), backend)
+
+
+@contextmanager
+def both(
+    nano: Model, second: SecondBackend, deferral: DeferralOptions = ALL, jobs: JobSettings | None = None
+) -> Iterator[ServerThread]:
+    models = ModelSettings("nano", second="second", deferral=deferral)
+    wanted = replace(settings(models=models), jobs=jobs, work=Work(engines=1, forecast=False))
+    other = model_of(second)
+    with ServerThread(wanted, lambda name: nano if name == "nano" else other) as server:
+        server.wait_until_ready()
+        yield server
+
+
+def openai(server: ServerThread) -> str:
+    answer = httpx.post(
+        f"{server.url}/v1/audio/transcriptions",
+        files={"file": ("en.flac", ENGLISH)},
+        data={"model": "nano", "language": "en"},
+        timeout=120.0,
+    )
+    assert answer.status_code == 200, answer.text
+    return cast(str, answer.json()["text"]).strip()
+
+
+def deepgram(server: ServerThread) -> str:
+    address = f"{server.url}/v1/listen?language=en"
+    answer = httpx.post(address, content=ENGLISH, timeout=120).json()
+    return cast(str, answer["results"]["channels"][0]["alternatives"][0]["transcript"]).strip()
+
+
+def inference(server: ServerThread) -> str:
+    files, data = {"file": ("en.flac", ENGLISH)}, {"language": "en", "response_format": "json"}
+    answer = httpx.post(f"{server.url}/inference", files=files, data=data, timeout=120)
+    return cast(str, answer.json()["text"]).strip()
+
+
+def job(server: ServerThread) -> str:
+    files, data = {"file": ("en.flac", ENGLISH)}, {"language": "en"}
+    address = f"{server.url}/v1/jobs"
+    begun = httpx.post(address, files=files, data=data, timeout=120).json()
+    until(lambda: httpx.get(f"{address}/{begun['id']}").json()["status"] == "succeeded", 60.0)
+    return cast(str, httpx.get(f"{address}/{begun['id']}").json()["result"]["text"]).strip()
+
+
+def test_every_api_of_files_has_what_is_in_doubt_read_again(nano: Model, tmp_path: Path) -> None:
+    second = SecondBackend()
+    with both(nano, second, jobs=JobSettings(str(tmp_path))) as server:
+        for ask in (openai, deepgram, inference, job):
+            n_before = second.n_encoded
+            assert set(re.findall(r"\w+", ask(server).lower())) == {"world"}, ask.__name__
+            assert second.n_encoded > n_before
+
+
+def test_what_is_sure_stays_the_drafts(nano: Model) -> None:
+    second, sure = SecondBackend(), DeferralOptions(logprob=-1e3, word=0.0)
+    alone = nano.transcribe(CLIPS / "en.flac", language="en", beam_size=5).collect().text
+    with both(nano, second, sure) as server:
+        assert openai(server) == alone.strip()
+    assert second.n_encoded == 0
+
+
+def test_people_speak_while_the_second_model_reads(nano: Model) -> None:
+    second = SecondBackend()
+    second.gate.clear()
+    with both(nano, second) as server, ThreadPoolExecutor() as pool:
+        answer = pool.submit(openai, server)
+        until(lambda: second.n_waiting > 0)
+        began = time.monotonic()
+        heard, code, _ = talk(server, saying(clip("en")), "languages=en")
+        assert code == 1000
+        assert any(message["type"] == "final" and message["text"] for message in heard)
+        assert any(message["type"] == "partial" for message in heard)
+        assert time.monotonic() - began < 60.0
+        assert not answer.done()
+        assert second.n_waiting == 1
+        second.gate.set()
+        assert answer.result(60) == "world world world"
+
+
+def test_a_client_that_goes_ends_what_the_second_reads(nano: Model) -> None:
+    second = SecondBackend()
+    second.gate.clear()
+    with both(nano, second) as server:
+        client = HTTPConnection(server.address)
+        part = b'--x\r\ncontent-disposition: form-data; name="%s"%s\r\n\r\n%s\r\n'
+        fields = ((b"model", b"", b"nano"), (b"language", b"", b"en"), (b"file", b'; filename="a"', ENGLISH))
+        form = b"".join(part % field for field in fields) + b"--x--\r\n"
+        kind = {"content-type": "multipart/form-data; boundary=x"}
+        client.request("POST", "/v1/audio/transcriptions", form, kind)
+        until(lambda: second.n_waiting > 0)
+        client.close()
+        until(lambda: server.services.n_requests == 0)
+        second.gate.set()
+        until(lambda: second.n_waiting == 0)
+        time.sleep(0.2)
+        n_encoded = second.n_encoded
+        assert n_encoded == 1
+        assert openai(server) == "world world world"
+        assert second.n_encoded > n_encoded
+
+
+def test_what_the_second_cannot_read_is_left_to_the_first(nano: Model) -> None:
+    second = SecondBackend(n_vocab=51864)
+    german = {"files": {"file": ("de.flac", (CLIPS / "de.flac").read_bytes())}, "data": {"language": "de"}}
+    with both(nano, second) as server:
+        answer = httpx.post(f"{server.url}/v1/audio/transcriptions", timeout=120, **cast(Any, german))
+        assert answer.json()["text"].strip()
+        assert second.n_encoded == 0
+        openai(server)
+        assert second.n_encoded > 0
+
+
+def test_it_is_loaded_with_the_first_and_cannot_be_asked_for(nano: Model) -> None:
+    with both(nano, SecondBackend()) as server:
+        assert set(server.services.registry.running) == {"nano", "second"}
+        names = [one["id"] for one in httpx.get(f"{server.url}/v1/models").json()["data"]]
+        assert "second" not in names
+        data = {"model": "second"}
+        files = {"file": ("en.flac", ENGLISH)}
+        answer = httpx.post(f"{server.url}/v1/audio/transcriptions", files=files, data=data)
+        assert answer.status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("-m nano --second-model nano", "second model: expected another one than 'nano', which drafts"),
+        (
+            "-m nano --second-model base --model-memory-mb 200",
+            "model memory: expected 377.6 MB or more for 'nano' and 'base', got 200",
+        ),
+    ],
+)
+def test_what_cannot_be_is_one_line(words: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["serve", "--port", "0", *words.split()]) == 2
+    (found,) = capsys.readouterr().err.splitlines()
+    assert found.startswith(f"error: {line}")

@@ -1,0 +1,230 @@
+"""Segments of a recording with their speakers and words, whole and in pieces; speakers of live sessions."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any, NoReturn
+
+import httpx
+import openai
+import pytest
+from openai import OpenAI
+from openai.types.audio import TranscriptionDiarized
+
+from sottovoce.audio.io import load_audio
+from sottovoce.errors import ModelNotFoundError
+from sottovoce.server.apis.sottovoce_live import SessionRequest, configured
+from sottovoce.server.http.server import ServerThread
+from sottovoce.server.parsing.faults import ApiError
+from sottovoce.server.recordings.requests import known_speakers
+from tests.server.conversation import KnownSpeakers, Message, exchanged, refusal
+from tests.server.servers import CLIPS
+from tests.speakers.somebody import one_speaker
+
+URL = "/v1/audio/transcriptions"
+LIVE = "/v1/live?languages=en&speakers=auto"
+
+
+@pytest.fixture(autouse=True)
+def _known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sottovoce.offline.longform.make_diarizer", lambda _: KnownSpeakers())
+
+
+def test_segments_have_speakers_whole_and_in_a_stream(client: OpenAI, english: Path) -> None:
+    asked: Any = {"file": english, "response_format": "diarized_json", "language": "en"}
+    whole = client.audio.transcriptions.create(model="gpt-4o-transcribe-diarize", **asked)
+    assert isinstance(whole, TranscriptionDiarized)
+    assert whole.task == "transcribe"
+    assert whole.text == "".join(segment.text for segment in whole.segments).strip() != ""
+    assert whole.segments[-1].speaker == "B"
+    assert {segment.speaker for segment in whole.segments} <= {"A", "B"}
+    assert len({segment.id for segment in whole.segments}) == len(whole.segments)
+    assert all(segment.type == "transcript.text.segment" for segment in whole.segments)
+    assert whole.duration > whole.segments[-1].start
+    *found, done = client.audio.transcriptions.create(model="nano", stream=True, **asked)
+    segments = [event for event in found if event.type == "transcript.text.segment"]
+    deltas = [event for event in found if event.type == "transcript.text.delta"]
+    assert [(one.speaker, one.text) for one in segments] == [(s.speaker, s.text) for s in whole.segments]
+    assert [delta.segment_id for delta in deltas] == [segment.id for segment in segments]
+    assert (done.type, done.text) == ("transcript.text.done", whole.text)
+
+
+def events(server: ServerThread, recording: Path, **given: str) -> list[dict[str, Any]]:
+    files = {"file": ("talk.flac", recording.read_bytes())}
+    answer = httpx.post(server.url + URL, files=files, data={"stream": "true", **given}, timeout=60)
+    assert answer.status_code == 200, answer.text
+    return [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
+
+
+@pytest.mark.parametrize("with_words", [True, False])
+def test_segments_come_with_their_words_and_language(
+    server: ServerThread, english: Path, with_words: bool
+) -> None:
+    asked = {"timestamp_granularities[]": "word"} if with_words else {}
+    *found, done = events(server, english, response_format="verbose_json", **asked)
+    segments = [one for one in found if one["type"] == "transcript.text.segment"]
+    assert segments
+    assert "".join(one["text"] for one in segments).strip() == done["text"]
+    assert {one["language"] for one in segments} == {"en"}
+    assert "speaker" not in segments[0]
+    for segment in segments:
+        assert ("words" in segment) is with_words
+        if with_words:
+            assert "".join(word["word"] for word in segment["words"]) == segment["text"]
+            times = [time for word in segment["words"] for time in (word["start"], word["end"])]
+            assert times == sorted(times)
+
+
+def test_words_of_streamed_segments_have_the_speaker_of_their_segment(
+    server: ServerThread, english: Path
+) -> None:
+    found = events(
+        server,
+        english,
+        **{"response_format": "diarized_json", "timestamp_granularities[]": "word", "language": "en"},
+    )
+    segments = [one for one in found if one["type"] == "transcript.text.segment"]
+    assert segments[-1]["speaker"] == "B"
+    for segment in segments:
+        assert "".join(word["word"] for word in segment["words"]) == segment["text"]
+        assert {word["speaker"] for word in segment["words"]} == {segment["speaker"]}
+
+
+def pcm() -> bytes:
+    samples: bytes = (load_audio(CLIPS / "en.flac") * 32767).astype("<i2").tobytes()
+    return samples
+
+
+def test_words_of_a_live_session_have_speakers(server: ServerThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sottovoce.server.scheduling.session_handle.make_live_speakers", one_speaker)
+    messages, _ = exchanged(server, LIVE, pcm(), {"type": "close"})
+    finals = [message for message in messages if message["type"] == "final"]
+    assert finals
+    assert {word["speaker"] for final in finals for word in final["words"]} == {"A"}
+    assert configured(SessionRequest(), {"speakers": "2"}).options.speakers == "2"
+    assert configured(SessionRequest(), {"speakers": False}).options.speakers == ""
+    with pytest.raises(ApiError, match="expected auto"):
+        configured(SessionRequest(), {"speakers": "several"})
+
+
+def test_voices_go_from_session_to_session(server: ServerThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sottovoce.server.scheduling.session_handle.make_live_speakers", one_speaker)
+    voices: dict[str, str] = {}
+    for name in ("A", "Anna"):
+        known: list[Message] = [{"type": "voices", "voices": {"Anna": voices["A"]}}] if voices else []
+        ends: list[Message] = [{"type": kind} for kind in ("finalize", "voices", "close")]
+        messages, _ = exchanged(server, LIVE, *known, pcm(), *ends)
+        voices = [message for message in messages if message["type"] == "voices"][-1]["voices"]
+        words = [word for message in messages if message["type"] == "final" for word in message["words"]]
+        assert list(voices) == [name]
+        assert {word["speaker"] for word in words} == {name}
+
+
+@pytest.mark.parametrize(
+    ("voices", "expected"),
+    [
+        (["A"], "an object of voices in base64 by name"),
+        ({"A": 1}, "an object of voices in base64 by name"),
+        ({"": "AAAA"}, "names of 1 to 50 printable characters"),
+        ({"A\nB": "AAAA"}, "names of 1 to 50 printable characters"),
+        ({"A": "no base64"}, "32-bit floats in base64"),
+        ({"A": "AAAA"}, "32-bit floats in base64"),
+        ({"A": "AAAAAA=="}, "expected 2 finite numbers"),
+    ],
+)
+def test_what_is_no_voice_is_said(
+    server: ServerThread, monkeypatch: pytest.MonkeyPatch, voices: object, expected: str
+) -> None:
+    monkeypatch.setattr("sottovoce.server.scheduling.session_handle.make_live_speakers", one_speaker)
+    for query, said in (("speakers=auto", expected), ("", expected.replace("2 finite", "a session"))):
+        given: Message = {"type": "voices", "voices": voices}
+        messages, _ = exchanged(server, f"/v1/live?{query}", given, {"type": "close"})
+        assert [message["type"] for message in messages] == ["ready", "error", "closed"]
+        assert said.split(" numbers")[0] in messages[1]["error"]["message"]
+
+
+def unavailable(option: object) -> NoReturn:
+    """What says that its weights are not there, as `speakers.weights` does."""
+    raise ModelNotFoundError("voices: not in the cache (/srv/secret/voices); the index cannot be reached")
+
+
+def test_missing_weights_are_told_without_their_place(
+    server: ServerThread, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("sottovoce.server.scheduling.session_handle.make_live_speakers", unavailable)
+    monkeypatch.setattr("sottovoce.offline.longform.make_diarizer", unavailable)
+    shut = refusal(server, "/v1/live?speakers=auto")
+    assert shut.status_code == 503
+    configure: Message = {"type": "configure", "speakers": "auto"}
+    (_, refused, closed), _ = exchanged(server, "/v1/live?languages=en", configure, {"type": "close"})
+    assert closed["type"] == "closed", "the session is as it was"
+    answer = httpx.post(
+        f"{server.url}/v1/audio/transcriptions",
+        data={"model": "nano", "response_format": "diarized_json"},
+        files={"file": (CLIPS / "en.flac").read_bytes()},
+        timeout=120,
+    )
+    assert answer.status_code == 503
+    denied = refusal(server, "/v1/listen?encoding=linear16&sample_rate=16000&diarize=true")
+    for told in (json.loads(shut.body)["error"], refused["error"], answer.json()["error"]):
+        assert told["code"] == "model_unavailable"
+        assert "/srv" not in str(told)
+    assert b"/srv" not in denied.body
+    assert denied.status_code == 503
+    reasons = [str(record.exc_info[1]) for record in caplog.records if record.exc_info]
+    assert sum("/srv/secret/voices" in reason for reason in reasons) == 4
+
+
+def test_speakers_as_deepgram_tells_them(server: ServerThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sottovoce.server.scheduling.session_handle.make_live_speakers", one_speaker)
+    query = "encoding=linear16&sample_rate=16000&language=en&diarize=true"
+    messages, _ = exchanged(server, f"/v1/listen?{query}", pcm(), {"type": "CloseStream"})
+    finals = [message for message in messages if message.get("is_final")]
+    words = [word for final in finals for word in final["channel"]["alternatives"][0]["words"]]
+    assert words
+    assert words[-1]["speaker"] == 0
+    answer = httpx.post(
+        f"{server.url}/v1/listen?language=en&diarize=true&utterances=true",
+        content=(CLIPS / "en.flac").read_bytes(),
+        headers={"content-type": "audio/flac"},
+        timeout=120,
+    ).json()["results"]
+    words = answer["channels"][0]["alternatives"][0]["words"]
+    assert {word["speaker"] for word in words} == {0, 1}
+    assert answer["utterances"][-1]["speaker"] == 1
+
+
+def reference(path: Path) -> str:
+    return "data:audio/flac;base64," + base64.b64encode(path.read_bytes()).decode()
+
+
+def test_known_speakers_are_read(english: Path) -> None:
+    found = known_speakers(["Anna"], [reference(english)])
+    assert found.keys() == {"Anna"}
+    assert found["Anna"].ndim == 1
+
+
+@pytest.mark.parametrize(
+    ("names", "references", "told"),
+    [
+        (["Anna"], [], "expected a reference for each name, got 1 and 0"),
+        (["Anna"], ["speech"], "expected 'data:audio/wav;base64,…', got something else"),
+        (["Anna"], ["data:audio/wav;base64,?"], "got something else"),
+        (["Anna"], ["data:audio/wav;base64,AAAA"], "expected 'data:audio/wav;base64,…'"),
+        (["A", "A"], ["data:,", "data:,"], "at most 4 different names"),
+        (list("ABCDE"), ["data:,"] * 5, "at most 4 different names"),
+    ],
+)
+def test_known_speakers_that_cannot_be(
+    client: OpenAI, english: Path, names: list[str], references: list[str], told: str
+) -> None:
+    with pytest.raises(openai.BadRequestError, match=told.replace("?", ".")):
+        client.audio.transcriptions.create(
+            model="nano",
+            file=english,
+            response_format="diarized_json",
+            known_speaker_names=names,
+            known_speaker_references=references,
+        )

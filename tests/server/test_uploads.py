@@ -1,0 +1,381 @@
+"""What is uploaded: taken within limits, read through its bytes alone, gone afterwards."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from sottovoce.api import Model
+from sottovoce.audio.io import load_audio
+from sottovoce.runtime import batching
+from sottovoce.runtime.batching import Priority
+from sottovoce.server.http.server import ServerThread
+from sottovoce.server.services import UPLOADS_A_PLACE
+from sottovoce.server.settings import ServerLimits
+from sottovoce.types import Samples
+from tests.audio.test_input_format import encoded
+from tests.server.servers import CLIPS, SlowModel, idle_worker, serving, until
+
+URL = "/v1/audio/transcriptions"
+BOUNDARY = "----part"
+PART = f"--{BOUNDARY}\r\n"
+
+
+def post(server: ServerThread, data: bytes, name: str = "talk.wav", **fields: Any) -> httpx.Response:
+    files = {"file": (name, data, "application/octet-stream")}
+    return httpx.post(server.url + URL, files=files, data=fields or {"language": "en"}, timeout=120)
+
+
+def error_of(answer: httpx.Response) -> dict[str, Any]:
+    found: dict[str, Any] = answer.json()["error"]
+    assert set(found) == {"message", "type", "param", "code"}
+    return found
+
+
+def wav(speech: int | Samples, value: int = 0) -> bytes:
+    """A recording of one channel at 16 kHz: of samples (n,), or of so many times the value."""
+    codes = np.full(speech, value) if isinstance(speech, int) else speech * 32767
+    body = codes.astype("<i2").tobytes()
+    head = b"WAVEfmt " + (16).to_bytes(4, "little") + b"\x01\x00\x01\x00"
+    head += (16_000).to_bytes(4, "little") + (32_000).to_bytes(4, "little") + b"\x02\x00\x10\x00"
+    head += b"data" + len(body).to_bytes(4, "little")
+    return b"RIFF" + (len(head) + len(body)).to_bytes(4, "little") + head + body
+
+
+@pytest.fixture
+def listener() -> Iterator[tuple[int, list[str]]]:
+    came: list[str] = []
+    listening = socket.create_server(("127.0.0.1", 0))
+    listening.settimeout(0.1)
+    is_over = threading.Event()
+
+    def accept() -> None:
+        while not is_over.is_set():
+            try:
+                connection, address = listening.accept()
+            except TimeoutError:
+                continue
+            came.append(str(address))
+            connection.close()
+
+    thread = threading.Thread(target=accept)
+    thread.start()
+    yield listening.getsockname()[1], came
+    is_over.set()
+    thread.join()
+    listening.close()
+
+
+def playlists(target: str) -> dict[str, bytes]:
+    """Files that name another one, in the ways that FFmpeg knows."""
+    m3u8 = f"#EXTM3U\n#EXT-X-TARGETDURATION:10\n#EXTINF:10.0,\n{target}\n#EXT-X-ENDLIST\n"
+    dash = (
+        '<?xml version="1.0"?><MPD xmlns="urn:mpeg:dash:schema:mpd:2011" mediaPresentationDuration="PT10S" '
+        'type="static"><Period><AdaptationSet mimeType="audio/wav"><Representation id="1" bandwidth="1">'
+        f"<BaseURL>{target}</BaseURL></Representation></AdaptationSet></Period></MPD>"
+    )
+    return {
+        "list.m3u8": m3u8.encode(),
+        "map.m3u8": m3u8.replace("#EXTINF", f'#EXT-X-MAP:URI="{target}"\n#EXTINF').encode(),
+        "key.m3u8": m3u8.replace("#EXTINF", f'#EXT-X-KEY:METHOD=AES-128,URI="{target}"\n#EXTINF').encode(),
+        "list.ffconcat": f"ffconcat version 1.0\nfile '{target}'\n".encode(),
+        "list.mpd": dash.encode(),
+        "list.sdp": f"v=0\no=- 0 0 IN IP4 127.0.0.1\nm=audio 9 RTP/AVP 0\na=control:{target}\n".encode(),
+    }
+
+
+@pytest.mark.parametrize("name", playlists("x"))
+def test_a_playlist_reaches_no_file(server: ServerThread, name: str, tmp_path: Path) -> None:
+    """Were it opened, its words would be in the answer; /etc/passwd is what such files are made for."""
+    said = tmp_path / "said.wav"
+    said.write_bytes(wav(load_audio(CLIPS / "en.flac")))
+    for target in (
+        str(said),
+        f"file://{said}",
+        f"subfile,,start,0,end,0,,:{said}",
+        "/etc/passwd",
+        "file:///etc/passwd",
+    ):
+        answer = post(server, playlists(target)[name], name)
+        assert answer.status_code == 400, answer.text
+        assert "garden" not in answer.text
+        assert "root:" not in answer.text
+        assert error_of(answer)["code"] == "invalid_audio"
+
+
+@pytest.mark.parametrize("name", playlists("x"))
+def test_a_playlist_reaches_no_network(
+    server: ServerThread, name: str, listener: tuple[int, list[str]]
+) -> None:
+    port, came = listener
+    for scheme in ("http", "tcp", "rtmp"):
+        answer = post(server, playlists(f"{scheme}://127.0.0.1:{port}/said.wav")[name], name)
+        assert answer.status_code == 400, answer.text
+    assert came == []
+
+
+@pytest.mark.parametrize(
+    "name", ["../../etc/passwd", "a\nb.wav", "C:\\talk.wav", "x" * 5_000, "", "\u202etalk.wav"]
+)
+def test_names_are_names_and_no_paths(server: ServerThread, name: str) -> None:
+    answer = post(server, b"no audio at all", name)
+    message = error_of(answer)["message"]
+    assert answer.status_code == 400
+    assert "\n" not in message
+    assert "etc/" not in message
+    assert len(message) < 500
+
+
+@pytest.mark.parametrize("data", [b"", b"\x00" * 100, b"ID3", wav(0), b"RIFF\xff\xff\xff\xffWAVE"])
+def test_what_is_no_audio_is_one_line(server: ServerThread, data: bytes) -> None:
+    answer = post(server, data)
+    assert answer.status_code == 400
+    assert error_of(answer)["param"] == "file"
+
+
+def test_too_much_is_refused_by_its_header_before_it_comes() -> None:
+    with serving(SlowModel(), limits=ServerLimits(upload_mb=0.1)) as server:
+        connection = http.client.HTTPConnection(server.address, timeout=30)
+        connection.putrequest("POST", URL)
+        connection.putheader("content-type", f"multipart/form-data; boundary={BOUNDARY}")
+        connection.putheader("content-length", str(10**12))
+        connection.endheaders()
+        answer = connection.getresponse()
+        assert answer.status == 413
+        assert json.loads(answer.read())["error"]["code"] == "file_too_large"
+        connection.close()
+
+
+def test_too_much_is_refused_while_it_comes() -> None:
+    def pieces() -> Iterator[bytes]:
+        yield f'--{BOUNDARY}\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\n'.encode()
+        for _ in range(40):
+            yield bytes(10_000)
+
+    with serving(SlowModel(), limits=ServerLimits(upload_mb=0.1)) as server:
+        try:
+            answer = httpx.post(
+                server.url + URL,
+                content=pieces(),
+                headers={"content-type": f"multipart/form-data; boundary={BOUNDARY}"},
+            )
+        except httpx.TransportError:  # it answered, and did not wait for the rest
+            return
+        assert answer.status_code == 413
+
+
+def test_an_upload_that_stops_is_given_up() -> None:
+    with serving(SlowModel(), limits=ServerLimits(upload_s=0.3)) as server:
+        with begun_upload(server) as connection:
+            assert b" 408 " in connection.recv(10_000).split(b"\r\n")[0]
+        until(lambda: server.services.n_uploads == 0)
+
+
+def begun_upload(server: ServerThread) -> socket.socket:
+    connection = socket.create_connection(server.address.split(":"), timeout=30)
+    head = f"POST {URL} HTTP/1.1\r\nhost: {server.address}\r\ncontent-length: 100000\r\n"
+    head += f"content-type: multipart/form-data; boundary={BOUNDARY}\r\n\r\n--{BOUNDARY}\r\n"
+    connection.sendall(head.encode())
+    return connection
+
+
+def test_an_upload_that_trickles_is_given_up() -> None:
+    with (
+        serving(SlowModel(), limits=ServerLimits(upload_s=0.5)) as server,
+        begun_upload(server) as connection,
+    ):
+        connection.settimeout(0.1)
+        answer = b""
+        for _ in range(300):
+            with suppress(TimeoutError):
+                answer = connection.recv(10_000)
+                break
+            connection.sendall(b"-")
+        assert b" 408 " in answer.split(b"\r\n")[0]
+
+
+def test_uploads_that_are_slow_keep_nobody_waiting() -> None:
+    limits = ServerLimits(requests=1, duration_s=0.5)
+    with serving(SlowModel(), limits=limits) as server, ExitStack() as stack:
+        for n in range(UPLOADS_A_PLACE - 1):
+            stack.enter_context(begun_upload(server))
+            until(lambda n=n: server.services.n_uploads == n + 1)
+        assert error_of(post(server, wav(16_000)))["code"] == "audio_too_long", "it was looked at"
+        stack.enter_context(begun_upload(server))
+        until(lambda: server.services.n_uploads == UPLOADS_A_PLACE)
+        answer = post(server, wav(16_000))
+        assert answer.status_code == 429
+        assert error_of(answer)["code"] == "rate_limit_exceeded"
+
+
+@pytest.mark.parametrize("declares", ["what it holds", "nothing true"])
+def test_a_recording_that_is_too_long_is_refused_before_the_model_sees_it(declares: str) -> None:
+    """A small file of silence can hold days; and its header can say anything."""
+    data = bytearray(wav(16_000 * 30))
+    if declares == "nothing true":
+        data[40:44] = b"\xff\xff\xff\xff"
+    model = SlowModel()
+    with serving(model, limits=ServerLimits(duration_s=20.0)) as server:
+        answer = post(server, bytes(data))
+    assert answer.status_code == 413
+    assert error_of(answer)["code"] == "audio_too_long"
+    assert model.n_calls == 0
+
+
+def test_a_header_that_says_days_does_not_keep_a_short_recording_out(nano: Model) -> None:
+    data = bytearray(wav(load_audio(CLIPS / "en.flac")))
+    data[40:44] = b"\xff\xff\xff\xff"
+    with serving(nano, limits=ServerLimits(duration_s=60.0)) as server:
+        answer = post(server, bytes(data))
+    assert answer.status_code == 200
+    assert "garden" in answer.json()["text"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "told"),
+    [
+        ({}, b"{}", "no content type"),
+        ({"content-type": "application/json"}, b"{}", "application/json"),
+        ({"content-type": "multipart/form-data"}, b"{}", "boundary"),
+        ({"content-type": f"multipart/form-data; boundary={BOUNDARY}"}, b"nothing of the kind", "file"),
+        (
+            {"content-type": f"multipart/form-data; boundary={BOUNDARY}"},
+            f'{PART}content-disposition: form-data; name="model"\r\n\r\nnano\r\n--{BOUNDARY}--'.encode(),
+            "file: expected a recording",
+        ),
+    ],
+)
+def test_what_is_no_form_with_a_file(
+    server: ServerThread, headers: dict[str, str], body: bytes, told: str
+) -> None:
+    answer = httpx.post(server.url + URL, headers=headers, content=body)
+    assert answer.status_code == 400
+    assert told in error_of(answer)["message"]
+
+
+def test_two_files_and_other_fields_with_files_are_refused(server: ServerThread) -> None:
+    two = [("file", ("a.wav", wav(10), "audio/wav")), ("file", ("b.wav", wav(10), "audio/wav"))]
+    other = [("audio", ("a.wav", wav(10), "audio/wav"))]
+    for files in (two, other):
+        assert httpx.post(server.url + URL, files=files).status_code == 400
+
+
+def test_more_recordings_than_the_limit_are_asked_to_come_again() -> None:
+    is_free = threading.Event()
+    model = SlowModel(lambda: is_free.wait(30.0) and None)
+    with serving(model, limits=ServerLimits(requests=1)) as server:
+        first = threading.Thread(target=lambda: gone(server), daemon=True)
+        first.start()
+        until(lambda: server.services.n_requests == 1)
+        answer = post(server, wav(16_000))
+        assert answer.status_code == 429
+        assert int(answer.headers["retry-after"]) >= 1
+        assert error_of(answer)["code"] == "rate_limit_exceeded"
+        is_free.set()
+        first.join(30)
+        until(lambda: server.services.n_requests == 0)
+
+
+def gone(server: ServerThread) -> None:
+    with suppress(httpx.TimeoutException):
+        httpx.post(server.url + URL, files={"file": ("a.wav", wav(16_000))}, timeout=1.0)
+
+
+def test_a_client_who_goes_frees_the_model_whole_and_streamed() -> None:
+    model = SlowModel(lambda: time.sleep(0.01))
+    with serving(model) as server:
+        gone(server)
+        until(lambda: server.services.n_requests == 0)
+        with httpx.stream(
+            "POST", server.url + URL, files={"file": ("a.wav", wav(16_000))}, data={"stream": "true"}
+        ) as answer:
+            assert answer.headers["content-type"].startswith("text/event-stream")
+            assert next(answer.iter_lines()).startswith("data: ")
+        until(lambda: server.services.n_requests == 0)
+        before = model.n_calls
+        time.sleep(0.2)
+        assert model.n_calls == before
+
+
+def test_an_error_inside_a_stream_is_its_last_event() -> None:
+    def fail() -> None:
+        if model.n_calls > 2:
+            raise RuntimeError("secret of the inside")
+
+    model = SlowModel(fail)
+    with serving(model) as server:
+        files = {"file": ("a.wav", wav(16_000))}
+        answer = httpx.post(server.url + URL, files=files, data={"stream": "true"})
+    *_, last = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
+    assert last["error"]["type"] == "server_error"
+    assert "secret" not in answer.text
+
+
+def test_live_calls_go_before_those_of_recordings() -> None:
+    done: list[str] = []
+    is_free, has_begun = threading.Event(), threading.Event()
+    worker = idle_worker()
+
+    def hold() -> None:
+        has_begun.set()
+        assert is_free.wait(10)
+
+    def begin(work: Callable[[], None], priority: Priority) -> Future[None]:
+        caller = worker.caller()
+        return worker.submit(lambda: caller.run_on_host(work), priority, caller)
+
+    first = begin(hold, Priority.FILE)
+    assert has_begun.wait(10)
+    file = begin(lambda: done.append("file"), Priority.FILE)
+    live = begin(lambda: done.append("live"), Priority.LIVE)
+    until(lambda: len(worker.runtime.waiting) == 2)
+    is_free.set()
+    for one in (first, file, live):
+        one.result(10)
+    worker.close()
+    worker.join(10)
+    assert done == ["live", "file"]
+
+
+def test_recordings_sent_at_once_have_the_text_that_each_has_alone(
+    nano: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batching, "ON_CPU", replace(batching.ON_CPU, files=2))
+    names = ("en", "de")
+    files = {name: CLIPS / f"{name}.flac" for name in names}
+    alone = {one: nano.transcribe(file, language=one, beam_size=5).collect() for one, file in files.items()}
+    with serving(nano) as running, ThreadPoolExecutor(len(names)) as people:
+
+        def sent(name: str) -> str:
+            answer = post(running, files[name].read_bytes(), f"{name}.flac", language=name)
+            return str(answer.json()["text"])
+
+        assert list(people.map(sent, names)) == [alone[name].text for name in names]
+
+
+@pytest.mark.parametrize(
+    ("ending", "container", "codec", "rate"),
+    [("g722", "g722", "g722", 16_000), ("ulaw", "mulaw", "pcm_mulaw", 8_000)],
+)
+def test_an_upload_is_known_by_its_ending(
+    server: ServerThread, ending: str, container: str, codec: str, rate: int
+) -> None:
+    data = encoded(container, codec, rate)
+    known, unknown = (post(server, data, f"call.{name}") for name in (ending, "bin"))
+    assert known.status_code == 200
+    assert "in the morning" in known.json()["text"]
+    assert unknown.status_code == 400
+    assert "input format" in error_of(unknown)["message"]

@@ -1,0 +1,386 @@
+"""Wyoming, as Home Assistant speaks it: the package's own client, and connections that break its rules."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import struct
+import time
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sottovoce.api import Model
+from sottovoce.audio.io import load_audio
+from sottovoce.errors import OptionError
+from sottovoce.server.http.server import ServerThread
+from sottovoce.server.parsing.pcm import PcmReader
+from sottovoce.server.settings import ServerLimits, WyomingAddress
+from sottovoce.types import Event, Samples, SpeechEnded, SpeechStarted
+from tests.server.servers import CLIPS, SlowModel, SlowSession, serving, until
+
+pytest.importorskip("wyoming", reason="wyoming is not installed")
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # of audioop, which Python 3.13 has no more
+    from wyoming.asr import Transcribe
+    from wyoming.audio import AudioChunk, AudioStart, AudioStop
+    from wyoming.client import AsyncTcpClient
+    from wyoming.info import Describe, Info
+    from wyoming.ping import Ping
+
+ANYWHERE = WyomingAddress("127.0.0.1", 0)
+SECOND = bytes(2 * 16_000)
+
+
+class PausingModel(SlowModel):
+    """Hears somebody speak for the first two seconds, and then nobody."""
+
+    def session(self, languages: object = None, **options: object) -> SlowSession:
+        return PausingSession(self)
+
+
+class PausingSession(SlowSession):
+    def push(self, pcm: Samples, *, newest_only: bool = False) -> list[Event]:
+        before = self._n_samples
+        events = super().push(pcm) if before < 32_000 else []
+        self._n_samples = before + len(pcm)
+        started = [SpeechStarted(0.0, 0.1)] if before == 0 else []
+        ended = [SpeechEnded(2.0, 2.7)] if before < 40_000 <= self._n_samples else []
+        return [*started, *events, *ended]
+
+
+@pytest.fixture(scope="module")
+def quick() -> Iterator[ServerThread]:
+    with serving(SlowModel(), wyoming=ANYWHERE, limits=ServerLimits(sessions=4)) as server:
+        yield server
+
+
+def port_of(server: ServerThread) -> int:
+    port = server.server.wyoming_port
+    assert port
+    return port
+
+
+def client_of(server: ServerThread) -> Any:
+    return AsyncTcpClient("127.0.0.1", port_of(server), read_timeout=60.0)
+
+
+async def say(client: Any, audio: bytes, *, rate: int = 16_000, channels: int = 1, step: int = 4_096) -> None:
+    """A whole command, as fast as can be, without reading anything."""
+    await client.write_event(AudioStart(rate, 2, channels).event())
+    for start in range(0, len(audio), step):
+        await client.write_event(AudioChunk(rate, 2, channels, audio[start : start + step]).event())
+    await client.write_event(AudioStop().event())
+
+
+async def begin(client: Any) -> None:
+    """The first second of a command."""
+    await client.write_event(AudioStart(16_000, 2, 1).event())
+    await client.write_event(AudioChunk(16_000, 2, 1, SECOND).event())
+
+
+async def told(client: Any) -> list[tuple[str, dict[str, Any]]]:
+    heard: list[tuple[str, dict[str, Any]]] = []
+    while not heard or heard[-1][0] not in ("transcript", "error"):
+        event = await client.read_event()
+        assert event is not None, heard
+        heard.append((event.type, event.data))
+    return heard
+
+
+async def text_of(server: ServerThread, audio: bytes, **options: Any) -> list[tuple[str, dict[str, Any]]]:
+    async with client_of(server) as client:
+        await client.write_event(Transcribe(**options).event())
+        await say(client, audio)
+        return await told(client)
+
+
+def test_their_client_hears_a_recording_that_it_reads_after_the_end(nano: Model) -> None:
+    audio = (load_audio(CLIPS / "en.flac") * 32767).astype("<i2").tobytes()
+    with serving(nano, wyoming=ANYWHERE) as server:
+        heard = asyncio.run(text_of(server, audio, language="en-US"))
+    kinds = [kind for kind, _ in heard]
+    assert kinds[0] == "transcript-start"
+    assert set(kinds[1:-1]) == {"transcript-chunk"}
+    text = heard[-1][1]["text"]
+    assert "garden" in text
+    assert "".join(data["text"] for kind, data in heard if kind == "transcript-chunk").strip() == text
+    assert heard[-1][1]["language"] == "en"
+
+
+def test_it_says_what_it_is(quick: ServerThread) -> None:
+    async def run() -> tuple[Any, Any]:
+        async with client_of(quick) as client:
+            await client.write_event(Describe().event())
+            described = await client.read_event()
+            await client.write_event(Ping("still there?").event())
+            return Info.from_event(described), await client.read_event()
+
+    found, pong = asyncio.run(run())
+    (program,) = found.asr
+    assert not program.requires_external_vad
+    assert program.supports_transcript_streaming
+    assert [model.name for model in program.models] == ["nano"]
+    assert program.models[0].languages == ["en", "de"]
+    assert (pong.type, pong.data["text"]) == ("pong", "still there?")
+
+
+def test_several_commands_in_one_connection(quick: ServerThread) -> None:
+    async def run() -> list[str]:
+        async with client_of(quick) as client:
+            texts = []
+            for n in (1, 3):
+                await say(client, SECOND * n)
+                texts.append((await told(client))[-1][1]["text"])
+                assert (await client.read_event()).type == "transcript-stop"
+            return texts
+
+    assert asyncio.run(run()) == ["word", "word word word"]
+
+
+def test_a_command_ends_with_a_pause_where_it_is_spoken_live() -> None:
+    """Nobody says audio-stop then: `requires_external_vad` is false."""
+
+    async def run(server: ServerThread) -> str:
+        async with client_of(server) as client:
+            await client.write_event(AudioStart(16_000, 2, 1).event())
+            for _ in range(3):
+                await client.write_event(AudioChunk(16_000, 2, 1, SECOND).event())
+                await asyncio.sleep(0.6)
+            heard = await asyncio.wait_for(told(client), 30)
+            await client.write_event(AudioChunk(16_000, 2, 1, SECOND).event())
+            await client.write_event(AudioStop().event())
+            return str(heard[-1][1]["text"])
+
+    with serving(PausingModel(), wyoming=ANYWHERE) as server:
+        assert asyncio.run(run(server)) == "word word"
+
+
+def test_a_recording_is_heard_beyond_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    # However slowly a busy machine takes the audio, it is none that comes as it is spoken.
+    monkeypatch.setattr("sottovoce.server.apis.wyoming.AHEAD_S", -60.0)
+
+    class Twice(PausingModel):
+        def session(self, languages: object = None, **options: object) -> SlowSession:
+            return TwiceSession(self)
+
+    class TwiceSession(SlowSession):
+        def push(self, pcm: Samples, *, newest_only: bool = False) -> list[Event]:
+            return [SpeechStarted(0.0, 0.1), *super().push(pcm), SpeechEnded(1.0, 1.7)]
+
+    with serving(Twice(), wyoming=ANYWHERE) as server:
+        heard = asyncio.run(text_of(server, SECOND * 20))
+    assert heard[-1][1]["text"].split() == ["word"] * 20
+
+
+def test_two_channels_at_another_rate(quick: ServerThread) -> None:
+    async def run() -> str:
+        async with client_of(quick) as client:
+            await say(client, bytes(48_000 * 4 * 2), rate=48_000, channels=2, step=10_000)
+            return str((await told(client))[-1][1]["text"])
+
+    assert asyncio.run(run()) == "word word"
+
+
+@pytest.mark.parametrize("step", [7, 10_000])
+def test_channels_of_opposite_phase_do_not_cancel(step: int) -> None:
+    left = (8_000 * np.sin(np.arange(2_000) / 10)).astype("<i2")
+    data = np.stack([left, -left], axis=1).tobytes()
+    reader = PcmReader("s16le", 16_000, 2)
+    pieces = [reader.read(data[start : start + step]) for start in range(0, len(data), step)]
+    mixed = np.concatenate([*pieces, reader.flush()])
+    np.testing.assert_array_equal(mixed, left / np.float32(32768))
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected"),
+    [
+        (b"no json\n", "JSON"),
+        (b"[]\n", "JSON"),
+        (b'{"type": 5}\n', "type"),
+        (b'{"type": "audio-chunk", "payload_length": 99999999999}\n', "payload_length"),
+        (b'{"type": "audio-chunk", "payload_length": -1}\n', "payload_length"),
+        (b'{"type": "describe", "data_length": 9999999}\n', "data_length"),
+        (b'{"type": "describe", "data": 7}\n', "data"),
+        (b"a" * 200_000, "line"),
+        (b'{"type": "audio-start", "data": {"rate": 16000, "width": 4, "channels": 1}}\n', "width"),
+        (b'{"type": "audio-start", "data": {"rate": 1, "width": 2, "channels": 1}}\n', "sample_rate"),
+        (b'{"type": "transcribe", "data": {"language": "klingon"}}\n', "klingon"),
+        (b'{"type": "transcribe", "data": {"vad_sensitivity": "very"}}\n', "vad_sensitivity"),
+    ],
+)
+def test_what_is_no_event_is_told_and_ends_the_connection(
+    quick: ServerThread, sent: bytes, expected: str
+) -> None:
+    with socket.create_connection(("127.0.0.1", port_of(quick)), timeout=20) as connection:
+        connection.sendall(sent)
+        answer = b""
+        try:
+            while piece := connection.recv(65_536):
+                answer += piece
+        except ConnectionResetError:  # of what was sent and nobody read
+            pass
+    header, _, rest = answer.partition(b"\n")
+    assert json.loads(header)["type"] == "error"
+    assert expected in json.loads(rest)["text"]
+
+
+def test_events_that_are_not_known_are_passed_over(quick: ServerThread) -> None:
+    async def run() -> str:
+        async with client_of(quick) as client:
+            await client.write_event(AudioStop().event())
+            await client.write_event(AudioChunk(16_000, 2, 1, SECOND).event())
+            client._writer.write(b'{"type": "select-program", "data": {"name": "other"}}\n')
+            await say(client, SECOND)
+            return str((await told(client))[-1][1]["text"])
+
+    assert asyncio.run(run()) == "word"
+
+
+def test_too_many_are_refused_and_places_come_free(quick: ServerThread) -> None:
+    async def run() -> list[str]:
+        clients = [client_of(quick) for _ in range(5)]
+        for client in clients:
+            await client.connect()
+            await begin(client)
+        await asyncio.sleep(0.3)
+        kinds = []
+        for client in clients:
+            await client.write_event(AudioStop().event())
+            kinds.append((await told(client))[-1][0])
+            await client.disconnect()
+        return kinds
+
+    assert sorted(asyncio.run(run())) == ["error"] + ["transcript"] * 4
+    until(lambda: quick.services.n_sessions == 0)
+
+
+def test_clients_that_vanish_or_stay_silent_leave_nothing() -> None:
+    with serving(SlowModel(), wyoming=ANYWHERE, limits=ServerLimits(idle_s=0.5)) as server:
+        for beginning in (b"", b'{"type": "audio-st', b'{"type": "audio-start", "data_length": 40}\n{'):
+            connection = socket.create_connection(("127.0.0.1", port_of(server)))
+            connection.sendall(beginning)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.close()
+        with socket.create_connection(("127.0.0.1", port_of(server)), timeout=20) as silent:
+            assert b"expected something within" in silent.recv(65_536)
+        asyncio.run(text_of(server, SECOND))
+        until(lambda: server.services.n_sessions == 0)
+
+
+def silent(server: ServerThread, n: int, address: str = "127.0.0.1") -> list[socket.socket]:
+    return [
+        socket.create_connection(("127.0.0.1", port_of(server)), timeout=20, source_address=(address, 0))
+        for _ in range(n)
+    ]
+
+
+def close_all(connections: list[socket.socket]) -> None:
+    for connection in connections:
+        connection.close()
+
+
+def is_dropped(connection: socket.socket) -> bool:
+    connection.settimeout(0.5)
+    try:
+        said = connection.recv(65_536)
+    except TimeoutError:
+        return False
+    assert b"expected a command before others" in said
+    return True
+
+
+def test_connections_that_say_nothing_shut_nobody_out() -> None:
+    with serving(SlowModel(), wyoming=ANYWHERE, limits=ServerLimits(sessions=1)) as server:
+        idle = silent(server, 3 * 4)  # four are open at a time
+        heard = asyncio.run(asyncio.wait_for(text_of(server, SECOND), 10))
+        gone = [is_dropped(connection) for connection in idle]
+        close_all(idle)
+    assert heard[-1][1]["text"] == "word"
+    assert gone == [True] * 9 + [False] * 3, "the one that was silent for longest goes first"
+
+
+def test_who_says_something_now_and_then_is_not_silent_for_longest() -> None:
+    async def run() -> list[bool]:
+        async with client_of(server) as client:
+            idle = silent(server, 3)
+            await client.write_event(Ping("here").event())
+            assert (await client.read_event()).type == "pong"
+            idle += silent(server, 3)
+            await client.write_event(Ping("still here").event())
+            assert (await client.read_event()).type == "pong"
+            found = [is_dropped(connection) for connection in idle]
+            close_all(idle)
+            return found
+
+    with serving(SlowModel(), wyoming=ANYWHERE, limits=ServerLimits(sessions=1)) as server:
+        assert asyncio.run(run()) == [True] * 3 + [False] * 3
+
+
+def test_the_address_with_most_silent_connections_makes_room() -> None:
+    with serving(SlowModel(), wyoming=ANYWHERE, limits=ServerLimits(sessions=1)) as server:
+        other = silent(server, 1, "127.0.0.2")
+        idle = silent(server, 6)
+        gone = [is_dropped(connection) for connection in (*other, *idle)]
+        close_all([*other, *idle])
+    assert gone == [False, True, True, True, False, False, False]
+
+
+def test_a_command_under_way_makes_no_room() -> None:
+    async def run() -> str:
+        async with client_of(server) as client:
+            await begin(client)
+            assert (await client.read_event()).type == "transcript-start"
+            close_all(silent(server, 10))
+            await client.write_event(AudioStop().event())
+            return str((await told(client))[-1][1]["text"])
+
+    with serving(SlowModel(), wyoming=ANYWHERE, limits=ServerLimits(sessions=1)) as server:
+        assert asyncio.run(run()) == "word"
+
+
+def test_the_first_event_comes_soon_after_the_connection() -> None:
+    async def run() -> None:
+        async with client_of(server) as client:
+            await client.write_event(Describe().event())
+            assert (await client.read_event()).type == "info"
+            await asyncio.sleep(0.5)
+            await client.write_event(Ping("later").event())
+            assert (await client.read_event()).type == "pong"
+
+    with serving(SlowModel(), wyoming=ANYWHERE, limits=ServerLimits(head_s=0.3)) as server:
+        with socket.create_connection(("127.0.0.1", port_of(server)), timeout=20) as connection:
+            connection.sendall(b'{"type": "describe"')
+            assert b"expected something within 0.3 s" in connection.recv(65_536)
+        asyncio.run(run())
+
+
+def test_a_server_that_goes_says_what_it_heard() -> None:
+    async def run() -> list[tuple[str, dict[str, Any]]]:
+        async with client_of(server) as client:
+            await begin(client)
+            assert (await client.read_event()).type == "transcript-start"
+            server.server.should_exit = True
+            return await told(client)
+
+    with serving(SlowModel(), wyoming=ANYWHERE) as server:
+        began = time.monotonic()
+        assert asyncio.run(run())[-1][1]["text"] == "word"
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize(
+    "text", ["127.0.0.1:10300", "tcp://a", "tcp://a:99999", "unix:///tmp/a", "tcp://a:1/b"]
+)
+def test_an_address_that_is_none_is_one_line(text: str) -> None:
+    with pytest.raises(OptionError, match="tcp://HOST:PORT"):
+        WyomingAddress.parse(text)
+
+
+def test_addresses_are_read() -> None:
+    assert WyomingAddress.parse("tcp://[::1]:10300") == WyomingAddress("::1", 10300)
+    assert not WyomingAddress.parse("tcp://0.0.0.0:10300").is_loopback
