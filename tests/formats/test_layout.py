@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sottovoce.errors import OptionError
@@ -119,6 +119,7 @@ LETTERS = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zs", "Zl", "Zp"
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(LETTERS, st.floats(0, 3), st.floats(0, 2)), min_size=1, max_size=40), st.booleans())
+@example([("\u00ad", 0.0, 0.0)], False)
 def test_any_text_keeps_its_words_their_order_and_the_limits(
     said: list[tuple[str, float, float]], is_spaced: bool
 ) -> None:

@@ -340,7 +340,7 @@ def cut_cost(words: Sequence[Word], last: int) -> float:
 def balanced_lines(texts: Sequence[str], limits: ReadingLimits) -> list[list[str]]:
     """Break a cue into the fewest lines, about equally wide, preferably after punctuation."""
     fewest = len(greedy_lines(texts, limits.line_width))
-    target = width("".join(texts).strip()) / fewest
+    target = max(1.0, width("".join(texts).strip()) / fewest)  # a soft hyphen alone has no width
     n_texts = len(texts)
     costs = [[math.inf] * (n_texts + 1) for _ in range(fewest + 1)]
     cuts = [[n_texts] * (n_texts + 1) for _ in range(fewest + 1)]
