@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from sottovoce.models.backend import Backend
     from sottovoce.models.checkpoint.base import Checkpoint
     from sottovoce.models.ctc_head import CtcHead
-    from sottovoce.offline.languages import LanguageSpan
+    from sottovoce.offline.pipeline import LanguageSpan
     from sottovoce.offline.resume import ResumePoint
     from sottovoce.offline.transcriber import Transcriber
     from sottovoce.offline.transcription import FileTranscription
@@ -319,7 +319,7 @@ class Model:
             OptionError: an unknown language, or an English-only model.
         """
         from sottovoce.audio.recording import Recording
-        from sottovoce.offline.languages import recording_language
+        from sottovoce.offline.pipeline import recording_language
 
         if not self.tokenizer.is_multilingual:
             raise OptionError(f"{self.name}: an English-only model has no languages to tell apart")
@@ -346,7 +346,7 @@ class Model:
             OptionError: an unknown language, or an English-only model.
         """
         from sottovoce.audio.recording import Recording
-        from sottovoce.offline.languages import language_spans
+        from sottovoce.offline.pipeline import language_spans
 
         if not self.tokenizer.is_multilingual:
             raise OptionError(f"{self.name}: an English-only model cannot tell languages apart")

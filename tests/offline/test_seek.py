@@ -11,8 +11,8 @@ import pytest
 from torch import Tensor
 
 from sottovoce.audio.vad import SileroState, SpeechFinder
-from sottovoce.offline.seek import VoiceFinder, WindowSpan, anomaly_score, is_anomaly, skip_hallucinations
 from sottovoce.offline.segments import WindowCut
+from sottovoce.offline.verify import VoiceFinder, WindowSpan, anomaly_score, is_anomaly, skip_hallucinations
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.types import Samples, Segment, Word

@@ -424,12 +424,6 @@ class LanguageFollower:
         self._likelihood.forget_before(frame)
 
 
-def follower_of(
-    transcriber: Transcriber, features: RecordingFeatures, state: TranscriptionState
-) -> LanguageFollower | None:
-    return LanguageFollower(transcriber, features, state) if transcriber.may_follow else None
-
-
 def _mean(evidence: Sequence[PieceEvidence], language: int) -> float:
     weights = [max(one.duration_s, 1e-3) for one in evidence]
     return float(np.average([one.posterior[language] for one in evidence], weights=weights))

@@ -1,7 +1,6 @@
 """Transcription of one recording in constant memory, or of several whose windows share batches.
 
-The decoding loops are in `seek` (consecutive windows) and `batched` (windows of speech); this module adds
-the stages that change segments.
+`pipeline` decodes windows; this module adds the stages that change segments.
 """
 
 from __future__ import annotations
@@ -22,10 +21,9 @@ from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SpeechModel
 from sottovoce.decoding.search import Fusion
 from sottovoce.errors import OptionError, SottovoceError
-from sottovoce.offline.batched import transcribe_speech
+from sottovoce.offline.pipeline import transcribe_recording
 from sottovoce.offline.resume import ResumePoint, SpeechPlace
 from sottovoce.offline.second_model import transcribe_with_both
-from sottovoce.offline.seek import transcribe_seeking
 from sottovoce.offline.speaking import by_turn_tokens, channels_apart, with_speakers
 from sottovoce.offline.style import in_style
 from sottovoce.offline.transcriber import SecondModel, Segments, Transcriber, TranscriptionState
@@ -181,10 +179,7 @@ def _segments(
     def by_one(
         model: Transcriber, one: Recording, own: TranscriptionState, resume: ResumePoint | None
     ) -> Segments:
-        if model.options.mode == "vad":
-            segments = transcribe_speech(model, one, own, speech_model, resume=resume)
-        else:
-            segments = transcribe_seeking(model, one, own, speech_model, resume=resume)
+        segments = transcribe_recording(model, one, own, speech_model, resume=resume)
         return outside_silences(segments, one)
 
     def begin(one: Recording, own: TranscriptionState) -> Segments:
