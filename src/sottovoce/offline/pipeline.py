@@ -6,8 +6,10 @@ the same for both. Between two batches the whole state is a `ResumePoint`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -44,7 +46,7 @@ from sottovoce.offline.windows import (
     WindowOrder,
     packed_speech,
 )
-from sottovoce.types import EncoderOutput, Segment
+from sottovoce.types import EncoderOutput, Segment, Word
 
 
 def transcribe_recording(
@@ -52,7 +54,6 @@ def transcribe_recording(
     recording: Recording,
     state: TranscriptionState,
     speech_model: SpeechModel | None = None,
-    *,
     resume: ResumePoint | None = None,
 ) -> Segments:
     """Transcribe the requested part of a recording, from `resume` on if given.
@@ -74,7 +75,8 @@ def transcribe_recording(
             windows, voices = SpeechWindows(transcriber, features, languages, state, packed), None
         if not windows.reaches_start():
             raise _past_the_end(recording, options.clips[0][0], windows.duration_s)
-        yield from _Pipeline(transcriber, features, languages, windows, voices, state).run(resume)
+        pipeline = _Pipeline(transcriber, features, languages, windows, voices, state)
+        yield from outside_silences(pipeline.run(resume), recording)
         state.duration = features.duration_s or state.duration
 
 
@@ -161,7 +163,7 @@ class _Pipeline:
         for alike in _by_length(batch):
             for settled in self._windows.settle(self._decoded(alike, batch[0])):
                 found.append(self._verified(*settled))
-        if self._windows.may_find_again and had_one_language and self._languages.expects_several:
+        if self._windows.finds_again and had_one_language and self._languages.expects_several:
             self._state.unread = unread
             return False
         self._read += found
@@ -243,6 +245,36 @@ class _Pipeline:
             if not read.is_silent:
                 self._context.end_window(read.last_temperature)
             self._reach(read.window.end)
+
+
+_Timed = TypeVar("_Timed", Segment, Word)
+
+SHORTEST_PART_S = 0.5
+"""A shorter rest of a segment next to missing sound holds no word, as timestamps are inexact."""
+
+
+def outside_silences(segments: Iterator[Segment], recording: Recording) -> Segments:
+    """Cut segments and words at missing sound: words never reach across it, segments only across gaps
+    below 0.5 s.
+    """
+    for segment in segments:
+        silences = recording.silences()
+        for start, end in [one for one in silences if one[0] < segment.end and segment.start < one[1]]:
+            words = segment.words and tuple(_outside(word, start, end) for word in segment.words)
+            segment = replace(_outside(segment, start, end), words=words)
+        yield segment
+
+
+def _outside(one: _Timed, silence_start: float, silence_end: float) -> _Timed:
+    if one.end <= silence_start or silence_end <= one.start:
+        return one
+    before_s, after_s = silence_start - one.start, one.end - silence_end
+    longest_s = math.inf if isinstance(one, Word) else SHORTEST_PART_S
+    if min(before_s, after_s) >= longest_s or max(before_s, after_s) <= 0:
+        return one
+    if before_s < after_s:
+        return replace(one, start=round(silence_end, 3))
+    return replace(one, end=round(silence_start, 3))
 
 
 def _by_length(windows: Sequence[LanguageWindow]) -> list[list[LanguageWindow]]:

@@ -21,6 +21,7 @@ from sottovoce.decoding.decode import Attempt, DecodingResult, mix_seed, select_
 from sottovoce.decoding.detect import NO_PRIOR, LanguageDetection, combine_detections
 from sottovoce.decoding.prompt import opening_tokens
 from sottovoce.decoding.search import Fusion
+from sottovoce.errors import OptionError
 from sottovoce.models.backend import Backend
 from sottovoce.offline.resume import ResumePoint, StateSnapshot
 from sottovoce.offline.segments import WindowCut, WordRules, place_words
@@ -357,6 +358,36 @@ class Transcriber:
                 no_speech_prob=result.no_speech_prob,
                 words=words if self.options.needs_words else None,
             )
+
+
+def transcriber_for(
+    runtime: Runtime,
+    tokenizer: Tokenizer,
+    options: TranscribeOptions,
+    fusion: Fusion[Tensor] | None,
+    second: SecondModel | None = None,
+) -> Transcriber:
+    """Make the transcriber of a model and options.
+
+    fusion: language models for the beam search and for sampling, over token arrays (n,). second: a model
+    for the segments of which this one is uncertain.
+
+    Raises:
+        OptionError: the model lacks the language or task, fusion without beam search, or clips together
+            with a second model.
+    """
+    if fusion is not None and options.decoding.beam_size is None:
+        raise OptionError("language model fusion: needs beam search, got no beam_size")
+    most = runtime.backend.dims.n_audio_ctx
+    if options.audio_ctx is not None and options.audio_ctx > most:
+        raise OptionError(f"audio_ctx: expected at most {most}, the model's, got {options.audio_ctx}")
+    transcriber = Transcriber(runtime, tokenizer, options, fusion, second)
+    transcriber.tokenizer_of(transcriber.fixed_language or "en")
+    if second is not None and options.clip_timestamps:
+        raise OptionError("clip_timestamps: cannot be combined with a second model")
+    if second is not None and not second.tokenizer.is_multilingual and transcriber.fixed_language != "en":
+        raise OptionError("second model: reads English alone; expected language 'en'")
+    return transcriber
 
 
 def numbered(segments: Iterable[Segment], state: TranscriptionState) -> Iterator[Segment]:

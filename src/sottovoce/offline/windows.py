@@ -15,12 +15,13 @@ Source of the seek rules: openai-whisper 20250625, transcribe.py; of packed spee
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice, pairwise
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -56,52 +57,66 @@ class SettledWindow(NamedTuple):
     done: Window
 
 
-class WindowOrder(Protocol):
+class WindowOrder(ABC):
     """Which windows of a recording are read, and in which order.
 
     next_frame: first log-mel frame of the recording that is not transcribed. last_speech_s: end of the last
-    word before it. may_find_again: the windows of a batch are found again if its text is not kept.
+    word before it. duration_s: of the recording; None until its end was read.
     """
 
-    may_find_again: bool
+    finds_again = False
+    """Whether the windows of a batch are found again if its text is not kept."""
+    last_speech_s = 0.0
+
+    def __init__(
+        self,
+        transcriber: Transcriber,
+        features: RecordingFeatures,
+        languages: WindowLanguages,
+        state: TranscriptionState,
+    ) -> None:
+        self._transcriber = transcriber
+        self._options = transcriber.options
+        self._features = features
+        self._languages = languages
+        self._state = state
 
     @property
+    @abstractmethod
     def next_frame(self) -> int: ...
 
     @property
-    def last_speech_s(self) -> float: ...
+    @abstractmethod
+    def duration_s(self) -> float | None: ...
 
-    @property
-    def duration_s(self) -> float | None:
-        """Length of the recording; None until its end was read."""
-        ...
-
+    @abstractmethod
     def reaches_start(self) -> bool:
         """Return whether the recording is longer than the start of the part to transcribe."""
-        ...
 
+    @abstractmethod
     def state(self) -> Place: ...
 
+    @abstractmethod
     def restore(self, place: Place) -> None: ...
 
+    @abstractmethod
     def find_language(self) -> None:
         """Detect the language of the recording over its first windows, padded with silence."""
-        ...
 
+    @abstractmethod
     def batches(self) -> Iterator[Sequence[LanguageWindow]]:
         """Yield the windows to decode next; none: only silence was passed.
 
         `advance` follows if their text is kept.
         """
-        ...
 
+    @abstractmethod
     def settle(self, decoded: Sequence[DecodedWindow]) -> list[SettledWindow]:
         """Return the windows whose text is kept, and find where reading goes on after it."""
-        ...
 
+    @abstractmethod
     def advance(self) -> None:
         """Go on after the text of the settled windows."""
-        ...
 
 
 SHORTEST_FRAMES = 10
@@ -116,10 +131,11 @@ CUT_WORD_S = 1.0
 """The last word may continue in the next window if it ends this close to the end."""
 
 
-class SeekWindows:
+class SeekWindows(WindowOrder):
     """Consecutive windows of the clips of a recording."""
 
-    may_find_again = True
+    finds_again = True
+    next_frame = 0
 
     def __init__(
         self,
@@ -128,11 +144,7 @@ class SeekWindows:
         languages: WindowLanguages,
         state: TranscriptionState,
     ) -> None:
-        self._transcriber = transcriber
-        self._options = transcriber.options
-        self._features = features
-        self._languages = languages
-        self._state = state
+        super().__init__(transcriber, features, languages, state)
         self._clips = [
             (mel_frames(start), None if end is None else mel_frames(end))
             for start, end in self._options.clips
@@ -144,7 +156,6 @@ class SeekWindows:
         with what follows it.
         """
         self._first: tuple[int, Features, EncoderOutput] | None = None
-        self.last_speech_s = 0.0
         self.next_frame = self._clips[0][0]
         self._after = (self.next_frame, self.last_speech_s)
 
@@ -382,11 +393,10 @@ def _within(speech: Sequence[SpeechSegment], start_s: float, end_s: float | None
     return [one for one in inside if one.start_sample < one.end_sample]
 
 
-class SpeechWindows:
+class SpeechWindows(WindowOrder):
     """Windows of packed speech, `batch_size` at a time; full ones are taken as needed."""
 
-    may_find_again = False
-    last_speech_s = 0.0
+    duration_s = 0.0
 
     def __init__(
         self,
@@ -396,10 +406,7 @@ class SpeechWindows:
         state: TranscriptionState,
         packed: PackedSpeech,
     ) -> None:
-        self._transcriber = transcriber
-        self._features = features
-        self._languages = languages
-        self._state = state
+        super().__init__(transcriber, features, languages, state)
         self._windows = packed.windows
         self.duration_s = packed.duration_s
         self._n_packed = 0
@@ -409,7 +416,7 @@ class SpeechWindows:
         self._end = 0
 
     def reaches_start(self) -> bool:
-        start_s, _ = self._transcriber.options.clips[0]
+        start_s, _ = self._options.clips[0]
         return start_s == 0 or start_s < self.duration_s
 
     @property
@@ -441,7 +448,7 @@ class SpeechWindows:
             yield window
 
     def batches(self) -> Iterator[Sequence[LanguageWindow]]:
-        size = self._transcriber.options.batch_size
+        size = self._options.batch_size
         while True:
             self._ahead.extend(islice(self._next_packed(), max(0, size - len(self._ahead))))
             if not self._ahead:
@@ -482,7 +489,7 @@ class SpeechWindows:
         return torch.cat(parts, dim=-1)[..., :n_frames]
 
     def settle(self, decoded: Sequence[DecodedWindow]) -> list[SettledWindow]:
-        fallback, eot = self._transcriber.options.fallback_of_window, self._transcriber.tokenizer.eot
+        fallback, eot = self._options.fallback_of_window, self._transcriber.tokenizer.eot
         settled: list[SettledWindow] = []
         for one in decoded:
             window, at = one.window, one.cut.seek
