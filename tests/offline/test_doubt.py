@@ -33,9 +33,9 @@ def test_halves_hold_all_pieces() -> None:
     first, second = window.halves()
     assert first.pieces + second.pieces == window.pieces
     assert first.n_frames == 600
-    assert first.is_doubtful
-    assert second.is_doubtful
-    assert not window.is_doubtful
+    assert first.is_suspicious
+    assert second.is_suspicious
+    assert not window.is_suspicious
     two = Window(window.pieces[:2])
     assert [len(half.pieces) for half in two.halves()] == [1, 1]
 
@@ -83,8 +83,8 @@ TWO = Window((Piece(0, 400), Piece(500, 900)))
         (TWO, reading(ratio=3.0), kept(8.0), True),
         (TWO, reading(ratio=3.0, no_speech=0.9), WindowCut((), 800), True),
         (TWO, reading(), kept(5.0), False),
-        (replace(TWO, is_doubtful=True), reading(), kept(5.0), True),
-        (replace(TWO, is_doubtful=True), reading(), kept(7.0), False),
+        (replace(TWO, is_suspicious=True), reading(), kept(5.0), True),
+        (replace(TWO, is_suspicious=True), reading(), kept(7.0), False),
         (Window((Piece(0, 800),)), reading(ratio=3.0), kept(8.0), False),
         (Window((Piece(0, 200), Piece(300, 600))), reading(ratio=3.0), kept(5.0), False),
     ],
@@ -105,7 +105,7 @@ def test_halves_of_silence_need_less_to_be_silence_too() -> None:
     assert not any(is_silent(half, reading(no_speech=0.5), rules) for half in silent)
     assert all(
         quarter.may_be_silent
-        for quarter in Window(silent[0].pieces * 2, is_doubtful=True, may_be_silent=True).halves()
+        for quarter in Window(silent[0].pieces * 2, is_suspicious=True, may_be_silent=True).halves()
     )
     off = replace(rules, no_speech_threshold=None)
     assert not any(is_silent(half, unlikely, off) for half in silent)

@@ -177,10 +177,10 @@ def test_speech_that_a_text_left_before_a_change_goes_to_the_language_that_follo
         ]:
             windows._parts.clear()
             windows._parts.extend(parts)
-            assert windows._left_to_next_language(change, text_end) == expected
+            assert windows._reassigned_tail(change, text_end) == expected
             assert windows._parts[0].end == expected
         windows._parts.pop()
-        assert windows._left_to_next_language(change, 0) == change, "nothing follows"
+        assert windows._reassigned_tail(change, 0) == change, "nothing follows"
 
 
 def test_a_recording_need_not_begin_in_its_own_language(model: Model) -> None:

@@ -21,10 +21,10 @@ from sottovoce.offline.pieces import (
     PIECE_VAD,
     Piece,
     Window,
+    energy_minima,
+    energy_minimum,
     pack_speech,
     pieces_between,
-    quiet_moments,
-    quietest_moment,
     speech_pieces,
 )
 from sottovoce.types import SAMPLE_RATE, Samples
@@ -138,16 +138,16 @@ def test_a_language_ends_at_the_quietest_moment_of_the_pause() -> None:
     samples = noise(3)
     samples[round(1.4 * SAMPLE_RATE) : round(1.5 * SAMPLE_RATE)] *= 1e-3
     with Recording(samples) as recording, RecordingFeatures(recording) as features:
-        assert quietest_moment(features, Piece(0, 100), Piece(200, 300)) == pytest.approx(145, abs=5)
+        assert energy_minimum(features, Piece(0, 100), Piece(200, 300)) == pytest.approx(145, abs=5)
 
 
 def test_without_a_pause_it_may_end_where_pieces_were_cut_apart_and_at_quiet_moments() -> None:
     with Recording(noise(6, (2.0, 3.6))) as recording, RecordingFeatures(recording) as features:
-        first, *others = quiet_moments(features, Piece(0, 300), Piece(300, 600))
+        first, *others = energy_minima(features, Piece(0, 300), Piece(300, 600))
         assert first == 300
         assert others[:2] == [pytest.approx(202, abs=3), pytest.approx(362, abs=3)]
         assert len(set(others)) == len(others) <= 5
-        assert quiet_moments(features, Piece(0, 50), Piece(50, 100)) == [50], (
+        assert energy_minima(features, Piece(0, 50), Piece(50, 100)) == [50], (
             "nothing would be left beside it"
         )
 

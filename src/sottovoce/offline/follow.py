@@ -36,7 +36,7 @@ from sottovoce.language.follow import (
     uncertain_runs,
 )
 from sottovoce.language.probe import LanguageProbe, ProbedLanguage
-from sottovoce.offline.pieces import Piece, pauses_s, quiet_moments, quietest_moment
+from sottovoce.offline.pieces import Piece, energy_minima, energy_minimum, pauses_s
 from sottovoce.offline.resume import FollowerState, ProbedPiece
 from sottovoce.offline.transcriber import Transcriber, TranscriptionState
 from sottovoce.options.decoding import DecodingOptions
@@ -242,8 +242,8 @@ class LanguageFollower:
         """
         before, first = run.pieces[-1], after.pieces[0]
         if first.start - before.end >= 2:
-            return quietest_moment(self._features, before, first)
-        moments = quiet_moments(self._features, before, first)
+            return energy_minimum(self._features, before, first)
+        moments = energy_minima(self._features, before, first)
         if len(moments) == 1:
             return moments[0]
         sides = sides_of(moments, before.start, first.end, SIDE_FRAMES)

@@ -56,7 +56,7 @@ class Window:
 
     language: None if not detected yet. probability: of the language among those allowed. is_cut: ended by a
     change of language before it was full. is_packed: without the pauses between its pieces, so that its
-    text is timed in seconds of the window; otherwise it is one piece. is_doubtful: part of a longer window
+    text is timed in seconds of the window; otherwise it is one piece. is_suspicious: part of a longer window
     with too little or repeated text. may_be_silent: that window was silent by its text.
     """
 
@@ -65,7 +65,7 @@ class Window:
     probability: float = 1.0
     is_cut: bool = False
     is_packed: bool = False
-    is_doubtful: bool = False
+    is_suspicious: bool = False
     may_be_silent: bool = False
 
     @classmethod
@@ -112,7 +112,7 @@ class Window:
         first = replace(
             self,
             pieces=self.pieces[: middle + 1],
-            is_doubtful=True,
+            is_suspicious=True,
             may_be_silent=self.may_be_silent or may_be_silent,
         )
         return first, replace(first, pieces=self.pieces[middle + 1 :])
@@ -206,14 +206,14 @@ def pieces_between(speech: SpeechFinder, start: int, end: int) -> list[Piece]:
     return clipped(frames, 0, end)
 
 
-def quietest_moment(features: RecordingFeatures, before: Piece, after: Piece) -> int:
+def energy_minimum(features: RecordingFeatures, before: Piece, after: Piece) -> int:
     """Return the quietest frame in the pause between two pieces."""
     loudness = _loudness(features, before.end, after.start)
     middle = (len(loudness) - 1) / 2
     return before.end + int((loudness + 1e-6 * np.abs(np.arange(len(loudness)) - middle)).argmin())
 
 
-def quiet_moments(features: RecordingFeatures, before: Piece, after: Piece) -> list[int]:
+def energy_minima(features: RecordingFeatures, before: Piece, after: Piece) -> list[int]:
     """Return possible frames of a change between two pieces that were cut apart, quietest first.
 
     The first is the cut itself; the others are local minima of loudness.

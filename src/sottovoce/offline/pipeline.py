@@ -34,8 +34,8 @@ from sottovoce.offline.transcriber import (
 )
 from sottovoce.offline.verify import (
     DecodedWindow,
-    UncoveredSpeechReader,
-    VoiceFinder,
+    SkippedSpeechRecovery,
+    SpeechPresence,
     is_silent,
     may_be_halved,
 )
@@ -62,19 +62,23 @@ def transcribe_recording(
         AudioError: the recording cannot be read, or ends before the requested part.
     """
     options = transcriber.options
-    packed = packed_speech(transcriber, recording, speech_model) if options.mode == "vad" else None
-    speech = SpeechFinder(PIECE_VAD, model=speech_model) if packed is None else packed.pieces
+    start_s, _ = options.clips[0]
+    packed, speech = None, SpeechFinder(PIECE_VAD, model=speech_model)
+    if options.mode == "vad":
+        packed, speech = packed_speech(transcriber, recording, speech_model)
     observes = packed is None and (options.read_again or transcriber.may_follow)
     with transcriber.features(recording, speech if observes else None) as features:
         state.duration = features.declared_duration_s
+        start = mel_frames(start_s)
+        features.skip_to(start, n_frames_read=start)
+        if start > 0 and not features.has(start):
+            raise _past_the_end(recording, start_s, features.duration_s)
         languages = WindowLanguages(transcriber, features, speech, state)
         windows: WindowOrder
         if packed is None:
-            windows, voices = SeekWindows(transcriber, features, languages, state), VoiceFinder(speech)
+            windows, voices = SeekWindows(transcriber, features, languages, state), SpeechPresence(speech)
         else:
             windows, voices = SpeechWindows(transcriber, features, languages, state, packed), None
-        if not windows.reaches_start():
-            raise _past_the_end(recording, options.clips[0][0], windows.duration_s)
         pipeline = _Pipeline(transcriber, features, languages, windows, voices, state)
         yield from outside_silences(pipeline.run(resume), recording)
         state.duration = features.duration_s or state.duration
@@ -94,7 +98,7 @@ class _Pipeline:
         features: RecordingFeatures,
         languages: WindowLanguages,
         windows: WindowOrder,
-        voices: VoiceFinder | None,
+        voices: SpeechPresence | None,
         state: TranscriptionState,
     ) -> None:
         self._transcriber = transcriber
@@ -103,7 +107,7 @@ class _Pipeline:
         self._languages = languages
         self._windows = windows
         self._voices = voices
-        self._again = UncoveredSpeechReader(transcriber, features, languages.follower, state)
+        self._recovery = SkippedSpeechRecovery(transcriber, features, languages.follower, state)
         self._context = Context(
             transcriber.tokenizer, transcriber.options, transcriber.backend.dims.n_text_ctx
         )
@@ -219,17 +223,17 @@ class _Pipeline:
         decoded = replace(decoded, cut=replace(decoded.cut, segments=tuple(segments)))
         segments = decoded.segments
         if self._options.read_again:
-            segments = self._again.completed(decoded, self._languages.speech_in(done))
+            segments = self._recovery.recovered(decoded, self._languages.speech_in(done))
         return ReadWindow(done, decoded.is_silent, decoded.last_temperature, tuple(segments))
 
-    def _spoken(self, segments: Sequence[Segment], voices: VoiceFinder) -> list[Segment]:
+    def _spoken(self, segments: Sequence[Segment], voices: SpeechPresence) -> list[Segment]:
         if segments:
             self._features.has(mel_frames(segments[-1].end) + LOOK_AHEAD_FRAMES)
         return [
             segment
             for segment in segments
-            if voices.is_in(segment, is_guess=self._options.fallback.is_guess(segment))
-            and not (self._context.holds(segment.text) and voices.is_too_short_for(segment))
+            if voices.has_speech(segment, is_guess=self._options.fallback.is_guess(segment))
+            and not (self._context.holds(segment.text) and voices.exceeds_speech_rate(segment))
         ]
 
     def _finished(self) -> Segments:

@@ -24,7 +24,7 @@ from sottovoce.offline.pipeline import transcribe_recording
 from sottovoce.offline.regroup import segment_moved
 from sottovoce.offline.resume import ResumePoint, SpeechPlace
 from sottovoce.offline.second_model import transcribe_with_both
-from sottovoce.offline.speaking import by_turn_tokens, channels_apart, with_speakers
+from sottovoce.offline.speakers import by_turn_tokens, channels_apart, with_speakers
 from sottovoce.offline.style import in_style
 from sottovoce.offline.transcriber import Segments, Transcriber, TranscriptionState
 from sottovoce.options.transcribe import TranscribeOptions

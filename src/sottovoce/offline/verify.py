@@ -141,11 +141,11 @@ MARGIN_S = 0.3
 """Tolerance of the times of segments and words, which attention places no more exactly."""
 
 
-class VoiceFinder:
+class SpeechPresence:
     def __init__(self, speech: SpeechFinder) -> None:
         self._voices, self._sure = speech.beside(VOICE_VAD), speech.beside(SURE_VOICE_VAD)
 
-    def is_in(self, segment: Segment, *, is_guess: bool = False) -> bool:
+    def has_speech(self, segment: Segment, *, is_guess: bool = False) -> bool:
         """Return whether there is a voice in a segment, and log segments without.
 
         is_guess: the text is improbable, so the voice must be clear.
@@ -156,7 +156,7 @@ class VoiceFinder:
             logger.info("nobody speaks from %s: '%s' is left out", span, segment.text.strip())
         return is_spoken
 
-    def is_too_short_for(self, segment: Segment) -> bool:
+    def exceeds_speech_rate(self, segment: Segment) -> bool:
         n_signs = sum(sign.isalnum() for sign in segment.text)
         is_short = n_signs > MOST_SIGNS_S * _seconds_in(self._voices, segment)
         if is_short:
@@ -201,7 +201,7 @@ def halves_to_read(
 
 
 def _leaves_out(window: Window, cut: WindowCut, eot: int) -> bool:
-    if not window.is_doubtful:
+    if not window.is_suspicious:
         return any(is_too_little(segment, eot, LONG_S, FEWEST_TOKENS_S) for segment in cut.segments)
     end_s = window.n_frames / MEL_FRAMES_PER_SECOND
     stops_early = bool(cut.segments) and end_s - cut.segments[-1].end >= DOUBTFUL_LONG_S
@@ -344,7 +344,7 @@ class DecodedWindow:
         return [self.window.in_recording(segment) for segment in self.cut.segments]
 
 
-class UncoveredSpeechReader:
+class SkippedSpeechRecovery:
     def __init__(
         self,
         transcriber: Transcriber,
@@ -357,7 +357,7 @@ class UncoveredSpeechReader:
         self._follower = follower
         self._state = state
 
-    def completed(self, decoded: DecodedWindow, speech: Sequence[Piece]) -> list[Segment]:
+    def recovered(self, decoded: DecodedWindow, speech: Sequence[Piece]) -> list[Segment]:
         """Decode the skipped speech of a window; return all of its segments in order.
 
         speech: of the part of the window that its text covers.
@@ -458,7 +458,7 @@ class UncoveredSpeechReader:
         start, end = piece.start, piece.end
         features = self._features.window(start, end, n_frames=transcriber.frames_to_encode(end - start))
         encoded = transcriber.runtime.encode(features)
-        (attempt,) = transcriber.decode(encoded, [Request(language, (), start, is_second=True)])
+        (attempt,) = transcriber.decode(encoded, [Request(language, (), start, is_retry=True)])
         result = attempt.result
         if not _is_trusted(transcriber, result):
             return None

@@ -61,7 +61,7 @@ class WindowOrder(ABC):
     """Which windows of a recording are read, and in which order.
 
     next_frame: first log-mel frame of the recording that is not transcribed. last_speech_s: end of the last
-    word before it. duration_s: of the recording; None until its end was read.
+    word before it.
     """
 
     finds_again = False
@@ -84,14 +84,6 @@ class WindowOrder(ABC):
     @property
     @abstractmethod
     def next_frame(self) -> int: ...
-
-    @property
-    @abstractmethod
-    def duration_s(self) -> float | None: ...
-
-    @abstractmethod
-    def reaches_start(self) -> bool:
-        """Return whether the recording is longer than the start of the part to transcribe."""
 
     @abstractmethod
     def state(self) -> Place: ...
@@ -150,7 +142,6 @@ class SeekWindows(WindowOrder):
             for start, end in self._options.clips
         ]
         self._clip = 0
-        self._skipped = 0
         self._parts: deque[Window] = deque()
         """Parts of the last window in one language each, but for the last, which is detected again together
         with what follows it.
@@ -158,14 +149,6 @@ class SeekWindows(WindowOrder):
         self._first: tuple[int, Features, EncoderOutput] | None = None
         self.next_frame = self._clips[0][0]
         self._after = (self.next_frame, self.last_speech_s)
-
-    @property
-    def duration_s(self) -> float | None:
-        return self._features.duration_s
-
-    def reaches_start(self) -> bool:
-        self._skip_to(self.next_frame)
-        return self.next_frame == 0 or self._features.has(self.next_frame)
 
     def state(self) -> SeekPlace:
         return SeekPlace(
@@ -198,7 +181,7 @@ class SeekWindows(WindowOrder):
     def batches(self) -> Iterator[Sequence[LanguageWindow]]:
         while self._clip < len(self._clips):
             start, end = self._clips[self._clip]
-            self._skip_to(start)
+            self._features.skip_to(start, n_frames_read=start)
             while self._goes_on(start, end):
                 self._features.drop_before(self.next_frame)
                 reach = self.next_frame + self._transcriber.content_frames
@@ -210,12 +193,6 @@ class SeekWindows(WindowOrder):
             self._clip += 1
             if self._clip < len(self._clips):
                 self.next_frame = self._clips[self._clip][0]
-
-    def _skip_to(self, seek: int) -> None:
-        for frame in range(0, seek, self._transcriber.window_frames):
-            if frame > self._skipped and self._features.has(frame):
-                self._features.drop_before(frame)
-                self._skipped = frame
 
     def _goes_on(self, start: int, end: int | None) -> bool:
         seek = self.next_frame
@@ -273,7 +250,7 @@ class SeekWindows(WindowOrder):
             return []
         text_end = mel_frames(one.window.origin_s if cut.end_of_speech is None else cut.end_of_speech)
         seek = self._before_divided(one.window, cut.seek, text_end)
-        seek = self._left_to_next_language(seek, text_end)
+        seek = self._reassigned_tail(seek, text_end)
         self._after = (max(self.next_frame + 1, seek), last_speech_s)
         return [SettledWindow(replace(one, cut=replace(cut, seek=seek)), Window.of(one.window.start, seek))]
 
@@ -326,7 +303,7 @@ class SeekWindows(WindowOrder):
         is_divided = window.start + DIVIDED_FRAMES < first and text_end + DIVIDED_FRAMES < first < seek
         return first if is_divided else seek
 
-    def _left_to_next_language(self, seek: int, text_end: int) -> int:
+    def _reassigned_tail(self, seek: int, text_end: int) -> int:
         """Return where to go on, leaving skipped speech before a change to the language that follows.
 
         A short piece next to a change may be assigned to the wrong language, and that text ends before it.
@@ -356,34 +333,20 @@ LEAST_FRAMES = 100
 """Log-mel frames that must be transcribed, and as many left, before the rest of a window is decoded."""
 
 
-class PackedSpeech(NamedTuple):
-    """The speech of a recording in packed windows, and in pieces between short pauses.
-
-    duration_s: of the recording.
-    """
-
-    windows: Iterator[Window]
-    pieces: SpeechFinder
-    duration_s: float
-
-
 def packed_speech(
     transcriber: Transcriber, recording: Recording, speech_model: SpeechModel | None
-) -> PackedSpeech:
-    """Detect the speech of a recording."""
+) -> tuple[Iterator[Window], SpeechFinder]:
+    """Detect the speech of a recording, in packed windows and in pieces between short pauses."""
     finder = SpeechFinder(transcriber.options.vad or WINDOW_VAD, model=speech_model)
     pieces = finder.beside(PIECE_VAD)
-    n_samples = 0
     with recording.open() as reader:
         for chunk in reader:
             transcriber.runtime.run_on_host(partial(finder.push, chunk.samples))
-            n_samples = chunk.start_sample + len(chunk.samples)
         speech = finder.finish()
         missing = [(start + end) / 2 for start, end in reader.silences() if end - start >= LONG_MISSING_S]
     ((start, end),) = transcriber.options.clips
     breaks = [mel_frames(middle) for middle in missing]
-    windows = pack_speech(_within(speech, start, end), transcriber.content_frames, breaks)
-    return PackedSpeech(windows, pieces, n_samples / SAMPLE_RATE)
+    return pack_speech(_within(speech, start, end), transcriber.content_frames, breaks), pieces
 
 
 def _within(speech: Sequence[SpeechSegment], start_s: float, end_s: float | None) -> list[SpeechSegment]:
@@ -396,28 +359,21 @@ def _within(speech: Sequence[SpeechSegment], start_s: float, end_s: float | None
 class SpeechWindows(WindowOrder):
     """Windows of packed speech, `batch_size` at a time; full ones are taken as needed."""
 
-    duration_s = 0.0
-
     def __init__(
         self,
         transcriber: Transcriber,
         features: RecordingFeatures,
         languages: WindowLanguages,
         state: TranscriptionState,
-        packed: PackedSpeech,
+        packed: Iterator[Window],
     ) -> None:
         super().__init__(transcriber, features, languages, state)
-        self._windows = packed.windows
-        self.duration_s = packed.duration_s
+        self._windows = packed
         self._n_packed = 0
         self._ahead: deque[Window] = deque()
         self._left: list[Window] = []
         """Windows that the text of the batch left to be read."""
         self._end = 0
-
-    def reaches_start(self) -> bool:
-        start_s, _ = self._options.clips[0]
-        return start_s == 0 or start_s < self.duration_s
 
     @property
     def next_frame(self) -> int:
