@@ -160,7 +160,6 @@ class LanguageFollower:
         self._text: dict[Piece, npt.NDArray[np.float64]] = {}
         self._is_beginning = self._was_beginning = True
         self._spoken: set[int] = set()
-        self._pieces: Sequence[Piece] = ()
         self._limits = AskingLimits()
         self.is_several = transcriber.options.follows_languages
 
@@ -177,7 +176,7 @@ class LanguageFollower:
         before the window, or None.
         """
         is_beginning, self._is_beginning = self._is_beginning, False
-        self._was_beginning, self._pieces = is_beginning, pieces
+        self._was_beginning = is_beginning
         self._text.clear()
         self._limits = self._limits.in_next_window()
         self._forget_before(pieces[0].start)
@@ -193,17 +192,18 @@ class LanguageFollower:
         runs = self._smoothed(pieces, None if is_beginning else current)
         return self._detected_together(runs) if len(runs) > 1 else runs
 
-    def language_of(self, piece: Piece, current: str) -> str:
+    def language_of(self, piece: Piece, current: str, speech: Sequence[Piece]) -> str:
         """Detect the language of one piece, encoded separately.
 
-        In a monolingual recording this is `current`, unless the window shows several languages.
+        In a monolingual recording this is `current`, unless the speech around it shows several languages.
+
+        speech: the pieces of the window.
         """
         self._detect_separately([piece])
         expected = self._codes.index(current)
         if not self.is_several and is_likely(self._evidence(piece), expected):
-            is_within = bool(self._pieces) and self._pieces[0].start <= piece.start < self._pieces[-1].end
-            self._detect_separately(pieces := self._pieces if is_within else [piece])
-            self.is_several = self._are_several(pieces, expected)
+            self._detect_separately(speech)
+            self.is_several = self._are_several(speech, expected)
         if not self.is_several:
             return current
         return self._smoothed([piece], current)[0].language

@@ -69,16 +69,16 @@ def transcribe_recording(
     observes = packed is None and (options.read_again or transcriber.may_follow)
     with transcriber.features(recording, speech if observes else None) as features:
         state.duration = features.declared_duration_s
-        start = mel_frames(start_s)
-        features.skip_to(start, n_frames_read=start)
-        if start > 0 and not features.has(start):
-            raise _past_the_end(recording, start_s, features.duration_s)
         languages = WindowLanguages(transcriber, features, speech, state)
         windows: WindowOrder
         if packed is None:
             windows, voices = SeekWindows(transcriber, features, languages, state), SpeechPresence(speech)
         else:
             windows, voices = SpeechWindows(transcriber, features, languages, state, packed), None
+        start = mel_frames(start_s)
+        features.skip_to(start, n_frames_read=start)
+        if start > 0 and not features.has(start):
+            raise _past_the_end(recording, start_s, features.duration_s)
         pipeline = _Pipeline(transcriber, features, languages, windows, voices, state)
         yield from outside_silences(pipeline.run(resume), recording)
         state.duration = features.duration_s or state.duration

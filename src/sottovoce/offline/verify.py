@@ -377,7 +377,7 @@ class SkippedSpeechRecovery:
         words = [word for segment in timed for word in segment.words or ()]
         found: list[Segment] = []
         for stretch in uncovered(speech, map(covered_by_word, words)):
-            found += self._read(stretch, decoded.result.language, segments, 0)
+            found += self._read(stretch, decoded.result.language, segments, speech)
         own = [trimmed(segment, one.words or (), found) for segment, one in zip(segments, timed, strict=True)]
         return own, found
 
@@ -426,11 +426,16 @@ class SkippedSpeechRecovery:
         return [word for segment in timed for word in segment.words or ()]
 
     def _read(
-        self, stretch: Sequence[Piece], language: str, beside: Sequence[Segment], depth: int
+        self,
+        stretch: Sequence[Piece],
+        language: str,
+        beside: Sequence[Segment],
+        speech: Sequence[Piece],
+        depth: int = 0,
     ) -> list[Segment]:
         whole = Piece(stretch[0].start, stretch[-1].end)
         if self._follower is not None:
-            language = self._follower.language_of(whole, language)
+            language = self._follower.language_of(whole, language, speech)
         decoded = self._read_alone(whole, language)
         found: list[Segment] = []
         rest = [list(stretch)]
@@ -442,7 +447,7 @@ class SkippedSpeechRecovery:
         for left in rest:
             halves = in_halves(left) if depth < DEEPEST else ()
             for half in halves:
-                found += self._read(half, language, [*beside, *found], depth + 1)
+                found += self._read(half, language, [*beside, *found], speech, depth + 1)
             if not halves:
                 self._note_unread(seconds_of(left[0].start), seconds_of(left[-1].end))
         return found
