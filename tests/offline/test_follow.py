@@ -240,6 +240,24 @@ def test_hints_that_were_nothing_are_heard_less_and_clear_ones_always(model: Mod
         assert is_heard(102, 0.9985)
 
 
+def test_the_language_of_a_part_needs_no_speech_of_earlier_windows(model: Model) -> None:
+    codes = model.tokenizer.language_codes
+    german = np.full(len(codes), 1e-4)
+    german[codes.index("de")] = 0.99
+
+    class Answering(Noting):
+        def probe_languages(self, probe: object, log_mels: Sequence[Tensor]) -> list[ProbedLanguage]:
+            return [ProbedLanguage(german, 1.0, 0.0) for _ in log_mels]
+
+    transcriber = Transcriber(Answering(model.backend), model.tokenizer, TranscribeOptions())
+    with Recording(np.zeros(16_000 * 20, np.float32)) as recording, RecordingFeatures(recording) as features:
+        follower = LanguageFollower(transcriber, features, TranscriptionState())
+        encoded = transcriber.runtime.encode(features.window(0, n_frames=1000))
+        follower.runs(encoded, [Piece(0, 200), Piece(300, 900)], [(0, 100), (150, 450)], "en")
+        features.drop_before(500)
+        assert follower.language_of(Piece(600, 900), "en", [Piece(600, 900)]) in ("de", "en")
+
+
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_text_is_likeliest_in_the_language_that_is_spoken(model: Model, language: str) -> None:
     runtime = Noting(model.backend)
