@@ -17,9 +17,8 @@ from sottovoce.models.devices import choose_device, choose_number_format
 from sottovoce.models.load import load_checkpoint
 from sottovoce.models.sources.find import Source, Sources
 from sottovoce.models.sources.names import default_model
-from sottovoce.offline.longform import open_recording, transcriber_for, transcription_of
-from sottovoce.offline.transcriber import SecondModel, with_arguments
-from sottovoce.offline.transcription import RunControl
+from sottovoce.offline.transcriber import SecondModel, transcriber_for, with_arguments
+from sottovoce.offline.transcription import RunControl, open_recording, transcription_of
 from sottovoce.options.fallback import DeferralOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime.calls import DirectRuntime, Runtime
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from sottovoce.models.backend import Backend
     from sottovoce.models.checkpoint.base import Checkpoint
     from sottovoce.models.ctc_head import CtcHead
-    from sottovoce.offline.languages import LanguageSpan
+    from sottovoce.offline.pipeline import LanguageSpan
     from sottovoce.offline.resume import ResumePoint
     from sottovoce.offline.transcriber import Transcriber
     from sottovoce.offline.transcription import FileTranscription
@@ -159,7 +158,7 @@ class Model:
         Raises:
             OptionError: options that are wrong for all of them.
         """
-        from sottovoce.offline.longform import transcribe_batch
+        from sottovoce.offline.transcription import transcribe_batch
 
         if batch_size < 1:
             raise OptionError(f"batch_size: expected at least 1, got {batch_size}")
@@ -319,7 +318,7 @@ class Model:
             OptionError: an unknown language, or an English-only model.
         """
         from sottovoce.audio.recording import Recording
-        from sottovoce.offline.languages import recording_language
+        from sottovoce.offline.pipeline import recording_language
 
         if not self.tokenizer.is_multilingual:
             raise OptionError(f"{self.name}: an English-only model has no languages to tell apart")
@@ -346,7 +345,7 @@ class Model:
             OptionError: an unknown language, or an English-only model.
         """
         from sottovoce.audio.recording import Recording
-        from sottovoce.offline.languages import language_spans
+        from sottovoce.offline.pipeline import language_spans
 
         if not self.tokenizer.is_multilingual:
             raise OptionError(f"{self.name}: an English-only model cannot tell languages apart")

@@ -61,7 +61,7 @@ def test_speakers_are_told_apart(archive: Path, monkeypatch: pytest.MonkeyPatch)
         def turns(self, recording: Recording) -> list[Turn]:
             return [Turn(0.0, 1.0, "A"), Turn(1.0, 60.0, "B")]
 
-    monkeypatch.setattr("sottovoce.offline.longform.make_diarizer", lambda _: Halves())
+    monkeypatch.setattr("sottovoce.offline.transcription.make_diarizer", lambda _: Halves())
     out = archive.parent / "out.jsonl"
     assert run(["batch", str(archive), str(out), *FAST, "--speakers", "2"]) == 0
     for row in rows_of(out):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sottovoce.cli.main import run
-from sottovoce.offline import longform
+from sottovoce.offline import transcription
 from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.speakers.diarize import ClusteringDiarizer
 from sottovoce.types import SAMPLE_RATE, Turn
@@ -35,7 +35,7 @@ def _tones(monkeypatch: pytest.MonkeyPatch) -> None:
     def own(wish: SpeakerOptions) -> ClusteringDiarizer:
         return ClusteringDiarizer(ToneSpeakers(), ToneVoices(), wish)
 
-    monkeypatch.setattr(longform, "make_diarizer", own)
+    monkeypatch.setattr(transcription, "make_diarizer", own)
 
 
 def turns(talk: Path, *words: str) -> list[tuple[float, str]]:

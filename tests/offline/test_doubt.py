@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from sottovoce.decoding.decode import DecodingResult
-from sottovoce.offline.batched import halves_to_read, is_silent, is_too_little
-from sottovoce.offline.pieces import PackedWindow, Piece
+from sottovoce.offline.pieces import Piece, Window
 from sottovoce.offline.segments import WindowCut
+from sottovoce.offline.verify import halves_to_read, is_silent, is_too_little
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.types import Segment
@@ -29,14 +29,14 @@ def test_speech_has_some_tokens_a_second(length_s: float, n_tokens: int, is_litt
 
 
 def test_halves_hold_all_pieces() -> None:
-    window = PackedWindow((Piece(0, 100), Piece(200, 700), Piece(800, 900), Piece(950, 1000)))
+    window = Window((Piece(0, 100), Piece(200, 700), Piece(800, 900), Piece(950, 1000)))
     first, second = window.halves()
     assert first.pieces + second.pieces == window.pieces
     assert first.n_frames == 600
-    assert first.is_doubtful
-    assert second.is_doubtful
-    assert not window.is_doubtful
-    two = PackedWindow(window.pieces[:2])
+    assert first.is_suspicious
+    assert second.is_suspicious
+    assert not window.is_suspicious
+    two = Window(window.pieces[:2])
     assert [len(half.pieces) for half in two.halves()] == [1, 1]
 
 
@@ -73,7 +73,7 @@ def kept(end_s: float) -> WindowCut:
     return WindowCut((Segment(0, 0.0, end_s, "", "en", (HELLO,) * 60),), round(100 * end_s))
 
 
-TWO = PackedWindow((Piece(0, 400), Piece(500, 900)))
+TWO = Window((Piece(0, 400), Piece(500, 900)))
 
 
 @pytest.mark.parametrize(
@@ -83,15 +83,15 @@ TWO = PackedWindow((Piece(0, 400), Piece(500, 900)))
         (TWO, reading(ratio=3.0), kept(8.0), True),
         (TWO, reading(ratio=3.0, no_speech=0.9), WindowCut((), 800), True),
         (TWO, reading(), kept(5.0), False),
-        (replace(TWO, is_doubtful=True), reading(), kept(5.0), True),
-        (replace(TWO, is_doubtful=True), reading(), kept(7.0), False),
-        (PackedWindow((Piece(0, 800),)), reading(ratio=3.0), kept(8.0), False),
-        (PackedWindow((Piece(0, 200), Piece(300, 600))), reading(ratio=3.0), kept(5.0), False),
+        (replace(TWO, is_suspicious=True), reading(), kept(5.0), True),
+        (replace(TWO, is_suspicious=True), reading(), kept(7.0), False),
+        (Window((Piece(0, 800),)), reading(ratio=3.0), kept(8.0), False),
+        (Window((Piece(0, 200), Piece(300, 600))), reading(ratio=3.0), kept(5.0), False),
     ],
     ids=["fits", "repeats", "silent", "stops early", "half stops early", "half ends", "one piece", "short"],
 )
 def test_what_is_read_in_halves(
-    window: PackedWindow, result: DecodingResult, cut: WindowCut, is_halved: bool
+    window: Window, result: DecodingResult, cut: WindowCut, is_halved: bool
 ) -> None:
     assert bool(halves_to_read(window, result, cut, FallbackOptions(), EOT)) is is_halved
 
@@ -103,6 +103,9 @@ def test_halves_of_silence_need_less_to_be_silence_too() -> None:
     unlikely = reading(no_speech=0.7)
     assert [is_silent(half, unlikely, rules) for half in (*silent, *spoken)] == [True, True, False, False]
     assert not any(is_silent(half, reading(no_speech=0.5), rules) for half in silent)
-    assert all(quarter.may_be_silent for quarter in PackedWindow(silent[0].pieces * 2, True, True).halves())
+    assert all(
+        quarter.may_be_silent
+        for quarter in Window(silent[0].pieces * 2, is_suspicious=True, may_be_silent=True).halves()
+    )
     off = replace(rules, no_speech_threshold=None)
     assert not any(is_silent(half, unlikely, off) for half in silent)

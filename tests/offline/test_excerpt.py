@@ -49,7 +49,12 @@ def later(segments: tuple[Segment, ...], seconds: float) -> list[tuple[object, .
             pytest.approx(one.start + seconds, abs=1e-3),
             pytest.approx(one.end + seconds, abs=1e-3),
             [
-                (word.word, pytest.approx(word.start + seconds, abs=1e-3), word.probability)
+                (
+                    word.word,
+                    pytest.approx(word.start + seconds, abs=1e-3),
+                    word.probability,
+                    [pytest.approx(token.end + seconds, abs=2e-3) for token in word.tokens],
+                )
                 for word in one.words or ()
             ],
         )
@@ -69,6 +74,13 @@ def test_a_part_is_read_as_if_it_were_all_there_is(model: Model, long: bytes, mo
     rest = model.transcribe(long, options=replace(plain, offset_s=103.5)).collect()
     assert rest.text
     assert all(103.5 <= one.start < one.end <= 200.0 for one in rest.segments)
+
+
+def test_tokens_have_the_times_of_the_recording_in_packed_windows(model: Model, long: bytes) -> None:
+    found = model.transcribe(long, options=replace(GREEDY, mode="vad")).collect()
+    words = [word for segment in found.segments for word in segment.words or ()]
+    assert words
+    assert all(abs(token.start - word.start) < 2.0 for word in words for token in word.tokens)
 
 
 @pytest.mark.parametrize("mode", MODES)

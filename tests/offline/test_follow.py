@@ -21,10 +21,11 @@ from sottovoce.evaluation.language_scores import FoundSwitch, score_switches
 from sottovoce.language.follow import MOST_HINT_NATS, REST_NATS, AskingLimits
 from sottovoce.language.probe import ProbedLanguage
 from sottovoce.offline.follow import SILENCE, LanguageFollower, TextLikelihood, with_silence
-from sottovoce.offline.languages import WindowLocator
-from sottovoce.offline.pieces import PIECE_VAD, PackedWindow, Piece, pieces_between
-from sottovoce.offline.resume import FollowerState, ProbedPiece, WaitingRun
+from sottovoce.offline.languages import WindowLanguages
+from sottovoce.offline.pieces import PIECE_VAD, Piece, Window, pieces_between
+from sottovoce.offline.resume import FollowerState, ProbedPiece
 from sottovoce.offline.transcriber import Transcriber, TranscriptionState
+from sottovoce.offline.windows import SeekWindows
 from sottovoce.options.transcribe import Mode, TranscribeOptions
 from sottovoce.options.vad import VadOptions
 from sottovoce.runtime.calls import DirectRuntime
@@ -140,7 +141,7 @@ def test_speech_is_found_while_it_is_read() -> None:
 
 
 def test_frames_of_a_recording_are_found_in_a_packed_window() -> None:
-    window = PackedWindow((Piece(100, 200), Piece(300, 350)))
+    window = Window((Piece(100, 200), Piece(300, 350)))
     assert [window.window_frame(frame) for frame in (50, 100, 150, 200, 250, 300, 340, 400)] == [
         *(0, 0, 50, 100, 100, 100, 140, 150)
     ]
@@ -151,31 +152,35 @@ def test_speech_that_a_text_left_before_a_change_goes_to_the_language_that_follo
     transcriber = Transcriber(DirectRuntime(model.backend), model.tokenizer, TranscribeOptions())
     speech = SpeechFinder(PIECE_VAD)
     with Recording(MIXED) as recording, RecordingFeatures(recording, observer=speech) as features:
-        locator = WindowLocator(transcriber, features, speech, TranscriptionState(language="en"))
+        state = TranscriptionState(language="en")
+        languages = WindowLanguages(transcriber, features, speech, state)
+        windows = SeekWindows(transcriber, features, languages, state)
         start, end, _ = TRUTH[1]
-        pieces = locator.pieces(0, round(100 * end))
+        pieces = languages.speech_between(0, round(100 * end))
         features.drop_before(pieces[-1].start)  # as while the text of the last piece is read
         unsure = tuple(
             np.full(len(model.tokenizer.language_codes), 1.0 / len(model.tokenizer.language_codes))
         )
         probed = tuple(ProbedPiece(one.start, one.end, unsure, 1.0, 0.0, is_alone=True) for one in pieces)
-        assert locator.follower is not None
-        locator.follower.restore(FollowerState(True, False, pieces=probed))
+        languages.restore(FollowerState(True, False, pieces=probed))
         late = [piece for piece in pieces if piece.start > 100 * start - 10]
         assert late
         change, last = round(100 * end), round(100 * TRUTH[2][1])
-        runs = [WaitingRun(0, change, "en", 1.0), WaitingRun(change, last, "es", 1.0)]
+        parts = [
+            replace(Window.of(0, change), language="en"),
+            replace(Window.of(change, last), language="es"),
+        ]
         for text_end, expected in [
             (round(100 * start) - 10, late[0].start),
             (late[-1].start, late[-1].start),
             (late[-1].start + 1, change),
         ]:
-            locator._runs.clear()
-            locator._runs.extend(runs)
-            assert locator.hand_over(change, text_end) == expected
-            assert locator._runs[0].end == expected
-        locator._runs.pop()
-        assert locator.hand_over(change, 0) == change, "nothing follows"
+            windows._parts.clear()
+            windows._parts.extend(parts)
+            assert windows._reassigned_tail(change, text_end) == expected
+            assert windows._parts[0].end == expected
+        windows._parts.pop()
+        assert windows._reassigned_tail(change, 0) == change, "nothing follows"
 
 
 def test_a_recording_need_not_begin_in_its_own_language(model: Model) -> None:
@@ -233,6 +238,24 @@ def test_hints_that_were_nothing_are_heard_less_and_clear_ones_always(model: Mod
         assert not is_heard(101, 0.99)
         follower._limits = AskingLimits(hint_nats=6.0)
         assert is_heard(102, 0.9985)
+
+
+def test_the_language_of_a_part_needs_no_speech_of_earlier_windows(model: Model) -> None:
+    codes = model.tokenizer.language_codes
+    german = np.full(len(codes), 1e-4)
+    german[codes.index("de")] = 0.99
+
+    class Answering(Noting):
+        def probe_languages(self, probe: object, log_mels: Sequence[Tensor]) -> list[ProbedLanguage]:
+            return [ProbedLanguage(german, 1.0, 0.0) for _ in log_mels]
+
+    transcriber = Transcriber(Answering(model.backend), model.tokenizer, TranscribeOptions())
+    with Recording(np.zeros(16_000 * 20, np.float32)) as recording, RecordingFeatures(recording) as features:
+        follower = LanguageFollower(transcriber, features, TranscriptionState())
+        encoded = transcriber.runtime.encode(features.window(0, n_frames=1000))
+        follower.runs(encoded, [Piece(0, 200), Piece(300, 900)], [(0, 100), (150, 450)], "en")
+        features.drop_before(500)
+        assert follower.language_of(Piece(600, 900), "en", [Piece(600, 900)]) in ("de", "en")
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

@@ -14,9 +14,10 @@ from torch import Tensor
 from sottovoce.decoding.decode import DecodingResult
 from sottovoce.decoding.search import Candidate
 from sottovoce.language import follow as smoothing
-from sottovoce.offline import follow, seek, unread
+from sottovoce.offline import follow, verify
 from sottovoce.offline.pieces import Piece
-from sottovoce.offline.unread import LanguageHypothesis, joined, segment_means, speech_in, text_mean
+from sottovoce.offline.verify import LanguageHypothesis, joined, segment_means, speech_in, text_mean
+from sottovoce.offline.windows import LanguageWindow, SeekWindows
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import Mode, TranscribeOptions
 from sottovoce.types import Segment
@@ -127,8 +128,8 @@ def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow, "N_HINTS", 0)
     monkeypatch.setattr("sottovoce.language.follow.CHANGE_COST", 100.0)
     ask_texts_from(0.05, monkeypatch)
-    monkeypatch.setattr(unread, "GAIN", 0.05)
-    monkeypatch.setattr(unread, "FAR_GAIN", 0.05)
+    monkeypatch.setattr(verify, "GAIN", 0.05)
+    monkeypatch.setattr(verify, "FAR_GAIN", 0.05)
 
 
 def languages(options: TranscribeOptions) -> list[tuple[str, bool]]:
@@ -170,14 +171,14 @@ def test_a_window_whose_text_shows_several_languages_is_read_anew(monkeypatch: p
     """Piece by piece; what was written of it as in one language is not kept."""
     monkeypatch.setattr("sottovoce.language.follow.CHANGE_COST", 1.0)
     windows: list[tuple[int, int, str]] = []
-    load = seek._SeekLoop._load
+    load = SeekWindows._load
 
-    def noted(self: seek._SeekLoop, start: int, end: int | None) -> seek._Window:
-        window = load(self, start, end)
-        windows.append((window.seek, window.end, self._state.language or ""))
-        return window
+    def noted(self: SeekWindows, end: int | None) -> LanguageWindow:
+        found = load(self, end)
+        windows.append((found.window.start, found.window.end, found.window.language or ""))
+        return found
 
-    monkeypatch.setattr(seek._SeekLoop, "_load", noted)
+    monkeypatch.setattr(SeekWindows, "_load", noted)
     assert languages(TranscribeOptions()) == [("en", False), ("de", True), ("en", False)]
     assert windows[0] == (0, round(100 * LENGTH_S), "en")
     assert [(start, language) for start, _, language in windows[1:4]] == [

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sottovoce.audio.recording import Recording
-from sottovoce.offline.longform import outside_silences
+from sottovoce.offline.pipeline import outside_silences
 from sottovoce.offline.transcriber import Segments
 from sottovoce.types import SAMPLE_RATE, Segment, Word
 from tests.audio.stamped import stamped_bytes

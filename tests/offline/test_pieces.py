@@ -19,12 +19,12 @@ from sottovoce.offline.pieces import (
     LEAST_S,
     LONGEST_S,
     PIECE_VAD,
-    PackedWindow,
     Piece,
+    Window,
+    energy_minima,
+    energy_minimum,
     pack_speech,
     pieces_between,
-    quiet_moments,
-    quietest_moment,
     speech_pieces,
 )
 from sottovoce.types import SAMPLE_RATE, Samples
@@ -55,7 +55,7 @@ def test_no_window_reaches_across_a_break() -> None:
 
 
 def test_times_are_found_again_across_pauses() -> None:
-    window = PackedWindow((Piece(100, 300), Piece(1000, 1100)))
+    window = Window((Piece(100, 300), Piece(1000, 1100)))
     assert window.recording_s(0.5) == 1.5
     assert window.recording_s(2.0, is_end=True) == 3.0  # the first piece ends here
     assert window.recording_s(2.0) == 10.0  # and the second begins
@@ -79,19 +79,19 @@ def test_every_frame_of_speech_is_read_once(gaps: list[tuple[int, int]]) -> None
     assert all(0 < window.n_frames <= WINDOW for window in windows)
 
 
-def packed(gaps: list[tuple[int, int]]) -> PackedWindow:
+def packed(gaps: list[tuple[int, int]]) -> Window:
     pieces, now = [], 0
     for gap, length in gaps:
         pieces.append(Piece(now + gap, now + gap + length))
         now += gap + length
-    return PackedWindow(tuple(pieces))
+    return Window(tuple(pieces))
 
 
 WINDOWS = st.lists(st.tuples(st.integers(1, 500), st.integers(1, 500)), min_size=1, max_size=6).map(packed)
 
 
 @given(WINDOWS, st.data())
-def test_later_in_the_window_is_later_in_the_recording(window: PackedWindow, data: st.DataObject) -> None:
+def test_later_in_the_window_is_later_in_the_recording(window: Window, data: st.DataObject) -> None:
     seconds = st.floats(0, window.n_frames / 100)
     early, late = sorted((data.draw(seconds), data.draw(seconds)))
     assert window.recording_s(early) <= window.recording_s(late)
@@ -99,12 +99,12 @@ def test_later_in_the_window_is_later_in_the_recording(window: PackedWindow, dat
 
 
 @given(WINDOWS, st.data())
-def test_a_split_window_is_read_as_before(window: PackedWindow, data: st.DataObject) -> None:
+def test_a_split_window_is_read_as_before(window: Window, data: st.DataObject) -> None:
     assume(window.n_frames > 1)
     at = data.draw(st.integers(1, window.n_frames - 1))
     parts = window.split(at)
 
-    def frames(part: PackedWindow) -> list[int]:
+    def frames(part: Window) -> list[int]:
         return [frame for piece in part.pieces for frame in range(piece.start, piece.end)]
 
     assert parts[0].n_frames == at
@@ -138,16 +138,16 @@ def test_a_language_ends_at_the_quietest_moment_of_the_pause() -> None:
     samples = noise(3)
     samples[round(1.4 * SAMPLE_RATE) : round(1.5 * SAMPLE_RATE)] *= 1e-3
     with Recording(samples) as recording, RecordingFeatures(recording) as features:
-        assert quietest_moment(features, Piece(0, 100), Piece(200, 300)) == pytest.approx(145, abs=5)
+        assert energy_minimum(features, Piece(0, 100), Piece(200, 300)) == pytest.approx(145, abs=5)
 
 
 def test_without_a_pause_it_may_end_where_pieces_were_cut_apart_and_at_quiet_moments() -> None:
     with Recording(noise(6, (2.0, 3.6))) as recording, RecordingFeatures(recording) as features:
-        first, *others = quiet_moments(features, Piece(0, 300), Piece(300, 600))
+        first, *others = energy_minima(features, Piece(0, 300), Piece(300, 600))
         assert first == 300
         assert others[:2] == [pytest.approx(202, abs=3), pytest.approx(362, abs=3)]
         assert len(set(others)) == len(others) <= 5
-        assert quiet_moments(features, Piece(0, 50), Piece(50, 100)) == [50], (
+        assert energy_minima(features, Piece(0, 50), Piece(50, 100)) == [50], (
             "nothing would be left beside it"
         )
 

@@ -14,8 +14,8 @@ import torch
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import AudioError
 from sottovoce.models.backend import AlignmentHeads, DecoderState
-from sottovoce.offline.longform import transcribe_batch, transcriber_for, transcription_of
-from sottovoce.offline.transcription import FileTranscription, RunControl
+from sottovoce.offline.transcriber import transcriber_for
+from sottovoce.offline.transcription import FileTranscription, RunControl, transcribe_batch, transcription_of
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions

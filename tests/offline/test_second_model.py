@@ -12,10 +12,9 @@ from torch import Tensor
 
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import OptionError
-from sottovoce.offline.longform import transcriber_for, transcription_of
 from sottovoce.offline.resume import ResumePoint, SeekPlace, StateSnapshot
-from sottovoce.offline.transcriber import SecondModel
-from sottovoce.offline.transcription import FileTranscription
+from sottovoce.offline.transcriber import SecondModel, transcriber_for
+from sottovoce.offline.transcription import FileTranscription, transcription_of
 from sottovoce.options.fallback import DeferralOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime.calls import DirectRuntime

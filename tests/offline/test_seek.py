@@ -11,8 +11,14 @@ import pytest
 from torch import Tensor
 
 from sottovoce.audio.vad import SileroState, SpeechFinder
-from sottovoce.offline.seek import VoiceFinder, WindowSpan, anomaly_score, is_anomaly, skip_hallucinations
 from sottovoce.offline.segments import WindowCut
+from sottovoce.offline.verify import (
+    SpeechPresence,
+    WindowSpan,
+    anomaly_score,
+    is_anomaly,
+    skip_hallucinations,
+)
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.types import Samples, Segment, Word
@@ -72,9 +78,9 @@ PAIR = (at(0), HELLO, at(4), at(4), WORLD, at(8))
 )
 def test_a_voice_is_heard_in_a_segment_and_close_around_it(start: float, end: float, is_in: bool) -> None:
     speech = SpeechFinder(model=Loud())
-    voices = VoiceFinder(speech)
+    voices = SpeechPresence(speech)
     speech.push(voice(6.0, (2.0, 3.0)))
-    assert voices.is_in(Segment(0, start, end, " hello", "en")) == is_in
+    assert voices.has_speech(Segment(0, start, end, " hello", "en")) == is_in
 
 
 class Graded(Loud):
@@ -89,19 +95,19 @@ class Graded(Loud):
 )
 def test_an_improbable_text_needs_a_clear_voice(sureness: float, is_in: bool, is_in_guess: bool) -> None:
     speech = SpeechFinder(model=Graded())
-    voices = VoiceFinder(speech)
+    voices = SpeechPresence(speech)
     speech.push(10 * sureness * voice(6.0, (2.0, 3.0)))
     segment = Segment(0, 1.5, 3.5, " water", "en")
-    assert voices.is_in(segment) == is_in
-    assert voices.is_in(segment, is_guess=True) == is_in_guess
+    assert voices.has_speech(segment) == is_in
+    assert voices.has_speech(segment, is_guess=True) == is_in_guess
 
 
 @pytest.mark.parametrize(("end", "is_short"), [(2.1, True), (2.5, False), (3.0, False)])
 def test_nobody_says_a_sentence_in_a_moment(end: float, is_short: bool) -> None:
     speech = SpeechFinder(model=Loud())
-    voices = VoiceFinder(speech)
+    voices = SpeechPresence(speech)
     speech.push(voice(6.0, (2.0, end)))
-    assert voices.is_too_short_for(Segment(0, 1.8, 5.0, " seven words", "en")) == is_short
+    assert voices.exceeds_speech_rate(Segment(0, 1.8, 5.0, " seven words", "en")) == is_short
 
 
 def texts(samples: Samples, options: TranscribeOptions) -> list[str]:

@@ -14,8 +14,8 @@ import pytest
 
 from sottovoce.audio.recording import Recording
 from sottovoce.models.backend import Backend
-from sottovoce.offline.longform import transcriber_for, transcription_of
-from sottovoce.offline.transcription import FileTranscription
+from sottovoce.offline.transcriber import transcriber_for
+from sottovoce.offline.transcription import FileTranscription, transcription_of
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions

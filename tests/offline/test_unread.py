@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sottovoce.audio.recording import Recording
 from sottovoce.offline.pieces import Piece
-from sottovoce.offline.unread import (
+from sottovoce.offline.verify import (
     covered_by_word,
     in_halves,
     is_covered,

@@ -95,7 +95,7 @@ def test_voices_tell_speakers_where_channels_do_not(
     server: ServerThread, english: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a recording of one channel, and in one with the same sound in both."""
-    monkeypatch.setattr("sottovoce.offline.longform.make_diarizer", lambda _: KnownSpeakers())
+    monkeypatch.setattr("sottovoce.offline.transcription.make_diarizer", lambda _: KnownSpeakers())
     speech = load_audio(english)
     twice = stereo_file(tmp_path, speech, speech)
     usual = {"language": "en", "diarize": "true"}
@@ -113,7 +113,7 @@ def test_speakers_without_their_weights_are_one_line(
     def missing(_: object) -> None:
         raise ModelNotFoundError("resemblyzer: not in /srv/cache")
 
-    monkeypatch.setattr("sottovoce.offline.longform.make_diarizer", missing)
+    monkeypatch.setattr("sottovoce.offline.transcription.make_diarizer", missing)
     answer = asked(server, english, diarize="true")
     assert answer.status_code == 503
     said = "a model that this needs cannot be loaded on this server; its log has the cause"

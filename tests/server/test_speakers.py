@@ -29,7 +29,7 @@ LIVE = "/v1/live?languages=en&speakers=auto"
 
 @pytest.fixture(autouse=True)
 def _known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sottovoce.offline.longform.make_diarizer", lambda _: KnownSpeakers())
+    monkeypatch.setattr("sottovoce.offline.transcription.make_diarizer", lambda _: KnownSpeakers())
 
 
 def test_segments_have_speakers_whole_and_in_a_stream(client: OpenAI, english: Path) -> None:
@@ -154,7 +154,7 @@ def test_missing_weights_are_told_without_their_place(
     server: ServerThread, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("sottovoce.server.scheduling.session_handle.make_live_speakers", unavailable)
-    monkeypatch.setattr("sottovoce.offline.longform.make_diarizer", unavailable)
+    monkeypatch.setattr("sottovoce.offline.transcription.make_diarizer", unavailable)
     shut = refusal(server, "/v1/live?speakers=auto")
     assert shut.status_code == 503
     configure: Message = {"type": "configure", "speakers": "auto"}

@@ -104,7 +104,8 @@ def test_a_recording_that_cannot_be_read_is_said_once(model: Model, tmp_path: Pa
 def _known(monkeypatch: pytest.MonkeyPatch) -> None:
     """Our own engine knows the turns of every recording."""
     monkeypatch.setattr(
-        "sottovoce.offline.longform.make_diarizer", lambda _: Known(Turn(0.0, 1.0, "A"), Turn(1.0, 60.0, "B"))
+        "sottovoce.offline.transcription.make_diarizer",
+        lambda _: Known(Turn(0.0, 1.0, "A"), Turn(1.0, 60.0, "B")),
     )
 
 

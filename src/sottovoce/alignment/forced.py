@@ -30,8 +30,9 @@ from sottovoce.decoding.alignment import TimedWord, WindowText, align_windows
 from sottovoce.errors import OptionError
 from sottovoce.models.backend import Backend
 from sottovoce.models.ctc_head import CtcHead
-from sottovoce.offline.longform import transcriber_for, transcription_of
 from sottovoce.offline.segments import cut_at_sentence_ends, merge_punctuation, usual_duration
+from sottovoce.offline.transcriber import transcriber_for
+from sottovoce.offline.transcription import transcription_of
 from sottovoce.options.align import AlignOptions
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions

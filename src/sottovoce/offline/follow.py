@@ -36,7 +36,7 @@ from sottovoce.language.follow import (
     uncertain_runs,
 )
 from sottovoce.language.probe import LanguageProbe, ProbedLanguage
-from sottovoce.offline.pieces import Piece, pauses_s, quiet_moments, quietest_moment
+from sottovoce.offline.pieces import Piece, energy_minima, energy_minimum, pauses_s
 from sottovoce.offline.resume import FollowerState, ProbedPiece
 from sottovoce.offline.transcriber import Transcriber, TranscriptionState
 from sottovoce.options.decoding import DecodingOptions
@@ -160,7 +160,6 @@ class LanguageFollower:
         self._text: dict[Piece, npt.NDArray[np.float64]] = {}
         self._is_beginning = self._was_beginning = True
         self._spoken: set[int] = set()
-        self._pieces: Sequence[Piece] = ()
         self._limits = AskingLimits()
         self.is_several = transcriber.options.follows_languages
 
@@ -177,7 +176,7 @@ class LanguageFollower:
         before the window, or None.
         """
         is_beginning, self._is_beginning = self._is_beginning, False
-        self._was_beginning, self._pieces = is_beginning, pieces
+        self._was_beginning = is_beginning
         self._text.clear()
         self._limits = self._limits.in_next_window()
         self._forget_before(pieces[0].start)
@@ -193,17 +192,18 @@ class LanguageFollower:
         runs = self._smoothed(pieces, None if is_beginning else current)
         return self._detected_together(runs) if len(runs) > 1 else runs
 
-    def language_of(self, piece: Piece, current: str) -> str:
+    def language_of(self, piece: Piece, current: str, speech: Sequence[Piece]) -> str:
         """Detect the language of one piece, encoded separately.
 
-        In a monolingual recording this is `current`, unless the window shows several languages.
+        In a monolingual recording this is `current`, unless the speech around it shows several languages.
+
+        speech: the pieces of the window.
         """
         self._detect_separately([piece])
         expected = self._codes.index(current)
         if not self.is_several and is_likely(self._evidence(piece), expected):
-            is_within = bool(self._pieces) and self._pieces[0].start <= piece.start < self._pieces[-1].end
-            self._detect_separately(pieces := self._pieces if is_within else [piece])
-            self.is_several = self._are_several(pieces, expected)
+            self._detect_separately(speech)
+            self.is_several = self._are_several(speech, expected)
         if not self.is_several:
             return current
         return self._smoothed([piece], current)[0].language
@@ -242,8 +242,8 @@ class LanguageFollower:
         """
         before, first = run.pieces[-1], after.pieces[0]
         if first.start - before.end >= 2:
-            return quietest_moment(self._features, before, first)
-        moments = quiet_moments(self._features, before, first)
+            return energy_minimum(self._features, before, first)
+        moments = energy_minima(self._features, before, first)
         if len(moments) == 1:
             return moments[0]
         sides = sides_of(moments, before.start, first.end, SIDE_FRAMES)
@@ -422,12 +422,6 @@ class LanguageFollower:
         for piece in [piece for piece in self._detections if piece.end <= frame]:
             del self._detections[piece]
         self._likelihood.forget_before(frame)
-
-
-def follower_of(
-    transcriber: Transcriber, features: RecordingFeatures, state: TranscriptionState
-) -> LanguageFollower | None:
-    return LanguageFollower(transcriber, features, state) if transcriber.may_follow else None
 
 
 def _mean(evidence: Sequence[PieceEvidence], language: int) -> float:

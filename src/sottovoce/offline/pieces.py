@@ -1,4 +1,4 @@
-"""Pieces of speech in (usually) one language each, and windows packed from them without pauses.
+"""Pieces of speech in (usually) one language each, and windows of them.
 
 Positions are log-mel frames of 10 ms.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 
 import numpy as np
@@ -15,9 +16,10 @@ import numpy.typing as npt
 
 from sottovoce.audio.features import RecordingFeatures
 from sottovoce.audio.vad import SpeechFinder, SpeechSegment
-from sottovoce.offline.segments import MEL_FRAMES_PER_SECOND, mel_frames
+from sottovoce.offline.regroup import segment_retimed
+from sottovoce.offline.segments import MEL_FRAMES_PER_SECOND, mel_frames, seconds_of
 from sottovoce.options.vad import VadOptions
-from sottovoce.types import HOP_SAMPLES
+from sottovoce.types import HOP_SAMPLES, Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +51,27 @@ def pauses_s(pieces: Sequence[Piece]) -> list[float]:
 
 
 @dataclass(frozen=True, slots=True)
-class PackedWindow:
+class Window:
     """Pieces of a recording that the model reads as one window.
 
-    is_doubtful: part of a longer window with too little or repeated text. may_be_silent: that window was
-    silent by its text. language: None if not detected yet. is_cut: ended by a change of language before it
-    was full.
+    language: None if not detected yet. probability: of the language among those allowed. is_cut: ended by a
+    change of language before it was full. is_packed: without the pauses between its pieces, so that its
+    text is timed in seconds of the window; otherwise it is one piece. is_suspicious: part of a longer window
+    with too little or repeated text. may_be_silent: that window was silent by its text.
     """
 
     pieces: tuple[Piece, ...]
-    is_doubtful: bool = False
-    may_be_silent: bool = False
     language: str | None = None
+    probability: float = 1.0
     is_cut: bool = False
+    is_packed: bool = False
+    is_suspicious: bool = False
+    may_be_silent: bool = False
+
+    @classmethod
+    def of(cls, start: int, end: int) -> Window:
+        """Make the window of frames [start, end)."""
+        return cls((Piece(start, end),))
 
     @property
     def n_frames(self) -> int:
@@ -75,7 +85,16 @@ class PackedWindow:
     def end(self) -> int:
         return self.pieces[-1].end
 
-    def split(self, frame: int) -> tuple[PackedWindow, PackedWindow]:
+    @property
+    def origin(self) -> int:
+        """The frame of the recording from which its text is timed."""
+        return 0 if self.is_packed else self.start
+
+    @property
+    def origin_s(self) -> float:
+        return seconds_of(self.origin)
+
+    def split(self, frame: int) -> tuple[Window, Window]:
         """Split the window at a frame into two non-empty windows."""
         heads: list[Piece] = []
         tails: list[Piece] = []
@@ -86,21 +105,17 @@ class PackedWindow:
             frame -= piece.n_frames
         return replace(self, pieces=tuple(heads)), replace(self, pieces=tuple(tails))
 
-    def halves(self, *, may_be_silent: bool = False) -> tuple[PackedWindow, PackedWindow]:
+    def halves(self, *, may_be_silent: bool = False) -> tuple[Window, Window]:
         """Split the window into two of about the same length; it has at least two pieces."""
         lengths = list(accumulate(piece.n_frames for piece in self.pieces))[:-1]
         middle = min(range(len(lengths)), key=lambda at: abs(2 * lengths[at] - self.n_frames))
         first = replace(
             self,
             pieces=self.pieces[: middle + 1],
-            is_doubtful=True,
+            is_suspicious=True,
             may_be_silent=self.may_be_silent or may_be_silent,
         )
         return first, replace(first, pieces=self.pieces[middle + 1 :])
-
-    def part(self, start: int, end: int) -> PackedWindow:
-        head = self if end >= self.n_frames else self.split(end)[0]
-        return head if start <= 0 else head.split(start)[1]
 
     def window_frame(self, frame: int) -> int:
         """Convert a frame of the recording to one of the window; a frame in a pause becomes the start of
@@ -122,10 +137,16 @@ class PackedWindow:
         inside = min(frame - offsets[index], self.pieces[index].n_frames)
         return round((self.pieces[index].start + inside) / MEL_FRAMES_PER_SECOND, 3)
 
+    def in_recording(self, segment: Segment) -> Segment:
+        """Convert the times of a segment of this window to those of the recording."""
+        if not self.is_packed:
+            return segment
+        return segment_retimed(segment, self.recording_s, partial(self.recording_s, is_end=True))
+
 
 def pack_speech(
     speech: Sequence[SpeechSegment], window_frames: int, breaks: Sequence[int] = ()
-) -> Iterator[PackedWindow]:
+) -> Iterator[Window]:
     """Pack ascending speech into windows of at most window_frames; longer speech is cut, overlaps count
     once.
 
@@ -138,12 +159,12 @@ def pack_speech(
             n_frames + piece.n_frames > window_frames
             or bisect_left(breaks, piece.start) > bisect_left(breaks, pieces[-1].end)
         ):
-            yield PackedWindow(tuple(pieces))
+            yield Window(tuple(pieces), is_packed=True)
             pieces, n_frames = [], 0
         pieces.append(piece)
         n_frames += piece.n_frames
     if pieces:
-        yield PackedWindow(tuple(pieces))
+        yield Window(tuple(pieces), is_packed=True)
 
 
 def _pieces(speech: Sequence[SpeechSegment], longest: int) -> Iterator[Piece]:
@@ -185,14 +206,14 @@ def pieces_between(speech: SpeechFinder, start: int, end: int) -> list[Piece]:
     return clipped(frames, 0, end)
 
 
-def quietest_moment(features: RecordingFeatures, before: Piece, after: Piece) -> int:
+def energy_minimum(features: RecordingFeatures, before: Piece, after: Piece) -> int:
     """Return the quietest frame in the pause between two pieces."""
     loudness = _loudness(features, before.end, after.start)
     middle = (len(loudness) - 1) / 2
     return before.end + int((loudness + 1e-6 * np.abs(np.arange(len(loudness)) - middle)).argmin())
 
 
-def quiet_moments(features: RecordingFeatures, before: Piece, after: Piece) -> list[int]:
+def energy_minima(features: RecordingFeatures, before: Piece, after: Piece) -> list[int]:
     """Return possible frames of a change between two pieces that were cut apart, quietest first.
 
     The first is the cut itself; the others are local minima of loudness.

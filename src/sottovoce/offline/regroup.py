@@ -8,7 +8,7 @@ Each rule takes the output of the one before. Cuts are between words; words and 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -39,12 +39,31 @@ N_HALVINGS = 24
 
 
 def segment_moved(segment: Segment, seconds: float) -> Segment:
+    def move(time_s: float) -> float:
+        return round(time_s + seconds, 3)
+
+    return segment_retimed(segment, move, move)
+
+
+def segment_retimed(
+    segment: Segment, of_start: Callable[[float], float], of_end: Callable[[float], float]
+) -> Segment:
+    """Return a segment with other times, of its words and their tokens too.
+
+    of_start, of_end: the new time of a start and of an end, in seconds.
+    """
     words = segment.words and tuple(
-        replace(word, start=round(word.start + seconds, 3), end=round(word.end + seconds, 3))
+        replace(
+            word,
+            start=of_start(word.start),
+            end=of_end(word.end),
+            tokens=tuple(
+                replace(token, start=of_start(token.start), end=of_end(token.end)) for token in word.tokens
+            ),
+        )
         for word in segment.words
     )
-    start, end = round(segment.start + seconds, 3), round(segment.end + seconds, 3)
-    return replace(segment, start=start, end=end, words=words)
+    return replace(segment, start=of_start(segment.start), end=of_end(segment.end), words=words)
 
 
 @dataclass(frozen=True, slots=True)

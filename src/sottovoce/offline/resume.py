@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from sottovoce.decoding.detect import LanguageDetection
 from sottovoce.errors import OptionError
 from sottovoce.language.follow import AskingLimits
-from sottovoce.offline.pieces import PackedWindow
+from sottovoce.offline.pieces import Window
 from sottovoce.types import Segment
 
 
@@ -63,43 +63,36 @@ class FollowerState:
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingRun:
-    """Log-mel frames [seek, end) in one language that are not transcribed yet."""
-
-    seek: int
-    end: int
-    language: str
-    probability: float
-
-
-@dataclass(frozen=True, slots=True)
 class SeekPlace:
     """Position of mode "seek": the log-mel frame within a clip, and the number of the clip.
 
     last_speech: end of the last timed word, in seconds. n_frames_read: of the recording; speech segments
-    were closed there.
+    were closed there. parts: of the last window before changes of language.
     """
 
     clip: int
     seek: int
     last_speech: float
     n_frames_read: int
-    runs: tuple[WaitingRun, ...] = ()
+    parts: tuple[Window, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ReadWindow:
-    """A transcribed window; its segments, in recording time, wait for earlier windows."""
+    """A transcribed window; its segments are in recording time.
 
-    window: PackedWindow
+    is_silent: no text; its segments were found where it skipped speech. last_temperature: of decoding.
+    """
+
+    window: Window
+    is_silent: bool
     last_temperature: float
     segments: Sequence[Segment]
 
 
 @dataclass(frozen=True, slots=True)
 class SpeechPlace:
-    """Position of mode "vad": packed windows that were taken, those waiting, and those that finished
-    early.
+    """Position of mode "vad": the number of packed windows that were taken, and those waiting.
 
     first_frame: the first log-mel frame that is still needed. n_frames_read: of the recording.
     """
@@ -107,8 +100,10 @@ class SpeechPlace:
     n_packed: int
     first_frame: int
     n_frames_read: int
-    waiting: tuple[PackedWindow, ...] = ()
-    read: tuple[ReadWindow, ...] = ()
+    waiting: tuple[Window, ...] = ()
+
+
+Place: TypeAlias = SeekPlace | SpeechPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +125,7 @@ class ResumePoint:
     With the same recording, models and options the text continues as if there had been no break.
 
     context: tokens of the next prompt. is_first: nothing was transcribed yet. follower: None for one
-    language. draft: None without a second model.
+    language. read: windows whose segments wait for earlier ones. draft: None without a second model.
     """
 
     progress: StateSnapshot
@@ -138,6 +133,7 @@ class ResumePoint:
     is_first: bool
     follower: FollowerState | None
     place: SeekPlace | SpeechPlace
+    read: tuple[ReadWindow, ...] = ()
     draft: DraftState | None = None
 
     @property

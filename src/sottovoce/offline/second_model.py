@@ -6,19 +6,18 @@ share tokens, windows or languages. `options.fallback` decides which segments ar
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
-from typing import TypeAlias
 
 from sottovoce.audio.recording import Recording
+from sottovoce.audio.vad import SpeechModel
+from sottovoce.offline.pipeline import transcribe_recording
 from sottovoce.offline.regroup import segment_moved
 from sottovoce.offline.resume import DraftState, ResumePoint
 from sottovoce.offline.transcriber import SecondModel, Segments, Transcriber, TranscriptionState, numbered
 from sottovoce.runtime.calls import ObservedRuntime
 from sottovoce.types import Segment
 
-Begin: TypeAlias = Callable[[Transcriber, Recording, TranscriptionState, ResumePoint | None], Segments]
 LEAST_S = 0.1
 """Shorter stretches hold no word."""
 LONGEST_S = 60.0
@@ -30,22 +29,21 @@ def transcribe_with_both(
     second: SecondModel,
     recording: Recording,
     state: TranscriptionState,
-    begin: Begin,
-    *,
+    speech_model: SpeechModel | None = None,
     resume: ResumePoint | None = None,
 ) -> Segments:
     """Yield the segments of a first model, with uncertain ones replaced by a second model's.
 
-    state: of both, updated here. begin: makes the segments of one model.
+    state: of both, updated here.
     """
     own = TranscriptionState(language=state.language)
-    draft = _Draft(second, first, recording, own, state, begin)
+    draft = _Draft(second, first, recording, own, state, speech_model)
     if resume is not None:
         draft.restore(resume)
     if second.deferral.word > 0.0:
         first = replace(first, options=replace(first.options, word_timestamps=True))
     first = replace(first, runtime=ObservedRuntime(first.runtime, after=draft.note))
-    with closing(begin(first, recording, own, resume)) as segments:
+    with closing(transcribe_recording(first, recording, own, speech_model, resume)) as segments:
         for segment in segments:
             draft.note()
             yield from numbered(draft.take(segment), state)
@@ -63,9 +61,9 @@ class _Draft:
         recording: Recording,
         own: TranscriptionState,
         state: TranscriptionState,
-        begin: Begin,
+        speech_model: SpeechModel | None,
     ) -> None:
-        self._second, self._first, self._begin = second, first, begin
+        self._second, self._first, self._speech_model = second, first, speech_model
         self._recording = recording.to_read_beside()
         self._own, self._state = own, state
         self._until_s = 0.0
@@ -118,7 +116,7 @@ class _Draft:
     def _read_by_second(self, start_s: float, end_s: float, language: str | None) -> list[Segment]:
         own = TranscriptionState(language=language)
         part = self._recording.part(start_s, end_s - start_s)
-        with closing(self._begin(self._reader(language), part, own, None)) as segments:
+        with closing(transcribe_recording(self._reader(language), part, own, self._speech_model)) as segments:
             found = list(segments)
         self._state.unread += tuple((start_s + start, start_s + end) for start, end in own.unread)
         return [self._in_first_tokens(segment_moved(one, start_s)) for one in found]

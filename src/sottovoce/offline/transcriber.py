@@ -21,6 +21,7 @@ from sottovoce.decoding.decode import Attempt, DecodingResult, mix_seed, select_
 from sottovoce.decoding.detect import NO_PRIOR, LanguageDetection, combine_detections
 from sottovoce.decoding.prompt import opening_tokens
 from sottovoce.decoding.search import Fusion
+from sottovoce.errors import OptionError
 from sottovoce.models.backend import Backend
 from sottovoce.offline.resume import ResumePoint, StateSnapshot
 from sottovoce.offline.segments import WindowCut, WordRules, place_words
@@ -170,8 +171,8 @@ class TranscriptionState:
 class Request:
     """How to decode one window: language, prompt, and the log-mel frame where it begins.
 
-    is_first: of the recording; it begins with the prefix, if any. is_divisible: repeated text is decoded
-    in parts instead of at the next temperature. is_second: a part that a longer window skipped; only the
+    is_first: of the recording; it begins with the prefix, if any. may_split: repeated text is decoded
+    in parts instead of at the next temperature. is_retry: a part that a longer window skipped; only the
     first temperature is tried, as sampling hallucinates.
     """
 
@@ -179,8 +180,8 @@ class Request:
     prompt: tuple[int, ...]
     start_frame: int
     is_first: bool = False
-    is_divisible: bool = False
-    is_second: bool = False
+    may_split: bool = False
+    is_retry: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,8 +273,8 @@ class Transcriber:
         """Decode windows with fallback; the seeds of sampling depend on where a window begins."""
         attempts: dict[int, Attempt] = {}
         kinds = [self._kind(request) for request in requests]
-        for has_prefix, is_second in dict.fromkeys(kinds):
-            rows = [row for row, kind in enumerate(kinds) if kind == (has_prefix, is_second)]
+        for has_prefix, is_retry in dict.fromkeys(kinds):
+            rows = [row for row, kind in enumerate(kinds) if kind == (has_prefix, is_retry)]
             some = encoded if len(rows) == len(requests) else select_windows(encoded, rows)
             found = self._decode(some, [requests[row] for row in rows])
             found = [self._with_prefix(attempt) for attempt in found] if has_prefix else found
@@ -281,7 +282,7 @@ class Transcriber:
         return [attempts[row] for row in range(len(requests))]
 
     def _kind(self, request: Request) -> tuple[bool, bool]:
-        return request.is_first and self.options.decoding.prefix is not None, request.is_second
+        return request.is_first and self.options.decoding.prefix is not None, request.is_retry
 
     def _with_prefix(self, attempt: Attempt) -> Attempt:
         result = attempt.result
@@ -291,7 +292,7 @@ class Transcriber:
     def _decode(self, encoded: EncoderOutput, requests: Sequence[Request]) -> list[Attempt]:
         fallback = self.options.fallback_of_window
         base = replace(self.options.decoding, sample_len=self.sample_len(encoded.n_frames))
-        if requests[0].is_second:
+        if requests[0].is_retry:
             fallback = replace(fallback, temperatures=fallback.temperatures[:1])
         options = [
             replace(
@@ -303,7 +304,7 @@ class Transcriber:
             )
             for request in requests
         ]
-        divisible = [request.is_divisible for request in requests]
+        divisible = [request.may_split for request in requests]
         return self.runtime.decode(
             self.tokenizer, encoded, options, fallback, divisible=divisible, fusion=self.fusion
         )
@@ -357,6 +358,36 @@ class Transcriber:
                 no_speech_prob=result.no_speech_prob,
                 words=words if self.options.needs_words else None,
             )
+
+
+def transcriber_for(
+    runtime: Runtime,
+    tokenizer: Tokenizer,
+    options: TranscribeOptions,
+    fusion: Fusion[Tensor] | None,
+    second: SecondModel | None = None,
+) -> Transcriber:
+    """Make the transcriber of a model and options.
+
+    fusion: language models for the beam search and for sampling, over token arrays (n,). second: a model
+    for the segments of which this one is uncertain.
+
+    Raises:
+        OptionError: the model lacks the language or task, fusion without beam search, or clips together
+            with a second model.
+    """
+    if fusion is not None and options.decoding.beam_size is None:
+        raise OptionError("language model fusion: needs beam search, got no beam_size")
+    most = runtime.backend.dims.n_audio_ctx
+    if options.audio_ctx is not None and options.audio_ctx > most:
+        raise OptionError(f"audio_ctx: expected at most {most}, the model's, got {options.audio_ctx}")
+    transcriber = Transcriber(runtime, tokenizer, options, fusion, second)
+    transcriber.tokenizer_of(transcriber.fixed_language or "en")
+    if second is not None and options.clip_timestamps:
+        raise OptionError("clip_timestamps: cannot be combined with a second model")
+    if second is not None and not second.tokenizer.is_multilingual and transcriber.fixed_language != "en":
+        raise OptionError("second model: reads English alone; expected language 'en'")
+    return transcriber
 
 
 def numbered(segments: Iterable[Segment], state: TranscriptionState) -> Iterator[Segment]:

@@ -1,20 +1,37 @@
-"""The transcription of one recording: an iterator of segments, with progress, cancellation and results."""
+"""The transcription of one recording: an iterator of segments, with progress, cancellation and results.
+
+`transcribe_batch` transcribes several recordings whose windows share batches.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from threading import Event, Lock
 from types import TracebackType
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
+from sottovoce.audio.io import AudioSource
 from sottovoce.audio.recording import Recording
+from sottovoce.audio.vad import SpeechModel
 from sottovoce.decoding.detect import LanguageDetection
+from sottovoce.errors import OptionError, SottovoceError
 from sottovoce.models.backend import Backend
+from sottovoce.offline.pipeline import transcribe_recording
 from sottovoce.offline.regroup import segment_moved
-from sottovoce.offline.resume import ResumePoint
+from sottovoce.offline.resume import ResumePoint, SpeechPlace
+from sottovoce.offline.second_model import transcribe_with_both
+from sottovoce.offline.speakers import by_turn_tokens, channels_apart, with_speakers
+from sottovoce.offline.style import in_style
 from sottovoce.offline.transcriber import Segments, Transcriber, TranscriptionState
+from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.runtime.batching import Batching, BatchingRuntime, Caller, Priority
 from sottovoce.runtime.calls import ObservedRuntime, Runtime
+from sottovoce.speakers.channel_diarizer import ChannelDiarizer
+from sottovoce.speakers.choose import make_diarizer
 from sottovoce.speakers.labels import replace_letter
 from sottovoce.types import Segment, Span, Transcript, Turn
 
@@ -244,6 +261,103 @@ class FileTranscription(Iterator[Segment]):
         return self._state.resume_point if self._transcriber.options.is_resumable else None
 
 
+def open_recording(source: AudioSource, sample_rate: int, options: TranscribeOptions) -> Recording:
+    return Recording(
+        source,
+        sample_rate=sample_rate,
+        audio_filter=options.audio_filter,
+        audio_track=options.audio_track,
+        input_format=options.input_format,
+    )
+
+
+def transcription_of(
+    transcriber: Transcriber,
+    recording: Recording,
+    control: RunControl | None = None,
+    *,
+    model: str = "",
+    speech_model: SpeechModel | None = None,
+    resume: ResumePoint | None = None,
+    keeps_open: bool = False,
+) -> FileTranscription:
+    """Begin or resume a transcription; segments are computed while they are requested.
+
+    model: its name, for the transcript. speech_model: for mode "vad", Silero if None. resume: of the same
+    recording, model and options. keeps_open: leave the recording open at the end.
+
+    Raises:
+        OptionError: a resume point of another mode, or with diarization.
+        AudioError: while iterating, if the recording cannot be read.
+    """
+    options, state = transcriber.options, _state_at(transcriber, resume)
+    part = recording.part(options.offset_s, options.duration_s) if options.is_part else None
+
+    def begin(observe: ObserveRuntime) -> Segments:
+        second = transcriber.second
+        observed = replace(
+            transcriber,
+            runtime=observe(transcriber.runtime),
+            second=None if second is None else replace(second, runtime=observe(second.runtime)),
+            options=replace(options, offset_s=0.0, duration_s=None),
+        )
+        return _segments(observed, part or recording, state, speech_model, resume)
+
+    return FileTranscription(
+        transcriber,
+        begin,
+        state,
+        control or RunControl(),
+        model=model,
+        recording=None if keeps_open else recording,
+        part=part,
+        start_s=options.offset_s,
+        names=options.speaker_names,
+    )
+
+
+def _state_at(transcriber: Transcriber, resume: ResumePoint | None) -> TranscriptionState:
+    state = TranscriptionState(language=transcriber.fixed_language)
+    if resume is None:
+        return state
+    if (transcriber.second is None) != (resume.draft is None):
+        expected = "no second model" if resume.draft is None else "a second model"
+        raise OptionError(f"resume: expected {expected}, as where it was left")
+    if not transcriber.options.is_resumable:
+        raise OptionError("resume: expected neither speakers nor channels, which are told apart anew")
+    mode = "vad" if isinstance(resume.place, SpeechPlace) else "seek"
+    if mode != transcriber.options.mode:
+        raise OptionError(f"resume: is of mode '{mode}', got mode '{transcriber.options.mode}'")
+    state.restore(resume)
+    return state
+
+
+def _segments(
+    transcriber: Transcriber,
+    recording: Recording,
+    state: TranscriptionState,
+    speech_model: SpeechModel | None,
+    resume: ResumePoint | None,
+) -> Segments:
+    options, runtime = transcriber.options, transcriber.runtime
+
+    def begin(one: Recording, own: TranscriptionState) -> Segments:
+        if transcriber.second is None:
+            return transcribe_recording(transcriber, one, own, speech_model, resume)
+        return transcribe_with_both(transcriber, transcriber.second, one, own, speech_model, resume)
+
+    if options.channels == "apart":
+        return in_style(channels_apart(recording, state, begin), options, state)
+    segments = begin(recording, state)
+    if options.decoding.speaker_turns:
+        segments = by_turn_tokens(segments, transcriber.tokenizer, state)
+    if options.channels == "energy":
+        segments = with_speakers(runtime, segments, ChannelDiarizer(), recording, state)
+    if options.speakers is not None:
+        segments = with_speakers(runtime, segments, make_diarizer(options.speakers), recording, state)
+    return in_style(segments, options, state)
+
+
 def spoken_most(segments: list[Segment]) -> str | None:
     seconds: dict[str, float] = {}
     for segment in segments:
@@ -257,3 +371,66 @@ def with_names(segment: Segment, names: Sequence[str]) -> Segment:
         replace(word, speaker=replace_letter(word.speaker, names)) for word in segment.words
     )
     return replace(segment, speaker=replace_letter(segment.speaker, names), words=words)
+
+
+Source = TypeVar("Source")
+Outcome: TypeAlias = Transcript | Exception
+
+AHEAD = 4
+"""Batches of finished recordings that may wait for an earlier one."""
+FAILURES = (SottovoceError, MemoryError, RuntimeError)
+"""Errors of one recording that leave the others running; PyTorch raises RuntimeError when out of memory."""
+
+
+def transcribe_batch(
+    transcriber: Transcriber,
+    sources: Iterable[Source],
+    open_source: Callable[[Source], Recording],
+    *,
+    batch_size: int,
+    model: str,
+) -> Iterator[tuple[Source, Outcome]]:
+    """Transcribe recordings, batch_size at a time, and yield transcripts in input order.
+
+    open_source: opens a source. model: its name, for the transcripts. A failed recording yields its error.
+    """
+    limits = Batching(files=batch_size, encodes_files_together=True)
+    runtime = BatchingRuntime(transcriber.backend, limits, waits_for_all=True)
+    stopped = Event()
+
+    def transcribe(source: Source, caller: Caller) -> Transcript:
+        with caller:
+            own, control = replace(transcriber, runtime=caller), RunControl(abort=stopped.is_set)
+            with transcription_of(own, open_source(source), control, model=model) as transcription:
+                return transcription.collect()
+
+    waiting = iter(sources)
+    runs: deque[tuple[Source, Future[Transcript]]] = deque()  # all from the first that was not yielded yet
+    pool = ThreadPoolExecutor(batch_size)
+    try:
+        while True:
+            while runs and runs[0][1].done():
+                source, run = runs.popleft()
+                yield source, _outcome(run)
+            open_runs = [run for _, run in runs if not run.done()]
+            room = min(batch_size - len(open_runs), AHEAD * batch_size - len(runs))
+            new = [(source, runtime.caller(Priority.FILE)) for source in islice(waiting, room)]
+            runs.extend((source, pool.submit(transcribe, source, caller)) for source, caller in new)
+            if not runs:
+                return
+            if not new:
+                wait(open_runs, return_when=FIRST_COMPLETED)
+    finally:
+        stopped.set()
+        runtime.close()
+        pool.shutdown(cancel_futures=True)
+        runtime.join()
+
+
+def _outcome(run: Future[Transcript]) -> Outcome:
+    error = run.exception()
+    if error is None:
+        return run.result()
+    if isinstance(error, FAILURES):
+        return error
+    raise error

@@ -1,17 +1,22 @@
-"""Decode skipped speech, and text in a wrong language, a second time.
+"""Verify the text of a window: drop hallucinations, decode skipped speech and wrong languages again.
 
-Whisper skips sentences: it ends a window with one timestamp, or writes one of two sentences. After each
-window its words are compared with the detected speech. Uncovered speech is encoded and decoded separately,
-then in halves; what stays empty is reported. Improbable or repeated text is rejected: a reported gap is
-better than a hallucination.
+- Improbable words of implausible duration between silences, and text without a voice, are dropped.
+- Whisper writes a sentence that is said again and again once over all of its time, or in a loop that the
+  fallback rejects. A window of several pieces with too little or repeated text is read in halves.
+- Whisper skips sentences: it ends a window with one timestamp, or writes one of two sentences. After each
+  window its words are compared with the detected speech. Uncovered speech is encoded and decoded separately,
+  then in halves; what stays empty is reported. Improbable or repeated text is rejected: a reported gap is
+  better than a hallucination.
+- Whisper also translates or respells speech that is not in the given language. The language probe (`follow`)
+  misses one sentence in minutes of another language; the low probability of its text reveals it. Such a
+  segment is encoded separately, decoded in the detected language, and the more probable text is kept.
 
-Whisper also translates or respells speech that is not in the given language. The language probe (`follow`)
-misses one sentence in minutes of another language; the low probability of its text reveals it. Such a
-segment is encoded separately, decoded in the detected language, and the more probable text is kept.
+Source of `hallucination_silence_threshold`: openai-whisper 20250625, transcribe.py.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
@@ -19,9 +24,10 @@ from difflib import SequenceMatcher
 import numpy as np
 
 from sottovoce.audio.features import RecordingFeatures
+from sottovoce.audio.vad import SpeechFinder
 from sottovoce.decoding.decode import DecodingResult
 from sottovoce.offline.follow import LanguageFollower
-from sottovoce.offline.pieces import Piece, clipped
+from sottovoce.offline.pieces import Piece, Window, clipped
 from sottovoce.offline.segments import (
     MEL_FRAMES_PER_SECOND,
     WindowCut,
@@ -30,7 +36,189 @@ from sottovoce.offline.segments import (
     seconds_of,
 )
 from sottovoce.offline.transcriber import Request, Transcriber, TranscriptionState
-from sottovoce.types import EncoderOutput, Segment, Word
+from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.transcribe import APPENDED, PREPENDED
+from sottovoce.options.vad import VadOptions
+from sottovoce.types import SAMPLE_RATE, EncoderOutput, Segment, Word
+
+logger = logging.getLogger(__name__)
+
+IMPROBABLE = 0.15
+SHORTEST_WORD_S, LONGEST_WORD_S = 0.133, 2.0
+_N_WORDS = 8
+"""Words at the beginning of a segment that are scored."""
+_EDGE_S = 2.0
+"""Distance in seconds to the end of a window that counts as silence."""
+
+
+def anomaly_score(word: Word) -> float:
+    """Return 0 for an ordinary word; more for improbable, very short or very long ones."""
+    duration = word.end - word.start
+    score = 1.0 if word.probability < IMPROBABLE else 0.0
+    if duration < SHORTEST_WORD_S:
+        score += (SHORTEST_WORD_S - duration) * 15
+    if duration > LONGEST_WORD_S:
+        score += duration - LONGEST_WORD_S
+    return score
+
+
+def is_anomaly(words: Sequence[Word]) -> bool:
+    """Return whether a segment of these words is probably a hallucination; False without words."""
+    if not words:
+        return False
+    spoken = [word for word in words if word.word not in PREPENDED + APPENDED][:_N_WORDS]
+    score = sum(map(anomaly_score, spoken))
+    return score >= 3 or score + 0.01 >= len(spoken)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSpan:
+    """A window in seconds of the recording: its audio [start, end), and the end of speech before it.
+
+    full_end: start plus the model's 30 s.
+    """
+
+    start: float
+    end: float
+    full_end: float
+    last_speech: float
+
+
+def skip_hallucinations(
+    cut: WindowCut, span: WindowSpan, threshold: float, *, end_by: Callable[[float], int | None]
+) -> WindowCut:
+    """Drop improbable segments with more than `threshold` seconds of silence around them.
+
+    If the first one follows a long silence, nothing is kept and the window begins again after it.
+
+    cut: with words. end_by: returns the frame (10 ms) at which the recording ends, if it does by a time in
+    seconds.
+    """
+    spoken = [segment for segment in cut.segments if segment.words]
+    if spoken and is_anomaly(spoken[0].words or ()):
+        gap = spoken[0].start - span.start
+        if gap > threshold:
+            start = round(span.start * MEL_FRAMES_PER_SECOND)
+            return WindowCut((), start + round(gap * MEL_FRAMES_PER_SECOND), restarts=True)
+    last_end = span.last_speech
+    for index, segment in enumerate(cut.segments):
+        if not segment.words:
+            continue
+        following = next((later for later in cut.segments[index + 1 :] if later.words), None)
+        if is_anomaly(segment.words) and _is_isolated(segment, following, last_end, span, threshold):
+            seek = round(max(span.start + 1, segment.start) * MEL_FRAMES_PER_SECOND)
+            last_frame = end_by(segment.end + threshold)  # only silence is left
+            return WindowCut(cut.segments[:index], seek if last_frame is None else last_frame)
+        last_end = segment.end
+    return cut
+
+
+def _is_isolated(
+    segment: Segment, following: Segment | None, last_end: float, span: WindowSpan, threshold: float
+) -> bool:
+    silence_before = (
+        segment.start - last_end > threshold
+        or segment.start < threshold
+        or segment.start - span.start < _EDGE_S
+    )
+    next_start = following.words[0].start if following and following.words else span.end
+    silence_after = (
+        next_start - segment.end > threshold
+        or (following is not None and is_anomaly(following.words or ()))
+        or span.full_end - segment.end < _EDGE_S
+    )
+    return silence_before and silence_after
+
+
+VOICE_VAD = VadOptions(threshold=0.3, min_silence_ms=100.0, speech_pad_ms=0.0)
+"""A voice, however faint: people's speech has a detector probability of 0.9 somewhere in a segment."""
+SURE_VOICE_VAD = VadOptions(threshold=0.9, min_silence_ms=100.0, speech_pad_ms=0.0)
+"""Improbable text needs a clear voice. Of 43 such segments of development speech (clean, soft, telephone,
+noise at 10 and 0 dB) all but one, in noise as loud as the speech, reach 0.99 somewhere.
+"""
+MOST_SIGNS_S = 30.0
+MARGIN_S = 0.3
+"""Tolerance of the times of segments and words, which attention places no more exactly."""
+
+
+class SpeechPresence:
+    def __init__(self, speech: SpeechFinder) -> None:
+        self._voices, self._sure = speech.beside(VOICE_VAD), speech.beside(SURE_VOICE_VAD)
+
+    def has_speech(self, segment: Segment, *, is_guess: bool = False) -> bool:
+        """Return whether there is a voice in a segment, and log segments without.
+
+        is_guess: the text is improbable, so the voice must be clear.
+        """
+        is_spoken = _seconds_in(self._sure if is_guess else self._voices, segment) > 0.0
+        if not is_spoken:
+            span = f"{segment.start:.1f} to {segment.end:.1f} s"
+            logger.info("nobody speaks from %s: '%s' is left out", span, segment.text.strip())
+        return is_spoken
+
+    def exceeds_speech_rate(self, segment: Segment) -> bool:
+        n_signs = sum(sign.isalnum() for sign in segment.text)
+        is_short = n_signs > MOST_SIGNS_S * _seconds_in(self._voices, segment)
+        if is_short:
+            logger.info("%.1f s: '%s' once more is left out", segment.start, segment.text.strip())
+        return is_short
+
+
+def _seconds_in(voices: SpeechFinder, segment: Segment) -> float:
+    start = max(0, round((segment.start - MARGIN_S) * SAMPLE_RATE))
+    found = voices.segments(start, round((segment.end + MARGIN_S) * SAMPLE_RATE))
+    return sum(one.end_sample - one.start_sample for one in found) / SAMPLE_RATE
+
+
+LONG_S, FEWEST_TOKENS_S = 6.0, 1.0
+"""Speech of at least LONG_S has more tokens a second (people say three to five; pauses are left out here)."""
+DOUBTFUL_LONG_S, DOUBTFUL_TOKENS_S = 2.0, 3.0
+
+
+def may_be_halved(window: Window) -> bool:
+    """Return whether a window is long enough to be decoded in halves, which are cut at a pause."""
+    return len(window.pieces) > 1 and window.n_frames >= LONG_S * MEL_FRAMES_PER_SECOND
+
+
+def is_silent(window: Window, result: DecodingResult, fallback: FallbackOptions) -> bool:
+    limit = fallback.no_speech_threshold
+    is_likely = limit is not None and result.no_speech_prob > limit
+    return fallback.is_silence(result) or (window.may_be_silent and is_likely)
+
+
+def halves_to_read(
+    window: Window, result: DecodingResult, cut: WindowCut, fallback: FallbackOptions, eot: int
+) -> tuple[Window, ...]:
+    """Return the windows to decode instead of this one; none if its text is kept.
+
+    cut: its segments, in window time. eot: id of the first token that is not text.
+    """
+    if len(window.pieces) == 1:
+        return ()
+    if may_be_halved(window) and fallback.repeats(result):
+        return window.halves(may_be_silent=fallback.is_silence(result))
+    return window.halves() if _leaves_out(window, cut, eot) else ()
+
+
+def _leaves_out(window: Window, cut: WindowCut, eot: int) -> bool:
+    if not window.is_suspicious:
+        return any(is_too_little(segment, eot, LONG_S, FEWEST_TOKENS_S) for segment in cut.segments)
+    end_s = window.n_frames / MEL_FRAMES_PER_SECOND
+    stops_early = bool(cut.segments) and end_s - cut.segments[-1].end >= DOUBTFUL_LONG_S
+    return stops_early or any(
+        is_too_little(segment, eot, DOUBTFUL_LONG_S, DOUBTFUL_TOKENS_S) for segment in cut.segments
+    )
+
+
+def is_too_little(segment: Segment, eot: int, long_s: float, fewest_s: float) -> bool:
+    """Return whether a segment has some tokens, but fewer than speech of its length.
+
+    long_s: the shortest segment that is judged. fewest_s: tokens a second.
+    """
+    length_s = segment.end - segment.start
+    n_tokens = sum(token < eot for token in segment.tokens)
+    return length_s >= long_s and 0 < n_tokens < fewest_s * length_s
+
 
 LEAST_MISREAD_S = 0.8
 """Seconds of speech in a segment for language verification."""
@@ -122,9 +310,7 @@ LEAST_S = 1.0
 """Seconds of uncovered speech that are decoded again."""
 NEIGHBOUR_S = 0.5
 """Speech across a pause this short is one stretch."""
-MARGIN_S = 0.3
-"""Tolerance of word times, which attention places no more exactly."""
-LONGEST_WORD_S, SECONDS_A_LETTER = 0.8, 0.1
+COVERED_S, SECONDS_A_LETTER = 0.8, 0.1
 """The most speech that a word covers, as the last word before skipped speech is stretched over it."""
 SPARSE_S, SPARSE_TOKENS_S = 3.0, 1.5
 """Words are aligned if a segment with SPARSE_S of speech has fewer tokens a second (people say three to
@@ -142,25 +328,23 @@ REPEATED_TOKENS_S = 2.5
 class DecodedWindow:
     """A decoded window.
 
-    encoded: encoder states, a batch of 1. n_frames: log-mel frames of audio. speech: pieces of the
-    recording. start_s: where the window begins, in segment time. in_recording: converts a segment to
-    recording time.
+    encoded: encoder states, a batch of 1. cut: its text, in seconds from its origin. last_temperature: of
+    the last attempt. is_silent: the text was rejected as silence.
     """
 
+    window: Window
     encoded: EncoderOutput
     cut: WindowCut
     result: DecodingResult
-    n_frames: int
-    speech: Sequence[Piece]
-    start_s: float
-    in_recording: Callable[[Segment], Segment] = lambda segment: segment
+    last_temperature: float = 0.0
+    is_silent: bool = False
 
     @property
     def segments(self) -> list[Segment]:
-        return [self.in_recording(segment) for segment in self.cut.segments]
+        return [self.window.in_recording(segment) for segment in self.cut.segments]
 
 
-class UncoveredSpeechReader:
+class SkippedSpeechRecovery:
     def __init__(
         self,
         transcriber: Transcriber,
@@ -173,35 +357,44 @@ class UncoveredSpeechReader:
         self._follower = follower
         self._state = state
 
-    def completed(self, window: DecodedWindow) -> list[Segment]:
-        """Decode the skipped speech of a window; return all of its segments in order."""
-        own, found = self._with_uncovered(window)
+    def recovered(self, decoded: DecodedWindow, speech: Sequence[Piece]) -> list[Segment]:
+        """Decode the skipped speech of a window; return all of its segments in order.
+
+        speech: of the part of the window that its text covers.
+        """
+        own, found = self._with_uncovered(decoded, speech)
         if self._follower is not None:
-            own = self._in_right_languages(window, own, self._follower)
+            own = self._in_right_languages(decoded, speech, own, self._follower)
         return sorted([*own, *found], key=lambda segment: segment.start)
 
-    def _with_uncovered(self, window: DecodedWindow) -> tuple[list[Segment], list[Segment]]:
-        segments = window.segments
-        if is_covered(segments, window.speech, self._transcriber.tokenizer.eot):
+    def _with_uncovered(
+        self, decoded: DecodedWindow, speech: Sequence[Piece]
+    ) -> tuple[list[Segment], list[Segment]]:
+        segments = decoded.segments
+        if is_covered(segments, speech, self._transcriber.tokenizer.eot):
             return segments, []
-        timed = self._timed(window)
+        timed = self._timed(decoded)
         words = [word for segment in timed for word in segment.words or ()]
         found: list[Segment] = []
-        for stretch in uncovered(window.speech, map(covered_by_word, words)):
-            found += self._read(stretch, window.result.language, segments, 0)
+        for stretch in uncovered(speech, map(covered_by_word, words)):
+            found += self._read(stretch, decoded.result.language, segments, speech)
         own = [trimmed(segment, one.words or (), found) for segment, one in zip(segments, timed, strict=True)]
         return own, found
 
     def _in_right_languages(
-        self, window: DecodedWindow, segments: Sequence[Segment], follower: LanguageFollower
+        self,
+        decoded: DecodedWindow,
+        pieces: Sequence[Piece],
+        segments: Sequence[Segment],
+        follower: LanguageFollower,
     ) -> list[Segment]:
-        result, eot = window.result, self._transcriber.tokenizer.eot
+        result, eot = decoded.result, self._transcriber.tokenizer.eot
         hypotheses: list[LanguageHypothesis] = []
         for segment, mean in zip(segments, segment_means(result, segments, eot), strict=True):
-            speech = speech_in(segment, window.speech)
+            speech = speech_in(segment, pieces)
             if mean is None or speech is None or not follower.is_low_confidence(mean):
                 continue
-            if (other := follower.other_language(speech, window.speech, result.language)) is not None:
+            if (other := follower.other_language(speech, pieces, result.language)) is not None:
                 hypotheses.append(LanguageHypothesis((segment,), speech, mean, *other))
         found = list(segments)
         for one in joined(hypotheses, segments):
@@ -213,43 +406,48 @@ class UncoveredSpeechReader:
     def _read_in_another(
         self, hypothesis: LanguageHypothesis, follower: LanguageFollower
     ) -> Sequence[Segment]:
-        window = self._read_alone(hypothesis.speech, hypothesis.language)
-        if window is None:
+        decoded = self._read_alone(hypothesis.speech, hypothesis.language)
+        if decoded is None:
             return ()
-        mean = text_mean(window.result, self._transcriber.tokenizer.eot)
+        mean = text_mean(decoded.result, self._transcriber.tokenizer.eot)
         if not hypothesis.is_accepted_by(mean, is_first=not follower.is_several):
             return ()
         follower.expect_several()
-        return window.cut.segments
+        return decoded.cut.segments
 
-    def _timed(self, window: DecodedWindow) -> list[Segment]:
-        is_timed = any(segment.words for segment in window.cut.segments)
-        if not is_timed and window.cut.text_tokens(self._transcriber.tokenizer.eot):
-            window = self._with_words(window)
-        return window.segments
+    def _timed(self, decoded: DecodedWindow) -> list[Segment]:
+        is_timed = any(segment.words for segment in decoded.cut.segments)
+        if not is_timed and decoded.cut.text_tokens(self._transcriber.tokenizer.eot):
+            decoded = self._with_words(decoded)
+        return decoded.segments
 
-    def _words(self, window: DecodedWindow) -> list[Word]:
-        timed = self._timed(window)
+    def _words(self, decoded: DecodedWindow) -> list[Word]:
+        timed = self._timed(decoded)
         return [word for segment in timed for word in segment.words or ()]
 
     def _read(
-        self, stretch: Sequence[Piece], language: str, beside: Sequence[Segment], depth: int
+        self,
+        stretch: Sequence[Piece],
+        language: str,
+        beside: Sequence[Segment],
+        speech: Sequence[Piece],
+        depth: int = 0,
     ) -> list[Segment]:
         whole = Piece(stretch[0].start, stretch[-1].end)
         if self._follower is not None:
-            language = self._follower.language_of(whole, language)
-        window = self._read_alone(whole, language)
+            language = self._follower.language_of(whole, language, speech)
+        decoded = self._read_alone(whole, language)
         found: list[Segment] = []
         rest = [list(stretch)]
-        if window is not None:
-            found = list(window.cut.segments)
+        if decoded is not None:
+            found = list(decoded.cut.segments)
             if repeats_neighbour(found, beside, self._transcriber.tokenizer.eot):
                 return []  # its words exist already, at other times
-            rest = uncovered(stretch, map(covered_by_word, self._words(window)))
+            rest = uncovered(stretch, map(covered_by_word, self._words(decoded)))
         for left in rest:
             halves = in_halves(left) if depth < DEEPEST else ()
             for half in halves:
-                found += self._read(half, language, [*beside, *found], depth + 1)
+                found += self._read(half, language, [*beside, *found], speech, depth + 1)
             if not halves:
                 self._note_unread(seconds_of(left[0].start), seconds_of(left[-1].end))
         return found
@@ -265,22 +463,24 @@ class UncoveredSpeechReader:
         start, end = piece.start, piece.end
         features = self._features.window(start, end, n_frames=transcriber.frames_to_encode(end - start))
         encoded = transcriber.runtime.encode(features)
-        (attempt,) = transcriber.decode(encoded, [Request(language, (), start, is_second=True)])
-        result, n_frames = attempt.result, features.n_content_frames[0]
+        (attempt,) = transcriber.decode(encoded, [Request(language, (), start, is_retry=True)])
+        result = attempt.result
         if not _is_trusted(transcriber, result):
             return None
         tokenizer = transcriber.tokenizer_of(result.language)
-        cut = cut_window(result.tokens, tokenizer, seek=start, n_frames=n_frames, keep_open=True)
-        window = DecodedWindow(encoded, cut, result, n_frames, [piece], seconds_of(start))
+        window = Window.of(start, start + features.n_content_frames[0])
+        cut = cut_window(result.tokens, tokenizer, seek=start, n_frames=window.n_frames, keep_open=True)
+        decoded = DecodedWindow(window, encoded, cut, result)
         if transcriber.options.needs_words:
-            window = self._with_words(window)
-        segments = tuple(transcriber.segments(window.cut, result))
-        return replace(window, cut=replace(window.cut, segments=segments)) if segments else None
+            decoded = self._with_words(decoded)
+        segments = tuple(transcriber.segments(decoded.cut, result))
+        return replace(decoded, cut=replace(decoded.cut, segments=segments)) if segments else None
 
-    def _with_words(self, window: DecodedWindow) -> DecodedWindow:
-        text = (window.cut, window.result, window.n_frames)
-        (placed,) = self._transcriber.with_words(window.encoded, [text], window_start=window.start_s)
-        return replace(window, cut=placed)
+    def _with_words(self, decoded: DecodedWindow) -> DecodedWindow:
+        window = decoded.window
+        text = (decoded.cut, decoded.result, window.n_frames)
+        (placed,) = self._transcriber.with_words(decoded.encoded, [text], window_start=window.origin_s)
+        return replace(decoded, cut=placed)
 
 
 def is_covered(segments: Sequence[Segment], pieces: Sequence[Piece], eot: int) -> bool:
@@ -332,7 +532,7 @@ def uncovered(pieces: Iterable[Piece], covered: Iterable[tuple[int, int]]) -> li
 
 
 def covered_by_word(word: Word) -> tuple[int, int]:
-    longest_s = LONGEST_WORD_S + SECONDS_A_LETTER * len(word.word.strip())
+    longest_s = COVERED_S + SECONDS_A_LETTER * len(word.word.strip())
     end_s = min(word.end, word.start + longest_s)
     return mel_frames(word.start - MARGIN_S), mel_frames(end_s + MARGIN_S)
 
