@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sottovoce.errors import AudioError, OptionError
-from sottovoce.lm.phrase_lists import HOTWORD_WEIGHT
+from sottovoce.lm.boosting import HOTWORD_WEIGHT
 from sottovoce.models.devices import choose_device, choose_number_format
 from sottovoce.models.load import load_checkpoint
 from sottovoce.models.sources.find import Source, Sources
@@ -210,7 +210,7 @@ class Model:
             LanguageModelError: a file that cannot be used.
             OptionError: nothing to fuse.
         """
-        from sottovoce.lm.text_fusion import text_fusion
+        from sottovoce.lm.fusion import text_fusion
 
         return text_fusion(
             self.tokenizer,

@@ -13,9 +13,8 @@ import pytest
 
 from sottovoce.audio.container import ContainerDecoder
 from sottovoce.audio.downmix import Downmix
-from sottovoce.audio.io import load_audio, load_channels
+from sottovoce.audio.io import CheckedFile, load_audio, load_channels
 from sottovoce.audio.recording import Recording
-from sottovoce.audio.sources import CheckedFile
 from sottovoce.types import Samples
 from tests.audio.media import encoded_bytes, from_live, speechlike, wav_bytes
 

@@ -10,7 +10,7 @@ import av
 import numpy as np
 import pytest
 
-from sottovoce.audio.input_format import is_container, no_sound, read_input_format
+from sottovoce.audio.container import is_container, no_sound, read_input_format
 from sottovoce.audio.io import load_audio, load_channels, open_audio, read_live
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import AudioError, OptionError

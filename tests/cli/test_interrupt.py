@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import pytest
 
-from sottovoce.audio.sources import CheckedFile
+from sottovoce.audio.io import CheckedFile
 from sottovoce.cli.call import Interrupts
 
 POLITE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

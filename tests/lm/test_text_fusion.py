@@ -9,7 +9,7 @@ import torch
 
 from sottovoce.decoding.search import BeamSearch
 from sottovoce.errors import LanguageModelError, OptionError
-from sottovoce.lm.text_fusion import text_fusion, token_text
+from sottovoce.lm.fusion import text_fusion, token_text
 from sottovoce.text.tokenizer import Tokenizer
 
 

@@ -14,11 +14,11 @@ from sottovoce.ctc.decoder import CtcDecoder
 from sottovoce.ctc.options import CtcFusionOptions
 from sottovoce.decoding.prompt import context_tokens
 from sottovoce.evaluation.wer import ScoredUtterance, count_errors
+from sottovoce.lm.fusion import text_fusion
 from sottovoce.lm.grammar import Grammar
 from sottovoce.lm.kenlm import KenlmModel
 from sottovoce.lm.lexicon import Lexicon, read_lexicon
 from sottovoce.lm.ngram import NgramModel
-from sottovoce.lm.text_fusion import text_fusion
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.text.normalize import forms_of, ids_by_form, letter_spellings
 from sottovoce.text.tokenizer import Tokenizer

@@ -14,8 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from sottovoce.audio.container import ContainerDecoder
-from sottovoce.audio.timeline import MOST_LIVE_GAP_S
+from sottovoce.audio.container import MOST_LIVE_GAP_S, ContainerDecoder
 from sottovoce.errors import AudioError
 from sottovoce.types import SAMPLE_RATE, Samples
 

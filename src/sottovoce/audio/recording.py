@@ -15,11 +15,13 @@ from typing import BinaryIO, cast
 
 import numpy as np
 
-from sottovoce.audio.io import AudioReader, Span, open_audio
-from sottovoce.audio.sources import (
+from sottovoce.audio.io import (
+    AudioReader,
     AudioSource,
     PlainSource,
+    Span,
     is_seekable,
+    open_audio,
     open_path,
     plain_source,
     source_name,

@@ -24,7 +24,7 @@ import click
 RETRY_S = 0.01
 SWALLOWED_S = 3.0
 """Delay after which an interrupt without effect is raised again; cleaning up takes less."""
-FILES = "sottovoce.audio.sources"
+FILES = "sottovoce.audio.io"
 """The module whose `CheckedFile` libav calls; not imported here, for the speed of `--help`."""
 CALLBACKS = frozenset({"read", "seek", "tell", "seekable", "readable"})
 WORDS = {"SIGINT": "interrupted", "SIGTERM": "terminated", "SIGHUP": "hung up"}

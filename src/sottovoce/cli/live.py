@@ -24,7 +24,7 @@ from rich.live import Live
 from rich.text import Text
 
 from sottovoce.api import Model
-from sottovoce.audio.input_format import read_input_format
+from sottovoce.audio.container import read_input_format
 from sottovoce.audio.io import load_audio, open_audio, read_live
 from sottovoce.audio.microphone import Microphone
 from sottovoce.cli.call import Interrupts

@@ -309,7 +309,7 @@ class TranscribeOptions:
         if self.audio_filter is not None:
             import_module("sottovoce.audio.io").AudioFilter(self.audio_filter)
         if self.input_format is not None:
-            import_module("sottovoce.audio.input_format").read_input_format(self.input_format)
+            import_module("sottovoce.audio.container").read_input_format(self.input_format)
 
     def _check_mode(self) -> None:
         if self.vad is not None and not isinstance(self.vad, VadOptions):
