@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sottovoce.errors import AudioError, OptionError
-from sottovoce.lm.boosting import HOTWORD_WEIGHT
+from sottovoce.lm.phrase_lists import HOTWORD_WEIGHT
 from sottovoce.models.devices import choose_device, choose_number_format
 from sottovoce.models.load import load_checkpoint
 from sottovoce.models.sources.find import Source, Sources

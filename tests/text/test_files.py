@@ -19,10 +19,10 @@ from sottovoce.errors import InputError, LanguageModelError
 from sottovoce.evaluation.manifest import read_manifest
 from sottovoce.formats.document_words import document_text
 from sottovoce.formats.files import load_transcript
-from sottovoce.lm.boosting import read_phrases
 from sottovoce.lm.grammar import Grammar
 from sottovoce.lm.lexicon import read_lexicon
 from sottovoce.lm.ngram import read_arpa
+from sottovoce.lm.phrase_lists import read_phrases
 from sottovoce.models.checkpoint.huggingface import read_json
 from sottovoce.server.access.api_keys import read_keys
 from sottovoce.text.files import decode_text, read_lines, read_text

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from sottovoce.cli.flags import LIBRARY, flag_of, grouped
 from sottovoce.ctc.options import SearchEngine
 from sottovoce.errors import OptionError
-from sottovoce.lm.boosting import HOTWORD_WEIGHT
+from sottovoce.lm.phrase_lists import HOTWORD_WEIGHT
 from sottovoce.options.fallback import DeferralOptions
 from sottovoce.options.schema import Option, made, options_of
 from sottovoce.options.speakers import SpeakerOptions

@@ -33,9 +33,9 @@ from sottovoce.ctc.options import CtcFusionOptions, CtcOptions
 from sottovoce.ctc.search import CommittedHistory, PrefixSearch, PrefixState
 from sottovoce.errors import OptionError
 from sottovoce.lm.base import Floats, HistoryScorer, HistoryWord, PrefixScorer, WordHistory
-from sottovoce.lm.boosting import Hotwords, listed_phrases
 from sottovoce.lm.lexicon import Lexicon
 from sottovoce.lm.neural import WordLanguageModel
+from sottovoce.lm.phrase_lists import Hotwords, listed_phrases
 from sottovoce.models.devices import choose_device
 from sottovoce.types import Hypothesis, Partial, Word
 

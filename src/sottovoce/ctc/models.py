@@ -19,21 +19,14 @@ from sottovoce.ctc.labels import PIECE_START, Labels
 from sottovoce.ctc.options import Case, CtcFusionOptions
 from sottovoce.errors import LanguageModelError, OptionError
 from sottovoce.lm.base import LanguageModel, PrefixScorer
-from sottovoce.lm.boosting import (
-    Edges,
-    ListedPhrase,
-    Phrase,
-    PhraseBooster,
-    WholeWordBooster,
-    WordCounter,
-    without_faults,
-)
+from sottovoce.lm.boosting import Edges, Phrase, PhraseBooster, WholeWordBooster, WordCounter
 from sottovoce.lm.causal import CausalWordModel
 from sottovoce.lm.fusion import Relabelled, ShallowFusion, WordFusion, WordModel
 from sottovoce.lm.kenlm import KenlmModel, is_kenlm_binary
 from sottovoce.lm.lexicon import Lexicon, read_lexicon
 from sottovoce.lm.neural import NeuralRescorer, ReplacedModel, WordLanguageModel
 from sottovoce.lm.ngram import NgramModel
+from sottovoce.lm.phrase_lists import ListedPhrase, without_faults
 from sottovoce.text.normalize import composed, forms_of, ids_by_form, is_composed, letter_spellings
 
 MOST_SPELLINGS = 8

@@ -30,17 +30,11 @@ from sottovoce.lm.base import (
     FlatScorer,
     LanguageModel,
 )
-from sottovoce.lm.boosting import (
-    HOTWORD_WEIGHT,
-    Edges,
-    Phrase,
-    WholeWordBooster,
-    listed_phrases,
-    without_faults,
-)
+from sottovoce.lm.boosting import Edges, Phrase, WholeWordBooster
 from sottovoce.lm.grammar import Grammar, GrammarModel
 from sottovoce.lm.lexicon import ROOT, Lexicon
 from sottovoce.lm.ngram import NgramModel
+from sottovoce.lm.phrase_lists import HOTWORD_WEIGHT, listed_phrases, without_faults
 from sottovoce.text.normalize import forms_of
 from sottovoce.text.tokenizer import Tokenizer
 
