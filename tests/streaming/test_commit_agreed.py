@@ -16,7 +16,7 @@ from tests.runtime.fake import FakeBackend
 from tests.streaming.sessions import finals_of, said_words, session, spoken, text, words_of
 from tests.streaming.speech import hear, say, silence
 
-NEVER = CommitOptions(commit_prob=2.0, low_prob=2.0, n_agreeing_low=99, far_frames=10_000)
+NEVER = CommitOptions(commit_prob=2.0, low_prob=2.0, n_agreeing_low=99, always_commit_frames=10_000)
 """No word is safe before the end."""
 WAITING = StreamOptions(commit=NEVER, rewind_threshold=50)
 WORDS = spoken("en", 20)  # 8 s; word i is attended to at 0.15 + 0.4 i s

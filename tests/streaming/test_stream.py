@@ -177,8 +177,8 @@ def test_a_tail_beside_the_full_window_is_refused() -> None:
 @pytest.mark.parametrize("max_len_s", [1.0, 6.0, 10.0, 30.0])
 def test_a_cut_suits_what_is_held(max_len_s: float) -> None:
     options = StreamOptions(audio_max_len_s=max_len_s)
-    assert options.trim_s == min(10.0, max_len_s / 3)
-    assert replace(options, audio_trim_s=0.5).trim_s == 0.5
+    assert options.trim_step_s == min(10.0, max_len_s / 3)
+    assert replace(options, audio_trim_s=0.5).trim_step_s == 0.5
 
 
 def test_whisper_asks_for_padding_and_nano_for_none() -> None:

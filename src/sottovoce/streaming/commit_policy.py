@@ -196,7 +196,7 @@ class Agreement:
         self._options = options
         self._near_frames = near_frames
         self._agreed_frames = max(near_frames, options.agreed_frames)
-        self._far_frames = max(near_frames, options.far_frames)
+        self._always_commit_frames = max(near_frames, options.always_commit_frames)
         self._letters: list[str] = []
         self._counts: list[int] = []
 
@@ -232,7 +232,7 @@ class Agreement:
     def _is_stable(self, n_behind: int, count: int, probability: float) -> bool:
         """Return whether a word is stable that is n_behind frames from the end of the audio."""
         options = self._options
-        if n_behind >= self._far_frames:
+        if n_behind >= self._always_commit_frames:
             return True
         if probability >= options.commit_prob:
             return n_behind >= self._near_frames

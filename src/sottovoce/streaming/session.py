@@ -54,17 +54,17 @@ class UpdateSchedule:
     """Buffers samples and iterates over the points in them.
 
     vad: voice activity detection; None: all is speech until `stop`. chunk_s: interval between updates.
-    held_over_s: longest pause after which an utterance is resumed.
+    max_pause_s: longest pause after which an utterance is resumed.
     """
 
-    def __init__(self, vad: VadStream | None, chunk_s: float, held_over_s: float) -> None:
+    def __init__(self, vad: VadStream | None, chunk_s: float, max_pause_s: float) -> None:
         self._vad = vad
         self._buffer = AudioBuffer()
         self._edges: deque[SpeechEdge] = deque()
         self._is_all_speech = False
         self._chunk = round(chunk_s * SAMPLE_RATE)
         self._next_update = self._chunk
-        self._held_over = round(held_over_s * SAMPLE_RATE)
+        self._max_pause = round(max_pause_s * SAMPLE_RATE)
         self.now = 0
 
     @property
@@ -128,7 +128,7 @@ class UpdateSchedule:
 
     def resumes(self, end: int, start: int) -> bool:
         """Return whether speech from sample `start` continues an utterance that ended at sample `end`."""
-        return start - end <= self._held_over
+        return start - end <= self._max_pause
 
     def discard(self, taken: int, *, is_open: bool) -> None:
         """Drop samples from the buffer that are not needed again.
@@ -136,7 +136,7 @@ class UpdateSchedule:
         taken: the last utterance has copied everything before this sample. is_open: that utterance
         continues.
         """
-        idle = max(round(IDLE_S * SAMPLE_RATE), self._held_over + round(ONSET_S * SAMPLE_RATE))
+        idle = max(round(IDLE_S * SAMPLE_RATE), self._max_pause + round(ONSET_S * SAMPLE_RATE))
         first = taken if is_open else max(taken, self.end - idle)
         self._buffer.drop_before(min(first, self.end))
 
@@ -164,7 +164,7 @@ class Session:
         self._options = (options or SessionOptions()).suited_to(backend.encoder_mode)
         self._runtime = runtime or DirectRuntime(backend)
         stream = self._options.stream
-        self._schedule = UpdateSchedule(vad, stream.chunk_s, stream.held_over_s)
+        self._schedule = UpdateSchedule(vad, stream.chunk_s, stream.max_pause_s)
         self._follower = LiveLanguageFollower(self._runtime, tokenizer, self._options)
         timeline = self._follower.timeline
         self._factory = StrategyFactory(self._runtime, tokenizer, self._options, timeline)

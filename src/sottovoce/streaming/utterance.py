@@ -180,7 +180,7 @@ class LiveUtterance:
         if self.end_sample - self.start_sample > limit:
             # A cut is rounded down to a whole encoder frame.
             earliest_s = (self.end_sample - limit + SAMPLES_PER_FRAME) / SAMPLE_RATE
-            latest_s = earliest_s + self._options.trim_s
+            latest_s = earliest_s + self._options.trim_step_s
             self.drop_before(self.committed.cut_point(earliest_s, latest_s))
         elif len(self.committed.tokens()) > MOST_TOKENS:
             self.drop_before(self.committed.half_point())

@@ -86,7 +86,7 @@ class SingleLanguage:
             rules,
             draft_tokens=self._draft_tokens,
             prefix_cache=None if final or start_sample != window.start_sample else cache,
-            n_recomputed=None if final else self._options.reread_tokens,
+            n_recomputed=None if final else self._options.recompute_tokens,
         )
         hypotheses = self._runtime.decode_continuously(self._decoder, [window.encoded], [request])
         self._cached = window.start_sample, hypotheses[0].prefix_cache
@@ -332,7 +332,7 @@ class UtteranceDecoder:
         """Drop audio where decoding fails: first what precedes the undecoded part, then most of that."""
         policy = self.strategy.policy
         is_again, self._was_stuck = self._was_stuck and policy.is_stuck, policy.is_stuck
-        is_overdue = self.undecoded_s(window.end_s) > self._options.wordless_s
+        is_overdue = self.undecoded_s(window.end_s) > self._options.stall_timeout_s
         is_wordless = is_overdue and not policy.unstable
         if not (is_wordless or policy.is_stuck):
             return
