@@ -178,7 +178,7 @@ def transcribe_options(given: Mapping[str, Any]) -> TranscribeOptions:
     if values["initial_prompt"] and values["max_context"] == 0 and not values["carry_initial_prompt"]:
         raise OptionError("--initial-prompt: needs --carry-initial-prompt or tokens, got --max-context 0")
     tried = values["temperature"]
-    return made(
+    options = made(
         TranscribeOptions,
         values,
         decoding=made(DecodingOptions, values, hotwords=hotword_text(given), task="transcribe"),
@@ -186,6 +186,11 @@ def transcribe_options(given: Mapping[str, Any]) -> TranscribeOptions:
         vad=vad,
         speakers=speakers_of(given),
     )
+    if options.audio_filter is not None or options.input_format is not None:
+        from sottovoce.audio.io import check_reading  # imports FFmpeg
+
+        check_reading(options.audio_filter, options.input_format)
+    return options
 
 
 def _vad(values: Values) -> VadOptions | None:
