@@ -14,9 +14,8 @@ from sottovoce.language.timeline import LanguageTimeline
 from sottovoce.models.backend import Backend, IncrementalWindow
 from sottovoce.streaming.audio_window import AudioWindow
 from sottovoce.streaming.options import CommitOptions, StreamOptions
-from sottovoce.streaming.session import Session, SessionOptions
+from sottovoce.streaming.session import Session, SessionOptions, StrategyFactory
 from sottovoce.streaming.utterance import LiveUtterance
-from sottovoce.streaming.utterance_decoder import StrategyFactory
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import (
     SAMPLE_RATE,

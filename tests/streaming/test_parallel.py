@@ -17,9 +17,14 @@ from sottovoce.language.timeline import LanguageTimeline
 from sottovoce.models.checkpoint.compact import ENCODER_MODE
 from sottovoce.models.dims import default_encoder_mode
 from sottovoce.runtime.calls import DirectRuntime
-from sottovoce.streaming.alignatt import AlignAttDecoder, AlignAttRequest, LiveVocabulary
-from sottovoce.streaming.hypothesis import AlignAttHypothesis as Read
-from sottovoce.streaming.hypothesis import DecoderPrefix, StopRules
+from sottovoce.streaming.alignatt import (
+    AlignAttDecoder,
+    AlignAttRequest,
+    DecoderPrefix,
+    LiveVocabulary,
+    StopRules,
+)
+from sottovoce.streaming.alignatt import AlignAttHypothesis as Read
 from sottovoce.streaming.options import ParallelOptions, StreamOptions
 from sottovoce.streaming.parallel import (
     MultiLanguage,
@@ -31,9 +36,8 @@ from sottovoce.streaming.parallel import (
     pin_committed,
     snap_borders,
 )
-from sottovoce.streaming.session import SessionOptions
+from sottovoce.streaming.session import SessionOptions, StrategyFactory
 from sottovoce.streaming.utterance import CommittedWords, LiveUtterance, PromptContext
-from sottovoce.streaming.utterance_decoder import StrategyFactory
 from sottovoce.streaming.words import HypothesisWord
 from sottovoce.types import EncoderOutput, Event, LanguageChanged, Partial, Samples, Word
 from tests.runtime.fake import FAKE_DIMS

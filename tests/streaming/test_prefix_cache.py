@@ -14,14 +14,17 @@ from sottovoce.audio.mel import log_mel, window_features
 from sottovoce.runtime.calls import ContinuousDecodeCall
 from sottovoce.streaming.alignatt import (
     AlignAttDecoder,
+    AlignAttHypothesis,
     AlignAttRequest,
     AttentionTracker,
+    DecoderPrefix,
     LiveVocabulary,
+    PrefixCache,
+    StopRules,
     statistics_of,
 )
-from sottovoce.streaming.hypothesis import AlignAttHypothesis, DecoderPrefix, PrefixCache, StopRules
 from sottovoce.streaming.options import StreamOptions
-from sottovoce.streaming.utterance_decoder import SingleLanguage
+from sottovoce.streaming.utterance import SingleLanguage
 from sottovoce.types import EncoderOutput, Samples
 from tests.streaming import sessions
 

@@ -14,7 +14,7 @@ from sottovoce.models.backend import EXACT, EncoderMode
 from sottovoce.models.checkpoint.compact import read_compact
 from sottovoce.models.dims import BASE, DENSE
 from sottovoce.streaming.options import StreamOptions
-from sottovoce.streaming.utterance_decoder import encoder_mode
+from sottovoce.streaming.session import encoder_mode
 from sottovoce.types import SAMPLE_RATE
 from tests.models import tiny
 from tests.streaming.sessions import (

@@ -20,10 +20,9 @@ from sottovoce.language.switching import SmoothingOptions, smoothed
 from sottovoce.language.timeline import LanguageTimeline, TimelineFrame
 from sottovoce.models.backend import EncoderMode, IncrementalWindow
 from sottovoce.runtime.calls import Runtime
-from sottovoce.streaming.alignatt import AlignAttDecoder, AlignAttRequest
+from sottovoce.streaming.alignatt import AlignAttDecoder, AlignAttHypothesis, AlignAttRequest, StopReason
 from sottovoce.streaming.audio_window import SNAP_S, AudioWindow, quietest_border
 from sottovoce.streaming.commit_policy import CommitPolicy
-from sottovoce.streaming.hypothesis import AlignAttHypothesis, StopReason
 from sottovoce.streaming.options import ParallelOptions
 from sottovoce.streaming.utterance import LiveUtterance
 from sottovoce.streaming.words import LEAD_S, HypothesisWord, WordBuilder, letters_of

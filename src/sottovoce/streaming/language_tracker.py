@@ -9,11 +9,10 @@ from sottovoce.errors import OptionError
 from sottovoce.language.follow import sides_of, surest_border
 from sottovoce.language.probe import LanguageProbe, ProbedLanguage
 from sottovoce.language.timeline import LanguageChange, LanguageTimeline
-from sottovoce.models.backend import EncoderMode, IncrementalWindow
 from sottovoce.runtime.calls import Runtime
 from sottovoce.streaming.audio_window import SNAP_S
 from sottovoce.streaming.options import SessionOptions
-from sottovoce.streaming.utterance import LiveUtterance, WholeEncoding
+from sottovoce.streaming.utterance import LiveUtterance
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE
 
@@ -30,7 +29,7 @@ sides of each is probed, at least LEAST.
 """
 
 
-class LiveLanguageFollower:
+class LiveLanguageTracker:
     """Follow the language of a session by its options.
 
     A stretch is the newest speech from a quiet moment on, at most since the last change; it is probed once
@@ -166,18 +165,10 @@ class LiveLanguageFollower:
         if alone:
             found = self._runtime.probe_languages(self._probe, alone)
         if mode is not None:
-            found = [*found, *self._probe_whole(self._probe, utterance, mode)]
+            encoded = utterance.encoder.encode_for_probe(mode)
+            found = [*found, *self._runtime.probe_spans(self._probe, encoded, [(0, encoded.n_frames)])]
         for (start, end), probed in zip(stretches, found, strict=True):
             self.timeline.add(start / SAMPLE_RATE, end / SAMPLE_RATE, probed)
-
-    def _probe_whole(
-        self, probe: LanguageProbe, utterance: LiveUtterance, mode: EncoderMode
-    ) -> list[ProbedLanguage]:
-        """Probe all of an utterance's buffer, and keep the encoder states for its update."""
-        log_mel = utterance.log_mel()
-        (result,) = self._runtime.encode_incremental([IncrementalWindow(log_mel, mode)])
-        utterance.probed = WholeEncoding(mode, utterance.start_sample, log_mel.shape[1], result)
-        return self._runtime.probe_spans(probe, result.encoded, [(0, result.encoded.n_frames)])
 
     def _spans(self, utterance: LiveUtterance, ends: list[int], *, final: bool) -> list[tuple[int, int]]:
         """Return the stretches [start, end) (samples) that are long enough and complete."""
