@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sottovoce.cli.call import Call, this_call
 from sottovoce.cli.documents import documents_of, with_output_file
-from sottovoce.cli.each_file import each_file, source_of
 from sottovoce.cli.flags import SectionedCommand, grouped, typed_options
+from sottovoce.cli.invocation import Invocation, invocation_of
 from sottovoce.cli.options import MODEL, open_model
+from sottovoce.cli.progress import for_each_file, source_of
 from sottovoce.cli.transcribe import LAYOUT, OUTPUT_DIR, OUTPUT_FORMAT
 from sottovoce.errors import OptionError
 from sottovoce.formats.base import info_of
@@ -56,10 +56,10 @@ def align(context: click.Context, /, recording: str, text: str, **given: Any) ->
     times are to be refined; `-` reads either from standard input. Every segment has its words with times.
     """
     named = with_output_file([recording], given, typed_options(context))
-    return align_file(recording, text, named, this_call(context))
+    return align_file(recording, text, named, invocation_of(context))
 
 
-def align_file(recording: str, text: str, given: Mapping[str, Any], call: Call) -> int:
+def align_file(recording: str, text: str, given: Mapping[str, Any], invocation: Invocation) -> int:
     options = made(AlignOptions, given)
     if recording == text == "-":
         raise OptionError("standard input: expected the recording or the text there, got '-' for both")
@@ -70,12 +70,12 @@ def align_file(recording: str, text: str, given: Mapping[str, Any], call: Call) 
 
     def work(name: str) -> None:
         aligned = model.align(source_of(name), script, language=given["language"], options=options)
-        call.interrupts.check()
+        invocation.interrupts.check()
         begun = documents.info(name, aligned.model)
         info = replace(info_of(aligned, begun.source), audio=begun.audio, spectrogram=begun.spectrogram)
         documents.write(name, aligned, info)
 
-    return each_file([recording], work, call=call)
+    return for_each_file([recording], work, invocation=invocation)
 
 
 def read_text(name: str) -> str | Transcript:

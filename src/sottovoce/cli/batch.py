@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sottovoce.cli.call import Call, one_line, this_call
 from sottovoce.cli.flags import SectionedCommand, check_exclusive
+from sottovoce.cli.invocation import Invocation, invocation_of, one_line
 from sottovoce.cli.options import MODEL, check_fusion, open_model
 from sottovoce.cli.transcribe import (
     CONTEXT,
@@ -85,10 +85,10 @@ def batch(context: click.Context, /, source: str, output: str, **given: Any) -> 
     with its error. Rows that are there are not made again.
     """
     check_exclusive(context, EXCLUSIVE)
-    return run_batch(source, output, given, this_call(context))
+    return run_batch(source, output, given, invocation_of(context))
 
 
-def run_batch(source: str, output: str, given: dict[str, Any], call: Call) -> int:
+def run_batch(source: str, output: str, given: dict[str, Any], invocation: Invocation) -> int:
     """Transcribe recordings without a row; return the exit code: 1 if some were unreadable, 2 if all."""
     from sottovoce.archive.results import BatchOptions, left_to_do, list_recordings, open_results
     from sottovoce.models.devices import choose_device
@@ -110,7 +110,7 @@ def run_batch(source: str, output: str, given: dict[str, Any], call: Call) -> in
     with open_results(output) as results:
         left = left_to_do(items, results, again=given["retry_failed"])
         rows = rows_of(left, given, batch, actors) if left else iter(())
-        return _write(rows, results, items, left, call)
+        return _write(rows, results, items, left, invocation)
 
 
 def rows_of(
@@ -133,7 +133,11 @@ def actors_of(given: Mapping[str, Any]) -> Actors:
 
 
 def _write(
-    rows: Iterator[Row], results: ResultTable, items: Sequence[Item], left: Sequence[Item], call: Call
+    rows: Iterator[Row],
+    results: ResultTable,
+    items: Sequence[Item],
+    left: Sequence[Item],
+    invocation: Invocation,
 ) -> int:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -156,7 +160,7 @@ def _write(
     with bar:
         task = bar.add_task("", total=len(items), completed=len(items) - len(left), hours="")
         for row in write_rows(rows, results):
-            call.interrupts.check()
+            invocation.interrupts.check()
             duration = row["duration"]
             seconds += duration if isinstance(duration, float | int) else 0.0
             if row["error"] is not None:

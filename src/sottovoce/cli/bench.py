@@ -15,9 +15,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from sottovoce.cli.each_file import source_of
 from sottovoce.cli.flags import SectionedCommand
 from sottovoce.cli.options import LANGUAGE, MODEL, beam_size, open_model
+from sottovoce.cli.progress import source_of
 from sottovoce.errors import OptionError
 from sottovoce.options.schema import Option
 

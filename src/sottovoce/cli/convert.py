@@ -10,10 +10,10 @@ from typing import Any
 
 import click
 
-from sottovoce.cli.call import Call, this_call
 from sottovoce.cli.documents import Documents, documents_of, with_output_file, writer_options
-from sottovoce.cli.each_file import Progress, each_file
 from sottovoce.cli.flags import SectionedCommand, typed_options
+from sottovoce.cli.invocation import Invocation, invocation_of
+from sottovoce.cli.progress import Progress, for_each_file
 from sottovoce.cli.transcribe import (
     COLOUR_CONFIDENCE,
     LAYOUT,
@@ -58,10 +58,12 @@ def convert(context: click.Context, /, files: tuple[str, ...], **given: Any) -> 
     Options that place single words need a transcript with words. Documents are called as those of
     `transcribe`: talk.srt of talk.json.
     """
-    return convert_files(files, with_output_file(files, given, typed_options(context)), this_call(context))
+    return convert_files(
+        files, with_output_file(files, given, typed_options(context)), invocation_of(context)
+    )
 
 
-def convert_files(files: Sequence[str], given: Mapping[str, Any], call: Call) -> int:
+def convert_files(files: Sequence[str], given: Mapping[str, Any], invocation: Invocation) -> int:
     transcribed = {**given, "word_timestamps": True, "speakers": "auto"}  # each file shows whether it was
     rules = () if given["regroup"] is None else parse_rules(given["regroup"])
     documents = documents_of(files, transcribed)
@@ -69,7 +71,7 @@ def convert_files(files: Sequence[str], given: Mapping[str, Any], call: Call) ->
     recording = recording_of(files, given, documents)
 
     def work(name: str) -> None:
-        call.interrupts.check()
+        invocation.interrupts.check()
         transcript = load_transcript(name) if name != STANDARD_INPUT else read_standard_input()
         if needs_words and any(segment.words is None for segment in transcript.segments):
             raise OptionError(
@@ -86,7 +88,9 @@ def convert_files(files: Sequence[str], given: Mapping[str, Any], call: Call) ->
 
     inputs = documents.inputs(files)
     progress = Progress(len(inputs), quiet=documents.is_text_on_terminal)
-    return each_file(inputs, work, progress=progress, call=call, advice="fewer inputs at once")
+    return for_each_file(
+        inputs, work, progress=progress, invocation=invocation, advice="fewer inputs at once"
+    )
 
 
 def documents_for(documents: Documents, name: str, transcript: Transcript, *, wants_all: bool) -> Documents:

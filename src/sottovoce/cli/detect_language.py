@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sottovoce.cli.call import this_call
-from sottovoce.cli.each_file import Progress, each_file, source_of
 from sottovoce.cli.flags import SectionedCommand
+from sottovoce.cli.invocation import invocation_of
 from sottovoce.cli.options import MODEL, open_model
+from sottovoce.cli.progress import Progress, for_each_file, source_of
 from sottovoce.options.schema import Option
 
 if TYPE_CHECKING:
@@ -40,10 +40,10 @@ def detect_language(context: click.Context, /, files: tuple[str, ...], **given: 
     """
     model = open_model(given)
     look = timeline if given["timeline"] else detection
-    return each_file(
+    return for_each_file(
         files,
         lambda name: click.echo(json.dumps(look(model, name, given["languages"]), ensure_ascii=False)),
-        call=this_call(context),
+        invocation=invocation_of(context),
         progress=Progress(len(files), quiet=sys.stdout.isatty()),
     )
 

@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from sottovoce.cli.each_file import clock
+from sottovoce.cli.progress import clock
 from sottovoce.errors import OptionError
 from sottovoce.formats.base import TranscriptInfo, Writer, pieces_of
 from sottovoce.formats.output import (
@@ -49,7 +49,7 @@ class Documents:
     shown: bool
     folder: Path | None = None
     embeds: bool = False
-    screen: ScreenWriter | None = None
+    screen: TerminalWriter | None = None
 
     def info(self, name: str, model: str) -> TranscriptInfo:
         if name == "-":
@@ -110,7 +110,7 @@ def documents_of(files: Sequence[str], given: Mapping[str, Any]) -> Documents:
     if by_confidence and not times_words(given):
         raise OptionError("--colour-confidence: needs --word-timestamps")
     if shown and (sys.stdout.isatty() or by_confidence):
-        writers = [screen_writer(by_confidence)]
+        writers = [terminal_writer(by_confidence)]
     folder = given["output_dir"] or (STANDARD_OUTPUT if formats == "txt" else ".")
     if given.get("output_file") is not None:
         folder = str(given["output_file"].parent)
@@ -124,7 +124,7 @@ def documents_of(files: Sequence[str], given: Mapping[str, Any]) -> Documents:
     else:
         paths = output_paths(files, Path(folder), [writer.extension for writer in writers])
     writable_folder(Path(folder))
-    screen = screen_writer(by_confidence) if sys.stdout.isatty() and not given.get("quiet", True) else None
+    screen = terminal_writer(by_confidence) if sys.stdout.isatty() and not given.get("quiet", True) else None
     return Documents(writers, paths, shown, page, given["embed_audio"], screen)
 
 
@@ -198,9 +198,9 @@ def times_words(given: Mapping[str, Any]) -> bool:
     return bool(given.get("word_timestamps") or tells_speakers or given.get("tinydiarize"))
 
 
-def screen_writer(by_confidence: bool) -> ScreenWriter:
+def terminal_writer(by_confidence: bool) -> TerminalWriter:
     console = Console(highlight=False, force_terminal=by_confidence or None)
-    return ScreenWriter(console, by_confidence=by_confidence)
+    return TerminalWriter(console, by_confidence=by_confidence)
 
 
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
@@ -214,7 +214,7 @@ def coloured(word: Word) -> str:
     return f"[{colour}]{escape(word.word)}[/{colour}]"
 
 
-class ScreenWriter:
+class TerminalWriter:
     """Writes one segment a line for people; pipes get the txt format instead."""
 
     extension = "txt"

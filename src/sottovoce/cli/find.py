@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from sottovoce.cli.call import this_call
-from sottovoce.cli.each_file import clock, each_file, source_of
 from sottovoce.cli.flags import SectionedCommand
+from sottovoce.cli.invocation import invocation_of
 from sottovoce.cli.options import LANGUAGE, MODEL
+from sottovoce.cli.progress import clock, for_each_file, source_of
 from sottovoce.options.schema import Option
 
 NOT_FOUND = 1
@@ -78,7 +78,7 @@ def find(context: click.Context, /, recording: str, phrase: str, **given: Any) -
         }
         return json.dumps(entry, ensure_ascii=False)
 
-    code = each_file([recording], work, call=this_call(context))
+    code = for_each_file([recording], work, invocation=invocation_of(context))
     return code or (0 if found else NOT_FOUND)
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from sottovoce.cli.call import this_call
-from sottovoce.cli.each_file import each_file
 from sottovoce.cli.flags import SectionedCommand
+from sottovoce.cli.invocation import invocation_of
 from sottovoce.cli.options import LANGUAGE, MODEL
+from sottovoce.cli.progress import for_each_file
 
 VIDEO = (
     click.option("-o", "--output", required=True, metavar="FILE", help="The video: .mp4, .mkv or .mov."),
@@ -48,11 +48,11 @@ def karaoke(context: click.Context, /, recording: str, **given: Any) -> int:
     check_video(path, given["size"], given["background"], Path(recording))
     text = None if given["text"] is None else read_text(given["text"])
     model = open_model(given)
-    call = this_call(context)
+    invocation = invocation_of(context)
 
     def work(name: str) -> None:
         transcript = transcript_with_words(model, name, text, given["language"])
-        call.interrupts.check()
+        invocation.interrupts.check()
         write_karaoke(transcript, Path(name), path, size=given["size"], background=given["background"])
 
-    return each_file([recording], work, call=call)
+    return for_each_file([recording], work, invocation=invocation)

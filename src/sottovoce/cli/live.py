@@ -27,8 +27,8 @@ from sottovoce.api import Model
 from sottovoce.audio.input_format import read_input_format
 from sottovoce.audio.io import load_audio, open_audio, read_live
 from sottovoce.audio.microphone import Microphone
-from sottovoce.cli.call import Interrupts
 from sottovoce.cli.flags import read_values
+from sottovoce.cli.invocation import Interrupts
 from sottovoce.cli.options import (
     Translation,
     check_fusion,

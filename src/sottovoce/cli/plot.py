@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from sottovoce.cli.call import this_call
-from sottovoce.cli.each_file import each_file, source_of
 from sottovoce.cli.flags import Clock, SectionedCommand
+from sottovoce.cli.invocation import invocation_of
 from sottovoce.cli.options import LANGUAGE, MODEL
+from sottovoce.cli.progress import for_each_file, source_of
 from sottovoce.formats.output import label_of
 
 PICTURE = (
@@ -64,4 +64,4 @@ def plot(context: click.Context, /, recording: str, **given: Any) -> int:
         shown = "standard input" if name == "-" else Path(name).name
         draw(collect(model, samples, transcript, name=label_of(shown), start_s=start_s), path, panels)
 
-    return each_file([recording], work, call=this_call(context))
+    return for_each_file([recording], work, invocation=invocation_of(context))

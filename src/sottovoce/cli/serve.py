@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sottovoce.cli.call import Call, this_call
 from sottovoce.cli.flags import Flag, SectionedCommand, read_values
+from sottovoce.cli.invocation import Invocation, invocation_of
 from sottovoce.cli.options import MODEL, SERVER, beam_size, chat_server, open_model
 from sottovoce.errors import MissingExtraError, OptionError, cause_of
 from sottovoce.options.schema import Option, made, options_of
@@ -69,15 +69,15 @@ model wants it after every operation, and one that prepares phrases does not giv
 def declared(owner: type) -> tuple[Option, ...]:
     """Return the options of settings, whose default times are shown as people write them."""
     return tuple(
-        replace(option, cli_default=clock(option.default)) if option.kind == "time" else option
+        replace(option, cli_default=clock(option.default))
+        if option.kind == "time" and isinstance(option.default, float)
+        else option
         for option in options_of(owner)
     )
 
 
-def clock(seconds: float | None) -> str | None:
+def clock(seconds: float) -> str:
     """Write seconds as h:mm:ss, or m:ss below an hour."""
-    if seconds is None:
-        return None
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"
 
@@ -159,10 +159,10 @@ def serve(context: click.Context, /, **given: Any) -> int:
     Every option may also stand in the file of --config, or in the environment: SOTTOVOCE_SERVE_PORT is
     --port. What is typed wins over the environment, and that over the file.
     """
-    return serve_app({**given, **FIXED}, this_call(context))
+    return serve_app({**given, **FIXED}, invocation_of(context))
 
 
-def serve_app(given: dict[str, Any], call: Call) -> int:
+def serve_app(given: dict[str, Any], invocation: Invocation) -> int:
     """Serve until a signal; return the exit code: 0 after Ctrl-C, 143 after SIGTERM.
 
     Raises: OptionError, MissingExtraError, and the errors of loading the model.
@@ -173,7 +173,7 @@ def serve_app(given: dict[str, Any], call: Call) -> int:
 
     open_named = partial(open_one, given, paths)
     if given["replicas"] is not None:
-        return serve_on_ray(given, settings, open_named, call)
+        return serve_on_ray(given, settings, open_named, invocation)
     server = make_server(settings, open_named)
     from sottovoce.runtime.batching import THREAD_NAME
     from sottovoce.server.http.request_log import log_as_json
@@ -181,7 +181,7 @@ def serve_app(given: dict[str, Any], call: Call) -> int:
 
     names = (THREAD_NAME, DECODING)
 
-    log_as_json(logging.DEBUG if call.verbosity else logging.INFO)
+    log_as_json(logging.DEBUG if invocation.verbosity else logging.INFO)
     sys.setswitchinterval(SWITCH_S)
     server.services.ends_process = True
     server.serve_until_ended()
@@ -204,7 +204,10 @@ def open_one(given: Mapping[str, Any], paths: Mapping[str, str], name: str) -> M
 
 
 def serve_on_ray(
-    given: Mapping[str, Any], settings: ServerSettings, open_named: Callable[[str], Model], call: Call
+    given: Mapping[str, Any],
+    settings: ServerSettings,
+    open_named: Callable[[str], Model],
+    invocation: Invocation,
 ) -> int:
     """Serve as replicas of a Ray cluster until a signal. Raises: OptionError, MissingExtraError."""
     if settings.listening.port == 0:
@@ -223,11 +226,11 @@ def serve_on_ray(
         say_where(settings, settings.listening.port)
         try:
             while True:
-                call.interrupts.check()
+                invocation.interrupts.check()
                 time.sleep(LOOK_EVERY_S)
         except KeyboardInterrupt:
-            call.interrupts.take()
-    return 128 + signal.SIGTERM if call.interrupts.is_polite_end else 0
+            invocation.interrupts.take()
+    return 128 + signal.SIGTERM if invocation.interrupts.is_polite_end else 0
 
 
 @contextmanager

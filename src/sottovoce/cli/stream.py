@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from sottovoce.cli.call import this_call
 from sottovoce.cli.flags import SectionedCommand, check_exclusive, grouped
+from sottovoce.cli.invocation import invocation_of
 from sottovoce.cli.options import FUSION, MODEL, TASK, TRANSLATION, VOICES, beam_size
 from sottovoce.options.live import LiveDecodingOptions, LiveOptions
 from sottovoce.options.schema import Option, options_of
@@ -87,4 +87,4 @@ def stream(context: click.Context, /, source: str | None, **given: Any) -> int:
     check_exclusive(context, {"realtime": ("unaware",)})
     from sottovoce.cli.live import transcribe_live
 
-    return transcribe_live(source, given, this_call(context).interrupts)
+    return transcribe_live(source, given, invocation_of(context).interrupts)

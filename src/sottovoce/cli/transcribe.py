@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from sottovoce.cli.call import this_call
 from sottovoce.cli.flags import SectionedCommand, check_exclusive, grouped, read_values, typed_options
+from sottovoce.cli.invocation import invocation_of
 from sottovoce.cli.options import (
     DEFERRAL,
     ENROLLED_VOICES,
@@ -166,7 +166,7 @@ def transcribe(context: click.Context, /, files: tuple[str, ...], **given: Any) 
     from sottovoce.cli.transcribe_files import transcribe_files
 
     named = with_output_file(files, given, typed_options(context))
-    return transcribe_files(files, named, transcribe_options(given), this_call(context))
+    return transcribe_files(files, named, transcribe_options(given), invocation_of(context))
 
 
 def transcribe_options(given: Mapping[str, Any]) -> TranscribeOptions:

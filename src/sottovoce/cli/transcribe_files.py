@@ -22,9 +22,8 @@ from typing import Any, BinaryIO, TypeAlias
 from sottovoce.api import Model
 from sottovoce.archive.multiprocess import MultiprocessTranscription, transcribe_parts
 from sottovoce.audio.io import AudioInfo, probe_audio
-from sottovoce.cli.call import Call, Interrupts
 from sottovoce.cli.documents import Documents, documents_of, times_words
-from sottovoce.cli.each_file import Progress, clock, each_file, exit_code, source_of
+from sottovoce.cli.invocation import Interrupts, Invocation
 from sottovoce.cli.options import (
     Translation,
     check_fusion,
@@ -34,6 +33,7 @@ from sottovoce.cli.options import (
     second_of,
     translation_of,
 )
+from sottovoce.cli.progress import Progress, clock, exit_code, for_each_file, source_of
 from sottovoce.errors import AudioError, OptionError, cause_of
 from sottovoce.formats.output import STANDARD_INPUT, STANDARD_OUTPUT
 from sottovoce.lm.fusion import ShallowFusion
@@ -289,7 +289,7 @@ class TranscribeRun:
 
 
 def transcribe_files(
-    files: Sequence[str], given: Mapping[str, Any], options: TranscribeOptions, call: Call
+    files: Sequence[str], given: Mapping[str, Any], options: TranscribeOptions, invocation: Invocation
 ) -> int:
     """Transcribe every file; return the exit code. Usage errors are found before the model is loaded.
 
@@ -309,7 +309,7 @@ def transcribe_files(
         raise OptionError("--regroup: cuts between words; add --word-timestamps")
     translation = translation_of(given, files)
     documents = documents_of(files, given)
-    inputs = inputs_to_read(documents.inputs(files), documents, given, call)
+    inputs = inputs_to_read(documents.inputs(files), documents, given, invocation)
     if not inputs.left:
         return exit_code(inputs.n_refused, inputs.n_refused + inputs.n_skipped)
     model = open_model(given)
@@ -320,17 +320,17 @@ def transcribe_files(
         second=second_of(given),
         documents=documents,
         progress=Progress(len(inputs.left), quiet=documents.is_text_on_terminal),
-        interrupts=call.interrupts,
+        interrupts=invocation.interrupts,
         translation=translation,
         rules=rules,
         notes=inputs.notes,
         given=given,
     )
-    return each_file(
+    return for_each_file(
         inputs.left,
         lambda name: transcribe_file(name, run),
         progress=run.progress,
-        call=call,
+        invocation=invocation,
         advice=ADVICE,
         n_refused=inputs.n_refused,
         n_skipped=inputs.n_skipped,
@@ -420,11 +420,11 @@ def transcribe_file(name: str, run: TranscribeRun) -> None:
         )
         for writer, output in outputs:
             output.write(writer.end(ended))
-        for note in notes_of(transcription, run):
+        for note in summary_of(transcription, run):
             run.progress.note(f"{name}: {note}")
 
 
-def notes_of(
+def summary_of(
     transcription: FileTranscription | MultiprocessTranscription, run: TranscribeRun
 ) -> Iterator[str]:
     second_s = transcription.second_s if isinstance(transcription, FileTranscription) else 0.0
@@ -459,7 +459,7 @@ class Inputs:
 
 
 def inputs_to_read(
-    inputs: Sequence[str], documents: Documents, given: Mapping[str, Any], call: Call
+    inputs: Sequence[str], documents: Documents, given: Mapping[str, Any], invocation: Invocation
 ) -> Inputs:
     lines = Progress(len(inputs))
     skipped = [name for name in inputs if given["skip_existing"] and documents.are_there(name)]
@@ -474,7 +474,7 @@ def inputs_to_read(
         try:
             info = info_of(name, given["audio_track"], given["input_format"])
         except AudioError as error:
-            lines.failed(str(error), call.trace())
+            lines.failed(str(error), invocation.trace())
             n_refused += 1
             continue
         left.append(name)

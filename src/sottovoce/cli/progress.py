@@ -12,16 +12,16 @@ from rich.markup import escape
 from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
-from sottovoce.cli.call import Call, is_out_of_memory, one_line
+from sottovoce.cli.invocation import Invocation, is_out_of_memory, one_line
 from sottovoce.errors import OutputError, SottovoceError
 from sottovoce.types import Segment
 
 
-def each_file(
+def for_each_file(
     files: Sequence[str],
     work: Callable[[str], None],
     *,
-    call: Call,
+    invocation: Invocation,
     progress: Progress | None = None,
     advice: str = "a smaller --model",
     n_refused: int = 0,
@@ -41,7 +41,7 @@ def each_file(
             except OutputError:
                 raise
             except (SottovoceError, MemoryError, RuntimeError) as error:
-                progress.failed(failure_line(error, name, advice), call.trace())
+                progress.failed(failure_line(error, name, advice), invocation.trace())
                 n_failed += 1
                 free_memory()
             progress.end()
