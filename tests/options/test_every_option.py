@@ -8,7 +8,6 @@ from typing import Any
 import click
 import pytest
 
-from sottovoce.cli.documents import writer_options
 from sottovoce.cli.flags import LIBRARY, flag, read_values
 from sottovoce.cli.invocation import Invocation
 from sottovoce.cli.transcribe import transcribe, transcribe_options
@@ -87,7 +86,7 @@ def call(*words: str) -> dict[str, Any]:
 def owners(given: dict[str, Any]) -> list[Any]:
     """The options that a call makes."""
     options = transcribe_options(given)
-    return [options, options.decoding, options.fallback, options.vad, options.speakers, writer_options(given)]
+    return [options, options.decoding, options.fallback, options.vad, options.speakers, made(WriterOptions, given)]
 
 
 @pytest.mark.parametrize("option", LIBRARY, ids=lambda option: option.key)

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from sottovoce.cli.documents import documents_of, with_output_file
-from sottovoce.cli.flags import SectionedCommand, grouped, typed_options
-from sottovoce.cli.invocation import Invocation, invocation_of
-from sottovoce.cli.options import MODEL, open_model
+from sottovoce.cli.flags import SectionedCommand, given_as, grouped, typed_options
+from sottovoce.cli.invocation import invocation_of
+from sottovoce.cli.options import (
+    LAYOUT,
+    MODEL,
+    OUTPUT_DIR,
+    OUTPUT_FORMAT,
+    ModelOptions,
+    OutputOptions,
+    open_model,
+)
 from sottovoce.cli.progress import for_each_file, source_of
-from sottovoce.cli.transcribe import LAYOUT, OUTPUT_DIR, OUTPUT_FORMAT
 from sottovoce.errors import OptionError
 from sottovoce.formats.base import info_of
 from sottovoce.formats.files import load_text, parse_text
 from sottovoce.formats.output import STANDARD_OUTPUT
 from sottovoce.options.align import AlignOptions
-from sottovoce.options.schema import Option, made, options_of
+from sottovoce.options.schema import Option, options_of
+from sottovoce.options.writer import WriterOptions
 from sottovoce.types import Transcript
 
 if TYPE_CHECKING:
@@ -38,8 +45,8 @@ ALIGNMENT = (
     *grouped("Alignment", of=options_of(AlignOptions)),
 )
 ALIGNED = (
-    replace(OUTPUT_FORMAT, default="srt"),
-    replace(OUTPUT_DIR, default=STANDARD_OUTPUT),
+    replace(OUTPUT_FORMAT, cli_default="srt"),
+    replace(OUTPUT_DIR, cli_default=STANDARD_OUTPUT),
     *LAYOUT,
 )
 SECTIONS = {"Model": MODEL, "Alignment": ALIGNMENT, "Output": ALIGNED}
@@ -49,27 +56,24 @@ SECTIONS = {"Model": MODEL, "Alignment": ALIGNMENT, "Output": ALIGNED}
 @click.argument("recording")
 @click.argument("text")
 @click.pass_context
-def align(context: click.Context, /, recording: str, text: str, **given: Any) -> int:
+def align(context: click.Context, /, recording: str, text: str, language: str | None, **given: object) -> int:
     """Find out when each word of a text is said in a recording.
 
     TEXT is a file: a text, whose lines and sentences become segments, or a transcript (json, srt, vtt) whose
     times are to be refined; `-` reads either from standard input. Every segment has its words with times.
     """
-    named = with_output_file([recording], given, typed_options(context))
-    return align_file(recording, text, named, invocation_of(context))
-
-
-def align_file(recording: str, text: str, given: Mapping[str, Any], invocation: Invocation) -> int:
-    options = made(AlignOptions, given)
+    output = given_as(OutputOptions, given, quiet=True)
+    output = with_output_file([recording], output, typed_options(context))
+    options = given_as(AlignOptions, given)
     if recording == text == "-":
         raise OptionError("standard input: expected the recording or the text there, got '-' for both")
-    shown = {**given, "word_timestamps": True, "colour_confidence": False}
-    documents = documents_of([recording], shown)
+    documents = documents_of([recording], output, given_as(WriterOptions, given))
     script = read_text(text)
-    model = open_model(given)
+    model = open_model(given_as(ModelOptions, given))
+    invocation = invocation_of(context)
 
     def work(name: str) -> None:
-        aligned = model.align(source_of(name), script, language=given["language"], options=options)
+        aligned = model.align(source_of(name), script, language=language, options=options)
         invocation.interrupts.check()
         begun = documents.info(name, aligned.model)
         info = replace(info_of(aligned, begun.source), audio=begun.audio, spectrogram=begun.spectrogram)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
-from sottovoce.cli.flags import SectionedCommand
+from sottovoce.cli.flags import SectionedCommand, given_as
 from sottovoce.cli.invocation import invocation_of
-from sottovoce.cli.options import LANGUAGE, MODEL
+from sottovoce.cli.options import LANGUAGE, MODEL, ModelOptions, open_model
 from sottovoce.cli.progress import for_each_file
 
 VIDEO = (
@@ -30,7 +28,17 @@ VIDEO = (
 @click.command(cls=SectionedCommand, sections={"Model": MODEL, "Language": LANGUAGE, "Video": VIDEO})
 @click.argument("recording")
 @click.pass_context
-def karaoke(context: click.Context, /, recording: str, **given: Any) -> int:
+def karaoke(
+    context: click.Context,
+    /,
+    recording: str,
+    language: str,
+    output: str,
+    text: str | None,
+    size: str,
+    background: str,
+    **given: object,
+) -> int:
     """Make a video of a recording whose words are lit as they are said (needs the program ffmpeg).
 
     To burn words into a video that exists: `transcribe -w -f ass`, and `ffmpeg -i talk.mp4 -vf ass=talk.ass`.
@@ -38,21 +46,20 @@ def karaoke(context: click.Context, /, recording: str, **given: Any) -> int:
     from pathlib import Path
 
     from sottovoce.cli.align import read_text, transcript_with_words
-    from sottovoce.cli.options import open_model
     from sottovoce.errors import OptionError
     from sottovoce.formats.ass import check_video, write_karaoke
 
     if recording == "-":
         raise OptionError("karaoke: expected a file, whose sound the video has, got standard input")
-    path = Path(given["output"])
-    check_video(path, given["size"], given["background"], Path(recording))
-    text = None if given["text"] is None else read_text(given["text"])
-    model = open_model(given)
+    path = Path(output)
+    check_video(path, size, background, Path(recording))
+    script = None if text is None else read_text(text)
+    model = open_model(given_as(ModelOptions, given))
     invocation = invocation_of(context)
 
     def work(name: str) -> None:
-        transcript = transcript_with_words(model, name, text, given["language"])
+        transcript = transcript_with_words(model, name, script, language)
         invocation.interrupts.check()
-        write_karaoke(transcript, Path(name), path, size=given["size"], background=given["background"])
+        write_karaoke(transcript, Path(name), path, size=size, background=background)
 
     return for_each_file([recording], work, invocation=invocation)

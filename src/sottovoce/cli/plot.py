@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
-from sottovoce.cli.flags import Clock, SectionedCommand
+from sottovoce.cli.flags import Clock, SectionedCommand, given_as
 from sottovoce.cli.invocation import invocation_of
-from sottovoce.cli.options import LANGUAGE, MODEL
+from sottovoce.cli.options import LANGUAGE, MODEL, ModelOptions, open_model
 from sottovoce.cli.progress import for_each_file, source_of
 from sottovoce.formats.output import label_of
 
@@ -34,7 +32,18 @@ PICTURE = (
 @click.command(cls=SectionedCommand, sections={"Model": MODEL, "Language": LANGUAGE, "Picture": PICTURE})
 @click.argument("recording")
 @click.pass_context
-def plot(context: click.Context, /, recording: str, **given: Any) -> int:
+def plot(
+    context: click.Context,
+    /,
+    recording: str,
+    language: str,
+    output: str,
+    panels: str,
+    offset: float | None,
+    duration: float | None,
+    text: str | None,
+    **given: object,
+) -> int:
     """Draw what is heard in up to 30 s of a recording (extra `plot`).
 
     Panels: the log-mel spectrogram with the words, where speech is, the language over time, the attention
@@ -44,24 +53,23 @@ def plot(context: click.Context, /, recording: str, **given: Any) -> int:
 
     from sottovoce.audio.io import load_audio
     from sottovoce.cli.align import read_text, transcript_with_words
-    from sottovoce.cli.options import open_model
     from sottovoce.errors import OptionError
     from sottovoce.pictures.draw import LONGEST_S, check_picture, collect, draw, panels_of
 
-    panels = panels_of(given["panels"])
-    path = Path(given["output"])
+    shown = panels_of(panels)
+    path = Path(output)
     check_picture(path)
-    duration_s = LONGEST_S if given["duration"] is None else given["duration"]
+    duration_s = LONGEST_S if duration is None else duration
     if not 0.1 <= duration_s <= LONGEST_S:
         raise OptionError(f"--duration: expected 0.1 to {LONGEST_S:g} s, got {duration_s:g}")
-    text = None if given["text"] is None else read_text(given["text"])
-    start_s = given["offset"] or 0.0
-    model = open_model(given)
+    script = None if text is None else read_text(text)
+    start_s = offset or 0.0
+    model = open_model(given_as(ModelOptions, given))
 
     def work(name: str) -> None:
         samples = load_audio(source_of(name), start_s, duration_s)
-        transcript = transcript_with_words(model, samples, text, given["language"])
-        shown = "standard input" if name == "-" else Path(name).name
-        draw(collect(model, samples, transcript, name=label_of(shown), start_s=start_s), path, panels)
+        transcript = transcript_with_words(model, samples, script, language)
+        label = label_of("standard input" if name == "-" else Path(name).name)
+        draw(collect(model, samples, transcript, name=label, start_s=start_s), path, shown)
 
     return for_each_file([recording], work, invocation=invocation_of(context))
