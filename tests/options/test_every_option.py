@@ -86,7 +86,14 @@ def call(*words: str) -> dict[str, Any]:
 def owners(given: dict[str, Any]) -> list[Any]:
     """The options that a call makes."""
     options = transcribe_options(given)
-    return [options, options.decoding, options.fallback, options.vad, options.speakers, made(WriterOptions, given)]
+    return [
+        options,
+        options.decoding,
+        options.fallback,
+        options.vad,
+        options.speakers,
+        made(WriterOptions, given),
+    ]
 
 
 @pytest.mark.parametrize("option", LIBRARY, ids=lambda option: option.key)

@@ -81,7 +81,7 @@ def test_switches_lose_and_double_nothing(gap_s: float, switching_seed: int) -> 
 @pytest.mark.parametrize("word_s", [0.3, 0.5])
 @pytest.mark.parametrize("shift_s", [0.0, 0.08, 0.12, 0.2, 0.28])
 def test_a_switch_cuts_no_word_in_two(word_s: float, shift_s: float) -> None:
-    """The timeline finds a border to half a hop; a word that it falls into is said on one side of it."""
+    """The timeline finds a boundary to half a hop; a word that it falls into is said on one side of it."""
     first, second = spoken("en", 10), spoken("de", 10)
     speech = say(first + second, word_s=word_s)
     audio = np.concatenate([silence(0.8 + shift_s), speech, silence(1.0)])

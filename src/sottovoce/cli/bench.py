@@ -55,14 +55,14 @@ class Measured:
 
 @click.command(cls=SectionedCommand, sections={"Model": MODEL, "Measure": MEASURE})
 @click.argument("file", required=False)
-def bench(file: str | None, language: str, beam_size: int, **given: object) -> None:
+def bench(file: str | None, **given: object) -> None:
     """Measure how fast models are on this machine.
 
     Without FILE: loading, spectrogram, encoder and decoder on a window of noise. With a recording also its
     transcription and a live session of it, as fast as they go. --model, --dtype and --backend take several,
     separated by commas.
     """
-    options = given_as(MeasureOptions, given, language=language, beam_size=beam_size)
+    options = given_as(MeasureOptions, given)
     model = given_as(ModelOptions, given)
     chosen = product(_several(model.model), _names(model.dtype), _names(model.backend))
     models = [replace(model, model=name, dtype=dtype, backend=backend) for name, dtype, backend in chosen]

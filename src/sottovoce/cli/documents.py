@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.markup import escape
 
 from sottovoce.cli.options import OutputOptions
-from sottovoce.cli.progress import clock
 from sottovoce.errors import OptionError
 from sottovoce.formats.base import TranscriptInfo, Writer, pieces_of
 from sottovoce.formats.output import (
@@ -29,6 +28,8 @@ from sottovoce.formats.output import (
     writable_folder,
 )
 from sottovoce.formats.page.html import HtmlWriter, audio_link, embedded_audio
+from sottovoce.formats.paragraphs import clock
+from sottovoce.formats.plain import LineWriter
 from sottovoce.formats.writers import BINARY, FORMATS, extension_of, writer_for, writers_for
 from sottovoce.options.writer import WriterOptions
 from sottovoce.types import Segment, Transcript, Word
@@ -205,7 +206,7 @@ def coloured(word: Word) -> str:
     return f"[{colour}]{escape(word.word)}[/{colour}]"
 
 
-class TerminalWriter:
+class TerminalWriter(LineWriter):
     """Writes one segment a line for people; pipes get the txt format instead."""
 
     extension = "txt"
@@ -214,9 +215,6 @@ class TerminalWriter:
         self._console = console
         self._by_confidence = by_confidence
         self._languages: list[str] = []
-
-    def begin(self, info: TranscriptInfo) -> str:
-        return ""
 
     def segment(self, segment: Segment) -> str:
         if segment.language not in self._languages:
@@ -231,6 +229,3 @@ class TerminalWriter:
         with self._console.capture() as capture:
             self._console.print(f"{times} [{colour}]{segment.language}[/{colour}]  {text}", soft_wrap=True)
         return capture.get()
-
-    def end(self, info: TranscriptInfo) -> str:
-        return ""

@@ -10,7 +10,8 @@ import click
 from sottovoce.cli.flags import SectionedCommand, given_as
 from sottovoce.cli.invocation import invocation_of
 from sottovoce.cli.options import LANGUAGE, MODEL, ModelOptions, open_model
-from sottovoce.cli.progress import clock, for_each_file, source_of
+from sottovoce.cli.progress import for_each_file, source_of
+from sottovoce.formats.paragraphs import clock
 from sottovoce.options.schema import Option
 
 NOT_FOUND = 1

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -20,7 +21,11 @@ from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import VadOptions
 from sottovoce.options.writer import WriterOptions
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 T = TypeVar("T")
+Owner = TypeVar("Owner", bound="DataclassInstance")
 Command = TypeVar("Command", bound=Callable[..., object] | click.Command)
 Given: TypeAlias = Mapping[str, object]
 """Values of the command line by the names of their parameters."""
@@ -183,16 +188,16 @@ def value_of(given: Given, name: str, kind: type[T]) -> T | None:
     return value
 
 
-def given_as(owner: type[T], given: Given, **others: object) -> T:
-    """Build a dataclass of options from the command line. others: fields by name, which take precedence.
+def given_as(owner: type[Owner], given: Given, **others: object) -> Owner:
+    """Build a dataclass of options from the command line; fields without an `Option` take the parameter of
+    their name. others: fields that take precedence.
 
     Raises: OptionError.
     """
-    return made(owner, read_values(given, options_of(owner)), **others)
-
-
-def option_of(owner: type, key: str) -> Option:
-    return next(option for option in options_of(owner) if option.key == key)
+    declared = options_of(owner)
+    plain = {field.name for field in fields(owner)} - {option.field for option in declared}
+    named = {name: given[name] for name in plain if given.get(name) is not None}
+    return made(owner, read_values(given, declared), **{**named, **others})
 
 
 def read_values(given: Given, options: Iterable[Option] = LIBRARY) -> dict[str, object]:

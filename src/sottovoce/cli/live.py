@@ -53,8 +53,6 @@ from sottovoce.translation.whisper_translate import N_NEW_WORDS, WhisperTranslat
 from sottovoce.types import SAMPLE_RATE, Event, Final, LanguageChanged, Partial, Samples, Unstable, Word
 
 Show = Callable[[Sequence[Event]], None]
-CLICKED = ("save_audio", "log_path", "languages", "switching", "speakers", "beam_size", "task")
-"""Parameters that fields of `StreamFlags` take as they are."""
 MOST_WAITING = 2048
 """Limit of a queue, so that memory does not hold a whole recording from a pipe."""
 LATE_S, JOINED_S = 0.5, 10.0
@@ -65,7 +63,7 @@ def transcribe_live(source: str | None, given: Given, interrupts: Interrupts) ->
 
     Raises: SottovoceError.
     """
-    flags = given_as(StreamFlags, given, **{name: given[name] for name in CLICKED if given[name] is not None})
+    flags = given_as(StreamFlags, given)
     fusion = given_as(FusionOptions, given)
     check(source, flags, fusion)
     translation = translation_of(given_as(TranslationOptions, given), flags.task)

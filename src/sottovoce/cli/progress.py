@@ -14,6 +14,7 @@ from rich.progress import Progress as RichProgress
 
 from sottovoce.cli.invocation import Invocation, is_out_of_memory, one_line
 from sottovoce.errors import OutputError, SottovoceError
+from sottovoce.formats.paragraphs import clock
 from sottovoce.types import Segment
 
 
@@ -127,9 +128,3 @@ class Progress:
 
     def note(self, message: str) -> None:
         self._console.print(f"[yellow]note:[/yellow] {escape(one_line(message))}", soft_wrap=True)
-
-
-def clock(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -169,7 +169,7 @@ def serve_app(given: Given, invocation: Invocation) -> int:
     """
     before = set(threading.enumerate())
     model = given_as(ModelOptions, given)
-    paths = model_paths(given, model)
+    paths = model_paths(given)
     settings = settings_of(given, list(paths))
     open_named = partial(open_one, model, paths)
     replicas = value_of(given, "replicas", str)
@@ -315,7 +315,7 @@ def jobs(folder: str, values: Mapping[str, object]) -> JobSettings:
     )
 
 
-def model_paths(given: Given, model: ModelOptions) -> dict[str, str]:
+def model_paths(given: Given) -> dict[str, str]:
     """Map names to what is loaded; a file or folder has the last part of its path as its name.
 
     Raises: OptionError for two of the same name.
@@ -323,7 +323,8 @@ def model_paths(given: Given, model: ModelOptions) -> dict[str, str]:
     from sottovoce.models.devices import choose_device
     from sottovoce.models.sources.names import default_model
 
-    default = model.model or default_model(choose_device(model.device).type)
+    options = given_as(ModelOptions, given)
+    default = options.model or default_model(choose_device(options.device).type)
     found: dict[str, str] = {}
     second = [path] if (path := value_of(given, "second_model", str)) else []
     also = value_of(given, "also_model", tuple) or ()

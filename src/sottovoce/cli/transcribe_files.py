@@ -37,9 +37,10 @@ from sottovoce.cli.options import (
     open_model,
     translation_of,
 )
-from sottovoce.cli.progress import Progress, clock, exit_code, for_each_file, source_of
+from sottovoce.cli.progress import Progress, exit_code, for_each_file, source_of
 from sottovoce.errors import AudioError, OptionError, cause_of
 from sottovoce.formats.output import STANDARD_INPUT, STANDARD_OUTPUT
+from sottovoce.formats.paragraphs import clock
 from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.offline.regroup import Rule, parse_rules, regrouped
 from sottovoce.offline.resume import ResumePoint, segment_of_json, segment_to_json

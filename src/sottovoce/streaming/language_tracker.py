@@ -129,10 +129,10 @@ class LiveLanguageTracker:
         assert self._probe is not None, "a language changes only where several are allowed"
         first, end = round(since_s * SAMPLE_RATE), self._log_mel_end(utterance)
         first = max(first, utterance.start_sample)
-        reach = border_reach(round(change.at_s * SAMPLE_RATE), first, end)
+        reach = boundary_reach(round(change.at_s * SAMPLE_RATE), first, end)
         moments = utterance.quiet_samples(round(change.at_s * SAMPLE_RATE), reach, N_MOMENTS) if reach else []
         if not moments:  # too close to the beginning or the end for sides
-            return self.timeline.place(change, utterance.border_s(change.at_s, SNAP_S))
+            return self.timeline.place(change, utterance.boundary_s(change.at_s, SNAP_S))
         parts = [utterance.log_mel_between(*side) for side in sides_of(moments, first, end, SIDE)]
         self._unplaced = change
         probed = self._runtime.probe_languages(self._probe, parts)
@@ -188,7 +188,7 @@ class LiveLanguageTracker:
         return found
 
 
-def border_reach(near: int, first: int, end: int) -> range:
+def boundary_reach(near: int, first: int, end: int) -> range:
     """Return the samples [first, end) where a language that was found to end at a sample may end."""
     return range(max(first + LEAST, near - AROUND), min(end - LEAST, near + AROUND))
 

@@ -550,8 +550,8 @@ class Session:
         if change.source is None:
             return utterance.start_sample / SAMPLE_RATE
         at_s = change.at_s
-        if at_s < utterance.committed.earliest_border_s:
-            at_s = utterance.border_s(at_s, SNAP_S)
+        if at_s < utterance.committed.earliest_boundary_s:
+            at_s = utterance.boundary_s(at_s, SNAP_S)
         if decoder.undecoded_s(at_s) > 0.0:
             with self._attempt():
                 self._commit_rest(decoder, round(at_s * SAMPLE_RATE))

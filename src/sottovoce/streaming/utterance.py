@@ -37,7 +37,7 @@ from sottovoce.streaming.audio_window import (
     MelBuffer,
     loudness,
     quiet_frames,
-    quietest_border,
+    quietest_boundary,
     quietest_frame,
 )
 from sottovoce.streaming.commit_policy import CommitPolicy, can_commit
@@ -172,15 +172,15 @@ class LiveUtterance:
     def log_mel(self, *, until_sample: int | None = None) -> Tensor:
         return self._mels.frames(until_sample=until_sample)
 
-    def border_s(self, around_s: float, reach_s: float) -> float:
+    def boundary_s(self, around_s: float, reach_s: float) -> float:
         """Return the quietest time at most reach_s from around_s and after the committed words."""
         start_s, until_s = self.start_sample / SAMPLE_RATE, self.committed.until_s
         around_s = max(around_s, until_s)
-        border, least, reach = (
+        boundary, least, reach = (
             math.ceil(seconds * FRAMES_PER_SECOND)
             for seconds in (around_s - start_s, until_s - start_s, reach_s)
         )
-        quiet = quietest_border(loudness(self.log_mel()), border, reach, least=least)
+        quiet = quietest_boundary(loudness(self.log_mel()), boundary, reach, least=least)
         return max(until_s, start_s + quiet / FRAMES_PER_SECOND)
 
     def quietest_sample(self, start: int, end: int) -> int:
@@ -272,8 +272,8 @@ class CommittedWords:
         return self._words[-1].word if self._words else None
 
     @property
-    def earliest_border_s(self) -> float:
-        """The earliest time (s) of a border after the words: the middle of the last one, as its end is
+    def earliest_boundary_s(self) -> float:
+        """The earliest time (s) of a boundary after the words: the middle of the last one, as its end is
         inexact, or `SNAP_S` before that end.
         """
         last = self.last
