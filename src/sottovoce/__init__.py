@@ -29,7 +29,7 @@ _HOMES = {
     "Session": "sottovoce.streaming.session",
     "SottovoceError": "sottovoce.errors",
     "TranscribeOptions": "sottovoce.options.transcribe",
-    "Transcript": "sottovoce.types",
+    "Transcript": "sottovoce.formats.files",
     "Word": "sottovoce.types",
     "load_model": "sottovoce.api",
 }

@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import sottovoce.formats.files  # noqa: F401  # reads and writes transcripts
+from sottovoce.audio.io import check_reading
 from sottovoce.errors import AudioError, OptionError
 from sottovoce.lm.phrase_lists import HOTWORD_WEIGHT
 from sottovoce.models.devices import choose_device, choose_number_format
@@ -183,8 +185,10 @@ class Model:
         model.
 
         Raises:
-            OptionError: a language that the model does not have.
+            OptionError: a language that the model does not have, or filters or an input format that FFmpeg
+                does not have.
         """
+        check_reading(options.audio_filter, options.input_format)
         codes = self.languages if self.tokenizer.is_multilingual else ()
         return with_arguments(options, codes, language, task, word_timestamps, beam_size)
 

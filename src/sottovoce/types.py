@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeAlias
 
 if TYPE_CHECKING:  # only for annotations, so that `--help` is fast
     import numpy as np
@@ -25,8 +24,6 @@ FRAMES_PER_SECOND = 50
 
 Samples: TypeAlias = "npt.NDArray[np.float32]"
 """Audio (n,) float32, mono, in [-1, 1], at 16 kHz."""
-_FILES = "sottovoce.formats.files"
-"""Imported when a transcript is read or written, as the file formats depend on this module."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +192,14 @@ Span: TypeAlias = tuple[float, float]
 """Start and end in seconds."""
 
 
+class TranscriptFiles(Protocol):
+    """Reads and writes files of transcripts."""
+
+    def load(self, path: str | Path) -> Transcript: ...
+
+    def save(self, transcript: Transcript, path: str | Path) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Transcript:
     """The transcript of a whole recording.
@@ -214,6 +219,8 @@ class Transcript:
     turns: tuple[Turn, ...] = ()
     unread: tuple[Span, ...] | None = None
     token_texts: Mapping[int, str] = field(default_factory=dict, compare=False, repr=False)
+    files: ClassVar[TranscriptFiles]
+    """Set by `sottovoce.formats`, which is imported with `sottovoce.Transcript` and `sottovoce.Model`."""
 
     @property
     def text(self) -> str:
@@ -226,8 +233,7 @@ class Transcript:
         Raises:
             OptionError: names the file, what was expected, and the invalid line of subtitles.
         """
-        found: Transcript = import_module(_FILES).load_transcript(path)
-        return found
+        return cls.files.load(path)
 
     def save(self, path: str | Path) -> None:
         """Write the transcript in the format of the name's ending, atomically.
@@ -237,7 +243,7 @@ class Transcript:
         Raises:
             OptionError: an unknown ending, or the file cannot be written.
         """
-        import_module(_FILES).save_transcript(self, path)
+        self.files.save(self, path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sottovoce import TranscribeOptions
 from sottovoce.api import load_model
-from sottovoce.audio.io import AudioFilter, load_audio, open_audio
+from sottovoce.audio.io import AudioFilter, check_reading, load_audio, open_audio
 from sottovoce.audio.recording import Recording
 from sottovoce.cli.main import run
 from sottovoce.errors import OptionError
@@ -77,7 +77,7 @@ def test_what_is_too_loud_ends_at_full_scale() -> None:
 )
 def test_no_filter_is_refused_before_anything_is_read(text: str, message: str) -> None:
     with pytest.raises(OptionError) as caught:
-        TranscribeOptions(audio_filter=text)
+        check_reading(text, None)
     assert message in str(caught.value)
     assert "expected filters of FFmpeg" in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from sottovoce.audio.container import is_container, no_sound, read_input_format
-from sottovoce.audio.io import load_audio, load_channels, open_audio, read_live
+from sottovoce.audio.io import check_reading, load_audio, load_channels, open_audio, read_live
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import AudioError, OptionError
-from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.types import Samples
 from tests.audio.media import encoded_bytes, pipe, wav_bytes
 
@@ -160,7 +159,7 @@ def test_input_formats_that_are_none(wrong: str) -> None:
     with pytest.raises(OptionError, match="input format: expected"):
         read_input_format(wrong)
     with pytest.raises(OptionError, match="input format: expected"):
-        TranscribeOptions(input_format=wrong)
+        check_reading(None, wrong)
 
 
 def test_samples_of_an_unknown_format_are_told_what_is_missing(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from contextlib import suppress
 import pytest
 
 from sottovoce.audio.io import CheckedFile
-from sottovoce.cli.call import Interrupts
+from sottovoce.cli.invocation import Interrupts
 
 POLITE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -96,7 +96,7 @@ def test_a_swallowed_interrupt_is_remembered_until_it_is_taken() -> None:
 
 
 def test_a_swallowed_interrupt_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sottovoce.cli.call.SWALLOWED_S", 0.1)
+    monkeypatch.setattr("sottovoce.cli.invocation.SWALLOWED_S", 0.1)
     with Interrupts().handled():
         with suppress(KeyboardInterrupt):
             interrupt()

@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from sottovoce.api import Model
-from sottovoce.cli.call import Call
+from sottovoce.cli.invocation import Invocation
 from sottovoce.cli.main import run
 from sottovoce.cli.transcribe import transcribe, transcribe_options
 from sottovoce.offline.transcription import FileTranscription
@@ -207,7 +207,7 @@ def test_signs_join_the_words_that_are_asked_for(clip: Path, capsys: pytest.Capt
 
 
 def test_a_parameter_of_the_vad_implies_it() -> None:
-    context = transcribe.make_context("transcribe", ["x.wav", "--vad-overlap-s", "0.1"], obj=Call())
+    context = transcribe.make_context("transcribe", ["x.wav", "--vad-overlap-s", "0.1"], obj=Invocation())
     options = transcribe_options({name: raw for name, raw in context.params.items() if name != "files"})
     assert options.mode == "vad"
     assert options.vad == replace(WINDOW_VAD, overlap_s=0.1)

@@ -142,7 +142,7 @@ def all_options() -> list[Option]:
 
 def in_python(option: Option) -> str:
     """What the library calls an option; nothing where only the command has it."""
-    if option.owner:
+    if option.owner in OWNERS:
         return f"`{option.owner}.{option.field}`"
     functions: dict[str, Callable[..., object]] = {
         "Model.transcribe": Model.transcribe,

@@ -109,7 +109,7 @@ def check_points(
 
 
 NO_END = 10**9
-NEVER = DeferralOptions(logprob=-1e3, word=0.0)
+NEVER = DeferralOptions(min_avg_logprob=-1e3, min_word_prob=0.0)
 SHORT = TranscribeOptions(audio_ctx=500)
 """Windows of ten seconds: more points for less work."""
 LANGUAGES = "en,de,es,fr"
@@ -148,7 +148,7 @@ def test_points_hold_what_waits_for_a_second_model(
     """The second reads alone what is in doubt; some of that is held where a window ends."""
     whole = whole_run(model, samples, language, options)
     second = model.as_second(
-        replace(NEVER, logprob=statistics.median(one.avg_logprob for one in whole.segments))
+        replace(NEVER, min_avg_logprob=statistics.median(one.avg_logprob for one in whole.segments))
     )
     run = check_points(model, samples, language, options, second)
     drafts = [point.draft for _, point in run.points]
@@ -202,7 +202,7 @@ def test_a_kill_at_any_call_of_the_model_costs_no_word(
     model: Model, name: str, options: TranscribeOptions, has_second: bool
 ) -> None:
     """The interrupted run and the one that goes on from its last point give the text of one run."""
-    second = model.as_second(replace(NEVER, logprob=-0.3)) if has_second else None
+    second = model.as_second(replace(NEVER, min_avg_logprob=-0.3)) if has_second else None
 
     def run(n_calls: int, resume: ResumePoint | None = None) -> tuple[list[Segment], ResumePoint | None, int]:
         calls = count()

@@ -23,9 +23,9 @@ from sottovoce.types import Samples, Segment
 from tests.offline.transcribing import ENGLISH, HELLO, PAIRS, TOKENIZER, WORLD, Loud, at, rustle, script
 from tests.runtime.fake import FAKE_DIMS, FakeBackend, Hear, Script, ScriptedToken
 
-NEVER = DeferralOptions(logprob=-1e3, word=0.0)
-ALWAYS = replace(NEVER, logprob=0.0)
-IMPROBABLE = replace(NEVER, logprob=-0.05)
+NEVER = DeferralOptions(min_avg_logprob=-1e3, min_word_prob=0.0)
+ALWAYS = replace(NEVER, min_avg_logprob=0.0)
+IMPROBABLE = replace(NEVER, min_avg_logprob=-0.05)
 DOUBTFUL = script(at(0), *[HELLO] * 6, at(3), at(3), language="de")
 """A window whose text is improbable in English; it goes on after three seconds."""
 SECOND = script(at(0), WORLD, WORLD, at(1), at(1))
@@ -101,7 +101,7 @@ def test_a_word_that_is_improbable_is_read_with_its_segment() -> None:
     said = Script(tokens, SECOND.languages)
     for limit, text, seconds in ((1.0, [" world world"] * 3, 3.0), (0.9, [" hello"], 0.0)):
         first, second = FakeBackend(in_order(said, Script())), FakeBackend(SECOND)
-        segments, transcription = run(rustle(3.0), first, second, replace(NEVER, word=limit))
+        segments, transcription = run(rustle(3.0), first, second, replace(NEVER, min_word_prob=limit))
         assert [one.text for one in segments] == text
         assert all(one.words is None for one in segments)
         assert transcription.second_s == pytest.approx(seconds)

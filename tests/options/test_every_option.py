@@ -8,9 +8,8 @@ from typing import Any
 import click
 import pytest
 
-from sottovoce.cli.call import Call
-from sottovoce.cli.documents import writer_options
 from sottovoce.cli.flags import LIBRARY, flag, read_values
+from sottovoce.cli.invocation import Invocation
 from sottovoce.cli.transcribe import transcribe, transcribe_options
 from sottovoce.errors import OptionError
 from sottovoce.options.decoding import DecodingOptions
@@ -25,7 +24,7 @@ from sottovoce.server.openapi import document
 from sottovoce.server.parsing.faults import ApiError
 from sottovoce.server.parsing.forms import FORM, Fields, fields_of, read_field, read_form, schema_of
 
-CONTEXT: dict[str, Any] = {"obj": Call(), "help_option_names": ["-h", "--help"]}
+CONTEXT: dict[str, Any] = {"obj": Invocation(), "help_option_names": ["-h", "--help"]}
 """As the whole command line has it: click keeps the names of the help option once they were looked at."""
 BESIDE = {
     "hallucination_silence_threshold": ["-w"],
@@ -87,7 +86,14 @@ def call(*words: str) -> dict[str, Any]:
 def owners(given: dict[str, Any]) -> list[Any]:
     """The options that a call makes."""
     options = transcribe_options(given)
-    return [options, options.decoding, options.fallback, options.vad, options.speakers, writer_options(given)]
+    return [
+        options,
+        options.decoding,
+        options.fallback,
+        options.vad,
+        options.speakers,
+        made(WriterOptions, given),
+    ]
 
 
 @pytest.mark.parametrize("option", LIBRARY, ids=lambda option: option.key)

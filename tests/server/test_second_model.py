@@ -30,7 +30,7 @@ from tests.server.servers import CLIPS, settings, until
 from tests.server.test_live import clip, saying, talk
 
 ENGLISH = (CLIPS / "en.flac").read_bytes()
-ALL = DeferralOptions(logprob=0.0)
+ALL = DeferralOptions(min_avg_logprob=0.0)
 SAID = script(at(0), *[WORLD] * 3, at(20), at(20))
 
 
@@ -109,7 +109,7 @@ def test_every_api_of_files_has_what_is_in_doubt_read_again(nano: Model, tmp_pat
 
 
 def test_what_is_sure_stays_the_drafts(nano: Model) -> None:
-    second, sure = SecondBackend(), DeferralOptions(logprob=-1e3, word=0.0)
+    second, sure = SecondBackend(), DeferralOptions(min_avg_logprob=-1e3, min_word_prob=0.0)
     alone = nano.transcribe(CLIPS / "en.flac", language="en", beam_size=5).collect().text
     with both(nano, second, sure) as server:
         assert openai(server) == alone.strip()

@@ -14,9 +14,8 @@ from sottovoce.language.timeline import LanguageTimeline
 from sottovoce.models.backend import Backend, IncrementalWindow
 from sottovoce.streaming.audio_window import AudioWindow
 from sottovoce.streaming.options import CommitOptions, StreamOptions
-from sottovoce.streaming.session import Session, SessionOptions
+from sottovoce.streaming.session import Session, SessionOptions, StrategyFactory
 from sottovoce.streaming.utterance import LiveUtterance
-from sottovoce.streaming.utterance_decoder import StrategyFactory
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import (
     SAMPLE_RATE,
@@ -32,7 +31,7 @@ from tests.runtime.noting import Noting
 from tests.streaming.speech import WORDS, ToneDetector, backend
 
 TOKENIZER = Tokenizer.for_model(51865)
-AT_ONCE = CommitOptions(commit_prob=0.0, far_frames=0, n_agreeing=1, min_audio_s=0.0)
+AT_ONCE = CommitOptions(commit_prob=0.0, always_commit_frames=0, n_agreeing=1, min_audio_s=0.0)
 """What AlignAtt alone lets through is safe."""
 ALIGNATT = StreamOptions(frame_threshold=25, commit=AT_ONCE)
 

@@ -13,18 +13,16 @@ from sottovoce.decoding.alignment import median_filter
 from sottovoce.streaming.alignatt import (
     SPREAD_FLOOR,
     AlignAttDecoder,
+    AlignAttHypothesis,
     AlignAttRequest,
     AttentionTracker,
-    LiveVocabulary,
-)
-from sottovoce.streaming.hypothesis import (
-    AlignAttHypothesis,
     BeamPath,
     DecoderPrefix,
+    LiveVocabulary,
     StopReason,
     StopRules,
     count_looped,
-    most_tokens,
+    max_tokens_in,
 )
 from sottovoce.types import EncoderOutput, StepOutput
 from tests.runtime.fake import FakeBackend, Script, ScriptedToken
@@ -254,9 +252,9 @@ def test_babble_without_a_period_is_a_loop_too() -> None:
 
 
 def test_tokens_are_bounded_by_the_audio() -> None:
-    assert most_tokens(-1.0) == most_tokens(0.0) == 10
-    assert most_tokens(2.0) == 50
-    assert most_tokens(30.0) == 224
+    assert max_tokens_in(-1.0) == max_tokens_in(0.0) == 10
+    assert max_tokens_in(2.0) == 50
+    assert max_tokens_in(30.0) == 224
 
 
 def test_a_looping_model_is_stopped() -> None:

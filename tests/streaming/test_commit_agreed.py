@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sottovoce.streaming.commit_policy import AgreedTail
+from sottovoce.streaming.commit_policy import AgreedWords
 from sottovoce.streaming.options import CommitOptions, StreamOptions
 from sottovoce.streaming.session import Session, Switching
 from sottovoce.streaming.words import HypothesisWord
@@ -16,7 +16,7 @@ from tests.runtime.fake import FakeBackend
 from tests.streaming.sessions import finals_of, said_words, session, spoken, text, words_of
 from tests.streaming.speech import hear, say, silence
 
-NEVER = CommitOptions(commit_prob=2.0, low_prob=2.0, n_agreeing_low=99, far_frames=10_000)
+NEVER = CommitOptions(commit_prob=2.0, low_prob=2.0, n_agreeing_low=99, always_commit_frames=10_000)
 """No word is safe before the end."""
 WAITING = StreamOptions(commit=NEVER, rewind_threshold=50)
 WORDS = spoken("en", 20)  # 8 s; word i is attended to at 0.15 + 0.4 i s
@@ -124,12 +124,12 @@ def read(*words: str) -> list[HypothesisWord]:
     return [HypothesisWord(Word(f" {word}", i, i + 0.5, 0.9), (i,), 0.0) for i, word in enumerate(words)]
 
 
-def taken(agreed: AgreedTail, until_s: float = 99.0, after_s: float = 0.0) -> list[str]:
+def taken(agreed: AgreedWords, until_s: float = 99.0, after_s: float = 0.0) -> list[str]:
     return text([one.word for one in agreed.take(after_s, until_s)])
 
 
-def agreed_on(*words: str) -> AgreedTail:
-    agreed = AgreedTail()
+def agreed_on(*words: str) -> AgreedWords:
+    agreed = AgreedWords()
     agreed.update((), read(*words), len(words), is_stuck=False)
     return agreed
 

@@ -20,7 +20,7 @@ OPTIONS = CommitOptions(
     commit_prob=0.8,
     low_prob=0.5,
     agreed_frames=AGREED,
-    far_frames=FAR,
+    always_commit_frames=FAR,
     n_agreeing=2,
     n_agreeing_low=3,
     min_audio_s=2.0,
@@ -151,7 +151,7 @@ CHOSEN = st.builds(
     commit_prob=st.floats(0.0, 1.0),
     low_prob=st.floats(0.0, 1.0),
     agreed_frames=st.integers(0, 100),
-    far_frames=st.integers(0, 100),
+    always_commit_frames=st.integers(0, 100),
     n_agreeing=st.integers(1, 4),
     n_agreeing_low=st.integers(1, 4),
     min_audio_s=st.floats(0.0, 8.0),
@@ -170,7 +170,7 @@ def test_no_word_near_the_end_is_ever_safe_and_far_ones_always_are(
         assert 0 <= n <= len(words)
         assert all(word.n_behind >= near for word in words[:n])
         if options.min_audio_s * 50 <= N_FRAMES:
-            far = max(near, options.far_frames)
+            far = max(near, options.always_commit_frames)
             assert n >= next((i for i, word in enumerate(words) if word.n_behind < far), len(words))
         else:
             assert n == 0
@@ -186,7 +186,7 @@ def test_who_asks_for_more_says_no_more(
         options,
         commit_prob=min(1.0, options.commit_prob + 0.1),
         agreed_frames=options.agreed_frames + 10,
-        far_frames=options.far_frames + 10,
+        always_commit_frames=options.always_commit_frames + 10,
         n_agreeing=options.n_agreeing + 1,
         n_agreeing_low=options.n_agreeing_low + 1,
         min_audio_s=options.min_audio_s + 0.5,
@@ -199,7 +199,10 @@ def test_who_asks_for_more_says_no_more(
 @given(READINGS)
 def test_where_nothing_is_asked_all_is_safe(readings: list[list[Decoded]]) -> None:
     agreement = Agreement(
-        CommitOptions(commit_prob=0.0, agreed_frames=0, far_frames=0, n_agreeing=1, min_audio_s=0.0), 0
+        CommitOptions(
+            commit_prob=0.0, agreed_frames=0, always_commit_frames=0, n_agreeing=1, min_audio_s=0.0
+        ),
+        0,
     )
     assert all(n_stable(agreement, *words) == len(words) for words in readings)
 

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sottovoce.streaming.events import SENTENCE_ENDS, EventEmitter, UnstableText
 from sottovoce.streaming.options import StreamOptions
+from sottovoce.streaming.session import SENTENCE_ENDS, EventEmitter
 from sottovoce.types import (
     Event,
     Final,
@@ -52,7 +52,7 @@ def test_numbers_count_up_by_one_whatever_happens(calls: Sequence[str]) -> None:
         elif call == "said":
             emitter.emit_words([word(" a", at)], "en", at + 1)
         elif call == "may_say":
-            emitter.emit_unstable(UnstableText(f"{at // 2}", at, at), "en", at)
+            emitter.emit_unstable([word(f"{at // 2}", at)], "en", at, committed_s=at)
         elif call == "changed":
             emitter.language_changed(LanguageChanged("en", "de", at, at))
         elif call.startswith("final"):
@@ -132,7 +132,7 @@ def test_a_final_is_in_the_language_of_most_words() -> None:
 def test_what_may_be_said_is_told_when_it_is_new() -> None:
     emitter = new_emitter()
     for text in ("", "a", "a", "ab", "", ""):
-        emitter.emit_unstable(UnstableText(text, 0.0, 0.0), "en", 1.0)
+        emitter.emit_unstable([word(text, 0.0)] if text else [], "en", 1.0, committed_s=0.0)
     assert [event.text for event in emitter.take() if isinstance(event, Unstable)] == ["a", "ab", ""]
 
 

@@ -149,13 +149,13 @@ def test_who_is_late_gets_one_update(seconds: float) -> None:
 def test_a_change_whose_border_cannot_be_probed_is_told_all_the_same() -> None:
     usual = Noting(backend())
     told, _ = listen(open_session(usual, ("en", "de")), MIXED)
-    borders = [
+    boundaries = [
         index
         for index, call in enumerate(usual.done)
         if isinstance(call, LanguageProbeCall) and len(call.log_mels) > 1
     ]
-    assert borders
-    events, n_failed = listen(open_session(Noting(backend(), failing=borders[:1]), ("en", "de")), MIXED)
+    assert boundaries
+    events, n_failed = listen(open_session(Noting(backend(), failing=boundaries[:1]), ("en", "de")), MIXED)
     assert n_failed == 1
     assert [one.target for one in changes_of(events)] == [one.target for one in changes_of(told)]
     assert_sound(events)

@@ -17,9 +17,14 @@ from sottovoce.decoding.decode import decode
 from sottovoce.language.probe import LanguageProbe
 from sottovoce.models.backend import EXACT, Backend, EncoderMode, IncrementalWindow
 from sottovoce.options.decoding import DecodingOptions
-from sottovoce.streaming.alignatt import AlignAttDecoder, AlignAttRequest, LiveVocabulary
+from sottovoce.streaming.alignatt import (
+    AlignAttDecoder,
+    AlignAttRequest,
+    DecoderPrefix,
+    LiveVocabulary,
+    StopRules,
+)
 from sottovoce.streaming.audio_window import MelBuffer
-from sottovoce.streaming.hypothesis import DecoderPrefix, StopRules
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions
 from sottovoce.types import EncoderOutput, Samples

@@ -18,7 +18,7 @@ from sottovoce.language.probe import ProbeOptions
 from sottovoce.models.backend import EncoderMode, IncrementalResult, IncrementalWindow
 from sottovoce.streaming import alignatt
 from sottovoce.streaming.session import Session, SessionOptions, Switching
-from sottovoce.streaming.utterance import LiveUtterance, PromptContext
+from sottovoce.streaming.utterance import PromptContext, UtteranceEncoder
 from sottovoce.streaming.words import WordBuilder
 from sottovoce.text.tokenizer import Tokenizer
 from tests.streaming.sessions import TOKENIZER, listen, session, words_of
@@ -119,7 +119,7 @@ def test_what_a_probe_encoded_is_not_encoded_again_for_the_words(
         live = session(["en", "de"], model=model, probe=ProbeOptions(3.0, 0.5, 0.25))  # type: ignore[arg-type]
         events = listen(live, say(["time", "year", "people", "way", "day"]), chunk)
         found.append((words_of(events), model.asked["encode_incremental"]))
-        monkeypatch.setattr(LiveUtterance, "probed_in", lambda *_: None)
+        monkeypatch.setattr(UtteranceEncoder, "_result_of_probe", lambda *_: None)
     (words, n_encoded), (words_before, n_before) = found
     assert words == words_before == ["time", "year", "people", "way", "day"]
     assert n_encoded < n_before

@@ -17,9 +17,14 @@ from sottovoce.language.timeline import LanguageTimeline
 from sottovoce.models.checkpoint.compact import ENCODER_MODE
 from sottovoce.models.dims import default_encoder_mode
 from sottovoce.runtime.calls import DirectRuntime
-from sottovoce.streaming.alignatt import AlignAttDecoder, AlignAttRequest, LiveVocabulary
-from sottovoce.streaming.hypothesis import AlignAttHypothesis as Read
-from sottovoce.streaming.hypothesis import DecoderPrefix, StopRules
+from sottovoce.streaming.alignatt import (
+    AlignAttDecoder,
+    AlignAttRequest,
+    DecoderPrefix,
+    LiveVocabulary,
+    StopRules,
+)
+from sottovoce.streaming.alignatt import AlignAttHypothesis as Read
 from sottovoce.streaming.options import ParallelOptions, StreamOptions
 from sottovoce.streaming.parallel import (
     MultiLanguage,
@@ -29,11 +34,10 @@ from sottovoce.streaming.parallel import (
     merge_rows,
     open_frames,
     pin_committed,
-    snap_borders,
+    snap_boundaries,
 )
-from sottovoce.streaming.session import SessionOptions
+from sottovoce.streaming.session import SessionOptions, StrategyFactory
 from sottovoce.streaming.utterance import CommittedWords, LiveUtterance, PromptContext
-from sottovoce.streaming.utterance_decoder import StrategyFactory
 from sottovoce.streaming.words import HypothesisWord
 from sottovoce.types import EncoderOutput, Event, LanguageChanged, Partial, Samples, Word
 from tests.runtime.fake import FAKE_DIMS
@@ -69,11 +73,11 @@ def test_a_phrase_inside_a_sentence_keeps_its_language() -> None:
     found = said(listen(audio))
     assert [word for word, _ in found] == [word for _, words in parts for word in words]
     expected = [language for language, words in parts for _ in words]
-    assert sum(a != b for (_, a), b in zip(found, expected, strict=True)) <= 2, "at most a word a border"
+    assert sum(a != b for (_, a), b in zip(found, expected, strict=True)) <= 2, "at most a word a boundary"
 
 
 def test_no_border_loses_or_doubles_a_word() -> None:
-    """A word that two rows hear, each in part, is said once, wherever the timeline puts the border."""
+    """A word that two rows hear, each in part, is said once, wherever the timeline puts the boundary."""
     for seed in range(10):
         rng = random.Random(seed)
         outer, inner = rng.sample(sorted(WORDS), 2)
@@ -254,7 +258,7 @@ def test_a_word_that_is_attended_to_early_is_not_lost() -> None:
 
 
 def test_a_word_lies_in_the_stretch_that_holds_most_of_it() -> None:
-    """Attention may leave a row's own audio at its border; the word does not."""
+    """Attention may leave a row's own audio at its boundary; the word does not."""
     inputs = RowInputs((blank_window(100).encoded,), (np.arange(100),), (True,), (((10, 40), (60, 90)),))
     assert inputs.clip(0, (12.0, 20.0)) == (12.0, 20.0)
     assert inputs.clip(0, (30.0, 50.0)) == (30.0, 40)
@@ -275,20 +279,20 @@ def test_words_at_the_end_of_a_stretch_are_judged_by_its_frames() -> None:
 def test_borders_go_where_it_is_quiet() -> None:
     shares = np.repeat([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]], [40, 30, 30], axis=0)
     loudness = np.zeros(100)
-    assert np.array_equal(snap_borders(shares, loudness, 12), shares), "equally loud everywhere"
+    assert np.array_equal(snap_boundaries(shares, loudness, 12), shares), "equally loud everywhere"
     loudness[[35, 36, 50, 90]] = -5.0
-    owners = snap_borders(shares, loudness, 12).argmax(axis=1)
+    owners = snap_boundaries(shares, loudness, 12).argmax(axis=1)
     expected = np.repeat([0, 1, 0], [36, 34, 30])
     assert np.array_equal(owners, expected), "the quiet beside the first; none is within reach of the second"
     alone = shares[:40]
-    assert np.array_equal(snap_borders(alone, loudness[:40], 12), alone), "no border"
+    assert np.array_equal(snap_boundaries(alone, loudness[:40], 12), alone), "no boundary"
 
 
 def test_borders_keep_their_order() -> None:
     shares = np.repeat([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]], [40, 6, 54], axis=0)
     loudness = np.zeros(100)
     loudness[42:44] = -5.0
-    owners = snap_borders(shares, loudness, 12).argmax(axis=1)
+    owners = snap_boundaries(shares, loudness, 12).argmax(axis=1)
     assert np.flatnonzero(np.diff(owners)).size == 2, "the island is still there"
 
 

@@ -14,14 +14,17 @@ from sottovoce.audio.mel import log_mel, window_features
 from sottovoce.runtime.calls import ContinuousDecodeCall
 from sottovoce.streaming.alignatt import (
     AlignAttDecoder,
+    AlignAttHypothesis,
     AlignAttRequest,
     AttentionTracker,
+    DecoderPrefix,
     LiveVocabulary,
+    PrefixCache,
+    StopRules,
     statistics_of,
 )
-from sottovoce.streaming.hypothesis import AlignAttHypothesis, DecoderPrefix, PrefixCache, StopRules
 from sottovoce.streaming.options import StreamOptions
-from sottovoce.streaming.utterance_decoder import SingleLanguage
+from sottovoce.streaming.utterance import SingleLanguage
 from sottovoce.types import EncoderOutput, Samples
 from tests.streaming import sessions
 
@@ -132,7 +135,7 @@ class Spying(sessions.Reading):
 def test_an_utterance_is_read_anew_at_its_end_and_where_its_audio_is_cut(
     model: Model, audio: Samples
 ) -> None:
-    spied = Spying(model, replace(sessions.ALIGNATT, reread_tokens=2))
+    spied = Spying(model, replace(sessions.ALIGNATT, recompute_tokens=2))
     n = len(audio) // 8
     pieces = [audio[at : at + n] for at in range(0, 8 * n, n)]
     for piece in pieces[:6]:
@@ -146,7 +149,7 @@ def test_an_utterance_is_read_anew_at_its_end_and_where_its_audio_is_cut(
 
 
 def test_without_it_everything_is_read_anew(model: Model, audio: Samples) -> None:
-    spied = Spying(model, replace(sessions.ALIGNATT, reread_tokens=None))
+    spied = Spying(model, replace(sessions.ALIGNATT, recompute_tokens=None))
     for at in range(0, 6 * 8000, 8000):
         spied.update(audio[at : at + 8000])
     assert spied.n_known == [0] * 6

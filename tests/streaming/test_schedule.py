@@ -18,8 +18,8 @@ CHUNK = SAMPLE_RATE // 2
 AUDIO = np.concatenate([silence(0.7), say(["time", "year"]), silence(1.5), say(["people"]), silence(1.2)])
 
 
-def clock(*, vad: bool = True, held_over_s: float = 3.0) -> UpdateSchedule:
-    return UpdateSchedule(VadStream(model=ToneDetector()) if vad else None, CHUNK / SAMPLE_RATE, held_over_s)
+def clock(*, vad: bool = True, max_pause_s: float = 3.0) -> UpdateSchedule:
+    return UpdateSchedule(VadStream(model=ToneDetector()) if vad else None, CHUNK / SAMPLE_RATE, max_pause_s)
 
 
 def heard(one: UpdateSchedule, audio: Samples, cuts: Sequence[int] = ()) -> list[tuple[SchedulePoint, int]]:
@@ -64,14 +64,14 @@ def test_who_is_late_gets_the_newest_update_alone() -> None:
     assert one.now == one.end
 
 
-@pytest.mark.parametrize("held_over_s", [0.0, 3.0, 8.0])
-def test_a_pause_is_held_as_long_as_an_utterance_may_be_held_over(held_over_s: float) -> None:
-    one = clock(held_over_s=held_over_s)
+@pytest.mark.parametrize("max_pause_s", [0.0, 3.0, 8.0])
+def test_a_pause_is_held_as_long_as_an_utterance_may_be_held_over(max_pause_s: float) -> None:
+    one = clock(max_pause_s=max_pause_s)
     one.append(silence(20.0))
     one.discard(SAMPLE_RATE, is_open=False)
     kept_s = (one.end - one.start) / SAMPLE_RATE
-    assert kept_s == max(IDLE_S, held_over_s + ONSET_S)
-    held_over = round(held_over_s * SAMPLE_RATE)
+    assert kept_s == max(IDLE_S, max_pause_s + ONSET_S)
+    held_over = round(max_pause_s * SAMPLE_RATE)
     assert one.resumes(0, held_over)
     assert not one.resumes(0, held_over + 1)
 

@@ -81,7 +81,7 @@ def test_switches_lose_and_double_nothing(gap_s: float, switching_seed: int) -> 
 @pytest.mark.parametrize("word_s", [0.3, 0.5])
 @pytest.mark.parametrize("shift_s", [0.0, 0.08, 0.12, 0.2, 0.28])
 def test_a_switch_cuts_no_word_in_two(word_s: float, shift_s: float) -> None:
-    """The timeline finds a border to half a hop; a word that it falls into is said on one side of it."""
+    """The timeline finds a boundary to half a hop; a word that it falls into is said on one side of it."""
     first, second = spoken("en", 10), spoken("de", 10)
     speech = say(first + second, word_s=word_s)
     audio = np.concatenate([silence(0.8 + shift_s), speech, silence(1.0)])
@@ -143,16 +143,16 @@ def test_a_short_utterance_is_said_too() -> None:
 
 
 def test_a_short_pause_is_read_over_and_a_long_one_leaves_a_prompt() -> None:
-    """Up to held_over_s what was said is heard and read again; after more it is text alone."""
+    """Up to max_pause_s what was said is heard and read again; after more it is text alone."""
     first, second = spoken("en", 6), spoken("en", 6, seed=1)
-    for pause_s, held_over_s, holds in (
+    for pause_s, max_pause_s, holds in (
         (1.5, 3.0, True),
         (2.5, 3.0, True),
         (6.0, 10.0, True),
         (4.5, 3.0, False),
         (1.5, 0.0, False),
     ):
-        live = session(["en"], stream=StreamOptions(held_over_s=held_over_s))
+        live = session(["en"], stream=StreamOptions(max_pause_s=max_pause_s))
         audio = np.concatenate([silence(0.5), say(first), silence(pause_s), say(second)])
         events = live.push(audio)
         prefix = utterance_of(live).prefix("en")

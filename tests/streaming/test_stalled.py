@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sottovoce.streaming.options import ParallelOptions, StreamOptions
 from sottovoce.streaming.session import Session
-from sottovoce.streaming.utterance_decoder import NEWEST_S
+from sottovoce.streaming.utterance import STALL_KEEP_S
 from sottovoce.types import SAMPLE_RATE, Event, Samples
 from tests.runtime.fake import FakeBackend, Hear, Script, ScriptedToken
 from tests.streaming.sessions import ALIGNATT, held_s, session, spoken, words_of
@@ -149,10 +149,10 @@ def noise(seconds: float) -> Samples:
 @pytest.mark.parametrize("heard", [nothing, babble])
 @pytest.mark.parametrize("vad", [True, False])
 def test_audio_without_words_is_let_go(heard: Hear, vad: bool) -> None:
-    """Noise that is taken for speech: no more is held than `wordless_s` and an update."""
+    """Noise that is taken for speech: no more is held than `stall_timeout_s` and an update."""
     live = session(["en"], model=FakeBackend(heard), vad=vad)
-    _, most_s = listen(live, noise(3 * StreamOptions().wordless_s))
-    assert most_s <= StreamOptions().wordless_s + 1.0
+    _, most_s = listen(live, noise(3 * StreamOptions().stall_timeout_s))
+    assert most_s <= StreamOptions().stall_timeout_s + 1.0
 
 
 @pytest.mark.parametrize("vad", [True, False])
@@ -161,7 +161,7 @@ def test_words_after_a_minute_of_noise_are_said(vad: bool) -> None:
     live = session(["en"], vad=vad, stream=ALIGNATT)
     events, most_s = listen(live, np.concatenate([noise(30.0), say(words), noise(20.0)]))
     assert words_of(events) == words
-    assert most_s <= NEWEST_S + 0.4 * len(words) + ALIGNATT.wordless_s + 1.0
+    assert most_s <= STALL_KEEP_S + 0.4 * len(words) + ALIGNATT.stall_timeout_s + 1.0
 
 
 def test_silence_that_counts_as_speech_is_read_no_second_time() -> None:

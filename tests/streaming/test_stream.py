@@ -14,7 +14,7 @@ from sottovoce.models.backend import EXACT, EncoderMode
 from sottovoce.models.checkpoint.compact import read_compact
 from sottovoce.models.dims import BASE, DENSE
 from sottovoce.streaming.options import StreamOptions
-from sottovoce.streaming.utterance_decoder import encoder_mode
+from sottovoce.streaming.session import encoder_mode
 from sottovoce.types import SAMPLE_RATE
 from tests.models import tiny
 from tests.streaming.sessions import (
@@ -177,8 +177,8 @@ def test_a_tail_beside_the_full_window_is_refused() -> None:
 @pytest.mark.parametrize("max_len_s", [1.0, 6.0, 10.0, 30.0])
 def test_a_cut_suits_what_is_held(max_len_s: float) -> None:
     options = StreamOptions(audio_max_len_s=max_len_s)
-    assert options.trim_s == min(10.0, max_len_s / 3)
-    assert replace(options, audio_trim_s=0.5).trim_s == 0.5
+    assert options.trim_step_s == min(10.0, max_len_s / 3)
+    assert replace(options, audio_trim_s=0.5).trim_step_s == 0.5
 
 
 def test_whisper_asks_for_padding_and_nano_for_none() -> None:

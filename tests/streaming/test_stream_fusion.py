@@ -7,8 +7,14 @@ import torch
 from torch import Tensor
 
 from sottovoce.errors import OptionError
-from sottovoce.streaming.alignatt import AlignAttDecoder, AlignAttRequest, LiveVocabulary
-from sottovoce.streaming.hypothesis import AlignAttHypothesis, DecoderPrefix, StopRules
+from sottovoce.streaming.alignatt import (
+    AlignAttDecoder,
+    AlignAttHypothesis,
+    AlignAttRequest,
+    DecoderPrefix,
+    LiveVocabulary,
+    StopRules,
+)
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import SessionOptions
 from sottovoce.types import Features

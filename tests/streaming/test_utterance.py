@@ -12,7 +12,7 @@ from sottovoce.audio.vad import VadStream
 from sottovoce.runtime.calls import ContinuousDecodeCall, IncrementalEncodeCall, ModelCall
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions
-from sottovoce.streaming.utterance import MOST_TOKENS, LiveUtterance
+from sottovoce.streaming.utterance import MAX_COMMITTED_TOKENS, LiveUtterance
 from sottovoce.streaming.words import HypothesisWord
 from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, LanguageChanged, Partial, Word
 from tests.runtime.fake import FakeBackend, Script, ScriptedToken
@@ -108,7 +108,7 @@ def test_dropped_words_become_the_prompt_of_their_language() -> None:
     assert held.prefix("en").committed == ()
     assert held.prefix("de").committed == tuple(TOKENIZER.encode(" und"))
     assert held.start_sample == round(1.5 * SAMPLE_RATE)
-    assert held.encoder_state is None
+    assert held.encoder._state is None
 
 
 def prefixes(calls: Sequence[ModelCall[object]]) -> list[tuple[str, str, str]]:
@@ -184,7 +184,7 @@ def test_dense_text_is_cut_by_its_tokens() -> None:
     assert [
         word.word.strip()[: len(said)] for word, said in zip(said_words(events), words, strict=True)
     ] == words
-    assert most_committed <= MOST_TOKENS + 3 * 13, "what an update adds, before the next one cuts"
+    assert most_committed <= MAX_COMMITTED_TOKENS + 3 * 13, "what an update adds, before the next one cuts"
     assert latest <= 2.0
     assert held_s(live) < 15.0, "tokens cut it, not seconds"
 
@@ -194,7 +194,7 @@ def test_committed_text_is_cut_at_the_widest_pause_of_its_middle() -> None:
     held.append(silence(25.0))
     for i in range(60):
         commit(held, " time year people", at_s=0.3 * i + (1.0 if i >= 27 else 0.0))
-    assert len(held.committed.tokens()) == 180 > MOST_TOKENS
+    assert len(held.committed.tokens()) == 180 > MAX_COMMITTED_TOKENS
     held.append(silence(0.1))
     assert held.start_sample / SAMPLE_RATE == pytest.approx(26 * 0.3 + 0.3 + 0.5, abs=0.021)
     assert len(held.committed.tokens()) == 3 * 33
@@ -207,7 +207,7 @@ def test_committed_text_is_cut_at_the_widest_pause_of_its_middle() -> None:
 @pytest.mark.parametrize("beyond_s", [0.01, 0.13, 0.31, 0.47])
 def test_nothing_that_is_encoded_is_longer_than_what_may_be_held(how: str, beyond_s: float) -> None:
     """Speech ends between two updates, when as much is held as may be."""
-    held = StreamOptions(audio_max_len_s=6.0, audio_trim_s=2.0, wordless_s=30.0)
+    held = StreamOptions(audio_max_len_s=6.0, audio_trim_s=2.0, stall_timeout_s=30.0)
     hum = np.random.default_rng(0).normal(0, 0.003, 30 * SAMPLE_RATE).astype(np.float32)
     audio = say(spoken("en", 20)) if how == "pause" else hum
     for seconds in (6.0, 6.5, 7.5, 8.0):

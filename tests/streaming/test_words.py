@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sottovoce.streaming.alignatt import AlignAttHypothesis, StopReason
 from sottovoce.streaming.commit_policy import CommitPolicy
-from sottovoce.streaming.hypothesis import AlignAttHypothesis, StopReason
 from sottovoce.streaming.options import StreamOptions
-from sottovoce.streaming.words import LEAST_WORD_S, HypothesisWord, WordBuilder, in_order
+from sottovoce.streaming.words import MIN_WORD_S, HypothesisWord, WordBuilder, nondecreasing
 from sottovoce.text.tokenizer import Tokenizer
 from tests.streaming.sessions import blank_window
 
@@ -25,10 +25,10 @@ frames = st.lists(st.integers(0, 6), max_size=5)
 
 @given(st.lists(st.integers(0, 1500), max_size=60))
 def test_frames_rise_and_rising_frames_stay(found: list[int]) -> None:
-    rising = in_order(found)
+    rising = nondecreasing(found)
     assert len(rising) == len(found)
     assert rising == sorted(rising)
-    assert in_order(rising) == rising
+    assert nondecreasing(rising) == rising
 
 
 @given(frames)
@@ -38,13 +38,13 @@ def test_no_rising_sequence_is_nearer(found: list[int]) -> None:
         sum(abs(a - b) for a, b in zip(found, other, strict=True))
         for other in itertools.combinations_with_replacement(range(7), len(found))
     )
-    assert sum(abs(a - b) for a, b in zip(found, in_order(found), strict=True)) == nearest
+    assert sum(abs(a - b) for a, b in zip(found, nondecreasing(found), strict=True)) == nearest
 
 
 def test_a_stray_frame_moves_no_other() -> None:
-    assert in_order([134, 36, 49, 59]) == [36, 36, 49, 59]  # a first word heard at the end of the audio
-    assert in_order([60, 80, 100, 40]) == [60, 80, 80, 80]
-    assert in_order([10, 90, 30, 40, 50]) == [10, 30, 30, 40, 50]
+    assert nondecreasing([134, 36, 49, 59]) == [36, 36, 49, 59]  # a first word heard at the end of the audio
+    assert nondecreasing([60, 80, 100, 40]) == [60, 80, 80, 80]
+    assert nondecreasing([10, 90, 30, 40, 50]) == [10, 30, 30, 40, 50]
 
 
 def reading(
@@ -118,7 +118,7 @@ def test_words_apart_last_at_least_as_long_as_a_word_does(gaps: list[int]) -> No
     words = built(reading(tokens, at), final=True)
     assert len(words) == len(at)
     for read, frame in zip(words, at, strict=True):
-        assert read.word.end - read.word.start >= LEAST_WORD_S - 1e-9
+        assert read.word.end - read.word.start >= MIN_WORD_S - 1e-9
         assert read.word.start <= WINDOW.seconds(frame) < read.word.end
         assert read.last_frame == frame
 

@@ -542,6 +542,17 @@ def _part_info(info: AudioInfo, start: int, end: int | None) -> AudioInfo:
     return replace(info, duration_s=seconds if seconds < math.inf else None)
 
 
+def check_reading(audio_filter: str | None, input_format: str | None) -> None:
+    """Check how recordings are to be read, before one is opened.
+
+    Raises: OptionError for filters and an input format that FFmpeg does not have.
+    """
+    if audio_filter is not None:
+        AudioFilter(audio_filter)
+    if input_format is not None:
+        read_input_format(input_format)
+
+
 def _filtered(blocks: Iterator[Samples], audio_filter: AudioFilter, channel: int) -> Iterator[Samples]:
     for block in blocks:
         if block.shape[1]:

@@ -1,31 +1,44 @@
-"""`sottovoce align`: forced alignment of a text with its recording."""
+"""`sottovoce align`, `karaoke` and `plot`: commands that need the words of one recording with their
+times.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from sottovoce.cli.call import Call, this_call
 from sottovoce.cli.documents import documents_of, with_output_file
-from sottovoce.cli.each_file import each_file, source_of
-from sottovoce.cli.flags import SectionedCommand, grouped, typed_options
-from sottovoce.cli.options import MODEL, open_model
-from sottovoce.cli.transcribe import LAYOUT, OUTPUT_DIR, OUTPUT_FORMAT
+from sottovoce.cli.flags import Clock, SectionedCommand, given_as, grouped, typed_options
+from sottovoce.cli.invocation import invocation_of
+from sottovoce.cli.options import (
+    LANGUAGE,
+    LAYOUT,
+    MODEL,
+    OUTPUT_DIR,
+    OUTPUT_FORMAT,
+    ModelOptions,
+    OutputOptions,
+    open_model,
+)
+from sottovoce.cli.progress import for_each_file, source_of
 from sottovoce.errors import OptionError
+from sottovoce.formats.ass import check_video, write_karaoke
 from sottovoce.formats.base import info_of
 from sottovoce.formats.files import load_text, parse_text
-from sottovoce.formats.output import STANDARD_OUTPUT
+from sottovoce.formats.output import STANDARD_OUTPUT, label_of
 from sottovoce.options.align import AlignOptions
-from sottovoce.options.schema import Option, made, options_of
+from sottovoce.options.schema import Option, options_of
+from sottovoce.options.writer import WriterOptions
 from sottovoce.types import Transcript
 
 if TYPE_CHECKING:
     from sottovoce.api import Model
     from sottovoce.audio.io import AudioSource
+
 
 ALIGNMENT = (
     Option(
@@ -38,44 +51,40 @@ ALIGNMENT = (
     *grouped("Alignment", of=options_of(AlignOptions)),
 )
 ALIGNED = (
-    replace(OUTPUT_FORMAT, default="srt"),
-    replace(OUTPUT_DIR, default=STANDARD_OUTPUT),
+    replace(OUTPUT_FORMAT, cli_default="srt"),
+    replace(OUTPUT_DIR, cli_default=STANDARD_OUTPUT),
     *LAYOUT,
 )
-SECTIONS = {"Model": MODEL, "Alignment": ALIGNMENT, "Output": ALIGNED}
 
 
-@click.command(cls=SectionedCommand, sections=SECTIONS)
+@click.command(cls=SectionedCommand, sections={"Model": MODEL, "Alignment": ALIGNMENT, "Output": ALIGNED})
 @click.argument("recording")
 @click.argument("text")
 @click.pass_context
-def align(context: click.Context, /, recording: str, text: str, **given: Any) -> int:
+def align(context: click.Context, /, recording: str, text: str, language: str | None, **given: object) -> int:
     """Find out when each word of a text is said in a recording.
 
     TEXT is a file: a text, whose lines and sentences become segments, or a transcript (json, srt, vtt) whose
     times are to be refined; `-` reads either from standard input. Every segment has its words with times.
     """
-    named = with_output_file([recording], given, typed_options(context))
-    return align_file(recording, text, named, this_call(context))
-
-
-def align_file(recording: str, text: str, given: Mapping[str, Any], call: Call) -> int:
-    options = made(AlignOptions, given)
+    output = given_as(OutputOptions, given, quiet=True)
+    output = with_output_file([recording], output, typed_options(context))
+    options = given_as(AlignOptions, given)
     if recording == text == "-":
         raise OptionError("standard input: expected the recording or the text there, got '-' for both")
-    shown = {**given, "word_timestamps": True, "colour_confidence": False}
-    documents = documents_of([recording], shown)
+    documents = documents_of([recording], output, given_as(WriterOptions, given))
     script = read_text(text)
-    model = open_model(given)
+    model = open_model(given_as(ModelOptions, given))
+    invocation = invocation_of(context)
 
     def work(name: str) -> None:
-        aligned = model.align(source_of(name), script, language=given["language"], options=options)
-        call.interrupts.check()
+        aligned = model.align(source_of(name), script, language=language, options=options)
+        invocation.interrupts.check()
         begun = documents.info(name, aligned.model)
         info = replace(info_of(aligned, begun.source), audio=begun.audio, spectrogram=begun.spectrogram)
         documents.write(name, aligned, info)
 
-    return each_file([recording], work, call=call)
+    return for_each_file([recording], work, invocation=invocation)
 
 
 def read_text(name: str) -> str | Transcript:
@@ -89,3 +98,114 @@ def transcript_with_words(
     if text is None:
         return model.transcribe(source, language=language, word_timestamps=True).collect()
     return model.align(source, text, language=None if language == "auto" else language)
+
+
+VIDEO = (
+    click.option("-o", "--output", required=True, metavar="FILE", help="The video: .mp4, .mkv or .mov."),
+    click.option(
+        "--text",
+        metavar="FILE",
+        help="What is said, a text or a transcript (json, srt, vtt): it is aligned, not transcribed.",
+    ),
+    click.option(
+        "--size", default="1280x720", show_default=True, metavar="WIDTHxHEIGHT", help="Of the picture."
+    ),
+    click.option(
+        "--background", default="#101418", show_default=True, metavar="#RRGGBB", help="Of the picture."
+    ),
+)
+
+
+@click.command(cls=SectionedCommand, sections={"Model": MODEL, "Language": LANGUAGE, "Video": VIDEO})
+@click.argument("recording")
+@click.pass_context
+def karaoke(
+    context: click.Context,
+    /,
+    recording: str,
+    language: str,
+    output: str,
+    text: str | None,
+    size: str,
+    background: str,
+    **given: object,
+) -> int:
+    """Make a video of a recording whose words are lit as they are said (needs the program ffmpeg).
+
+    To burn words into a video that exists: `transcribe -w -f ass`, and `ffmpeg -i talk.mp4 -vf ass=talk.ass`.
+    """
+    if recording == "-":
+        raise OptionError("karaoke: expected a file, whose sound the video has, got standard input")
+    path = Path(output)
+    check_video(path, size, background, Path(recording))
+    script = None if text is None else read_text(text)
+    model = open_model(given_as(ModelOptions, given))
+    invocation = invocation_of(context)
+
+    def work(name: str) -> None:
+        transcript = transcript_with_words(model, name, script, language)
+        invocation.interrupts.check()
+        write_karaoke(transcript, Path(name), path, size=size, background=background)
+
+    return for_each_file([recording], work, invocation=invocation)
+
+
+PICTURE = (
+    click.option(
+        "-o", "--output", required=True, metavar="FILE", help="The picture: a name in .png, .svg or .pdf."
+    ),
+    click.option(
+        "--panels",
+        default="all",
+        show_default=True,
+        metavar="PANEL[,PANEL…]",
+        help="mel, speech, language, attention, confidence or all.",
+    ),
+    click.option("--offset", type=Clock(), metavar="TIME", help="Begin there. [the beginning]"),
+    click.option("--duration", type=Clock(), metavar="TIME", help="So much of it, at most 30 s. [30]"),
+    click.option(
+        "--text", metavar="FILE", help="What is said there: it is aligned, rather than transcribed."
+    ),
+)
+
+
+@click.command(cls=SectionedCommand, sections={"Model": MODEL, "Language": LANGUAGE, "Picture": PICTURE})
+@click.argument("recording")
+@click.pass_context
+def plot(
+    context: click.Context,
+    /,
+    recording: str,
+    language: str,
+    output: str,
+    panels: str,
+    offset: float | None,
+    duration: float | None,
+    text: str | None,
+    **given: object,
+) -> int:
+    """Draw what is heard in up to 30 s of a recording (extra `plot`).
+
+    Panels: the log-mel spectrogram with the words, where speech is, the language over time, the attention
+    that words are timed by, and how sure each word is.
+    """
+    from sottovoce.audio.io import load_audio
+    from sottovoce.pictures.draw import LONGEST_S, check_picture, collect, draw, panels_of
+
+    shown = panels_of(panels)
+    path = Path(output)
+    check_picture(path)
+    duration_s = LONGEST_S if duration is None else duration
+    if not 0.1 <= duration_s <= LONGEST_S:
+        raise OptionError(f"--duration: expected 0.1 to {LONGEST_S:g} s, got {duration_s:g}")
+    script = None if text is None else read_text(text)
+    start_s = offset or 0.0
+    model = open_model(given_as(ModelOptions, given))
+
+    def work(name: str) -> None:
+        samples = load_audio(source_of(name), start_s, duration_s)
+        transcript = transcript_with_words(model, samples, script, language)
+        label = label_of("standard input" if name == "-" else Path(name).name)
+        draw(collect(model, samples, transcript, name=label, start_s=start_s), path, shown)
+
+    return for_each_file([recording], work, invocation=invocation_of(context))

@@ -6,16 +6,16 @@ Imports nothing heavy, so that `--help` is fast.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from sottovoce.cli.call import Call, one_line, this_call
-from sottovoce.cli.flags import SectionedCommand, check_exclusive
-from sottovoce.cli.options import MODEL, check_fusion, open_model
+from sottovoce.cli.flags import SectionedCommand, check_exclusive, given_as, grouped
+from sottovoce.cli.invocation import Invocation, invocation_of, one_line
+from sottovoce.cli.options import MODEL, FusionOptions, ModelOptions, open_model
 from sottovoce.cli.transcribe import (
     CONTEXT,
     EXCLUSIVE,
@@ -29,42 +29,45 @@ from sottovoce.cli.transcribe import (
     transcribe_options,
 )
 from sottovoce.errors import OptionError
-from sottovoce.options.schema import Option
+from sottovoce.options.schema import Option, options_of
+from sottovoce.types import Task
 
 if TYPE_CHECKING:
     from sottovoce.archive.results import BatchOptions, Item, ResultTable, Row
     from sottovoce.server.ray.cluster import Actors
 
-TABLE = (
-    *WORDS,
-    Option(
-        "Recordings whose windows share the batches of the model.",
-        key="files_together",
-        kind="integer",
-        default=8,
-        least=1,
-    ),
-    Option("Do recordings again whose rows have an error.", key="retry_failed", kind="flag"),
-)
-RAY = (
-    Option("Read on the processes of a Ray cluster (extra `ray`).", key="ray", kind="flag"),
-    Option("Of a running cluster.", key="ray_address", metavar="ADDRESS", unset="a new one, of this machine"),
-    Option(
+
+@dataclass(frozen=True, slots=True)
+class TableOptions:
+    """How an archive is worked through: in this process, or by actors of a Ray cluster."""
+
+    files_together: int = Option(
+        "Recordings whose windows share the batches of the model.", group="Table", least=1
+    ).as_field(8)
+    retry_failed: bool = Option("Do recordings again whose rows have an error.", group="Table").as_field(
+        False
+    )
+    ray: bool = Option("Read on the processes of a Ray cluster (extra `ray`).", group="Ray").as_field(False)
+    ray_address: str | None = Option(
+        "Of a running cluster.", group="Ray", metavar="ADDRESS", unset="a new one, of this machine"
+    ).as_field(None)
+    actors: str = Option(
         "Processes that hold the model; of MIN-MAX, Ray takes as many as there is work for.",
-        key="actors",
-        default="1",
+        group="Ray",
         metavar="N|MIN-MAX",
-    ),
-    Option("Processor cores of each.", key="cpus_per_actor", kind="number", default=1.0, above=0.0),
-    Option("0.25: four share one.", key="gpus_per_actor", kind="number", default=0.0, least=0.0),
-)
+    ).as_field("1")
+    cpus_per_actor: float = Option("Processor cores of each.", group="Ray", above=0.0).as_field(1.0)
+    gpus_per_actor: float = Option("0.25: four share one.", group="Ray", least=0.0).as_field(0.0)
+
+
+TABLE = options_of(TableOptions)
 SECTIONS = {
     "Model": MODEL,
     "Language": LANGUAGE,
     "Style": STYLE,
-    "Table": TABLE,
+    "Table": (*WORDS, *grouped("Table", of=TABLE)),
     "Speakers": SPEAKERS,
-    "More than one process": RAY,
+    "More than one process": grouped("Ray", of=TABLE),
     "Speech": SPEECH,
     "Search": SEARCH,
     "When a result looks wrong": FALLBACK,
@@ -76,7 +79,9 @@ SECTIONS = {
 @click.argument("source", metavar="INPUT")
 @click.argument("output", metavar="OUTPUT")
 @click.pass_context
-def batch(context: click.Context, /, source: str, output: str, **given: Any) -> int:
+def batch(
+    context: click.Context, /, source: str, output: str, language: str, task: Task, **given: object
+) -> int:
     """Transcribe an archive into one table, and go on after a crash where it stopped.
 
     INPUT: a folder, a .jsonl list with a `file` and maybe an `id` a line, or a .txt list of names. OUTPUT: a
@@ -85,56 +90,62 @@ def batch(context: click.Context, /, source: str, output: str, **given: Any) -> 
     with its error. Rows that are there are not made again.
     """
     check_exclusive(context, EXCLUSIVE)
-    return run_batch(source, output, given, this_call(context))
-
-
-def run_batch(source: str, output: str, given: dict[str, Any], call: Call) -> int:
-    """Transcribe recordings without a row; return the exit code: 1 if some were unreadable, 2 if all."""
     from sottovoce.archive.results import BatchOptions, left_to_do, list_recordings, open_results
     from sottovoce.models.devices import choose_device
     from sottovoce.models.sources.names import default_model
 
-    if given["hotwords"] or given["vocabulary_from"] or given["lm"] or given["grammar"]:
+    fusion = given_as(FusionOptions, given)
+    if fusion.hotwords or fusion.vocabulary_from or fusion.lm or fusion.grammar:
         raise OptionError(
             "--hotwords, --vocabulary-from, --lm and --grammar: not for a batch yet; "
             "use `sottovoce transcribe`"
         )
-    check_fusion(given)
-    if given["model"] is None:
-        given = {**given, "model": default_model(choose_device(given["device"]).type)}
+    model = given_as(ModelOptions, given)
+    if model.model is None:
+        model = replace(model, model=default_model(choose_device(model.device).type))
     items = list_recordings(source)
-    actors = actors_of(given) if given["ray"] else None
-    options = transcribe_options(given)
-    options = replace(options, decoding=replace(options.decoding, task=given["task"]))
-    batch = BatchOptions(options, given["language"], given["files_together"])
+    table = given_as(TableOptions, given)
+    actors = actors_of(table) if table.ray else None
+    options = transcribe_options({**given, "language": language, "task": task})
+    options = replace(options, decoding=replace(options.decoding, task=task))
+    chosen = BatchOptions(options, language, table.files_together)
     with open_results(output) as results:
-        left = left_to_do(items, results, again=given["retry_failed"])
-        rows = rows_of(left, given, batch, actors) if left else iter(())
-        return _write(rows, results, items, left, call)
+        left = left_to_do(items, results, again=table.retry_failed)
+        rows = rows_of(left, model, chosen, actors, table.ray_address) if left else iter(())
+        return _write(rows, results, items, left, invocation_of(context))
 
 
 def rows_of(
-    items: Sequence[Item], given: dict[str, Any], batch: BatchOptions, actors: Actors | None
+    items: Sequence[Item],
+    model: ModelOptions,
+    batch: BatchOptions,
+    actors: Actors | None,
+    ray_address: str | None,
 ) -> Iterator[Row]:
     from sottovoce.archive.results import transcribe_items
     from sottovoce.server.ray.cluster import connect, transcribe_on_ray
 
     if actors is None:
-        return transcribe_items(open_model(given), items, batch)
-    connect(given["ray_address"])
-    return transcribe_on_ray(items, partial(open_model, given), batch, actors)
+        return transcribe_items(open_model(model), items, batch)
+    connect(ray_address)
+    return transcribe_on_ray(items, partial(open_model, model), batch, actors)
 
 
-def actors_of(given: Mapping[str, Any]) -> Actors:
+def actors_of(table: TableOptions) -> Actors:
     from sottovoce.server.ray.cluster import Actors, counts
 
-    least, most = counts("--actors", given["actors"])
-    return Actors(least, most, given["cpus_per_actor"], given["gpus_per_actor"])
+    least, most = counts("--actors", table.actors)
+    return Actors(least, most, table.cpus_per_actor, table.gpus_per_actor)
 
 
 def _write(
-    rows: Iterator[Row], results: ResultTable, items: Sequence[Item], left: Sequence[Item], call: Call
+    rows: Iterator[Row],
+    results: ResultTable,
+    items: Sequence[Item],
+    left: Sequence[Item],
+    invocation: Invocation,
 ) -> int:
+    """Write the rows as they come; return the exit code: 1 if some recordings were unreadable, 2 if all."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -156,7 +167,7 @@ def _write(
     with bar:
         task = bar.add_task("", total=len(items), completed=len(items) - len(left), hours="")
         for row in write_rows(rows, results):
-            call.interrupts.check()
+            invocation.interrupts.check()
             duration = row["duration"]
             seconds += duration if isinstance(duration, float | int) else 0.0
             if row["error"] is not None:

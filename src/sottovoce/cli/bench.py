@@ -5,21 +5,21 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-from sottovoce.cli.each_file import source_of
-from sottovoce.cli.flags import SectionedCommand
-from sottovoce.cli.options import LANGUAGE, MODEL, beam_size, open_model
+from sottovoce.cli.flags import SectionedCommand, given_as
+from sottovoce.cli.options import LANGUAGE, MODEL, ModelOptions, beam_size, open_model
+from sottovoce.cli.progress import source_of
 from sottovoce.errors import OptionError
-from sottovoce.options.schema import Option
+from sottovoce.options.schema import Option, options_of
 
 if TYPE_CHECKING:
     from sottovoce.api import Model
@@ -28,20 +28,21 @@ if TYPE_CHECKING:
 
 LEAST_S = 0.1
 CHOSEN = ("model", "dtype", "backend")
-MEASURE = (
-    *LANGUAGE,
-    *beam_size(5),
-    Option("Of each measure.", key="repeats", kind="integer", default=3, least=1),
-    Option(
-        "Of the recording, from its start; 0.1 at least.",
-        key="seconds",
-        kind="number",
-        default=60.0,
-        least=LEAST_S,
-    ),
-    Option("Leave the live session out.", key="no_live", kind="flag"),
-    Option("One JSON document a model instead of a table.", key="json", kind="flag"),
-)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureOptions:
+    """What is measured, and how often."""
+
+    repeats: int = Option("Of each measure.", least=1).as_field(3)
+    seconds: float = Option("Of the recording, from its start; 0.1 at least.", least=LEAST_S).as_field(60.0)
+    no_live: bool = Option("Leave the live session out.").as_field(False)
+    json: bool = Option("One JSON document a model instead of a table.").as_field(False)
+    language: str = "auto"
+    beam_size: int = 5
+
+
+MEASURE = (*LANGUAGE, *beam_size(5), *options_of(MeasureOptions))
 UPDATE_S = 0.5
 
 
@@ -54,52 +55,54 @@ class Measured:
 
 @click.command(cls=SectionedCommand, sections={"Model": MODEL, "Measure": MEASURE})
 @click.argument("file", required=False)
-def bench(file: str | None, **given: Any) -> None:
+def bench(file: str | None, **given: object) -> None:
     """Measure how fast models are on this machine.
 
     Without FILE: loading, spectrogram, encoder and decoder on a window of noise. With a recording also its
     transcription and a live session of it, as fast as they go. --model, --dtype and --backend take several,
     separated by commas.
     """
-    choices = [*product(*(_several(given[key]) for key in CHOSEN))]
-    _check(choices, given)
-    samples = None if file is None else _beginning(file, given["seconds"])
+    options = given_as(MeasureOptions, given)
+    model = given_as(ModelOptions, given)
+    chosen = product(_several(model.model), _names(model.dtype), _names(model.backend))
+    models = [replace(model, model=name, dtype=dtype, backend=backend) for name, dtype, backend in chosen]
+    _check(models)
+    samples = None if file is None else _beginning(file, options.seconds)
     found: dict[str, list[Measured]] = {}
-    n_rows = _n_measures(samples is not None, given) * len(choices)
+    n_rows = _n_measures(samples is not None, options) * len(models)
     bar = click.progressbar(
         length=n_rows, label="measures", file=sys.stderr, hidden=not sys.stderr.isatty(), show_eta=False
     )
     with bar:
-        for choice in choices:
-            chosen = dict(zip(CHOSEN, choice, strict=True))
-            for measured in measures({**given, **chosen}, samples):
-                found.setdefault(_label(chosen), []).append(measured)
+        for one in models:
+            for measured in measures(one, options, samples):
+                found.setdefault(_label(one), []).append(measured)
                 bar.update(1)
-    if given["json"]:
-        for choice, (runtime, *rows) in zip(choices, found.values(), strict=True):
+    if options.json:
+        for one, (runtime, *rows) in zip(models, found.values(), strict=True):
+            named = {name: getattr(one, name) for name in CHOSEN}
             numbers = {row.name: row.numbers for row in rows}
-            named = dict(zip(CHOSEN, choice, strict=True))
             click.echo(json.dumps({**named, "runtime": runtime.shown, "measures": numbers}))
         return
     _print(found)
 
 
-def measures(given: Mapping[str, Any], samples: Samples | None) -> Iterator[Measured]:
+def measures(opened: ModelOptions, options: MeasureOptions, samples: Samples | None) -> Iterator[Measured]:
     from sottovoce.evaluation.speed import forget_peak, model_parts, peak_bytes, timed
 
-    loading = timed(partial(open_model, given), given["repeats"])
+    loading = timed(partial(open_model, opened), options.repeats)
     forget_peak()
-    model = open_model(given)
+    model = open_model(opened)
     yield Measured("runtime", model.backend.runtime, {})
     numbers = {"s": loading.median_s, "lowest_s": loading.lowest_s, "highest_s": loading.highest_s}
     shown = f"{loading.median_s:.2f} s ({loading.lowest_s:.2f}-{loading.highest_s:.2f})"
     yield Measured("loading", shown, {name: round(seconds, 4) for name, seconds in numbers.items()})
-    for name, timing in model_parts(model.backend, given["beam_size"], given["repeats"]):
+    for name, timing in model_parts(model.backend, options.beam_size, options.repeats):
         yield _of_timing(name, timing)
     if samples is not None:
-        yield _transcribed(model, samples, given)
-        if not given["no_live"]:
-            yield _live(model, samples, given)
+        yield _transcribed(model, samples, options)
+        if not options.no_live:
+            yield _live(model, samples, options.language)
     peak = peak_bytes()  # peak memory since the model was opened
     if peak is None:
         yield Measured("peak memory", "unknown here", {})
@@ -107,9 +110,9 @@ def measures(given: Mapping[str, Any], samples: Samples | None) -> Iterator[Meas
         yield Measured("peak memory", f"{peak / 1e6:.0f} MB", {"mb": round(peak / 1e6, 1)})
 
 
-def _label(chosen: Mapping[str, str | None]) -> str:
-    runtime = "" if chosen["backend"] == "auto" else f" {chosen['backend']}"
-    return f"{chosen['model'] or 'default'} {chosen['dtype']}{runtime}"
+def _label(options: ModelOptions) -> str:
+    runtime = "" if options.backend == "auto" else f" {options.backend}"
+    return f"{options.model or 'default'} {options.dtype}{runtime}"
 
 
 def _of_timing(name: str, timing: Timing) -> Measured:
@@ -118,16 +121,16 @@ def _of_timing(name: str, timing: Timing) -> Measured:
     return Measured(name, f"{_rounded(middle)} ms ({_rounded(low)}-{_rounded(high)})", numbers)
 
 
-def _transcribed(model: Model, samples: Samples, given: Mapping[str, Any]) -> Measured:
+def _transcribed(model: Model, samples: Samples, options: MeasureOptions) -> Measured:
     from sottovoce.evaluation.speed import timed
     from sottovoce.types import SAMPLE_RATE
 
-    beam = given["beam_size"] if given["beam_size"] > 1 else None
+    beam = options.beam_size if options.beam_size > 1 else None
 
     def transcribe() -> None:
-        model.transcribe(samples, language=given["language"], beam_size=beam).collect()
+        model.transcribe(samples, language=options.language, beam_size=beam).collect()
 
-    timing = timed(transcribe, given["repeats"])
+    timing = timed(transcribe, options.repeats)
     duration = len(samples) / SAMPLE_RATE
     speed = duration / timing.median_s
     numbers = {
@@ -135,17 +138,16 @@ def _transcribed(model: Model, samples: Samples, given: Mapping[str, Any]) -> Me
         "audio_s": round(duration, 3),
         "times_real_time": round(speed, 3),
     }
-    name = f"transcription, {duration:.0f} s, beam {given['beam_size']}"
+    name = f"transcription, {duration:.0f} s, beam {options.beam_size}"
     return Measured(name, f"{timing.median_s:.2f} s ({speed:.1f} x real time)", numbers)
 
 
-def _live(model: Model, samples: Samples, given: Mapping[str, Any]) -> Measured:
+def _live(model: Model, samples: Samples, language: str) -> Measured:
     import statistics
 
     from sottovoce.evaluation.latency import run_live
 
-    languages = None if given["language"] == "auto" else given["language"]
-    run = run_live(model.session(languages), samples, chunk_s=UPDATE_S)
+    run = run_live(model.session(None if language == "auto" else language), samples, chunk_s=UPDATE_S)
     load = run.cpu_s / run.duration_s
     numbers = {
         "processor_s_a_second": round(load, 4),
@@ -181,25 +183,25 @@ def _beginning(file: str, seconds: float) -> Samples:
     return samples
 
 
-def _check(choices: Iterable[tuple[str | None, ...]], given: Mapping[str, Any]) -> None:
+def _check(models: Iterable[ModelOptions]) -> None:
     from sottovoce.models.devices import choose_device, choose_number_format
     from sottovoce.models.sources.find import Sources, resolve
-    from sottovoce.runtime.registry import AUTO, check_runtime
+    from sottovoce.runtime.registry import check_runtime
 
-    device = choose_device(given["device"])
-    folder = given["model_dir"]
-    sources = Sources(folder and Path(folder).expanduser(), given["revision"], given["local_only"])
-    for name, dtype, backend in choices:
-        choose_number_format(dtype or "auto", device)
-        check_runtime(backend or AUTO)
-        if name is not None:
-            resolve(name, sources)
+    for one in models:
+        choose_number_format(one.dtype, choose_device(one.device))
+        check_runtime(one.backend)
+        if one.model is not None:
+            folder = Path(one.model_dir).expanduser() if one.model_dir else None
+            resolve(one.model, Sources(folder, one.revision, one.local_only))
 
 
 def _several(text: str | None) -> list[str | None]:
-    if text is None:
-        return [None]
-    names: list[str | None] = [name.strip() for name in text.split(",")]
+    return [None] if text is None else [*_names(text)]
+
+
+def _names(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
     if not all(names) or len({*names}) < len(names):
         raise OptionError(
             f"--model, --dtype and --backend: expected different names between commas, got '{text}'"
@@ -207,9 +209,9 @@ def _several(text: str | None) -> list[str | None]:
     return names
 
 
-def _n_measures(has_file: bool, given: Mapping[str, Any]) -> int:
-    of_file = 1 + (not given["no_live"]) if has_file else 0
-    return 7 + int(given["beam_size"] > 1) + of_file
+def _n_measures(has_file: bool, options: MeasureOptions) -> int:
+    of_file = 1 + (not options.no_live) if has_file else 0
+    return 7 + int(options.beam_size > 1) + of_file
 
 
 def _rounded(ms: float) -> str:

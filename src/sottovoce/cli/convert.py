@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 
-from sottovoce.cli.call import Call, this_call
-from sottovoce.cli.documents import Documents, documents_of, with_output_file, writer_options
-from sottovoce.cli.each_file import Progress, each_file
-from sottovoce.cli.flags import SectionedCommand, typed_options
-from sottovoce.cli.transcribe import (
-    COLOUR_CONFIDENCE,
-    LAYOUT,
-    OUTPUT_DIR,
-    OUTPUT_FORMAT,
-    REGROUP,
-)
+from sottovoce.cli.documents import Documents, documents_of, with_output_file
+from sottovoce.cli.flags import SectionedCommand, given_as, typed_options
+from sottovoce.cli.invocation import invocation_of
+from sottovoce.cli.options import COLOUR_CONFIDENCE, LAYOUT, OUTPUT_DIR, OUTPUT_FORMAT, OutputOptions
+from sottovoce.cli.progress import Progress, for_each_file
+from sottovoce.cli.transcribe import REGROUP
 from sottovoce.errors import OptionError
 from sottovoce.formats.base import info_of
 from sottovoce.formats.files import load_transcript, parse_transcript
@@ -28,6 +22,7 @@ from sottovoce.formats.output import STANDARD_INPUT, label_of
 from sottovoce.formats.plain import RttmWriter
 from sottovoce.offline.regroup import parse_rules, regrouped
 from sottovoce.options.schema import Option
+from sottovoce.options.writer import WriterOptions
 from sottovoce.types import Transcript
 
 CONVERTED = (
@@ -50,7 +45,14 @@ WORDS = (
 @click.command(cls=SectionedCommand, sections={"Output": CONVERTED, "Layout": WORDS})
 @click.argument("files", nargs=-1, required=True, metavar="FILE…")
 @click.pass_context
-def convert(context: click.Context, /, files: tuple[str, ...], **given: Any) -> int:
+def convert(
+    context: click.Context,
+    /,
+    files: tuple[str, ...],
+    regroup: str | None,
+    recording: str | None,
+    **given: object,
+) -> int:
     """Write finished transcripts in other formats and layouts, without a model.
 
     FILE is what `transcribe` wrote as json or json-full, JSON of another program (openai-whisper, WhisperX,
@@ -58,18 +60,17 @@ def convert(context: click.Context, /, files: tuple[str, ...], **given: Any) -> 
     Options that place single words need a transcript with words. Documents are called as those of
     `transcribe`: talk.srt of talk.json.
     """
-    return convert_files(files, with_output_file(files, given, typed_options(context)), this_call(context))
-
-
-def convert_files(files: Sequence[str], given: Mapping[str, Any], call: Call) -> int:
-    transcribed = {**given, "word_timestamps": True, "speakers": "auto"}  # each file shows whether it was
-    rules = () if given["regroup"] is None else parse_rules(given["regroup"])
-    documents = documents_of(files, transcribed)
-    needs_words = bool(rules) or writer_options(transcribed).need_words
-    recording = recording_of(files, given, documents)
+    output = given_as(OutputOptions, given, quiet=True)
+    output = with_output_file(files, output, typed_options(context))
+    layout = given_as(WriterOptions, given)
+    rules = () if regroup is None else parse_rules(regroup)
+    documents = documents_of(files, output, layout, has_speakers=True)  # each file shows whether it has them
+    needs_words = bool(rules) or layout.need_words
+    played = None if documents.folder is None else recording_of(files, recording, output)
+    invocation = invocation_of(context)
 
     def work(name: str) -> None:
-        call.interrupts.check()
+        invocation.interrupts.check()
         transcript = load_transcript(name) if name != STANDARD_INPUT else read_standard_input()
         if needs_words and any(segment.words is None for segment in transcript.segments):
             raise OptionError(
@@ -79,14 +80,16 @@ def convert_files(files: Sequence[str], given: Mapping[str, Any], call: Call) ->
         if rules:
             transcript = replace(transcript, segments=tuple(regrouped(transcript.segments, rules)))
         info = info_of(transcript, None if name == STANDARD_INPUT else label_of(Path(name).name))
-        if recording is not None:
-            info = documents.with_recording(replace(info, source=label_of(recording.name)), recording)
-        chosen = documents_for(documents, name, transcript, wants_all=given["output_format"] == "all")
+        if played is not None:
+            info = documents.with_recording(replace(info, source=label_of(played.name)), played)
+        chosen = documents_for(documents, name, transcript, wants_all=output.output_format == "all")
         chosen.write(name, transcript, info)
 
     inputs = documents.inputs(files)
     progress = Progress(len(inputs), quiet=documents.is_text_on_terminal)
-    return each_file(inputs, work, progress=progress, call=call, advice="fewer inputs at once")
+    return for_each_file(
+        inputs, work, progress=progress, invocation=invocation, advice="fewer inputs at once"
+    )
 
 
 def documents_for(documents: Documents, name: str, transcript: Transcript, *, wants_all: bool) -> Documents:
@@ -100,15 +103,12 @@ def documents_for(documents: Documents, name: str, transcript: Transcript, *, wa
     return replace(documents, writers=others)
 
 
-def recording_of(files: Sequence[str], given: Mapping[str, Any], documents: Documents) -> Path | None:
+def recording_of(files: Sequence[str], name: str | None, output: OutputOptions) -> Path | None:
     """Find the recording for a page's player.
 
     Raises: OptionError for several transcripts, or none to embed.
     """
-    name = given["recording"]
-    if documents.folder is None:
-        return None
-    if name is None and given["embed_audio"]:
+    if name is None and output.embed_audio:
         raise OptionError("--embed-audio: needs --recording")
     if name is None:
         return None

@@ -9,13 +9,20 @@ import itertools
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
 
-from sottovoce.cli.flags import SectionedCommand, check_exclusive, grouped, read_values
+from sottovoce.cli.flags import (
+    SectionedCommand,
+    check_exclusive,
+    flag_of,
+    given_as,
+    grouped,
+    read_list,
+    value_of,
+)
 from sottovoce.cli.options import DecoderOptions
-from sottovoce.options.schema import Option, made, options_of
+from sottovoce.options.schema import Option, options_of
 from sottovoce.types import Hypothesis
 
 DECODER = options_of(DecoderOptions)
@@ -63,7 +70,15 @@ def ctc() -> None:
 @ctc.command("decode", cls=SectionedCommand, sections={**SECTIONS, "Output": OUTPUT})
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.pass_context
-def decode(context: click.Context, /, files: tuple[Path, ...], **given: Any) -> int:
+def decode(
+    context: click.Context,
+    /,
+    files: tuple[Path, ...],
+    nbest: int,
+    greedy: bool,
+    batch_size: int,
+    **given: object,
+) -> int:
     """Decode FILES into one JSON line per hypothesis, best first.
 
     FILES: .npy, .npz or .csv; - is an .npy from standard input; recordings with --model.
@@ -71,9 +86,9 @@ def decode(context: click.Context, /, files: tuple[Path, ...], **given: Any) -> 
     check_exclusive(context, EXCLUSIVE)
     from sottovoce.cli.ctc_decode import Utterances, decoded
 
-    utterances = Utterances.opened(made(DecoderOptions, read_values(given, DECODER)))
+    utterances = Utterances.opened(given_as(DecoderOptions, given))
     n_failed = 0
-    for name, outcome in decoded(utterances, files, given["nbest"], given["batch_size"], given["greedy"]):
+    for name, outcome in decoded(utterances, files, nbest, batch_size, greedy):
         if isinstance(outcome, list):
             for rank, hypothesis in enumerate(outcome):
                 click.echo(json.dumps(_line(name, rank, hypothesis), ensure_ascii=False))
@@ -112,7 +127,7 @@ def _line(name: str, rank: int, hypothesis: Hypothesis) -> dict[str, object]:
 @ctc.command("tune", cls=SectionedCommand, sections={"Values to try": TRIED, **SECTIONS})
 @click.argument("manifest", type=click.Path(path_type=Path))
 @click.pass_context
-def tune(context: click.Context, /, manifest: Path, **given: Any) -> None:
+def tune(context: click.Context, /, manifest: Path, **given: object) -> None:
     """Try weights over a development set and print the word error rate of each, best last.
 
     MANIFEST: JSON lines with "emissions" (or "file", with --model) and "text".
@@ -120,9 +135,13 @@ def tune(context: click.Context, /, manifest: Path, **given: Any) -> None:
     check_exclusive(context, EXCLUSIVE)
     from sottovoce.cli.ctc_decode import Utterances, word_error_rates
 
-    options = made(DecoderOptions, read_values(given, DECODER))
-    lists = read_values(given, TRIED)
-    tried = {one.key.removesuffix("s"): lists[one.key] for one in TRIED if lists[one.key] is not None}
+    options = given_as(DecoderOptions, given)
+    lists = {one.key: value_of(given, one.param, str) for one in TRIED}
+    tried = {
+        key.removesuffix("s"): read_list("numbers", flag_of(key), text)
+        for key, text in lists.items()
+        if text is not None
+    }
     if options.lm is None:
         del tried["lm_weight"]
     choices = [dict(zip(tried, chosen, strict=True)) for chosen in itertools.product(*tried.values())]

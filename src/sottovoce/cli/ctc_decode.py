@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -25,17 +25,21 @@ from sottovoce.audio.mel import log_mel
 from sottovoce.cli.options import DecoderOptions
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions, load_ngram
 from sottovoce.ctc.labels import LabelList, read_labels
+from sottovoce.ctc.models import WordOrTokenModel
 from sottovoce.ctc.options import CtcOptions
 from sottovoce.errors import InputError, ManifestError, OptionError, SottovoceError, cause_of
 from sottovoce.evaluation.wer import ErrorCounts, count_edits
 from sottovoce.formats.document_words import with_vocabulary
 from sottovoce.lm.causal import CausalWordModel
+from sottovoce.lm.lexicon import Lexicon
+from sottovoce.lm.neural import WordLanguageModel
 from sottovoce.models.ctc_head import emissions_of_recording
 from sottovoce.models.devices import choose_device
 from sottovoce.text.files import read_lines, read_text
 from sottovoce.text.normalize import composed
 from sottovoce.types import FRAMES_PER_SECOND, Hypothesis
 
+Owner = TypeVar("Owner", CtcOptions, CtcFusionOptions)
 Decode = Callable[[Tensor, Sequence[int]], list[list[Hypothesis]]]
 
 
@@ -144,22 +148,28 @@ class Utterances:
             yield EmissionSource(source.name, values)
 
     def fusion(self) -> CtcFusionOptions:
-        return CtcFusionOptions(**_shared(CtcFusionOptions, self.options))
+        return _shared(CtcFusionOptions, self.options)
 
-    def decoder(self, n_best: int, fusion: CtcFusionOptions, **loaded: Any) -> CtcDecoder:
+    def decoder(
+        self,
+        n_best: int,
+        fusion: CtcFusionOptions,
+        lm: WordOrTokenModel | None,
+        *,
+        lexicon: Lexicon | None = None,
+        neural_lm: WordLanguageModel | None = None,
+    ) -> CtcDecoder:
+        """Make the decoder of these options with models that are loaded already."""
         options = self.options
         blank = options.blank if options.blank is not None else self.labels.blank
         priors = None if options.label_priors is None else read_priors(options.label_priors)
-        named = {
-            "lm": options.lm,
-            "label_lm": options.label_lm,
-            "lexicon": options.lexicon,
-            "neural_lm": options.neural_lm,
-        }
         return CtcDecoder(
             self.labels.names,
             0 if blank is None else blank,
-            **{**named, **loaded},
+            lm=lm,
+            label_lm=options.label_lm,
+            lexicon=options.lexicon if lexicon is None else lexicon,
+            neural_lm=options.neural_lm if neural_lm is None else neural_lm,
             hotwords=with_vocabulary(
                 options.hotwords, options.vocabulary_from, default_weight=fusion.hotword_weight
             ),
@@ -167,21 +177,23 @@ class Utterances:
             n_best=n_best,
             unknown_words=options.unknown_words,
             fusion=fusion,
-            options=CtcOptions(**{**_shared(CtcOptions, options), "label_priors": priors}),
+            options=_shared(CtcOptions, options, label_priors=priors),
             device=options.device,
         )
 
 
-def _shared(owner: type[CtcOptions] | type[CtcFusionOptions], options: DecoderOptions) -> dict[str, Any]:
+def _shared(owner: type[Owner], options: DecoderOptions, **others: object) -> Owner:
+    """Make options of a decoder from the fields that both have. others: fields that take precedence."""
     names = {one.name for one in fields(options)}
-    return {one.name: getattr(options, one.name) for one in fields(owner) if one.name in names}
+    own = {one.name: getattr(options, one.name) for one in fields(owner) if one.name in names}
+    return owner(**{**own, **others})
 
 
 def decoded(
     utterances: Utterances, files: Sequence[Path], n_best: int, batch_size: int, is_greedy: bool
 ) -> Iterator[tuple[str, list[Hypothesis] | SottovoceError]]:
     """Yield the hypotheses, or the error, of every utterance of the files in order."""
-    decoder = utterances.decoder(n_best, utterances.fusion(), lm=load_ngram(utterances.options.lm))
+    decoder = utterances.decoder(n_best, utterances.fusion(), load_ngram(utterances.options.lm))
 
     def greedy(batch: Tensor, lengths: Sequence[int]) -> list[list[Hypothesis]]:
         return [[found] for found in decoder.greedy(batch, lengths)]
@@ -244,14 +256,12 @@ def word_error_rates(
     batch = torch.nn.utils.rnn.pad_sequence(values, batch_first=True)
     lengths = torch.tensor([len(each) for each in values])
     options, fusion = utterances.options, utterances.fusion()
-    loaded: dict[str, Any] = {"lm": load_ngram(options.lm)}
-    if options.neural_lm is not None:
-        loaded["neural_lm"] = CausalWordModel.load(options.neural_lm)
+    lm, lexicon = load_ngram(options.lm), None
+    neural_lm = None if options.neural_lm is None else CausalWordModel.load(options.neural_lm)
     for chosen in choices:
         weighted: CtcFusionOptions = replace(fusion, **chosen)  # type: ignore[arg-type]
-        decoder = utterances.decoder(1, weighted, **loaded)
-        if decoder.lexicon is not None:
-            loaded["lexicon"] = decoder.lexicon  # emissions do not depend on weights
+        decoder = utterances.decoder(1, weighted, lm, lexicon=lexicon, neural_lm=neural_lm)
+        lexicon = decoder.lexicon  # spellings do not depend on weights
         found = decoder.decode(batch, lengths)
         counts = [
             count_edits(composed(text).split(), composed(best[0].text if best else "").split())

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from sottovoce.cli.call import this_call
-from sottovoce.cli.each_file import Progress, each_file, source_of
-from sottovoce.cli.flags import SectionedCommand
-from sottovoce.cli.options import MODEL, open_model
+from sottovoce.cli.flags import SectionedCommand, given_as
+from sottovoce.cli.invocation import invocation_of
+from sottovoce.cli.options import MODEL, ModelOptions, open_model
+from sottovoce.cli.progress import Progress, for_each_file, source_of
 from sottovoce.options.schema import Option
 
 if TYPE_CHECKING:
@@ -33,17 +33,24 @@ LANGUAGE = (
 @click.command(cls=SectionedCommand, sections={"Model": MODEL, "Language": LANGUAGE})
 @click.argument("files", nargs=-1, required=True, metavar="FILE…")
 @click.pass_context
-def detect_language(context: click.Context, /, files: tuple[str, ...], **given: Any) -> int:
+def detect_language(
+    context: click.Context,
+    /,
+    files: tuple[str, ...],
+    languages: str | None,
+    timeline: bool,
+    **given: object,
+) -> int:
     """Tell which language is spoken: one JSON document a line.
 
     By the rules of `transcribe`: over several windows, or with --timeline wherever it changes.
     """
-    model = open_model(given)
-    look = timeline if given["timeline"] else detection
-    return each_file(
+    model = open_model(given_as(ModelOptions, given))
+    look = languages_over_time if timeline else detection
+    return for_each_file(
         files,
-        lambda name: click.echo(json.dumps(look(model, name, given["languages"]), ensure_ascii=False)),
-        call=this_call(context),
+        lambda name: click.echo(json.dumps(look(model, name, languages), ensure_ascii=False)),
+        invocation=invocation_of(context),
         progress=Progress(len(files), quiet=sys.stdout.isatty()),
     )
 
@@ -61,7 +68,7 @@ def detection(model: Model, name: str, languages: str | None) -> dict[str, objec
     }
 
 
-def timeline(model: Model, name: str, languages: str | None) -> dict[str, object]:
+def languages_over_time(model: Model, name: str, languages: str | None) -> dict[str, object]:
     spans = list(model.language_spans(source_of(name), languages=languages))
     seconds: dict[str, float] = {}
     for span in spans:

@@ -9,12 +9,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 
-from sottovoce.cli.each_file import clock
+from sottovoce.cli.options import OutputOptions
 from sottovoce.errors import OptionError
 from sottovoce.formats.base import TranscriptInfo, Writer, pieces_of
 from sottovoce.formats.output import (
@@ -29,8 +28,9 @@ from sottovoce.formats.output import (
     writable_folder,
 )
 from sottovoce.formats.page.html import HtmlWriter, audio_link, embedded_audio
+from sottovoce.formats.paragraphs import clock
+from sottovoce.formats.plain import LineWriter
 from sottovoce.formats.writers import BINARY, FORMATS, extension_of, writer_for, writers_for
-from sottovoce.options.schema import made
 from sottovoce.options.writer import WriterOptions
 from sottovoce.types import Segment, Transcript, Word
 
@@ -40,8 +40,8 @@ class Documents:
     """The destinations of every input's text.
 
     paths: by input and extension; None is standard output. shown: the text is read as it comes. folder: of a
-    page, or None. embeds: the page contains the recording. screen: writes the text to the terminal while
-    documents go to files, or None.
+    page, or None. embeds: the page contains the recording. terminal: writes the text there while documents
+    go to files, or None.
     """
 
     writers: Sequence[Writer]
@@ -49,7 +49,7 @@ class Documents:
     shown: bool
     folder: Path | None = None
     embeds: bool = False
-    screen: ScreenWriter | None = None
+    terminal: TerminalWriter | None = None
 
     def info(self, name: str, model: str) -> TranscriptInfo:
         if name == "-":
@@ -73,10 +73,10 @@ class Documents:
     def opened(self, name: str) -> Iterator[list[tuple[Writer, Output]]]:
         with (
             open_outputs(self.places(name), live=self.shown) as outputs,
-            open_output(STANDARD_OUTPUT, live=True) as terminal,
+            open_output(STANDARD_OUTPUT, live=True) as standard_output,
         ):
             pairs = list(zip(self.writers, outputs, strict=True))
-            yield pairs if self.screen is None else [(self.screen, terminal), *pairs]
+            yield pairs if self.terminal is None else [(self.terminal, standard_output), *pairs]
 
     def write(self, name: str, transcript: Transcript, info: TranscriptInfo) -> None:
         with self.opened(name) as outputs:
@@ -89,67 +89,74 @@ class Documents:
 
     @property
     def is_text_on_terminal(self) -> bool:
-        return (self.shown and sys.stdout.isatty()) or self.screen is not None
+        return (self.shown and sys.stdout.isatty()) or self.terminal is not None
 
     def inputs(self, files: Sequence[str]) -> list[str]:
         """Return the inputs to process; duplicates are kept for standard output, and dropped for files."""
         return list(files) if self.paths is None else list(dict.fromkeys(name for name, _ in self.paths))
 
 
-def documents_of(files: Sequence[str], given: Mapping[str, Any]) -> Documents:
-    formats = given["output_format"]
-    check_rttm(given, formats)
+def documents_of(
+    files: Sequence[str],
+    output: OutputOptions,
+    layout: WriterOptions,
+    *,
+    has_words: bool = True,
+    has_speakers: bool = False,
+) -> Documents:
+    """Choose the documents of inputs whose words have times and whose segments have speakers, or not.
+
+    Raises: OptionError.
+    """
+    formats = output.output_format
+    if layout.need_words and not has_words:
+        raise OptionError("line breaking and highlighting place single words: add --word-timestamps")
     writers = writers_for(
-        formats,
-        writer_options(given),
-        has_speakers=tells_speakers(given),
-        has_files=given["output_dir"] != STANDARD_OUTPUT,
+        formats, layout, has_speakers=has_speakers, has_files=output.output_dir != STANDARD_OUTPUT
     )
-    shown = given["output_dir"] is None and formats == "txt"
-    by_confidence = given["colour_confidence"]
-    if by_confidence and not times_words(given):
+    shown = output.output_dir is None and formats == "txt"
+    by_confidence = output.colour_confidence
+    if by_confidence and not has_words:
         raise OptionError("--colour-confidence: needs --word-timestamps")
     if shown and (sys.stdout.isatty() or by_confidence):
-        writers = [screen_writer(by_confidence)]
-    folder = given["output_dir"] or (STANDARD_OUTPUT if formats == "txt" else ".")
-    if given.get("output_file") is not None:
-        folder = str(given["output_file"].parent)
+        writers = [terminal_writer(by_confidence)]
+    folder = output.output_dir or (STANDARD_OUTPUT if formats == "txt" else ".")
+    if output.output_file is not None:
+        folder = str(output.output_file.parent)
     has_page = any(isinstance(writer, HtmlWriter) for writer in writers)
     page = Path("." if folder == STANDARD_OUTPUT else folder) if has_page else None
     if folder == STANDARD_OUTPUT:
         check_binary(files, writers)
-        return Documents(writers, None, shown, page, given["embed_audio"])
-    if given.get("output_file") is not None:
-        paths = named_document(files[0], given["output_file"], writers[0].extension)
+        return Documents(writers, None, shown, page, output.embed_audio)
+    if output.output_file is not None:
+        paths = named_document(files[0], output.output_file, writers[0].extension)
     else:
         paths = output_paths(files, Path(folder), [writer.extension for writer in writers])
     writable_folder(Path(folder))
-    screen = screen_writer(by_confidence) if sys.stdout.isatty() and not given.get("quiet", True) else None
-    return Documents(writers, paths, shown, page, given["embed_audio"], screen)
+    terminal = terminal_writer(by_confidence) if sys.stdout.isatty() and not output.quiet else None
+    return Documents(writers, paths, shown, page, output.embed_audio, terminal)
 
 
-def with_output_file(
-    files: Sequence[str], given: Mapping[str, Any], typed: Collection[str]
-) -> dict[str, Any]:
-    """Add `output_file` to the options: the path of the only document if `-o` names a file, else None.
+def with_output_file(files: Sequence[str], output: OutputOptions, typed: Collection[str]) -> OutputOptions:
+    """Add the path of the only document if `-o` names a file.
 
     Raises: OptionError for several inputs, and for a format that contradicts the extension.
     """
-    output = given["output_dir"]
-    if output in (None, STANDARD_OUTPUT) or not means_file(output):
-        return {**given, "output_file": None}
+    name = output.output_dir
+    if name is None or name == STANDARD_OUTPUT or not means_file(name):
+        return output
     if len(set(files)) > 1:
-        raise OptionError(f"output '{output}': is one file; expected one input, got {len(set(files))}")
-    wanted = format_named(output)
+        raise OptionError(f"output '{name}': is one file; expected one input, got {len(set(files))}")
+    wanted = format_named(name)
     if "output_format" in typed:
-        wanted = given["output_format"].strip()
-        check_extension(output, wanted)
+        wanted = output.output_format.strip()
+        check_extension(name, wanted)
     elif wanted is None:
         raise OptionError(
-            f"output '{output}': expected a file of a known format ({', '.join(FORMATS)}), or a folder; "
-            f"a new folder of that name is '{output}/'"
+            f"output '{name}': expected a file of a known format ({', '.join(FORMATS)}), or a folder; "
+            f"a new folder of that name is '{name}/'"
         )
-    return {**given, "output_format": wanted, "output_file": Path(output)}
+    return replace(output, output_format=wanted, output_file=Path(name))
 
 
 def means_file(output: str) -> bool:
@@ -183,24 +190,9 @@ def check_binary(files: Sequence[str], writers: Sequence[Writer]) -> None:
             )
 
 
-def check_rttm(given: Mapping[str, Any], formats: str) -> None:
-    if "rttm" in formats.split(",") and "speakers" in given and not tells_speakers(given):
-        raise OptionError("output format 'rttm': needs --speakers, --channels or --tinydiarize")
-
-
-def tells_speakers(given: Mapping[str, Any]) -> bool:
-    speakers = given.get("speakers") or given.get("tinydiarize")
-    return bool(speakers) or given.get("channels", "mixed") != "mixed"
-
-
-def times_words(given: Mapping[str, Any]) -> bool:
-    tells_speakers = given.get("speakers") is not None or given.get("channels") == "energy"
-    return bool(given.get("word_timestamps") or tells_speakers or given.get("tinydiarize"))
-
-
-def screen_writer(by_confidence: bool) -> ScreenWriter:
+def terminal_writer(by_confidence: bool) -> TerminalWriter:
     console = Console(highlight=False, force_terminal=by_confidence or None)
-    return ScreenWriter(console, by_confidence=by_confidence)
+    return TerminalWriter(console, by_confidence=by_confidence)
 
 
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
@@ -214,7 +206,7 @@ def coloured(word: Word) -> str:
     return f"[{colour}]{escape(word.word)}[/{colour}]"
 
 
-class ScreenWriter:
+class TerminalWriter(LineWriter):
     """Writes one segment a line for people; pipes get the txt format instead."""
 
     extension = "txt"
@@ -223,9 +215,6 @@ class ScreenWriter:
         self._console = console
         self._by_confidence = by_confidence
         self._languages: list[str] = []
-
-    def begin(self, info: TranscriptInfo) -> str:
-        return ""
 
     def segment(self, segment: Segment) -> str:
         if segment.language not in self._languages:
@@ -240,13 +229,3 @@ class ScreenWriter:
         with self._console.capture() as capture:
             self._console.print(f"{times} [{colour}]{segment.language}[/{colour}]  {text}", soft_wrap=True)
         return capture.get()
-
-    def end(self, info: TranscriptInfo) -> str:
-        return ""
-
-
-def writer_options(given: Mapping[str, Any]) -> WriterOptions:
-    options = made(WriterOptions, given)
-    if options.need_words and not times_words(given):
-        raise OptionError("line breaking and highlighting place single words: add --word-timestamps")
-    return options

@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from sottovoce.cli.flags import flag, read_list
-from sottovoce.cli.options import MODEL, open_model
+from sottovoce.cli.flags import Given, flag, given_as, read_list
+from sottovoce.cli.options import MODEL, ModelOptions, open_model
 from sottovoce.formats.output import writable_folder
+from sottovoce.options.live import Switching
 from sottovoce.options.schema import Option
 from sottovoce.text.languages import LanguageChoice
 
@@ -63,7 +64,7 @@ THRESHOLDS = (
         default="10,25,50,100",
     ),
 )
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
 
 @click.group("eval")
@@ -80,9 +81,9 @@ def with_options(*groups: Sequence[Option]) -> Callable[[Decorated], Decorated]:
     return decorate
 
 
-def set_up(given: dict[str, Any]) -> tuple[Model, tuple[str, ...]]:
-    model = open_model(given)
-    choice = LanguageChoice.parse(given["languages"], model.languages)
+def set_up(given: Given, languages: str) -> tuple[Model, tuple[str, ...]]:
+    model = open_model(given_as(ModelOptions, given))
+    choice = LanguageChoice.parse(languages, model.languages)
     return model, (choice.fixed,) if choice.fixed else choice.allowed or model.languages
 
 
@@ -92,68 +93,81 @@ def say(document: Mapping[str, object]) -> None:
 
 @evaluate.command()
 @with_options(MODEL, SET)
-def wer(manifest: str, **given: Any) -> None:
+def wer(manifest: str, limit: int | None, languages: str, **given: object) -> None:
     """Word, character and mixed error rate of offline transcripts."""
     from sottovoce.cli.measures import chosen_entries, error_rates
 
-    model, languages = set_up(given)
-    entries = chosen_entries(manifest, given["limit"], languages, spoken=True)
-    say({"model": model.name, **error_rates(model, entries, languages)})
+    model, allowed = set_up(given, languages)
+    entries = chosen_entries(manifest, limit, allowed, spoken=True)
+    say({"model": model.name, **error_rates(model, entries, allowed)})
 
 
 @evaluate.command()
 @with_options(MODEL, SET, PROBE)
-def language(manifest: str, **given: Any) -> None:
+def language(
+    manifest: str,
+    limit: int | None,
+    languages: str,
+    widths: str,
+    noise: tuple[str, ...],
+    snr_db: float,
+    **given: object,
+) -> None:
     """Language accuracy of the probe for each window width, over single-language recordings."""
     from sottovoce.audio.io import load_audio
     from sottovoce.cli.measures import chosen_entries, language_accuracy
 
-    model, languages = set_up(given)
-    entries = chosen_entries(manifest, given["limit"], languages, single=True)
-    widths = read_list("numbers", "--widths", given["widths"])
-    noises = [load_audio(path) for path in given["noise"]]
-    rows = language_accuracy(model, entries, languages, widths=widths, noises=noises, snr_db=given["snr_db"])
-    say(
-        {
-            "model": model.name,
-            "n_recordings": len(entries),
-            "snr_db": given["snr_db"] if noises else None,
-            "widths": rows,
-        }
-    )
+    model, allowed = set_up(given, languages)
+    entries = chosen_entries(manifest, limit, allowed, single=True)
+    widths_s = read_list("numbers", "--widths", widths)
+    noises = [load_audio(path) for path in noise]
+    rows = language_accuracy(model, entries, allowed, widths=widths_s, noises=noises, snr_db=snr_db)
+    n_recordings, snr = len(entries), snr_db if noises else None
+    say({"model": model.name, "n_recordings": n_recordings, "snr_db": snr, "widths": rows})
 
 
 @evaluate.command()
 @with_options(MODEL, SET, LIVE, SWITCHING)
-def switching(manifest: str, **given: Any) -> None:
+def switching(
+    manifest: str,
+    limit: int | None,
+    languages: str,
+    chunk_ms: int,
+    audio_max_len: float,
+    switching: Switching,
+    plots: str | None,
+    **given: object,
+) -> None:
     """Change points, delays, false switches and mixed error rate of live sessions."""
-    from sottovoce.cli.measures import chosen_entries, switch_scores
+    from sottovoce.cli.measures import chosen_entries, stream_options, switch_scores
     from sottovoce.pictures.draw import require_plots
 
-    if given["plots"]:
+    if plots:
         require_plots()
-        writable_folder(Path(given["plots"]))
-    model, languages = set_up(given)
-    entries = chosen_entries(manifest, given["limit"], languages)
-    found = switch_scores(model, entries, languages, given)
-    say({"model": model.name, "mode": given["switching"], **found})
+        writable_folder(Path(plots))
+    model, allowed = set_up(given, languages)
+    entries = chosen_entries(manifest, limit, allowed)
+    found = switch_scores(model, entries, allowed, stream_options(chunk_ms, audio_max_len), switching, plots)
+    say({"model": model.name, "mode": switching, **found})
 
 
 @evaluate.command()
 @with_options(MODEL, SET, LIVE, THRESHOLDS)
-def latency(manifest: str, **given: Any) -> None:
+def latency(
+    manifest: str,
+    limit: int | None,
+    languages: str,
+    chunk_ms: int,
+    audio_max_len: float,
+    frame_thresholds: str,
+    **given: object,
+) -> None:
     """Errors against latency for each frame threshold, beside the offline transcript; language given."""
-    from sottovoce.cli.measures import chosen_entries, latency_by_threshold
+    from sottovoce.cli.measures import chosen_entries, latency_by_threshold, stream_options
 
-    model, languages = set_up(given)
-    entries = chosen_entries(manifest, given["limit"], languages, spoken=True, single=True)
-    thresholds = read_list("numbers", "--frame-thresholds", given["frame_thresholds"])
-    found = latency_by_threshold(model, entries, languages, thresholds, given)
-    say(
-        {
-            "model": model.name,
-            "n_recordings": len(entries),
-            "chunk_ms": given["chunk_ms"],
-            **found,
-        }
-    )
+    model, allowed = set_up(given, languages)
+    entries = chosen_entries(manifest, limit, allowed, spoken=True, single=True)
+    thresholds = read_list("numbers", "--frame-thresholds", frame_thresholds)
+    stream = stream_options(chunk_ms, audio_max_len)
+    found = latency_by_threshold(model, entries, allowed, thresholds, stream)
+    say({"model": model.name, "n_recordings": len(entries), "chunk_ms": chunk_ms, **found})

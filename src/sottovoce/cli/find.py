@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
+import json as json_
 from pathlib import Path
-from typing import Any
 
 import click
 
-from sottovoce.cli.call import this_call
-from sottovoce.cli.each_file import clock, each_file, source_of
-from sottovoce.cli.flags import SectionedCommand
-from sottovoce.cli.options import LANGUAGE, MODEL
+from sottovoce.cli.flags import SectionedCommand, given_as
+from sottovoce.cli.invocation import invocation_of
+from sottovoce.cli.options import LANGUAGE, MODEL, ModelOptions, open_model
+from sottovoce.cli.progress import for_each_file, source_of
+from sottovoce.formats.paragraphs import clock
 from sottovoce.options.schema import Option
 
 NOT_FOUND = 1
@@ -33,7 +33,16 @@ SEARCH = (
 @click.argument("recording")
 @click.argument("phrase")
 @click.pass_context
-def find(context: click.Context, /, recording: str, phrase: str, **given: Any) -> int:
+def find(
+    context: click.Context,
+    /,
+    recording: str,
+    phrase: str,
+    language: str,
+    least_score: float,
+    json: bool,
+    **given: object,
+) -> int:
     """Find where a phrase is said: start, end, how like it is, and the words.
 
     RECORDING is transcribed for it; a transcript (json, srt, vtt) is searched as it is. Words need not be
@@ -41,27 +50,23 @@ def find(context: click.Context, /, recording: str, phrase: str, **given: Any) -
     The exit code is 1 where nothing is found.
     """
     from sottovoce.alignment.phrases import Match, find_phrase
-    from sottovoce.cli.options import open_model
     from sottovoce.formats.files import READABLE, load_transcript
     from sottovoce.types import Transcript
 
-    least = given["least_score"]
-    find_phrase(
-        Transcript((), "", 0.0, ""), phrase, least_score=least
-    )  # fail early for a phrase without letters
-
+    # Fail early for a phrase without letters.
+    find_phrase(Transcript((), "", 0.0, ""), phrase, least_score=least_score)
     found: list[Match] = []
 
     def work(name: str) -> None:
         if Path(name).suffix.lower() in READABLE:
-            matches = find_phrase(load_transcript(name), phrase, least_score=least)
+            matches = find_phrase(load_transcript(name), phrase, least_score=least_score)
         else:
-            model = open_model(given)
-            matches = model.find(source_of(name), phrase, least_score=least, language=given["language"])
+            model = open_model(given_as(ModelOptions, given))
+            matches = model.find(source_of(name), phrase, least_score=least_score, language=language)
         found.extend(matches)
         for match in matches:
-            click.echo(as_line(match) if not given["json"] else as_json(match, name, phrase))
-        if not matches and not given["json"]:
+            click.echo(as_json(match, name, phrase) if json else as_line(match))
+        if not matches and not json:
             click.echo(f"{name}: nothing like '{phrase}' was found", err=True)
 
     def as_line(match: Match) -> str:
@@ -76,9 +81,9 @@ def find(context: click.Context, /, recording: str, phrase: str, **given: Any) -
             "score": match.score,
             "text": match.text,
         }
-        return json.dumps(entry, ensure_ascii=False)
+        return json_.dumps(entry, ensure_ascii=False)
 
-    code = each_file([recording], work, call=this_call(context))
+    code = for_each_file([recording], work, invocation=invocation_of(context))
     return code or (0 if found else NOT_FOUND)
 
 

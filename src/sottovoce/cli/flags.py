@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import fields
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -13,11 +15,24 @@ from click.core import ParameterSource
 from sottovoce.errors import OptionError
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
-from sottovoce.options.schema import SAME, Option, options_of
+from sottovoce.options.schema import SAME, Option, made, options_of
 from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import VadOptions
 from sottovoce.options.writer import WriterOptions
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T")
+Owner = TypeVar("Owner", bound="DataclassInstance")
+Command = TypeVar("Command", bound=Callable[..., object] | click.Command)
+Given: TypeAlias = Mapping[str, object]
+"""Values of the command line by the names of their parameters."""
+
+
+class Decorator(Protocol):
+    def __call__(self, command: Command, /) -> Command: ...
 
 
 class Finite(click.ParamType):  # type: ignore[type-arg]  # not generic in click 8.1
@@ -33,9 +48,9 @@ class Finite(click.ParamType):  # type: ignore[type-arg]  # not generic in click
     ) -> None:
         self._least, self._most, self._above = least, most, above
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
         try:
-            number = float(value)
+            number = float(str(value))
         except ValueError:
             number = math.nan
         if not self._holds(number):
@@ -59,7 +74,7 @@ class Finite(click.ParamType):  # type: ignore[type-arg]  # not generic in click
 class Clock(click.ParamType):  # type: ignore[type-arg]
     name = "time"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, float):
             return value
         try:
@@ -79,7 +94,7 @@ def seconds_of(text: str) -> float:
     return seconds
 
 
-def read_list(kind: str, option: str, text: str) -> tuple[Any, ...]:
+def read_list(kind: str, option: str, text: str) -> tuple[float, ...]:
     """Read values of a kind of `LISTS`, separated by commas. Raises: OptionError."""
     read, expected = LISTS[kind]
     try:
@@ -95,7 +110,7 @@ def _finite(text: str) -> float:
     return number
 
 
-LISTS: Mapping[str, tuple[Callable[[str], Any], str]] = {
+LISTS: Mapping[str, tuple[Callable[[str], float], str]] = {
     "numbers": (_finite, "numbers"),
     "integers": (int, "whole numbers"),
     "times": (seconds_of, "seconds or h:mm:ss"),
@@ -119,23 +134,21 @@ def grouped(*groups: str, of: Sequence[Option] = LIBRARY) -> tuple[Option, ...]:
     return tuple(option for group in groups for option in of if option.group == group)
 
 
-def flag(option: Option) -> Callable[[Any], Any]:
+def flag(option: Option) -> Decorator:
     long = option.flags
     assert long is not None, f"{option.key}: has no flag"
     default = default_of(option)
     unset = f" [{option.unset}]" if option.unset and default is None else ""
-    about: dict[str, Any] = {"help": f"{option.help}{unset}" or None, "metavar": option.metavar or None}
+    declare = partial(click.option, help=f"{option.help}{unset}" or None, metavar=option.metavar or None)
     if option.kind == "flag" and not option.switch:
-        return click.option(*_names(option, long), is_flag=True, **about)
+        return declare(*_names(option, long), is_flag=True)
     if option.kind == "flag":
         both = f"{long}/--no-{long.removeprefix('--')}"
-        return click.option(both, option.param, default=default, show_default=default is not None, **about)
+        return declare(both, option.param, default=default, show_default=default is not None)
     if option.many:
-        return click.option(*_names(option, long), type=_type(option), multiple=True, **about)
+        return declare(*_names(option, long), type=_type(option), multiple=True)
     shown = default not in (None, "")
-    return click.option(
-        *_names(option, long), type=_type(option), default=default, show_default=shown, **about
-    )
+    return declare(*_names(option, long), type=_type(option), default=default, show_default=shown)
 
 
 def _names(option: Option, long: str) -> list[str]:
@@ -143,7 +156,7 @@ def _names(option: Option, long: str) -> list[str]:
     return [name for name in (short, long, *others, option.param) if name]
 
 
-def _type(option: Option) -> Any:
+def _type(option: Option) -> object:
     least = None if option.least is None else int(option.least)
     match option.kind:
         case "integer" if option.is_ranged:
@@ -162,14 +175,32 @@ def _type(option: Option) -> Any:
             return click.STRING
 
 
-def default_of(option: Option) -> Any:
+def default_of(option: Option) -> object:
     default = option.default if option.cli_default is SAME else option.cli_default
     if isinstance(default, tuple):
         return ",".join(f"{one:g}" for one in default) or None
     return default
 
 
-def read_values(given: Mapping[str, Any], options: Iterable[Option] = LIBRARY) -> dict[str, Any]:
+def value_of(given: Given, name: str, kind: type[T]) -> T | None:
+    value = given.get(name)
+    assert value is None or isinstance(value, kind), f"{name}: {value!r}"
+    return value
+
+
+def given_as(owner: type[Owner], given: Given, **others: object) -> Owner:
+    """Build a dataclass of options from the command line; fields without an `Option` take the parameter of
+    their name. others: fields that take precedence.
+
+    Raises: OptionError.
+    """
+    declared = options_of(owner)
+    plain = {field.name for field in fields(owner)} - {option.field for option in declared}
+    named = {name: given[name] for name in plain if given.get(name) is not None}
+    return made(owner, read_values(given, declared), **{**named, **others})
+
+
+def read_values(given: Given, options: Iterable[Option] = LIBRARY) -> dict[str, object]:
     """Convert parameters to option values by key; others are unchanged.
 
     Raises: OptionError for text that cannot be read.
@@ -181,13 +212,13 @@ def read_values(given: Mapping[str, Any], options: Iterable[Option] = LIBRARY) -
     return values
 
 
-def _read(option: Option, raw: Any) -> Any:
+def _read(option: Option, raw: object) -> object:
     if raw is None:
         return None
     if option.kind in LISTS:
-        return read_list(option.kind, str(option.flags), raw)
+        return read_list(option.kind, str(option.flags), str(raw))
     if option.kind == "texts":
-        return tuple(word.strip() for word in raw.split(","))
+        return tuple(word.strip() for word in str(raw).split(","))
     value = not raw if option.negated else raw
     if option.kind == "time":
         option.check(value, str(option.flags))
@@ -217,21 +248,28 @@ def flag_of(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-Flag: TypeAlias = Option | Callable[[Any], Any]
-
-
-def decorator_of(option: Flag) -> Callable[[Any], Any]:
-    return flag(option) if isinstance(option, Option) else option
+Flag: TypeAlias = Option | Decorator
 
 
 class SectionedCommand(click.Command):
-    def __init__(self, *args: Any, sections: Mapping[str, Sequence[Flag]], **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    """A command whose help has sections of options."""
+
+    def __init__(
+        self,
+        name: str | None,
+        *,
+        sections: Mapping[str, Sequence[Flag]],
+        callback: Callable[..., object] | None = None,
+        help: str | None = None,
+        params: list[click.Parameter] | None = None,
+        context_settings: MutableMapping[str, object] | None = None,
+    ) -> None:
+        super().__init__(name, context_settings=context_settings, callback=callback, params=params, help=help)
         self.sections: dict[str, list[click.Parameter]] = {}
         for heading, options in sections.items():
             first = len(self.params)
             for option in options:
-                decorator_of(option)(self)
+                (flag(option) if isinstance(option, Option) else option)(self)
             self.sections[heading] = self.params[first:]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import click
 import numpy as np
@@ -24,16 +24,17 @@ from rich.live import Live
 from rich.text import Text
 
 from sottovoce.api import Model
-from sottovoce.audio.container import read_input_format
-from sottovoce.audio.io import load_audio, open_audio, read_live
+from sottovoce.audio.io import check_reading, load_audio, open_audio, read_live
 from sottovoce.audio.microphone import Microphone
-from sottovoce.cli.call import Interrupts
-from sottovoce.cli.flags import read_values
+from sottovoce.cli.flags import Given, given_as, value_of
+from sottovoce.cli.invocation import Interrupts
 from sottovoce.cli.options import (
+    FusionOptions,
+    ModelOptions,
+    StreamFlags,
     Translation,
-    check_fusion,
+    TranslationOptions,
     fusion_of,
-    hotword_text,
     live_speakers_of,
     open_model,
     translation_of,
@@ -43,7 +44,7 @@ from sottovoce.evaluation.latency import LogLine
 from sottovoce.formats.document import event_line, json_text
 from sottovoce.formats.output import label_of
 from sottovoce.models.backend import EXACT, EncoderMode
-from sottovoce.options.schema import made, options_of
+from sottovoce.options.schema import made
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session
@@ -51,83 +52,84 @@ from sottovoce.translation.live_translator import LiveTranslation, LiveTranslato
 from sottovoce.translation.whisper_translate import N_NEW_WORDS, WhisperTranslator
 from sottovoce.types import SAMPLE_RATE, Event, Final, LanguageChanged, Partial, Samples, Unstable, Word
 
+Show = Callable[[Sequence[Event]], None]
 MOST_WAITING = 2048
 """Limit of a queue, so that memory does not hold a whole recording from a pipe."""
 LATE_S, JOINED_S = 0.5, 10.0
 
 
-def transcribe_live(source: str | None, given: dict[str, Any], interrupts: Interrupts) -> int:
+def transcribe_live(source: str | None, given: Given, interrupts: Interrupts) -> int:
     """Transcribe one live recording; return the exit code. Usage errors are found before the model is loaded.
 
     Raises: SottovoceError.
     """
-    check(source, given)
-    translation = translation_of(given)
-    live_speakers_of(given)
-    chunk_samples = round(given["chunk_ms"] * SAMPLE_RATE / 1000)
+    flags = given_as(StreamFlags, given)
+    fusion = given_as(FusionOptions, given)
+    check(source, flags, fusion)
+    translation = translation_of(given_as(TranslationOptions, given), flags.task)
+    live_speakers_of(flags.speakers, given)
+    chunk_samples = round(flags.chunk_ms * SAMPLE_RATE / 1000)
     with ExitStack() as stack:
         pieces = source_pieces(
-            source, chunk_samples, realtime=given["realtime"], input_format=given["input_format"]
+            source, chunk_samples, realtime=flags.realtime, input_format=flags.input_format
         )
-        comes_in_time = not given["unaware"] and (given["realtime"] or source is None or is_pipe(source))
+        comes_in_time = not flags.unaware and (flags.realtime or source is None or is_pipe(source))
         if comes_in_time:
             pieces = caught_up(pieces)
-        if given["save_audio"]:
-            recorder = stack.enter_context(WaveRecorder(Path(given["save_audio"])))
+        if flags.save_audio:
+            recorder = stack.enter_context(WaveRecorder(Path(flags.save_audio)))
             pieces = recorder.through(pieces)
-        model = open_model(given)
+        model = open_model(given_as(ModelOptions, given))
         translator, pieces = live_translator(translation, model, pieces)
-        session = open_session(model, given)
-        show = sink(given, stack, translator)
+        session = open_session(model, given, flags, fusion)
+        show = sink(stack, translator, as_json=flags.jsonl)
         emitted = run(session, pieces, show, interrupts, newest_only=comes_in_time)
-    if given["log_path"]:
-        append_log(Path(given["log_path"]), emitted, source or "microphone")
+    if flags.log_path:
+        append_log(Path(flags.log_path), emitted, source or "microphone")
     return interrupts.exit_code if emitted.is_polite_end else 0
 
 
-def check(source: str | None, given: dict[str, Any]) -> None:
+def check(source: str | None, flags: StreamFlags, fusion: FusionOptions) -> None:
     """Raises: OptionError for options that exclude each other, and a log that cannot be written;
     AudioError for an unreadable recording, except a pipe, which can be read only once.
     """
-    if bool(source) == given["mic"]:
+    if bool(source) == flags.mic:
         raise OptionError("stream: expected one of FILE, - and --mic")
-    check_fusion(given)
-    copy = given["save_audio"]
+    fusion.check(flags.beam_size)
+    copy = flags.save_audio
     if copy and source and os.path.realpath(copy) == os.path.realpath(source):
         raise OptionError(f"--save-audio '{copy}': is the recording itself, choose another name")
-    if given["log_path"]:
-        log = Path(given["log_path"])
+    if flags.log_path:
+        log = Path(flags.log_path)
         is_file = log.is_file() or (not log.exists() and log.parent.is_dir())
         if not is_file or not os.access(log if log.exists() else log.parent, os.W_OK):
             raise OptionError(f"--log '{log}': expected a file that can be written")
-    if given["input_format"] is not None:
-        read_input_format(given["input_format"])
+    check_reading(None, flags.input_format)
     if source and not is_pipe(source):
-        with open_audio(source, input_format=given["input_format"]):
+        with open_audio(source, input_format=flags.input_format):
             pass
 
 
-def open_session(model: Model, given: dict[str, Any]) -> Session:
-    vad = made(VadStreamOptions, given, post_roll_ms=min(100.0, given["hangover_ms"]))
-    return model.session(
-        given["languages"],
-        switching=given["switching"],
-        vad=False if given["no_vad"] else vad,
-        unstable=given["unstable"],
-        stream=stream_options(model, given),
-        speakers=live_speakers_of(given),
-    )
-
-
-def stream_options(model: Model, given: dict[str, Any]) -> StreamOptions:
-    terms = [given["static_prompt"], hotword_text(given) or ""]
-    return made(
+def open_session(model: Model, given: Given, flags: StreamFlags, fusion: FusionOptions) -> Session:
+    hangover_ms = value_of(given, "hangover_ms", float)
+    post_roll_ms = 100.0 if hangover_ms is None else min(100.0, hangover_ms)
+    vad = made(VadStreamOptions, given, post_roll_ms=post_roll_ms)
+    terms = [value_of(given, "static_prompt", str), fusion.prompt]
+    stream = given_as(
         StreamOptions,
-        read_values(given, options_of(StreamOptions)),
-        chunk_s=given["chunk_ms"] / 1000,
+        given,
+        chunk_s=flags.chunk_ms / 1000,
         static_prompt=" ".join(term for term in terms if term),
-        encoder=_encoder_mode(model, given["encoder"]),
-        fusion=fusion_of(model, given),
+        encoder=_encoder_mode(model, flags.encoder),
+        fusion=fusion_of(model, fusion),
+    )
+    return model.session(
+        flags.languages,
+        switching=flags.switching,
+        vad=False if flags.no_vad else vad,
+        unstable=flags.unstable,
+        stream=stream,
+        speakers=live_speakers_of(flags.speakers, given),
     )
 
 
@@ -238,12 +240,10 @@ def n_joined(waiting: Sequence[tuple[Samples, float]], now_s: float) -> int:
     return max(1, int(np.searchsorted(seconds, JOINED_S, side="right")))
 
 
-def sink(
-    given: dict[str, Any], stack: ExitStack, translator: LiveTranslator | None
-) -> Callable[[Sequence[Event]], None]:
+def sink(stack: ExitStack, translator: LiveTranslator | None, *, as_json: bool) -> Show:
     if translator is not None:
-        return TranslatedView(translator, None if given["jsonl"] else stack.enter_context(LiveView()).show)
-    return write_lines if given["jsonl"] else stack.enter_context(LiveView()).show
+        return TranslatedView(translator, None if as_json else stack.enter_context(LiveView()).show)
+    return write_lines if as_json else stack.enter_context(LiveView()).show
 
 
 def write_lines(events: Sequence[Event]) -> None:
@@ -267,7 +267,7 @@ class EmittedWords:
 def run(
     session: Session,
     pieces: Iterator[Samples],
-    show: Callable[[Sequence[Event]], None],
+    show: Show,
     interrupts: Interrupts,
     *,
     newest_only: bool = False,
@@ -436,9 +436,6 @@ class LiveView:
         if language not in self._colours:
             self._colours[language] = COLOURS[len(self._colours) % len(COLOURS)]
         return self._colours[language]
-
-
-Show = Callable[[Sequence[Event]], None]
 
 
 def live_translator(

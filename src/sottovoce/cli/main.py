@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TextIO
 
 import click
 
-from sottovoce.cli.call import Call, is_out_of_memory, say_error, with_call_options
+from sottovoce.cli.invocation import Invocation, is_out_of_memory, say_error, with_common_options
 from sottovoce.errors import OutputError, SottovoceError, cause_of
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ COMMANDS = {
     "align": ("sottovoce.cli.align", "align", "Find when the words of a text are said."),
     "find": ("sottovoce.cli.find", "find", "Find where a phrase is said."),
     "convert": ("sottovoce.cli.convert", "convert", "Write finished transcripts in other formats."),
-    "plot": ("sottovoce.cli.plot", "plot", "Draw what is heard in a recording."),
-    "karaoke": ("sottovoce.cli.karaoke", "karaoke", "Make a video whose words are lit as they are said."),
+    "plot": ("sottovoce.cli.align", "plot", "Draw what is heard in a recording."),
+    "karaoke": ("sottovoce.cli.align", "karaoke", "Make a video whose words are lit as they are said."),
     "serve": ("sottovoce.cli.serve", "serve", "Serve OpenAI's API, live sockets and a web page."),
     "models": ("sottovoce.cli.models", "models", "List, inspect, fetch and convert models."),
     "ctc": ("sottovoce.cli.ctc", "ctc", "Decode CTC emissions with language models."),
@@ -49,7 +49,7 @@ COMMANDS = {
 """Module, attribute and one line of help by name, so that the help imports nothing heavy."""
 
 
-class CallInterruptedError(Exception):
+class InvocationInterruptedError(Exception):
     """A KeyboardInterrupt for which click prints no empty line."""
 
 
@@ -63,13 +63,13 @@ class LazyGroup(click.Group):
         module, attribute, _ = COMMANDS[cmd_name]
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)
-        return with_call_options(command)
+        return with_common_options(command)
 
     def invoke(self, ctx: click.Context) -> object:
         try:
             result: object = super().invoke(ctx)
         except KeyboardInterrupt:
-            raise CallInterruptedError from None
+            raise InvocationInterruptedError from None
         return result
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -85,7 +85,7 @@ def cli() -> None:
     """Speech into text, live or from files, following the speaker across languages."""
 
 
-with_call_options(cli)
+with_common_options(cli)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -108,26 +108,26 @@ def _shorten_spinning() -> None:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    call = Call()
-    call.begin()
+    invocation = Invocation()
+    invocation.begin()
     words = None if arguments is None else list(arguments)
     try:
-        with call.interrupts.handled():
-            result = cli.main(words, prog_name="sottovoce", standalone_mode=False, obj=call)
-            call.interrupts.check()
+        with invocation.interrupts.handled():
+            result = cli.main(words, prog_name="sottovoce", standalone_mode=False, obj=invocation)
+            invocation.interrupts.check()
             sys.stdout.flush()
     except click.exceptions.Exit as exit_:
         return exit_.exit_code
-    except (CallInterruptedError, click.Abort, KeyboardInterrupt):
-        click.echo(("\n" if sys.stderr.isatty() else "") + call.interrupts.word, err=True)
-        return call.interrupts.exit_code
+    except (InvocationInterruptedError, click.Abort, KeyboardInterrupt):
+        click.echo(("\n" if sys.stderr.isatty() else "") + invocation.interrupts.word, err=True)
+        return invocation.interrupts.exit_code
     except click.ClickException as error:
         say_usage(error)
         return 2
     except (SottovoceError, MemoryError, RuntimeError) as error:
         if not isinstance(error, SottovoceError) and not is_out_of_memory(error):
             raise
-        if call.debug:
+        if invocation.debug:
             traceback.print_exc()
         say_error(str(error) if isinstance(error, SottovoceError) else "memory ran out: try a smaller model")
         return 2

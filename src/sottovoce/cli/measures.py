@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from sottovoce.evaluation.manifest import ManifestEntry, read_manifest
 from sottovoce.evaluation.wer import ScoredUtterance, ScoreOptions, by_span, score
 from sottovoce.language.probe import LanguageProbe
 from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.live import Switching
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.pictures.draw import plot_timeline
 from sottovoce.streaming.options import StreamOptions
@@ -130,23 +131,28 @@ def mixed_with(audio: Samples, noise: Samples, snr_db: float) -> Samples:
 
 
 def switch_scores(
-    model: Model, entries: Sequence[ManifestEntry], languages: Sequence[str], given: Mapping[str, Any]
+    model: Model,
+    entries: Sequence[ManifestEntry],
+    languages: Sequence[str],
+    stream: StreamOptions,
+    switching: Switching,
+    plots: str | None,
 ) -> dict[str, object]:
     wide = narrow = NO_SCORES
     utterances, parts = [], []
     for entry in entries:
         audio = load_audio(str(entry.path))
-        session = model.session(languages, switching=given["switching"], stream=_stream_options(given))
-        run = run_live(session, audio, chunk_s=given["chunk_ms"] / 1000)
+        session = model.session(languages, switching=switching, stream=stream)
+        run = run_live(session, audio, chunk_s=stream.chunk_s)
         spans = [(span.start_s, span.end_s, span.language) for span in entry.spans]
         wide += score_switches(run.switches, spans, duration_s=run.duration_s)
         narrow += score_switches(run.switches, spans, duration_s=run.duration_s, tolerance_s=0.5)
         if entry.text:
             utterances.append(ScoredUtterance(entry.text, run.text, _label(entry)))
             parts += by_span(entry.spans, run.text)
-        if given["plots"]:
+        if plots:
             plot_timeline(
-                Path(given["plots"]) / f"{entry.id.replace('/', '-')}.png",
+                Path(plots) / f"{entry.id.replace('/', '-')}.png",
                 session.languages,
                 session.timeline.frames,
                 spans=entry.spans,
@@ -181,7 +187,7 @@ def latency_by_threshold(
     entries: Sequence[ManifestEntry],
     languages: Sequence[str],
     thresholds: Sequence[float],
-    given: Mapping[str, Any],
+    stream: StreamOptions,
 ) -> dict[str, object]:
     whole = [offline(model, entry, languages) for entry in entries]
     offline_rates = _rates_of(entries, [text for text, _ in whole])
@@ -189,9 +195,9 @@ def latency_by_threshold(
     for threshold in thresholds:
         runs = []
         for entry in entries:
-            stream = _stream_options(given, frame_threshold=threshold)
-            session = model.session(entry.language or "en", switching="off", stream=stream)
-            runs.append(run_live(session, load_audio(str(entry.path)), chunk_s=given["chunk_ms"] / 1000))
+            chosen = replace(stream, frame_threshold=threshold)
+            session = model.session(entry.language or "en", switching="off", stream=chosen)
+            runs.append(run_live(session, load_audio(str(entry.path)), chunk_s=stream.chunk_s))
         rows.append({"frame_threshold": threshold, **latencies(entries, whole, runs)})
     return {"offline": offline_rates, "live": rows}
 
@@ -238,12 +244,8 @@ def _segments(entry: ManifestEntry) -> list[ReferenceSegment]:
     ]
 
 
-def _stream_options(given: Mapping[str, Any], frame_threshold: float = 25) -> StreamOptions:
-    return StreamOptions(
-        chunk_s=given["chunk_ms"] / 1000,
-        frame_threshold=frame_threshold,
-        audio_max_len_s=given["audio_max_len"],
-    )
+def stream_options(chunk_ms: int, audio_max_len_s: float) -> StreamOptions:
+    return StreamOptions(chunk_s=chunk_ms / 1000, audio_max_len_s=audio_max_len_s)
 
 
 def _rates_of(entries: Sequence[ManifestEntry], texts: Sequence[str]) -> dict[str, float | None]:

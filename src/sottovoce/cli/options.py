@@ -1,4 +1,4 @@
-"""Options that several commands share, and the objects they describe: models, speakers, translation.
+"""Options that several modules of the command line share, and the objects they describe.
 
 Imports nothing heavy, so that `--help` is fast.
 """
@@ -6,83 +6,65 @@ Imports nothing heavy, so that `--help` is fast.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
-from sottovoce.cli.flags import LIBRARY, flag_of, grouped
-from sottovoce.ctc.options import SearchEngine
+from sottovoce.cli.flags import LIBRARY, Given, flag_of, grouped, value_of
+from sottovoce.ctc.options import Case, Level, SearchEngine
 from sottovoce.errors import OptionError
+from sottovoce.formats.writers import FORMATS
 from sottovoce.lm.phrase_lists import HOTWORD_WEIGHT
 from sottovoce.options.fallback import DeferralOptions
-from sottovoce.options.schema import Option, made, options_of
+from sottovoce.options.live import Switching
+from sottovoce.options.schema import Option, changed, options_of
 from sottovoce.options.speakers import SpeakerOptions
+from sottovoce.types import Task
 
 if TYPE_CHECKING:
     from sottovoce.api import Model
-    from sottovoce.ctc.options import Case, Level
+    from sottovoce.audio.io import AudioSource
     from sottovoce.lm.fusion import ShallowFusion
-    from sottovoce.offline.transcriber import SecondModel
-    from sottovoce.options.speakers import Diarizer, SpeakerOptions
     from sottovoce.options.transcribe import TranscribeOptions
     from sottovoce.translation.chat import ChatServer, ChatTranslator, Glossary
     from sottovoce.types import Samples, Segment
 
 
-LM_WEIGHT, ROOT = 0.3, "root"
 PATH_BEGINNINGS = ("/", "./", "../", "~")
 TEXT_ENDINGS = (".txt", ".tsv", ".csv")
 
-MODEL = (
-    Option(
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """Which model is loaded, and what computes it."""
+
+    model: str | None = Option(
         "Model name, hub id, file or folder.",
-        key="model",
         short="-m",
         metavar="NAME|PATH",
         unset="default: base; on CUDA large-v3-turbo",
-    ),
-    Option(
-        "auto, cpu, cuda, cuda:N or mps.",
-        key="device",
-        default="auto",
-    ),
-    Option(
-        "auto, float32, bfloat16, float16 or int8; int8_float32 and the like tell the activations.",
-        key="dtype",
-        default="auto",
-    ),
-    Option(
+    ).as_field(None)
+    device: str = Option("auto, cpu, cuda, cuda:N or mps.").as_field("auto")
+    dtype: str = Option(
+        "auto, float32, bfloat16, float16 or int8; int8_float32 and the like tell the activations."
+    ).as_field("auto")
+    backend: str = Option(
         "torch, native (an int8 decoder for CPUs; package sottovoce-kernels), or auto: the faster one here, "
-        "and torch where --dtype names a format.",
-        key="backend",
-        default="auto",
-    ),
-    Option(
-        "Processor threads.",
-        key="threads",
-        kind="integer",
-        least=1,
-        unset="default: all cores",
-    ),
-    Option(
-        "Where fetched models live.",
-        key="model_dir",
-        metavar="DIR",
-        unset="default: the usual caches",
-    ),
-    Option(
-        "Branch, tag or commit of the model on the hub.",
-        key="revision",
-        metavar="REV",
-    ),
-    Option(
-        "Fetch nothing: the model is on this machine.",
-        key="local_only",
-        kind="flag",
-    ),
-)
+        "and torch where --dtype names a format."
+    ).as_field("auto")
+    threads: int | None = Option("Processor threads.", least=1, unset="default: all cores").as_field(None)
+    model_dir: str | None = Option(
+        "Where fetched models live.", metavar="DIR", unset="default: the usual caches"
+    ).as_field(None)
+    revision: str | None = Option("Branch, tag or commit of the model on the hub.", metavar="REV").as_field(
+        None
+    )
+    local_only: bool = Option("Fetch nothing: the model is on this machine.").as_field(False)
+
+
+MODEL = options_of(ModelOptions)
 LANGUAGE = (
     Option(
         "Of the recording, as for `transcribe`.",
@@ -93,47 +75,59 @@ LANGUAGE = (
     ),
 )
 TASK = grouped("Task")
-FUSION = (
-    Option(
+
+
+@dataclass(frozen=True, slots=True)
+class FusionOptions:
+    """Language models and phrases for the beam search."""
+
+    hotwords: str | None = Option(
         "Words likely to be said: a file of phrases, one a line (a weight after a tab, `[class] weight` "
         "above several), is boosted in the beam search; text is put before the prompt.",
-        key="hotwords",
         metavar="FILE|TEXT",
-    ),
-    Option(
+    ).as_field(None)
+    vocabulary_from: tuple[str, ...] = Option(
         "Documents (PDF, DOCX, text) whose rare words are boosted too, as phrases of --hotwords.",
-        key="vocabulary_from",
         metavar="FILE",
         many=True,
-    ),
-    Option("What each token of a phrase adds.", key="hotword_weight", kind="number", default=HOTWORD_WEIGHT),
-    Option(
-        "n-gram model over token ids, for the beam search.",
-        key="lm",
-        metavar="FILE.arpa",
-    ),
-    Option("Weight of --lm.", key="lm_weight", kind="number", default=LM_WEIGHT),
-    Option(
-        "The form that text has (GBNF; extra `grammar`), for the beam search.",
-        key="grammar",
-        metavar="FILE.gbnf",
-    ),
-    Option(
-        "The rule of the grammar that text is.",
-        key="grammar_rule",
-        default=ROOT,
-    ),
-    Option(
-        "What a token costs that the grammar does not allow.",
-        key="grammar_penalty",
-        kind="number",
-        least=0.0,
-        unset="it is never written",
-    ),
-)
+    ).as_field(())
+    hotword_weight: float = Option("What each token of a phrase adds.").as_field(HOTWORD_WEIGHT)
+    lm: str | None = Option(
+        "n-gram model over token ids, for the beam search.", metavar="FILE.arpa"
+    ).as_field(None)
+    lm_weight: float = Option("Weight of --lm.").as_field(0.3)
+    grammar: str | None = Option(
+        "The form that text has (GBNF; extra `grammar`), for the beam search.", metavar="FILE.gbnf"
+    ).as_field(None)
+    grammar_rule: str = Option("The rule of the grammar that text is.").as_field("root")
+    grammar_penalty: float | None = Option(
+        "What a token costs that the grammar does not allow.", least=0.0, unset="it is never written"
+    ).as_field(None)
+
+    @property
+    def phrase_file(self) -> str | None:
+        return self.hotwords if is_file(self.hotwords) else None
+
+    @property
+    def prompt(self) -> str | None:
+        return None if is_file(self.hotwords) else self.hotwords
+
+    def check(self, beam_size: int, temperatures: Sequence[float] = (0.0,)) -> None:
+        """Raises: OptionError for phrases or models without a beam search, and a missing file of phrases."""
+        if self.phrase_file is None and means_file(self.hotwords):
+            raise OptionError(
+                f"--hotwords: expected words or a file of phrases, no such file {self.hotwords}"
+            )
+        is_used = self.lm or self.grammar or self.phrase_file or self.vocabulary_from
+        if is_used and (beam_size == 1 or all(temperatures)):
+            got = "--beam-size 1" if beam_size == 1 else "no temperature of 0"
+            raise OptionError(
+                f"--lm, --grammar, --vocabulary-from and a file of --hotwords: need a beam search, got {got}"
+            )
 
 
-DEFERRAL = tuple(option for option in options_of(DeferralOptions) if option.flags is not None)
+FUSION = options_of(FusionOptions)
+DEFERRAL = options_of(DeferralOptions)
 
 
 def beam_size(default: int) -> tuple[Option]:
@@ -141,70 +135,40 @@ def beam_size(default: int) -> tuple[Option]:
     return (replace(size, cli_default=default),)
 
 
-def open_model(given: Mapping[str, Any]) -> Model:
+def open_model(options: ModelOptions) -> Model:
     import torch
 
     from sottovoce.api import load_model
 
-    if given["threads"]:
-        torch.set_num_threads(given["threads"])
+    if options.threads:
+        torch.set_num_threads(options.threads)
     return load_model(
-        given["model"],
-        device=given["device"],
-        dtype=given["dtype"],
-        backend=given["backend"],
-        model_dir=given["model_dir"],
-        revision=given["revision"],
-        local_only=given["local_only"],
+        options.model,
+        device=options.device,
+        dtype=options.dtype,
+        backend=options.backend,
+        model_dir=options.model_dir,
+        revision=options.revision,
+        local_only=options.local_only,
     )
 
 
-def second_of(given: Mapping[str, Any]) -> SecondModel | None:
-    if given["second_model"] is None:
-        return None
-    model = open_model({**given, "model": given["second_model"]})
-    return model.as_second(made(DeferralOptions, given), fusion_of(model, given))
-
-
-def check_fusion(given: Mapping[str, Any], temperatures: Sequence[float] = (0.0,)) -> None:
-    has_phrases = is_file(given["hotwords"])
-    if not has_phrases and means_file(given["hotwords"]):
-        raise OptionError(
-            f"--hotwords: expected words or a file of phrases, no such file {given['hotwords']}"
-        )
-    has_phrases = has_phrases or bool(given["vocabulary_from"])
-    is_greedy = given["beam_size"] == 1
-    if (is_greedy or all(temperatures)) and (given["lm"] or given["grammar"] or has_phrases):
-        got = "--beam-size 1" if is_greedy else "no temperature of 0"
-        raise OptionError(
-            f"--lm, --grammar, --vocabulary-from and a file of --hotwords: need a beam search, got {got}"
-        )
-
-
-def fusion_of(model: Model, given: Mapping[str, Any]) -> ShallowFusion | None:
-    listed = given["hotwords"] if is_file(given["hotwords"]) else None
-    documents = given["vocabulary_from"]
-    if given["lm"] is None and listed is None and not documents and given["grammar"] is None:
+def fusion_of(model: Model, options: FusionOptions) -> ShallowFusion | None:
+    phrase_file, documents = options.phrase_file, options.vocabulary_from
+    if options.lm is None and phrase_file is None and not documents and options.grammar is None:
         return None
     from sottovoce.formats.document_words import with_vocabulary
     from sottovoce.lm.grammar import Grammar
 
-    weight = given["hotword_weight"]
-    phrases = with_vocabulary(listed, documents, default_weight=weight, tokenizer=model.tokenizer)
-
-    grammar = given["grammar"] and Grammar.read(given["grammar"], given["grammar_rule"])
+    weight = options.hotword_weight
     return model.fusion(
-        lm=given["lm"],
-        lm_weight=given["lm_weight"],
-        hotwords=phrases,
+        lm=options.lm,
+        lm_weight=options.lm_weight,
+        hotwords=with_vocabulary(phrase_file, documents, default_weight=weight, tokenizer=model.tokenizer),
         hotword_weight=weight,
-        grammar=grammar,
-        grammar_penalty=given["grammar_penalty"],
+        grammar=Grammar.read(options.grammar, options.grammar_rule) if options.grammar else None,
+        grammar_penalty=options.grammar_penalty,
     )
-
-
-def hotword_text(given: Mapping[str, Any]) -> str | None:
-    return None if is_file(given["hotwords"]) else given["hotwords"]
 
 
 def is_file(text: str | None) -> bool:
@@ -218,6 +182,35 @@ def means_file(text: str | None) -> bool:
     return text.startswith(PATH_BEGINNINGS) or text.lower().endswith(TEXT_ENDINGS)
 
 
+@dataclass(frozen=True, slots=True)
+class OutputOptions:
+    """The documents of a call. output_file: path of the only document, if -o names a file."""
+
+    output_format: str = Option(
+        f"{', '.join(FORMATS)} or all.", short="-f", metavar="FORMAT[,FORMAT…]"
+    ).as_field("txt")
+    output_dir: str | None = Option(
+        "Where files go, made if it is not there; a name as talk.srt: the one document, in the format of its "
+        "extension; - writes documents to standard output.",
+        short="-o",
+        metavar="DIR|FILE",
+        unset="txt alone: the terminal; else: here",
+    ).as_field(None)
+    quiet: bool = Option(
+        "Do not show the text on the terminal while documents go to files; a bar tells how far it is.",
+        short="-q",
+    ).as_field(False)
+    colour_confidence: bool = Option(
+        "Colour the words of the text on the terminal by how sure they are (needs --word-timestamps)."
+    ).as_field(False)
+    embed_audio: bool = Option("html: put the recording into the page, rather than a link to it.").as_field(
+        False
+    )
+    output_file: Path | None = None
+
+
+OUTPUT_FORMAT, OUTPUT_DIR, QUIET, COLOUR_CONFIDENCE, EMBED_AUDIO = options_of(OutputOptions)
+LAYOUT = (*grouped("Layout"), EMBED_AUDIO)
 SHORTEST_VOICE_S, LONGEST_VOICE_S = 1.0, 120.0
 """Of a known voice; more than a minute adds nothing."""
 VOICES = grouped("Speakers", of=[one for one in LIBRARY if one.key == "speaker_voices"])
@@ -230,25 +223,21 @@ ENROLLED_VOICES = Option(
 )
 
 
-def speakers_of(given: Mapping[str, Any]) -> SpeakerOptions | Diarizer | None:
-    if given["speakers"] is None:
-        if given["known_voices"]:
+def speakers_of(given: Given) -> SpeakerOptions | None:
+    speakers, names = value_of(given, "speakers", str), value_of(given, "known_voices", tuple) or ()
+    if speakers is None:
+        if names:
             raise OptionError("--known-voice: needs --speakers")
         return None
-    least, most = given["min_speakers"], given["max_speakers"]
+    least, most = value_of(given, "min_speakers", int), value_of(given, "max_speakers", int)
     if least is not None and most is not None and least > most:
         raise OptionError(f"--min-speakers: expected at most --max-speakers {most}, got {least}")
-    options = parsed_speakers(given["speakers"])
+    options = parsed_speakers(speakers)
     if most is not None and options.n_speakers is not None and options.n_speakers > most:
         raise OptionError(f"--max-speakers: expected at least --speakers {options.n_speakers}, got {most}")
-    return replace(
-        options,
-        least=least or options.least,
-        most=most or max(options.most, least or 0),
-        engine=given["speaker_engine"],
-        voices=given["speaker_voices"],
-        known=enrolled_voices(given["known_voices"]),
-    )
+    bounds = {"min_speakers": least or options.least, "max_speakers": most or max(options.most, least or 0)}
+    chosen = {name: given[name] for name in ("speaker_engine", "speaker_voices")}
+    return replace(changed(options, {**bounds, **chosen}), known=enrolled_voices(names))
 
 
 def enrolled_voices(pairs: Sequence[str]) -> dict[str, Samples]:
@@ -276,10 +265,10 @@ def voice_of(path: str) -> Samples:
     return samples
 
 
-def live_speakers_of(given: Mapping[str, Any]) -> SpeakerOptions | None:
-    if given["speakers"] is None:
+def live_speakers_of(speakers: str | None, given: Given) -> SpeakerOptions | None:
+    if speakers is None:
         return None
-    return replace(parsed_speakers(given["speakers"]), voices=given["speaker_voices"])
+    return changed(parsed_speakers(speakers), {"speaker_voices": given["speaker_voices"]})
 
 
 def parsed_speakers(value: str) -> SpeakerOptions:
@@ -291,24 +280,39 @@ def parsed_speakers(value: str) -> SpeakerOptions:
 
 
 KEY = "SOTTOVOCE_TRANSLATION_KEY"
-SERVER = (
-    Option(
-        f"A server with OpenAI's chat API, as http://127.0.0.1:8080/v1; its key, if it wants one, in {KEY}.",
-        key="translation_url",
-        metavar="URL",
-    ),
-    Option("The model to ask there for.", key="translation_model", metavar="NAME"),
-    Option("Terms for the server, one a line: term = translation.", key="glossary", metavar="FILE"),
-)
-TRANSLATION = (
-    Option(
+
+
+@dataclass(frozen=True, slots=True)
+class TranslationOptions:
+    """Where text is translated to, and by which server."""
+
+    translate_to: str | None = Option(
         "Write a translation beside what was said, sentence by sentence; into English by Whisper, into "
         "others by --translation-url.",
-        key="translate_to",
         metavar="CODE",
-    ),
-    *SERVER,
-)
+    ).as_field(None)
+    translation_url: str | None = Option(
+        f"A server with OpenAI's chat API, as http://127.0.0.1:8080/v1; its key, if it wants one, in {KEY}.",
+        metavar="URL",
+    ).as_field(None)
+    translation_model: str | None = Option("The model to ask there for.", metavar="NAME").as_field(None)
+    glossary: str | None = Option(
+        "Terms for the server, one a line: term = translation.", metavar="FILE"
+    ).as_field(None)
+
+    def chat_server(self) -> tuple[ChatServer, Glossary] | None:
+        if self.translation_url is None:
+            return None
+        from sottovoce.translation.chat import ChatServer, Glossary
+
+        if self.translation_model is None:
+            raise OptionError("--translation-url: needs --translation-model, the name of the model there")
+        chat = ChatServer(self.translation_url, self.translation_model, os.environ.get(KEY) or None)
+        return chat, Glossary() if self.glossary is None else Glossary.read(self.glossary)
+
+
+TRANSLATION = options_of(TranslationOptions)
+SERVER = TRANSLATION[1:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +321,7 @@ class Translation:
     translator: ChatTranslator | None
 
     def of(
-        self, segments: Iterable[Segment], model: Model, source: Any, options: TranscribeOptions
+        self, segments: Iterable[Segment], model: Model, source: AudioSource, options: TranscribeOptions
     ) -> Iterator[Segment]:
         if self.translator is not None:
             return self.translator.segments(segments)
@@ -326,25 +330,27 @@ class Translation:
         return iter(with_english(model, source, list(segments), options))
 
 
-def translation_of(given: Mapping[str, Any], files: Iterable[str] = ()) -> Translation | None:
-    target = given["translate_to"]
+def translation_of(
+    options: TranslationOptions, task: object, files: Iterable[str] = ()
+) -> Translation | None:
+    target = options.translate_to
     if target is None:
         return None
     from sottovoce.text.languages import find_language
     from sottovoce.translation.chat import ChatTranslator
 
     code = find_language(target)
-    if given["task"] == "translate":
+    if task == "translate":
         raise OptionError("--translate-to: cannot be combined with --task translate")
-    if given["translation_url"] is not None:
-        chat, glossary = chat_server(given)
+    if (server := options.chat_server()) is not None:
+        chat, glossary = server
         return Translation(code, ChatTranslator(chat, code, glossary))
     if code != "en":
         raise OptionError(
             f"--translate-to {target}: needs --translation-url; Whisper itself translates into English alone"
         )
     for name in ("translation_model", "glossary"):
-        if given[name] is not None:
+        if getattr(options, name) is not None:
             raise OptionError(f"{flag_of(name)}: needs --translation-url")
     if "-" in files:
         raise OptionError(
@@ -353,13 +359,71 @@ def translation_of(given: Mapping[str, Any], files: Iterable[str] = ()) -> Trans
     return Translation(code, None)
 
 
-def chat_server(given: Mapping[str, Any]) -> tuple[ChatServer, Glossary]:
-    from sottovoce.translation.chat import ChatServer, Glossary
+@dataclass(frozen=True, slots=True)
+class FileOptions:
+    """What `transcribe` does with files, beside the decoding and the documents."""
 
-    if given["translation_model"] is None:
-        raise OptionError("--translation-url: needs --translation-model, the name of the model there")
-    chat = ChatServer(given["translation_url"], given["translation_model"], os.environ.get(KEY) or None)
-    return chat, Glossary() if given["glossary"] is None else Glossary.read(given["glossary"])
+    language: str = Option(
+        "One language; auto: find that of the recording, and follow where it is surely in several; a list: "
+        "follow it as it changes among these.",
+        short="-l",
+        metavar="auto|CODE[,CODE…]",
+    ).as_field("auto")
+    regroup: str | None = Option(
+        "Cut and join segments, as 'split pause=0.5 after=.?!; merge letters=80' (needs --word-timestamps).",
+        metavar="RULES",
+    ).as_field(None)
+    no_fallback: bool = Option("Keep to the first temperature, whatever comes out.").as_field(False)
+    skip_existing: bool = Option("Leave out recordings whose documents are all there already.").as_field(
+        False
+    )
+    fresh: bool = Option(
+        "Begin recordings anew that an interrupted call left in the middle, rather than go on."
+    ).as_field(False)
+    print_special: bool = Option(
+        "Write timestamps and other special tokens in txt, as the model does."
+    ).as_field(False)
+    processors: int = Option(
+        "Processes that read one recording, cut at pauses; each holds the model.", least=1
+    ).as_field(1)
+    second_model: str | None = Option(
+        "A larger model that reads again what the first is not sure of; a line says how much that was.",
+        metavar="NAME|PATH",
+    ).as_field(None)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFlags:
+    """Where sound comes from, when it is decoded, and where events go."""
+
+    mic: bool = Option("Listen to the microphone (needs the extra `mic`).").as_field(False)
+    realtime: bool = Option(
+        "Sound comes at its own speed: of updates that are late, the newest is done (as of pipes that are "
+        "filled at that speed)."
+    ).as_field(False)
+    unaware: bool = Option("Do every update, however late (default of files).").as_field(False)
+    input_format: str | None = Option(
+        "Of samples without a header: FFmpeg's name, rate and channels, as mulaw, g722 or s16le:44100:2.",
+        unset="a container, or s16le at 16 kHz",
+        metavar="NAME[:RATE[:CHANNELS]]",
+    ).as_field(None)
+    chunk_ms: int = Option("Audio an update.", least=10).as_field(500)
+    encoder: Literal["auto", "whole", "exact"] = Option(
+        "An update encodes the newest audio beside what is kept; all audio held; or 30 s, as trained.",
+        choices=("auto", "whole", "exact"),
+    ).as_field("auto")
+    no_vad: bool = Option("Decode silence too.").as_field(False)
+    jsonl: bool = Option("One JSON event a line.").as_field(False)
+    unstable: bool = Option(
+        "Also show text that may still change: words that were read but not committed."
+    ).as_field(False)
+    save_audio: str | None = None
+    log_path: str | None = None
+    languages: str | None = None
+    switching: Switching = "restart"
+    speakers: str | None = None
+    beam_size: int = 1
+    task: Task = "transcribe"
 
 
 _emissions = partial(Option, group="Emissions")

@@ -18,13 +18,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from sottovoce.cli.call import Call, this_call
-from sottovoce.cli.flags import Flag, SectionedCommand, read_values
-from sottovoce.cli.options import MODEL, SERVER, beam_size, chat_server, open_model
+from sottovoce.cli.flags import Flag, Given, SectionedCommand, given_as, read_values, value_of
+from sottovoce.cli.invocation import Invocation, invocation_of
+from sottovoce.cli.options import MODEL, SERVER, ModelOptions, TranslationOptions, beam_size, open_model
 from sottovoce.errors import MissingExtraError, OptionError, cause_of
 from sottovoce.options.schema import Option, made, options_of
 from sottovoce.server.settings import (
@@ -54,7 +54,7 @@ SETTINGS = tuple(
     for owner in (Listening, ModelSettings, Access, ServerLimits, Work, JobSettings, ServerSettings)
     for option in options_of(owner)
 )
-FIXED = {"backend": "auto", "model_dir": None, "local_only": False}
+FIXED = ("backend", "model_dir", "local_only")
 """Options of a model without a flag here: HF_HOME, XDG_CACHE_HOME and HF_HUB_OFFLINE say where models live
 and whether they are fetched, as in the image of the server."""
 EXTRA = frozenset(
@@ -69,15 +69,15 @@ model wants it after every operation, and one that prepares phrases does not giv
 def declared(owner: type) -> tuple[Option, ...]:
     """Return the options of settings, whose default times are shown as people write them."""
     return tuple(
-        replace(option, cli_default=clock(option.default)) if option.kind == "time" else option
+        replace(option, cli_default=clock(option.default))
+        if option.kind == "time" and isinstance(option.default, float)
+        else option
         for option in options_of(owner)
     )
 
 
-def clock(seconds: float | None) -> str | None:
+def clock(seconds: float) -> str:
     """Write seconds as h:mm:ss, or m:ss below an hour."""
-    if seconds is None:
-        return None
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"
 
@@ -153,27 +153,28 @@ SECTIONS: dict[str, tuple[Flag, ...]] = {
     help="TOML file with options: port = 8000. Typed options and the environment win over it.",
 )
 @click.pass_context
-def serve(context: click.Context, /, **given: Any) -> int:
+def serve(context: click.Context, /, **given: object) -> int:
     """Serve OpenAI's transcription API, live sockets and a web page (needs the extra `serve`).
 
     Every option may also stand in the file of --config, or in the environment: SOTTOVOCE_SERVE_PORT is
     --port. What is typed wins over the environment, and that over the file.
     """
-    return serve_app({**given, **FIXED}, this_call(context))
+    return serve_app(given, invocation_of(context))
 
 
-def serve_app(given: dict[str, Any], call: Call) -> int:
+def serve_app(given: Given, invocation: Invocation) -> int:
     """Serve until a signal; return the exit code: 0 after Ctrl-C, 143 after SIGTERM.
 
     Raises: OptionError, MissingExtraError, and the errors of loading the model.
     """
     before = set(threading.enumerate())
+    model = given_as(ModelOptions, given)
     paths = model_paths(given)
     settings = settings_of(given, list(paths))
-
-    open_named = partial(open_one, given, paths)
-    if given["replicas"] is not None:
-        return serve_on_ray(given, settings, open_named, call)
+    open_named = partial(open_one, model, paths)
+    replicas = value_of(given, "replicas", str)
+    if replicas is not None:
+        return serve_on_ray(given, replicas, model.threads or 1, settings, open_named, invocation)
     server = make_server(settings, open_named)
     from sottovoce.runtime.batching import THREAD_NAME
     from sottovoce.server.http.request_log import log_as_json
@@ -181,7 +182,7 @@ def serve_app(given: dict[str, Any], call: Call) -> int:
 
     names = (THREAD_NAME, DECODING)
 
-    log_as_json(logging.DEBUG if call.verbosity else logging.INFO)
+    log_as_json(logging.DEBUG if invocation.verbosity else logging.INFO)
     sys.setswitchinterval(SWITCH_S)
     server.services.ends_process = True
     server.serve_until_ended()
@@ -195,16 +196,21 @@ def serve_app(given: dict[str, Any], call: Call) -> int:
     return code
 
 
-def open_one(given: Mapping[str, Any], paths: Mapping[str, str], name: str) -> Model:
+def open_one(options: ModelOptions, paths: Mapping[str, str], name: str) -> Model:
     """Load a model by its name, also in another process.
 
     Raises: ModelNotFoundError, CheckpointError, OptionError.
     """
-    return open_model({**given, "model": paths[name]})
+    return open_model(replace(options, model=paths[name]))
 
 
 def serve_on_ray(
-    given: Mapping[str, Any], settings: ServerSettings, open_named: Callable[[str], Model], call: Call
+    given: Given,
+    counted: str,
+    n_processors: int,
+    settings: ServerSettings,
+    open_named: Callable[[str], Model],
+    invocation: Invocation,
 ) -> int:
     """Serve as replicas of a Ray cluster until a signal. Raises: OptionError, MissingExtraError."""
     if settings.listening.port == 0:
@@ -216,18 +222,18 @@ def serve_on_ray(
     with needing_extra():
         from sottovoce.server.ray.cluster import counts
         from sottovoce.server.ray.deployment import serving_on_ray
-    least, most = counts("--replicas", given["replicas"])
-    replicas = made(Replicas, given, n_min=least, n_max=most, cpus=float(given["threads"] or 1))
+    least, most = counts("--replicas", counted)
+    replicas = made(Replicas, given, n_min=least, n_max=most, cpus=float(n_processors))
     warn_if_open(settings)
     with serving_on_ray(settings, open_named, replicas):
         say_where(settings, settings.listening.port)
         try:
             while True:
-                call.interrupts.check()
+                invocation.interrupts.check()
                 time.sleep(LOOK_EVERY_S)
         except KeyboardInterrupt:
-            call.interrupts.take()
-    return 128 + signal.SIGTERM if call.interrupts.is_polite_end else 0
+            invocation.interrupts.take()
+    return 128 + signal.SIGTERM if invocation.interrupts.is_polite_end else 0
 
 
 @contextmanager
@@ -264,15 +270,17 @@ def make_server(settings: ServerSettings, open_named: Callable[[str], Model]) ->
     return Server(settings, open_named, partial(say_where, settings))
 
 
-def settings_of(given: Mapping[str, Any], names: list[str]) -> ServerSettings:
+def settings_of(given: Given, names: list[str]) -> ServerSettings:
     """Make settings of the options; names: of the models, the default one first.
 
     Raises: OptionError.
     """
     values = read_values(given, SETTINGS)
-    second = given["second_model"]
-    certificate, key = given["tls"] or (None, None)
-    others = [split_name(entry) for entry in given["also_model"]]
+    second, wyoming = value_of(given, "second_model", str), value_of(given, "wyoming", str)
+    certificate, key = value_of(given, "tls", tuple) or (None, None)
+    others = [split_name(entry) for entry in value_of(given, "also_model", tuple) or ()]
+    server = given_as(TranslationOptions, given).chat_server()
+    folder = value_of(given, "jobs_dir", str)
     keys = dict.fromkeys(key.strip() for key in os.environ.get(API_KEYS, "").split(",") if key.strip())
     return made(
         ServerSettings,
@@ -287,16 +295,16 @@ def settings_of(given: Mapping[str, Any], names: list[str]) -> ServerSettings:
             second=second and name_of(second),
         ),
         listening=made(Listening, values, certificate=certificate, key=key),
-        wyoming=WyomingAddress.parse(given["wyoming"]) if given["wyoming"] else None,
+        wyoming=WyomingAddress.parse(wyoming) if wyoming else None,
         access=made(Access, values, api_keys=tuple(keys)),
         limits=made(ServerLimits, values, session_s=values["max_duration"]),
-        translation=TranslationSettings(*chat_server(given)) if given["translation_url"] else None,
-        jobs=jobs(given["jobs_dir"], values) if given["jobs_dir"] else None,
+        translation=TranslationSettings(*server) if server else None,
+        jobs=jobs(folder, values) if folder else None,
         work=made(Work, values, threads=given["threads"]),
     )
 
 
-def jobs(folder: str, values: Mapping[str, Any]) -> JobSettings:
+def jobs(folder: str, values: Mapping[str, object]) -> JobSettings:
     secret = os.environ.get(WEBHOOK_SECRET)
     return made(
         JobSettings,
@@ -307,7 +315,7 @@ def jobs(folder: str, values: Mapping[str, Any]) -> JobSettings:
     )
 
 
-def model_paths(given: Mapping[str, Any]) -> dict[str, str]:
+def model_paths(given: Given) -> dict[str, str]:
     """Map names to what is loaded; a file or folder has the last part of its path as its name.
 
     Raises: OptionError for two of the same name.
@@ -315,10 +323,12 @@ def model_paths(given: Mapping[str, Any]) -> dict[str, str]:
     from sottovoce.models.devices import choose_device
     from sottovoce.models.sources.names import default_model
 
-    default = given["model"] or default_model(choose_device(given["device"]).type)
+    options = given_as(ModelOptions, given)
+    default = options.model or default_model(choose_device(options.device).type)
     found: dict[str, str] = {}
-    second = [given["second_model"]] if given["second_model"] else []
-    for path in (default, *(split_name(entry)[1] for entry in given["also_model"]), *second):
+    second = [path] if (path := value_of(given, "second_model", str)) else []
+    also = value_of(given, "also_model", tuple) or ()
+    for path in (default, *(split_name(entry)[1] for entry in also), *second):
         name = name_of(path)
         if found.setdefault(name, path) != path:
             flag = "--second-model" if path in second else "--also-model"
@@ -345,7 +355,7 @@ def configure(context: click.Context, path: str | None) -> None:
         context.default_map = {**(context.default_map or {}), **defaults(context.command, path)}
 
 
-def defaults(command: click.Command, path: str) -> Mapping[str, Any]:
+def defaults(command: click.Command, path: str) -> Mapping[str, object]:
     """Return the values of a file by the names of parameters.
 
     Raises: BadParameter for a file that cannot be read, and for a name that no option has.
@@ -370,7 +380,7 @@ def defaults(command: click.Command, path: str) -> Mapping[str, Any]:
     return {str(parameters[name]): value for name, value in found.items()}
 
 
-def read_toml(path: str) -> dict[str, Any]:
+def read_toml(path: str) -> dict[str, object]:
     """Read the document of a TOML file.
 
     Raises: BadParameter; MissingExtraError on a Python without a reader.
@@ -380,7 +390,7 @@ def read_toml(path: str) -> dict[str, Any]:
     except ImportError:
         raise MissingExtraError("tomli", "serve", "--config") from None
     try:
-        document: dict[str, Any] = reader.loads(read_text(path, "a TOML file"))
+        document: dict[str, object] = reader.loads(read_text(path, "a TOML file"))
     except OptionError as error:
         raise click.BadParameter(str(error), param_hint="--config") from error
     except ValueError as error:

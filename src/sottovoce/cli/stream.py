@@ -5,58 +5,25 @@ Imports nothing heavy, so that `--help` is fast.
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
-from sottovoce.cli.call import this_call
 from sottovoce.cli.flags import SectionedCommand, check_exclusive, grouped
-from sottovoce.cli.options import FUSION, MODEL, TASK, TRANSLATION, VOICES, beam_size
+from sottovoce.cli.invocation import invocation_of
+from sottovoce.cli.options import FUSION, MODEL, TASK, TRANSLATION, VOICES, StreamFlags, beam_size
 from sottovoce.options.live import LiveDecodingOptions, LiveOptions
-from sottovoce.options.schema import Option, options_of
+from sottovoce.options.schema import options_of
 from sottovoce.options.vad import VadStreamOptions
 
+MIC, REALTIME, UNAWARE, INPUT_FORMAT, CHUNK_MS, ENCODER, NO_VAD, JSONL, UNSTABLE = options_of(StreamFlags)
 SOURCES = (
-    Option("Listen to the microphone (needs the extra `mic`).", key="mic", kind="flag"),
-    Option(
-        "Sound comes at its own speed: of updates that are late, the newest is done (as of pipes that are "
-        "filled at that speed).",
-        key="realtime",
-        kind="flag",
-    ),
-    Option("Do every update, however late (default of files).", key="unaware", kind="flag"),
-    Option(
-        "Of samples without a header: FFmpeg's name, rate and channels, as mulaw, g722 or s16le:44100:2.",
-        key="input_format",
-        unset="a container, or s16le at 16 kHz",
-        metavar="NAME[:RATE[:CHANNELS]]",
-    ),
+    *(MIC, REALTIME, UNAWARE, INPUT_FORMAT),
     click.option("--save-audio", type=click.Path(dir_okay=False), help="Write what was heard to a WAV file."),
 )
 LIVE = (*options_of(LiveOptions), *options_of(LiveDecodingOptions), *options_of(VadStreamOptions))
-POLICY = (
-    Option("Audio an update.", key="chunk_ms", kind="integer", default=500, least=10),
-    *grouped("When words are said", of=LIVE),
-    Option(
-        "An update encodes the newest audio beside what is kept; all audio held; or 30 s, as trained.",
-        key="encoder",
-        kind="choice",
-        default="auto",
-        choices=("auto", "whole", "exact"),
-    ),
-    *grouped("Padding", of=LIVE),
-)
-VAD = (
-    Option("Decode silence too.", key="no_vad", kind="flag"),
-    *grouped("Edges", of=LIVE),
-)
+POLICY = (CHUNK_MS, *grouped("When words are said", of=LIVE), ENCODER, *grouped("Padding", of=LIVE))
+VAD = (NO_VAD, *grouped("Edges", of=LIVE))
 SINKS = (
-    Option("One JSON event a line.", key="jsonl", kind="flag"),
-    Option(
-        "Also show text that may still change: words that were read but not committed.",
-        key="unstable",
-        kind="flag",
-    ),
+    *(JSONL, UNSTABLE),
     click.option(
         "--log", "log_path", type=click.Path(dir_okay=False), help="Add a SimulEval-style line a recording."
     ),
@@ -77,7 +44,7 @@ SECTIONS = {
 @click.command(cls=SectionedCommand, sections=SECTIONS)
 @click.argument("source", required=False, metavar="FILE|-")
 @click.pass_context
-def stream(context: click.Context, /, source: str | None, **given: Any) -> int:
+def stream(context: click.Context, /, source: str | None, **given: object) -> int:
     """Transcribe live: a FILE as if it were spoken now, `-` for a pipe of a sound file or of s16le PCM at
     16 kHz, or --mic.
 
@@ -87,4 +54,4 @@ def stream(context: click.Context, /, source: str | None, **given: Any) -> int:
     check_exclusive(context, {"realtime": ("unaware",)})
     from sottovoce.cli.live import transcribe_live
 
-    return transcribe_live(source, given, this_call(context).interrupts)
+    return transcribe_live(source, given, invocation_of(context).interrupts)

@@ -17,33 +17,40 @@ from functools import partial
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import BinaryIO, TypeAlias, cast
 
 from sottovoce.api import Model
 from sottovoce.archive.multiprocess import MultiprocessTranscription, transcribe_parts
 from sottovoce.audio.io import AudioInfo, probe_audio
-from sottovoce.cli.call import Call, Interrupts
-from sottovoce.cli.documents import Documents, documents_of, times_words
-from sottovoce.cli.each_file import Progress, clock, each_file, exit_code, source_of
+from sottovoce.cli.documents import Documents, documents_of
+from sottovoce.cli.flags import Given, given_as, value_of
+from sottovoce.cli.invocation import Interrupts, Invocation
 from sottovoce.cli.options import (
+    FileOptions,
+    FusionOptions,
+    ModelOptions,
+    OutputOptions,
     Translation,
-    check_fusion,
+    TranslationOptions,
     fusion_of,
     is_file,
     open_model,
-    second_of,
     translation_of,
 )
+from sottovoce.cli.progress import Progress, exit_code, for_each_file, source_of
 from sottovoce.errors import AudioError, OptionError, cause_of
 from sottovoce.formats.output import STANDARD_INPUT, STANDARD_OUTPUT
+from sottovoce.formats.paragraphs import clock
 from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.offline.regroup import Rule, parse_rules, regrouped
 from sottovoce.offline.resume import ResumePoint, segment_of_json, segment_to_json
 from sottovoce.offline.transcriber import SecondModel
 from sottovoce.offline.transcription import FileTranscription, spoken_most
+from sottovoce.options.fallback import DeferralOptions
 from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.options.writer import WriterOptions
 from sottovoce.text.languages import language_name
-from sottovoce.types import Segment
+from sottovoce.types import Segment, Task
 
 logger = logging.getLogger(__name__)
 FORMAT = "sottovoce part 1"
@@ -69,7 +76,6 @@ READ_WITH = (
     "grammar_penalty",
 )
 """Other options that change the text; if one names a file, the file is compared too."""
-LOADED = ("model", "device", "dtype", "backend", "threads", "model_dir", "revision", "local_only")
 ADVICE = "a smaller --batch-size or --beam-size, or a smaller --model"
 MOST_PLACES, MOST_NAMED = 5, 3
 
@@ -131,7 +137,7 @@ def _read_rows(file: BinaryIO) -> StoredPart:
             break
         try:
             if "segment" in row:
-                segments.append(segment_of_json(row["segment"]))
+                segments.append(segment_of_json(cast(Mapping[str, object], row["segment"])))
             else:
                 point = ResumePoint.of_json(row["point"])
                 found = StoredPart(False, True, tuple(segments), point, n_bytes)
@@ -140,7 +146,7 @@ def _read_rows(file: BinaryIO) -> StoredPart:
     return found
 
 
-def _row(line: bytes) -> Mapping[str, Any] | None:
+def _row(line: bytes) -> dict[str, object] | None:
     if not line.endswith(b"\n"):
         return None
     try:
@@ -220,7 +226,7 @@ def recorded(transcription: FileTranscription, writer: PartWriter) -> Iterator[S
     writer.note(transcription.resume_point)
 
 
-def _line(row: Mapping[str, Any]) -> str:
+def _line(row: Mapping[str, object]) -> str:
     return json.dumps(row) + "\n"
 
 
@@ -248,9 +254,7 @@ def file_start_of(
     return FileStart(writer, stored, f"{name}: going on at {clock(stored.point.position + offset_s)}")
 
 
-def header_of(
-    name: str, model: str, given: Mapping[str, Any], options: TranscribeOptions
-) -> PartHeader | None:
+def header_of(name: str, model: str, given: Given, options: TranscribeOptions) -> PartHeader | None:
     """Create the header that a part file has to match; None for an input that cannot be reread or resumed."""
     is_resumable = options.is_resumable and given["processors"] == 1
     if not is_resumable or not os.path.isfile(name):
@@ -275,66 +279,99 @@ def _with_files(value: object) -> object:
 
 @dataclass(frozen=True, slots=True)
 class TranscribeRun:
+    """What all files of a call share. given: the options of the call, which a part file has to match."""
+
     model: Model
+    loaded: ModelOptions
     options: TranscribeOptions
+    files: FileOptions
     fusion: ShallowFusion | None
     second: SecondModel | None
     documents: Documents
     progress: Progress
     interrupts: Interrupts
-    translation: Translation | None = None
-    rules: Sequence[Rule] = ()
-    notes: Mapping[str, str] = field(default_factory=dict)
-    given: Mapping[str, Any] = field(default_factory=dict)
+    translation: Translation | None
+    rules: Sequence[Rule]
+    notes: Mapping[str, str]
+    given: Given
 
 
 def transcribe_files(
-    files: Sequence[str], given: Mapping[str, Any], options: TranscribeOptions, call: Call
+    names: Sequence[str],
+    given: Given,
+    options: TranscribeOptions,
+    output: OutputOptions,
+    invocation: Invocation,
 ) -> int:
     """Transcribe every file; return the exit code. Usage errors are found before the model is loaded.
 
     Raises: SottovoceError.
     """
-    check_fusion(given, options.fallback.temperatures)
-    if given["processors"] > 1 and "-" in files:
+    files, fusion = given_as(FileOptions, given), given_as(FusionOptions, given)
+    loaded = given_as(ModelOptions, given)
+    fusion.check(value_of(given, "beam_size", int) or 1, options.fallback.temperatures)
+    if files.processors > 1 and "-" in names:
         raise OptionError(
             "--processors: every process reads the recording, which standard input is not; give a file"
         )
-    if given["processors"] > 1 and is_file(given["hotwords"]):
+    if files.processors > 1 and fusion.phrase_file is not None:
         raise OptionError("--processors: cannot be combined with a file of --hotwords")
-    if given["print_special"] and given["output_format"] != "txt":
+    if files.print_special and output.output_format != "txt":
         raise OptionError("--print-special: is for txt alone")
-    rules = () if given["regroup"] is None else parse_rules(given["regroup"])
-    if rules and not times_words(given):
+    rules = () if files.regroup is None else parse_rules(files.regroup)
+    if rules and not options.needs_words:
         raise OptionError("--regroup: cuts between words; add --word-timestamps")
-    translation = translation_of(given, files)
-    documents = documents_of(files, given)
-    inputs = inputs_to_read(documents.inputs(files), documents, given, call)
+    task = value_of(given, "task", str) or "transcribe"
+    translation = translation_of(given_as(TranslationOptions, given), task, names)
+    has_speakers = (
+        options.speakers is not None or options.channels != "mixed" or options.decoding.speaker_turns
+    )
+    if "rttm" in output.output_format.split(",") and not has_speakers:
+        raise OptionError("output format 'rttm': needs --speakers, --channels or --tinydiarize")
+    documents = documents_of(
+        names,
+        output,
+        given_as(WriterOptions, given),
+        has_words=options.needs_words,
+        has_speakers=has_speakers,
+    )
+    inputs = inputs_to_read(documents.inputs(names), documents, files, options, invocation)
     if not inputs.left:
         return exit_code(inputs.n_refused, inputs.n_refused + inputs.n_skipped)
-    model = open_model(given)
+    model = open_model(loaded)
     run = TranscribeRun(
         model=model,
-        options=model.options(given["language"], given["task"], given["word_timestamps"], None, options),
-        fusion=fusion_of(model, given),
-        second=second_of(given),
+        loaded=loaded,
+        options=model.options(files.language, cast(Task, task), None, None, options),
+        files=files,
+        fusion=fusion_of(model, fusion),
+        second=second_of(files, loaded, fusion, given_as(DeferralOptions, given)),
         documents=documents,
         progress=Progress(len(inputs.left), quiet=documents.is_text_on_terminal),
-        interrupts=call.interrupts,
+        interrupts=invocation.interrupts,
         translation=translation,
         rules=rules,
         notes=inputs.notes,
         given=given,
     )
-    return each_file(
+    return for_each_file(
         inputs.left,
         lambda name: transcribe_file(name, run),
         progress=run.progress,
-        call=call,
+        invocation=invocation,
         advice=ADVICE,
         n_refused=inputs.n_refused,
         n_skipped=inputs.n_skipped,
     )
+
+
+def second_of(
+    files: FileOptions, loaded: ModelOptions, fusion: FusionOptions, deferral: DeferralOptions
+) -> SecondModel | None:
+    if files.second_model is None:
+        return None
+    model = open_model(replace(loaded, model=files.second_model))
+    return model.as_second(deferral, fusion_of(model, fusion))
 
 
 @contextmanager
@@ -343,7 +380,7 @@ def resuming(name: str, run: TranscribeRun) -> Iterator[FileStart]:
         name,
         run.documents.places(name),
         header_of(name, run.model.name, run.given, run.options),
-        is_fresh=run.given["fresh"],
+        is_fresh=run.files.fresh,
         offset_s=run.options.offset_s,
     )
     if begun_at.note is not None:
@@ -371,10 +408,9 @@ def resuming(name: str, run: TranscribeRun) -> Iterator[FileStart]:
 def begin(
     name: str, run: TranscribeRun, resume: ResumePoint | None
 ) -> FileTranscription | MultiprocessTranscription:
-    n_processes = run.given["processors"]
-    if n_processes > 1:
-        load = partial(open_model, {name: run.given[name] for name in LOADED})
-        return transcribe_parts(run.model, load, name, run.options, n_processes)
+    if run.files.processors > 1:
+        load = partial(open_model, run.loaded)
+        return transcribe_parts(run.model, load, name, run.options, run.files.processors)
     return run.model.transcribe(
         source_of(name), options=run.options, fusion=run.fusion, second=run.second, resume=resume
     )
@@ -399,7 +435,7 @@ def transcribe_file(name: str, run: TranscribeRun) -> None:
             output.write(writer.begin(begun))
         for segment in segments:
             run.interrupts.check()
-            if run.given["print_special"]:
+            if run.files.print_special:
                 text = run.model.tokenizer.decode_with_timestamps(segment.tokens)
                 segment = replace(segment, text=text, words=None)
             for writer, output in outputs:
@@ -420,18 +456,18 @@ def transcribe_file(name: str, run: TranscribeRun) -> None:
         )
         for writer, output in outputs:
             output.write(writer.end(ended))
-        for note in notes_of(transcription, run):
+        for note in summary_of(transcription, run):
             run.progress.note(f"{name}: {note}")
 
 
-def notes_of(
+def summary_of(
     transcription: FileTranscription | MultiprocessTranscription, run: TranscribeRun
 ) -> Iterator[str]:
     second_s = transcription.second_s if isinstance(transcription, FileTranscription) else 0.0
     if second_s > 0.0:
         duration_s = transcription.duration
         share = f" of {duration_s:.1f} s ({second_s / duration_s:.0%})" if duration_s else ""
-        yield f"{second_s:.1f} s{share} were in doubt and read by {run.given['second_model']}"
+        yield f"{second_s:.1f} s{share} were in doubt and read by {run.files.second_model}"
     if unread := transcription.unread:
         total = sum(end - start for start, end in unread)
         places = ", ".join(f"{clock(start)}-{clock(end)}" for start, end in unread[:MOST_PLACES])
@@ -459,10 +495,14 @@ class Inputs:
 
 
 def inputs_to_read(
-    inputs: Sequence[str], documents: Documents, given: Mapping[str, Any], call: Call
+    inputs: Sequence[str],
+    documents: Documents,
+    files: FileOptions,
+    options: TranscribeOptions,
+    invocation: Invocation,
 ) -> Inputs:
     lines = Progress(len(inputs))
-    skipped = [name for name in inputs if given["skip_existing"] and documents.are_there(name)]
+    skipped = [name for name in inputs if files.skip_existing and documents.are_there(name)]
     if skipped:
         lines.note(skipped_line(skipped, len(inputs)))
         for name in skipped:
@@ -472,9 +512,9 @@ def inputs_to_read(
     n_refused = 0
     for name in [name for name in inputs if name not in set(skipped)]:
         try:
-            info = info_of(name, given["audio_track"], given["input_format"])
+            info = info_of(name, options.audio_track, options.input_format)
         except AudioError as error:
-            lines.failed(str(error), call.trace())
+            lines.failed(str(error), invocation.trace())
             n_refused += 1
             continue
         left.append(name)
@@ -494,7 +534,7 @@ def track_line(info: AudioInfo) -> str:
     return f"{info.name}: audio track {info.track} of {len(info.tracks)}; others: {others} (--audio-track)"
 
 
-def info_of(name: str, audio_track: str | None, input_format: str | None) -> AudioInfo | None:
+def info_of(name: str, audio_track: int | str | None, input_format: str | None) -> AudioInfo | None:
     """Read the header of an input; None for a pipe, which opening would use up."""
     is_there = os.path.exists(name)
     if name == STANDARD_INPUT or (is_there and not os.path.isfile(name) and not os.path.isdir(name)):

@@ -116,3 +116,14 @@ def format_of(path: Path) -> str:
         endings = ", ".join(f".{extension_of(one)}" for one in FORMATS)
         raise OptionError(f"transcript '{path}': expected a name that ends in {endings}")
     return found
+
+
+class _Files:
+    def load(self, path: str | Path) -> Transcript:
+        return load_transcript(path)
+
+    def save(self, transcript: Transcript, path: str | Path) -> None:
+        save_transcript(transcript, path)
+
+
+Transcript.files = _Files()

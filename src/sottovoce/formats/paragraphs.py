@@ -12,7 +12,7 @@ import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sottovoce.formats.base import TranscriptInfo
 from sottovoce.formats.subtitles import direction, ends_with
@@ -21,6 +21,7 @@ from sottovoce.types import Segment
 
 if TYPE_CHECKING:
     from docx.document import Document
+    from docx.oxml.xmlchemy import BaseOxmlElement
     from docx.text.paragraph import Paragraph as Block
     from docx.text.run import Run
 
@@ -247,7 +248,7 @@ def _add(document: Document, paragraph: Paragraph, *, names_language: bool) -> N
         _set_direction(below, paragraph.translation)
 
 
-def _element(name: str, **attributes: str) -> Any:
+def _element(name: str, **attributes: str) -> BaseOxmlElement:
     from docx.oxml import OxmlElement
     from docx.oxml.ns import qn
 

@@ -40,7 +40,7 @@ def transcribe_with_both(
     draft = _Draft(second, first, recording, own, state, speech_model)
     if resume is not None:
         draft.restore(resume)
-    if second.deferral.word > 0.0:
+    if second.deferral.min_word_prob > 0.0:
         first = replace(first, options=replace(first.options, word_timestamps=True))
     first = replace(first, runtime=ObservedRuntime(first.runtime, after=draft.note))
     with closing(transcribe_recording(first, recording, own, speech_model, resume)) as segments:

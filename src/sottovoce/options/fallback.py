@@ -186,13 +186,13 @@ class DeferralOptions:
     Raises: OptionError for values out of range.
     """
 
-    logprob: float = Option(
+    min_avg_logprob: float = Option(
         "Mean log-probability of a window below which its text is in doubt.",
         group="Second model",
         key="defer_logprob",
         most=0.0,
     ).as_field(-0.6)
-    word: float = Option(
+    min_word_prob: float = Option(
         "Probability of a word below which its segment is in doubt; words are timed for it, but for 0.",
         group="Second model",
         key="defer_word",
@@ -208,7 +208,7 @@ class DeferralOptions:
         is.
         """
         return (
-            segment.avg_logprob < self.logprob
+            segment.avg_logprob < self.min_avg_logprob
             or segment.temperature > 0.0
-            or any(word.probability < self.word for word in segment.words or ())
+            or any(word.probability < self.min_word_prob for word in segment.words or ())
         )

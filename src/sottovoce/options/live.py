@@ -83,12 +83,12 @@ class LiveDecodingOptions:
         most=30.0,
     ).as_field(None)
     """A given padding is computed in full (never thinned); refused with the full encoder window."""
-    held_over_s: float = _in_python(
+    max_pause_s: float = _in_python(
         "An utterance is resumed after pauses of up to this, with its audio and text as context.",
         least=0.0,
         may_be_infinite=True,
     ).as_field(3.0)
-    wordless_s: float = _in_python(
+    stall_timeout_s: float = _in_python(
         "Most seconds of audio without words in the buffer.", least=1.0, may_be_infinite=True
     ).as_field(5.0)
     sentence_s: float = _in_python(
@@ -110,7 +110,7 @@ class LiveDecodingOptions:
     logprob_threshold: float = _in_python("A text with a lower mean log-probability is improbable.").as_field(
         -1.0
     )
-    reread_tokens: int | None = _in_python(
+    recompute_tokens: int | None = _in_python(
         "Newest tokens of a prefix that every update computes again.",
         unset="all",
         least=1,
@@ -122,7 +122,7 @@ class LiveDecodingOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
-        if not 0.0 <= self.trim_s < self.audio_max_len_s:
+        if not 0.0 <= self.trim_step_s < self.audio_max_len_s:
             raise OptionError(f"audio_trim_s: expected less than audio_max_len_s, got {self.audio_trim_s}")
         if self.chunk_s > self.audio_max_len_s:
             raise OptionError(f"chunk_s: expected at most audio_max_len_s, got {self.chunk_s}")
@@ -130,7 +130,7 @@ class LiveDecodingOptions:
             raise OptionError("logprob_threshold: expected a number, got nan")
 
     @property
-    def trim_s(self) -> float:
+    def trim_step_s(self) -> float:
         """Seconds removed from `audio_max_len_s` by a cut."""
         return min(10.0, self.audio_max_len_s / 3) if self.audio_trim_s is None else self.audio_trim_s
 

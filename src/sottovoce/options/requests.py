@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 from sottovoce.options.schema import Api, ApiField, Kind, Option
 
@@ -17,13 +16,26 @@ WITHOUT_EFFECT = ("debug_mode", "token_timestamps", "encode")
 MOST_COUNT = 100_000
 
 
-def requested(key: str, kind: Kind, apis: Mapping[Api, ApiField], **about: Any) -> Option:
+def requested(key: str, kind: Kind, apis: Mapping[Api, ApiField], default: object = None) -> Option:
     """Declare a request option; its help is that of the first API that has it."""
-    return Option(next(iter(apis.values())).help, key=key, kind=kind, apis=apis, **about)
+    return Option(next(iter(apis.values())).help, key=key, kind=kind, apis=apis, default=default)
 
 
-def _of_api(api: Api, name: str, kind: Kind, help: str, key: str = "", **field: Any) -> Option:
-    return requested(key or name.removesuffix("[]"), kind, {api: ApiField(name, help, **field)})
+def _of_api(
+    api: Api,
+    name: str,
+    kind: Kind,
+    help: str,
+    key: str = "",
+    *,
+    least: float | None = None,
+    most: float | None = None,
+    none_upto: float | None = None,
+    choices: tuple[str, ...] = (),
+    examples: tuple[str, ...] = (),
+) -> Option:
+    field = ApiField(name, help, least, most, none_upto=none_upto, choices=choices, examples=examples)
+    return requested(key or name.removesuffix("[]"), kind, {api: field})
 
 
 _openai = partial(_of_api, "openai")

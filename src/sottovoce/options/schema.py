@@ -38,6 +38,7 @@ Kind: TypeAlias = Literal[
 Api: TypeAlias = Literal["openai", "whisper_cpp", "sottovoce"]
 """For recordings: openai, whisper_cpp; for live speech: sottovoce (the server's own)."""
 Values: TypeAlias = Mapping[str, Any]
+"""Values of a request by key, as the server's forms read them."""
 
 KINDS: Mapping[str, Kind] = {"bool": "flag", "int": "integer", "float": "number", "str": "text"}
 _OPTION = "option"
@@ -63,7 +64,7 @@ class ApiField:
     kind: Kind | None = None
     choices: tuple[str, ...] = ()
     examples: tuple[str, ...] = ()
-    reads: Callable[[Any], Any] | None = None
+    reads: Callable[..., object] | None = None
 
     @property
     def name(self) -> str:
@@ -92,8 +93,8 @@ class Option:
     negated: bool = False
     switch: bool = False
     many: bool = False
-    cli_default: Any = SAME
-    reads: Callable[[Any], Any] | None = None
+    cli_default: object = SAME
+    reads: Callable[..., object] | None = None
     least: float | None = None
     most: float | None = None
     above: float | None = None
@@ -104,7 +105,7 @@ class Option:
     apis: Mapping[Api, ApiField] = dataclasses.field(default_factory=dict)
     field: str = ""
     owner: str = ""
-    default: Any = None
+    default: object = None
 
     def as_field(self, default: T) -> T:
         declared: T = dataclasses.field(default=default, metadata={_OPTION: self})
@@ -124,7 +125,7 @@ class Option:
     def is_ranged(self) -> bool:
         return bool(self.choices) or (self.least, self.most, self.above) != (None, None, None)
 
-    def check(self, value: Any, name: str = "") -> None:
+    def check(self, value: object, name: str = "") -> None:
         """Check a value; None is always valid. Raises: OptionError that uses the name."""
         for one in value if isinstance(value, tuple) else (value,):
             if one is not None and not self._holds(one):
@@ -132,9 +133,10 @@ class Option:
                 called = name or self.called or self.field
                 raise OptionError(f"{called}: expected {self._range}, got {shown}")
 
-    def _holds(self, value: Any) -> bool:
+    def _holds(self, value: object) -> bool:
         if self.choices:
             return value in self.choices
+        assert isinstance(value, int | float), f"{self.key}: expected a number, got {value!r}"
         return bool(
             (math.isfinite(value) or (self.may_be_infinite and value > 0))
             and (self.kind != "integer" or value == int(value))
@@ -170,7 +172,7 @@ def _options(owner: type) -> tuple[Option, ...]:
     )
 
 
-def _completed(option: Option, declared: dataclasses.Field[Any], owner: type) -> Option:
+def _completed(option: Option, declared: dataclasses.Field[object], owner: type) -> Option:
     annotated = KINDS.get(str(declared.type).partition(" ")[0], "text")
     kind = option.kind or ("choice" if option.choices else annotated)
     made = declared.default_factory
@@ -179,14 +181,14 @@ def _completed(option: Option, declared: dataclasses.Field[Any], owner: type) ->
     return replace(option, kind=kind, key=key, field=declared.name, owner=owner.__name__, default=default)
 
 
-def check_options(chosen: Any) -> None:
+def check_options(chosen: DataclassInstance) -> None:
     """Check the ranges of all fields. Raises: OptionError."""
     for one in options_of(type(chosen)):
         if one.is_ranged:
             one.check(getattr(chosen, one.field))
 
 
-def made(owner: type[T], values: Values, **others: Any) -> T:
+def made(owner: type[T], values: Mapping[str, object], **others: object) -> T:
     """Build a dataclass of options from values by key; None and missing values leave the default.
 
     others: fields by name, which take precedence.
@@ -196,7 +198,7 @@ def made(owner: type[T], values: Values, **others: Any) -> T:
     return owner(**{**found, **others})
 
 
-def changed(chosen: Owner, values: Values) -> Owner:
+def changed(chosen: Owner, values: Mapping[str, object]) -> Owner:
     """Return a dataclass of options, including nested ones, with other values by key.
 
     Raises: OptionError.

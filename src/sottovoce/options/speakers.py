@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from sottovoce.errors import OptionError
 from sottovoce.options.schema import Option, check_options
@@ -19,10 +19,11 @@ _bound = partial(Option, group="Speakers", cli_default=None, metavar="N", least=
 class Diarizer(Protocol):
     """Finds the speaker turns of a recording."""
 
-    def turns(self, recording: Any) -> list[Turn]:
-        """Return turns by start; speakers are named A, B, … in order of appearance.
+    @property
+    def turns(self) -> Callable[..., list[Turn]]:
+        """The method that returns the turns of an `audio.recording.Recording` by start; speakers are named A,
+        B, … in order of appearance.
 
-        recording: an `audio.recording.Recording`.
         Raises: AudioError.
         """
         ...

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from importlib import import_module
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
@@ -305,11 +304,6 @@ class TranscribeOptions:
         self._check_decoding()
         self._check_clips()
         self._check_speakers()
-        # A late import: filters need FFmpeg, which is slow to import.
-        if self.audio_filter is not None:
-            import_module("sottovoce.audio.io").AudioFilter(self.audio_filter)
-        if self.input_format is not None:
-            import_module("sottovoce.audio.container").read_input_format(self.input_format)
 
     def _check_mode(self) -> None:
         if self.vad is not None and not isinstance(self.vad, VadOptions):

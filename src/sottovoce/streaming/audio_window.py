@@ -25,7 +25,7 @@ of a second, and a change within a word would give each side a part of it.
 """
 QUIET_FRAMES = 3
 """Length of a quiet moment: a short pause, not a single frame."""
-BORDER_COST = 0.5
+BOUNDARY_COST = 0.5
 """Penalty (log10 of power) of the largest allowed move."""
 
 
@@ -92,15 +92,15 @@ def loudness(log_mel: Tensor) -> npt.NDArray[np.float64]:
     return loud
 
 
-def quietest_border(loud: npt.NDArray[np.float64], border: int, reach: int, *, least: int = 1) -> int:
-    """Return the quietest frame boundary at most `reach` frames away, or else the border itself.
+def quietest_boundary(loud: npt.NDArray[np.float64], boundary: int, reach: int, *, least: int = 1) -> int:
+    """Return the quietest frame boundary at most `reach` frames away, or else the boundary itself.
 
-    loud: (n_frames,) in log10 of power; a move by `reach` costs `BORDER_COST`. least: first frame allowed.
+    loud: (n_frames,) in log10 of power; a move by `reach` costs `BOUNDARY_COST`. least: first frame allowed.
     """
-    at = np.arange(max(1, least, border - reach), min(len(loud) - 1, border + reach) + 1)
+    at = np.arange(max(1, least, boundary - reach), min(len(loud) - 1, boundary + reach) + 1)
     if not len(at):
-        return border
-    cost = loud[at - 1] + loud[at] + BORDER_COST * np.abs(at - border) / max(1, reach)
+        return boundary
+    cost = loud[at - 1] + loud[at] + BOUNDARY_COST * np.abs(at - boundary) / max(1, reach)
     return int(at[cost.argmin()])
 
 

@@ -12,16 +12,16 @@ import math
 from collections.abc import Sequence
 from itertools import takewhile
 
-from sottovoce.streaming.audio_window import AudioWindow
-from sottovoce.streaming.hypothesis import (
+from sottovoce.streaming.alignatt import (
     MAX_TOKENS,
     AlignAttHypothesis,
     StopReason,
     StopRules,
-    most_tokens,
+    max_tokens_in,
 )
+from sottovoce.streaming.audio_window import AudioWindow
 from sottovoce.streaming.options import CommitOptions, StreamOptions
-from sottovoce.streaming.words import HypothesisWord, WordBuilder, is_mark
+from sottovoce.streaming.words import HypothesisWord, WordBuilder, is_punctuation
 from sottovoce.text.tokenizer import Detokenizer, TokenWord
 from sottovoce.types import FRAMES_PER_SECOND, Word
 
@@ -29,7 +29,7 @@ DECODE_AHEAD = 0.6
 """Decoding continues to this fraction of the frame threshold, as repeated words there are more certain."""
 
 
-def may_hold_words(options: StreamOptions, undecoded_s: float) -> bool:
+def can_commit(options: StreamOptions, undecoded_s: float) -> bool:
     """Return whether this much audio after the committed words suffices for a commit."""
     return undecoded_s * FRAMES_PER_SECOND > options.frame_threshold
 
@@ -46,7 +46,7 @@ class CommitPolicy:
     def __init__(self, options: StreamOptions) -> None:
         self._options = options
         self._agreement = Agreement(options.commit, options.frame_threshold)
-        self._agreed = AgreedTail()
+        self._agreed = AgreedWords()
         self.unstable: tuple[Word, ...] = ()
         """Words of the last hypothesis that were not committed."""
         self.is_stuck = False
@@ -68,7 +68,7 @@ class CommitPolicy:
             options.final_frame_threshold if final else DECODE_AHEAD * options.frame_threshold,
             options.rewind_threshold,
             options.max_repeats,
-            MAX_TOKENS if final else most_tokens(undecoded_s),
+            MAX_TOKENS if final else max_tokens_in(undecoded_s),
             committed_until,
         )
 
@@ -103,7 +103,7 @@ class CommitPolicy:
         """Return whether nothing more can belong to the last word."""
         detokenizer = Detokenizer(builder.tokenizer)
         detokenizer.push(last.tokens)
-        if detokenizer.pending or (is_mark(last.text) and not final):
+        if detokenizer.pending or (is_punctuation(last.text) and not final):
             return False
         if final or hypothesis.stop_reason in (StopReason.END_OF_TEXT, StopReason.REPEATED):
             return True
@@ -148,7 +148,7 @@ class CommitPolicy:
         return self._agreed.take(after_s, until_s)
 
 
-class AgreedTail:
+class AgreedWords:
     """The uncommitted words that two hypotheses agreed on.
 
     If later updates fail until the end, these words were still decoded well.
@@ -196,7 +196,7 @@ class Agreement:
         self._options = options
         self._near_frames = near_frames
         self._agreed_frames = max(near_frames, options.agreed_frames)
-        self._far_frames = max(near_frames, options.far_frames)
+        self._always_commit_frames = max(near_frames, options.always_commit_frames)
         self._letters: list[str] = []
         self._counts: list[int] = []
 
@@ -232,7 +232,7 @@ class Agreement:
     def _is_stable(self, n_behind: int, count: int, probability: float) -> bool:
         """Return whether a word is stable that is n_behind frames from the end of the audio."""
         options = self._options
-        if n_behind >= self._far_frames:
+        if n_behind >= self._always_commit_frames:
             return True
         if probability >= options.commit_prob:
             return n_behind >= self._near_frames

@@ -28,7 +28,7 @@ class CommitOptions:
     `StreamOptions.frame_threshold`.
     agreed_frames, n_agreeing: other words need this distance, at least the threshold, and this many
     consecutive hypotheses; n_agreeing_low below probability low_prob.
-    far_frames: at this distance any word is committed.
+    always_commit_frames: at this distance any word is committed.
     min_audio_s: least audio of an utterance for a commit.
 
     Raises:
@@ -38,7 +38,7 @@ class CommitOptions:
     commit_prob: float = 0.7
     low_prob: float = 0.5
     agreed_frames: int = 35
-    far_frames: int = 125
+    always_commit_frames: int = 125
     n_agreeing: int = 2
     n_agreeing_low: int = 3
     min_audio_s: float = 2.0
@@ -47,7 +47,7 @@ class CommitOptions:
         for name in ("n_agreeing", "n_agreeing_low"):
             if getattr(self, name) < 1:
                 raise OptionError(f"{name}: expected at least 1, got {getattr(self, name)}")
-        for name in ("commit_prob", "low_prob", "agreed_frames", "far_frames", "min_audio_s"):
+        for name in ("commit_prob", "low_prob", "agreed_frames", "always_commit_frames", "min_audio_s"):
             if not getattr(self, name) >= 0:
                 raise OptionError(f"{name}: expected 0 or more, got {getattr(self, name)}")
 

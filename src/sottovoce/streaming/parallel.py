@@ -20,10 +20,9 @@ from sottovoce.language.switching import SmoothingOptions, smoothed
 from sottovoce.language.timeline import LanguageTimeline, TimelineFrame
 from sottovoce.models.backend import EncoderMode, IncrementalWindow
 from sottovoce.runtime.calls import Runtime
-from sottovoce.streaming.alignatt import AlignAttDecoder, AlignAttRequest
-from sottovoce.streaming.audio_window import SNAP_S, AudioWindow, quietest_border
+from sottovoce.streaming.alignatt import AlignAttDecoder, AlignAttHypothesis, AlignAttRequest, StopReason
+from sottovoce.streaming.audio_window import SNAP_S, AudioWindow, quietest_boundary
 from sottovoce.streaming.commit_policy import CommitPolicy
-from sottovoce.streaming.hypothesis import AlignAttHypothesis, StopReason
 from sottovoce.streaming.options import ParallelOptions
 from sottovoce.streaming.utterance import LiveUtterance
 from sottovoce.streaming.words import LEAD_S, HypothesisWord, WordBuilder, letters_of
@@ -70,19 +69,19 @@ def owning_languages(shares: Shares) -> npt.NDArray[np.bool_]:
     return owning
 
 
-def snap_borders(shares: Shares, loud: npt.NDArray[np.float64], reach: int) -> Shares:
-    """Move borders between owners to quiet frames, at most `reach` frames away, keeping their order.
+def snap_boundaries(shares: Shares, loud: npt.NDArray[np.float64], reach: int) -> Shares:
+    """Move boundaries between owners to quiet frames, at most `reach` frames away, keeping their order.
 
-    The probe finds a border to some tenths of a second, and words mostly end at quiet moments. loud:
+    The probe finds a boundary to some tenths of a second, and words mostly end at quiet moments. loud:
     (n_frames,), see `audio_window.loudness`.
     """
     owner = shares.argmax(axis=1)
-    borders = (np.flatnonzero(owner[1:] != owner[:-1]) + 1).tolist()
+    boundaries = (np.flatnonzero(owner[1:] != owner[:-1]) + 1).tolist()
     moved, first = shares.copy(), 1
-    for border, after in pairwise([*borders, len(shares)]):
-        best = quietest_border(loud[:after], border, reach, least=first)
-        moved[best:border] = shares[border]
-        moved[border:best] = shares[border - 1]
+    for boundary, after in pairwise([*boundaries, len(shares)]):
+        best = quietest_boundary(loud[:after], boundary, reach, least=first)
+        moved[best:boundary] = shares[boundary]
+        moved[boundary:best] = shares[boundary - 1]
         first = best + 1
     return moved
 
@@ -402,7 +401,7 @@ class MultiLanguage:
         undecoded = window.frame(utterance.committed.until_s) if len(utterance.committed) else 0
         active = self._active(self._pinned(utterance, shares, window)[min(undecoded, len(shares) - 1) :])
         shares[:, [i for i in range(shares.shape[1]) if i not in active]] = 0.0
-        shares = snap_borders(shares, window.loudness, SNAP_FRAMES)
+        shares = snap_boundaries(shares, window.loudness, SNAP_FRAMES)
         return self._pinned(utterance, shares, window), active
 
     def _shares_of_confirmed(self, shares: Shares, window: AudioWindow) -> Shares:

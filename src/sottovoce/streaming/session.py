@@ -1,9 +1,9 @@
 """A live session: samples in, events out, across pauses and changes of language.
 
 The session is synchronous, with received samples as its only clock, so events do not depend on the sizes
-of pushes. Emitted words are never revised. It calls the model through a `Runtime`, which may serve several
-sessions. Stages: schedule, language (`language_follower`), audio window,
-AlignAtt (`alignatt`), words, commit policy, events.
+of pushes. Emitted words are never revised. It calls the model through a `Runtime`, which may serve
+several sessions. Stages: schedule, language (`language_tracker`), audio window, AlignAtt (`alignatt`),
+words, commit policy, events.
 
 After a short pause an utterance is resumed, as its text is the best context. At a confirmed change of
 language it is decoded to the change point, and continues in the new language; in doubt, words wait.
@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, cast
 
 from torch import Tensor
@@ -25,17 +25,144 @@ from sottovoce.audio.samples import AudioBuffer, is_tensor, tensor_array
 from sottovoce.audio.vad import SpeechEdge, VadStream
 from sottovoce.errors import SessionClosedError
 from sottovoce.language.timeline import LanguageChange, LanguageTimeline
-from sottovoce.models.backend import Backend
+from sottovoce.models.backend import Backend, EncoderMode
 from sottovoce.options.live import Switching as Switching
 from sottovoce.runtime.calls import DirectRuntime, Runtime
 from sottovoce.speakers.live_speakers import LiveSpeakers
-from sottovoce.streaming.audio_window import SNAP_S, AudioWindow
-from sottovoce.streaming.events import EventEmitter, UnstableText
-from sottovoce.streaming.language_follower import LiveLanguageFollower
+from sottovoce.streaming.alignatt import AlignAttDecoder, LiveVocabulary
+from sottovoce.streaming.audio_window import SNAP_S
+from sottovoce.streaming.commit_policy import CommitPolicy
+from sottovoce.streaming.language_tracker import LiveLanguageTracker
 from sottovoce.streaming.options import SessionOptions as SessionOptions
-from sottovoce.streaming.utterance_decoder import LOST_S, StrategyFactory, UtteranceDecoder
+from sottovoce.streaming.options import StreamOptions
+from sottovoce.streaming.parallel import MultiLanguage
+from sottovoce.streaming.utterance import RETRY_AFTER_S, LiveUtterance, SingleLanguage, UtteranceDecoder
+from sottovoce.streaming.words import WordBuilder
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import SAMPLE_RATE, Event, LanguageChanged, Samples, Word
+from sottovoce.types import (
+    SAMPLE_RATE,
+    Event,
+    Final,
+    LanguageChanged,
+    Partial,
+    Samples,
+    SpeechEnded,
+    SpeechStarted,
+    Unstable,
+    Word,
+)
+
+SENTENCE_ENDS = (".", "?", "!", "。", "？", "！", "؟", "।", "…")
+
+
+class EventEmitter:
+    """Makes events in order and numbers them; all times are seconds of the recording.
+
+    sentence_s, longest_s: without a pause, a final is emitted at the end of a sentence after sentence_s,
+    and after any word after longest_s. speakers: labels words, provisionally in a partial and again in a
+    final; or None. allowed_mass: of a span in seconds, see `Final`.
+    """
+
+    def __init__(
+        self,
+        sentence_s: float,
+        longest_s: float,
+        speakers: LiveSpeakers | None = None,
+        *,
+        allowed_mass: Callable[[float, float], float | None] = lambda start_s, end_s: None,
+    ) -> None:
+        self._allowed_mass = allowed_mass
+        self._speakers = speakers
+        self._sentence_s = sentence_s
+        self._longest_s = longest_s
+        self._events: list[Event] = []
+        self._n_emitted = 0
+        self._utterance = 0
+        self._words: list[Word] = []
+        """Committed words since the last final."""
+        self._unstable = ""
+
+    def take(self) -> list[Event]:
+        events, self._events = self._events, []
+        return events
+
+    def speech_started(self, at_s: float, now_s: float) -> None:
+        self._utterance += 1
+        self._emit(SpeechStarted(at_s, now_s, utterance=self._utterance))
+
+    def speech_ended(self, at_s: float, now_s: float) -> None:
+        self._emit(SpeechEnded(at_s, now_s, utterance=self._utterance))
+
+    def emit_words(self, words: Sequence[Word], language: str, now_s: float) -> None:
+        """Emit partials of committed words, and finals that are due."""
+        for part in self._split_at_finals(words):
+            self._emit_partial(part, language, now_s)
+            if self._is_final_due(self._words[0].start, part[-1]):
+                self.emit_final(language, now_s, goes_on=True)
+
+    def _split_at_finals(self, words: Sequence[Word]) -> list[list[Word]]:
+        parts: list[list[Word]] = [[]]
+        start_s = self._words[0].start if self._words else None
+        for word in words:
+            start_s = word.start if start_s is None else start_s
+            parts[-1].append(word)
+            if self._is_final_due(start_s, word):
+                parts.append([])
+                start_s = None
+        return [part for part in parts if part]
+
+    def _emit_partial(self, words: Sequence[Word], language: str, now_s: float) -> None:
+        if self._speakers is not None:
+            words = self._speakers.label(words)
+        self._words += words
+        text = "".join(word.word for word in words)
+        span = (words[0].start, words[-1].end)
+        self._emit(Partial(*span, text, language, tuple(words), now_s, utterance=self._utterance))
+
+    def emit_unstable(
+        self, words: Sequence[Word], language: str, now_s: float, *, committed_s: float
+    ) -> None:
+        """Emit the text of uncommitted words, if it differs from the last one.
+
+        committed_s: end of the committed words, where an empty text is.
+        """
+        text = "".join(word.word for word in words)
+        if text == self._unstable:
+            return
+        self._unstable = text
+        span = (words[0].start, words[-1].end) if words else (committed_s, committed_s)
+        self._emit(Unstable(*span, text, language, now_s, utterance=self._utterance))
+
+    def language_changed(self, change: LanguageChanged) -> None:
+        self._emit(change)
+
+    def emit_final(self, language: str, now_s: float, *, goes_on: bool) -> None:
+        """Emit the words since the last final as one; nothing without words.
+
+        language: used if no word has one. goes_on: speech continues, and the next words get a new
+        utterance id.
+        """
+        if not self._words:
+            return
+        words, self._words = tuple(self._words), []
+        if self._speakers is not None:
+            words = tuple(self._speakers.relabel(words))
+        text = "".join(word.word for word in words).strip()
+        most = Counter(word.language for word in words).most_common(1)[0][0] or language
+        span = (words[0].start, words[-1].end)
+        mass = self._allowed_mass(*span)
+        self._emit(Final(*span, text, most, words, now_s, mass, utterance=self._utterance))
+        self._utterance += goes_on
+
+    def _is_final_due(self, start_s: float, last: Word) -> bool:
+        span_s = last.end - start_s
+        ends = last.word.rstrip().endswith(SENTENCE_ENDS)
+        return span_s > self._longest_s or (ends and span_s > self._sentence_s)
+
+    def _emit(self, event: Event) -> None:
+        self._events.append(replace(event, seq=self._n_emitted))
+        self._n_emitted += 1
+
 
 IDLE_S, ONSET_S = 5.0, 2.0
 """Seconds of audio kept in a pause, where the next utterance begins; a resumed one needs all of it."""
@@ -54,17 +181,17 @@ class UpdateSchedule:
     """Buffers samples and iterates over the points in them.
 
     vad: voice activity detection; None: all is speech until `stop`. chunk_s: interval between updates.
-    held_over_s: longest pause after which an utterance is resumed.
+    max_pause_s: longest pause after which an utterance is resumed.
     """
 
-    def __init__(self, vad: VadStream | None, chunk_s: float, held_over_s: float) -> None:
+    def __init__(self, vad: VadStream | None, chunk_s: float, max_pause_s: float) -> None:
         self._vad = vad
         self._buffer = AudioBuffer()
         self._edges: deque[SpeechEdge] = deque()
         self._is_all_speech = False
         self._chunk = round(chunk_s * SAMPLE_RATE)
         self._next_update = self._chunk
-        self._held_over = round(held_over_s * SAMPLE_RATE)
+        self._max_pause = round(max_pause_s * SAMPLE_RATE)
         self.now = 0
 
     @property
@@ -128,7 +255,7 @@ class UpdateSchedule:
 
     def resumes(self, end: int, start: int) -> bool:
         """Return whether speech from sample `start` continues an utterance that ended at sample `end`."""
-        return start - end <= self._held_over
+        return start - end <= self._max_pause
 
     def discard(self, taken: int, *, is_open: bool) -> None:
         """Drop samples from the buffer that are not needed again.
@@ -136,9 +263,81 @@ class UpdateSchedule:
         taken: the last utterance has copied everything before this sample. is_open: that utterance
         continues.
         """
-        idle = max(round(IDLE_S * SAMPLE_RATE), self._held_over + round(ONSET_S * SAMPLE_RATE))
+        idle = max(round(IDLE_S * SAMPLE_RATE), self._max_pause + round(ONSET_S * SAMPLE_RATE))
         first = taken if is_open else max(taken, self.end - idle)
         self._buffer.drop_before(min(first, self.end))
+
+
+class StrategyFactory:
+    """Makes the utterances and strategies of one session; word builders are cached by language.
+
+    options: suited to the checkpoint. timeline: for strategies of several languages.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        tokenizer: Tokenizer,
+        options: SessionOptions,
+        timeline: LanguageTimeline,
+    ) -> None:
+        stream, backend = options.stream, runtime.backend
+        self._runtime = runtime
+        self._options = options
+        self._timeline = timeline
+        self._tokenizer = tokenizer.with_task(stream.task)
+        self._builders: dict[str, WordBuilder] = {}
+        vocabulary = LiveVocabulary.of(tokenizer, backend.dims.n_vocab, backend.device)
+        self._decoder = AlignAttDecoder(backend, tokenizer.eot, vocabulary, stream.beam_size, stream.fusion)
+        self.encoder_mode = encoder_mode(stream, backend)
+
+    def utterance(self, start_sample: int, history: Mapping[str, tuple[int, ...]] | None) -> LiveUtterance:
+        return LiveUtterance(
+            lambda language: self.builder(language).tokenizer,
+            self._options.stream,
+            self._runtime,
+            self.encoder_mode,
+            start_sample=start_sample,
+            history=history,
+        )
+
+    def single(self, language: str) -> SingleLanguage:
+        return SingleLanguage(
+            self._runtime, self._decoder, self.builder(language), self._options.stream, self._new_policy()
+        )
+
+    def multi(self) -> MultiLanguage:
+        parallel = self._options.suited_to(self._runtime.backend.encoder_mode).parallel
+        assert parallel is not None, "suited_to fills it"
+        return MultiLanguage(
+            self._runtime,
+            self._decoder,
+            self.builder,
+            self._new_policy(),
+            parallel,
+            self._timeline,
+            self.encoder_mode,
+        )
+
+    def builder(self, language: str) -> WordBuilder:
+        if language not in self._builders:
+            self._builders[language] = WordBuilder(self._tokenizer.with_language(language))
+        return self._builders[language]
+
+    def _new_policy(self) -> CommitPolicy:
+        return CommitPolicy(self._options.stream)
+
+
+def encoder_mode(options: StreamOptions, backend: Backend) -> EncoderMode:
+    """Return how growing audio is encoded: by the options, or the checkpoint's default.
+
+    Sparse padding was measured for the full window only, so another `tail_s` is computed in full.
+    """
+    mode = options.encoder or backend.encoder_mode
+    if options.tail_s is None:
+        return mode
+    dense = replace(mode, stride=1, anchors=()) if mode.has_sparse_padding else mode
+    return replace(dense, tail_s=options.tail_s)
 
 
 class Session:
@@ -164,9 +363,9 @@ class Session:
         self._options = (options or SessionOptions()).suited_to(backend.encoder_mode)
         self._runtime = runtime or DirectRuntime(backend)
         stream = self._options.stream
-        self._schedule = UpdateSchedule(vad, stream.chunk_s, stream.held_over_s)
-        self._follower = LiveLanguageFollower(self._runtime, tokenizer, self._options)
-        timeline = self._follower.timeline
+        self._schedule = UpdateSchedule(vad, stream.chunk_s, stream.max_pause_s)
+        self._tracker = LiveLanguageTracker(self._runtime, tokenizer, self._options)
+        timeline = self._tracker.timeline
         self._factory = StrategyFactory(self._runtime, tokenizer, self._options, timeline)
         self._events = EventEmitter(
             stream.sentence_s, stream.longest_final_s, speakers, allowed_mass=timeline.allowed_mass
@@ -180,12 +379,12 @@ class Session:
     @property
     def languages(self) -> tuple[str, ...]:
         """The allowed languages."""
-        return self._follower.languages
+        return self._tracker.languages
 
     @property
     def timeline(self) -> LanguageTimeline:
         """The languages over time; read only."""
-        return self._follower.timeline
+        return self._tracker.timeline
 
     def push(self, pcm: Samples | Tensor, *, newest_only: bool = False) -> list[Event]:
         """Push samples (n,) float32, mono, 16 kHz, of any number, and return the resulting events.
@@ -276,7 +475,7 @@ class Session:
     def _start_speech(self, sample: int) -> None:
         """Begin or resume an utterance at a sample (before the current one, by onset and pre-roll)."""
         at = max(sample, self._schedule.start)
-        self._follower.begin(at)
+        self._tracker.begin(at)
         last = self._decoder
         if last is not None and self._schedule.resumes(last.utterance.end_sample, at):
             last.resume(at / SAMPLE_RATE)
@@ -285,15 +484,13 @@ class Session:
         self._events.speech_started(at / SAMPLE_RATE, self._schedule.now_s)
 
     def _new_decoder(self, sample: int, last: UtteranceDecoder | None) -> UtteranceDecoder:
-        factory, is_parallel = self._factory, self._follower.is_parallel
+        factory, is_parallel = self._factory, self._tracker.is_parallel
         return UtteranceDecoder(
-            self._runtime,
             factory.utterance(sample, None if last is None else last.utterance.history),
-            factory.multi() if is_parallel else factory.single(self._follower.language),
-            factory.encoder_mode,
+            factory.multi() if is_parallel else factory.single(self._tracker.language),
             self._emit_words,
             options=self._options.stream,
-            lost_s=LOST_S if self._schedule.has_vad else math.inf,
+            retry_after_s=RETRY_AFTER_S if self._schedule.has_vad else math.inf,
         )
 
     def _end_speech(self, sample: int) -> None:
@@ -304,15 +501,17 @@ class Session:
 
     def _update(self, decoder: UtteranceDecoder) -> None:
         if not decoder.is_long_enough or not (
-            self._follower.is_following or decoder.may_commit(self._follower.certain_until_s)
+            self._tracker.is_following or decoder.may_commit(self._tracker.certain_until_s)
         ):
             return
-        change = self._follower.update(decoder.utterance, self._schedule.now)
+        change = self._tracker.update(decoder.utterance, self._schedule.now)
         if change is not None:
             self._switch(decoder, change)
-        if decoder.may_commit(self._follower.certain_until_s):
-            window = decoder.update(self._follower.certain_until_s)
-            self._emit_unstable(decoder, window)
+        if decoder.may_commit(self._tracker.certain_until_s):
+            window = decoder.update(self._tracker.certain_until_s)
+            if window is not None:
+                language = decoder.strategy.language if self.timeline.current else self.timeline.likeliest
+                self._emit_unstable(decoder, decoder.strategy.policy.unstable, language)
 
     def _flush(self, decoder: UtteranceDecoder, sample: int, *, goes_on: bool) -> None:
         """Commit all audio up to a sample and emit a final. goes_on: speech continues."""
@@ -324,7 +523,7 @@ class Session:
         self._emit_final(decoder, goes_on=goes_on)
 
     def _resolve_language(self, decoder: UtteranceDecoder, until: int) -> None:
-        change = self._follower.resolve(decoder.utterance, until, self._schedule.now_s)
+        change = self._tracker.resolve(decoder.utterance, until, self._schedule.now_s)
         if change is not None:
             self._switch(decoder, change)
 
@@ -332,15 +531,12 @@ class Session:
         """Commit all audio up to a sample and clear the unstable text."""
         is_last = self._closed and decoder.utterance.end_sample == self._schedule.end
         decoder.flush(until, is_last=is_last)
-        end_s = decoder.utterance.committed.until_s
-        if self._options.unstable:
-            nothing = UnstableText("", end_s, end_s)
-            self._events.emit_unstable(nothing, decoder.strategy.language, self._schedule.now_s)
+        self._emit_unstable(decoder, (), decoder.strategy.language)
 
     def _switch(self, decoder: UtteranceDecoder, change: LanguageChange) -> None:
         """Switch languages: finish the old one at the change point, and continue in the new one."""
         at_s = change.at_s
-        if not self._follower.is_parallel:
+        if not self._tracker.is_parallel:
             at_s = self._finish_language(decoder, change)
             decoder.strategy = self._factory.single(change.target)
         confirmed_s = max(change.confirmed_s, at_s)
@@ -354,8 +550,8 @@ class Session:
         if change.source is None:
             return utterance.start_sample / SAMPLE_RATE
         at_s = change.at_s
-        if at_s < utterance.committed.earliest_border_s:
-            at_s = utterance.border_s(at_s, SNAP_S)
+        if at_s < utterance.committed.earliest_boundary_s:
+            at_s = utterance.boundary_s(at_s, SNAP_S)
         if decoder.undecoded_s(at_s) > 0.0:
             with self._attempt():
                 self._commit_rest(decoder, round(at_s * SAMPLE_RATE))
@@ -371,8 +567,7 @@ class Session:
     def _emit_final(self, decoder: UtteranceDecoder, *, goes_on: bool) -> None:
         self._events.emit_final(decoder.strategy.language, self._schedule.now_s, goes_on=goes_on)
 
-    def _emit_unstable(self, decoder: UtteranceDecoder, window: AudioWindow | None) -> None:
-        if not self._options.unstable or window is None:
-            return
-        language = decoder.strategy.language if self.timeline.current else self.timeline.likeliest
-        self._events.emit_unstable(decoder.unstable_text, language, self._schedule.now_s)
+    def _emit_unstable(self, decoder: UtteranceDecoder, words: Sequence[Word], language: str) -> None:
+        if self._options.unstable:
+            committed_s = decoder.utterance.committed.until_s
+            self._events.emit_unstable(words, language, self._schedule.now_s, committed_s=committed_s)

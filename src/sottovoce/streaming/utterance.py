@@ -1,80 +1,151 @@
-"""An utterance: its buffered audio, committed words, and the text before it as a prompt.
+"""An utterance: its audio, committed words and prompt, and how it is decoded until it is final.
 
 It continues across short pauses. Long audio is cut at a pause between committed words, whose text moves
-into the prompt.
+into the prompt. Where decoding fails, audio is dropped and decoded again.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from typing import Protocol
 
-import torch
 from torch import Tensor
 
-from sottovoce.models.backend import EncoderMode, EncoderState, IncrementalResult
+from sottovoce.models.backend import (
+    EXACT,
+    EncoderMode,
+    EncoderState,
+    IncrementalResult,
+    IncrementalWindow,
+)
+from sottovoce.models.dims import FULL_WINDOW_S
+from sottovoce.runtime.calls import Runtime
+from sottovoce.streaming.alignatt import (
+    AlignAttDecoder,
+    AlignAttHypothesis,
+    AlignAttRequest,
+    DecoderPrefix,
+    PrefixCache,
+)
 from sottovoce.streaming.audio_window import (
+    MELS_PER_FRAME,
     SAMPLES_PER_FRAME,
     SNAP_S,
+    AudioWindow,
     MelBuffer,
     loudness,
     quiet_frames,
-    quietest_border,
+    quietest_boundary,
     quietest_frame,
 )
-from sottovoce.streaming.hypothesis import DecoderPrefix
+from sottovoce.streaming.commit_policy import CommitPolicy, can_commit
 from sottovoce.streaming.options import StreamOptions
-from sottovoce.streaming.words import HypothesisWord
+from sottovoce.streaming.words import HypothesisWord, WordBuilder
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, Samples, Word
+from sottovoce.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, EncoderOutput, Samples, Word
 
-MOST_TOKENS = 160
+MAX_COMMITTED_TOKENS = 160
 """Most committed tokens of the buffered audio: with a prompt of 223 tokens, new ones still fit."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class WholeEncoding:
-    """All frames of a buffer, encoded at once for a language probe.
+class UtteranceEncoder:
+    """Encode the buffered audio of an utterance, for language probes and for decoding.
 
-    start_sample, n_columns: of the buffer, in samples and log-mel frames.
+    Decoding reuses the states of a probe that encoded the same frames in the same way.
+
+    mode: how growing audio is encoded.
     """
 
-    mode: EncoderMode
-    start_sample: int
-    n_columns: int
-    result: IncrementalResult
+    def __init__(self, runtime: Runtime, mels: MelBuffer, mode: EncoderMode) -> None:
+        self._runtime = runtime
+        self._mels = mels
+        self._mode = mode
+        self._state: EncoderState | None = None
+        """The encoder's cache of the buffered audio."""
+        self._probed: tuple[EncoderMode, int, IncrementalResult] | None = None
+        """Mode, number of log-mel frames and result of the last language probe of the whole buffer."""
+        self._full_encode = (mels.start_sample, 0.0)
+        """First sample of the buffer and end (s) of the last window that was encoded as a whole."""
+
+    def encode_for_probe(self, mode: EncoderMode) -> EncoderOutput:
+        """Encode the whole buffer."""
+        log_mel = self._mels.frames()
+        (result,) = self._runtime.encode_incremental([IncrementalWindow(log_mel, mode)])
+        self._probed = mode, log_mel.shape[1], result
+        return result.encoded
+
+    def window(
+        self, mode: EncoderMode | None = None, *, until_sample: int | None = None, is_last: bool = False
+    ) -> AudioWindow | None:
+        """Encode the buffer, unless a language probe just did; None without a frame of audio.
+
+        mode: None: as audio grows. until_sample: end of the audio; None: all. is_last: no audio may follow.
+        """
+        log_mel = self._mels.frames(final=is_last, until_sample=until_sample)
+        if log_mel.shape[1] < MELS_PER_FRAME:
+            return None
+        result = self._result_of_probe(mode or self._mode, log_mel.shape[1])
+        is_full = mode is not None or result is not None or self._state is None
+        if result is None:
+            self._probed = None
+            windows = [IncrementalWindow(log_mel, mode or self._mode, self._state)]
+            (result,) = self._runtime.encode_incremental(windows)
+        self._state = result.state
+        encoded = replace(result.encoded, n_content_frames=(log_mel.shape[1] // MELS_PER_FRAME,))
+        window = AudioWindow(encoded, log_mel, self._mels.start_sample)
+        if is_full:
+            self._full_encode = window.start_sample, window.end_s
+        return window
+
+    def _result_of_probe(self, mode: EncoderMode, n_columns: int) -> IncrementalResult | None:
+        if self._probed is None or self._probed[:2] != (mode.whole(), n_columns):
+            return None
+        return self._probed[2]
+
+    def flush_mode(self, until_sample: int) -> EncoderMode:
+        """Return how the end of an utterance is encoded: audio since the last full encode at once, with as
+        much before it as in every update.
+        """
+        start_sample, encoded_s = self._full_encode
+        if self._mode.recompute_s is None or start_sample != self._mels.start_sample:
+            return self._mode.whole()
+        since_s = max(0.0, until_sample / SAMPLE_RATE - encoded_s)
+        newest_s = min(FULL_WINDOW_S, since_s + self._mode.recompute_s)
+        return replace(self._mode, recompute_s=newest_s, refresh_s=0.0)
+
+    def reset(self) -> None:
+        """Forget the states of the buffer, which was cut."""
+        self._state = self._probed = None
 
 
 class LiveUtterance:
     """Audio from a sample on, its committed words, and the text before it in each language.
 
     tokenizer_of: of a language code, with language and task. history: by language, text tokens before this
-    utterance; None: none yet in the session, so `init_prompt` is used.
+    utterance; None: none yet in the session, so `init_prompt` is used. mode: how growing audio is encoded.
     """
 
     def __init__(
         self,
         tokenizer_of: Callable[[str], Tokenizer],
         options: StreamOptions,
+        runtime: Runtime,
+        mode: EncoderMode,
         *,
-        n_mels: int,
-        device: torch.device,
         start_sample: int = 0,
         history: Mapping[str, tuple[int, ...]] | None = None,
     ) -> None:
         self._options = options
-        self._mels = MelBuffer(n_mels, start_sample, device)
+        self._mels = MelBuffer(runtime.backend.dims.n_mels, start_sample, runtime.backend.device)
+        self.encoder = UtteranceEncoder(runtime, self._mels, mode)
         self._tokenizer_of = tokenizer_of
         self._history = history
         self._is_first = history is None
         """Whether nothing was committed in the session yet."""
         self._contexts: dict[str, PromptContext] = {}
         self.committed = CommittedWords(start_sample / SAMPLE_RATE)
-        self.encoder_state: EncoderState | None = None
-        """The encoder's cache of the buffered audio, set by the decoder, or None."""
-        self.probed: WholeEncoding | None = None
-        """The buffer as last encoded by a language probe, or None."""
 
     @property
     def start_sample(self) -> int:
@@ -98,18 +169,18 @@ class LiveUtterance:
         self._mels.append(samples)
         self._trim()
 
-    def log_mel(self, *, final: bool = False, until_sample: int | None = None) -> Tensor:
-        return self._mels.frames(final=final, until_sample=until_sample)
+    def log_mel(self, *, until_sample: int | None = None) -> Tensor:
+        return self._mels.frames(until_sample=until_sample)
 
-    def border_s(self, around_s: float, reach_s: float) -> float:
+    def boundary_s(self, around_s: float, reach_s: float) -> float:
         """Return the quietest time at most reach_s from around_s and after the committed words."""
         start_s, until_s = self.start_sample / SAMPLE_RATE, self.committed.until_s
         around_s = max(around_s, until_s)
-        border, least, reach = (
+        boundary, least, reach = (
             math.ceil(seconds * FRAMES_PER_SECOND)
             for seconds in (around_s - start_s, until_s - start_s, reach_s)
         )
-        quiet = quietest_border(loudness(self.log_mel()), border, reach, least=least)
+        quiet = quietest_boundary(loudness(self.log_mel()), boundary, reach, least=least)
         return max(until_s, start_s + quiet / FRAMES_PER_SECOND)
 
     def quietest_sample(self, start: int, end: int) -> int:
@@ -141,15 +212,6 @@ class LiveUtterance:
         _, before, since = self.committed.run_of(language)
         return self._context(language).prefix(since, before)
 
-    def probed_in(self, mode: EncoderMode, n_columns: int) -> IncrementalResult | None:
-        """Return the probe's encoding of the first n_columns log-mel frames; None for another mode or
-        other frames.
-        """
-        found = self.probed
-        if found is None or (found.start_sample, found.n_columns) != (self.start_sample, n_columns):
-            return None
-        return found.result if found.mode == mode.whole() else None
-
     def commit(self, words: Sequence[HypothesisWord]) -> None:
         if words and self._is_first:
             self._is_first = False
@@ -167,7 +229,7 @@ class LiveUtterance:
         for one in self.committed.drop_before(cut_s if words_until_s is None else words_until_s):
             self._context(one.word.language or "").add(one.tokens)
         self._mels.cut(round(cut_s * SAMPLE_RATE))
-        self.encoder_state = self.probed = None
+        self.encoder.reset()
 
     def clear_prompt(self) -> None:
         """Drop the text before the audio; `static_prompt` stays."""
@@ -180,9 +242,9 @@ class LiveUtterance:
         if self.end_sample - self.start_sample > limit:
             # A cut is rounded down to a whole encoder frame.
             earliest_s = (self.end_sample - limit + SAMPLES_PER_FRAME) / SAMPLE_RATE
-            latest_s = earliest_s + self._options.trim_s
+            latest_s = earliest_s + self._options.trim_step_s
             self.drop_before(self.committed.cut_point(earliest_s, latest_s))
-        elif len(self.committed.tokens()) > MOST_TOKENS:
+        elif len(self.committed.tokens()) > MAX_COMMITTED_TOKENS:
             self.drop_before(self.committed.half_point())
 
     def _context(self, language: str) -> PromptContext:
@@ -210,8 +272,8 @@ class CommittedWords:
         return self._words[-1].word if self._words else None
 
     @property
-    def earliest_border_s(self) -> float:
-        """The earliest time (s) of a border after the words: the middle of the last one, as its end is
+    def earliest_boundary_s(self) -> float:
+        """The earliest time (s) of a boundary after the words: the middle of the last one, as its end is
         inexact, or `SNAP_S` before that end.
         """
         last = self.last
@@ -316,3 +378,225 @@ class PromptContext:
 
     def _encode(self, text: str) -> tuple[int, ...]:
         return tuple(self._tokenizer.encode_prompt(text))
+
+
+RETRY_AFTER_S = 0.8
+"""Seconds of speech without words after the last word that are decoded again."""
+STALL_KEEP_S = 2.0
+"""Seconds of audio kept if none of it gives words."""
+REST_OF_WORD_S = 0.3
+"""A word ends within this time after its last attended frame."""
+
+
+class DecodingStrategy(Protocol):
+    """Decodes a window of an utterance: `SingleLanguage`, or `parallel.MultiLanguage`."""
+
+    policy: CommitPolicy
+
+    @property
+    def language(self) -> str: ...
+
+    def decode(
+        self,
+        utterance: LiveUtterance,
+        window: AudioWindow,
+        *,
+        certain_until_s: float = math.inf,
+        final: bool = False,
+    ) -> list[HypothesisWord]:
+        """Return the words to commit after the committed ones.
+
+        window: the last one encoded of the utterance. certain_until_s: see `CommitPolicy.decide`. final:
+        no more audio comes.
+        """
+
+
+class SingleLanguage:
+    """Decode all of the audio in one language, that of the builder."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        decoder: AlignAttDecoder,
+        builder: WordBuilder,
+        options: StreamOptions,
+        policy: CommitPolicy,
+    ) -> None:
+        self._runtime = runtime
+        self._decoder = decoder
+        self._builder = builder
+        self._options = options
+        self.policy = policy
+        self._draft_tokens: tuple[int, ...] = ()
+        """Tokens of the last hypothesis that were not committed."""
+        self._cached: tuple[int, PrefixCache | None] = (0, None)
+        """First sample of the last window, and the cache of its decode."""
+
+    @property
+    def language(self) -> str:
+        return self._builder.language
+
+    def decode(
+        self,
+        utterance: LiveUtterance,
+        window: AudioWindow,
+        *,
+        certain_until_s: float = math.inf,
+        final: bool = False,
+    ) -> list[HypothesisWord]:
+        after_s = utterance.committed.until_s
+        rules = self.policy.stop_rules(
+            window.end_s - after_s,
+            final=final,
+            committed_until=window.frame(after_s) if len(utterance.committed) else None,
+        )
+        if rules.frame_threshold >= window.n_frames:
+            return []
+        start_sample, cache = self._cached
+        request = AlignAttRequest(
+            utterance.prefix(self.language),
+            rules,
+            draft_tokens=self._draft_tokens,
+            prefix_cache=None if final or start_sample != window.start_sample else cache,
+            n_recomputed=None if final else self._options.recompute_tokens,
+        )
+        hypotheses = self._runtime.decode_continuously(self._decoder, [window.encoded], [request])
+        self._cached = window.start_sample, hypotheses[0].prefix_cache
+        return self._words_to_commit(hypotheses[0], window, after_s, certain_until_s, final=final)
+
+    def _words_to_commit(
+        self,
+        hypothesis: AlignAttHypothesis,
+        window: AudioWindow,
+        after_s: float,
+        certain_until_s: float,
+        *,
+        final: bool,
+    ) -> list[HypothesisWord]:
+        if not self.policy.is_usable(hypothesis):
+            self._draft_tokens = ()
+            self.policy.discard(hypothesis)
+            return []
+        words = self.policy.usable_words(hypothesis, window, self._builder, after_s=after_s, final=final)
+        n_committed = self.policy.decide(
+            words, window, is_stuck=hypothesis.is_stuck, certain_until_s=certain_until_s, final=final
+        )
+        held_back = hypothesis.held_back_token
+        tokens = hypothesis.tokens if held_back is None else (*hypothesis.tokens, held_back)
+        self._draft_tokens = tokens[sum(len(one.tokens) for one in words[:n_committed]) :]
+        return words[:n_committed]
+
+
+class UtteranceDecoder:
+    """Decode an utterance during speech, and keep it through a pause.
+
+    on_words: called at once with committed words and the language.
+    retry_after_s: see `RETRY_AFTER_S`; inf if the audio may hold silence.
+    """
+
+    def __init__(
+        self,
+        utterance: LiveUtterance,
+        strategy: DecodingStrategy,
+        on_words: Callable[[Sequence[Word], str], None],
+        *,
+        options: StreamOptions,
+        retry_after_s: float = RETRY_AFTER_S,
+    ) -> None:
+        self.utterance = utterance
+        self.strategy = strategy
+        self.is_open = True
+        """Whether speech continues; False in a pause."""
+        self._on_words = on_words
+        self._options = options
+        self._retry_after_s = retry_after_s
+        self._from_s = utterance.start_sample / SAMPLE_RATE
+        """Where speech began, after the last pause or after skipped audio."""
+        self._was_stuck = False
+
+    def resume(self, from_s: float) -> None:
+        self.is_open, self._from_s = True, from_s
+
+    def undecoded_s(self, end_s: float) -> float:
+        """Return the seconds of speech from the last word to end_s."""
+        return end_s - max(self.utterance.committed.until_s, self._from_s)
+
+    @property
+    def is_long_enough(self) -> bool:
+        """Whether the buffer has enough audio for a first update."""
+        n_samples = self.utterance.end_sample - self.utterance.start_sample
+        return n_samples / SAMPLE_RATE >= self._options.audio_min_len_s
+
+    def may_commit(self, certain_until_s: float) -> bool:
+        """Return whether an update can commit a word; certain_until_s: see `CommitPolicy.decide`."""
+        committed_s = self.utterance.committed.until_s
+        undecoded_s = self.utterance.end_sample / SAMPLE_RATE - committed_s
+        return can_commit(self._options, undecoded_s) and certain_until_s > committed_s
+
+    def update(self, certain_until_s: float) -> AudioWindow | None:
+        """Encode and decode new audio, and commit words; return the window, None without audio.
+
+        certain_until_s: see `CommitPolicy.decide`.
+        """
+        window = self.utterance.encoder.window()
+        if window is not None and certain_until_s > self.utterance.committed.until_s:
+            self._decode(window, certain_until_s=certain_until_s)
+            self._trim_stalled(window)
+        return window
+
+    def flush(self, until_sample: int, *, is_last: bool = False) -> None:
+        """Commit all words of the audio up to a sample.
+
+        If much of the audio gave no word, the rest after the last word is decoded once more, without a
+        prompt, in the full window; if that fails too, agreed words are committed. is_last: the session has
+        no more audio.
+        """
+        encoder = self.utterance.encoder
+        for is_retry, mode in ((False, encoder.flush_mode(until_sample)), (True, EXACT)):
+            window = encoder.window(mode, until_sample=until_sample, is_last=is_last)
+            if window is None:
+                return
+            self._decode(window, final=True)
+            if is_retry:
+                self._commit_agreed(window.end_s)
+            if not self.strategy.policy.is_stuck and self.undecoded_s(window.end_s) < self._retry_after_s:
+                return
+            self._restart_after_last_word(window)
+
+    def _decode(self, window: AudioWindow, *, certain_until_s: float = math.inf, final: bool = False) -> None:
+        words = self.strategy.decode(self.utterance, window, certain_until_s=certain_until_s, final=final)
+        self._commit(words)
+
+    def _commit(self, words: Sequence[HypothesisWord]) -> None:
+        self.utterance.commit(words)
+        self._on_words([one.word for one in words], self.strategy.language)
+
+    def _commit_agreed(self, until_s: float) -> None:
+        """Commit agreed words of audio up to until_s, which is not decoded again."""
+        committed_s = self.utterance.committed.until_s
+        self._commit(self.strategy.policy.take_agreed(committed_s, until_s))
+
+    def _trim_stalled(self, window: AudioWindow) -> None:
+        """Drop audio where decoding fails: first what precedes the undecoded part, then most of that."""
+        policy = self.strategy.policy
+        is_again, self._was_stuck = self._was_stuck and policy.is_stuck, policy.is_stuck
+        is_overdue = self.undecoded_s(window.end_s) > self._options.stall_timeout_s
+        is_wordless = is_overdue and not policy.unstable
+        if not (is_wordless or policy.is_stuck):
+            return
+        has_words = self.utterance.committed.last is not None
+        if has_words:
+            self._restart_after_last_word(window)
+        if is_overdue and (is_again or not has_words):
+            self._commit_agreed(window.end_s - STALL_KEEP_S)
+            self._from_s = max(self._from_s, window.end_s - STALL_KEEP_S)
+            self.utterance.drop_before(window.end_s - STALL_KEEP_S)
+
+    def _restart_after_last_word(self, window: AudioWindow) -> None:
+        """Drop the audio up to the end of the last committed word, and the prompt.
+
+        Attention leaves a word before it ends; the rest of it would be decoded as another word.
+        """
+        committed_s = self.utterance.committed.until_s
+        self.utterance.drop_before(window.quietest_s(committed_s, committed_s + REST_OF_WORD_S))
+        self.utterance.clear_prompt()

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby, pairwise
 
+from sottovoce.streaming.alignatt import AlignAttHypothesis
 from sottovoce.streaming.audio_window import AudioWindow
-from sottovoce.streaming.hypothesis import AlignAttHypothesis
 from sottovoce.text.tokenizer import Tokenizer, TokenWord
 from sottovoce.types import FRAMES_PER_SECOND, Word
 
-BROKEN = "\ufffd"
+REPLACEMENT_CHARACTER = "\ufffd"
 """Incomplete UTF-8 decodes to this."""
 SPACELESS = ("km", "bo")
 """Languages without spaces that Whisper's own rule splits at spaces: a live session would wait for one
@@ -20,7 +20,7 @@ forever.
 """
 LEAD_S = 0.1
 """A word starts this much before its first attended frame, as attention lags."""
-LEAST_WORD_S = 0.1
+MIN_WORD_S = 0.1
 """Shortest word, if the next one leaves the time."""
 
 
@@ -75,11 +75,11 @@ class WordBuilder:
         """
         ends = list(accumulate((len(group.tokens) for group in groups), initial=0))
         spans = [slice(first, end) for first, end in pairwise(ends)]
-        times = self._times(in_order(hypothesis.frames), spans, window, after_s)
+        times = self._times(nondecreasing(hypothesis.frames), spans, window, after_s)
         return [
             self._word(group, hypothesis, span, time)
             for group, span, time in zip(groups, spans, times, strict=True)
-            if BROKEN not in group.text
+            if REPLACEMENT_CHARACTER not in group.text
         ]
 
     def _word(
@@ -97,12 +97,12 @@ class WordBuilder:
         end_s = max(after_s, window.start_s)
         earliest = (end_s - window.start_s) * FRAMES_PER_SECOND
         lasts = [frames[span.stop - 1] for span in spans]
-        ends = ends_of([max(earliest, last) for last in lasts], window.n_frames)
+        ends = word_ends([max(earliest, last) for last in lasts], window.n_frames)
         firsts = [*(frames[span.start] for span in spans), window.n_frames]
         times = []
         for first, after, last, end in zip(firsts[:-1], firsts[1:], lasts, ends, strict=True):
             start_s = max(end_s, window.seconds(first) - LEAD_S)
-            least_s = min(start_s + LEAST_WORD_S, window.seconds(after))
+            least_s = min(start_s + MIN_WORD_S, window.seconds(after))
             end_s = max(window.start_s + end / FRAMES_PER_SECOND, least_s)
             times.append((start_s, end_s, last))
         return times
@@ -112,8 +112,8 @@ class WordBuilder:
         split = self.tokenizer.split_to_word_tokens if self.has_spaces else self.tokenizer.split_to_characters
         groups: list[TokenWord] = []
         for text, group in zip(*split(tokens), strict=True):
-            closing = is_mark(text)
-            leading = len(groups) == 1 and is_mark(groups[0].text) and not closing
+            closing = is_punctuation(text)
+            leading = len(groups) == 1 and is_punctuation(groups[0].text) and not closing
             if groups and (closing or leading):
                 groups[-1] = TokenWord(groups[-1].text + text, (*groups[-1].tokens, *group))
             else:
@@ -126,12 +126,12 @@ def letters_of(word: Word) -> str:
     return "".join(filter(str.isalnum, word.word.casefold()))
 
 
-def is_mark(text: str) -> bool:
+def is_punctuation(text: str) -> bool:
     """Return whether a text is punctuation: no letter, no digit, no incomplete character."""
-    return not any(map(str.isalnum, text)) and BROKEN not in text
+    return not any(map(str.isalnum, text)) and REPLACEMENT_CHARACTER not in text
 
 
-def ends_of(lasts: Sequence[float], n_frames: int) -> list[float]:
+def word_ends(lasts: Sequence[float], n_frames: int) -> list[float]:
     """Return the increasing end frames of words; lasts: their last attended frames, non-decreasing.
 
     A word ends one frame after its last. Words with the same frame divide the time to the next word, or to
@@ -141,13 +141,13 @@ def ends_of(lasts: Sequence[float], n_frames: int) -> list[float]:
     for last, run in groupby(lasts):
         n = len(list(run))
         after = lasts[len(ends) + n] if len(ends) + n < len(lasts) else n_frames
-        wanted = 1.0 + (n - 1) * LEAST_WORD_S * FRAMES_PER_SECOND
+        wanted = 1.0 + (n - 1) * MIN_WORD_S * FRAMES_PER_SECOND
         room = max(1.0, min(after - last, wanted))
         ends += [last + room * (i + 1) / n for i in range(n)]
     return ends
 
 
-def in_order(frames: Sequence[int]) -> list[int]:
+def nondecreasing(frames: Sequence[int]) -> list[int]:
     """Return the nearest non-decreasing sequence by sum of distances, so that a stray frame moves no
     other.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from sottovoce.formats.document import Json
 from sottovoce.options.decoding import DecodingOptions
@@ -197,7 +197,7 @@ def _read(fields: Fields, option: Option, field: ApiField) -> Any:
         case "number" | "time" | "integer" as kind:
             value = _number(fields, option, field, is_whole=kind == "integer")
         case "choice":
-            value = fields.choice(field.name, field.choices or option.choices, option.default)
+            value = fields.choice(field.name, field.choices or option.choices, cast(str, option.default))
         case "texts":
             name = field.name.removesuffix("[]")
             value = tuple(fields.several_of(name, field.choices) if field.choices else fields.many(name))

@@ -12,16 +12,17 @@ from rich.markup import escape
 from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
-from sottovoce.cli.call import Call, is_out_of_memory, one_line
+from sottovoce.cli.invocation import Invocation, is_out_of_memory, one_line
 from sottovoce.errors import OutputError, SottovoceError
+from sottovoce.formats.paragraphs import clock
 from sottovoce.types import Segment
 
 
-def each_file(
+def for_each_file(
     files: Sequence[str],
     work: Callable[[str], None],
     *,
-    call: Call,
+    invocation: Invocation,
     progress: Progress | None = None,
     advice: str = "a smaller --model",
     n_refused: int = 0,
@@ -41,7 +42,7 @@ def each_file(
             except OutputError:
                 raise
             except (SottovoceError, MemoryError, RuntimeError) as error:
-                progress.failed(failure_line(error, name, advice), call.trace())
+                progress.failed(failure_line(error, name, advice), invocation.trace())
                 n_failed += 1
                 free_memory()
             progress.end()
@@ -127,9 +128,3 @@ class Progress:
 
     def note(self, message: str) -> None:
         self._console.print(f"[yellow]note:[/yellow] {escape(one_line(message))}", soft_wrap=True)
-
-
-def clock(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

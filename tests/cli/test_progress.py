@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from sottovoce.cli.call import Call
-from sottovoce.cli.each_file import each_file, is_out_of_memory
+from sottovoce.cli.invocation import Invocation
+from sottovoce.cli.progress import for_each_file, is_out_of_memory
 from sottovoce.errors import AudioError, OutputError
 
 LACKS = [
@@ -29,7 +29,7 @@ def failing(error: Exception, done: list[str]) -> Callable[[str], None]:
 
 
 def code_of(error: Exception, files: list[str], done: list[str]) -> int:
-    return each_file(files, failing(error, done), call=Call(), advice="--dtype int8")
+    return for_each_file(files, failing(error, done), invocation=Invocation(), advice="--dtype int8")
 
 
 @pytest.mark.parametrize("error", [*LACKS, AudioError("bad: no sound")], ids=lambda error: str(error)[:30])

@@ -9,11 +9,10 @@ from sottovoce.errors import OptionError
 from sottovoce.language.follow import sides_of, surest_border
 from sottovoce.language.probe import LanguageProbe, ProbedLanguage
 from sottovoce.language.timeline import LanguageChange, LanguageTimeline
-from sottovoce.models.backend import EncoderMode, IncrementalWindow
 from sottovoce.runtime.calls import Runtime
 from sottovoce.streaming.audio_window import SNAP_S
 from sottovoce.streaming.options import SessionOptions
-from sottovoce.streaming.utterance import LiveUtterance, WholeEncoding
+from sottovoce.streaming.utterance import LiveUtterance
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE
 
@@ -30,7 +29,7 @@ sides of each is probed, at least LEAST.
 """
 
 
-class LiveLanguageFollower:
+class LiveLanguageTracker:
     """Follow the language of a session by its options.
 
     A stretch is the newest speech from a quiet moment on, at most since the last change; it is probed once
@@ -130,10 +129,10 @@ class LiveLanguageFollower:
         assert self._probe is not None, "a language changes only where several are allowed"
         first, end = round(since_s * SAMPLE_RATE), self._log_mel_end(utterance)
         first = max(first, utterance.start_sample)
-        reach = border_reach(round(change.at_s * SAMPLE_RATE), first, end)
+        reach = boundary_reach(round(change.at_s * SAMPLE_RATE), first, end)
         moments = utterance.quiet_samples(round(change.at_s * SAMPLE_RATE), reach, N_MOMENTS) if reach else []
         if not moments:  # too close to the beginning or the end for sides
-            return self.timeline.place(change, utterance.border_s(change.at_s, SNAP_S))
+            return self.timeline.place(change, utterance.boundary_s(change.at_s, SNAP_S))
         parts = [utterance.log_mel_between(*side) for side in sides_of(moments, first, end, SIDE)]
         self._unplaced = change
         probed = self._runtime.probe_languages(self._probe, parts)
@@ -166,18 +165,10 @@ class LiveLanguageFollower:
         if alone:
             found = self._runtime.probe_languages(self._probe, alone)
         if mode is not None:
-            found = [*found, *self._probe_whole(self._probe, utterance, mode)]
+            encoded = utterance.encoder.encode_for_probe(mode)
+            found = [*found, *self._runtime.probe_spans(self._probe, encoded, [(0, encoded.n_frames)])]
         for (start, end), probed in zip(stretches, found, strict=True):
             self.timeline.add(start / SAMPLE_RATE, end / SAMPLE_RATE, probed)
-
-    def _probe_whole(
-        self, probe: LanguageProbe, utterance: LiveUtterance, mode: EncoderMode
-    ) -> list[ProbedLanguage]:
-        """Probe all of an utterance's buffer, and keep the encoder states for its update."""
-        log_mel = utterance.log_mel()
-        (result,) = self._runtime.encode_incremental([IncrementalWindow(log_mel, mode)])
-        utterance.probed = WholeEncoding(mode, utterance.start_sample, log_mel.shape[1], result)
-        return self._runtime.probe_spans(probe, result.encoded, [(0, result.encoded.n_frames)])
 
     def _spans(self, utterance: LiveUtterance, ends: list[int], *, final: bool) -> list[tuple[int, int]]:
         """Return the stretches [start, end) (samples) that are long enough and complete."""
@@ -197,7 +188,7 @@ class LiveLanguageFollower:
         return found
 
 
-def border_reach(near: int, first: int, end: int) -> range:
+def boundary_reach(near: int, first: int, end: int) -> range:
     """Return the samples [first, end) where a language that was found to end at a sample may end."""
     return range(max(first + LEAST, near - AROUND), min(end - LEAST, near + AROUND))
 

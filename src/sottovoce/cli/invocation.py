@@ -136,7 +136,7 @@ OUT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", 
 
 
 @dataclass(slots=True)
-class Call:
+class Invocation:
     """debug: show tracebacks, and warnings of libraries. verbosity: number of `-v`."""
 
     debug: bool = False
@@ -160,27 +160,27 @@ class Call:
         return traceback.format_exc() if self.debug else None
 
 
-def this_call(context: click.Context) -> Call:
-    call = context.find_object(Call)
-    assert call is not None, "the command line is run by sottovoce.cli.main.run"
-    return call
+def invocation_of(context: click.Context) -> Invocation:
+    invocation = context.find_object(Invocation)
+    assert invocation is not None, "the command line is run by sottovoce.cli.main.run"
+    return invocation
 
 
 def _verbose(context: click.Context, _: click.Parameter, value: int) -> None:
     if value:
-        this_call(context).more_verbose(value)
+        invocation_of(context).more_verbose(value)
 
 
 def _debug(context: click.Context, _: click.Parameter, value: bool) -> None:
     if value:
-        this_call(context).show_debugging()
+        invocation_of(context).show_debugging()
 
 
-def with_call_options(command: click.Command) -> click.Command:
+def with_common_options(command: click.Command) -> click.Command:
     """Add `-v` and `--debug` to a command and all its subcommands, so that they may stand anywhere."""
     if isinstance(command, click.Group):
         for child in command.commands.values():
-            with_call_options(child)
+            with_common_options(child)
     if all(param.name != "verbose" for param in command.params):
         command.params += [
             click.Option(
