@@ -102,10 +102,6 @@ def is_too_little(segment: Segment, eot: int, long_s: float, fewest_s: float) ->
     return length_s >= long_s and 0 < n_tokens < fewest_s * length_s
 
 
-CONDITIONS_BATCHES = False
-"""Read batches as streams, whose windows are conditioned on the text before them in their stream."""
-READS_FIRST_AGAIN = True
-"""Read the first window of each stream again at the end, conditioned on the end of the stream before."""
 LEAST_FRAMES = 100
 """Log-mel frames that must be transcribed, and as many left, before the rest of a window is decoded."""
 
@@ -140,10 +136,6 @@ def transcribe_speech(
     breaks = [round(middle * MEL_FRAMES_PER_SECOND) for middle in missing]
     windows = pack_speech(_within(speech, start, end), transcriber.content_frames, breaks)
     with transcriber.features(recording) as features:
-        if CONDITIONS_BATCHES and transcriber.options.batch_size > 1:
-            yield from _StreamsLoop(transcriber, features, pieces, state, list(windows)).run()
-            state.duration = features.duration_s or state.duration
-            return
         yield from _SpeechLoop(transcriber, features, pieces, state, windows).run(resume)
         state.duration = features.duration_s or state.duration
 
@@ -182,17 +174,13 @@ class _SpeechLoop:
     def run(self, resume: ResumePoint | None) -> Segments:
         if resume is not None:
             self._restore(resume)
-        else:
-            self.find_language()
-        while batch := self._next_batch():
-            yield from self._transcribe(batch)
-            self._note_resume_point(batch[-1].end)
-
-    def find_language(self) -> None:
-        if self._state.language is None and not (self._follower and self._follower.is_several):
+        elif self._state.language is None and not (self._follower and self._follower.is_several):
             found = find_language(self._transcriber, self._windows_in_silence())
             if found is not None:
                 self._state.language, self._state.detection = found.detection.language, found.detection
+        while batch := self._next_batch():
+            yield from self._transcribe(batch)
+            self._note_resume_point(batch[-1].end)
 
     def _restore(self, point: ResumePoint) -> None:
         place = point.place
@@ -248,7 +236,7 @@ class _SpeechLoop:
         return torch.cat(parts, dim=-1)[..., :n_frames]
 
     def _transcribe(self, windows: Sequence[PackedWindow]) -> Segments:
-        found = self._in_one_language_each(windows, self._states(windows))
+        found = self._in_one_language_each(windows)
         prompt = self._context.prompt()
         is_first = self._is_first
         for alike in _by_length(found):
@@ -316,16 +304,12 @@ class _SpeechLoop:
             self._context.end_window(read.last_temperature)
             self._state.position = read.window.end / MEL_FRAMES_PER_SECOND
 
-    def _states(self, windows: Sequence[PackedWindow]) -> dict[PackedWindow, EncoderOutput]:
+    def _in_one_language_each(self, windows: Sequence[PackedWindow]) -> list[_LanguageWindow]:
         full = [window for window in windows if not window.is_cut]
-        if not full:
-            return {}
-        together = self._encode(full, self._transcriber.window_frames)
-        return {window: together.row(index) for index, window in enumerate(full)}
-
-    def _in_one_language_each(
-        self, windows: Sequence[PackedWindow], states: dict[PackedWindow, EncoderOutput]
-    ) -> list[_LanguageWindow]:
+        states: dict[PackedWindow, EncoderOutput] = {}
+        if full:
+            together = self._encode(full, self._transcriber.window_frames)
+            states = {window: together.row(index) for index, window in enumerate(full)}
         found: list[_LanguageWindow] = []
         before = self._state.language
         for window in windows:
@@ -380,131 +364,6 @@ class _SpeechLoop:
             return WindowCut((), window.n_frames)
         tokenizer = self._transcriber.tokenizer_of(result.language)
         return cut_window(result.tokens, tokenizer, seek=0, n_frames=window.n_frames, keep_open=True)
-
-
-class _Stream(_SpeechLoop):
-    """Consecutive windows of a recording; each is conditioned on the text before it."""
-
-    def __init__(
-        self,
-        transcriber: Transcriber,
-        features: RecordingFeatures,
-        speech: SpeechFinder,
-        state: TranscriptionState,
-        windows: Iterator[PackedWindow],
-        *,
-        context: Sequence[int] | None = None,
-    ) -> None:
-        alone = replace(transcriber, options=replace(transcriber.options, batch_size=1))
-        super().__init__(alone, features, speech, state, windows)
-        if context is not None:
-            self._context.restore(context)
-            self._is_first = False
-        self.segments: list[Segment] = []
-
-    @property
-    def context(self) -> tuple[int, ...]:
-        return self._context.tokens
-
-    @property
-    def state(self) -> TranscriptionState:
-        return self._state
-
-    def next_window(self) -> PackedWindow | None:
-        """Take the next window."""
-        return next(iter(self._next_batch()), None)
-
-    def first_part(self, window: PackedWindow, states: dict[PackedWindow, EncoderOutput]) -> _LanguageWindow:
-        """Return the part of a window in its first language; the others wait."""
-        first, *others = self._in_one_language_each([window], states)
-        self._state.language = first.language
-        self._ahead.extendleft(one.window for one in reversed(others))
-        return first
-
-    def request(self, part: _LanguageWindow) -> Request:
-        window = part.window
-        divisible = may_be_halved(window)
-        return Request(part.language, self._context.prompt(), window.start, self._is_first, divisible)
-
-    def take(self, part: _LanguageWindow, attempt: Attempt) -> None:
-        self._take(part.encoded, [attempt], [part.window])
-        self.segments += self._finished()
-
-
-class _StreamsLoop:
-    """Cut a recording into as many streams as a batch has windows, and read the k-th window of each together.
-
-    Source: arXiv 2608.31170.
-    """
-
-    def __init__(
-        self,
-        transcriber: Transcriber,
-        features: RecordingFeatures,
-        speech: SpeechFinder,
-        state: TranscriptionState,
-        windows: Sequence[PackedWindow],
-    ) -> None:
-        self._transcriber, self._features, self._speech, self._state = transcriber, features, speech, state
-        self._windows = windows
-
-    def run(self) -> Segments:
-        opening = self._stream(self._windows)
-        opening.find_language()
-        self._state.language, self._state.detection = opening.state.language, opening.state.detection
-        n_windows = len(self._windows)
-        n_streams = min(self._transcriber.options.batch_size, n_windows)
-        borders = [index * n_windows // n_streams for index in range(n_streams + 1)] if n_streams else [0]
-        parts = [self._windows[start:end] for start, end in pairwise(borders)]
-        streams = [
-            self._stream(part, None if index == 0 else self._beginning()) for index, part in enumerate(parts)
-        ]
-        self._read(streams)
-        found = [stream.segments for stream in streams]
-        if READS_FIRST_AGAIN:
-            found = self._with_first_windows_again(parts, streams)
-        self._state.unread = tuple(span for stream in streams for span in stream.state.unread)
-        for segments in found:
-            for segment in numbered(segments, self._state):
-                self._state.position = segment.end
-                yield segment
-
-    def _beginning(self) -> tuple[int, ...]:
-        """Return what the later streams begin with: only the initial prompt that every window has."""
-        return ()
-
-    def _stream(self, windows: Sequence[PackedWindow], context: Sequence[int] | None = None) -> _Stream:
-        state = TranscriptionState(language=self._state.language, detection=self._state.detection)
-        return _Stream(self._transcriber, self._features, self._speech, state, iter(windows), context=context)
-
-    def _read(self, streams: Sequence[_Stream]) -> None:
-        while next_ones := [
-            (stream, window) for stream in streams if (window := stream.next_window()) is not None
-        ]:
-            states = streams[0]._states([window for _, window in next_ones])
-            found = [(stream, stream.first_part(window, states)) for stream, window in next_ones]
-            by_length: dict[int, list[tuple[_Stream, _LanguageWindow]]] = {}
-            for stream, part in found:
-                by_length.setdefault(part.encoded.n_frames, []).append((stream, part))
-            for alike in by_length.values():
-                encoded = _stacked([part.encoded for _, part in alike])
-                requests = [stream.request(part) for stream, part in alike]
-                attempts = self._transcriber.decode(encoded, requests)
-                for (stream, part), attempt in zip(alike, attempts, strict=True):
-                    stream.take(part, attempt)
-
-    def _with_first_windows_again(
-        self, parts: Sequence[Sequence[PackedWindow]], streams: Sequence[_Stream]
-    ) -> list[list[Segment]]:
-        again = [
-            self._stream(part[:1], before.context) for before, part in zip(streams, parts[1:], strict=False)
-        ]
-        self._read(again)
-        found = [streams[0].segments]
-        for part, first, stream in zip(parts[1:], again, streams[1:], strict=True):
-            end_s = part[0].end / MEL_FRAMES_PER_SECOND
-            found.append([*first.segments, *(one for one in stream.segments if one.start >= end_s)])
-        return found
 
 
 def _by_length(windows: Sequence[_LanguageWindow]) -> list[list[_LanguageWindow]]:
