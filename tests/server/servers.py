@@ -174,7 +174,7 @@ class QuietFile(SlowFile):
         return Transcript((), "en", 1.0, "quiet")
 
 
-def idle_worker(n_engines: int = 1, **options: Any) -> Worker:
+def make_worker(n_engines: int = 1, **options: Any) -> Worker:
     """A worker of engines without a model, for functions and calls that need none."""
     return Worker(FakeBackend(Script()), n_engines=n_engines, **options)
 

@@ -243,7 +243,7 @@ def test_who_comes_again_takes_the_place_of_a_socket_that_is_not_known_to_be_dea
 
 @pytest.mark.parametrize("is_said", [True, False])
 def test_nothing_is_kept_of_captions_that_are_over(monkeypatch: pytest.MonkeyPatch, is_said: bool) -> None:
-    monkeypatch.setattr(sockets, "COME_AGAIN_S", 0.2)
+    monkeypatch.setattr(sockets, "RESUME_WITHIN_S", 0.2)
 
     async def run(server: ServerThread) -> None:
         base = f"ws://{server.address}/v1/captions"

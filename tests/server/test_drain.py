@@ -49,7 +49,7 @@ def test_while_it_ends_it_says_so_and_then_tells_whom_it_cut_short(held: Held) -
         whole, streamed = threads.submit(post, server), threads.submit(post, server, stream="true")
         until(lambda: (server.services.n_requests, server.services.n_uploads) == (2, 1))
         server.server.should_exit = True
-        until(lambda: server.services.is_leaving)
+        until(lambda: server.services.is_draining)
         ready = httpx.get(f"{server.url}/ready")
         assert (ready.status_code, ready.json()["status"]) == (503, "shutting down")
         assert post(server).status_code == 503

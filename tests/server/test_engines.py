@@ -23,7 +23,7 @@ from sottovoce.server.scheduling.session_handle import SessionHandle
 from sottovoce.server.scheduling.worker import Worker
 from sottovoce.server.settings import Work
 from sottovoce.types import Final, Samples
-from tests.server.servers import idle_worker, serving
+from tests.server.servers import make_worker, serving
 
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"
 OPTIONS = (
@@ -84,7 +84,7 @@ def test_sessions_say_what_they_say_alone(nano: Model, voice: Samples, n_engines
 
 @pytest.fixture
 def two() -> Iterator[Worker]:
-    worker = idle_worker(2, n_threads=4)
+    worker = make_worker(2, n_threads=4)
     yield worker
     worker.close()
     worker.join(20)

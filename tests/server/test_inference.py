@@ -17,7 +17,7 @@ from sottovoce.decoding.filters import suppressed_tokens
 from sottovoce.errors import ModelNotFoundError
 from sottovoce.options.decoding import NON_SPEECH, SPECIALS_ALONE
 from sottovoce.options.transcribe import TranscribeOptions
-from sottovoce.server.apis.whisper_cpp import inference_request, with_turn_signs
+from sottovoce.server.apis.whisper_cpp import inference_request, with_turn_marks
 from sottovoce.server.http.server import ServerThread
 from sottovoce.server.parsing.forms import Fields, fields_of
 from sottovoce.server.settings import ModelSettings
@@ -128,8 +128,8 @@ def test_turns_of_tinydiarize_are_signs_in_the_text() -> None:
         Segment(i, float(i), i + 1.0, f" {i}", "en", speaker=name)
         for i, name in enumerate(("turn 1", "turn 1", "turn 2"))
     ]
-    assert [one.text for one in with_turn_signs(segments)] == [" 0", " 1 [SPEAKER_TURN]", " 2"]
-    assert {one.speaker for one in with_turn_signs(segments)} == {None}
+    assert [one.text for one in with_turn_marks(segments)] == [" 0", " 1 [SPEAKER_TURN]", " 2"]
+    assert {one.speaker for one in with_turn_marks(segments)} == {None}
 
 
 @pytest.mark.parametrize(
@@ -235,9 +235,9 @@ def test_a_beam_of_ones_own(english: Path) -> None:
 
 def test_segments_of_a_length(server: ServerThread, english: Path) -> None:
     usual = {"language": "en", "max_len": "16"}
-    whole_text = asked(server, english, language="en").json()["text"]
+    replace_surrogates = asked(server, english, language="en").json()["text"]
     lines = asked(server, english, **usual).json()["text"].splitlines()
-    assert "".join(lines).split() == whole_text.split()
+    assert "".join(lines).split() == replace_surrogates.split()
     assert len(lines) > 1
     assert all(len(line.strip()) <= 16 or " " not in line.strip() for line in lines)
     blocks, later = (

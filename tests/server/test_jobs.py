@@ -17,7 +17,7 @@ from sottovoce.api import Model
 from sottovoce.errors import OptionError
 from sottovoce.server import jobs as jobs_module
 from sottovoce.server.http.server import ServerThread
-from sottovoce.server.jobs import MOST_TRIES, TranscriptionJob, keep_job, load_jobs
+from sottovoce.server.jobs import MOST_TRIES, TranscriptionJob, create_job, load_jobs
 from sottovoce.server.settings import Access, JobSettings, ServerLimits
 from sottovoce.server.webhooks import Webhook
 from tests.server.servers import CLIPS, QuietModel, SlowModel, serving, until
@@ -245,7 +245,7 @@ def test_owners_take_turns(tmp_path: Path, gate: Gate) -> None:
     """Who sends many keeps nobody waiting who sends one."""
     settings = JobSettings(str(tmp_path))
     for i, owner in enumerate(["anna"] * 5 + ["bert"]):
-        keep_job(tmp_path, made(i, owner=owner), io.BytesIO(wav(16_000)))
+        create_job(tmp_path, made(i, owner=owner), io.BytesIO(wav(16_000)))
     with serving(QuietModel(gate), jobs=settings, limits=ServerLimits(requests=8)) as server:
         jobs = server.services.jobs
         assert jobs is not None
@@ -284,7 +284,7 @@ def test_a_server_ends_whole_while_many_jobs_wait(tmp_path: Path, caplog: pytest
     """What is under way is not taken up anew by another worker as the server ends; and every thread ends."""
     jobs = [made(i) for i in range(30)]
     for one in jobs:
-        keep_job(tmp_path, one, io.BytesIO(wav(16_000)))
+        create_job(tmp_path, one, io.BytesIO(wav(16_000)))
     model, before = QuietModel(lambda: time.sleep(0.1)), threads_of_servers()
     with caplog.at_level("WARNING"):
         for n_calls in (0, 1, 2):
@@ -317,7 +317,7 @@ def test_what_fails_beside_a_job_ends_that_job_alone(
 
 def test_a_recording_that_ends_the_server_again_and_again_is_given_up(tmp_path: Path) -> None:
     deadly = made(1, status="running", n_tries=MOST_TRIES - 1)
-    keep_job(tmp_path, deadly, io.BytesIO(wav(16_000)))
+    create_job(tmp_path, deadly, io.BytesIO(wav(16_000)))
     model = QuietModel()
     with serving(model, jobs=JobSettings(str(tmp_path))) as server:
         assert ended(server, deadly.id)["error"]["code"] == "gave_up"
@@ -331,7 +331,7 @@ def test_only_whole_jobs_are_found_and_names_of_others_are_left_alone(tmp_path: 
         made(3),
     )
     for one in (whole, half, torn):
-        keep_job(tmp_path, one, io.BytesIO(b"abc"))
+        create_job(tmp_path, one, io.BytesIO(b"abc"))
     (tmp_path / half.id / "job.json").unlink()
     (tmp_path / torn.id / "job.json").write_text('{"id": ')
     (tmp_path / "notes").mkdir()

@@ -194,7 +194,7 @@ def test_the_file_is_read_again_when_it_changes_and_a_wrong_one_changes_nothing(
     def n_errors() -> int:
         return sum(record.levelno >= logging.ERROR for record in caplog.records)
 
-    monkeypatch.setattr("sottovoce.server.services.LOOK_AT_KEYS_EVERY_S", 0.1)
+    monkeypatch.setattr("sottovoce.server.services.CHECK_KEYS_EVERY_S", 0.1)
     with caplog.at_level(logging.ERROR):
         keys_file.write_text("[newsroom")
         until(lambda: any("stay as they were" in record.getMessage() for record in caplog.records))

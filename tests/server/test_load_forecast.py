@@ -21,7 +21,7 @@ from sottovoce.server.scheduling.load_forecast import IDLE_S, MEASURED_S, ROOM, 
 from sottovoce.server.scheduling.scheduler import Scheduler, voice
 from sottovoce.server.scheduling.session_handle import SessionHandle
 from sottovoce.server.settings import Work
-from tests.server.servers import SlowModel, idle_worker, serving, until
+from tests.server.servers import SlowModel, make_worker, serving, until
 
 SECOND = bytes(2 * 16_000)
 
@@ -42,7 +42,7 @@ def forecast(usual: float, n_engines: int = 1, clock: Clock | None = None) -> Lo
 def n_taken(made: LoadForecast, most: int = 100) -> int:
     """Sessions until one is refused."""
     n = 0
-    while n < most and made.has_room:
+    while n < most and made.has_capacity:
         made.enter()
         n += 1
     if n < most:
@@ -85,7 +85,7 @@ def test_what_is_measured_counts_more_than_the_forecast() -> None:
     dear, cheap = forecast(0.2), forecast(0.2)
     speak(dear.enter(), 1.1, MEASURED_S)
     speak(cheap.enter(), 0.1, 20 * MEASURED_S)
-    assert not dear.has_room
+    assert not dear.has_capacity
     assert n_taken(dear) == 0
     assert cheap.part < forecast_part(0.2)
 
@@ -131,7 +131,7 @@ def test_a_machine_that_stood_still_takes_as_many_afterwards() -> None:
         for _ in range(10):
             speak(load, 500.0, MEASURED_S)
         assert made.usual > 0.8
-        assert not made.has_room
+        assert not made.has_capacity
         for _ in range(300):
             speak(load, cost, MEASURED_S)
         assert made.usual == pytest.approx(0.2)
@@ -143,20 +143,20 @@ def test_who_sends_no_audio_keeps_no_place_and_has_it_again() -> None:
     clock = Clock()
     made = forecast(0.25, clock=clock)
     loads = [made.enter() for _ in range(3)]
-    assert not made.has_room
+    assert not made.has_capacity
     clock.now_s += IDLE_S + 0.1
     assert made.part < 0.1
-    assert made.has_room
+    assert made.has_capacity
     for load in loads:
         speak(load, 0.4, 1.0)
-    assert not made.has_room
+    assert not made.has_capacity
 
 
 def test_one_alone_is_taken_though_another_line_is_not_known_to_be_dead() -> None:
     clock = Clock()
     made = forecast(50.0, clock=clock)
     made.enter()
-    assert not made.has_room
+    assert not made.has_capacity
     clock.now_s += IDLE_S + 0.1
     assert n_taken(made) == 1
 
@@ -167,7 +167,7 @@ def test_whose_work_is_under_way_is_not_idle() -> None:
     made = forecast(50.0, clock=clock)
     made.enter().is_waiting = True
     clock.now_s += 10 * IDLE_S
-    assert not made.has_room
+    assert not made.has_capacity
 
 
 def calibrated(model: Model, work: Work) -> LoadForecast:
@@ -215,7 +215,7 @@ def test_what_hears_nothing_costs_nothing_that_is_known() -> None:
         async def push(self, sound: object) -> None:
             pass
 
-    assert asyncio.run(scheduling.cost_of(cast("SessionHandle", Deaf()), voice())) == 0.0
+    assert asyncio.run(scheduling.measure_cost(cast("SessionHandle", Deaf()), voice())) == 0.0
 
 
 async def joined(server: ServerThread, sockets: list[ClientConnection]) -> list[dict[str, Any]]:
@@ -265,7 +265,7 @@ def test_a_forecast_that_was_not_made_refuses_nobody_whatever_sessions_cost() ->
 
 def test_time_that_an_engine_waits_for_the_processor_is_no_work_of_a_session() -> None:
     worked_s: list[float] = []
-    worker = idle_worker()
+    worker = make_worker()
     try:
         caller = worker.caller(worked_s.append)
         worker.submit(lambda: caller.run_on_host(lambda: time.sleep(0.2)), caller=caller).result(30)

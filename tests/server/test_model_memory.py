@@ -24,7 +24,12 @@ from sottovoce.models.dims import ModelDims
 from sottovoce.server.http.server import ServerThread
 from sottovoce.server.parsing.faults import ApiError
 from sottovoce.server.scheduling import model_registry
-from sottovoce.server.scheduling.model_registry import ModelRegistry, n_parameters, usual_bytes, weight_bytes
+from sottovoce.server.scheduling.model_registry import (
+    ModelRegistry,
+    expected_bytes,
+    n_parameters,
+    weight_bytes,
+)
 from sottovoce.server.scheduling.scheduler import Scheduler
 from sottovoce.server.settings import ModelSettings, Work
 from tests.server.servers import QuietModel, SlowModel, settings
@@ -191,10 +196,10 @@ def test_models_that_are_loaded_together_count_together(load: Callable[..., Load
 
 
 def test_a_name_promises_a_size_and_a_default_that_cannot_fit_is_refused_at_the_start() -> None:
-    sizes = [usual_bytes(name) for name in ("nano", "tiny.en", "base", "small", "medium", "large-v3")]
+    sizes = [expected_bytes(name) for name in ("nano", "tiny.en", "base", "small", "medium", "large-v3")]
     assert sizes == sorted(sizes)
-    assert usual_bytes("large-v3-turbo") < usual_bytes("large-v3")
-    assert usual_bytes("mine") == 0
+    assert expected_bytes("large-v3-turbo") < expected_bytes("large-v3")
+    assert expected_bytes("mine") == 0
     with pytest.raises(OptionError, match="model memory: expected 296 MB or more for 'base', got 100"):
         ModelRegistry(
             ModelSettings("base", memory_mb=100.0),
@@ -212,7 +217,7 @@ def test_the_size_of_a_network_is_that_of_its_model_card(nano: Model) -> None:
     assert n_parameters(large) == pytest.approx(1550e6, rel=0.01)
     assert n_parameters(replace(large, n_text_layer=4)) == pytest.approx(809e6, rel=0.01)
     assert weight_bytes(nano) == 4 * n_parameters(nano.backend.dims)
-    assert usual_bytes("nano") == pytest.approx(weight_bytes(nano), rel=0.01)
+    assert expected_bytes("nano") == pytest.approx(weight_bytes(nano), rel=0.01)
 
 
 def test_the_memory_of_a_model_that_went_is_free_before_the_next_one_is_loaded() -> None:

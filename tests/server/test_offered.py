@@ -13,7 +13,7 @@ from sottovoce.api import Model
 from sottovoce.models.checkpoint.compact import compact_languages
 from sottovoce.server.apis.wyoming import info
 from sottovoce.server.http.server import ServerThread
-from sottovoce.server.scheduling.model_registry import ModelRegistry, usual_languages
+from sottovoce.server.scheduling.model_registry import ModelRegistry, expected_languages
 from sottovoce.server.scheduling.scheduler import Scheduler
 from sottovoce.server.services import Services
 from sottovoce.server.settings import ModelSettings
@@ -64,7 +64,7 @@ def test_languages_are_remembered_when_a_model_is_put_away() -> None:
 
 
 def test_what_names_promise(nano: Model) -> None:
-    assert usual_languages("nano") == compact_languages() == nano.languages
-    assert usual_languages("distil-small.en") == usual_languages("ggml-tiny.en-q5_1.bin") == ("en",)
-    assert "yue" in usual_languages("large-v3-turbo")
-    assert "yue" not in usual_languages("large-v2")
+    assert expected_languages("nano") == compact_languages() == nano.languages
+    assert expected_languages("distil-small.en") == expected_languages("ggml-tiny.en-q5_1.bin") == ("en",)
+    assert "yue" in expected_languages("large-v3-turbo")
+    assert "yue" not in expected_languages("large-v2")

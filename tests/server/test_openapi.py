@@ -16,8 +16,8 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from sottovoce.server.api import HttpRoute
-from sottovoce.server.apis.deepgram import OF_BOTH, OF_STREAMS, REFUSED
-from sottovoce.server.apis.flux import OF_TURNS
+from sottovoce.server.apis.deepgram import COMMON_PARAMS, REFUSED, STREAM_PARAMS
+from sottovoce.server.apis.flux import TURN_PARAMS
 from sottovoce.server.apis.sottovoce_live import FIELDS
 from sottovoce.server.http.app import APIS
 from sottovoce.server.http.server import ServerThread
@@ -93,7 +93,7 @@ def test_requests_made_from_it_find_no_fault(quick: ServerThread) -> None:
     assert quick.services.n_requests == 0
 
 
-NAMES = sorted({*FIELDS, *OF_TURNS, *OF_BOTH, *OF_STREAMS, *REFUSED, "numerals", "intent"})
+NAMES = sorted({*FIELDS, *TURN_PARAMS, *COMMON_PARAMS, *STREAM_PARAMS, *REFUSED, "numerals", "intent"})
 HALF = "\ud800"
 """Of a character: JSON can spell it, and no answer can hold it."""
 WORDS = ("true", "false", "1", "-1", "nan", "auto", "en", "linear16", "mulaw", "s16le", "16000")

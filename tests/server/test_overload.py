@@ -14,7 +14,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from sottovoce.server.scheduling import overload
-from sottovoce.server.scheduling.overload import LASTS_S, OverloadWatch
+from sottovoce.server.scheduling.overload import OVERLOAD_S, LoadShedder
 from sottovoce.server.scheduling.session_handle import SessionHandle
 from sottovoce.server.settings import ServerLimits, Work
 from tests.server.servers import SlowModel, serving
@@ -29,7 +29,7 @@ class Waiting:
     def __init__(
         self, place: object, behind_s: float = 9.0, received_s: float | None = None, more_s: float = 0.0
     ) -> None:
-        self.place = place
+        self.worker = place
         self.behind_s = behind_s
         self.received_s = behind_s if received_s is None else received_s
         self.more_s = more_s
@@ -38,15 +38,15 @@ class Waiting:
 def watched(*sessions: Waiting, seconds: float, every_s: float = 1.0) -> list[int]:
     """Who is sent away within so long, by its number; somebody who is leaves."""
     now, sent = 0.0, list[int]()
-    watch = OverloadWatch(3.0, lambda: now)
+    watch = LoadShedder(3.0, lambda: now)
     held = {}
     for number, one in enumerate(sessions):
         behind = lambda one=one: one.behind_s + one.more_s  # noqa: E731
-        held[number] = watch.placed(cast(SessionHandle, one), behind, partial(sent.append, number))
+        held[number] = watch.watch(cast(SessionHandle, one), behind, partial(sent.append, number))
         held[number].__enter__()
     while now <= seconds:
         n_before = len(sent)
-        watch.look()
+        watch.check()
         for number in sent[n_before:]:
             held[number].__exit__(None, None, None)
         now += every_s
@@ -59,8 +59,8 @@ LATE_S = 2.0
 
 def test_the_newest_goes_first_and_one_alone_stays() -> None:
     place = object()
-    assert watched(*(Waiting(place) for _ in range(3)), seconds=LATE_S + LASTS_S - 1) == []
-    assert watched(*(Waiting(place) for _ in range(3)), seconds=LATE_S + LASTS_S) == [2]
+    assert watched(*(Waiting(place) for _ in range(3)), seconds=LATE_S + OVERLOAD_S - 1) == []
+    assert watched(*(Waiting(place) for _ in range(3)), seconds=LATE_S + OVERLOAD_S) == [2]
     assert watched(*(Waiting(place) for _ in range(3)), seconds=60.0) == [2, 1]
 
 
@@ -97,7 +97,7 @@ async def heard(socket: ClientConnection) -> tuple[int | None, list[dict[str, An
 def test_a_session_that_makes_room_is_told_when_to_come_again(
     monkeypatch: pytest.MonkeyPatch, forecast: bool
 ) -> None:
-    monkeypatch.setattr(overload, "LASTS_S", 0.0)
+    monkeypatch.setattr(overload, "OVERLOAD_S", 0.0)
     is_slow = False
 
     async def run() -> list[tuple[int | None, list[dict[str, Any]]]]:
@@ -135,15 +135,15 @@ def test_nobody_goes_where_the_event_loop_itself_is_late() -> None:
 
 def test_nobody_goes_while_sessions_catch_up_with_what_held_up_the_event_loop() -> None:
     now_s, sent = 0.0, list[float]()
-    watch, place = OverloadWatch(3.0, lambda: now_s), object()
+    watch, place = LoadShedder(3.0, lambda: now_s), object()
     late = [Waiting(place, 4.0, received_s=0.0) for _ in range(2)]
     with ExitStack() as stack:
         for one in late:
-            placed = watch.placed(cast(SessionHandle, one), lambda: 4.0, lambda: sent.append(now_s))
+            placed = watch.watch(cast(SessionHandle, one), lambda: 4.0, lambda: sent.append(now_s))
             stack.enter_context(placed)
-        watch.look()
+        watch.check()
         now_s = 10.0
         while now_s <= 17.0:
-            watch.look()
+            watch.check()
             now_s += 1.0
-    assert sent == [10.0 + 4.0 + LASTS_S], "as they are as late as before by then"
+    assert sent == [10.0 + 4.0 + OVERLOAD_S], "as they are as late as before by then"

@@ -23,11 +23,11 @@ from sottovoce.audio.io import load_audio
 from sottovoce.runtime import batching
 from sottovoce.runtime.batching import Priority
 from sottovoce.server.http.server import ServerThread
-from sottovoce.server.services import UPLOADS_A_PLACE
+from sottovoce.server.services import UPLOADS_PER_REQUEST
 from sottovoce.server.settings import ServerLimits
 from sottovoce.types import Samples
 from tests.audio.test_input_format import encoded
-from tests.server.servers import CLIPS, SlowModel, idle_worker, serving, until
+from tests.server.servers import CLIPS, SlowModel, make_worker, serving, until
 
 URL = "/v1/audio/transcriptions"
 BOUNDARY = "----part"
@@ -210,12 +210,12 @@ def test_an_upload_that_trickles_is_given_up() -> None:
 def test_uploads_that_are_slow_keep_nobody_waiting() -> None:
     limits = ServerLimits(requests=1, duration_s=0.5)
     with serving(SlowModel(), limits=limits) as server, ExitStack() as stack:
-        for n in range(UPLOADS_A_PLACE - 1):
+        for n in range(UPLOADS_PER_REQUEST - 1):
             stack.enter_context(begun_upload(server))
             until(lambda n=n: server.services.n_uploads == n + 1)
         assert error_of(post(server, wav(16_000)))["code"] == "audio_too_long", "it was looked at"
         stack.enter_context(begun_upload(server))
-        until(lambda: server.services.n_uploads == UPLOADS_A_PLACE)
+        until(lambda: server.services.n_uploads == UPLOADS_PER_REQUEST)
         answer = post(server, wav(16_000))
         assert answer.status_code == 429
         assert error_of(answer)["code"] == "rate_limit_exceeded"
@@ -327,7 +327,7 @@ def test_an_error_inside_a_stream_is_its_last_event() -> None:
 def test_live_calls_go_before_those_of_recordings() -> None:
     done: list[str] = []
     is_free, has_begun = threading.Event(), threading.Event()
-    worker = idle_worker()
+    worker = make_worker()
 
     def hold() -> None:
         has_begun.set()

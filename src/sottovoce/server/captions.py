@@ -21,14 +21,14 @@ from typing import cast
 import anyio
 
 from sottovoce.formats.document import Json, json_text, seconds
-from sottovoce.server.parsing.faults import ApiError, busy, wrong
+from sottovoce.server.parsing.faults import ApiError, invalid_value, too_many_requests
 from sottovoce.server.parsing.values import (
-    number_of,
+    quoted,
+    read_int,
+    read_number,
     read_object,
     read_typed_message,
-    read_whole,
     require_only,
-    shown,
 )
 
 TOKEN_BYTES = 16
@@ -213,13 +213,15 @@ class CaptionRegistry:
     def n_shared(self) -> int:
         return len(self._by_token)
 
-    def check_room(self) -> None:
+    def check_capacity(self) -> None:
         if self.n_shared >= self._sessions:
-            raise busy(f"{self._sessions} sessions are being shared: try again later", retry_s=10.0)
+            raise too_many_requests(
+                f"{self._sessions} sessions are being shared: try again later", retry_s=10.0
+            )
 
     def begin(self) -> SharedCaptions:
         """Share another session. Raises: ApiError 429 above the limit."""
-        self.check_room()
+        self.check_capacity()
         shared = SharedCaptions()
         self._by_token[_key(shared.token)] = shared
         return shared
@@ -229,12 +231,12 @@ class CaptionRegistry:
         for shared in self._by_token.values():
             if hmac.compare_digest(shared.secret.encode(), secret.encode("utf-8", "replace")):
                 return shared
-        raise _nothing_there()
+        raise _not_found()
 
     def find(self, token: str) -> SharedCaptions:
         found = self._by_token.get(_key(token))
         if found is None:
-            raise _nothing_there()
+            raise _not_found()
         return found
 
     def end(self, shared: SharedCaptions) -> None:
@@ -260,7 +262,7 @@ class CaptionRegistry:
 
     def _check_readers(self) -> None:
         if self.n_readers >= self._readers:
-            raise busy(f"{self._readers} readers are here: try again later", retry_s=10.0)
+            raise too_many_requests(f"{self._readers} readers are here: try again later", retry_s=10.0)
 
     def _count(self, shared: SharedCaptions, change: int) -> None:
         self.n_readers += change
@@ -273,7 +275,7 @@ def _key(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "replace")).digest()
 
 
-def _nothing_there() -> ApiError:
+def _not_found() -> ApiError:
     message = "captions: expected the link of a session that goes on, got one that is over or never was"
     return ApiError(message, status=404, code="no_such_captions")
 
@@ -293,7 +295,7 @@ def read_publication(message: bytes | str) -> tuple[str, CaptionChange | None]:
         require_only(kind, given, CAPTIONS)
         return kind, read_change(given)
     if kind not in ("keepalive", "close"):
-        raise wrong("type", "captions, keepalive or close", shown(kind))
+        raise invalid_value("type", "captions, keepalive or close", quoted(kind))
     require_only(kind, given, ())
     return kind, None
 
@@ -316,9 +318,9 @@ def read_change(given: Mapping[str, object]) -> CaptionChange:
 def read_utterance(value: object) -> dict[str, Json]:
     given = read_object("utterance", value)
     require_only("utterance", given, UTTERANCE)
-    number = read_whole("id", given.get("id"))
+    number = read_int("id", given.get("id"))
     if not 0 <= number < MAX_NUMBER:
-        raise wrong("id", f"a number from 0 to {MAX_NUMBER - 1}", shown(number))
+        raise invalid_value("id", f"a number from 0 to {MAX_NUMBER - 1}", quoted(number))
     return {
         "id": number,
         **read_times(given),
@@ -352,28 +354,28 @@ def read_line(name: str, value: object) -> dict[str, Json] | None:
 def read_names(value: object) -> dict[str, Json]:
     given = read_object("names", value)
     if len(given) > MAX_NAMES:
-        raise wrong("names", f"at most {MAX_NAMES}", str(len(given)))
+        raise invalid_value("names", f"at most {MAX_NAMES}", str(len(given)))
     return {str(read_label("names", letter)): read_label("names", name) for letter, name in given.items()}
 
 
 def read_times(given: Mapping[str, object]) -> dict[str, Json]:
-    return {name: seconds(number_of(name, given.get(name), 0.0, MAX_SECONDS)) for name in ("start", "end")}
+    return {name: seconds(read_number(name, given.get(name), 0.0, MAX_SECONDS)) for name in ("start", "end")}
 
 
 def read_label(name: str, value: object) -> str | None:
     if value is not None and not (isinstance(value, str) and len(value) <= MAX_NAME):
-        raise wrong(name, f"a text of at most {MAX_NAME} characters, or null", shown(value))
+        raise invalid_value(name, f"a text of at most {MAX_NAME} characters, or null", quoted(value))
     return value
 
 
 def read_words_text(name: str, value: object) -> str:
     if not isinstance(value, str) or len(value) > MAX_TEXT:
-        raise wrong(name, f"a text of at most {MAX_TEXT} characters", shown(value))
+        raise invalid_value(name, f"a text of at most {MAX_TEXT} characters", quoted(value))
     return value
 
 
 def read_items(name: str, value: object, most: int) -> list[object]:
     items = [] if value is None else value
     if not isinstance(items, list) or len(items) > most:
-        raise wrong(name, f"a list of at most {most}", shown(value))
+        raise invalid_value(name, f"a list of at most {most}", quoted(value))
     return items

@@ -19,21 +19,21 @@ from sottovoce.server.access.api_keys import ApiKey, KeyLimits, KeyRing
 from sottovoce.server.access.gate import ClientSecrets
 from sottovoce.server.captions import CaptionRegistry
 from sottovoce.server.jobs import JOB_STATUSES, JobRunner
-from sottovoce.server.parsing.faults import ApiError, busy, leaving
+from sottovoce.server.parsing.faults import ApiError, shutting_down, too_many_requests
 from sottovoce.server.recordings.decode_pool import DecodePool
-from sottovoce.server.scheduling.model_registry import WORK_ENDS_WITHIN_S, ModelRegistry
-from sottovoce.server.scheduling.overload import LOOK_EVERY_S, OverloadWatch
+from sottovoce.server.scheduling.model_registry import JOIN_TIMEOUT_S, ModelRegistry
+from sottovoce.server.scheduling.overload import POLL_EVERY_S, LoadShedder
 from sottovoce.server.scheduling.scheduler import Scheduler
-from sottovoce.server.settings import UPLOADS_A_PLACE, ServerSettings
+from sottovoce.server.settings import UPLOADS_PER_REQUEST, ServerSettings
 from sottovoce.server.telemetry import Metrics, Tracing, make_provider
 
 T = TypeVar("T")
 
 
 UNLOAD_EVERY_S = 5.0
-REQUESTS_A_JOB = 4
+REQUESTS_PER_JOB = 4
 """Recordings that may be answered at once, for each job that may be under way at the same time."""
-LOOK_AT_KEYS_EVERY_S = 1.0
+CHECK_KEYS_EVERY_S = 1.0
 ENGINE_LABELS = ("model", "engine")
 
 
@@ -58,7 +58,7 @@ class Services(Collector):
         self.inference_model = settings.models.model
         """Of whisper.cpp's `/inference`, which names none."""
         self.captions = CaptionRegistry(sessions=settings.limits.sessions, readers=settings.limits.readers)
-        self.overload = OverloadWatch(settings.limits.wait_s)
+        self.shedder = LoadShedder(settings.limits.wait_s)
         self.tracing = Tracing(make_provider() if settings.traces else None)
         self.is_ready = not settings.models.preload
         self.secrets = ClientSecrets(settings.access.secret_key)
@@ -66,20 +66,20 @@ class Services(Collector):
         self.key_limits = KeyLimits(metrics)
         self.jobs: JobRunner | None = None
         if settings.jobs is not None:
-            n_at_once = max(1, settings.limits.requests // REQUESTS_A_JOB)
+            n_parallel = max(1, settings.limits.requests // REQUESTS_PER_JOB)
             self.jobs = JobRunner(
                 settings.jobs,
                 registry,
                 self.decoding,
                 metrics,
                 self.keys,
-                n_at_once=n_at_once,
+                n_parallel=n_parallel,
                 tracing=self.tracing,
             )
         self.preload_error: Exception | None = None
         """Why a model that the server begins with could not be loaded."""
-        self._leaving = anyio.Event()
-        self._cut = anyio.Event()
+        self._draining = anyio.Event()
+        self._aborted = anyio.Event()
         self.ends_process = False
         """The process ends with the server: threads that are at work are not waited for."""
         metrics.registry.register(self)
@@ -95,7 +95,7 @@ class Services(Collector):
             "caption_readers": ("Readers of captions that are shared.", self.captions.n_readers),
             "recordings": ("Recordings being transcribed or waiting.", self.n_requests),
             "upload_bytes": ("Bytes of recordings that are here.", self.upload_bytes),
-            "failing": ("Whether a model cannot work any more.", int(self.trouble is not None)),
+            "failing": ("Whether a model cannot work any more.", int(self.health_error is not None)),
             "models_loaded": ("Models in memory.", len(self.registry.schedulers)),
             "model_bytes": ("Bytes of models' weights in memory, by their size.", self.registry.n_bytes),
             "work_waiting": (
@@ -122,11 +122,11 @@ class Services(Collector):
         yield gauges("load_forecast", meaning, ENGINE_LABELS[:1], forecasts)
 
     @property
-    def trouble(self) -> str | None:
+    def health_error(self) -> str | None:
         """The reason why a model does not work, or None."""
         stall_s = self.settings.limits.stall_s
-        found = [scheduler.trouble(stall_s) for scheduler in self.registry.schedulers]
-        return next((what for what in found if what is not None), None)
+        found = [scheduler.health_error(stall_s) for scheduler in self.registry.schedulers]
+        return next((error for error in found if error is not None), None)
 
     @property
     def n_sessions(self) -> int:
@@ -138,40 +138,40 @@ class Services(Collector):
         return max((lag() for lag in self._lags.values()), default=0.0)
 
     @property
-    def is_leaving(self) -> bool:
-        return self._leaving.is_set()
+    def is_draining(self) -> bool:
+        return self._draining.is_set()
 
-    def leave(self) -> None:
+    def start_drain(self) -> None:
         """Begin the shutdown: live sessions end, and new requests are refused."""
-        self._leaving.set()
+        self._draining.set()
 
     @property
     def is_serving(self) -> bool:
         return self.n_sessions + self.n_requests + self.n_uploads > 0
 
-    def cut(self) -> None:
-        self._cut.set()
+    def abort(self) -> None:
+        self._aborted.set()
 
-    async def until_cut(self) -> None:
-        await self._cut.wait()
+    async def wait_aborted(self) -> None:
+        await self._aborted.wait()
 
-    async def until_leaving(self) -> None:
-        await self._leaving.wait()
+    async def wait_draining(self) -> None:
+        await self._draining.wait()
 
     @contextmanager
-    def upload(self, *, is_for_later: bool = False) -> Iterator[None]:
+    def upload(self, *, is_queued: bool = False) -> Iterator[None]:
         """Take a place for an upload.
 
         Raises: ApiError as `recording`, which is checked too unless the recording is for later.
         """
-        if self.is_leaving:
-            raise leaving()
-        if not is_for_later:
+        if self.is_draining:
+            raise shutting_down()
+        if not is_queued:
             with self.recording():
                 pass
-        most = UPLOADS_A_PLACE * self.settings.limits.requests
+        most = UPLOADS_PER_REQUEST * self.settings.limits.requests
         if self.n_uploads >= most:
-            raise busy(f"{most} recordings are being sent: try again later", retry_s=10.0)
+            raise too_many_requests(f"{most} recordings are being sent: try again later", retry_s=10.0)
         self.n_uploads += 1
         try:
             yield
@@ -190,7 +190,9 @@ class Services(Collector):
             nonlocal taken
             limits = self.settings.limits
             if self.upload_bytes + n_bytes > limits.uploads_bytes:
-                raise busy(f"{limits.uploads_mb:g} MB of recordings are here: try again later", retry_s=10.0)
+                raise too_many_requests(
+                    f"{limits.uploads_mb:g} MB of recordings are here: try again later", retry_s=10.0
+                )
             taken += n_bytes
             self.upload_bytes += n_bytes
 
@@ -205,11 +207,11 @@ class Services(Collector):
 
         Raises: ApiError 429 without a place, 503 during the shutdown.
         """
-        if self.is_leaving:
-            raise leaving()
+        if self.is_draining:
+            raise shutting_down()
         most = self.settings.limits.requests
         if self.n_requests >= most:
-            raise busy(f"{most} recordings are being transcribed: try again later", retry_s=10.0)
+            raise too_many_requests(f"{most} recordings are being transcribed: try again later", retry_s=10.0)
         self.n_requests += 1
         try:
             yield
@@ -222,11 +224,11 @@ class Services(Collector):
 
         Raises: ApiError as `recording`.
         """
-        if self.is_leaving:
-            raise leaving()
+        if self.is_draining:
+            raise shutting_down()
         most = self.settings.limits.sessions
         if self.n_sessions >= most:
-            raise busy(f"{most} live sessions are open: try again later", retry_s=10.0)
+            raise too_many_requests(f"{most} live sessions are open: try again later", retry_s=10.0)
         number = next(self._lag_numbers)
         self._lags[number] = behind_s
         try:
@@ -234,17 +236,19 @@ class Services(Collector):
         finally:
             del self._lags[number]
 
-    def check_room(self, name: str) -> None:
+    def check_capacity(self, name: str) -> None:
         """Check that a loaded model has room for a session. Raises: ApiError 429."""
         if (scheduler := self.registry.running.get(name)) is not None:
-            self.check_wait(scheduler)
+            self.check_live_wait(scheduler)
             scheduler.forecast.check()
 
-    def check_wait(self, scheduler: Scheduler) -> None:
+    def check_live_wait(self, scheduler: Scheduler) -> None:
         """Check that live work does not wait too long. Raises: ApiError 429."""
         waits_s, most_s = scheduler.live_wait_s, self.settings.limits.wait_s
         if waits_s > most_s:
-            raise busy(f"live audio waits {waits_s:.1f} s for the model: try again later", retry_s=waits_s)
+            raise too_many_requests(
+                f"live audio waits {waits_s:.1f} s for the model: try again later", retry_s=waits_s
+            )
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -253,7 +257,7 @@ class Services(Collector):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._unload_idle)
                 if self.settings.work.forecast:
-                    tasks.start_soon(self._look_after_sessions)
+                    tasks.start_soon(self._shed_load)
                 if self.jobs is not None:
                     tasks.start_soon(self._run_jobs, self.jobs)
                 if self.keys.has_file:
@@ -269,7 +273,7 @@ class Services(Collector):
     async def _end(self) -> None:
         if self.jobs is not None:
             self.jobs.close()
-        within_s = 0.0 if self.ends_process else WORK_ENDS_WITHIN_S
+        within_s = 0.0 if self.ends_process else JOIN_TIMEOUT_S
         await anyio.to_thread.run_sync(self.decoding.close, not self.ends_process)
         await anyio.to_thread.run_sync(self.registry.close, within_s)
         await anyio.to_thread.run_sync(self.tracing.close)
@@ -287,18 +291,18 @@ class Services(Collector):
         """Run jobs until the shutdown, when the model is left to clients that wait."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(jobs.run)
-            await self.until_leaving()
+            await self.wait_draining()
             tasks.cancel_scope.cancel()
 
     async def _refresh_keys(self) -> None:
         while True:
-            await anyio.sleep(LOOK_AT_KEYS_EVERY_S)
+            await anyio.sleep(CHECK_KEYS_EVERY_S)
             await anyio.to_thread.run_sync(self.keys.refresh)
 
-    async def _look_after_sessions(self) -> None:
+    async def _shed_load(self) -> None:
         while True:
-            await anyio.sleep(LOOK_EVERY_S)
-            self.overload.look()
+            await anyio.sleep(POLL_EVERY_S)
+            self.shedder.check()
 
     async def _unload_idle(self) -> None:
         while True:
@@ -316,32 +320,37 @@ def gauges(
     return family
 
 
-async def unless(ends: Callable[[], Awaitable[object]], work: Awaitable[T], fault: ApiError) -> T:
-    """Return the result of an awaitable; if the other ends first, it is cancelled.
+async def cancel_when(ended: Callable[[], Awaitable[object]], work: Awaitable[T], error: ApiError) -> T:
+    """Return the result of an awaitable, which is cancelled when `ended` returns first.
 
-    Raises: the fault then; the error of the work.
+    Raises: the given error then; the error of the work.
     """
     found: list[T] = []
 
-    async def wait() -> None:
+    async def run() -> None:
         found.append(await work)
         tasks.cancel_scope.cancel()
 
-    async def look() -> None:
-        await ends()
+    async def watch() -> None:
+        await ended()
         tasks.cancel_scope.cancel()
 
     try:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(wait)
-            tasks.start_soon(look)
-    except BaseException as error:  # a group's; one alone says what it is about
-        while (inner := getattr(error, "exceptions", None)) is not None and len(inner) == 1:
-            error = inner[0]
-        raise error from None
+            tasks.start_soon(run)
+            tasks.start_soon(watch)
+    except BaseException as failure:
+        raise unwrap_single_exception(failure) from None
     if not found:
-        raise fault
+        raise error
     return found[0]
+
+
+def unwrap_single_exception(error: BaseException) -> BaseException:
+    """Return the only exception of a group, at any depth; other exceptions as they are."""
+    while (inner := getattr(error, "exceptions", None)) is not None and len(inner) == 1:
+        error = inner[0]
+    return error
 
 
 def engines_of(registry: ModelRegistry) -> list[tuple[tuple[str, str], EngineState]]:

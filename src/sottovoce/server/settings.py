@@ -32,7 +32,7 @@ OPENAI_NAMES = (
 """Names that OpenAI's clients ask for; without a word to the contrary they mean the default model."""
 MOST_ENGINES = 4
 """By default: engines share one interpreter, and no machine with more cores was measured."""
-UPLOADS_A_PLACE = 4
+UPLOADS_PER_REQUEST = 4
 """Recordings that may be on their way here for each that may be transcribed: a slow sender does not
 hold up others."""
 SPARE_CONNECTIONS = 256
@@ -117,7 +117,7 @@ class ServerLimits:
 
     @property
     def most_connections(self) -> int:
-        usual = self.sessions + self.readers + (1 + UPLOADS_A_PLACE) * self.requests + SPARE_CONNECTIONS
+        usual = self.sessions + self.readers + (1 + UPLOADS_PER_REQUEST) * self.requests + SPARE_CONNECTIONS
         return self.connections or usual
 
     @property

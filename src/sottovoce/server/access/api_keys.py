@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from sottovoce.errors import OptionError, cause_of
-from sottovoce.server.parsing.faults import ApiError, busy
+from sottovoce.server.parsing.faults import ApiError, too_many_requests
 from sottovoce.server.settings import KEY, Access, secret_of
 from sottovoce.server.telemetry import Metrics
 from sottovoce.text.files import read_text
@@ -212,7 +212,9 @@ class KeyLimits:
             past_s.popleft()
         if len(past_s) >= key.requests_per_minute:
             what = f"expected at most {key.requests_per_minute} requests a minute"
-            raise self._refused(key, "requests", busy(f"API key: {what}", past_s[0] + MINUTE_S - now_s))
+            raise self._refused(
+                key, "requests", too_many_requests(f"API key: {what}", past_s[0] + MINUTE_S - now_s)
+            )
         past_s.append(now_s)
 
     @contextmanager
@@ -224,7 +226,7 @@ class KeyLimits:
         usage = self._of(key)
         if key.sessions is not None and usage.n_sessions >= key.sessions:
             what = f"API key: expected at most {key.sessions} live sessions at a time"
-            raise self._refused(key, "sessions", busy(what, SESSION_RETRY_S))
+            raise self._refused(key, "sessions", too_many_requests(what, SESSION_RETRY_S))
         usage.n_sessions += 1
         gauge = self._metrics.key_sessions.labels(key.name)
         gauge.inc()

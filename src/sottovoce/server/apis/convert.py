@@ -19,11 +19,11 @@ from sottovoce.options.schema import ApiField, Option, made, options_of
 from sottovoce.options.writer import WriterOptions
 from sottovoce.server.api import Api, HttpRoute
 from sottovoce.server.openapi import STRING, Schema, answers, post
-from sottovoce.server.parsing.faults import ApiError, fault_of, wrong
+from sottovoce.server.parsing.faults import ApiError, invalid_value, to_api_error
 from sottovoce.server.parsing.forms import TEXT, read_field, schema_of
 from sottovoce.server.parsing.values import note_ignored, one_of, read_text
 from sottovoce.server.recordings.decode_pool import Slices
-from sottovoce.server.recordings.uploads import limited, whole_body
+from sottovoce.server.recordings.uploads import limited_stream, whole_body
 from sottovoce.server.services import services_of
 from sottovoce.types import Transcript
 
@@ -68,7 +68,7 @@ async def convert(request: Request) -> Response:
     note_ignored(request, (name for name in query if name not in PARAMETERS))
     wanted = conversion(query)
     with services.upload():
-        body = await whole_body(limited(request, services.settings.limits), MAX_BYTES)
+        body = await whole_body(limited_stream(request, services.settings.limits), MAX_BYTES)
         document = await services.decoding.run(converted(body, wanted))
     headers = {
         "content-type": CONTENT_TYPES.get(wanted.format, PLAIN),
@@ -93,7 +93,7 @@ def conversion(query: Mapping[str, str]) -> Conversion:
     except MissingExtraError as error:
         raise ApiError(str(error), param="format", code="unsupported_value") from error
     except OptionError as error:
-        raise fault_of(error, param="format") from error
+        raise to_api_error(error, param="format") from error
     return wanted
 
 
@@ -107,7 +107,7 @@ def converted(body: bytes, wanted: Conversion) -> Slices[bytes]:
     if (wanted.regroup or wanted.layout.need_words) and any(one.words is None for one in transcript.segments):
         raise OptionError("body: expected words with times, got none; an option places words")
     if wanted.format in OF_SPEAKERS and not has_speakers(transcript):
-        raise wrong("format", "speakers in the transcript", "none")
+        raise invalid_value("format", "speakers in the transcript", "none")
     if wanted.regroup:
         segments = regrouped(transcript.segments, parse_rules(wanted.regroup))
         transcript = replace(transcript, segments=tuple(segments))

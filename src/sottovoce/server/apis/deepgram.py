@@ -31,7 +31,7 @@ from sottovoce.options.vad import VadStreamOptions
 from sottovoce.server.api import Api, HttpRoute, SocketRoute
 from sottovoce.server.live.connection import WebSocketConnection
 from sottovoce.server.openapi import FLAG, STRING, Schema, an_object, answers, parameter, post
-from sottovoce.server.parsing.faults import ApiError, wrong
+from sottovoce.server.parsing.faults import ApiError, invalid_value
 from sottovoce.server.parsing.forms import TEXT, TEXTS
 from sottovoce.server.parsing.pcm import MAX_RATE, MIN_RATE, PcmReader
 from sottovoce.server.parsing.values import (
@@ -39,13 +39,13 @@ from sottovoce.server.parsing.values import (
     MAX_TERMS,
     named,
     note_ignored,
-    number_of,
     read_code,
     read_codes,
     read_flag,
+    read_int,
     read_json,
     read_list,
-    read_whole,
+    read_number,
 )
 from sottovoce.server.recordings.requests import FileRequest
 from sottovoce.server.recordings.uploads import begin_job, received_body
@@ -83,17 +83,17 @@ UTT_SPLIT_S = (0.1, 30.0)
 DEFAULT_SPLIT_S = 0.8
 """Of pauses between utterances of a recording, as Deepgram has it."""
 
-WITHOUT_EFFECT = ("version", "tag", "extra", "mip_opt_out", "no_delay")
+SILENTLY_IGNORED = ("version", "tag", "extra", "mip_opt_out", "no_delay")
 """Accepted with any value, since no answer could show that they have no effect."""
 REFUSED = ("callback", "callback_method", "redact", "replace", "multichannel")
 """Not done here, and false at most: text that was to be unreadable or another one, or to go elsewhere."""
 OFF = ("false", "0", "")
-OF_STREAMS = (
+STREAM_PARAMS = (
     *("endpointing", "utterance_end_ms", "interim_results", "vad_events"),
     *("detect_language", "utt_split"),
 )
-OF_RECORDINGS = ("utterances", "utt_split", "paragraphs", "detect_language")
-OF_BOTH = (
+RECORDING_PARAMS = ("utterances", "utt_split", "paragraphs", "detect_language")
+COMMON_PARAMS = (
     "model",
     "language",
     "language_hint",
@@ -177,14 +177,16 @@ def stream_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) -> 
 
     Raises: ApiError 400, and 404 for a model that is not there.
     """
-    one, params, _ = common_params(query, OF_STREAMS, registry)
+    one, params, _ = common_params(query, STREAM_PARAMS, registry)
     end_ms = one.get("utterance_end_ms")
     return replace(
         params,
         interim_results=flag("interim_results", one),
         vad_events=flag("vad_events", one),
         pause_ms=read_pause(one.get("endpointing")),
-        utterance_end_ms=None if end_ms is None else number_of("utterance_end_ms", end_ms, *UTTERANCE_END_MS),
+        utterance_end_ms=None
+        if end_ms is None
+        else read_number("utterance_end_ms", end_ms, *UTTERANCE_END_MS),
     )
 
 
@@ -193,14 +195,14 @@ def recording_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) 
 
     Raises: ApiError 400, and 404 for a model that is not there.
     """
-    one, params, many = common_params(query, OF_RECORDINGS, registry)
+    one, params, many = common_params(query, RECORDING_PARAMS, registry)
     paragraphs = flag("paragraphs", one)
     return replace(
         params,
-        languages=read_detected(one, many) if one.get("detect_language") else params.languages,
+        languages=read_detection(one, many) if one.get("detect_language") else params.languages,
         is_punctuated=paragraphs or params.is_punctuated,
         utterances=flag("utterances", one),
-        utt_split_s=number_of("utt_split", one.get("utt_split", DEFAULT_SPLIT_S), *UTT_SPLIT_S),
+        utt_split_s=read_number("utt_split", one.get("utt_split", DEFAULT_SPLIT_S), *UTT_SPLIT_S),
         paragraphs=paragraphs,
     )
 
@@ -209,7 +211,7 @@ def common_params(
     query: Iterable[tuple[str, str]], known: Sequence[str], registry: ModelRegistry
 ) -> tuple[Mapping[str, str], DeepgramParams, Mapping[str, Sequence[str]]]:
     """Read the parameters of streams and recordings; returns the last and all values of each too."""
-    one, many, ignored = read_query(query, (*OF_BOTH, *known))
+    one, many, ignored = read_query(query, (*COMMON_PARAMS, *known))
     model = read_model(one, registry)
     is_raw, encoding, rate = read_format(one)
     languages, is_multi = read_language_hints(one, many)
@@ -245,13 +247,13 @@ def read_format(one: Mapping[str, str]) -> tuple[bool, str, int]:
     encoding = one.get("encoding", CONTAINER)
     if encoding == CONTAINER:
         if "sample_rate" in one and "encoding" not in one:
-            raise wrong("sample_rate", "an encoding beside it", "none")
+            raise invalid_value("sample_rate", "an encoding beside it", "none")
         return False, "s16le", SAMPLE_RATE
     if encoding not in ENCODINGS:
-        raise wrong("encoding", f"one of {', '.join(ENCODINGS)}", f"'{(encoding or 'none')[:50]}'")
+        raise invalid_value("encoding", f"one of {', '.join(ENCODINGS)}", f"'{(encoding or 'none')[:50]}'")
     if one.get("channels", "1") != "1":
-        raise wrong("channels", "1", f"'{one['channels'][:50]}'")
-    rate = read_whole("sample_rate", one.get("sample_rate", "8000" if encoding != "linear16" else "16000"))
+        raise invalid_value("channels", "1", f"'{one['channels'][:50]}'")
+    rate = read_int("sample_rate", one.get("sample_rate", "8000" if encoding != "linear16" else "16000"))
     try:
         PcmReader(ENCODINGS[encoding], rate)
     except OptionError as error:
@@ -259,14 +261,14 @@ def read_format(one: Mapping[str, str]) -> tuple[bool, str, int]:
     return True, ENCODINGS[encoding], rate
 
 
-def read_detected(one: Mapping[str, str], many: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+def read_detection(one: Mapping[str, str], many: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     """Read the languages among which that of a recording is found; empty: all. Raises: ApiError 400."""
     wanted, named = many["detect_language"], one.get("language", "multi")
     is_plain = len(wanted) == 1 and wanted[0].lower() in ("true", "false", "1", "0")
     if is_plain and not read_flag("detect_language", wanted[0]):
         return read_language_hints(one, many)[0]
     if named != "multi":
-        raise wrong("detect_language", "no language beside it", f"'{named[:50]}'")
+        raise invalid_value("detect_language", "no language beside it", f"'{named[:50]}'")
     if is_plain:
         return read_language_hints(one, many)[0]
     return read_codes("detect_language", wanted)
@@ -287,7 +289,7 @@ def read_query(
     for name in asked:
         if name in REFUSED:
             raise ApiError(f"{name}: not done here", param=name, code="unsupported_value")
-    ignored = (name for name in asked if name not in (*known, *WITHOUT_EFFECT) or name == "diarize_model")
+    ignored = (name for name in asked if name not in (*known, *SILENTLY_IGNORED) or name == "diarize_model")
     return {name: values[-1] for name, values in many.items()}, many, tuple(ignored)
 
 
@@ -317,7 +319,7 @@ def read_terms(many: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
 
 def checked_terms(terms: Sequence[str]) -> tuple[str, ...]:
     if len(terms) > MAX_TERMS or sum(map(len, terms)) > MAX_CHARACTERS:
-        raise wrong(
+        raise invalid_value(
             "keyterm", f"at most {MAX_TERMS} terms of {MAX_CHARACTERS} characters in all", f"{len(terms)}"
         )
     return tuple(terms)
@@ -328,7 +330,7 @@ def read_pause(text: str | None) -> float | None:
         return DEFAULT_PAUSE_MS
     if text.lower() == "false":
         return None
-    return max(PAUSE_MS[0], number_of("endpointing", text, 0.0, PAUSE_MS[1]))
+    return max(PAUSE_MS[0], read_number("endpointing", text, 0.0, PAUSE_MS[1]))
 
 
 class DeepgramSocket(WebSocketConnection):
@@ -346,8 +348,8 @@ class DeepgramSocket(WebSocketConnection):
             self._reader = PcmReader(params.encoding, params.sample_rate)
         else:
             self._container = LiveContainer()
-            self._held.callback(self._container.close)
-        self.take_place()
+            self.exit_stack.callback(self._container.close)
+        self.acquire_slot()
         await self.open(params.model or "", options)
         first = next(iter(self.socket.scope["subprotocols"]), None)
         await self.websocket.accept(first if first in KEY_SCHEMES else None)
@@ -412,7 +414,9 @@ class DeepgramConnection(DeepgramSocket):
             elif kind == "Configure":
                 await self._take_configure(message)
             elif kind != "KeepAlive":
-                raise wrong("type", "Finalize, KeepAlive, CloseStream or Configure", f"'{str(kind)[:50]}'")
+                raise invalid_value(
+                    "type", "Finalize, KeepAlive, CloseStream or Configure", f"'{str(kind)[:50]}'"
+                )
         except ApiError as fault:
             document = self.error_document(fault)
             await self.send({**document, "variant": "SchemaError", "message": text[:200]})
@@ -502,7 +506,7 @@ class DeepgramResults:
         self._end_s = 0.0
         self.behind_s = 0.0
         """Of received audio that no event accounts for yet, beyond Deepgram's API."""
-        self._untold_end_s: float | None = None
+        self._unreported_end_s: float | None = None
         self._audio = hashlib.sha256()
         self._created = datetime.now(timezone.utc)
 
@@ -521,7 +525,7 @@ class DeepgramResults:
                 yield self._final(event.at, speech_final=self._params.pause_ms is not None)
             else:
                 changed = self._take(event) or changed
-                yield from self._long_enough()
+                yield from self._split_long()
         if self._is_due:
             yield self._final(self._last_s)
         elif changed and self._params.interim_results:
@@ -552,7 +556,7 @@ class DeepgramResults:
         if isinstance(event, Partial):
             self._words += event.words
             self._unstable = ""
-            self._untold_end_s = self._last_s
+            self._unreported_end_s = self._last_s
         elif isinstance(event, Unstable):
             self._unstable = event.text
         elif isinstance(event, Final):
@@ -561,15 +565,15 @@ class DeepgramResults:
                 self._words = list(event.words[-len(self._words) :])
         return isinstance(event, Partial | Unstable)
 
-    def _long_enough(self) -> Iterator[dict[str, Json]]:
+    def _split_long(self) -> Iterator[dict[str, Json]]:
         if self._words and self._words[-1].end - self._words[0].start >= MAX_INTERIM_S:
             yield self._final(self._last_s)
 
     def _utterance_end(self, received_s: float) -> Iterator[dict[str, Json]]:
-        limit_ms, end_s = self._params.utterance_end_ms, self._untold_end_s
+        limit_ms, end_s = self._params.utterance_end_ms, self._unreported_end_s
         if limit_ms is None or end_s is None or self._is_speech or received_s - end_s < limit_ms / 1000:
             return
-        self._untold_end_s = None
+        self._unreported_end_s = None
         yield {"type": "UtteranceEnd", "channel": [0, 1], "last_word_end": seconds(end_s)}
 
     def _interim(self, received_s: float) -> dict[str, Json]:
@@ -664,7 +668,9 @@ def recording_document(
             channel["language_confidence"] = score(transcript.language_probability)
     results: dict[str, Json] = {"channels": [channel]}
     if params.utterances:
-        parts = cut(words, lambda a, b: b.start - a.end >= params.utt_split_s or a.speaker != b.speaker)
+        parts = split_words(
+            words, lambda a, b: b.start - a.end >= params.utt_split_s or a.speaker != b.speaker
+        )
         results["utterances"] = [utterance(part, i, params) for i, part in enumerate(parts)]
     about = metadata(params, request_id, sha256, transcript.duration, datetime.now(timezone.utc))
     return {"metadata": about, "results": results}
@@ -721,7 +727,9 @@ def paragraphs_of(words: Sequence[Word], params: DeepgramParams) -> dict[str, Js
 def paragraphs(words: Sequence[Word]) -> Iterator[list[Sequence[Word]]]:
     """Yield paragraphs as lists of sentences, which are words."""
     held: list[Sequence[Word]] = []
-    for sentence in cut(words, lambda a, b: ends_with(a.word, SENTENCE_ENDS) or a.speaker != b.speaker):
+    for sentence in split_words(
+        words, lambda a, b: ends_with(a.word, SENTENCE_ENDS) or a.speaker != b.speaker
+    ):
         if held:
             last, first = held[-1][-1], sentence[0]
             is_apart = first.start - last.end >= PARAGRAPH_PAUSE_S or last.speaker != first.speaker
@@ -733,7 +741,7 @@ def paragraphs(words: Sequence[Word]) -> Iterator[list[Sequence[Word]]]:
         yield held
 
 
-def cut(words: Sequence[Word], between: Callable[[Word, Word], bool]) -> Iterator[Sequence[Word]]:
+def split_words(words: Sequence[Word], between: Callable[[Word, Word], bool]) -> Iterator[Sequence[Word]]:
     """Split words at each pair of neighbours for which `between` holds."""
     ends = [i for i, (a, b) in enumerate(pairwise(words), start=1) if between(a, b)]
     borders = [0, *ends, len(words)]
@@ -786,7 +794,7 @@ def openapi_paths() -> dict[str, Json]:
                 {"application/json": {"schema": an_object("metadata", "results")}},
                 error=an_object("err_msg", err_msg=STRING),
             ),
-            parameters=[parameter(name, SCHEMAS[name]) for name in (*OF_BOTH, *OF_RECORDINGS)],
+            parameters=[parameter(name, SCHEMAS[name]) for name in (*COMMON_PARAMS, *RECORDING_PARAMS)],
         )
     }
 

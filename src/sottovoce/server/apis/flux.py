@@ -26,15 +26,15 @@ from sottovoce.server.apis.deepgram import (
     read_terms,
     render_error,
 )
-from sottovoce.server.parsing.faults import ApiError, wrong
+from sottovoce.server.parsing.faults import ApiError, invalid_value
 from sottovoce.server.parsing.values import (
-    Known,
+    KnownFields,
     json_number,
-    leaves,
+    known_fields,
     named,
-    number_of,
     read_codes,
     read_list,
+    read_number,
     read_object,
     read_typed_message,
     unknown_fields,
@@ -54,10 +54,10 @@ THRESHOLDS = {
     "eot_timeout_ms": ("timeout_ms", (500.0, 60_000.0)),
 }
 """By the name of the API: the field of `TurnThresholds`, the least and the greatest value."""
-OF_TURNS = ("model", "encoding", "sample_rate", "keyterm", "language_hint", *THRESHOLDS)
-OF_CONFIGURE: Known = {
-    **leaves("type", "keyterms", "language_hints", "numerals"),
-    "thresholds": leaves(*THRESHOLDS),
+TURN_PARAMS = ("model", "encoding", "sample_rate", "keyterm", "language_hint", *THRESHOLDS)
+CONFIGURE_FIELDS: KnownFields = {
+    **known_fields("type", "keyterms", "language_hints", "numerals"),
+    "thresholds": known_fields(*THRESHOLDS),
 }
 """The fields of a `Configure`."""
 MESSAGES = "CloseStream, ForceEndTurn, Configure or KeepAlive"
@@ -80,7 +80,9 @@ class TurnThresholds:
 
     def __post_init__(self) -> None:
         if self.eager is not None and self.eager > self.certain:
-            raise wrong("eager_eot_threshold", f"at most eot_threshold ({self.certain:g})", f"{self.eager:g}")
+            raise invalid_value(
+                "eager_eot_threshold", f"at most eot_threshold ({self.certain:g})", f"{self.eager:g}"
+            )
 
     @property
     def end_s(self) -> float:
@@ -130,14 +132,14 @@ def flux_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) -> Fl
 
     Raises: ApiError 400, and 404 for a model that is not there.
     """
-    one, many, ignored = read_query(query, OF_TURNS)
+    one, many, ignored = read_query(query, TURN_PARAMS)
     if not one.get("model"):
-        raise wrong("model", f"'{ENGLISH}', 'flux-general-multi', or one of this server", "none")
+        raise invalid_value("model", f"'{ENGLISH}', 'flux-general-multi', or one of this server", "none")
     is_raw, encoding, rate = read_format(one)
     hints = read_codes("language_hint", many.get("language_hint", ()))
     is_english = one["model"] == ENGLISH
     if hints and is_english:
-        raise wrong("language_hint", f"another model than {ENGLISH}", "that one")
+        raise invalid_value("language_hint", f"another model than {ENGLISH}", "that one")
     return FluxParams(
         model=registry.resolve(one["model"]),
         languages=("en",) if is_english else hints,
@@ -154,7 +156,7 @@ def flux_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) -> Fl
 def read_thresholds(given: Mapping[str, object], before: TurnThresholds) -> TurnThresholds:
     """Read thresholds from an address or a message; missing ones stay. Raises: ApiError 400."""
     read = {
-        field: number_of(name, given[name], *limits)
+        field: read_number(name, given[name], *limits)
         for name, (field, limits) in THRESHOLDS.items()
         if given.get(name) is not None
     }
@@ -170,7 +172,7 @@ def configured_flux(params: FluxParams, message: Mapping[str, object]) -> FluxPa
     for name in THRESHOLDS:
         if (value := thresholds.get(name)) is not None:
             json_number(-math.inf, math.inf)(name, value)
-    ignored = unknown_fields(message, OF_CONFIGURE)
+    ignored = unknown_fields(message, CONFIGURE_FIELDS)
     changed = replace(params, thresholds=read_thresholds(thresholds, params.thresholds), ignored=ignored)
     if "keyterms" in given:
         changed = replace(changed, terms=checked_terms(read_list("keyterms", given["keyterms"])))
@@ -208,7 +210,7 @@ class FluxConnection(DeepgramSocket):
         elif kind == "Configure":
             await self._take_configure(found)
         elif kind != "KeepAlive":
-            raise wrong("type", MESSAGES, f"'{str(kind)[:50]}'")
+            raise invalid_value("type", MESSAGES, f"'{str(kind)[:50]}'")
 
     def render(self, events: Sequence[Event]) -> Iterator[dict[str, Json]]:
         return self._turns.render(events, self.received_s)
@@ -331,14 +333,14 @@ class FluxTurns:
             yield from self._go_on(now_s)
         elif isinstance(event, SpeechEnded):
             turn.quiet_since_s, turn.unstable = now_s - self._hangover_s, ""
-            yield from self._maybe_over(now_s)
+            yield from self._end_early(now_s)
         elif isinstance(event, Partial):
-            yield from self._resume_for(event.text, now_s)
+            yield from self._resume_if_changed(event.text, now_s)
             turn.newest += event.words
             turn.unstable = ""
             yield from self._begin(now_s)
         elif isinstance(event, Unstable):
-            yield from self._resume_for(event.text, now_s)
+            yield from self._resume_if_changed(event.text, now_s)
             turn.unstable = event.text
             yield from self._begin(now_s)
         elif isinstance(event, Final):
@@ -356,14 +358,14 @@ class FluxTurns:
             self._turn.is_eager = False
             yield self._info("TurnResumed", now_s)
 
-    def _resume_for(self, text: str, now_s: float) -> Iterator[dict[str, Json]]:
+    def _resume_if_changed(self, text: str, now_s: float) -> Iterator[dict[str, Json]]:
         """Report that the turn resumes if its text changes after an early end."""
         if text and self._turn.is_eager:
             quiet_since_s = self._turn.quiet_since_s
             yield from self._go_on(now_s)
             self._turn.quiet_since_s = quiet_since_s
 
-    def _maybe_over(self, now_s: float) -> Iterator[dict[str, Json]]:
+    def _end_early(self, now_s: float) -> Iterator[dict[str, Json]]:
         turn = self._turn
         is_wanted = self.params.thresholds.eager is not None
         if is_wanted and turn.has_begun and turn.text and not turn.is_eager:

@@ -16,7 +16,7 @@ from sottovoce.formats.document import Json, json_text
 from sottovoce.options.requests import TRANSLATION_FORMATS
 from sottovoce.server.api import Api, HttpRoute
 from sottovoce.server.openapi import STRING, answers, form, form_schemas, post, transcript_content
-from sottovoce.server.parsing.faults import fault_of, leaving
+from sottovoce.server.parsing.faults import shutting_down, to_api_error
 from sottovoce.server.parsing.forms import Fields
 from sottovoce.server.recordings.openai_documents import (
     TEXT_TYPES,
@@ -38,7 +38,7 @@ from sottovoce.types import Transcript
 
 logger = logging.getLogger(__name__)
 
-SIGN_OF_LIFE_S = 15.0
+KEEPALIVE_S = 15.0
 """Between two pieces of a stream, so that proxies do not take it for dead."""
 
 
@@ -84,10 +84,10 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._until_gone, receive, tasks.cancel_scope)
+                tasks.start_soon(self._end_when_disconnected, receive, tasks.cancel_scope)
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-                tasks.start_soon(self._signs_of_life, send)
-                tasks.start_soon(self._until_cut, send, tasks.cancel_scope)
+                tasks.start_soon(self._send_keepalives, send)
+                tasks.start_soon(self._end_when_aborted, send, tasks.cancel_scope)
                 async for event in events(self._job):
                     await self._send(send, f"data: {json_text(event)}\n\n")
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -101,18 +101,18 @@ class EventStream(Response):
             async with self._one_at_a_time:
                 await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
 
-    async def _signs_of_life(self, send: Send) -> None:
+    async def _send_keepalives(self, send: Send) -> None:
         while True:
-            await anyio.sleep(SIGN_OF_LIFE_S)
+            await anyio.sleep(KEEPALIVE_S)
             await self._send(send, ": still working\n\n")
 
-    async def _until_cut(self, send: Send, scope: anyio.CancelScope) -> None:
-        await self._job.services.until_cut()
-        await self._send(send, f"data: {json_text(leaving().body)}\n\n")
+    async def _end_when_aborted(self, send: Send, scope: anyio.CancelScope) -> None:
+        await self._job.services.wait_aborted()
+        await self._send(send, f"data: {json_text(shutting_down().body)}\n\n")
         await send({"type": "http.response.body", "body": b"", "more_body": False})
         scope.cancel()
 
-    async def _until_gone(self, receive: Receive, scope: anyio.CancelScope) -> None:
+    async def _end_when_disconnected(self, receive: Receive, scope: anyio.CancelScope) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
         scope.cancel()
@@ -130,7 +130,7 @@ async def events(job: RunningJob) -> AsyncIterator[dict[str, Json]]:
                 yield streamed_segment(segment, job.request)
         transcript = await job.handle.collect()
     except Exception as error:
-        fault = fault_of(error)
+        fault = to_api_error(error)
         if fault.status >= 500:
             logger.exception("transcription failed")
         yield fault.body

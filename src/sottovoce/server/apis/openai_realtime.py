@@ -24,16 +24,17 @@ from sottovoce.options.vad import VadStreamOptions
 from sottovoce.server.api import Api, Auth, HttpRoute, SocketRoute
 from sottovoce.server.live.connection import WebSocketConnection, off_loop
 from sottovoce.server.openapi import Schema, an_object, json_answer, post
-from sottovoce.server.parsing.faults import ApiError, wrong
+from sottovoce.server.parsing.faults import ApiError, invalid_value
 from sottovoce.server.parsing.pcm import PcmReader
 from sottovoce.server.parsing.values import (
-    Known,
+    KnownFields,
     Reader,
     json_number,
-    leaves,
+    known_fields,
     named,
     note_ignored,
     one_of,
+    quoted,
     read_fields,
     read_json,
     read_json_flag,
@@ -43,7 +44,6 @@ from sottovoce.server.parsing.values import (
     read_object,
     read_text,
     require_typed,
-    shown,
     unknown_fields,
 )
 from sottovoce.server.recordings.openai_documents import logprob
@@ -192,7 +192,7 @@ def updated(config: RealtimeSessionConfig, session: object) -> RealtimeSessionCo
     """
     given = read_object("session", session)
     if given.get("type") != "transcription":
-        raise wrong("session.type", "'transcription'", shown(given.get("type")))
+        raise invalid_value("session.type", "'transcription'", quoted(given.get("type")))
     if "include" in given:
         config = replace(config, logprobs=includes_logprobs(given["include"]))
     audio = read_object("session.audio", given.get("audio"), optional=True)
@@ -211,7 +211,7 @@ def updated(config: RealtimeSessionConfig, session: object) -> RealtimeSessionCo
 def includes_logprobs(given: object) -> bool:
     for wanted in [] if given is None else read_json_list("session.include", given):
         if wanted != LOGPROBS:
-            raise wrong("session.include", LOGPROBS, f"'{wanted[:100]}'")
+            raise invalid_value("session.include", LOGPROBS, f"'{wanted[:100]}'")
     return bool(given)
 
 
@@ -220,7 +220,7 @@ def with_transcription(config: RealtimeSessionConfig, given: Mapping[str, object
     reset = {name: getattr(RealtimeSessionConfig(), name) for name in READERS if name in given}
     changes = {**reset, **read_fields(place, given, READERS)}
     if changes.get("language") and changes.get("languages"):
-        raise wrong(f"{place}.language", "language or languages", "both")
+        raise invalid_value(f"{place}.language", "language or languages", "both")
     if changes.get("language"):
         changes["languages"] = ()
     if changes.get("languages"):
@@ -237,7 +237,7 @@ def read_format(given: object) -> str:
     name = "audio/pcm" if wanted is None else one_of(*ENCODINGS)(place, wanted)
     rate = ENCODINGS[name][1]
     if found.get("rate") not in (None, rate):
-        raise wrong(f"{place}.rate", str(rate), shown(found["rate"]))
+        raise invalid_value(f"{place}.rate", str(rate), quoted(found["rate"]))
     return name
 
 
@@ -247,7 +247,7 @@ def read_turn_detection(given: object) -> TurnDetection | None:
     found = read_object(PARAM, given)
     kind = found.get("type", "server_vad")
     if kind not in ("server_vad", "semantic_vad"):
-        raise wrong(PARAM, "server_vad, semantic_vad or null", shown(kind))
+        raise invalid_value(PARAM, "server_vad, semantic_vad or null", quoted(kind))
     return server_vad(found) if kind == "server_vad" else semantic_vad(found)
 
 
@@ -273,13 +273,13 @@ def unknown_session_fields(session: object) -> tuple[str, ...]:
         kind = session["audio"]["input"]["turn_detection"]["type"]  # type: ignore[index]
     except (KeyError, TypeError):
         kind = "server_vad"
-    audio_input: Known = {
-        "format": leaves("type", "rate"),
+    audio_input: KnownFields = {
+        "format": known_fields("type", "rate"),
         "noise_reduction": NOISE,
         "transcription": READERS,
         "turn_detection": {"type": {}, **(SEMANTIC_VAD if kind == "semantic_vad" else SERVER_VAD)},
     }
-    known: Known = {"session": {"type": {}, "audio": {"input": audio_input}, "include": {}}}
+    known: KnownFields = {"session": {"type": {}, "audio": {"input": audio_input}, "include": {}}}
     return unknown_fields({"session": session}, known)
 
 
@@ -295,8 +295,8 @@ class RealtimeConnection(WebSocketConnection):
     async def begin(self) -> None:
         config = self._requested()
         self._config_read = resolved(config, self.services.registry)
-        self.take_place()
-        self.services.check_room(self._config_read.model or "")
+        self.acquire_slot()
+        self.services.check_capacity(self._config_read.model or "")
         await self.websocket.accept(SUBPROTOCOL)
         self._reader = reader_of(config)
         self._follow(self._config_read)
@@ -353,7 +353,7 @@ class RealtimeConnection(WebSocketConnection):
         query = dict(self.socket.query_params.items())
         intent = query.pop("intent", "transcription")
         if intent != "transcription":
-            raise wrong("intent", "'transcription'", f"'{intent[:50]}'")
+            raise invalid_value("intent", "'transcription'", f"'{intent[:50]}'")
         model = query.pop("model", None)
         if "call_id" in query:
             raise ApiError("call_id: not done here", param="call_id", code="unsupported_value")
@@ -393,7 +393,7 @@ class RealtimeConnection(WebSocketConnection):
             answer = self._items.delete if kind.endswith("delete") else self._items.retrieve
             await self.queue.put(partial(self._answer, partial(answer, message.get("item_id")), event_id))
         else:
-            raise wrong("type", f"one of {', '.join(MESSAGES)}", f"'{str(kind)[:80]}'")
+            raise invalid_value("type", f"one of {', '.join(MESSAGES)}", f"'{str(kind)[:80]}'")
 
     def _updated(self, config: RealtimeSessionConfig, session: object) -> RealtimeSessionConfig:
         return resolved(updated(config, session), self.services.registry)
@@ -428,7 +428,7 @@ class RealtimeConnection(WebSocketConnection):
             await self.send(self._items.fault(fault, event_id))
             return
         try:
-            events = await self.session.flush_and_reset()
+            events = await self.session.flush()
         except Exception as error:
             await self._fail_turn(error)
             return
@@ -439,7 +439,7 @@ class RealtimeConnection(WebSocketConnection):
 
     async def _clear(self) -> None:
         if self.is_open:
-            self.session.discard()
+            self.session.reset()
         await self.send(self._items.clear(self.received_s))
 
     async def _answer(self, make: Callable[[], dict[str, Json]], event_id: object) -> None:
@@ -452,7 +452,7 @@ class RealtimeConnection(WebSocketConnection):
     async def _fail_turn(self, error: Exception) -> None:
         fault = self.logged(error)
         if self.is_open:
-            self.session.discard()
+            self.session.reset()
         await self.send(*self._items.fail(fault, self.received_s))
 
     async def _time_out(self) -> None:
@@ -485,7 +485,7 @@ def audio_of(given: object) -> bytes:
     try:
         return base64.b64decode(given if isinstance(given, str) else "?", validate=True)
     except ValueError:
-        raise wrong("audio", "base64", "something else") from None
+        raise invalid_value("audio", "base64", "something else") from None
 
 
 async def client_secrets(request: Request) -> Response:
@@ -495,11 +495,11 @@ async def client_secrets(request: Request) -> Response:
     """
     services, key = services_of(request), key_of(request)
     given = read_object("body", read_json(await whole_body(request.stream(), MAX_BODY_BYTES) or b"{}"))
-    known: Known = {"expires_after": {"anchor": {}, "seconds": {}}, "session": {}}
+    known: KnownFields = {"expires_after": {"anchor": {}, "seconds": {}}, "session": {}}
     note_ignored(request, (*unknown_fields(given, known), *unknown_session_fields(given.get("session"))))
     expires = read_object("expires_after", given.get("expires_after"), optional=True)
     if expires.get("anchor", "created_at") != "created_at":
-        raise wrong("expires_after.anchor", "'created_at'", f"'{str(expires['anchor'])[:50]}'")
+        raise invalid_value("expires_after.anchor", "'created_at'", f"'{str(expires['anchor'])[:50]}'")
     lifetime = json_number(MIN_SECRET_S, MAX_SECRET_S)
     seconds = lifetime("expires_after.seconds", expires.get("seconds", DEFAULT_SECRET_S))
     session = given.get("session")
@@ -670,7 +670,7 @@ class RealtimeItems:
     def _kept_id(self, given: object, action: str) -> str:
         if not isinstance(given, str) or given not in self._kept:
             raise ApiError(
-                f"item_id: expected the id of an item of this session, got {shown(given)}",
+                f"item_id: expected the id of an item of this session, got {quoted(given)}",
                 param="item_id",
                 code=f"item_{action}_invalid_item_id",
             )

@@ -25,16 +25,16 @@ from sottovoce.options.requests import LIVE_REQUEST, MODEL
 from sottovoce.options.schema import changed
 from sottovoce.server.api import Api, HttpRoute, SocketRoute
 from sottovoce.server.live.connection import WebSocketConnection, require_finite
-from sottovoce.server.parsing.faults import ApiError, logged_fault, wrong
+from sottovoce.server.parsing.faults import ApiError, invalid_value, logged_api_error
 from sottovoce.server.parsing.forms import LIVE, fields_of, read_field
 from sottovoce.server.parsing.pcm import PcmReader
 from sottovoce.server.parsing.values import (
-    Known,
-    leaves,
+    KnownFields,
+    known_fields,
     named,
     note_ignored,
+    quoted,
     read_typed_message,
-    shown,
     unknown_fields,
 )
 from sottovoce.server.scheduling.session_handle import QueuedTranslator, SessionHandle
@@ -52,11 +52,11 @@ MAX_NAME = 50
 """Characters of a speaker's name."""
 FIELDS = fields_of("sottovoce", LIVE)
 """The fields of `configure`, by name."""
-KNOWN: Known = leaves(*FIELDS)
+KNOWN: KnownFields = known_fields(*FIELDS)
 FIXED = tuple(option.key for option in (MODEL, *LIVE_REQUEST))
 """Fields that stand in the address for good."""
 logger = logging.getLogger(__name__)
-LAST_S = 20.0
+FINISH_TIMEOUT_S = 20.0
 """At most so long the end of a session waits for what is not translated yet."""
 Sender = Callable[[dict[str, Json]], Awaitable[None]]
 NOT_TRANSLATED = ApiError(
@@ -75,7 +75,7 @@ async def live_refusal(request: Request) -> Response:
     services = services_of(request)
     _, name = requested(services, request)
     with services.key_limits.session(key_of(request)), services.session():
-        services.check_room(name)
+        services.check_capacity(name)
     raise ApiError("/v1/live: expected a WebSocket", status=426, code="upgrade_required")
 
 
@@ -105,7 +105,7 @@ class SottovoceConnection(WebSocketConnection):
         ignored = self.services.registry.ignored(request.model, unknown_fields(query_of(self.socket), KNOWN))
         note_ignored(self.socket, ignored)
         self._request, self._reader = request, PcmReader(request.encoding, request.sample_rate)
-        self.take_place()
+        self.acquire_slot()
         scheduler = await self.open(model, request.options)
         if request.translate_to:
             settings, request_id = self.services.settings.translation, self.transport.request_id
@@ -221,16 +221,16 @@ def read_message(text: str) -> tuple[str, Mapping[str, object]]:
     if kind == "voices":
         return kind, require_voices(message.get("voices", {}))
     if kind not in ("finalize", "keepalive", "close"):
-        raise wrong("type", "configure, finalize, voices, keepalive or close", f"'{kind[:50]}'")
+        raise invalid_value("type", "configure, finalize, voices, keepalive or close", f"'{kind[:50]}'")
     return kind, message
 
 
 def require_voices(value: object) -> Mapping[str, object]:
     if not isinstance(value, dict) or not all(isinstance(voice, str) for voice in value.values()):
-        raise wrong("voices", "an object of voices in base64 by name", shown(value))
+        raise invalid_value("voices", "an object of voices in base64 by name", quoted(value))
     for name in value:
         if not (0 < len(name) <= MAX_NAME and name.isprintable()):
-            raise wrong("voices", f"names of 1 to {MAX_NAME} printable characters", shown(name))
+            raise invalid_value("voices", f"names of 1 to {MAX_NAME} printable characters", quoted(name))
     return value
 
 
@@ -245,7 +245,7 @@ def decoded_voices(voices: Mapping[str, object]) -> dict[str, Floats]:
             for name, voice in voices.items()
         }
     except ValueError as error:
-        raise wrong("voices", "32-bit floats in base64", "something else") from error
+        raise invalid_value("voices", "32-bit floats in base64", "something else") from error
 
 
 def encoded_voices(voices: Mapping[str, Floats]) -> dict[str, Json]:
@@ -264,7 +264,9 @@ def requested(services: Services, connection: HTTPConnection) -> tuple[SessionRe
     supported = services.registry.languages(name)
     for language in request.options.languages:
         if language not in supported and services.registry.is_loaded(name):
-            raise wrong("languages", f"what this model knows: {', '.join(supported)}", f"'{language}'")
+            raise invalid_value(
+                "languages", f"what this model knows: {', '.join(supported)}", f"'{language}'"
+            )
     return request, name
 
 
@@ -282,7 +284,7 @@ def configured(request: SessionRequest, changes: Mapping[str, object]) -> Sessio
     own: dict[str, Any] = {name: values.pop(name) for name in FIXED if name in values}
     request = replace(request, options=changed(request.options, values), **own)
     if request.translate_to and request.options.decoding.task == "translate":
-        raise wrong("translate_to", "the task transcribe", "translate")
+        raise invalid_value("translate_to", "the task transcribe", "translate")
     try:
         PcmReader(request.encoding, request.sample_rate)
     except OptionError as error:
@@ -313,7 +315,7 @@ def session_translator(
     codes = targets(languages, translation)
     if target not in codes:
         expected = "English, by a model of several languages" if not codes else f"one of {', '.join(codes)}"
-        raise wrong("translate_to", expected, f"'{target}'")
+        raise invalid_value("translate_to", expected, f"'{target}'")
     if translation is not None:
         translator = ChatTranslator(translation.chat, target, translation.glossary)
         return SessionTranslator(LiveTranslator(translator), request_id)
@@ -363,8 +365,8 @@ class SessionTranslator:
                 self._is_done.set()
 
     async def finish(self) -> bool:
-        """Wait up to `LAST_S` for pending translations; return whether all are done."""
-        with anyio.move_on_after(LAST_S):
+        """Wait up to `FINISH_TIMEOUT_S` for pending translations; return whether all are done."""
+        with anyio.move_on_after(FINISH_TIMEOUT_S):
             await self._is_done.wait()
         return self._is_done.is_set()
 
@@ -381,7 +383,7 @@ class SessionTranslator:
     def _fault(self, error: Exception) -> ApiError:
         """Return an error for the client without the address and the answer of the translating server."""
         if not isinstance(error, TranslationError):
-            return logged_fault(error, self._request_id, "translation failed")
+            return logged_api_error(error, self._request_id, "translation failed")
         where = str(error).partition(" ")[0].rstrip(":")  # what follows may quote what was said
         logger.warning("translation failed", extra={"request_id": self._request_id, "server": where})
         return NOT_TRANSLATED

@@ -56,11 +56,15 @@ async def inference(request: Request) -> Response:
     async with AsyncExitStack() as stack:
         form = received_form(request)
         job = await begin_job(
-            request, stack, form, lambda fields: inference_request(fields, model), adapt=with_voices
+            request,
+            stack,
+            form,
+            lambda fields: inference_request(fields, model),
+            adapt=with_voice_diarization,
         )
         transcript = await job.collected(request)
     wanted = job.request
-    transcript = with_speakers(of_length(transcript, wanted), wanted)
+    transcript = with_speakers(with_max_length(transcript, wanted), wanted)
     if wanted.response_format in TEXT_TYPES:
         return text_response(transcript, wanted)
     if wanted.response_format == "json":
@@ -82,13 +86,13 @@ async def load(request: Request) -> Response:
         if wanted is None:
             raise ApiError("model: expected a name, got none", param="model", code="missing_parameter")
         name = services.registry.resolve(wanted)
-        note_ignored(request, services.registry.ignored(wanted, fields.untaken))
+        note_ignored(request, services.registry.ignored(wanted, fields.unread))
     async with services.registry.use(name):
         services.inference_model = name
     return PlainTextResponse("Load was successful!\n")
 
 
-def with_voices(request: FileRequest, upload: UploadedFile) -> Slices[FileRequest]:
+def with_voice_diarization(request: FileRequest, upload: UploadedFile) -> Slices[FileRequest]:
     """Return the request with diarization by voice if both channels have the same sound.
 
     Raises: AudioError.
@@ -101,7 +105,7 @@ def with_voices(request: FileRequest, upload: UploadedFile) -> Slices[FileReques
     return replace(request, transcription=replace(request.transcription, options=options))
 
 
-def of_length(transcript: Transcript, request: FileRequest) -> Transcript:
+def with_max_length(transcript: Transcript, request: FileRequest) -> Transcript:
     limit = request.max_len
     if limit is None:
         return transcript
@@ -132,7 +136,7 @@ def with_speakers(transcript: Transcript, request: FileRequest) -> Transcript:
     """
     options = request.transcription.options
     if options.decoding.speaker_turns:
-        return replace(transcript, segments=tuple(with_turn_signs(transcript.segments)))
+        return replace(transcript, segments=tuple(with_turn_marks(transcript.segments)))
     if (
         options.channels != "energy" and options.speakers is None
     ) or request.response_format == "verbose_json":
@@ -141,7 +145,7 @@ def with_speakers(transcript: Transcript, request: FileRequest) -> Transcript:
     return replace(transcript, segments=tuple(_placed(one, in_text=in_text) for one in transcript.segments))
 
 
-def with_turn_signs(segments: Sequence[Segment]) -> Iterator[Segment]:
+def with_turn_marks(segments: Sequence[Segment]) -> Iterator[Segment]:
     """Yield segments without speakers, with a mark before a change of speaker."""
     for one, after in zip_longest(segments, segments[1:]):
         is_end = after is not None and after.speaker != one.speaker
@@ -206,7 +210,7 @@ def inference_request(fields: Fields, model: str) -> FileRequest:
         max_len=values["max_len"],
         offset_n=(values["offset_n"] or 0) if response_format == "srt" else 0,
         language_probabilities=not values["no_language_probabilities"],
-        ignored=fields.untaken,
+        ignored=fields.unread,
     )
 
 

@@ -26,9 +26,9 @@ from sottovoce.options.live import LiveDecodingOptions, LiveOptions
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.server.apis.deepgram import checked_terms
 from sottovoce.server.live.connection import LiveConnection
-from sottovoce.server.parsing.faults import ApiError, fault_of, wrong
+from sottovoce.server.parsing.faults import ApiError, invalid_value, to_api_error
 from sottovoce.server.parsing.pcm import PcmReader
-from sottovoce.server.parsing.values import read_code, read_json, read_list, read_whole
+from sottovoce.server.parsing.values import read_code, read_int, read_json, read_list
 from sottovoce.server.services import Services
 from sottovoce.server.settings import ServerLimits
 from sottovoce.types import SAMPLE_RATE, Event, Partial, Samples, SpeechEnded, SpeechStarted
@@ -66,13 +66,13 @@ async def read_frame(reader: asyncio.StreamReader, max_payload: int) -> Frame | 
     try:
         line = await reader.readline()
     except ValueError:
-        raise wrong("event", f"a line of at most {MAX_LINE} bytes", "more") from None
+        raise invalid_value("event", f"a line of at most {MAX_LINE} bytes", "more") from None
     if not line:
         return None
     header = object_of("event", line)
     kind = header.get("type")
     if not isinstance(kind, str):
-        raise wrong("type", "a text", f"'{str(kind)[:50]}'")
+        raise invalid_value("type", "a text", f"'{str(kind)[:50]}'")
     n_data = length_of("data_length", header.get("data_length"), MAX_DATA)
     n_payload = length_of("payload_length", header.get("payload_length"), max_payload)
     try:
@@ -82,7 +82,7 @@ async def read_frame(reader: asyncio.StreamReader, max_payload: int) -> Frame | 
         return None
     data = header.get("data") or {}
     if not isinstance(data, dict):
-        raise wrong("data", "an object", f"'{str(data)[:50]}'")
+        raise invalid_value("data", "an object", f"'{str(data)[:50]}'")
     return Frame(kind, {**data, **(object_of("data", more) if more else {})}, payload)
 
 
@@ -98,7 +98,7 @@ def frame_bytes(document: Mapping[str, Json]) -> bytes:
 class FrameTransport:
     """A TCP connection, as a `Transport` of frames; a client may leave unread some of its messages.
 
-    address: of the client. heard_at_s: time of its last frame, or of the connection.
+    address: of the client. last_frame_s: time of its last frame, or of the connection.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class FrameTransport:
         """Until the next frame: the first one comes with the connection."""
         peer = writer.get_extra_info("peername")
         self.address = str(peer[0]) if peer else ""
-        self.heard_at_s = time.monotonic()
+        self.last_frame_s = time.monotonic()
 
     async def receive(self) -> Frame | None:
         with anyio.move_on_after(self._longest_s):
@@ -120,12 +120,12 @@ class FrameTransport:
                 frame = await read_frame(self._reader, self._limits.message_kb * 1024)
             except OSError:
                 return None
-            self._longest_s, self.heard_at_s = self._limits.idle_s, time.monotonic()
+            self._longest_s, self.last_frame_s = self._limits.idle_s, time.monotonic()
             return frame
         message = f"client: expected something within {self._longest_s:g} s"
         raise ApiError(message, code="idle_timeout")
 
-    def has_gone(self) -> bool:
+    def has_disconnected(self) -> bool:
         """See `Transport`; False: a client that has closed its side may still read."""
         return False
 
@@ -175,7 +175,7 @@ def length_of(name: str, value: object, limit: int) -> int:
     if value is None:
         return 0
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= limit:
-        raise wrong(name, f"0 to {limit} bytes", f"'{str(value)[:50]}'")
+        raise invalid_value(name, f"0 to {limit} bytes", f"'{str(value)[:50]}'")
     return value
 
 
@@ -195,7 +195,7 @@ class WyomingServer:
         connection = WyomingConnection(transport, self._services)
         began = time.monotonic()
         try:
-            if len(self._open) >= most and not self._make_room():
+            if len(self._open) >= most and not self._evict_for():
                 fault = ApiError(f"{most} connections are open", code="rate_limit_exceeded")
                 await transport.fail(fault, error_document(fault))
             else:
@@ -207,13 +207,13 @@ class WyomingServer:
             seconds = round(time.monotonic() - began, 3)
             logger.info("wyoming", extra={"request_id": transport.request_id, "seconds": seconds})
 
-    def _make_room(self) -> bool:
+    def _evict_for(self) -> bool:
         """Drop a connection without a command; return whether there was one."""
         idle = [connection for connection in self._open if connection.is_idle]
         if not idle:
             return False
         n_of = Counter(connection.frames.address for connection in idle)
-        dropped = max(idle, key=lambda one: (n_of[one.frames.address], -one.frames.heard_at_s))
+        dropped = max(idle, key=lambda one: (n_of[one.frames.address], -one.frames.last_frame_s))
         self._open.discard(dropped)
         fault = ApiError("connection: expected a command before others needed its place", code="idle_timeout")
         dropped.frames.drop(error_document(fault))
@@ -261,7 +261,7 @@ class WyomingConnection(LiveConnection[Frame]):
             return
         events = await self.session.push(samples)
         self.count()
-        if command.hears_its_end(events, self.received_s, self.queue.n_samples / SAMPLE_RATE):
+        if command.detect_end(events, self.received_s, self.queue.n_samples / SAMPLE_RATE):
             events = [*events, *await self.session.close()]
         await self.emit(events)
 
@@ -271,7 +271,7 @@ class WyomingConnection(LiveConnection[Frame]):
     def error_document(self, fault: ApiError) -> dict[str, Json]:
         return error_document(fault)
 
-    def too_long(self) -> ApiError:
+    def too_long_error(self) -> ApiError:
         return ApiError(f"audio: expected at most {self.limits.session_s:g} s", code="session_too_long")
 
     async def on_close(self) -> None:
@@ -279,8 +279,8 @@ class WyomingConnection(LiveConnection[Frame]):
 
     async def _start(self, model: str | None, options: LiveOptions) -> None:
         if self._command is not None:
-            raise wrong("audio-start", "an audio-stop before it", "none")
-        self.take_place()
+            raise invalid_value("audio-start", "an audio-stop before it", "none")
+        self.acquire_slot()
         await self.open(self.services.registry.resolve(model), options)
         self._command = SpokenCommand()
 
@@ -293,9 +293,9 @@ class WyomingConnection(LiveConnection[Frame]):
         self._command = None
         await self.release()
 
-    async def _listen(self) -> None:
+    async def _receive(self) -> None:
         try:
-            await super()._listen()
+            await super()._receive()
         except ApiError as fault:
             await self.send(error_document(fault))
             await self.request_close()
@@ -312,7 +312,7 @@ class SpokenCommand:
         self._is_speech = False
         self._began = time.monotonic()
 
-    def hears_its_end(self, events: Sequence[Event], received_s: float, waiting_s: float) -> bool:
+    def detect_end(self, events: Sequence[Event], received_s: float, waiting_s: float) -> bool:
         """Return whether live speech has begun and ended.
 
         received_s: of processed audio. waiting_s: of queued audio.
@@ -353,7 +353,7 @@ def requested(transcribe: Frame) -> tuple[str | None, LiveOptions]:
     language, name = data.get("language"), data.get("name")
     sensitivity = data.get("vad_sensitivity") or "default"
     if not isinstance(sensitivity, str) or sensitivity not in PAUSES_MS:
-        raise wrong("vad_sensitivity", f"one of {', '.join(PAUSES_MS)}", f"'{str(sensitivity)[:50]}'")
+        raise invalid_value("vad_sensitivity", f"one of {', '.join(PAUSES_MS)}", f"'{str(sensitivity)[:50]}'")
     terms = checked_terms(
         [
             term
@@ -370,15 +370,15 @@ def requested(transcribe: Frame) -> tuple[str | None, LiveOptions]:
 
 
 def reader_of(frame: Frame) -> PcmReader:
-    rate, width, channels = (read_whole(name, frame.data.get(name)) for name in ("rate", "width", "channels"))
+    rate, width, channels = (read_int(name, frame.data.get(name)) for name in ("rate", "width", "channels"))
     if width != 2:
-        raise wrong("width", "2 bytes", f"{width}")
+        raise invalid_value("width", "2 bytes", f"{width}")
     if channels not in (1, 2):
-        raise wrong("channels", "1 or 2", f"{channels}")
+        raise invalid_value("channels", "1 or 2", f"{channels}")
     try:
         return PcmReader("s16le", rate, channels)
     except Exception as error:
-        raise fault_of(error, param="rate") from error
+        raise to_api_error(error, param="rate") from error
 
 
 def info(services: Services) -> dict[str, Json]:

@@ -42,11 +42,11 @@ from sottovoce.server.apis import (
 )
 from sottovoce.server.http.connections import ConnectionMiddleware
 from sottovoce.server.http.request_log import RequestLogMiddleware
-from sottovoce.server.parsing.faults import ApiError, leaving, logged_fault
+from sottovoce.server.parsing.faults import ApiError, logged_api_error, shutting_down
 from sottovoce.server.parsing.values import HEADER as IGNORED_HEADER
 from sottovoce.server.scheduling.model_registry import ModelRegistry
 from sottovoce.server.scheduling.scheduler import Scheduler
-from sottovoce.server.services import Services, services_of, unless
+from sottovoce.server.services import Services, cancel_when, services_of
 from sottovoce.server.settings import ServerSettings
 from sottovoce.server.telemetry import Metrics
 
@@ -144,11 +144,11 @@ def error_boundary(handler: HttpHandler) -> HttpHandler:
 
     async def answer(request: Request) -> Response:
         try:
-            return await unless(services_of(request).until_cut, handler(request), leaving())
+            return await cancel_when(services_of(request).wait_aborted, handler(request), shutting_down())
         except ClientDisconnect:
             return Response(status_code=499)
         except Exception as error:
-            return error_answer(request, logged_fault(error, request.state.request_id))
+            return error_answer(request, logged_api_error(error, request.state.request_id))
 
     return answer
 

@@ -34,7 +34,7 @@ MAX_HEAD_BYTES = 64 * 1024
 """The most framing of a request without payload: mainly its head."""
 MAX_FRAMES_BYTES = 16 * 1024
 """The most framing of a WebSocket without payload: 2,700 empty frames."""
-PAYLOAD_A_FRAMING_BYTE = 8
+PAYLOAD_PER_FRAMING_BYTE = 8
 """Bytes of payload that pay for one byte of framing: chunks and frames of 48 bytes pay for their own."""
 FRAMING_BYTES_PER_S = 512
 """Framing that costs nothing: 85 small messages a second."""
@@ -92,7 +92,7 @@ class FramingDebt:
     def note(self, n_framing: int, n_payload: int, now_s: float) -> None:
         """Count received bytes. now_s: by the clock of the event loop."""
         self._n_bytes = max(0.0, self._n_bytes - FRAMING_BYTES_PER_S * (now_s - self._noted_s))
-        self._n_bytes = max(0.0, self._n_bytes + n_framing - n_payload / PAYLOAD_A_FRAMING_BYTE)
+        self._n_bytes = max(0.0, self._n_bytes + n_framing - n_payload / PAYLOAD_PER_FRAMING_BYTE)
         self._noted_s = now_s
 
     def clear(self) -> None:
@@ -184,10 +184,10 @@ class ConnectionGate:
     """
 
     def __init__(
-        self, most: int, most_an_address: int, trusted: Callable[[str], bool], on_refused: Callable[[], None]
+        self, most: int, max_per_address: int, trusted: Callable[[str], bool], on_refused: Callable[[], None]
     ) -> None:
         self._most = most
-        self._most_an_address = most_an_address
+        self._max_per_address = max_per_address
         self._trusted = trusted
         self._on_refused = on_refused
         self._counts: Counter[str] = Counter()
@@ -198,7 +198,7 @@ class ConnectionGate:
 
     def enter(self, address: str) -> bool:
         """Count a new connection of an address; return False above a limit."""
-        is_crowd = self._counts[address] >= self._most_an_address and not self._trusted(address)
+        is_crowd = self._counts[address] >= self._max_per_address and not self._trusted(address)
         if is_crowd or self.n_connections >= self._most:
             self._on_refused()
             return False

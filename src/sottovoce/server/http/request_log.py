@@ -44,7 +44,7 @@ SECURITY_HEADERS = {
     ),
     "permissions-policy": "microphone=(self), display-capture=(self), screen-wake-lock=(self), camera=()",
 }
-OF_EVERY_RECORD = frozenset(
+STANDARD_FIELDS = frozenset(
     {*vars(logging.makeLogRecord({})), "message", "asctime", "color_message", "taskName"}
 )
 """Attributes of every record, which are not fields of its message."""
@@ -221,7 +221,7 @@ class JsonLogFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "message": record.getMessage(),
         }
-        line.update({name: value for name, value in vars(record).items() if name not in OF_EVERY_RECORD})
+        line.update({name: value for name, value in vars(record).items() if name not in STANDARD_FIELDS})
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=False, default=str)

@@ -28,14 +28,14 @@ from sottovoce.errors import OptionError, cause_of
 from sottovoce.server.apis.wyoming import start_wyoming
 from sottovoce.server.http.app import make_app
 from sottovoce.server.http.connections import make_connections, make_gate
-from sottovoce.server.scheduling.model_registry import WORK_ENDS_WITHIN_S
+from sottovoce.server.scheduling.model_registry import JOIN_TIMEOUT_S
 from sottovoce.server.services import Services
 from sottovoce.server.settings import Listening, ServerSettings
 
 logger = logging.getLogger(__name__)
 
 LOG_EVERY_S = 60.0
-UNWANTED = (
+IGNORED_MESSAGES = (
     "ASGI callable returned without completing handshake.",
     "Invalid UTF-8 sequence received from client.",
 )
@@ -43,8 +43,8 @@ UNWANTED = (
 PING_EVERY_S = 20.0
 PONG_WITHIN_S = 60.0
 """Longer than a client that sends too fast is not read: its pong waits behind its audio."""
-LOOK_EVERY_S = 0.05
-CUT_S = 1.0
+POLL_EVERY_S = 0.05
+ABORT_S = 1.0
 """Of the time to end, for those whose work is cut short to be told so."""
 BACKLOG = 128
 """Connections that wait to be accepted; where the system accepts no more, asyncio tries so often at once."""
@@ -65,7 +65,7 @@ class QuietLoop:
 
 
 class QuietLog(logging.Filter):
-    """Passes each warning of the server's connections once a minute, and none of `UNWANTED`."""
+    """Passes each warning of the server's connections once a minute, and none of `IGNORED_MESSAGES`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class QuietLog(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         now_s, place = time.monotonic(), (record.pathname, record.lineno)
-        if record.msg in UNWANTED:
+        if record.msg in IGNORED_MESSAGES:
             return False
         if record.levelno != logging.WARNING:
             return True
@@ -83,7 +83,7 @@ class QuietLog(logging.Filter):
         return True
 
 
-def quieten(*names: str) -> None:
+def limit_warnings(*names: str) -> None:
     for name in names:
         found = logging.getLogger(name)
         if not any(isinstance(one, QuietLog) for one in found.filters):
@@ -104,7 +104,7 @@ class Server(uvicorn.Server):
         on_listening: Callable[[int], None],
     ) -> None:
         check_certificate(settings.listening)
-        quieten("uvicorn.error", "python_multipart.multipart", "sottovoce.server.http.connections")
+        limit_warnings("uvicorn.error", "python_multipart.multipart", "sottovoce.server.http.connections")
         app = make_app(settings, open_model)
         self._services: Services = app.state.services
         self._on_listening = on_listening
@@ -114,7 +114,7 @@ class Server(uvicorn.Server):
         self.ended_by: signal.Signals | None = None
         self.broken_by: str | None = None
         """The reason why a model could not work, where the server has ended for it."""
-        self._works_s = time.monotonic()
+        self._healthy_s = time.monotonic()
         limits, listening = settings.limits, settings.listening
         self.gate = gate = make_gate(settings, self._services.metrics.refused_connections.inc)
         super().__init__(
@@ -168,13 +168,13 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter) or self._services.preload_error is not None or self._is_broken()
 
     def _is_broken(self) -> bool:
-        trouble, most_s = self._services.trouble, self._services.settings.limits.broken_s
+        error, most_s = self._services.health_error, self._services.settings.limits.broken_s
         now_s = time.monotonic()
-        self._works_s = now_s if trouble is None else self._works_s
-        if most_s is None or now_s - self._works_s < most_s:
+        self._healthy_s = now_s if error is None else self._healthy_s
+        if most_s is None or now_s - self._healthy_s < most_s:
             return False
-        self.broken_by = trouble
-        logger.error("the server ends to be started anew", extra={"cause": trouble})
+        self.broken_by = error
+        logger.error("the server ends to be started anew", extra={"cause": error})
         return True
 
     async def startup(self, sockets: list[Socket] | None = None) -> None:
@@ -191,22 +191,22 @@ class Server(uvicorn.Server):
         New connections are accepted until then, so that clients get 503 from `/ready` and other requests.
         """
         services = self._services
-        services.leave()
+        services.start_drain()
         seconds = services.settings.limits.shutdown_s
         end = time.monotonic() + seconds
-        await self._until_idle(end - min(CUT_S, seconds / 4))
-        services.cut()
+        await self._wait_idle(end - min(ABORT_S, seconds / 4))
+        services.abort()
         for server in self.servers:
             server.close()
         if self._wyoming is not None:
             self._wyoming.close()
-        await self._until_idle(end)
+        await self._wait_idle(end)
         self.config.timeout_graceful_shutdown = 1
         await super().shutdown(sockets)
 
-    async def _until_idle(self, end: float) -> None:
+    async def _wait_idle(self, end: float) -> None:
         while self._services.is_serving and not self.force_exit and time.monotonic() < end:
-            await anyio.sleep(LOOK_EVERY_S)
+            await anyio.sleep(POLL_EVERY_S)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -309,7 +309,7 @@ class ServerThread:
         while not self.services.is_ready:
             if time.monotonic() > end:
                 raise TimeoutError(f"server: expected its model within {within_s:g} s")
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(POLL_EVERY_S)
 
     def stop(self) -> None:
         """End the server and all of its threads.
@@ -317,7 +317,7 @@ class ServerThread:
         Raises: RuntimeError if it does not end.
         """
         self.server.should_exit = True
-        within_s = self._settings.limits.shutdown_s + 2 * WORK_ENDS_WITHIN_S
+        within_s = self._settings.limits.shutdown_s + 2 * JOIN_TIMEOUT_S
         self._thread.join(within_s)
         if self._thread.is_alive():
             raise RuntimeError(f"server: expected it to end within {within_s:g} s")

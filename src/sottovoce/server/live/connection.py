@@ -27,10 +27,10 @@ from sottovoce.audio.live_container import LiveContainer
 from sottovoce.formats.document import Json
 from sottovoce.options.live import LiveOptions
 from sottovoce.server.access.api_keys import ApiKey
-from sottovoce.server.live.transport import GoneError, Transport, WebSocketTransport, own_error
-from sottovoce.server.parsing.faults import UNAVAILABLE, ApiError, fault_of, logged_fault
+from sottovoce.server.live.transport import ClientDisconnectedError, Transport, WebSocketTransport, live_error
+from sottovoce.server.parsing.faults import UNAVAILABLE, ApiError, logged_api_error, to_api_error
 from sottovoce.server.parsing.pcm import PcmReader
-from sottovoce.server.scheduling.load_forecast import no_room
+from sottovoce.server.scheduling.load_forecast import overloaded
 from sottovoce.server.scheduling.scheduler import Scheduler
 from sottovoce.server.scheduling.session_handle import SessionHandle
 from sottovoce.server.services import Services, key_of, services_of
@@ -41,7 +41,7 @@ T = TypeVar("T")
 Command: TypeAlias = Callable[[], Awaitable[None]]
 """A command of the client, run after all audio before it was processed."""
 
-DONE, GOING_DOWN = 1000, 1012
+NORMAL_CLOSURE, SERVICE_RESTART = 1000, 1012
 REPORT_EVERY_S = 1.0
 SLICE_BYTES = 64 * 1024
 """Of a message that are read at once: about a millisecond's work."""
@@ -70,10 +70,10 @@ class LiveConnection(ABC, Generic[M]):
             round(self.limits.pending_s * SAMPLE_RATE)
         )
         self._session: SessionHandle | None = None
-        self._held = AsyncExitStack()
+        self.exit_stack = AsyncExitStack()
         self._is_closing = False
-        self._sent_away = anyio.Event()
-        self._quiet_since_s = math.inf
+        self._was_shed = anyio.Event()
+        self._last_audio_s = math.inf
         """By the clock, where the client has a place: since then it sent no audio."""
         self._counted_s = 0.0
 
@@ -96,7 +96,7 @@ class LiveConnection(ABC, Generic[M]):
         """Yield the messages of events."""
 
     def error_document(self, fault: ApiError) -> dict[str, Json]:
-        return own_error(fault)
+        return live_error(fault)
 
     async def on_audio(self, samples: Samples) -> None:
         """Process samples (n,) from the queue."""
@@ -116,45 +116,45 @@ class LiveConnection(ABC, Generic[M]):
     async def serve(self) -> None:
         """Serve the client until it closes or the server shuts down; an error is the last message."""
         try:
-            async with self._held:
+            async with self.exit_stack:
                 await self.begin()
                 await self._run()
-        except GoneError:
+        except ClientDisconnectedError:
             return
         except Exception as error:
             fault = self.logged(error)
-            with anyio.move_on_after(self.limits.send_s), suppress(GoneError):
+            with anyio.move_on_after(self.limits.send_s), suppress(ClientDisconnectedError):
                 await self.transport.fail(fault, self.error_document(fault))
 
-    def take_place(self) -> None:
+    def acquire_slot(self) -> None:
         """Take a place for a live session of the server and of the client's key, until `release`.
 
         Raises: ApiError 429, 503.
         """
-        self._held.enter_context(self.services.key_limits.session(self.key))
-        self._held.enter_context(self.services.session(lambda: self.behind_s))
-        self._quiet_since_s = time.monotonic()
+        self.exit_stack.enter_context(self.services.key_limits.session(self.key))
+        self.exit_stack.enter_context(self.services.session(lambda: self.behind_s))
+        self._last_audio_s = time.monotonic()
 
     async def open(self, model: str, options: LiveOptions) -> Scheduler:
         """Open the session, until `release`; return its scheduler.
 
         Raises: ApiError 429 without room on the model; OptionError, ModelNotFoundError.
         """
-        scheduler = await self._held.enter_async_context(self.services.registry.use(model))
-        self.services.check_wait(scheduler)
+        scheduler = await self.exit_stack.enter_async_context(self.services.registry.use(model))
+        self.services.check_live_wait(scheduler)
         self._session = session = await scheduler.open(options)
-        self._held.callback(session.end)
-        self._held.enter_context(
-            self.services.overload.placed(session, lambda: self.behind_s, self._sent_away.set)
+        self.exit_stack.callback(session.end)
+        self.exit_stack.enter_context(
+            self.services.shedder.watch(session, lambda: self.behind_s, self._was_shed.set)
         )
-        session.poll_newer_audio = self.queue.take_audio
+        session.drain_input = self.queue.take_audio
         self._counted_s = 0.0
         return scheduler
 
     async def release(self) -> None:
         self._session = None
-        self._quiet_since_s = math.inf
-        await self._held.aclose()
+        self._last_audio_s = math.inf
+        await self.exit_stack.aclose()
 
     @property
     def is_open(self) -> bool:
@@ -188,9 +188,9 @@ class LiveConnection(ABC, Generic[M]):
     async def queue_audio(self, samples: Samples) -> None:
         """Queue audio (n,); wait for room. Raises: ApiError for NaN and infinity."""
         require_finite(samples)
-        self._note_audio()
+        self._mark_audio()
         await self.queue.put_audio(samples)
-        self._note_audio()
+        self._mark_audio()
 
     async def queue_bytes(self, reader: PcmReader, data: bytes) -> None:
         """Decode and queue audio, in slices that do not block other clients.
@@ -212,7 +212,7 @@ class LiveConnection(ABC, Generic[M]):
                 samples, is_more = await anyio.to_thread.run_sync(container.take)
                 await self.queue_audio(samples)
 
-    async def request_close(self, code: int = DONE) -> None:
+    async def request_close(self, code: int = NORMAL_CLOSURE) -> None:
         """Process the queue and close with the code; nothing more is read."""
         if not self._is_closing:
             self._is_closing = True
@@ -224,15 +224,15 @@ class LiveConnection(ABC, Generic[M]):
         self.services.metrics.live_seconds.inc(new_s)
         self.services.key_limits.count_audio(self.key, new_s)
         if self.received_s > self.limits.session_s:
-            raise self.too_long()
+            raise self.too_long_error()
 
-    def too_long(self) -> ApiError:
+    def too_long_error(self) -> ApiError:
         message = f"session: expected at most {self.limits.session_s:g} s of audio"
         return ApiError(message, code="session_too_long")
 
     def logged(self, error: Exception) -> ApiError:
         """Return the error for the client, and log the cause of an internal one."""
-        return logged_fault(error, self.transport.request_id, "session failed")
+        return logged_api_error(error, self.transport.request_id, "session failed")
 
     async def attempt(self, change: Awaitable[None]) -> ApiError | None:
         """Change the session; return the error of an invalid change, after which nothing has changed.
@@ -242,7 +242,7 @@ class LiveConnection(ABC, Generic[M]):
         try:
             await change
         except Exception as error:
-            fault = fault_of(error)
+            fault = to_api_error(error)
             if fault.status >= 500 and fault.code != UNAVAILABLE:
                 raise
             return self.logged(error)
@@ -250,7 +250,7 @@ class LiveConnection(ABC, Generic[M]):
 
     async def _run(self) -> None:
         failed: list[Exception] = []
-        code = DONE
+        code = NORMAL_CLOSURE
         async with anyio.create_task_group() as tasks:
 
             async def until_failed(work: Callable[[], Awaitable[None]]) -> None:
@@ -264,45 +264,45 @@ class LiveConnection(ABC, Generic[M]):
                 nonlocal code
                 code = await self._work()
 
-            for task in (self._listen, self._leave, self._yield, self._report, self.background):
+            for task in (self._receive, self._drain, self._wait_shed, self._report, self.background):
                 tasks.start_soon(until_failed, task)
             await until_failed(work)
             tasks.cancel_scope.cancel()
         if failed:
             raise failed[0]
-        await self.transport.close(code, "the server is shutting down" if code == GOING_DOWN else "")
+        await self.transport.close(code, "the server is shutting down" if code == SERVICE_RESTART else "")
 
-    async def _listen(self) -> None:
+    async def _receive(self) -> None:
         while not self._is_closing and (message := await self.transport.receive()) is not None:
             await self.on_message(message)
         await self.request_close()
 
-    async def _leave(self) -> None:
-        await self.services.until_leaving()
-        await self.request_close(GOING_DOWN)
+    async def _drain(self) -> None:
+        await self.services.wait_draining()
+        await self.request_close(SERVICE_RESTART)
 
-    async def _yield(self) -> None:
+    async def _wait_shed(self) -> None:
         """Raise ApiError when the session has to make room on an overloaded model."""
-        await self._sent_away.wait()
-        raise no_room(self.services.n_sessions - 1)
+        await self._was_shed.wait()
+        raise overloaded(self.services.n_sessions - 1)
 
-    def _note_audio(self) -> None:
-        if math.isfinite(self._quiet_since_s):
-            self._quiet_since_s = time.monotonic()
+    def _mark_audio(self) -> None:
+        if math.isfinite(self._last_audio_s):
+            self._last_audio_s = time.monotonic()
 
     async def _report(self) -> None:
         """Report the delay, and end a client that has gone or sends no audio for too long.
 
-        While audio waits nothing is read, so that the end of the client is not seen. Raises: GoneError,
-        ApiError.
+        While audio waits nothing is read, so that the end of the client is not seen.
+        Raises: ClientDisconnectedError, ApiError.
         """
         most_s = self.limits.keepalive_s
         while True:
             await anyio.sleep(min(REPORT_EVERY_S, most_s))
-            if self.transport.has_gone():
-                raise GoneError
+            if self.transport.has_disconnected():
+                raise ClientDisconnectedError
             await self.report()
-            if time.monotonic() - self._quiet_since_s > most_s:
+            if time.monotonic() - self._last_audio_s > most_s:
                 text = f"session: expected audio within {most_s:g} s, whatever keeps it alive"
                 raise ApiError(text, code="idle_timeout")
 

@@ -71,22 +71,22 @@ class ApiError(Exception):
         return 0 if self.retry_s is None else max(1, round(self.retry_s))
 
 
-def wrong(name: str, expected: str, got: str) -> ApiError:
+def invalid_value(name: str, expected: str, got: str) -> ApiError:
     """Return the error of an invalid value."""
     return ApiError(f"{name}: expected {expected}, got {got}", param=name, code="invalid_value")
 
 
-def busy(message: str, retry_s: float) -> ApiError:
+def too_many_requests(message: str, retry_s: float) -> ApiError:
     """Return the error of too many requests."""
     return ApiError(message, status=429, kind="rate_limit_error", code="rate_limit_exceeded", retry_s=retry_s)
 
 
-def leaving() -> ApiError:
+def shutting_down() -> ApiError:
     message = "the server is shutting down: try again in a moment"
     return ApiError(message, status=503, kind="server_error", code="shutting_down", retry_s=5.0)
 
 
-def fault_of(error: BaseException, *, param: str | None = None) -> ApiError:
+def to_api_error(error: BaseException, *, param: str | None = None) -> ApiError:
     """Return the error for a client, without internals of the program."""
     if isinstance(error, ApiError):
         return error
@@ -106,9 +106,9 @@ def fault_of(error: BaseException, *, param: str | None = None) -> ApiError:
     return ApiError(message, status=500, kind="server_error", code=INTERNAL)
 
 
-def logged_fault(error: BaseException, request_id: str, what: str = "request failed") -> ApiError:
-    """Return `fault_of` an error, and log its cause if it is internal."""
-    fault = fault_of(error)
+def logged_api_error(error: BaseException, request_id: str, what: str = "request failed") -> ApiError:
+    """Return the error for a client, and log the cause of an internal one."""
+    fault = to_api_error(error)
     if fault.status >= 500 and not isinstance(error, ApiError):
         logger.error(what, exc_info=error, extra={"request_id": request_id})
     return fault

@@ -20,26 +20,26 @@ from sottovoce.options.schema import Api, ApiField, Kind, Option, options_of
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import VadOptions, VadStreamOptions
 from sottovoce.options.writer import WriterOptions
-from sottovoce.server.parsing.faults import wrong
+from sottovoce.server.parsing.faults import invalid_value
 from sottovoce.server.parsing.values import (
     Reader,
-    number_of,
     one_of,
     read_flag,
+    read_int,
     read_json,
     read_language,
     read_languages,
     read_list,
+    read_number,
     read_speakers,
     read_text,
-    read_whole,
-    whole_text,
+    replace_surrogates,
 )
 
-MOST_TEXT = 8_000
+MAX_TEXT_LETTERS = 8_000
 """Characters of one field."""
-MOST_ITEMS = 1_000
-MOST_LIST_TEXT = 16_000
+MAX_ITEMS = 1_000
+MAX_LIST_LETTERS = 16_000
 """Characters of all values of a list: phrases are made into a search of their own."""
 RECORDINGS = "known_speaker_references"
 """Holds recordings, whose length is looked at where they are decoded."""
@@ -70,7 +70,7 @@ READERS: Mapping[Kind, Reader] = {
     "language": read_language,
     "languages": read_languages,
     "speakers": read_speakers,
-    "integer": read_whole,
+    "integer": read_int,
 }
 
 
@@ -81,11 +81,11 @@ class Fields:
     """
 
     def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
-        self._pairs = [(whole_text(name), whole_text(value)) for name, value in pairs]
+        self._pairs = [(replace_surrogates(name), replace_surrogates(value)) for name, value in pairs]
         self._taken: set[str] = set()
         for name, value in self._pairs:
-            if len(value) > MOST_TEXT and not name.startswith(RECORDINGS):
-                raise wrong(name, f"at most {MOST_TEXT} characters", f"{len(value)}")
+            if len(value) > MAX_TEXT_LETTERS and not name.startswith(RECORDINGS):
+                raise invalid_value(name, f"at most {MAX_TEXT_LETTERS} characters", f"{len(value)}")
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
@@ -100,7 +100,7 @@ class Fields:
         self._taken.add(name)
         values = [value for key, value in self._pairs if key == name]
         if len(values) > 1:
-            raise wrong(name, "one value", f"{len(values)}")
+            raise invalid_value(name, "one value", f"{len(values)}")
         return values[0] if values and values[0] else None
 
     def choice(self, name: str, among: Sequence[str], default: str) -> str:
@@ -108,37 +108,37 @@ class Fields:
         if value is None:
             return default
         if value not in among:
-            raise wrong(name, f"one of {', '.join(among)}", f"'{value[:100]}'")
+            raise invalid_value(name, f"one of {', '.join(among)}", f"'{value[:100]}'")
         return value
 
     def flag(self, name: str) -> bool:
         value = (self.text(name) or "").lower()
         if value not in _TRUE | _FALSE:
-            raise wrong(name, "true or false", f"'{value[:100]}'")
+            raise invalid_value(name, "true or false", f"'{value[:100]}'")
         return value in _TRUE
 
     def number(self, name: str, least: float, most: float) -> float | None:
         value = self.text(name)
-        return None if value is None else number_of(name, value, least, most)
+        return None if value is None else read_number(name, value, least, most)
 
     def many(self, name: str) -> list[str]:
         index = re.compile(re.escape(name) + r"(\[\d*\])?")
         keys = [key for key, _ in self._pairs if index.fullmatch(key)]
         self._taken.update(keys)
-        if len(keys) > MOST_ITEMS:
-            raise wrong(name, f"at most {MOST_ITEMS} values", f"{len(keys)}")
+        if len(keys) > MAX_ITEMS:
+            raise invalid_value(name, f"at most {MAX_ITEMS} values", f"{len(keys)}")
         among = set(keys)
         values = [value for key, value in self._pairs if key in among and value]
         n_letters = sum(map(len, values))
-        if n_letters > MOST_LIST_TEXT and name != RECORDINGS:
-            raise wrong(name, f"at most {MOST_LIST_TEXT} characters in all", f"{n_letters}")
+        if n_letters > MAX_LIST_LETTERS and name != RECORDINGS:
+            raise invalid_value(name, f"at most {MAX_LIST_LETTERS} characters in all", f"{n_letters}")
         return values
 
-    def several_of(self, name: str, among: Sequence[str]) -> list[str]:
+    def choices_of(self, name: str, among: Sequence[str]) -> list[str]:
         values = self.many(name)
         for value in values:
             if value not in among:
-                raise wrong(f"{name}[]", f"values among {', '.join(among)}", f"'{value[:100]}'")
+                raise invalid_value(f"{name}[]", f"values among {', '.join(among)}", f"'{value[:100]}'")
         return list(dict.fromkeys(values))
 
     def nested(self, name: str) -> str | Mapping[str, object] | None:
@@ -152,13 +152,13 @@ class Fields:
                 found[match[1]] = value
         plain = self.text(name)
         if plain is not None and found:
-            raise wrong(name, "a word or an object", "both")
+            raise invalid_value(name, "a word or an object", "both")
         if plain is None or not plain.lstrip().startswith("{"):
             return plain or found or None
         return json_object(name, plain)
 
     @property
-    def untaken(self) -> tuple[str, ...]:
+    def unread(self) -> tuple[str, ...]:
         """The names of unread fields, `name` for `name[key]`."""
         names = (name.partition("[")[0] or name for name, _ in self._pairs if name not in self._taken)
         return tuple(dict.fromkeys(names))
@@ -167,7 +167,7 @@ class Fields:
 def json_object(name: str, text: str) -> Mapping[str, object]:
     found = read_json(text)
     if not isinstance(found, dict):
-        raise wrong(name, "a JSON object", f"'{text[:100]}'")
+        raise invalid_value(name, "a JSON object", f"'{text[:100]}'")
     return found
 
 
@@ -200,7 +200,7 @@ def _read(fields: Fields, option: Option, field: ApiField) -> Any:
             value = fields.choice(field.name, field.choices or option.choices, option.default)
         case "texts":
             name = field.name.removesuffix("[]")
-            value = tuple(fields.several_of(name, field.choices) if field.choices else fields.many(name))
+            value = tuple(fields.choices_of(name, field.choices) if field.choices else fields.many(name))
         case "nested":
             value = fields.nested(field.name)
         case "file":
@@ -214,7 +214,7 @@ def _flag(fields: Fields, field: ApiField) -> bool | None:
     names = field.names.split()
     given = {fields.flag(name) for name in names if fields.text(name) is not None}
     if len(given) > 1:
-        raise wrong(names[0], f"the same as {names[1]}", "another")
+        raise invalid_value(names[0], f"the same as {names[1]}", "another")
     return given.pop() if given else None
 
 
@@ -224,7 +224,7 @@ def _number(fields: Fields, option: Option, field: ApiField, *, is_whole: bool) 
     if value is None:
         return None
     if is_whole and not value.is_integer():
-        raise wrong(field.name, "a whole number", f"'{value:g}'")
+        raise invalid_value(field.name, "a whole number", f"'{value:g}'")
     if field.none_upto is not None and value <= field.none_upto:
         return None
     return int(value) if is_whole else value / field.per_unit
@@ -275,7 +275,7 @@ def read_field(name: str, value: object, option: Option, field: ApiField) -> obj
     if kind == "choice":
         found = one_of(*(field.choices or option.choices))(name, value)
     elif kind == "number":
-        found = number_of(name, value, *range_of(option, field)) / field.per_unit
+        found = read_number(name, value, *range_of(option, field)) / field.per_unit
     else:
         found = READERS[kind or "text"](name, value)
     return found if field.reads is None else field.reads(found)

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, cast
 from starlette.requests import HTTPConnection
 
 from sottovoce.errors import OptionError
-from sottovoce.server.parsing.faults import ApiError, wrong
+from sottovoce.server.parsing.faults import ApiError, invalid_value
 from sottovoce.text.languages import find_language
 
 MAX_TERMS = 500
@@ -24,12 +24,12 @@ MAX_CHARACTERS = 4_000
 HEADER = "x-ignored-parameters"
 STATE = "ignored"
 """In the state of a connection's scope: the names, for `HEADER`."""
-MOST_NAMED, MOST_LETTERS = 20, 100
+MAX_NAMES_SHOWN, MAX_NAME_LETTERS = 20, 100
 UNPRINTABLE = re.compile(r"[^\x21-\x2b\x2d-\x7e]")
 """Characters of a name that a header does not hold, or that separate two names."""
 Reader: TypeAlias = Callable[[str, object], Any]
 """Reads a value, given the name of its field."""
-Known: TypeAlias = Mapping[str, "Known | Reader"]
+KnownFields: TypeAlias = Mapping[str, "KnownFields | Reader"]
 """The fields of a JSON object by name: the fields of the object in each, or the reader of its value; {}: the
 value is read elsewhere."""
 
@@ -40,42 +40,42 @@ def read_json(text: str | bytes) -> object:
     Lone surrogates, which JSON can spell ("\\ud800") but no answer can hold, become U+FFFD.
     """
     try:
-        return _whole_value(json.loads(text))
+        return _without_surrogates(json.loads(text))
     except (ValueError, RecursionError):
         return None
 
 
-def whole_text(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """Replace lone surrogates by U+FFFD."""
     if text.isascii():
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def _whole_value(value: object) -> object:
+def _without_surrogates(value: object) -> object:
     if isinstance(value, str):
-        return whole_text(value)
+        return replace_surrogates(value)
     if isinstance(value, list):
-        return [_whole_value(one) for one in value]
+        return [_without_surrogates(one) for one in value]
     if isinstance(value, dict):
-        return {whole_text(name): _whole_value(one) for name, one in value.items()}
+        return {replace_surrogates(name): _without_surrogates(one) for name, one in value.items()}
     return value
 
 
-def number_of(name: str, value: object, least: float, most: float) -> float:
+def read_number(name: str, value: object, least: float, most: float) -> float:
     """Read a number of a range, from text or JSON."""
     try:
         number = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         number = math.nan
     if not least <= number <= most:
-        raise wrong(name, f"a number from {least:g} to {most:g}", f"'{str(value)[:100]}'")
+        raise invalid_value(name, f"a number from {least:g} to {most:g}", f"'{str(value)[:100]}'")
     return number
 
 
 def read_text(name: str, value: object) -> str:
     if not isinstance(value, str) or len(value) > MAX_CHARACTERS:
-        raise wrong(name, f"a text of at most {MAX_CHARACTERS} characters", shown(value))
+        raise invalid_value(name, f"a text of at most {MAX_CHARACTERS} characters", quoted(value))
     return value
 
 
@@ -83,9 +83,11 @@ def read_list(name: str, value: object) -> tuple[str, ...]:
     """Read texts from a list or separated by commas."""
     items = value.split(",") if isinstance(value, str) else value
     if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
-        raise wrong(name, "a list of texts", shown(value))
+        raise invalid_value(name, "a list of texts", quoted(value))
     if len(items) > MAX_TERMS or sum(map(len, items)) > MAX_CHARACTERS:
-        raise wrong(name, f"at most {MAX_TERMS} texts of {MAX_CHARACTERS} characters in all", f"{len(items)}")
+        raise invalid_value(
+            name, f"at most {MAX_TERMS} texts of {MAX_CHARACTERS} characters in all", f"{len(items)}"
+        )
     return tuple(item.strip() for item in items if item.strip())
 
 
@@ -116,7 +118,7 @@ def read_flag(name: str, value: object) -> bool:
     spellings = {"true": True, "false": False, "1": True, "0": False}
     found = spellings.get(value.lower()) if isinstance(value, str) else value
     if not isinstance(found, bool):
-        raise wrong(name, "true or false", shown(value))
+        raise invalid_value(name, "true or false", quoted(value))
     return found
 
 
@@ -126,27 +128,27 @@ def read_speakers(name: str, value: object) -> str:
     if text in ("false", "0", ""):
         return ""
     if text not in ("auto", "true") and not (text.isascii() and text.isdecimal() and len(text) < 3):
-        raise wrong(name, "auto, a number of speakers below 100, or false", shown(value))
+        raise invalid_value(name, "auto, a number of speakers below 100, or false", quoted(value))
     return "auto" if text == "true" else text
 
 
-def read_whole(name: str, value: object) -> int:
+def read_int(name: str, value: object) -> int:
     found = int(value) if isinstance(value, str) and value.isdecimal() and len(value) < 9 else value
     if not isinstance(found, int) or isinstance(found, bool):
-        raise wrong(name, "a whole number", shown(value))
+        raise invalid_value(name, "a whole number", quoted(value))
     return found
 
 
 def one_of(*among: str) -> Reader:
     def read(name: str, value: object) -> str:
         if value not in among:
-            raise wrong(name, f"one of {', '.join(among)}", shown(value))
+            raise invalid_value(name, f"one of {', '.join(among)}", quoted(value))
         return str(value)
 
     return read
 
 
-def shown(value: object) -> str:
+def quoted(value: object) -> str:
     return f"'{str(value)[:50]}'"
 
 
@@ -155,7 +157,7 @@ def read_object(name: str, value: object, *, optional: bool = False) -> Mapping[
     if value is None and optional:
         return {}
     if not isinstance(value, Mapping):
-        raise wrong(name, "an object or null" if optional else "an object", shown(value))
+        raise invalid_value(name, "an object or null" if optional else "an object", quoted(value))
     return cast("Mapping[str, object]", value)
 
 
@@ -177,12 +179,12 @@ def read_json_languages(name: str, value: object) -> tuple[str, ...]:
 
 def json_number(least: float, most: float) -> Reader:
     """Return the reader of a number of JSON, not one in a string."""
-    return lambda name, value: number_of(name, [value] if isinstance(value, str) else value, least, most)
+    return lambda name, value: read_number(name, [value] if isinstance(value, str) else value, least, most)
 
 
 def read_json_flag(name: str, value: object) -> bool:
     if not isinstance(value, bool):
-        raise wrong(name, "true or false", shown(value))
+        raise invalid_value(name, "true or false", quoted(value))
     return value
 
 
@@ -207,7 +209,7 @@ def read_fields(place: str, given: Mapping[str, object], readers: Mapping[str, R
     }
 
 
-def unknown_fields(given: object, known: Known | Reader, place: str = "") -> tuple[str, ...]:
+def unknown_fields(given: object, known: KnownFields | Reader, place: str = "") -> tuple[str, ...]:
     """List the unknown fields of an object of JSON at any depth, as "session.audio.output"."""
     if not known or callable(known) or not isinstance(given, Mapping):
         return ()
@@ -221,14 +223,14 @@ def unknown_fields(given: object, known: Known | Reader, place: str = "") -> tup
     return tuple(found)
 
 
-def leaves(*names: str) -> dict[str, Known]:
+def known_fields(*names: str) -> dict[str, KnownFields]:
     return {name: {} for name in names}
 
 
 def named(names: Iterable[str]) -> list[str]:
     """Return names for an answer: printable, unique, and limited in length and number."""
-    printable = [UNPRINTABLE.sub("?", name)[:MOST_LETTERS] or "?" for name in dict.fromkeys(names)]
-    return printable if len(printable) <= MOST_NAMED else [*printable[:MOST_NAMED], "..."]
+    printable = [UNPRINTABLE.sub("?", name)[:MAX_NAME_LETTERS] or "?" for name in dict.fromkeys(names)]
+    return printable if len(printable) <= MAX_NAMES_SHOWN else [*printable[:MAX_NAMES_SHOWN], "..."]
 
 
 def note_ignored(connection: HTTPConnection, names: Iterable[str]) -> None:

@@ -23,9 +23,15 @@ from sottovoce.options.schema import Option, Values, made
 from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import WINDOW_VAD, VadOptions
-from sottovoce.server.parsing.faults import ApiError, wrong
+from sottovoce.server.parsing.faults import ApiError, invalid_value
 from sottovoce.server.parsing.forms import Fields, fields_of, read_form
-from sottovoce.server.parsing.values import MAX_CHARACTERS, Known, leaves, number_of, unknown_fields
+from sottovoce.server.parsing.values import (
+    MAX_CHARACTERS,
+    KnownFields,
+    known_fields,
+    read_number,
+    unknown_fields,
+)
 from sottovoce.server.scheduling.scheduler import TranscriptionRequest
 from sottovoce.text.languages import find_language
 from sottovoce.types import SAMPLE_RATE, Samples, Task
@@ -79,7 +85,7 @@ def transcription_request(fields: Fields) -> FileRequest:
     granularities = values["granularities"]
     with_words = ("verbose_json", "diarized_json") if stream else ("verbose_json",)
     if granularities and response_format not in with_words:
-        raise wrong(
+        raise invalid_value(
             "timestamp_granularities[]", f"response_format {' or '.join(with_words)}", response_format
         )
     options = transcribe_options(values, "transcribe", words="word" in granularities or logprobs)
@@ -88,11 +94,11 @@ def transcription_request(fields: Fields) -> FileRequest:
         speakers = SpeakerOptions(known=known_speakers(names, references))
         options = replace(options, speakers=speakers)
     elif names or references:
-        raise wrong("known_speaker_names[]", "response_format diarized_json", response_format)
+        raise invalid_value("known_speaker_names[]", "response_format diarized_json", response_format)
     if logprobs and response_format != "json":
-        raise wrong("include[]", "logprobs with response_format json", response_format)
+        raise invalid_value("include[]", "logprobs with response_format json", response_format)
     if stream and response_format not in STREAMED:
-        raise wrong("stream", f"response_format {' or '.join(STREAMED)}", response_format)
+        raise invalid_value("stream", f"response_format {' or '.join(STREAMED)}", response_format)
     return FileRequest(
         "transcribe",
         values["model"],
@@ -102,7 +108,7 @@ def transcription_request(fields: Fields) -> FileRequest:
         segments="segment" in granularities or not granularities,
         logprobs=logprobs,
         stream=stream,
-        ignored=(*fields.untaken, *unknown_chunking(values["chunking_strategy"])),
+        ignored=(*fields.unread, *unknown_chunking(values["chunking_strategy"])),
     )
 
 
@@ -114,13 +120,13 @@ def translation_request(fields: Fields) -> FileRequest:
     values = read_form(fields, "openai", translation_form())
     transcription = TranscriptionRequest(transcribe_options(values, "translate", words=False))
     model, response_format = values["model"], values["response_format"]
-    return FileRequest("translate", model, response_format, transcription, ignored=fields.untaken)
+    return FileRequest("translate", model, response_format, transcription, ignored=fields.unread)
 
 
 def phrases_of(values: Values) -> tuple[str, ...]:
     hotwords = values["hotwords"] or ""
     if len(hotwords) > MAX_CHARACTERS:
-        raise wrong("hotwords", f"at most {MAX_CHARACTERS} characters", str(len(hotwords)))
+        raise invalid_value("hotwords", f"at most {MAX_CHARACTERS} characters", str(len(hotwords)))
     return (*values["phrases"], *(word.strip() for word in hotwords.split(",") if word.strip()))
 
 
@@ -136,7 +142,7 @@ def languages_of(values: Values) -> tuple[str, ...]:
     """Read the language, or the languages that may change; empty: all. Raises: ApiError 400."""
     one, several = values["language"], values.get("languages") or ()
     if one is not None and several:
-        raise wrong("language", "language or languages[]", "both")
+        raise invalid_value("language", "language or languages[]", "both")
     names = [one] if one is not None else several
     try:
         return tuple(dict.fromkeys(find_language(name) for name in names if name != "auto"))
@@ -163,11 +169,11 @@ def vad_of(strategy: str | Mapping[str, object] | None) -> VadOptions | None:
     if strategy is None or strategy == "auto":
         return None
     if isinstance(strategy, str) or strategy.get("type") != "server_vad":
-        raise wrong(
+        raise invalid_value(
             "chunking_strategy", "'auto' or an object of type 'server_vad'", f"'{str(strategy)[:100]}'"
         )
     given = {
-        ours: number_of(f"chunking_strategy[{key}]", strategy[key], 0.0, most)
+        ours: read_number(f"chunking_strategy[{key}]", strategy[key], 0.0, most)
         for key, (ours, most) in CHUNKING.items()
         if key in strategy
     }
@@ -183,7 +189,7 @@ def window_vad(name: str, given: Mapping[str, Any]) -> VadOptions:
 
 
 def unknown_chunking(strategy: str | Mapping[str, object] | None) -> tuple[str, ...]:
-    known: Known = {"chunking_strategy": leaves("type", *CHUNKING)}
+    known: KnownFields = {"chunking_strategy": known_fields("type", *CHUNKING)}
     return unknown_fields({"chunking_strategy": strategy}, known)
 
 

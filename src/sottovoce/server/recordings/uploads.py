@@ -28,7 +28,7 @@ from sottovoce.server.parsing.values import note_ignored
 from sottovoce.server.recordings.decode_pool import Slices
 from sottovoce.server.recordings.requests import FileRequest, UploadedFile
 from sottovoce.server.scheduling.scheduler import FileJob
-from sottovoce.server.services import Services, key_of, services_of, unless
+from sottovoce.server.services import Services, cancel_when, key_of, services_of
 from sottovoce.server.settings import ServerLimits
 from sottovoce.types import SAMPLE_RATE, Transcript
 
@@ -44,7 +44,7 @@ IN_MEMORY_BYTES = 1024 * 1024
 MIN_BYTES_PER_S = 1_000
 """A second on the mean: less than any recording has that is sent while people speak."""
 T = TypeVar("T")
-LOOK_EVERY_S = 0.5
+POLL_EVERY_S = 0.5
 """How often is looked whether the client is still there."""
 
 
@@ -108,14 +108,14 @@ async def received_form(request: Request) -> AsyncIterator[tuple[Fields, Uploade
     check_charset(kind)
     check_length(request, limits)
     with services.uploaded_bytes() as take:
-        form = await parsed_form(request, limited(request, limits, take))
+        form = await parse_form(request, limited_stream(request, limits, take))
         try:
-            yield taken_apart(form)
+            yield split_form(form)
         finally:
             await form.close()
 
 
-async def parsed_form(request: Request, pieces: AsyncGenerator[bytes, None]) -> FormData:
+async def parse_form(request: Request, pieces: AsyncGenerator[bytes, None]) -> FormData:
     parser = _FormParser(request.headers, pieces, max_files=1, max_fields=MAX_FIELDS)
     try:
         return await parser.parse()
@@ -125,7 +125,7 @@ async def parsed_form(request: Request, pieces: AsyncGenerator[bytes, None]) -> 
         ) from error
 
 
-def taken_apart(form: FormData) -> tuple[Fields, UploadedFile | None]:
+def split_form(form: FormData) -> tuple[Fields, UploadedFile | None]:
     """Return the fields and the recording of a form. Raises: ApiError 400 for files elsewhere."""
     pairs = [(name, value) for name, value in form.multi_items() if isinstance(value, str)]
     uploads = [(name, value) for name, value in form.multi_items() if isinstance(value, UploadFile)]
@@ -154,7 +154,7 @@ async def received_body(
         room = bytes(0 if raw is None else WAV_HEADER_BYTES)
         await upload.write(room)
         digest = hashlib.sha256()
-        async for piece in limited(request, limits, take):
+        async for piece in limited_stream(request, limits, take):
             digest.update(piece)
             await upload.write(piece)
         n_bytes = (upload.size or 0) - len(room)
@@ -178,7 +178,7 @@ async def whole_body(pieces: AsyncIterable[bytes], most_bytes: int) -> bytes:
     return bytes(body)
 
 
-async def limited(
+async def limited_stream(
     request: Request, limits: ServerLimits, take: Callable[[int], None] = lambda n_bytes: None
 ) -> AsyncGenerator[bytes, None]:
     """Yield the body of a request.
@@ -267,12 +267,12 @@ class RunningJob:
 
     async def collected(self, request: Request) -> Transcript:
         """Return the whole transcript. Raises: ApiError 499 if the client disconnects."""
-        transcript = await while_there(request, self.handle.collect())
+        transcript = await cancel_on_disconnect(request, self.handle.collect())
         self.count(transcript)
         return transcript
 
 
-async def while_there(request: Request, work: Awaitable[T]) -> T:
+async def cancel_on_disconnect(request: Request, work: Awaitable[T]) -> T:
     """Return the result of an awaitable, which is cancelled when the client disconnects.
 
     Raises: ApiError 499 then.
@@ -280,10 +280,10 @@ async def while_there(request: Request, work: Awaitable[T]) -> T:
 
     async def gone() -> None:
         while not await request.is_disconnected():
-            await anyio.sleep(LOOK_EVERY_S)
+            await anyio.sleep(POLL_EVERY_S)
 
     fault = ApiError("the client has gone", status=499, code="client_closed_request")
-    return await unless(gone, work, fault)
+    return await cancel_when(gone, work, fault)
 
 
 async def checked_request(
@@ -301,7 +301,7 @@ async def checked_request(
     services.registry.resolve(file_request.model)
     note_ignored(request, services.registry.ignored(file_request.model, file_request.ignored))
     checked = check_duration(recording, services.settings.limits.duration_s)
-    audio_s = await while_there(request, services.decoding.run(checked))
+    audio_s = await cancel_on_disconnect(request, services.decoding.run(checked))
     services.key_limits.count_audio(key_of(request), audio_s)
     return file_request, recording, audio_s
 
@@ -327,7 +327,9 @@ async def begin_job(
     file_request, recording, _ = await checked_request(request, lambda: read(fields), upload)
     name = services.registry.resolve(file_request.model)
     if adapt is not None:
-        file_request = await while_there(request, services.decoding.run(adapt(file_request, recording)))
+        file_request = await cancel_on_disconnect(
+            request, services.decoding.run(adapt(file_request, recording))
+        )
         recording.seek(0)
     begun = services.registry.transcribing(name, recording.source, file_request.transcription)
     handle = await stack.enter_async_context(begun)

@@ -13,35 +13,35 @@ import threading
 import time
 from collections.abc import Callable
 
-from sottovoce.server.parsing.faults import ApiError, busy
+from sottovoce.server.parsing.faults import ApiError, too_many_requests
 
 ROOM = 0.85
 """Of the engines' time that sessions may take: what comes unevenly has to wait for what is under way."""
-PART_BY_INTERVAL = {0.5: 1.0, 1.0: 0.66, 1.5: 0.58, 2.0: 0.5}
+RELATIVE_COST = {0.5: 1.0, 1.0: 0.66, 1.5: 0.58, 2.0: 0.5}
 """Of the work at the shortest interval, by the interval (docs/figures/serving.md)."""
 MEASURED_S = 4.0
 """Of a session's audio from one measurement to the next."""
-FORGET = 0.8
+DECAY = 0.8
 """Of what was measured before, where it was more."""
 SILENT = 0.25
 """Of the usual cost, below which a session was silent and tells nothing of those who speak."""
-SILENT_PART = 0.5
+SILENT_WEIGHT = 0.5
 """Of the usual cost that a silent session counts for: it may speak at any time."""
-MOST_AT_ONCE = 2.0
+MAX_GROWTH = 2.0
 """Of the usual cost, that one measurement adds to it at most: the machine may have stood still."""
-CALMED = 0.99
+SILENT_DECAY = 0.99
 """Of the usual cost, after a silent measurement, where it is above what was measured at the start."""
 IDLE_S = 10.0
 """Without audio, after which a session is not at work: its client is silent for good, or gone."""
-IDLE_PART = 0.05
+IDLE_WEIGHT = 0.05
 """Of its cost that such a session counts for."""
 RETRY_S = 10.0
 """Until the next try, at least; at most twice that, so that who was refused together comes back apart."""
 
 
-def no_room(n_sessions: int) -> ApiError:
+def overloaded(n_sessions: int) -> ApiError:
     message = f"{n_sessions} live sessions are as many as this model keeps up with: try again later"
-    return busy(message, retry_s=RETRY_S * (1 + random.random()))
+    return too_many_requests(message, retry_s=RETRY_S * (1 + random.random()))
 
 
 class SessionLoad:
@@ -66,7 +66,7 @@ class SessionLoad:
 
     @property
     def counted(self) -> float:
-        return self.cost * (IDLE_PART if self.is_idle else 1.0)
+        return self.cost * (IDLE_WEIGHT if self.is_idle else 1.0)
 
     def work(self, seconds: float) -> None:
         self.worked_s += seconds
@@ -79,10 +79,10 @@ class SessionLoad:
         self._taken_s += seconds
         if self._taken_s < MEASURED_S:
             return
-        cost = self._worked_s / self._taken_s / PART_BY_INTERVAL[interval_s]
+        cost = self._worked_s / self._taken_s / RELATIVE_COST[interval_s]
         self._worked_s = self._taken_s = 0.0
-        lately = max(cost, FORGET * self.cost + (1 - FORGET) * cost)
-        self.cost = max(lately, SILENT_PART * self._forecast.usual)
+        lately = max(cost, DECAY * self.cost + (1 - DECAY) * cost)
+        self.cost = max(lately, SILENT_WEIGHT * self._forecast.usual)
         self._forecast.learn(cost)
 
 
@@ -118,13 +118,13 @@ class LoadForecast:
         return self.usual * self._part
 
     @property
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         """Whether another session can be accepted; the first one always can, and any without measurements."""
         return not self.usual or all(load.is_idle for load in self._loads) or self.part + self.cost <= ROOM
 
     def check(self) -> None:
-        if not self.has_room:
-            raise no_room(len(self._loads))
+        if not self.has_capacity:
+            raise overloaded(len(self._loads))
 
     def enter(self) -> SessionLoad:
         self.check()
@@ -141,6 +141,6 @@ class LoadForecast:
         """Update the cost from a recent measurement of a session; from any thread."""
         with self._lock:
             if cost > SILENT * self.usual:
-                self.usual = FORGET * self.usual + (1 - FORGET) * min(cost, MOST_AT_ONCE * self.usual)
+                self.usual = DECAY * self.usual + (1 - DECAY) * min(cost, MAX_GROWTH * self.usual)
             elif self.usual > self._calibrated:
-                self.usual = max(CALMED * self.usual, self._calibrated)
+                self.usual = max(SILENT_DECAY * self.usual, self._calibrated)

@@ -30,7 +30,7 @@ from sottovoce.server.settings import ModelSettings
 from sottovoce.text.languages import language_codes
 
 FLOAT32_BYTES = 4
-USUAL_PARAMETERS = (
+N_PARAMETERS_BY_NAME = (
     (r"nano", 20.4e6),
     (r"distil-small", 166e6),
     (r"distil-medium", 394e6),
@@ -51,7 +51,7 @@ HOSTED = re.compile(
 """Models of OpenAI's and Deepgram's services, whose weights are not public."""
 logger = logging.getLogger(__name__)
 NO_MEMORY, RETRY_S = "model_memory", 10.0
-WORK_ENDS_WITHIN_S = 60.0
+JOIN_TIMEOUT_S = 60.0
 """One piece of work at most: a window of a large model on a slow processor."""
 
 
@@ -61,9 +61,9 @@ def weight_bytes(model: Model) -> int:
     return n_parameters(model.backend.dims) * dtype.itemsize
 
 
-def usual_bytes(name: str) -> int:
+def expected_bytes(name: str) -> int:
     """Return the bytes in float32 of the weights of a model name; 0 if the name does not tell."""
-    found = (n for pattern, n in USUAL_PARAMETERS if re.search(pattern, name))
+    found = (n for pattern, n in N_PARAMETERS_BY_NAME if re.search(pattern, name))
     return round(next(found, 0.0) * FLOAT32_BYTES)
 
 
@@ -158,8 +158,8 @@ class ModelRegistry:
         """Schedulers whose memory is to be freed."""
         self._freeing = anyio.Lock()
         names = dict.fromkeys((*settings.names, *settings.at_start))
-        self._slots = {name: _Slot(usual_languages(name), usual_bytes(name)) for name in names}
-        promised = sum(map(usual_bytes, settings.at_start))
+        self._slots = {name: _Slot(expected_languages(name), expected_bytes(name)) for name in names}
+        promised = sum(map(expected_bytes, settings.at_start))
         if self._most_bytes is not None and promised > self._most_bytes:
             wanted, most = promised / 1e6, self._most_bytes / 1e6
             which = "' and '".join(settings.at_start)
@@ -246,7 +246,7 @@ class ModelRegistry:
                 with anyio.CancelScope(shield=True):
                     await anyio.to_thread.run_sync(free_memory, gone)
 
-    def close(self, timeout_s: float = WORK_ENDS_WITHIN_S) -> None:
+    def close(self, timeout_s: float = JOIN_TIMEOUT_S) -> None:
         """End the threads of all models after their current work."""
         for scheduler in self.schedulers:
             scheduler.close()
@@ -258,7 +258,7 @@ class ModelRegistry:
             slot = self._slots[name]
             if slot.scheduler is None:
                 began = time.monotonic()
-                self._make_room(name)
+                self._evict_for(name)
                 slot.is_loading = True  # its memory is taken from here until it is unloaded
                 try:
                     slot.scheduler = await self._load(name)
@@ -275,7 +275,7 @@ class ModelRegistry:
         model = await anyio.to_thread.run_sync(self._open_model, name)
         scheduler = self._make(model)
         try:
-            self._note_size(name, model)
+            self._record_size(name, model)
             await self.free()
             if name in self.settings.names:
                 await scheduler.calibrate()
@@ -296,7 +296,7 @@ class ModelRegistry:
         idle = [name for name, slot in self._slots.items() if slot.scheduler and not slot.n_users]
         return sorted(idle, key=lambda name: self._slots[name].used_s)
 
-    def _make_room(self, name: str) -> None:
+    def _evict_for(self, name: str) -> None:
         """Unload idle models until a model fits. Raises: ApiError 503 if it does not."""
         if self._most_bytes is None:
             return
@@ -312,7 +312,7 @@ class ModelRegistry:
         while self.n_bytes + wanted > self._most_bytes:
             self._unload(idle.pop(0))
 
-    def _note_size(self, name: str, model: Model) -> None:
+    def _record_size(self, name: str, model: Model) -> None:
         """Store the size of a loaded model, and unload others if it is larger than expected."""
         if self._most_bytes is None:
             return
@@ -335,11 +335,11 @@ class ModelRegistry:
 def free_memory(gone: list[Scheduler]) -> None:
     """Wait for the threads of models to end, and release their weights; empties the list."""
     while gone:
-        gone.pop().join(WORK_ENDS_WITHIN_S)
+        gone.pop().join(JOIN_TIMEOUT_S)
     gc.collect()  # a model and its parts know each other, so that nothing else would free it soon
 
 
-def usual_languages(name: str) -> tuple[str, ...]:
+def expected_languages(name: str) -> tuple[str, ...]:
     """Return the languages of a model name: nano's, English, or all of Whisper's vocabulary."""
     if name == "nano":
         return compact_languages() or language_codes()

@@ -16,27 +16,27 @@ from dataclasses import dataclass
 
 from sottovoce.server.scheduling.session_handle import SessionHandle
 
-LASTS_S = 3.0
+OVERLOAD_S = 3.0
 """So long half of the sessions have to be late before somebody goes, and until the next one does."""
-LOOK_EVERY_S = 1.0
-LOOP_LATE_S = 0.05
+POLL_EVERY_S = 1.0
+MAX_LOOP_DELAY_S = 0.05
 """Of a look, from which on the event loop is too busy to tell whether the model is."""
-EARLY = 0.5
+LATE_FRACTION = 0.5
 """Of what sessions may be late, from which on they are: until one is sent away and it helps takes a while."""
 
 
 @dataclass(eq=False, frozen=True, slots=True)
-class PlacedSession:
+class WatchedSession:
     """An open session.
 
-    began_s: when it was opened. behind_s: seconds of its audio that no event covers. send_away: asks its
+    began_s: when it was opened. behind_s: seconds of its audio that no event covers. shed: asks its
     client to reconnect.
     """
 
     work: SessionHandle
     began_s: float
     behind_s: Callable[[], float]
-    send_away: Callable[[], None]
+    shed: Callable[[], None]
 
     def late_s(self, now_s: float) -> float:
         """Return the delay of its words in seconds; audio that was sent ahead of time is not late."""
@@ -45,48 +45,48 @@ class PlacedSession:
         return min(behind_s, max(0.0, now_s - self.began_s - worked_s))
 
 
-class OverloadWatch:
+class LoadShedder:
     """Watches the sessions of all models. most_s: largest delay. clock: monotonic seconds."""
 
     def __init__(self, most_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._most_s = most_s
         self._clock = clock
-        self._placed: list[PlacedSession] = []
+        self._watched: list[WatchedSession] = []
         self._late_since_s: dict[object, float] = {}
         self._looked_s = clock()
-        self._excused_until_s = -math.inf
+        self._paused_until_s = -math.inf
 
     @contextmanager
-    def placed(
-        self, work: SessionHandle, behind_s: Callable[[], float], send_away: Callable[[], None]
+    def watch(
+        self, work: SessionHandle, behind_s: Callable[[], float], shed: Callable[[], None]
     ) -> Iterator[None]:
         """Watch a session until the context ends."""
-        one = PlacedSession(work, self._clock(), behind_s, send_away)
-        self._placed.append(one)
+        one = WatchedSession(work, self._clock(), behind_s, shed)
+        self._watched.append(one)
         try:
             yield
         finally:
-            self._placed.remove(one)
+            self._watched.remove(one)
 
-    def look(self) -> None:
-        """Close the newest late session if half of the sessions have been late for `LASTS_S`.
+    def check(self) -> None:
+        """Close the newest late session if half of the sessions have been late for `OVERLOAD_S`.
 
-        Called every `LOOK_EVERY_S`. A late call means a late event loop: sessions then get as much time to
+        Called every `POLL_EVERY_S`. A late call means a late event loop: sessions then get as much time to
         catch up as they are late.
         """
         now_s = self._clock()
         since_s, looked_s = self._late_since_s, self._looked_s
         self._late_since_s, self._looked_s = {}, now_s
-        if now_s - looked_s > LOOK_EVERY_S + LOOP_LATE_S:
-            self._excused_until_s = now_s + max((one.late_s(now_s) for one in self._placed), default=0.0)
-        if now_s < self._excused_until_s:
+        if now_s - looked_s > POLL_EVERY_S + MAX_LOOP_DELAY_S:
+            self._paused_until_s = now_s + max((one.late_s(now_s) for one in self._watched), default=0.0)
+        if now_s < self._paused_until_s:
             return
-        for place in {one.work.place for one in self._placed}:
-            speaking = [one for one in self._placed if one.work.place is place and one.behind_s() > 0]
-            late = [one for one in speaking if one.late_s(now_s) > EARLY * self._most_s]
+        for worker in {one.work.worker for one in self._watched}:
+            speaking = [one for one in self._watched if one.work.worker is worker and one.behind_s() > 0]
+            late = [one for one in speaking if one.late_s(now_s) > LATE_FRACTION * self._most_s]
             if len(late) < 2 or 2 * len(late) < len(speaking):
                 continue
-            self._late_since_s[place] = since_s.get(place, now_s)
-            if now_s - self._late_since_s[place] >= LASTS_S:
-                self._late_since_s[place] = now_s
-                late[-1].send_away()
+            self._late_since_s[worker] = since_s.get(worker, now_s)
+            if now_s - self._late_since_s[worker] >= OVERLOAD_S:
+                self._late_since_s[worker] = now_s
+                late[-1].shed()

@@ -45,7 +45,7 @@ PITCH_HZ, SYLLABLES_HZ, N_HARMONICS = 120.0, 3.0, 20
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 MAX_PROMPT_TOKENS = 223
-KEPT_FUSIONS = 4
+MAX_CACHED_FUSIONS = 4
 """Lists of phrases that are kept ready for the next recording with the same ones."""
 
 
@@ -66,7 +66,7 @@ async def calibrate(open_session: OpenSession, n_engines: int) -> float:
     options = LiveOptions(vad=False)
     handles = [await open_session(options) for _ in range(n_engines)]
     try:
-        costs = await asyncio.gather(*(cost_of(handle, voice()) for handle in handles))
+        costs = await asyncio.gather(*(measure_cost(handle, voice()) for handle in handles))
     finally:
         for handle in handles:
             handle.end()
@@ -74,7 +74,7 @@ async def calibrate(open_session: OpenSession, n_engines: int) -> float:
     return SPEECH * sum(measured) / len(measured) if measured else 0.0
 
 
-async def cost_of(handle: SessionHandle, sound: Samples) -> float:
+async def measure_cost(handle: SessionHandle, sound: Samples) -> float:
     """Return the engine seconds per second of a sound (n,) in a session, without its first second.
 
     0: no audio was processed.
@@ -174,7 +174,7 @@ class Scheduler:
         self._beam_size = beam_size
         self._deferral = deferral or DeferralOptions()
         self._fusions = anyio.CapacityLimiter(1)
-        self._fusion_of = lru_cache(KEPT_FUSIONS)(lambda phrases: model.fusion(hotwords=phrases))
+        self._fusion_of = lru_cache(MAX_CACHED_FUSIONS)(lambda phrases: model.fusion(hotwords=phrases))
         work = work or Work()
         n_engines = engines_for(model, work)
         self._is_forecast = work.forecast
@@ -195,8 +195,8 @@ class Scheduler:
     def live_wait_s(self) -> float:
         return self._worker.live_wait_s
 
-    def trouble(self, stall_s: float) -> str | None:
-        return self._worker.trouble(stall_s)
+    def health_error(self, stall_s: float) -> str | None:
+        return self._worker.health_error(stall_s)
 
     @property
     def engines(self) -> list[EngineState]:
@@ -235,14 +235,14 @@ class Scheduler:
     ) -> FileJob:
         """Begin a recording, which stays open until the job is closed.
 
-        second: reads uncertain parts again where it can (`_can_read`).
+        second: reads uncertain parts again where it can (`_can_retry`).
         Raises: AudioError, OptionError.
         """
         fusion = await anyio.to_thread.run_sync(self._fusion, request, limiter=self._fusions)
         prompt = self._n_tokens(request.options.initial_prompt)
         other: SecondModel | None = None
         caller: Caller | None = None
-        if second is not None and self._can_read(second, request):
+        if second is not None and self._can_retry(second, request):
             of_second = await anyio.to_thread.run_sync(second._fusion, request, limiter=self._fusions)
             caller = second._worker.caller()
             other = second.model.as_second(self._deferral, of_second, caller)
@@ -252,7 +252,7 @@ class Scheduler:
         await job.begin()
         return job
 
-    def _can_read(self, second: Scheduler, request: TranscriptionRequest) -> bool:
+    def _can_retry(self, second: Scheduler, request: TranscriptionRequest) -> bool:
         """Whether a second model can read a request: without clips, and only English with an English-only
         model.
         """

@@ -157,14 +157,14 @@ class SessionHandle:
         self._session: Session | None = None
         self._speakers: LiveSpeakers | None = None
         self._speakers_option = ""
-        self._held_audio = AudioAccumulator()
+        self._pending_audio = AudioAccumulator()
         self._n_samples = 0
         self._n_taken = 0
-        self._began_at = 0
+        self._start_sample = 0
         self._opened_s = time.monotonic()
         self.fixed_interval_s: float | None = None
         """Of audio from one update to the next; None: as it is for all sessions."""
-        self.poll_newer_audio: Callable[[], Samples] | None = None
+        self.drain_input: Callable[[], Samples] | None = None
         """Audio that came after what was pushed, asked for by a thread of the model when an update begins."""
 
     @property
@@ -181,7 +181,7 @@ class SessionHandle:
         return (self._n_samples - self._n_taken) / SAMPLE_RATE
 
     @property
-    def place(self) -> object:
+    def worker(self) -> object:
         """The worker of this session; sessions with the same one wait for each other."""
         return self._worker
 
@@ -202,17 +202,17 @@ class SessionHandle:
         Raises: AudioError for samples that are not finite.
         """
         events: list[Event] = []
-        self._held_audio.add(np.ascontiguousarray(pcm))
+        self._pending_audio.add(np.ascontiguousarray(pcm))
         self._n_samples += len(pcm)
-        if self._held_audio.is_due(self.interval_s):
-            events += self._numbered(await self._done(self._update))
-        while self._held_audio.is_due(self.interval_s):
-            events += self._numbered(await self._done(self._listen))
+        if self._pending_audio.is_due(self.interval_s):
+            events += self._numbered(await self._result_of(self._update))
+        while self._pending_audio.is_due(self.interval_s):
+            events += self._numbered(await self._result_of(self._listen))
         return events
 
     async def finalize(self) -> list[Event]:
         """Emit the text of the audio so far without waiting for more; the session continues."""
-        return self._numbered(await self._done(self._conclude))
+        return self._numbered(await self._result_of(self._finalize_session))
 
     async def voices(self, enrolled: Mapping[str, Floats]) -> Mapping[str, Floats]:
         """Enroll speakers of an earlier session by name, voices (D,); return the speakers so far, likewise.
@@ -221,10 +221,10 @@ class SessionHandle:
         """
         return await self._worker.result_of(lambda: self._enroll(enrolled), Priority.LIVE)
 
-    async def flush_and_reset(self) -> list[Event]:
+    async def flush(self) -> list[Event]:
         """Emit the text of the audio so far and forget it; the session continues without context."""
-        events = self._numbered(await self._done(self._finish))
-        self._began_at = self._n_samples
+        events = self._numbered(await self._result_of(self._finish))
+        self._start_sample = self._n_samples
         return events
 
     async def configure(self, options: LiveOptions) -> list[Event]:
@@ -236,35 +236,35 @@ class SessionHandle:
         await self._load_speakers(options)
         self._options = options
         try:
-            session = await self._worker.result_of(self._made, Priority.LIVE)
+            session = await self._worker.result_of(self._make_session, Priority.LIVE)
         except BaseException:
             self._options, self._speakers, self._speakers_option = before
             raise
-        events = await self.flush_and_reset()
+        events = await self.flush()
         self._session = session
         return events
 
     async def close(self) -> list[Event]:
-        return await self.flush_and_reset()
+        return await self.flush()
 
     def translator(self) -> QueuedTranslator:
         """Return the translator of this session into English. Raises: OptionError if the model has none."""
         caller = self._worker.caller()
         return QueuedTranslator(WhisperTranslator(self._model, caller), self._worker, caller)
 
-    def discard(self) -> None:
+    def reset(self) -> None:
         """Drop the audio so far, without emitting its text."""
         self._session = None
-        self._held_audio = AudioAccumulator()
-        self._began_at = self._n_taken = self._n_samples
+        self._pending_audio = AudioAccumulator()
+        self._start_sample = self._n_taken = self._n_samples
 
     def end(self) -> None:
         """Drop the audio so far and free the place of the session; may be repeated."""
-        self.discard()
+        self.reset()
         self._on_end(self.load)
 
     def _numbered(self, events: list[Event]) -> list[Event]:
-        return self._sequencer.number(events, offset_s=self._began_at / SAMPLE_RATE)
+        return self._sequencer.number(events, offset_s=self._start_sample / SAMPLE_RATE)
 
     @property
     def _priority(self) -> Priority:
@@ -272,7 +272,7 @@ class SessionHandle:
         ahead_s = self.received_s - (time.monotonic() - self._opened_s)
         return Priority.FILE if ahead_s > MOST_AHEAD_S else Priority.LIVE
 
-    async def _done(self, work: Callable[[], list[Event]]) -> list[Event]:
+    async def _result_of(self, work: Callable[[], list[Event]]) -> list[Event]:
         self.load.is_waiting = True
         try:
             return await self._worker.result_of(work, self._priority, self._caller)
@@ -280,9 +280,9 @@ class SessionHandle:
             self.load.is_waiting = False
 
     def _update(self) -> list[Event]:
-        if self.poll_newer_audio is not None:
-            newer = self.poll_newer_audio()
-            self._held_audio.add(newer)
+        if self.drain_input is not None:
+            newer = self.drain_input()
+            self._pending_audio.add(newer)
             self._n_samples += len(newer)
         return self._listen()
 
@@ -291,7 +291,7 @@ class SessionHandle:
         interval_s = self.interval_s
         is_stretched = interval_s > INTERVALS_S[0]
         most_s = MOST_BEHIND_S if is_stretched else MOST_AT_ONCE_S
-        pcm = self._held_audio.take(round(most_s * SAMPLE_RATE))
+        pcm = self._pending_audio.take(round(most_s * SAMPLE_RATE))
         try:
             events = self._open().push(pcm, newest_only=is_stretched)
         finally:
@@ -299,20 +299,20 @@ class SessionHandle:
             self.load.take_audio(len(pcm) / SAMPLE_RATE, interval_s)
         return events
 
-    def _conclude(self) -> list[Event]:
-        events = self._caught_up()
+    def _finalize_session(self) -> list[Event]:
+        events = self._process_pending()
         if self._session is not None:
             events += self._session.finalize()
         return events
 
-    def _caught_up(self) -> list[Event]:
+    def _process_pending(self) -> list[Event]:
         events: list[Event] = []
-        while self._held_audio.waiting_s:
+        while self._pending_audio.waiting_s:
             events += self._listen()
         return events
 
     def _finish(self) -> list[Event]:
-        events = self._caught_up()
+        events = self._process_pending()
         session, self._session = self._session, None
         if session is not None:
             events += session.close()
@@ -327,7 +327,7 @@ class SessionHandle:
 
     def _open(self) -> Session:
         if self._session is None:
-            self._session = self._made()
+            self._session = self._make_session()
         return self._session
 
     async def _load_speakers(self, options: LiveOptions) -> None:
@@ -336,7 +336,7 @@ class SessionHandle:
             self._speakers = await anyio.to_thread.run_sync(make_live_speakers, options.speakers)
             self._speakers_option = options.speakers
 
-    def _made(self) -> Session:
+    def _make_session(self) -> Session:
         options = self._options
         return self._model.session(
             options.languages or None,
