@@ -24,7 +24,7 @@ from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.evaluation.wer import ScoredUtterance, score
 from sottovoce.options.live import LiveOptions
-from sottovoce.server.scheduling.scheduler import Scheduler
+from sottovoce.server.scheduler import Scheduler
 from sottovoce.server.settings import Work
 from sottovoce.types import SAMPLE_RATE, Event, Partial, Samples
 

@@ -13,7 +13,7 @@ from sottovoce.options.live import LiveDecodingOptions, LiveOptions
 from sottovoce.options.schema import Option, changed, made, options_of
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.server.apis.sottovoce_live import SessionRequest, configured
-from sottovoce.server.parsing.forms import LIVE
+from sottovoce.server.fields import LIVE
 from sottovoce.streaming.options import StreamOptions
 
 FLAGS = [one for one in (*options_of(LiveDecodingOptions), *options_of(VadStreamOptions)) if one.flags]

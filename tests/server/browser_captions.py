@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from sottovoce.server.captions import MAX_MESSAGE_CHARACTERS, read_publication
-from sottovoce.server.http.server import ServerThread
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import Access
 from tests.server.browser_page import LANGUAGES, SPOKEN, browser, microphone, picture, pytestmark, state
 from tests.server.conversation import SentencesModel

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sottovoce.server.http.server import ServerThread
+from sottovoce.server.server import ServerThread
 from tests.server.browser_page import browser, microphone, pytestmark, state
 from tests.server.servers import SlowModel, serving, until
 

@@ -17,8 +17,7 @@ import torch
 from sottovoce.api import Model
 from sottovoce.errors import OptionError
 from sottovoce.runtime.calls import Runtime
-from sottovoce.server.http.server import ServerThread
-from sottovoce.server.scheduling.worker import Worker
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import (
     Access,
     JobSettings,
@@ -30,6 +29,7 @@ from sottovoce.server.settings import (
     Work,
     WyomingAddress,
 )
+from sottovoce.server.worker import Worker
 from sottovoce.types import SAMPLE_RATE, Event, Final, Partial, Samples, Transcript, Word
 from tests.runtime.fake import FakeBackend, Script
 

@@ -18,7 +18,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from sottovoce.server import captions as shared_captions
 from sottovoce.server.apis import caption_routes as sockets
 from sottovoce.server.captions import read_publication
-from sottovoce.server.http.server import ServerThread
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import Access, ServerLimits
 from tests.server.servers import SlowModel, serving, until
 

@@ -14,7 +14,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
-from sottovoce.server.http.server import ServerThread
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import ServerLimits
 from tests.server.servers import UPGRADE, SlowModel, head, opened, serving, until
 
@@ -123,8 +123,8 @@ def test_nobody_else_is_harmed(quick: ServerThread) -> None:
 
 def test_a_client_that_answers_no_ping_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its machine lost its network: nothing comes from it any more, not even the end."""
-    monkeypatch.setattr("sottovoce.server.http.server.PING_EVERY_S", 0.2)
-    monkeypatch.setattr("sottovoce.server.http.server.PONG_WITHIN_S", 0.4)
+    monkeypatch.setattr("sottovoce.server.server.PING_EVERY_S", 0.2)
+    monkeypatch.setattr("sottovoce.server.server.PONG_WITHIN_S", 0.4)
     with serving(SlowModel()) as server, opened(server, head("/v1/live", UPGRADE)):
         until(lambda: server.services.n_sessions == 1)
         until(lambda: server.services.n_sessions == 0)

@@ -10,8 +10,8 @@ import httpx
 import pytest
 from websockets.sync.client import connect
 
-from sottovoce.server.http.server import ServerThread
-from sottovoce.server.parsing.values import read_json, replace_surrogates
+from sottovoce.server.fields import read_json, replace_surrogates
+from sottovoce.server.server import ServerThread
 from tests.server.servers import SlowModel, serving
 
 HALF = "\ud800"

@@ -174,7 +174,7 @@ def test_a_model_of_a_path_is_called_by_its_last_part(tmp_path: Path) -> None:
 def test_on_all_addresses_without_a_key_it_warns(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sottovoce.server.http.server import Server
+    from sottovoce.server.server import Server
 
     monkeypatch.setattr(Server, "serve_until_ended", lambda self: self._listening.close())
     handlers = logging.getLogger().handlers[:]

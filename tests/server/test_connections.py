@@ -20,8 +20,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from websockets.asyncio.client import connect
 
 from sottovoce.errors import OptionError
-from sottovoce.server.http.connections import ConnectionGate, ConnectionMiddleware, make_connections
-from sottovoce.server.http.server import QuietLoop
+from sottovoce.server.connections import ConnectionGate, ConnectionMiddleware, make_connections
+from sottovoce.server.server import QuietLoop
 from sottovoce.server.settings import Access, ServerLimits
 from tests.server.servers import UPGRADE, SlowModel, head, opened, serving, until
 
@@ -154,8 +154,8 @@ def test_little_stands_before_the_ping_of_a_client_that_is_slowed_down() -> None
 
 
 def test_a_client_whose_answer_stands_behind_audio_is_not_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sottovoce.server.http.server.PING_EVERY_S", 0.1)
-    monkeypatch.setattr("sottovoce.server.http.server.PONG_WITHIN_S", 1.0)
+    monkeypatch.setattr("sottovoce.server.server.PING_EVERY_S", 0.1)
+    monkeypatch.setattr("sottovoce.server.server.PONG_WITHIN_S", 1.0)
     free = threading.Event()
     work: Callable[[], object] = free.wait
     with serving(SlowModel(lambda: work() and None), limits=ServerLimits(pending_s=1.0)) as server:

@@ -16,8 +16,8 @@ import httpx
 import numpy as np
 import pytest
 
-from sottovoce.server.recordings import uploads
-from sottovoce.server.recordings.decode_pool import DecodePool, Slices
+from sottovoce.server import uploads
+from sottovoce.server.decode_pool import DecodePool, Slices
 from sottovoce.server.settings import ServerLimits
 from tests.server.servers import SlowModel, serving, until
 from tests.server.test_uploads import wav

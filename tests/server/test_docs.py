@@ -15,9 +15,9 @@ from sottovoce.options.requests import SILENTLY_IGNORED
 from sottovoce.server.apis.deepgram import COMMON_PARAMS, RECORDING_PARAMS, STREAM_PARAMS
 from sottovoce.server.apis.flux import TURN_PARAMS
 from sottovoce.server.apis.sottovoce_live import FIELDS
-from sottovoce.server.http.server import ServerThread
-from sottovoce.server.parsing.forms import fields_of
-from sottovoce.server.recordings.requests import SUPPORTED
+from sottovoce.server.fields import fields_of
+from sottovoce.server.openai_format import SUPPORTED
+from sottovoce.server.server import ServerThread
 from tests.server.servers import CLIPS
 from tests.server.test_command import options_of
 

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from sottovoce.server.http.server import ServerThread
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import ServerLimits
 from tests.server.servers import SlowModel, serving, until
 from tests.server.test_uploads import wav

@@ -10,9 +10,9 @@ import pytest
 from websockets.sync.client import connect
 
 from sottovoce.api import Model
-from sottovoce.server.http.server import ServerThread
-from sottovoce.server.scheduling.worker import THREAD_NAME
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import ServerLimits
+from sottovoce.server.worker import THREAD_NAME
 from tests.server.servers import SlowModel, serving, settings, until
 
 
@@ -38,7 +38,7 @@ def test_a_server_that_ends_leaves_no_thread(seconds: float) -> None:
 
 
 def test_a_server_that_does_not_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sottovoce.server.http.server.JOIN_TIMEOUT_S", 0.0)
+    monkeypatch.setattr("sottovoce.server.server.JOIN_TIMEOUT_S", 0.0)
     release, model = threading.Event(), SlowModel(lambda: release.wait(20) and None)
     server = ServerThread(settings(limits=ServerLimits(shutdown_s=0.1)), lambda name: cast(Model, model))
     server.__enter__()

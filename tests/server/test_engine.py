@@ -18,11 +18,11 @@ from sottovoce.formats.document import event_document
 from sottovoce.options.live import LiveOptions
 from sottovoce.runtime import batching
 from sottovoce.runtime.batching import CallBatcher, Priority
-from sottovoce.server.live.connection import InputQueue
-from sottovoce.server.parsing.faults import ApiError
-from sottovoce.server.scheduling.scheduler import Scheduler
-from sottovoce.server.scheduling.session_handle import SessionHandle
-from sottovoce.server.scheduling.worker import Worker
+from sottovoce.server.errors import ApiError
+from sottovoce.server.live import InputQueue
+from sottovoce.server.scheduler import Scheduler
+from sottovoce.server.session_handle import SessionHandle
+from sottovoce.server.worker import Worker
 from sottovoce.types import SAMPLE_RATE, Samples
 from tests.server.servers import SlowModel, make_worker
 

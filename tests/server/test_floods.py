@@ -16,7 +16,7 @@ import pytest
 from websockets.asyncio.client import connect
 
 from sottovoce.server.captions import CaptionChange, SharedCaptions
-from sottovoce.server.http.server import ServerThread
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import Access, ServerLimits
 from tests.server.servers import UPGRADE, SlowModel, head, opened, serving, until
 

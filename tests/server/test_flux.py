@@ -25,9 +25,9 @@ from sottovoce.server.apis.flux import (
     flux_params,
     pause_of,
 )
-from sottovoce.server.http.server import ServerThread
-from sottovoce.server.parsing.faults import ApiError
-from sottovoce.server.scheduling.model_registry import ModelRegistry
+from sottovoce.server.errors import ApiError
+from sottovoce.server.models import ModelRegistry
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import ModelSettings
 from sottovoce.types import Event, Final, Partial, SpeechEnded, SpeechStarted, Unstable, Word
 from tests.server.conversation import Message, exchanged, refusal

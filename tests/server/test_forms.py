@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from sottovoce.audio.io import load_audio
-from sottovoce.server.http.server import ServerThread
-from sottovoce.server.parsing.faults import ApiError
-from sottovoce.server.parsing.forms import MAX_LIST_LETTERS, Fields
-from sottovoce.server.recordings import requests
-from sottovoce.server.recordings.uploads import FORM_BYTES
-from sottovoce.server.scheduling.worker import THREAD_NAME
+from sottovoce.server import openai_format
+from sottovoce.server.errors import ApiError
+from sottovoce.server.fields import MAX_LIST_LETTERS, Fields
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import JobSettings
+from sottovoce.server.uploads import FORM_BYTES
+from sottovoce.server.worker import THREAD_NAME
 from sottovoce.types import Transcript
 from tests.server.servers import CLIPS, QuietModel, SlowModel, serving
 from tests.server.test_uploads import wav
@@ -208,7 +208,7 @@ def test_a_known_speaker_may_have_half_a_minute(
         threads.append(threading.current_thread().name)
         return np.zeros(16_000 * 30, np.float32)
 
-    monkeypatch.setattr(requests, "load_audio", noted)
+    monkeypatch.setattr(openai_format, "load_audio", noted)
     reference = "data:audio/wav;base64," + base64.b64encode(wav(3 * 16_000 * 30)).decode()
     fields = {
         "response_format": "diarized_json",

@@ -12,10 +12,10 @@ import pytest
 from openai import OpenAI
 from websockets.sync.client import connect
 
-from sottovoce.server.http.server import ServerThread
-from sottovoce.server.parsing.faults import ApiError
-from sottovoce.server.parsing.forms import Fields
-from sottovoce.server.recordings.requests import transcription_request
+from sottovoce.server.errors import ApiError
+from sottovoce.server.fields import Fields
+from sottovoce.server.openai_format import transcription_request
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import JobSettings
 from tests.server.conversation import exchanged, refusal
 from tests.server.servers import QuietModel, serving

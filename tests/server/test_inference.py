@@ -18,8 +18,8 @@ from sottovoce.errors import ModelNotFoundError
 from sottovoce.options.decoding import NON_SPEECH, SPECIALS_ALONE
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.server.apis.whisper_cpp import inference_request, with_turn_marks
-from sottovoce.server.http.server import ServerThread
-from sottovoce.server.parsing.forms import Fields, fields_of
+from sottovoce.server.fields import Fields, fields_of
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import ModelSettings
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Samples, Segment

@@ -15,7 +15,7 @@ from websockets.asyncio.client import ClientConnection
 
 from sottovoce.api import Model
 from sottovoce.server.apis import sottovoce_live
-from sottovoce.server.http.server import ServerThread
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import TranslationSettings
 from sottovoce.translation.chat import ChatServer, Glossary
 from sottovoce.translation.live_translator import LiveTranslation, LiveTranslator

@@ -22,9 +22,9 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from sottovoce.errors import OptionError
-from sottovoce.server.access.api_keys import MOST_KEYS, ApiKey, KeyLimits, KeyRing, digest_of, read_keys
-from sottovoce.server.http.server import ServerThread
-from sottovoce.server.parsing.faults import ApiError
+from sottovoce.server.auth import MOST_KEYS, ApiKey, KeyLimits, KeyRing, digest_of, read_keys
+from sottovoce.server.errors import ApiError
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import Access
 from sottovoce.server.telemetry import Metrics
 from tests.server.servers import QuietModel, serving, until

@@ -14,8 +14,8 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from sottovoce.server.apis import openai_realtime
-from sottovoce.server.live.connection import SLICE_BYTES, slices_of
-from sottovoce.server.parsing.pcm import PcmReader
+from sottovoce.server.live import SLICE_BYTES, slices_of
+from sottovoce.server.pcm import PcmReader
 from sottovoce.types import Samples
 from tests.server.servers import SlowModel, serving
 

@@ -20,10 +20,10 @@ from websockets.sync.client import connect
 
 from sottovoce.audio.io import load_audio
 from sottovoce.server.apis.deepgram import DeepgramParams, recording_document, recording_params
-from sottovoce.server.http.server import ServerThread
-from sottovoce.server.parsing.faults import ApiError
-from sottovoce.server.parsing.pcm import ALAW, MULAW, wav_header
-from sottovoce.server.scheduling.model_registry import ModelRegistry
+from sottovoce.server.errors import ApiError
+from sottovoce.server.models import ModelRegistry
+from sottovoce.server.pcm import ALAW, MULAW, wav_header
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import Access, ModelSettings, ServerLimits
 from sottovoce.types import Samples, Segment, Transcript, Word
 from tests.audio.test_live_container import recorded

@@ -19,8 +19,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.formats.document import event_document
-from sottovoce.server.http.server import ServerThread
-from sottovoce.server.live.connection import InputQueue
+from sottovoce.server.live import InputQueue
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import ServerLimits
 from sottovoce.types import Samples
 from tests.server.servers import CLIPS, SlowModel, serving, until
@@ -179,7 +179,7 @@ def test_other_encodings_and_rates_give_words_too(server: ServerThread, encoding
 
 
 def encoded(audio: Any, law: str) -> Any:
-    from sottovoce.server.parsing.pcm import ALAW, MULAW
+    from sottovoce.server.pcm import ALAW, MULAW
 
     table = MULAW if law == "mulaw" else ALAW
     order = np.argsort(table)

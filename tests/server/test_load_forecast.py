@@ -14,12 +14,12 @@ from websockets.exceptions import InvalidStatus
 
 from sottovoce.api import Model
 from sottovoce.runtime.update_interval import UpdateIntervalController
-from sottovoce.server.http.server import ServerThread
-from sottovoce.server.parsing.faults import ApiError
-from sottovoce.server.scheduling import scheduler as scheduling
-from sottovoce.server.scheduling.load_forecast import IDLE_S, MEASURED_S, ROOM, LoadForecast, SessionLoad
-from sottovoce.server.scheduling.scheduler import Scheduler, voice
-from sottovoce.server.scheduling.session_handle import SessionHandle
+from sottovoce.server import scheduler as scheduling
+from sottovoce.server.admission import IDLE_S, MEASURED_S, ROOM, LoadForecast, SessionLoad
+from sottovoce.server.errors import ApiError
+from sottovoce.server.scheduler import Scheduler, voice
+from sottovoce.server.server import ServerThread
+from sottovoce.server.session_handle import SessionHandle
 from sottovoce.server.settings import Work
 from tests.server.servers import SlowModel, make_worker, serving, until
 

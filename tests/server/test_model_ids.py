@@ -13,8 +13,8 @@ from websockets.asyncio.client import connect
 from sottovoce.api import Model
 from sottovoce.models.sources.names import published_repository
 from sottovoce.server.apis.deepgram import recording_params
-from sottovoce.server.http.server import ServerThread
-from sottovoce.server.scheduling.model_registry import ModelRegistry
+from sottovoce.server.models import ModelRegistry
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import JobSettings, ModelSettings
 from tests.server.servers import QuietModel, SlowModel, serving
 

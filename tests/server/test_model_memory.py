@@ -21,16 +21,16 @@ from websockets.exceptions import InvalidStatus
 from sottovoce.api import Model
 from sottovoce.errors import OptionError
 from sottovoce.models.dims import ModelDims
-from sottovoce.server.http.server import ServerThread
-from sottovoce.server.parsing.faults import ApiError
-from sottovoce.server.scheduling import model_registry
-from sottovoce.server.scheduling.model_registry import (
+from sottovoce.server import models
+from sottovoce.server.errors import ApiError
+from sottovoce.server.models import (
     ModelRegistry,
     expected_bytes,
     n_parameters,
     weight_bytes,
 )
-from sottovoce.server.scheduling.scheduler import Scheduler
+from sottovoce.server.scheduler import Scheduler
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import ModelSettings, Work
 from tests.server.servers import QuietModel, SlowModel, settings
 from tests.server.test_uploads import wav
@@ -142,7 +142,7 @@ def test_no_model_is_loaded_before_the_memory_that_others_give_up_is_free(
 ) -> None:
     """Also where another model had it freed: here `a` goes for the first of two that need half of it each."""
     freed: list[bool] = []
-    free, open_model = model_registry.free_memory, Loaded._open
+    free, open_model = models.free_memory, Loaded._open
 
     def free_slowly(gone: list[Scheduler]) -> None:
         time.sleep(0.3)
@@ -156,7 +156,7 @@ def test_no_model_is_loaded_before_the_memory_that_others_give_up_is_free(
     async def run() -> None:
         await use(loaded, "b", "c", "a")
         assert loaded.now == {"a"}
-        monkeypatch.setattr(model_registry, "free_memory", free_slowly)
+        monkeypatch.setattr(models, "free_memory", free_slowly)
         monkeypatch.setattr(loaded.registry, "_open_model", partial(open_when_free, loaded))
         await asyncio.gather(use(loaded, "b"), use(loaded, "c"))
         assert loaded.now == {"b", "c"}

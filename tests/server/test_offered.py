@@ -12,9 +12,9 @@ import pytest
 from sottovoce.api import Model
 from sottovoce.models.checkpoint.compact import compact_languages
 from sottovoce.server.apis.wyoming import info
-from sottovoce.server.http.server import ServerThread
-from sottovoce.server.scheduling.model_registry import ModelRegistry, expected_languages
-from sottovoce.server.scheduling.scheduler import Scheduler
+from sottovoce.server.models import ModelRegistry, expected_languages
+from sottovoce.server.scheduler import Scheduler
+from sottovoce.server.server import ServerThread
 from sottovoce.server.services import Services
 from sottovoce.server.settings import ModelSettings
 from sottovoce.server.telemetry import Metrics

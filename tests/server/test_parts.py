@@ -14,11 +14,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from sottovoce.errors import CheckpointError, ModelNotFoundError, OptionError
 from sottovoce.formats.document import event_document
 from sottovoce.runtime.batching import Priority
-from sottovoce.server.live.connection import MAX_COMMANDS, InputQueue
-from sottovoce.server.parsing.faults import ApiError, to_api_error
-from sottovoce.server.parsing.pcm import PcmReader
-from sottovoce.server.recordings.openai_documents import Deltas
-from sottovoce.server.scheduling.session_handle import EventSequencer
+from sottovoce.server.errors import ApiError, to_api_error
+from sottovoce.server.live import MAX_COMMANDS, InputQueue
+from sottovoce.server.openai_format import Deltas
+from sottovoce.server.pcm import PcmReader
+from sottovoce.server.session_handle import EventSequencer
 from sottovoce.server.telemetry import Metrics
 from sottovoce.types import (
     Event,
@@ -41,7 +41,7 @@ def test_telephone_codes_are_what_ffmpeg_decodes(law: str) -> None:
     decoder.sample_rate = 8_000  # type: ignore[attr-defined]
     decoder.layout = "mono"  # type: ignore[attr-defined]
     (frame,) = decoder.decode(av.Packet(codes))  # type: ignore[attr-defined]
-    from sottovoce.server.parsing.pcm import ALAW, MULAW
+    from sottovoce.server.pcm import ALAW, MULAW
 
     table = MULAW if law == "mulaw" else ALAW
     assert np.array_equal(table * 32768, frame.to_ndarray()[0])

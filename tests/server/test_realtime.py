@@ -23,10 +23,10 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from sottovoce.audio.io import load_audio
-from sottovoce.server.access.gate import ClientSecrets
 from sottovoce.server.apis.openai_realtime import RealtimeSessionConfig, speaker_runs, updated
-from sottovoce.server.http.server import ServerThread
-from sottovoce.server.parsing.faults import ApiError
+from sottovoce.server.auth import ClientSecrets
+from sottovoce.server.errors import ApiError
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import Access
 from sottovoce.types import SAMPLE_RATE, Event, Samples, SpeechEnded, SpeechStarted, Word
 from tests.server.conversation import TALK, Message, TalkModel, refusal

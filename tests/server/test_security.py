@@ -23,9 +23,9 @@ import pytest
 from websockets.asyncio.client import connect
 
 from sottovoce.server.api import HttpRoute
+from sottovoce.server.app import APIS
 from sottovoce.server.health_check import is_ready
-from sottovoce.server.http.app import APIS
-from sottovoce.server.http.server import ServerThread
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import Access, Listening, ServerLimits
 from tests.server.servers import CLIPS, SlowModel, serving, until
 from tests.server.test_uploads import listener, playlists, wav

@@ -15,7 +15,7 @@ from websockets.asyncio.client import connect
 from sottovoce.api import Model
 from sottovoce.errors import MissingExtraError
 from sottovoce.server import telemetry
-from sottovoce.server.http.server import ServerThread
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import JobSettings
 from tests.server.servers import CLIPS, settings, until
 

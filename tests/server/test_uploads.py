@@ -22,7 +22,7 @@ from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.runtime import batching
 from sottovoce.runtime.batching import Priority
-from sottovoce.server.http.server import ServerThread
+from sottovoce.server.server import ServerThread
 from sottovoce.server.services import UPLOADS_PER_REQUEST
 from sottovoce.server.settings import ServerLimits
 from sottovoce.types import Samples

@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from sottovoce.errors import OptionError
-from sottovoce.server.scheduling.worker import FAULTS_IN_A_ROW, Worker
 from sottovoce.server.settings import ServerLimits
+from sottovoce.server.worker import FAULTS_IN_A_ROW, Worker
 from tests.server.servers import SlowModel, make_worker, serving, until
 from tests.server.test_uploads import wav
 

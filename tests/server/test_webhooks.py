@@ -20,8 +20,8 @@ from openai import InvalidWebhookSignatureError, OpenAI
 
 from sottovoce.errors import OptionError
 from sottovoce.server import webhooks
-from sottovoce.server.http.server import ServerThread
-from sottovoce.server.parsing.faults import ApiError
+from sottovoce.server.errors import ApiError
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import Access, JobSettings, secret_of
 from sottovoce.server.webhooks import PostError, may_call, post, target_of
 from tests.server.servers import QuietModel, serving, until

@@ -17,8 +17,8 @@ import pytest
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.errors import OptionError
-from sottovoce.server.http.server import ServerThread
-from sottovoce.server.parsing.pcm import PcmReader
+from sottovoce.server.pcm import PcmReader
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import ServerLimits, WyomingAddress
 from sottovoce.types import Event, Samples, SpeechEnded, SpeechStarted
 from tests.server.servers import CLIPS, SlowModel, SlowSession, serving, until

@@ -33,7 +33,7 @@ from sottovoce.options.schema import Option
 
 if TYPE_CHECKING:
     from sottovoce.archive.results import BatchOptions, Item, ResultTable, Row
-    from sottovoce.server.ray.cluster import Actors
+    from sottovoce.server.ray_cluster import Actors
 
 TABLE = (
     *WORDS,
@@ -117,7 +117,7 @@ def rows_of(
     items: Sequence[Item], given: dict[str, Any], batch: BatchOptions, actors: Actors | None
 ) -> Iterator[Row]:
     from sottovoce.archive.results import transcribe_items
-    from sottovoce.server.ray.cluster import connect, transcribe_on_ray
+    from sottovoce.server.ray_cluster import connect, transcribe_on_ray
 
     if actors is None:
         return transcribe_items(open_model(given), items, batch)
@@ -126,7 +126,7 @@ def rows_of(
 
 
 def actors_of(given: Mapping[str, Any]) -> Actors:
-    from sottovoce.server.ray.cluster import Actors, counts
+    from sottovoce.server.ray_cluster import Actors, counts
 
     least, most = counts("--actors", given["actors"])
     return Actors(least, most, given["cpus_per_actor"], given["gpus_per_actor"])

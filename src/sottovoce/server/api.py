@@ -19,7 +19,7 @@ from starlette.routing import compile_path
 from starlette.websockets import WebSocket
 
 from sottovoce.formats.document import Json
-from sottovoce.server.parsing.faults import ApiError
+from sottovoce.server.errors import ApiError
 
 HttpHandler: TypeAlias = Callable[[Request], Awaitable[Response]]
 ErrorRenderer: TypeAlias = Callable[[HTTPConnection, ApiError], dict[str, Json]]

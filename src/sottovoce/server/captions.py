@@ -21,8 +21,8 @@ from typing import cast
 import anyio
 
 from sottovoce.formats.document import Json, json_text, seconds
-from sottovoce.server.parsing.faults import ApiError, invalid_value, too_many_requests
-from sottovoce.server.parsing.values import (
+from sottovoce.server.errors import ApiError, invalid_value, too_many_requests
+from sottovoce.server.fields import (
     quoted,
     read_int,
     read_number,

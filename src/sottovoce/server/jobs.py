@@ -30,19 +30,24 @@ from starlette.datastructures import UploadFile
 
 from sottovoce.errors import OptionError, cause_of
 from sottovoce.formats.document import Json, json_text
-from sottovoce.server.access.api_keys import KeyRing
-from sottovoce.server.parsing.faults import (
+from sottovoce.server.auth import KeyRing
+from sottovoce.server.decode_pool import DecodePool
+from sottovoce.server.errors import (
     OUT_OF_MEMORY,
     ApiError,
     logged_api_error,
     to_api_error,
     too_many_requests,
 )
-from sottovoce.server.parsing.forms import Fields
-from sottovoce.server.recordings.decode_pool import DecodePool
-from sottovoce.server.recordings.openai_documents import TEXT_TYPES, json_answer, text_answer
-from sottovoce.server.recordings.requests import UploadedFile, transcription_request
-from sottovoce.server.scheduling.model_registry import ModelRegistry
+from sottovoce.server.fields import Fields
+from sottovoce.server.models import ModelRegistry
+from sottovoce.server.openai_format import (
+    TEXT_TYPES,
+    UploadedFile,
+    json_answer,
+    text_answer,
+    transcription_request,
+)
 from sottovoce.server.settings import JobSettings
 from sottovoce.server.telemetry import Metrics, Tracing
 from sottovoce.server.webhooks import Webhook, WebhookSender

@@ -15,15 +15,14 @@ from starlette.requests import HTTPConnection
 
 from sottovoce.formats.document import Json
 from sottovoce.runtime.batching import EngineState
-from sottovoce.server.access.api_keys import ApiKey, KeyLimits, KeyRing
-from sottovoce.server.access.gate import ClientSecrets
+from sottovoce.server.admission import POLL_EVERY_S, LoadShedder
+from sottovoce.server.auth import ApiKey, ClientSecrets, KeyLimits, KeyRing
 from sottovoce.server.captions import CaptionRegistry
+from sottovoce.server.decode_pool import DecodePool
+from sottovoce.server.errors import ApiError, shutting_down, too_many_requests
 from sottovoce.server.jobs import JOB_STATUSES, JobRunner
-from sottovoce.server.parsing.faults import ApiError, shutting_down, too_many_requests
-from sottovoce.server.recordings.decode_pool import DecodePool
-from sottovoce.server.scheduling.model_registry import JOIN_TIMEOUT_S, ModelRegistry
-from sottovoce.server.scheduling.overload import POLL_EVERY_S, LoadShedder
-from sottovoce.server.scheduling.scheduler import Scheduler
+from sottovoce.server.models import JOIN_TIMEOUT_S, ModelRegistry
+from sottovoce.server.scheduler import Scheduler
 from sottovoce.server.settings import UPLOADS_PER_REQUEST, ServerSettings
 from sottovoce.server.telemetry import Metrics, Tracing, make_provider
 

@@ -1,4 +1,4 @@
-"""Metrics of a server for Prometheus, and traces for OpenTelemetry.
+"""Metrics of a server for Prometheus, traces for OpenTelemetry, and logs as lines of JSON.
 
 Labels of metrics are few and fixed, never taken from clients. Each request, live session and job has a span
 with the fields of its log line: the key, the route, the duration and the outcome, never an address with its
@@ -8,6 +8,10 @@ query, a name of a file, or text. The variables OTEL_… say where spans are sen
 from __future__ import annotations
 
 import importlib
+import json
+import logging
+import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeAlias
@@ -30,6 +34,12 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 
 SetAttribute: TypeAlias = Callable[[str, "str | int | float"], None]
 NAME = "sottovoce"
 STATUS = "http.response.status_code"
+STANDARD_FIELDS = frozenset(
+    {*vars(logging.makeLogRecord({})), "message", "asctime", "color_message", "taskName"}
+)
+"""Attributes of every record, which are not fields of its message."""
+QUIET_LOGGERS = ("uvicorn.error", "uvicorn.access", "asyncio", "websockets.server")
+"""Of which only warnings are shown: requests are logged here."""
 
 
 class Metrics:
@@ -122,3 +132,30 @@ def make_provider() -> Any:
     provider = sdk.TracerProvider(resource=own.merge(resources.OTELResourceDetector().detect()))
     provider.add_span_processor(export.BatchSpanProcessor(otlp.OTLPSpanExporter()))
     return provider
+
+
+class JsonLogFormatter(logging.Formatter):
+    """Writes a record as one line of JSON with its extra fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+            + f".{record.msecs:03.0f}Z",
+            "level": record.levelname.lower(),
+            "message": record.getMessage(),
+        }
+        line.update({name: value for name, value in vars(record).items() if name not in STANDARD_FIELDS})
+        if record.exc_info:
+            line["trace"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def log_as_json(level: int = logging.INFO) -> None:
+    """Log JSON to standard error in the whole process."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLogFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    for name in QUIET_LOGGERS:
+        logging.getLogger(name).setLevel(max(level, logging.WARNING))

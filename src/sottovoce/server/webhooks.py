@@ -27,8 +27,8 @@ from urllib.parse import SplitResult, urlsplit
 import anyio
 
 from sottovoce.formats.document import Json, json_text
-from sottovoce.server.access.api_keys import KeyRing
-from sottovoce.server.parsing.faults import ApiError, invalid_value
+from sottovoce.server.auth import KeyRing
+from sottovoce.server.errors import ApiError, invalid_value
 from sottovoce.server.settings import JobSettings, network_of
 
 logger = logging.getLogger(__name__)

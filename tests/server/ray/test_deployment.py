@@ -29,8 +29,8 @@ from tests.server.servers import until
 
 ray = pytest.importorskip("ray", reason="ray is not installed")
 pytest.importorskip("ray.serve", reason="ray's extra `serve` is not installed")
-from sottovoce.server.ray.cluster import counts  # noqa: E402
-from sottovoce.server.ray.deployment import (  # noqa: E402
+from sottovoce.server.ray_cluster import counts  # noqa: E402
+from sottovoce.server.ray_replicas import (  # noqa: E402
     MAX_QUEUED,
     NAME,
     PLACES_BESIDE,

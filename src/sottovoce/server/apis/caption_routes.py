@@ -17,9 +17,15 @@ from starlette.websockets import WebSocket
 from sottovoce.server.api import Api, Auth, HttpRoute, SocketRoute
 from sottovoce.server.apis.sottovoce_live import SUBPROTOCOL
 from sottovoce.server.captions import CaptionRegistry, SharedCaptions, read_publication
-from sottovoce.server.live.connection import NORMAL_CLOSURE, SERVICE_RESTART, off_loop
-from sottovoce.server.live.transport import ClientDisconnectedError, WebSocketTransport, live_error
-from sottovoce.server.parsing.faults import ApiError, logged_api_error
+from sottovoce.server.errors import ApiError, logged_api_error
+from sottovoce.server.live import (
+    NORMAL_CLOSURE,
+    SERVICE_RESTART,
+    ClientDisconnectedError,
+    WebSocketTransport,
+    live_error,
+    off_loop,
+)
 from sottovoce.server.services import services_of
 
 PUBLISH_PATH, READ_PATH = "/v1/captions", "/v1/captions/read"

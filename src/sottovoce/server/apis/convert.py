@@ -18,13 +18,12 @@ from sottovoce.offline.regroup import parse_rules, regrouped
 from sottovoce.options.schema import ApiField, Option, made, options_of
 from sottovoce.options.writer import WriterOptions
 from sottovoce.server.api import Api, HttpRoute
+from sottovoce.server.decode_pool import Slices
+from sottovoce.server.errors import ApiError, invalid_value, to_api_error
+from sottovoce.server.fields import TEXT, note_ignored, one_of, read_field, read_text, schema_of
 from sottovoce.server.openapi import STRING, Schema, answers, post
-from sottovoce.server.parsing.faults import ApiError, invalid_value, to_api_error
-from sottovoce.server.parsing.forms import TEXT, read_field, schema_of
-from sottovoce.server.parsing.values import note_ignored, one_of, read_text
-from sottovoce.server.recordings.decode_pool import Slices
-from sottovoce.server.recordings.uploads import limited_stream, whole_body
 from sottovoce.server.services import services_of
+from sottovoce.server.uploads import limited_stream, whole_body
 from sottovoce.types import Transcript
 
 MAX_BYTES = 16_000_000

@@ -29,14 +29,12 @@ from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.server.api import Api, HttpRoute, SocketRoute
-from sottovoce.server.live.connection import WebSocketConnection
-from sottovoce.server.openapi import FLAG, STRING, Schema, an_object, answers, parameter, post
-from sottovoce.server.parsing.faults import ApiError, invalid_value
-from sottovoce.server.parsing.forms import TEXT, TEXTS
-from sottovoce.server.parsing.pcm import MAX_RATE, MIN_RATE, PcmReader
-from sottovoce.server.parsing.values import (
+from sottovoce.server.errors import ApiError, invalid_value
+from sottovoce.server.fields import (
     MAX_CHARACTERS,
     MAX_TERMS,
+    TEXT,
+    TEXTS,
     named,
     note_ignored,
     read_code,
@@ -47,11 +45,14 @@ from sottovoce.server.parsing.values import (
     read_list,
     read_number,
 )
-from sottovoce.server.recordings.requests import FileRequest
-from sottovoce.server.recordings.uploads import begin_job, received_body
-from sottovoce.server.scheduling.model_registry import ModelRegistry, resolve_model_id
-from sottovoce.server.scheduling.scheduler import TranscriptionRequest
+from sottovoce.server.live import WebSocketConnection
+from sottovoce.server.models import ModelRegistry, resolve_model_id
+from sottovoce.server.openai_format import FileRequest
+from sottovoce.server.openapi import FLAG, STRING, Schema, an_object, answers, parameter, post
+from sottovoce.server.pcm import MAX_RATE, MIN_RATE, PcmReader
+from sottovoce.server.scheduler import TranscriptionRequest
 from sottovoce.server.services import services_of
+from sottovoce.server.uploads import begin_job, received_body
 from sottovoce.speakers.labels import letter_index
 from sottovoce.text.languages import SENTENCE_ENDS
 from sottovoce.types import (

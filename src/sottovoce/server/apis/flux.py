@@ -26,8 +26,8 @@ from sottovoce.server.apis.deepgram import (
     read_terms,
     render_error,
 )
-from sottovoce.server.parsing.faults import ApiError, invalid_value
-from sottovoce.server.parsing.values import (
+from sottovoce.server.errors import ApiError, invalid_value
+from sottovoce.server.fields import (
     KnownFields,
     json_number,
     known_fields,
@@ -39,7 +39,7 @@ from sottovoce.server.parsing.values import (
     read_typed_message,
     unknown_fields,
 )
-from sottovoce.server.scheduling.model_registry import ModelRegistry
+from sottovoce.server.models import ModelRegistry
 from sottovoce.types import Event, Final, LanguageChanged, Partial, SpeechEnded, SpeechStarted, Unstable, Word
 
 PAUSE_S = 0.5

@@ -8,8 +8,8 @@ from starlette.responses import JSONResponse, Response
 from sottovoce.formats.document import Json
 from sottovoce.server.api import Api, HttpRoute
 from sottovoce.server.apis.sottovoce_live import targets
+from sottovoce.server.models import ModelRegistry
 from sottovoce.server.openapi import an_object, get, json_answer, parameter
-from sottovoce.server.scheduling.model_registry import ModelRegistry
 from sottovoce.server.services import services_of
 from sottovoce.server.settings import ServerSettings
 

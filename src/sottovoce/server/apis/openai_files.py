@@ -15,25 +15,23 @@ from starlette.types import Receive, Scope, Send
 from sottovoce.formats.document import Json, json_text
 from sottovoce.options.requests import TRANSLATION_FORMATS
 from sottovoce.server.api import Api, HttpRoute
-from sottovoce.server.openapi import STRING, answers, form, form_schemas, post, transcript_content
-from sottovoce.server.parsing.faults import shutting_down, to_api_error
-from sottovoce.server.parsing.forms import Fields
-from sottovoce.server.recordings.openai_documents import (
+from sottovoce.server.errors import shutting_down, to_api_error
+from sottovoce.server.fields import Fields
+from sottovoce.server.openai_format import (
+    SUPPORTED,
     TEXT_TYPES,
     Deltas,
+    FileRequest,
     delta_event,
     done_event,
     json_answer,
     streamed_segment,
     text_answer,
-)
-from sottovoce.server.recordings.requests import (
-    SUPPORTED,
-    FileRequest,
     transcription_request,
     translation_request,
 )
-from sottovoce.server.recordings.uploads import RunningJob, begin_job, received_form
+from sottovoce.server.openapi import STRING, answers, form, form_schemas, post, transcript_content
+from sottovoce.server.uploads import RunningJob, begin_job, received_form
 from sottovoce.types import Transcript
 
 logger = logging.getLogger(__name__)

@@ -22,11 +22,8 @@ from sottovoce.formats.document import Json, seconds
 from sottovoce.options.live import LiveDecodingOptions, LiveOptions
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.server.api import Api, Auth, HttpRoute, SocketRoute
-from sottovoce.server.live.connection import WebSocketConnection, off_loop
-from sottovoce.server.openapi import Schema, an_object, json_answer, post
-from sottovoce.server.parsing.faults import ApiError, invalid_value
-from sottovoce.server.parsing.pcm import PcmReader
-from sottovoce.server.parsing.values import (
+from sottovoce.server.errors import ApiError, invalid_value
+from sottovoce.server.fields import (
     KnownFields,
     Reader,
     json_number,
@@ -46,10 +43,13 @@ from sottovoce.server.parsing.values import (
     require_typed,
     unknown_fields,
 )
-from sottovoce.server.recordings.openai_documents import logprob
-from sottovoce.server.recordings.uploads import whole_body
-from sottovoce.server.scheduling.model_registry import ModelRegistry
+from sottovoce.server.live import WebSocketConnection, off_loop
+from sottovoce.server.models import ModelRegistry
+from sottovoce.server.openai_format import logprob
+from sottovoce.server.openapi import Schema, an_object, json_answer, post
+from sottovoce.server.pcm import PcmReader
 from sottovoce.server.services import given_keys_of, key_of, services_of
+from sottovoce.server.uploads import whole_body
 from sottovoce.types import Event, Final, Partial, Samples, SpeechEnded, SpeechStarted, Word
 
 DELAYS = {"minimal": 5.0, "low": 15.0, "medium": 25.0, "high": 50.0, "xhigh": 100.0}

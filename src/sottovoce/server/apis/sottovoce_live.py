@@ -24,21 +24,23 @@ from sottovoce.options.live import LiveOptions
 from sottovoce.options.requests import LIVE_REQUEST, MODEL
 from sottovoce.options.schema import changed
 from sottovoce.server.api import Api, HttpRoute, SocketRoute
-from sottovoce.server.live.connection import WebSocketConnection, require_finite
-from sottovoce.server.parsing.faults import ApiError, invalid_value, logged_api_error
-from sottovoce.server.parsing.forms import LIVE, fields_of, read_field
-from sottovoce.server.parsing.pcm import PcmReader
-from sottovoce.server.parsing.values import (
+from sottovoce.server.errors import ApiError, invalid_value, logged_api_error
+from sottovoce.server.fields import (
+    LIVE,
     KnownFields,
+    fields_of,
     known_fields,
     named,
     note_ignored,
     quoted,
+    read_field,
     read_typed_message,
     unknown_fields,
 )
-from sottovoce.server.scheduling.session_handle import QueuedTranslator, SessionHandle
+from sottovoce.server.live import WebSocketConnection, require_finite
+from sottovoce.server.pcm import PcmReader
 from sottovoce.server.services import Services, key_of, services_of
+from sottovoce.server.session_handle import QueuedTranslator, SessionHandle
 from sottovoce.server.settings import TranslationSettings
 from sottovoce.speakers.networks import Floats
 from sottovoce.text.languages import language_codes

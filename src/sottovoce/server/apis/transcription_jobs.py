@@ -9,7 +9,10 @@ from starlette.responses import JSONResponse, Response
 
 from sottovoce.formats.document import Json
 from sottovoce.server.api import Api, HttpRoute
+from sottovoce.server.errors import ApiError, invalid_value
+from sottovoce.server.fields import Fields, note_ignored, read_number
 from sottovoce.server.jobs import JOB_STATUSES, JobRunner, TranscriptionJob
+from sottovoce.server.openai_format import SUPPORTED, FileRequest, size_of, transcription_request
 from sottovoce.server.openapi import (
     NUMBER,
     STRING,
@@ -23,12 +26,8 @@ from sottovoce.server.openapi import (
     parameter,
     post,
 )
-from sottovoce.server.parsing.faults import ApiError, invalid_value
-from sottovoce.server.parsing.forms import Fields
-from sottovoce.server.parsing.values import note_ignored, read_number
-from sottovoce.server.recordings.requests import SUPPORTED, FileRequest, size_of, transcription_request
-from sottovoce.server.recordings.uploads import checked_request, received_form
 from sottovoce.server.services import key_of, services_of
+from sottovoce.server.uploads import checked_request, received_form
 from sottovoce.server.webhooks import MAX_URL, WEBHOOK_URL, Webhook
 
 DEFAULT_LISTED, MOST_LISTED = 20, 100

@@ -21,6 +21,18 @@ from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import VadOptions
 from sottovoce.server.api import Api, HttpRoute
 from sottovoce.server.apis.openai_files import text_response
+from sottovoce.server.decode_pool import Slices
+from sottovoce.server.errors import ApiError
+from sottovoce.server.fields import TEXT, Fields, note_ignored, read_form
+from sottovoce.server.openai_format import (
+    TEXT_TYPES,
+    FileRequest,
+    UploadedFile,
+    languages_of,
+    segment_document,
+    verbose_document,
+    window_vad,
+)
 from sottovoce.server.openapi import (
     STRING,
     an_object,
@@ -31,15 +43,9 @@ from sottovoce.server.openapi import (
     post,
     transcript_content,
 )
-from sottovoce.server.parsing.faults import ApiError
-from sottovoce.server.parsing.forms import TEXT, Fields, read_form
-from sottovoce.server.parsing.values import note_ignored
-from sottovoce.server.recordings.decode_pool import Slices
-from sottovoce.server.recordings.openai_documents import TEXT_TYPES, segment_document, verbose_document
-from sottovoce.server.recordings.requests import FileRequest, UploadedFile, languages_of, window_vad
-from sottovoce.server.recordings.uploads import begin_job, received_form
-from sottovoce.server.scheduling.scheduler import TranscriptionRequest
+from sottovoce.server.scheduler import TranscriptionRequest
 from sottovoce.server.services import services_of
+from sottovoce.server.uploads import begin_job, received_form
 from sottovoce.speakers.channel_diarizer import has_channels_apart
 from sottovoce.speakers.labels import letter_index, parts_of
 from sottovoce.types import Segment, Transcript, Word

@@ -25,10 +25,10 @@ from sottovoce.formats.document import Json, json_text
 from sottovoce.options.live import LiveDecodingOptions, LiveOptions
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.server.apis.deepgram import checked_terms
-from sottovoce.server.live.connection import LiveConnection
-from sottovoce.server.parsing.faults import ApiError, invalid_value, to_api_error
-from sottovoce.server.parsing.pcm import PcmReader
-from sottovoce.server.parsing.values import read_code, read_int, read_json, read_list
+from sottovoce.server.errors import ApiError, invalid_value, to_api_error
+from sottovoce.server.fields import read_code, read_int, read_json, read_list
+from sottovoce.server.live import LiveConnection
+from sottovoce.server.pcm import PcmReader
 from sottovoce.server.services import Services
 from sottovoce.server.settings import ServerLimits
 from sottovoce.types import SAMPLE_RATE, Event, Partial, Samples, SpeechEnded, SpeechStarted

@@ -16,25 +16,157 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, TypeAlias, TypeVar, cast
+from typing import Generic, Protocol, TypeAlias, TypeVar, cast
 
 import anyio
 import anyio.to_thread
 import numpy as np
-from starlette.websockets import WebSocket
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from sottovoce.audio.live_container import LiveContainer
-from sottovoce.formats.document import Json
+from sottovoce.formats.document import Json, json_text
 from sottovoce.options.live import LiveOptions
-from sottovoce.server.access.api_keys import ApiKey
-from sottovoce.server.live.transport import ClientDisconnectedError, Transport, WebSocketTransport, live_error
-from sottovoce.server.parsing.faults import UNAVAILABLE, ApiError, logged_api_error, to_api_error
-from sottovoce.server.parsing.pcm import PcmReader
-from sottovoce.server.scheduling.load_forecast import overloaded
-from sottovoce.server.scheduling.scheduler import Scheduler
-from sottovoce.server.scheduling.session_handle import SessionHandle
+from sottovoce.server.admission import overloaded
+from sottovoce.server.api import error_answer
+from sottovoce.server.auth import ApiKey
+from sottovoce.server.errors import UNAVAILABLE, ApiError, logged_api_error, to_api_error
+from sottovoce.server.pcm import PcmReader
+from sottovoce.server.scheduler import Scheduler
 from sottovoce.server.services import Services, key_of, services_of
+from sottovoce.server.session_handle import SessionHandle
+from sottovoce.server.settings import ServerLimits
 from sottovoce.types import SAMPLE_RATE, Event, Samples
+
+M_co = TypeVar("M_co", covariant=True)
+
+REFUSED = 1008
+"""Close code for what no other try will change."""
+FAILED = 1011
+TRY_AGAIN = 1013
+MAX_REASON_BYTES = 120
+"""Of a close reason: a control frame has 125 in all."""
+
+HAS_HUNG_UP = "has_hung_up"
+"""In the state of a socket's scope: a function that returns whether the client has gone."""
+
+
+class ClientDisconnectedError(Exception):
+    """The client has disconnected."""
+
+
+class Transport(Protocol[M_co]):
+    """The messages of one client. request_id: names the connection in the log.
+
+    Every method raises ClientDisconnectedError when the client has gone.
+    """
+
+    request_id: str
+
+    async def receive(self) -> M_co | None:
+        """Return the next message; None at the end of input, after which the client may still read.
+
+        Raises: ClientDisconnectedError; ApiError after too long a silence, and for an invalid message.
+        """
+        ...
+
+    def has_disconnected(self) -> bool:
+        """Return whether the client is known to have disconnected, also while its input is not read."""
+        ...
+
+    async def send(self, document: dict[str, Json]) -> None:
+        """Send one message.
+
+        Raises: ClientDisconnectedError; ApiError if the client does not read.
+        """
+        ...
+
+    async def close(self, code: int, reason: str = "") -> None:
+        """Close the connection. code: of WebSockets, where the transport has codes."""
+        ...
+
+    async def fail(self, fault: ApiError, document: dict[str, Json]) -> None:
+        """Close the connection after an error; document: the last message."""
+        ...
+
+
+class WebSocketTransport:
+    """A WebSocket, as a `Transport` of binary and text messages."""
+
+    def __init__(self, socket: WebSocket, limits: ServerLimits) -> None:
+        self.request_id: str = socket.scope["state"]["request_id"]
+        self._socket = socket
+        self._limits = limits
+        self._has_hung_up: Callable[[], bool] = socket.scope["state"].get(HAS_HUNG_UP, bool)
+
+    async def accept(self, subprotocol: str | None) -> None:
+        """Accept the handshake, with the subprotocol if the client offers it."""
+        offered = self._socket.scope["subprotocols"]
+        try:
+            await self._socket.accept(subprotocol=subprotocol if subprotocol in offered else None)
+        except OSError as error:
+            raise ClientDisconnectedError from error
+
+    async def receive(self) -> bytes | str | None:
+        with anyio.move_on_after(self._limits.idle_s):
+            message = await self._socket.receive()
+            if message["type"] == "websocket.disconnect":
+                raise ClientDisconnectedError
+            data: bytes | None = message.get("bytes")
+            text: str = message.get("text") or ""
+            return text if data is None else data
+        text = f"session: expected a message within {self._limits.idle_s:g} s"
+        raise ApiError(text, code="idle_timeout")
+
+    def has_disconnected(self) -> bool:
+        """See `Transport`; False where the HTTP server does not report it."""
+        return self._has_hung_up()
+
+    async def send(self, document: dict[str, Json]) -> None:
+        await self.send_text(json_text(document))
+
+    async def send_text(self, text: str) -> None:
+        """Send a text within `ServerLimits.send_s`. Raises: ClientDisconnectedError, ApiError."""
+        with anyio.move_on_after(self._limits.send_s):
+            try:
+                await self._socket.send_text(text)
+            except (WebSocketDisconnect, RuntimeError) as error:
+                raise ClientDisconnectedError from error
+            return
+        message = f"client: expected to take what it is sent within {self._limits.send_s:g} s"
+        raise ApiError(message, code="slow_reader")
+
+    async def close(self, code: int, reason: str = "") -> None:
+        try:
+            await self._socket.close(code, reason)
+        except (WebSocketDisconnect, RuntimeError) as error:
+            raise ClientDisconnectedError from error
+
+    async def fail(self, fault: ApiError, document: dict[str, Json]) -> None:
+        """See `Transport`; an open handshake is refused with a status of HTTP.
+
+        Raises: ClientDisconnectedError.
+        """
+        try:
+            if self._socket.application_state == WebSocketState.CONNECTING:
+                await deny(self._socket, fault)
+            else:
+                await self._socket.send_text(json_text(document))
+                code = TRY_AGAIN if fault.retry_s is not None else FAILED if fault.status >= 500 else REFUSED
+                reason = fault.message.encode()[:MAX_REASON_BYTES].decode("utf-8", "ignore")
+                await self._socket.close(code, reason)
+        except (WebSocketDisconnect, RuntimeError, OSError) as error:
+            raise ClientDisconnectedError from error
+
+
+async def deny(socket: WebSocket, fault: ApiError) -> None:
+    await socket.send_denial_response(error_answer(socket, fault))
+
+
+def live_error(fault: ApiError) -> dict[str, Json]:
+    """Render an error of the live protocol, which is OpenAI's with the time to retry after."""
+    again: dict[str, Json] = {} if fault.retry_s is None else {"retry_after": fault.retry_after}
+    return {"type": "error", "error": {**fault.details, **again}}
+
 
 M = TypeVar("M")
 T = TypeVar("T")
@@ -145,7 +277,12 @@ class LiveConnection(ABC, Generic[M]):
         self._session = session = await scheduler.open(options)
         self.exit_stack.callback(session.end)
         self.exit_stack.enter_context(
-            self.services.shedder.watch(session, lambda: self.behind_s, self._was_shed.set)
+            self.services.shedder.watch(
+                scheduler,
+                processed_s=lambda: session.processed_s,
+                behind_s=lambda: self.behind_s,
+                shed=self._was_shed.set,
+            )
         )
         session.drain_input = self.queue.take_audio
         self._counted_s = 0.0

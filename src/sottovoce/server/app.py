@@ -1,31 +1,178 @@
-"""The layer around every request and socket: id, log line, counts, access, and headers of every answer.
+"""The app of the server: its APIs, its middleware, and its lifespan.
 
-Logs are lines of JSON with the request and its outcome, never with transcribed text or names of files.
+The middleware gives every request and socket an id, a log line, counts, access control and headers. Log lines
+hold the request and its outcome, never transcribed text or names of files.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import re
-import sys
 import time
 import uuid
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager
 
+import starlette.routing
+from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import HTTPConnection
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Mount, WebSocketRoute
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from sottovoce.server.access.api_keys import KeyLimits
-from sottovoce.server.access.gate import AccessControl
-from sottovoce.server.api import RouteMatch, RouteTable, error_answer
-from sottovoce.server.live.transport import deny
-from sottovoce.server.parsing.faults import ApiError
-from sottovoce.server.parsing.values import ignored_header
+from sottovoce.api import Model
+from sottovoce.server.api import (
+    FolderRoute,
+    HttpHandler,
+    HttpRoute,
+    Route,
+    RouteMatch,
+    RouteTable,
+    SocketRoute,
+    error_answer,
+)
+from sottovoce.server.apis import (
+    caption_routes,
+    convert,
+    deepgram,
+    flux,
+    models,
+    openai_files,
+    openai_realtime,
+    operations,
+    sottovoce_live,
+    transcription_jobs,
+    whisper_cpp,
+)
+from sottovoce.server.auth import AccessControl, KeyLimits
+from sottovoce.server.connections import ConnectionMiddleware
+from sottovoce.server.errors import ApiError, logged_api_error, shutting_down
+from sottovoce.server.fields import HEADER as IGNORED_HEADER
+from sottovoce.server.fields import ignored_header
+from sottovoce.server.live import deny
+from sottovoce.server.models import ModelRegistry
+from sottovoce.server.scheduler import Scheduler
+from sottovoce.server.services import Services, cancel_when, services_of
+from sottovoce.server.settings import ServerSettings
 from sottovoce.server.telemetry import STATUS, Metrics, SetAttribute, Tracing
+
+APIS = (
+    operations.API,
+    models.API,
+    openai_files.API,
+    openai_realtime.API,
+    whisper_cpp.API,
+    convert.API,
+    transcription_jobs.API,
+    deepgram.API,
+    flux.API,
+    sottovoce_live.API,
+    caption_routes.API,
+)
+"""The APIs of the server; another one is a module that exports an `Api`, and its line here."""
+
+
+def make_app(settings: ServerSettings, open_model: Callable[[str], Model]) -> Starlette:
+    """Make the app of a server, which loads its models with open_model once it runs.
+
+    Raises: OptionError for an invalid file of keys.
+    """
+    metrics = Metrics()
+
+    def on_live(waited_s: float, worked_s: float) -> None:
+        metrics.live_wait.observe(waited_s)
+        metrics.live_work.observe(worked_s)
+
+    def make(model: Model) -> Scheduler:
+        models = settings.models
+        return Scheduler(
+            model, settings.work, beam_size=models.beam_size, deferral=models.deferral, on_live=on_live
+        )
+
+    services = Services(settings, ModelRegistry(settings.models, open_model, make), metrics)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with services.running():
+            yield
+
+    app = Starlette(
+        routes=[starlette_route(route) for api in APIS for route in api.routes],
+        middleware=middleware(services),
+        exception_handlers={HTTPException: not_found},
+        lifespan=lifespan,
+    )
+    app.state.services = services
+    app.state.apis = APIS
+    return app
+
+
+def middleware(services: Services) -> list[Middleware]:
+    settings = services.settings
+    access = AccessControl(settings, services.secrets, services.keys)
+    logged = Middleware(
+        RequestLogMiddleware,
+        access=access,
+        key_limits=services.key_limits,
+        metrics=services.metrics,
+        routes=RouteTable(APIS),
+        tracing=services.tracing,
+    )
+    outermost = Middleware(ConnectionMiddleware)
+    if not settings.access.origins:
+        return [outermost, logged]
+    cors = Middleware(
+        CORSMiddleware,
+        allow_origins=list(settings.access.origins),
+        allow_methods=["GET", "HEAD", "POST", "DELETE"],
+        allow_headers=["authorization", "content-type", "x-request-id"],
+        expose_headers=["x-request-id", "retry-after", "location", IGNORED_HEADER],
+    )
+    return [outermost, cors, logged]
+
+
+def starlette_route(route: Route) -> BaseRoute:
+    match route:
+        case HttpRoute(path, handler, method):
+            return starlette.routing.Route(path, error_boundary(handler), methods=[method])
+        case SocketRoute(path, connect):
+
+            async def serve(socket: WebSocket) -> None:
+                await connect(socket).serve()
+
+            return WebSocketRoute(path, serve)
+        case FolderRoute(path, folder):
+            return Mount(path, StaticFiles(directory=folder))
+
+
+def error_boundary(handler: HttpHandler) -> HttpHandler:
+    """Wrap a handler so that its errors become answers, and the end of the server cuts it short."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return await cancel_when(services_of(request).wait_aborted, handler(request), shutting_down())
+        except ClientDisconnect:
+            return Response(status_code=499)
+        except Exception as error:
+            return error_answer(request, logged_api_error(error, request.state.request_id))
+
+    return answer
+
+
+async def not_found(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    path = request.url.path[:100]
+    message = f"{request.method} {path}: {error.detail.lower()}"
+    code = {404: "unknown_url", 405: "method_not_allowed"}.get(error.status_code)
+    fault = ApiError(message, status=error.status_code, code=code)
+    return JSONResponse(fault.body, status_code=fault.status)
+
 
 logger = logging.getLogger(__name__)
 
@@ -44,12 +191,6 @@ SECURITY_HEADERS = {
     ),
     "permissions-policy": "microphone=(self), display-capture=(self), screen-wake-lock=(self), camera=()",
 }
-STANDARD_FIELDS = frozenset(
-    {*vars(logging.makeLogRecord({})), "message", "asctime", "color_message", "taskName"}
-)
-"""Attributes of every record, which are not fields of its message."""
-QUIET_LOGGERS = ("uvicorn.error", "uvicorn.access", "asyncio", "websockets.server")
-"""Of which only warnings are shown: requests are logged here."""
 
 
 class RequestLogMiddleware:
@@ -209,30 +350,3 @@ def shown_method(method: str) -> str:
 def shown_code(code: int) -> str:
     """Return the label of a close code; unknown ones share one."""
     return str(code) if code in CLOSE_CODES or 100 <= code < 600 else "other"
-
-
-class JsonLogFormatter(logging.Formatter):
-    """Writes a record as one line of JSON with its extra fields."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, object] = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-            + f".{record.msecs:03.0f}Z",
-            "level": record.levelname.lower(),
-            "message": record.getMessage(),
-        }
-        line.update({name: value for name, value in vars(record).items() if name not in STANDARD_FIELDS})
-        if record.exc_info:
-            line["trace"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False, default=str)
-
-
-def log_as_json(level: int = logging.INFO) -> None:
-    """Log JSON to standard error in the whole process."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLogFormatter())
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(level)
-    for name in QUIET_LOGGERS:
-        logging.getLogger(name).setLevel(max(level, logging.WARNING))

@@ -28,7 +28,7 @@ from sottovoce.runtime.batching import (
     Priority,
 )
 from sottovoce.runtime.update_interval import UpdateIntervalController
-from sottovoce.server.parsing.faults import INTERNAL, shutting_down, to_api_error
+from sottovoce.server.errors import INTERNAL, shutting_down, to_api_error
 
 T = TypeVar("T")
 FAULTS_IN_A_ROW = 5

@@ -26,9 +26,9 @@ import uvicorn
 from sottovoce.api import Model
 from sottovoce.errors import OptionError, cause_of
 from sottovoce.server.apis.wyoming import start_wyoming
-from sottovoce.server.http.app import make_app
-from sottovoce.server.http.connections import make_connections, make_gate
-from sottovoce.server.scheduling.model_registry import JOIN_TIMEOUT_S
+from sottovoce.server.app import make_app
+from sottovoce.server.connections import make_connections, make_gate
+from sottovoce.server.models import JOIN_TIMEOUT_S
 from sottovoce.server.services import Services
 from sottovoce.server.settings import Listening, ServerSettings
 
@@ -104,7 +104,7 @@ class Server(uvicorn.Server):
         on_listening: Callable[[int], None],
     ) -> None:
         check_certificate(settings.listening)
-        limit_warnings("uvicorn.error", "python_multipart.multipart", "sottovoce.server.http.connections")
+        limit_warnings("uvicorn.error", "python_multipart.multipart", "sottovoce.server.connections")
         app = make_app(settings, open_model)
         self._services: Services = app.state.services
         self._on_listening = on_listening

@@ -24,8 +24,8 @@ from sottovoce.errors import OptionError
 from sottovoce.models.checkpoint.compact import compact_languages
 from sottovoce.models.dims import ModelDims
 from sottovoce.models.sources.names import REPOSITORIES, published_repository
-from sottovoce.server.parsing.faults import ApiError
-from sottovoce.server.scheduling.scheduler import FileJob, Scheduler, TranscriptionRequest
+from sottovoce.server.errors import ApiError
+from sottovoce.server.scheduler import FileJob, Scheduler, TranscriptionRequest
 from sottovoce.server.settings import ModelSettings
 from sottovoce.text.languages import language_codes
 

@@ -27,7 +27,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.utils import get_remote_addr
 from uvicorn.server import ServerState
 
-from sottovoce.server.live.transport import HAS_HUNG_UP
+from sottovoce.server.live import HAS_HUNG_UP
 from sottovoce.server.settings import ServerLimits, ServerSettings
 
 MAX_HEAD_BYTES = 64 * 1024

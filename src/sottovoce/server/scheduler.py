@@ -29,10 +29,10 @@ from sottovoce.options.live import LiveOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime.batching import THREADS, Caller, EngineState, Priority
 from sottovoce.runtime.update_interval import INTERVALS_S, UpdateIntervalController
-from sottovoce.server.scheduling.load_forecast import LoadForecast
-from sottovoce.server.scheduling.session_handle import SessionHandle
-from sottovoce.server.scheduling.worker import Worker
+from sottovoce.server.admission import LoadForecast
+from sottovoce.server.session_handle import SessionHandle
 from sottovoce.server.settings import MOST_ENGINES, Work
+from sottovoce.server.worker import Worker
 from sottovoce.types import SAMPLE_RATE, Samples, Segment, Transcript
 
 SPEECH = 1.75

@@ -1,19 +1,26 @@
-"""Admission of live sessions by a forecast of the load, so that sessions that begin together are not all
-accepted and then all late.
+"""Admission of live sessions by a forecast of the load, and load shedding when the forecast was wrong.
 
 A session costs seconds of an engine for a second of its audio. The cost is measured with a sound at the
 start, and for every session while it runs; longer intervals between updates reduce it
-(`engine.update_interval`).
+(`runtime.update_interval`).
+
+If half of the speaking sessions of a model are late, as when other programs take its processors, the newest
+late one is closed with a request to reconnect, one after the other, until the others are in time. One session
+always stays. If the event loop itself is late, as under a flood of refused handshakes, closing sessions would
+not help, and none is closed until they have caught up.
 """
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
-from sottovoce.server.parsing.faults import ApiError, too_many_requests
+from sottovoce.server.errors import ApiError, too_many_requests
 
 ROOM = 0.85
 """Of the engines' time that sessions may take: what comes unevenly has to wait for what is under way."""
@@ -144,3 +151,83 @@ class LoadForecast:
                 self.usual = DECAY * self.usual + (1 - DECAY) * min(cost, MAX_GROWTH * self.usual)
             elif self.usual > self._calibrated:
                 self.usual = max(SILENT_DECAY * self.usual, self._calibrated)
+
+
+OVERLOAD_S = 3.0
+"""So long half of the sessions have to be late before somebody goes, and until the next one does."""
+POLL_EVERY_S = 1.0
+MAX_LOOP_DELAY_S = 0.05
+"""Of a look, from which on the event loop is too busy to tell whether the model is."""
+LATE_FRACTION = 0.5
+"""Of what sessions may be late, from which on they are: until one is sent away and it helps takes a while."""
+
+
+@dataclass(eq=False, frozen=True, slots=True)
+class WatchedSession:
+    """An open session.
+
+    model: shared by the sessions that wait for each other. processed_s: seconds of processed audio. behind_s:
+    seconds of received audio that no event covers. shed: asks the client to reconnect.
+    """
+
+    model: object
+    opened_s: float
+    processed_s: Callable[[], float]
+    behind_s: Callable[[], float]
+    shed: Callable[[], None]
+
+    def late_s(self, now_s: float) -> float:
+        """Return the delay of its words in seconds; audio that was sent ahead of time is not late."""
+        return min(self.behind_s(), max(0.0, now_s - self.opened_s - self.processed_s()))
+
+
+class LoadShedder:
+    """Watches the sessions of all models. most_s: largest delay. clock: monotonic seconds."""
+
+    def __init__(self, most_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most_s = most_s
+        self._clock = clock
+        self._watched: list[WatchedSession] = []
+        self._late_since_s: dict[object, float] = {}
+        self._looked_s = clock()
+        self._paused_until_s = -math.inf
+
+    @contextmanager
+    def watch(
+        self,
+        model: object,
+        *,
+        processed_s: Callable[[], float],
+        behind_s: Callable[[], float],
+        shed: Callable[[], None],
+    ) -> Iterator[None]:
+        """Watch a session (see `WatchedSession`) until the context ends."""
+        session = WatchedSession(model, self._clock(), processed_s, behind_s, shed)
+        self._watched.append(session)
+        try:
+            yield
+        finally:
+            self._watched.remove(session)
+
+    def check(self) -> None:
+        """Close the newest late session if half of the sessions have been late for `OVERLOAD_S`.
+
+        Called every `POLL_EVERY_S`. A late call means a late event loop: sessions then get as much time to
+        catch up as they are late.
+        """
+        now_s = self._clock()
+        since_s, looked_s = self._late_since_s, self._looked_s
+        self._late_since_s, self._looked_s = {}, now_s
+        if now_s - looked_s > POLL_EVERY_S + MAX_LOOP_DELAY_S:
+            self._paused_until_s = now_s + max((one.late_s(now_s) for one in self._watched), default=0.0)
+        if now_s < self._paused_until_s:
+            return
+        for model in {one.model for one in self._watched}:
+            speaking = [one for one in self._watched if one.model is model and one.behind_s() > 0]
+            late = [one for one in speaking if one.late_s(now_s) > LATE_FRACTION * self._most_s]
+            if len(late) < 2 or 2 * len(late) < len(speaking):
+                continue
+            self._late_since_s[model] = since_s.get(model, now_s)
+            if now_s - self._late_since_s[model] >= OVERLOAD_S:
+                self._late_since_s[model] = now_s
+                late[-1].shed()

@@ -19,8 +19,8 @@ from sottovoce.errors import OptionError
 from sottovoce.options.live import LiveOptions
 from sottovoce.runtime.batching import Caller, Priority
 from sottovoce.runtime.update_interval import INTERVALS_S
-from sottovoce.server.scheduling.load_forecast import SessionLoad
-from sottovoce.server.scheduling.worker import Worker
+from sottovoce.server.admission import SessionLoad
+from sottovoce.server.worker import Worker
 from sottovoce.speakers.choose import make_live_speakers
 from sottovoce.speakers.live_speakers import LiveSpeakers
 from sottovoce.speakers.networks import Floats
@@ -176,14 +176,13 @@ class SessionHandle:
         return self.fixed_interval_s or self._worker.interval_controller.interval_s
 
     @property
-    def behind_s(self) -> float:
-        """Seconds of audio so far that no update has processed."""
-        return (self._n_samples - self._n_taken) / SAMPLE_RATE
+    def processed_s(self) -> float:
+        return self._n_taken / SAMPLE_RATE
 
     @property
-    def worker(self) -> object:
-        """The worker of this session; sessions with the same one wait for each other."""
-        return self._worker
+    def behind_s(self) -> float:
+        """Seconds of received audio that no update has processed."""
+        return self.received_s - self.processed_s
 
     async def begin(self) -> None:
         """Make the session, so that invalid options fail before there is audio.

@@ -21,13 +21,12 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from sottovoce.audio.io import open_audio
-from sottovoce.server.parsing.faults import ApiError
-from sottovoce.server.parsing.forms import RECORDINGS, Fields
-from sottovoce.server.parsing.pcm import WAV_HEADER_BYTES, wav_header
-from sottovoce.server.parsing.values import note_ignored
-from sottovoce.server.recordings.decode_pool import Slices
-from sottovoce.server.recordings.requests import FileRequest, UploadedFile
-from sottovoce.server.scheduling.scheduler import FileJob
+from sottovoce.server.decode_pool import Slices
+from sottovoce.server.errors import ApiError
+from sottovoce.server.fields import RECORDINGS, Fields, note_ignored
+from sottovoce.server.openai_format import FileRequest, UploadedFile
+from sottovoce.server.pcm import WAV_HEADER_BYTES, wav_header
+from sottovoce.server.scheduler import FileJob
 from sottovoce.server.services import Services, cancel_when, key_of, services_of
 from sottovoce.server.settings import ServerLimits
 from sottovoce.types import SAMPLE_RATE, Transcript

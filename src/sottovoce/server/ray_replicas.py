@@ -18,11 +18,11 @@ from starlette.applications import Starlette
 
 from sottovoce.api import Model
 from sottovoce.errors import OptionError
-from sottovoce.server.access.gate import KEY_BYTES
-from sottovoce.server.http.app import make_app
-from sottovoce.server.http.request_log import log_as_json
-from sottovoce.server.ray.cluster import connect, library
+from sottovoce.server.app import make_app
+from sottovoce.server.auth import KEY_BYTES
+from sottovoce.server.ray_cluster import connect, library
 from sottovoce.server.settings import Replicas, ServerSettings
+from sottovoce.server.telemetry import log_as_json
 
 NAME = "sottovoce"
 _NAMED = re.compile(r"[\w.]*Error: (?P<what>.+)")
