@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.options.requests import SILENTLY_IGNORED
+from sottovoce.options.requests import WITHOUT_EFFECT
 from sottovoce.server.apis.deepgram import COMMON_PARAMS, RECORDING_PARAMS, STREAM_PARAMS
 from sottovoce.server.apis.flux import TURN_PARAMS
 from sottovoce.server.apis.sottovoce_live import FIELDS
@@ -55,7 +55,7 @@ def test_every_field_of_the_other_apis_is_told() -> None:
     for name in {*COMMON_PARAMS, *STREAM_PARAMS, *RECORDING_PARAMS, *TURN_PARAMS} | set(
         fields_of("whisper_cpp")
     ) - {
-        *SILENTLY_IGNORED,
+        *WITHOUT_EFFECT,
         "file",
     }:
         assert f"`{name}`" in SERVING, name
