@@ -35,7 +35,7 @@ async def opened(level: int = 0) -> AsyncIterator[tuple[SlowModel, Scheduler, Se
     """A live session of a slow model. level: of the interval between updates."""
     model = SlowModel()
     scheduler = Scheduler(cast(Model, model))
-    scheduler._worker.interval_controller._level = level
+    scheduler.worker.interval_controller._level = level
     try:
         yield model, scheduler, await scheduler.open(LiveOptions())
     finally:
@@ -188,8 +188,8 @@ def test_an_update_that_waits_takes_what_comes_meanwhile() -> None:
             inbox: InputQueue[str] = InputQueue(SAMPLE_RATE * 60)
             session.drain_input = inbox.take_audio
             is_free = threading.Event()
-            worker = scheduler._worker
-            n_threads = len(scheduler.engines) * worker.runtime.batching.sessions
+            worker = scheduler.worker
+            n_threads = len(scheduler.worker.engines) * worker.runtime.batching.sessions
             busy = [worker.submit(is_free.wait, Priority.LIVE) for _ in range(n_threads)]
             pushing = asyncio.create_task(session.push(np.tile(TENTH, 10)))
             await asyncio.sleep(0.05)
@@ -230,7 +230,7 @@ def test_under_load_audio_is_held_until_an_update_is_due() -> None:
         async with opened() as (model, scheduler, session):
             await session.push(TENTH)
             calls.append(model.n_calls)
-            scheduler._worker.interval_controller._level = 1
+            scheduler.worker.interval_controller._level = 1
             for _ in range(9):
                 assert await session.push(TENTH) == []
             calls.append(model.n_calls)

@@ -73,7 +73,7 @@ def test_sessions_say_what_they_say_alone(nano: Model, voice: Samples, n_engines
 
     try:
         said = asyncio.run(all_of_them())
-        assert len(scheduler.engines) == n_engines
+        assert len(scheduler.worker.engines) == n_engines
     finally:
         scheduler.close()
         scheduler.join(60)
@@ -172,7 +172,7 @@ def test_a_recording_says_the_same_beside_a_live_session(
         while not is_there.is_set():
             await asyncio.sleep(0.01)
         session = asyncio.create_task(said_by(live, voice))
-        while not scheduler.n_waiting:
+        while not scheduler.worker.n_waiting:
             await asyncio.sleep(0.01)
         is_asked.set()
         return (await upload).text, await session

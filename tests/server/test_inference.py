@@ -235,9 +235,9 @@ def test_a_beam_of_ones_own(english: Path) -> None:
 
 def test_segments_of_a_length(server: ServerThread, english: Path) -> None:
     usual = {"language": "en", "max_len": "16"}
-    replace_surrogates = asked(server, english, language="en").json()["text"]
+    whole_text = asked(server, english, language="en").json()["text"]
     lines = asked(server, english, **usual).json()["text"].splitlines()
-    assert "".join(lines).split() == replace_surrogates.split()
+    assert "".join(lines).split() == whole_text.split()
     assert len(lines) > 1
     assert all(len(line.strip()) <= 16 or " " not in line.strip() for line in lines)
     blocks, later = (

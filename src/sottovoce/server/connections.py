@@ -17,7 +17,7 @@ import sys
 from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, cast
+from typing import cast
 
 import httptools
 from starlette.datastructures import Headers, MutableHeaders
@@ -358,7 +358,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
 
     # The transport of uvicorn's protocol
 
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
+    def get_extra_info(self, name: str, default: object = None) -> object:
         return self._transport.get_extra_info(name, default)
 
     def get_protocol(self) -> asyncio.BaseProtocol:
@@ -382,7 +382,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         self._is_paused = False
         self._go_on()
 
-    def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
+    def write(self, data: bytes | bytearray | memoryview[int]) -> None:
         """See asyncio; drops data for a closing connection, which asyncio would log or refuse."""
         if not self.is_closing():
             self._transport.write(data)
@@ -585,7 +585,7 @@ def make_connections(
     def make(
         config: Config,
         server_state: ServerState,
-        app_state: dict[str, Any],
+        app_state: dict[str, object],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> asyncio.Protocol:
         connection = Connection(gate, limits, turns, dead_s)

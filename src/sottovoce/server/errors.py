@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 from sottovoce.errors import AudioError, CheckpointError, InputError, ModelNotFoundError, SottovoceError
 from sottovoce.formats.document import Json
@@ -49,9 +48,14 @@ class ApiError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Keep all fields when pickled."""
-        names = ("status", "kind", "param", "code", "retry_s")
-        fields: dict[str, Any] = {name: getattr(self, name) for name in names}
-        return partial(ApiError, **fields), (self.message,)
+        return partial(
+            ApiError,
+            status=self.status,
+            kind=self.kind,
+            param=self.param,
+            code=self.code,
+            retry_s=self.retry_s,
+        ), (self.message,)
 
     @property
     def body(self) -> dict[str, Json]:

@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias, TypeVar, cast
 
 from starlette.requests import HTTPConnection
 
@@ -21,7 +21,7 @@ from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.live import LiveDecodingOptions, LiveOptions
 from sottovoce.options.requests import LIVE_REQUEST, MODEL, REQUEST
-from sottovoce.options.schema import Api, ApiField, Kind, Option, options_of
+from sottovoce.options.schema import Api, ApiField, Kind, Option, Values, options_of
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import VadOptions, VadStreamOptions
 from sottovoce.options.writer import WriterOptions
@@ -37,9 +37,10 @@ STATE = "ignored"
 MAX_NAMES_SHOWN, MAX_NAME_LETTERS = 20, 100
 UNPRINTABLE = re.compile(r"[^\x21-\x2b\x2d-\x7e]")
 """Characters of a name that a header does not hold, or that separate two names."""
-Reader: TypeAlias = Callable[[str, object], Any]
+T = TypeVar("T")
+Reader: TypeAlias = Callable[[str, object], T]
 """Reads a value, given the name of its field."""
-KnownFields: TypeAlias = Mapping[str, "KnownFields | Reader"]
+KnownFields: TypeAlias = Mapping[str, "KnownFields | Reader[object]"]
 """The fields of a JSON object by name: the fields of the object in each, or the reader of its value; {}: the
 value is read elsewhere."""
 
@@ -149,7 +150,7 @@ def read_int(name: str, value: object) -> int:
     return found
 
 
-def one_of(*among: str) -> Reader:
+def one_of(*among: str) -> Reader[str]:
     def read(name: str, value: object) -> str:
         if value not in among:
             raise invalid_value(name, f"one of {', '.join(among)}", quoted(value))
@@ -187,7 +188,7 @@ def read_json_languages(name: str, value: object) -> tuple[str, ...]:
     return read_languages(name, value if isinstance(value, list) else None)
 
 
-def json_number(least: float, most: float) -> Reader:
+def json_number(least: float, most: float) -> Reader[float]:
     """Return the reader of a number of JSON, not one in a string."""
     return lambda name, value: read_number(name, [value] if isinstance(value, str) else value, least, most)
 
@@ -210,7 +211,7 @@ def require_typed(message: object, expected: str) -> dict[str, object]:
     return message
 
 
-def read_fields(place: str, given: Mapping[str, object], readers: Mapping[str, Reader]) -> dict[str, Any]:
+def read_fields(place: str, given: Mapping[str, object], readers: Mapping[str, Reader[T]]) -> dict[str, T]:
     """Read the fields of an object that have a reader, and are there and not null. Raises: ApiError 400."""
     return {
         name: read(f"{place}.{name}", given[name])
@@ -219,7 +220,7 @@ def read_fields(place: str, given: Mapping[str, object], readers: Mapping[str, R
     }
 
 
-def unknown_fields(given: object, known: KnownFields | Reader, place: str = "") -> tuple[str, ...]:
+def unknown_fields(given: object, known: KnownFields | Reader[object], place: str = "") -> tuple[str, ...]:
     """List the unknown fields of an object of JSON at any depth, as "session.audio.output"."""
     if not known or callable(known) or not isinstance(given, Mapping):
         return ()
@@ -280,7 +281,7 @@ LIVE: tuple[Option, ...] = (
     *LIVE_REQUEST,
 )
 """Every option that a live request may name."""
-READERS: Mapping[Kind, Reader] = {
+READERS: Mapping[Kind, Reader[object]] = {
     "text": read_text,
     "flag": read_flag,
     "texts": read_list,
@@ -398,7 +399,7 @@ def fields_of(api: Api, options: Sequence[Option] = FORM) -> dict[str, tuple[Opt
     }
 
 
-def read_form(fields: Fields, api: Api, options: Sequence[Option] = FORM) -> dict[str, Any]:
+def read_form(fields: Fields, api: Api, options: Sequence[Option] = FORM) -> Values:
     """Return the values of a form by the keys of their options; None for unset ones.
 
     Raises: ApiError 400 for an invalid value.
@@ -406,8 +407,8 @@ def read_form(fields: Fields, api: Api, options: Sequence[Option] = FORM) -> dic
     return {option.key: _read(fields, option, option.apis[api]) for option in options if api in option.apis}
 
 
-def _read(fields: Fields, option: Option, field: ApiField) -> Any:
-    value: Any
+def _read(fields: Fields, option: Option, field: ApiField) -> object:
+    value: object
     match field.kind or option.kind:
         case "flag":
             value = _flag(fields, field)

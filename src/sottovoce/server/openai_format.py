@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO, cast
 
 from starlette.datastructures import UploadFile
 
@@ -197,7 +197,7 @@ def vad_of(strategy: str | Mapping[str, object] | None) -> VadOptions | None:
     return window_vad("chunking_strategy", given)
 
 
-def window_vad(name: str, given: Mapping[str, Any]) -> VadOptions:
+def window_vad(name: str, given: Mapping[str, float]) -> VadOptions:
     """Return the segmentation of recordings with these values. Raises: ApiError 400 with that name."""
     try:
         return replace(WINDOW_VAD, **given)

@@ -14,7 +14,8 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING, TypedDict
 
 from sottovoce.archive.results import BatchOptions, Item, Row, failed_row, transcribe_items
 from sottovoce.errors import MissingExtraError, OptionError, SottovoceError
@@ -47,7 +48,7 @@ def connect(address: str | None) -> None:
         raise OptionError(f"{where}: expected a Ray cluster ({first_line})") from error
 
 
-def library(name: str) -> Any:
+def library(name: str) -> ModuleType:
     """Import a module of Ray. Raises: MissingExtraError."""
     try:
         return importlib.import_module(name)
@@ -85,6 +86,13 @@ class Actors:
             )
 
 
+class Block(TypedDict):
+    """Recordings: their names, and their paths as bytes."""
+
+    id: Sequence[str]
+    path: Sequence[bytes]
+
+
 class TranscribingActor:
     """An actor of the pool. open_model: called once, in its process."""
 
@@ -93,8 +101,8 @@ class TranscribingActor:
         self._batch = batch
         self._model: Model | None = None
 
-    def __call__(self, block: dict[str, Any]) -> dict[str, list[str]]:
-        """Return rows, as JSON, of a block of recordings {id, path as bytes}, or a row that ends the job."""
+    def __call__(self, block: Block) -> dict[str, list[str]]:
+        """Return rows, as JSON, of a block of recordings, or a row that ends the job."""
         items = [
             Item(str(name), os.fsdecode(path)) for name, path in zip(block["id"], block["path"], strict=True)
         ]

@@ -12,7 +12,8 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 
@@ -23,6 +24,9 @@ from sottovoce.server.auth import KEY_BYTES
 from sottovoce.server.ray_cluster import connect, library
 from sottovoce.server.settings import Replicas, ServerSettings
 from sottovoce.server.telemetry import log_as_json
+
+if TYPE_CHECKING:
+    from ray.serve import Deployment
 
 NAME = "sottovoce"
 _NAMED = re.compile(r"[\w.]*Error: (?P<what>.+)")
@@ -76,15 +80,15 @@ def serving_on_ray(
 
 
 def deployment(
-    serve: Any, settings: ServerSettings, open_model: Callable[[str], Model], replicas: Replicas
-) -> Any:
+    serve: ModuleType, settings: ServerSettings, open_model: Callable[[str], Model], replicas: Replicas
+) -> Deployment:
     def build() -> Starlette:
         log_as_json(logging.INFO)
         opened = {name: open_model(name) for name in settings.models.at_start}
         return make_app(settings, lambda name: opened.get(name) or open_model(name))
 
     limits = settings.limits
-    return serve.deployment(
+    made: Deployment = serve.deployment(
         serve.ingress(build)(),
         name=NAME,
         max_ongoing_requests=limits.sessions + limits.requests + PLACES_BESIDE,
@@ -99,9 +103,10 @@ def deployment(
         ray_actor_options={"num_cpus": replicas.cpus, "num_gpus": replicas.gpus},
         graceful_shutdown_timeout_s=DRAIN_S,
     )
+    return made
 
 
-def messages(serve: Any) -> list[str]:
+def messages(serve: ModuleType) -> list[str]:
     app = serve.status().applications.get(NAME)
     return [] if app is None else [app.message, *(part.message for part in app.deployments.values())]
 

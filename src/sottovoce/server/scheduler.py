@@ -27,7 +27,7 @@ from sottovoce.offline.transcription import FileTranscription
 from sottovoce.options.fallback import DeferralOptions
 from sottovoce.options.live import LiveOptions
 from sottovoce.options.transcribe import TranscribeOptions
-from sottovoce.runtime.batching import THREADS, Caller, EngineState, Priority
+from sottovoce.runtime.batching import THREADS, Caller, Priority
 from sottovoce.runtime.update_interval import INTERVALS_S, UpdateIntervalController
 from sottovoce.server.admission import LoadForecast
 from sottovoce.server.session_handle import SessionHandle
@@ -155,7 +155,7 @@ class FileJob:
 
 
 class Scheduler:
-    """Live sessions and recordings on one model.
+    """Live sessions and recordings on one model, in the threads of `worker`.
 
     beam_size: of recordings; 1 is greedy. deferral: the parts that a second model reads again. on_live:
     called with seconds waited and worked of live work.
@@ -179,7 +179,7 @@ class Scheduler:
         n_engines = engines_for(model, work)
         self._is_forecast = work.forecast
         self.forecast = LoadForecast(n_engines)
-        self._worker = Worker(
+        self.worker = Worker(
             model.backend,
             n_engines=n_engines,
             on_live=on_live,
@@ -191,29 +191,10 @@ class Scheduler:
     def languages(self) -> tuple[str, ...]:
         return tuple(self.model.languages)
 
-    @property
-    def live_wait_s(self) -> float:
-        return self._worker.live_wait_s
-
-    def health_error(self, stall_s: float) -> str | None:
-        return self._worker.health_error(stall_s)
-
-    @property
-    def engines(self) -> list[EngineState]:
-        return self._worker.engines
-
-    @property
-    def interval_s(self) -> float:
-        return self._worker.interval_controller.interval_s
-
-    @property
-    def n_waiting(self) -> int:
-        return self._worker.n_waiting
-
     async def open(self, options: LiveOptions) -> SessionHandle:
         """Begin a live session. Raises: ApiError 429 if it would make others late; OptionError."""
         load = self.forecast.enter()
-        handle = SessionHandle(self._worker, self.model, options, load=load, on_end=self.forecast.leave)
+        handle = SessionHandle(self.worker, self.model, options, load=load, on_end=self.forecast.leave)
         try:
             await handle.begin()
         except BaseException:
@@ -226,7 +207,7 @@ class Scheduler:
         if not self._is_forecast:
             return
         try:
-            self.forecast.begin(await calibrate(self.open, len(self.engines)))
+            self.forecast.begin(await calibrate(self.open, len(self.worker.engines)))
         except Exception:
             logger.exception("what a live session costs could not be measured: all are taken")
 
@@ -238,16 +219,16 @@ class Scheduler:
         second: reads uncertain parts again where it can (`_can_retry`).
         Raises: AudioError, OptionError.
         """
-        fusion = await anyio.to_thread.run_sync(self._fusion, request, limiter=self._fusions)
+        fusion = await anyio.to_thread.run_sync(self.fusion, request, limiter=self._fusions)
         prompt = self._n_tokens(request.options.initial_prompt)
         other: SecondModel | None = None
         caller: Caller | None = None
         if second is not None and self._can_retry(second, request):
-            of_second = await anyio.to_thread.run_sync(second._fusion, request, limiter=self._fusions)
-            caller = second._worker.caller()
+            of_second = await anyio.to_thread.run_sync(second.fusion, request, limiter=self._fusions)
+            caller = second.worker.caller()
             other = second.model.as_second(self._deferral, of_second, caller)
         job = FileJob(
-            self._worker, lambda own: self._begin(source, request, fusion, other, own), prompt, caller
+            self.worker, lambda own: self._begin(source, request, fusion, other, own), prompt, caller
         )
         await job.begin()
         return job
@@ -263,10 +244,10 @@ class Scheduler:
         return second.model.tokenizer.is_multilingual or is_english
 
     def close(self) -> None:
-        self._worker.close()
+        self.worker.close()
 
     def join(self, timeout_s: float) -> None:
-        self._worker.join(timeout_s)
+        self.worker.join(timeout_s)
 
     def _n_tokens(self, prompt: str | None) -> int:
         tokens = self.model.tokenizer.encode(" " + prompt.strip()) if prompt else []
@@ -275,7 +256,7 @@ class Scheduler:
     def _beam_size_of(self, request: TranscriptionRequest) -> int:
         return request.options.decoding.beam_size or self._beam_size
 
-    def _fusion(self, request: TranscriptionRequest) -> ShallowFusion | None:
+    def fusion(self, request: TranscriptionRequest) -> ShallowFusion | None:
         """Return the fusion of boosted phrases in a beam; many take a while, so a thread builds it."""
         if not request.phrases or self._beam_size_of(request) == 1:
             return None

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from socket import socket as Socket
 from types import FrameType
-from typing import Any, cast
+from typing import cast
 
 import anyio
 import uvicorn
@@ -56,7 +56,7 @@ class QuietLoop:
     def __init__(self) -> None:
         self._logged_s = -LOG_EVERY_S
 
-    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         if "socket.accept()" not in str(context.get("message")):
             loop.default_exception_handler(context)
         elif loop.time() - self._logged_s >= LOG_EVERY_S:

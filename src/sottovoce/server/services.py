@@ -99,7 +99,7 @@ class Services(Collector):
             "model_bytes": ("Bytes of models' weights in memory, by their size.", self.registry.n_bytes),
             "work_waiting": (
                 "Pieces of work that wait for a model.",
-                sum(scheduler.n_waiting for scheduler in self.registry.schedulers),
+                sum(scheduler.worker.n_waiting for scheduler in self.registry.schedulers),
             ),
         }
         for name, (meaning, value) in now.items():
@@ -124,7 +124,7 @@ class Services(Collector):
     def health_error(self) -> str | None:
         """The reason why a model does not work, or None."""
         stall_s = self.settings.limits.stall_s
-        found = [scheduler.health_error(stall_s) for scheduler in self.registry.schedulers]
+        found = [scheduler.worker.health_error(stall_s) for scheduler in self.registry.schedulers]
         return next((error for error in found if error is not None), None)
 
     @property
@@ -243,7 +243,7 @@ class Services(Collector):
 
     def check_live_wait(self, scheduler: Scheduler) -> None:
         """Check that live work does not wait too long. Raises: ApiError 429."""
-        waits_s, most_s = scheduler.live_wait_s, self.settings.limits.wait_s
+        waits_s, most_s = scheduler.worker.live_wait_s, self.settings.limits.wait_s
         if waits_s > most_s:
             raise too_many_requests(
                 f"live audio waits {waits_s:.1f} s for the model: try again later", retry_s=waits_s
@@ -356,7 +356,7 @@ def engines_of(registry: ModelRegistry) -> list[tuple[tuple[str, str], EngineSta
     return [
         ((name, str(number)), state)
         for name, scheduler in registry.running.items()
-        for number, state in enumerate(scheduler.engines)
+        for number, state in enumerate(scheduler.worker.engines)
     ]
 
 

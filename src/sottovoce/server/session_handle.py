@@ -31,7 +31,7 @@ from sottovoce.translation.whisper_translate import WhisperTranslator
 from sottovoce.types import SAMPLE_RATE, Event, Final, LanguageChanged, Partial, Samples, SpeechEnded, Word
 
 TIMES = frozenset({"start", "end", "at", "confirmed_at", "emission_time"})
-"""Fields of events and words that are seconds since the beginning."""
+"""Fields of events that are seconds since the beginning."""
 MOST_AT_ONCE_S = 2.0
 """Audio of one session worked on at a time: the others have their turn in between."""
 MOST_BEHIND_S = 10.0
@@ -68,15 +68,19 @@ class EventSequencer:
 def shifted(event: Event, offset_s: float) -> Event:
     if not offset_s:
         return event
-    times = _shifted_times(event, offset_s)
+    changes: dict[str, Any] = {**_shifted_times(event, offset_s)}
     if isinstance(event, Partial | Final):
-        times["words"] = tuple(replace(word, **_shifted_times(word, offset_s)) for word in event.words)
-    return replace(event, **times)
+        changes["words"] = tuple(_shifted_word(word, offset_s) for word in event.words)
+    return replace(event, **changes)
 
 
-def _shifted_times(timed: Event | Word, offset_s: float) -> dict[str, Any]:
-    names = (field.name for field in fields(timed) if field.name in TIMES)
-    return {name: getattr(timed, name) + offset_s for name in names}
+def _shifted_word(word: Word, offset_s: float) -> Word:
+    return replace(word, start=word.start + offset_s, end=word.end + offset_s)
+
+
+def _shifted_times(event: Event, offset_s: float) -> dict[str, float]:
+    names = (field.name for field in fields(event) if field.name in TIMES)
+    return {name: getattr(event, name) + offset_s for name in names}
 
 
 class AudioAccumulator:

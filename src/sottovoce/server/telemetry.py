@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -27,6 +27,9 @@ from prometheus_client import (
 )
 
 from sottovoce.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -82,7 +85,7 @@ class Metrics:
 class Tracing:
     """Makes spans. provider: OpenTelemetry's `TracerProvider`, or None."""
 
-    def __init__(self, provider: Any = None) -> None:
+    def __init__(self, provider: TracerProvider | None = None) -> None:
         self._provider = provider
 
     @contextmanager
@@ -119,7 +122,7 @@ class Tracing:
             self._provider.shutdown()
 
 
-def make_provider() -> Any:
+def make_provider() -> TracerProvider:
     """Make OpenTelemetry's provider, which sends by OTLP over HTTP. Raises: MissingExtraError."""
     try:
         sdk = importlib.import_module("opentelemetry.sdk.trace")
@@ -129,7 +132,9 @@ def make_provider() -> Any:
     except ImportError as error:
         raise MissingExtraError("opentelemetry", "trace", "--traces") from error
     own = resources.Resource({"service.name": NAME})
-    provider = sdk.TracerProvider(resource=own.merge(resources.OTELResourceDetector().detect()))
+    provider: TracerProvider = sdk.TracerProvider(
+        resource=own.merge(resources.OTELResourceDetector().detect())
+    )
     provider.add_span_processor(export.BatchSpanProcessor(otlp.OTLPSpanExporter()))
     return provider
 

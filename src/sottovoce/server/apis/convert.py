@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -78,9 +77,7 @@ async def convert(request: Request) -> Response:
 
 def conversion(query: Mapping[str, str]) -> Conversion:
     name = one_of(*FORMATS)("format", query.get("format", "json"))
-    layout: dict[str, Any] = {
-        key: read_field(key, query[key], *found) for key, found in LAYOUT.items() if key in query
-    }
+    layout = {key: read_field(key, query[key], *found) for key, found in LAYOUT.items() if key in query}
     try:
         wanted = Conversion(
             name,

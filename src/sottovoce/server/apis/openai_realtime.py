@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -61,18 +62,20 @@ EAGERNESS_MS = {"low": 1000.0, "medium": 600.0, "auto": 600.0, "high": 300.0}
 DIARIZING = "gpt-4o-transcribe-diarize"
 LOGPROBS = "item.input_audio_transcription.logprobs"
 PARAM = "session.audio.input.turn_detection"
-NOISE: Mapping[str, Reader] = {"type": one_of("near_field", "far_field"), "strength": json_number(0.0, 100.0)}
+NOISE: Mapping[str, Reader[object]] = {
+    "type": one_of("near_field", "far_field"),
+    "strength": json_number(0.0, 100.0),
+}
 """The fields of `noise_reduction`, which is not done."""
-UNUSED: Mapping[str, Reader] = {"create_response": read_json_flag, "interrupt_response": read_json_flag}
+UNUSED: Mapping[str, Reader[bool]] = {"create_response": read_json_flag, "interrupt_response": read_json_flag}
 """Of turn detection: there are no responses here."""
-SERVER_VAD: Mapping[str, Reader] = {
-    **UNUSED,
+SERVER_VAD: Mapping[str, Reader[float]] = {
     "threshold": json_number(0, 1),
     "prefix_padding_ms": json_number(0, 5_000),
     "silence_duration_ms": json_number(0, 10_000),
     "idle_timeout_ms": json_number(1_000, 600_000),
 }
-SEMANTIC_VAD: Mapping[str, Reader] = {**UNUSED, "eagerness": one_of(*EAGERNESS_MS)}
+SEMANTIC_VAD: Mapping[str, Reader[str]] = {"eagerness": one_of(*EAGERNESS_MS)}
 SUBPROTOCOL = "realtime"
 MESSAGES = (
     "session.update",
@@ -106,6 +109,7 @@ class TurnDetection:
 
 
 def server_vad(given: Mapping[str, object]) -> TurnDetection:
+    read_fields(PARAM, given, UNUSED)
     found = read_fields(PARAM, given, SERVER_VAD)
     usual = {"threshold": 0.5, "prefix_padding_ms": 300, "silence_duration_ms": 500}
     values = {name: found.get(name, number) for name, number in usual.items()}
@@ -124,6 +128,7 @@ def server_vad(given: Mapping[str, object]) -> TurnDetection:
 
 
 def semantic_vad(given: Mapping[str, object]) -> TurnDetection:
+    read_fields(PARAM, given, UNUSED)
     eagerness = read_fields(PARAM, given, SEMANTIC_VAD).get("eagerness", "auto")
     document = {"type": "semantic_vad", "eagerness": eagerness}
     return TurnDetection(document, VadStreamOptions(hangover_ms=EAGERNESS_MS[eagerness]))
@@ -218,7 +223,7 @@ def includes_logprobs(given: object) -> bool:
 def with_transcription(config: RealtimeSessionConfig, given: Mapping[str, object]) -> RealtimeSessionConfig:
     place = "session.audio.input.transcription"
     reset = {name: getattr(RealtimeSessionConfig(), name) for name in READERS if name in given}
-    changes = {**reset, **read_fields(place, given, READERS)}
+    changes: dict[str, Any] = {**reset, **read_fields(place, given, READERS)}
     if changes.get("language") and changes.get("languages"):
         raise invalid_value(f"{place}.language", "language or languages", "both")
     if changes.get("language"):
@@ -256,7 +261,7 @@ def read_one_language(name: str, value: object) -> str | None:
     return found[0] if found else None
 
 
-READERS: Mapping[str, Reader] = {
+READERS: Mapping[str, Reader[object]] = {
     "model": read_text,
     "language": read_one_language,
     "languages": read_json_languages,
@@ -277,7 +282,7 @@ def unknown_session_fields(session: object) -> tuple[str, ...]:
         "format": known_fields("type", "rate"),
         "noise_reduction": NOISE,
         "transcription": READERS,
-        "turn_detection": {"type": {}, **(SEMANTIC_VAD if kind == "semantic_vad" else SERVER_VAD)},
+        "turn_detection": {"type": {}, **UNUSED, **(SEMANTIC_VAD if kind == "semantic_vad" else SERVER_VAD)},
     }
     known: KnownFields = {"session": {"type": {}, "audio": {"input": audio_input}, "include": {}}}
     return unknown_fields({"session": session}, known)
