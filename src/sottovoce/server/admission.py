@@ -23,27 +23,27 @@ from dataclasses import dataclass
 from sottovoce.server.errors import ApiError, too_many_requests
 
 ROOM = 0.85
-"""Of the engines' time that sessions may take: what comes unevenly has to wait for what is under way."""
+"""The part of the engines' time that sessions may take; the rest absorbs bursts."""
 RELATIVE_COST = {0.5: 1.0, 1.0: 0.66, 1.5: 0.58, 2.0: 0.5}
-"""Of the work at the shortest interval, by the interval (docs/figures/serving.md)."""
+"""Cost of a session by the interval of its updates (docs/figures/serving.md)."""
 MEASURED_S = 4.0
-"""Of a session's audio from one measurement to the next."""
+"""Audio of a session between two measurements."""
 DECAY = 0.8
-"""Of what was measured before, where it was more."""
+"""Weight of earlier, higher measurements."""
 SILENT = 0.25
-"""Of the usual cost, below which a session was silent and tells nothing of those who speak."""
+"""Below this part of the usual cost a session was silent, and its measurement is not used."""
 SILENT_WEIGHT = 0.5
-"""Of the usual cost that a silent session counts for: it may speak at any time."""
+"""Least part of the usual cost that a session counts for: it may speak at any time."""
 MAX_GROWTH = 2.0
-"""Of the usual cost, that one measurement adds to it at most: the machine may have stood still."""
+"""Most that one measurement counts for, in usual costs: the machine may have stood still."""
 SILENT_DECAY = 0.99
-"""Of the usual cost, after a silent measurement, where it is above what was measured at the start."""
+"""Decay of the usual cost by a silent measurement, down to the cost that was measured at the start."""
 IDLE_S = 10.0
-"""Without audio, after which a session is not at work: its client is silent for good, or gone."""
+"""Without audio, after which a session is idle."""
 IDLE_WEIGHT = 0.05
-"""Of its cost that such a session counts for."""
+"""Part of its cost that an idle session counts for."""
 RETRY_S = 10.0
-"""Until the next try, at least; at most twice that, so that who was refused together comes back apart."""
+"""Least time until a retry; up to twice that at random, so that refused clients return one by one."""
 
 
 def overloaded(n_sessions: int) -> ApiError:
@@ -80,7 +80,7 @@ class SessionLoad:
         self._worked_s += seconds
 
     def take_audio(self, seconds: float, interval_s: float) -> None:
-        """Count audio (seconds) of an update, at the current interval."""
+        """Count processed audio (seconds), at the interval of its update."""
         self._audio_at_s = self._forecast.clock()
         self.taken_s += seconds
         self._taken_s += seconds
@@ -94,11 +94,11 @@ class SessionLoad:
 
 
 class LoadForecast:
-    """The sessions of one model, and whether its engines have time for another one.
+    """Admission of sessions to one model by the time of its engines.
 
-    Room is that at the shortest interval of updates: longer ones are for load that was not foreseen.
+    The time is that at the shortest interval of updates: longer ones are for load that was not foreseen.
     n_engines: at work at a time. clock: monotonic seconds. usual: cost of a session that was not measured; 0:
-    unknown, and all are accepted.
+    unknown, and all are admitted.
     """
 
     def __init__(self, n_engines: int, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -111,12 +111,12 @@ class LoadForecast:
         """Held while a thread of the model changes `usual`; sessions come and go on the event loop alone."""
 
     def begin(self, cost: float) -> None:
-        """Set the cost of a session as measured at the start; 0: unknown."""
+        """Set the cost of a session that was measured at the start; 0: unknown."""
         self.usual = self._calibrated = cost
 
     @property
     def part(self) -> float:
-        """The part of the engines' time that the sessions take if all speak (1: all of it)."""
+        """The part of the engines' time that the sessions take if all speak; 1: all of it."""
         return sum(load.counted for load in self._loads) * self._part
 
     @property
@@ -126,7 +126,7 @@ class LoadForecast:
 
     @property
     def has_capacity(self) -> bool:
-        """Whether another session can be accepted; the first one always can, and any without measurements."""
+        """Whether another session can be admitted; the first one always can."""
         return not self.usual or all(load.is_idle for load in self._loads) or self.part + self.cost <= ROOM
 
     def check(self) -> None:
@@ -154,12 +154,12 @@ class LoadForecast:
 
 
 OVERLOAD_S = 3.0
-"""So long half of the sessions have to be late before somebody goes, and until the next one does."""
+"""How long half of the sessions must be late before one is closed, and until the next one is."""
 POLL_EVERY_S = 1.0
 MAX_LOOP_DELAY_S = 0.05
-"""Of a look, from which on the event loop is too busy to tell whether the model is."""
+"""Delay of a check above which the event loop itself is overloaded."""
 LATE_FRACTION = 0.5
-"""Of what sessions may be late, from which on they are: until one is sent away and it helps takes a while."""
+"""Part of the largest delay above which a session is late: shedding takes a while to help."""
 
 
 @dataclass(eq=False, frozen=True, slots=True)

@@ -114,7 +114,7 @@ class RouteMatch:
 
 
 NO_MATCH = RouteMatch(Api(), Auth.KEY, "other")
-"""Of unknown paths, which need a key, and are neither labels nor logged."""
+"""Of unknown paths, which need a key and are not logged by name."""
 
 
 class RouteTable:
@@ -148,12 +148,10 @@ class RouteTable:
 
 
 def pattern_of(route: Route) -> re.Pattern[str]:
-    """Compile the pattern that Starlette matches a route by."""
     return compile_path(f"{route.path}/{{path:path}}" if isinstance(route, FolderRoute) else route.path)[0]
 
 
 def error_answer(connection: HTTPConnection, fault: ApiError) -> JSONResponse:
-    """Answer with an error in the format of the connection's API."""
     headers = dict(fault.headers)
     if fault.status == 401:
         headers["www-authenticate"] = "Bearer"

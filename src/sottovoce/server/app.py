@@ -10,8 +10,8 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import starlette.routing
 from starlette.applications import Starlette
@@ -60,7 +60,7 @@ from sottovoce.server.models import ModelRegistry
 from sottovoce.server.scheduler import Scheduler
 from sottovoce.server.services import Services, cancel_when, services_of
 from sottovoce.server.settings import ServerSettings
-from sottovoce.server.telemetry import STATUS, Metrics, SetAttribute, Tracing
+from sottovoce.server.telemetry import STATUS, Metrics, Tracing
 
 APIS = (
     operations.API,
@@ -214,101 +214,75 @@ class RequestLogMiddleware:
         self._tracing = tracing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            await self._http(scope, receive, send)
-        elif scope["type"] == "websocket":
-            await self._websocket(scope, receive, send)
+        if scope["type"] in ("http", "websocket"):
+            await self._serve(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
-    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        began = time.monotonic()
-        headers = Headers(scope=scope)
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_socket = scope["type"] == "websocket"
+        method = "WEBSOCKET" if is_socket else shown_method(scope["method"])
+        began_s, headers = time.monotonic(), Headers(scope=scope)
         request_id = request_id_of(headers)
-        route = self._begin(scope, scope["method"], request_id)
-        status = 500
-
-        async def sending(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                answered = MutableHeaders(scope=message)
-                answered["x-request-id"] = request_id
-                answered.update(ignored_header(scope["state"]))
-                for name, value in SECURITY_HEADERS.items():
-                    answered.setdefault(name, value)
-            await send(message)
-
-        with self._span(scope, route, scope["method"], headers) as set_attribute:
-            try:
-                fault = self._refusal(scope, route, headers)
-                inner = self._app if fault is None else error_answer(HTTPConnection(scope), fault)
-                await inner(scope, receive, sending)
-            finally:
-                set_attribute(STATUS, status)
-                seconds, method = time.monotonic() - began, shown_method(scope["method"])
-                self._metrics.requests.labels(route.label, method, str(status)).inc()
-                self._metrics.request_seconds.observe(seconds)
-                self._log(scope, route, method, status, seconds)
-
-    async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        began = time.monotonic()
-        headers = Headers(scope=scope)
-        request_id = request_id_of(headers)
-        route = self._begin(scope, "WEBSOCKET", request_id)
-        code = 1006
+        route = self._routes.find(scope["path"], "WEBSOCKET" if is_socket else scope["method"])
+        scope.setdefault("state", {}).update(request_id=request_id, api=route.api)
+        outcome = 1006 if is_socket else 500
+        """A status of HTTP, or the close code of a socket."""
 
         async def receiving() -> Message:
-            nonlocal code
+            nonlocal outcome
             message = await receive()
             if message["type"] == "websocket.disconnect":
-                code = message.get("code") or 1005
+                outcome = message.get("code") or 1005
             return message
 
         async def sending(message: Message) -> None:
-            nonlocal code
-            if message["type"] == "websocket.accept":
-                MutableHeaders(scope=message).update(ignored_header(scope["state"]))
-            elif message["type"] == "websocket.close":
-                code = message.get("code", 1000)
-            elif message["type"] == "websocket.http.response.start":
-                code = message["status"]
+            nonlocal outcome
+            match message["type"]:
+                case "http.response.start":
+                    outcome = message["status"]
+                    answered = MutableHeaders(scope=message)
+                    answered["x-request-id"] = request_id
+                    answered.update(ignored_header(scope["state"]))
+                    for name, value in SECURITY_HEADERS.items():
+                        answered.setdefault(name, value)
+                case "websocket.accept":
+                    MutableHeaders(scope=message).update(ignored_header(scope["state"]))
+                case "websocket.http.response.start":
+                    outcome = message["status"]
+                case "websocket.close":
+                    outcome = message.get("code", 1000)
             await send(message)
 
-        try:
-            with self._span(scope, route, "WEBSOCKET", headers) as set_attribute:
-                fault = self._refusal(scope, route, headers, scope["subprotocols"])
+        span = self._tracing.span(
+            f"{method} {route.label}",
+            headers,
+            http__request__method=method,
+            http__route=route.label,
+            sottovoce__request_id=request_id,
+        )
+        with span as set_attribute:
+            try:
+                fault = self._refusal(scope, route, headers)
                 if fault is None:
                     await self._app(scope, receiving, sending)
-                else:
+                elif is_socket:
                     await deny(WebSocket(scope, receiving, sending), fault)
-                set_attribute(STATUS if code < FIRST_CLOSE_CODE else "websocket.close_code", code)
-        finally:
-            self._metrics.sessions.labels(route.label, shown_code(code)).inc()
-            self._log(scope, route, "WEBSOCKET", code, time.monotonic() - began)
+                else:
+                    await error_answer(HTTPConnection(scope), fault)(scope, receiving, sending)
+            finally:
+                seconds = time.monotonic() - began_s
+                set_attribute(STATUS if outcome < FIRST_CLOSE_CODE else "websocket.close_code", outcome)
+                if is_socket:
+                    self._metrics.sessions.labels(route.label, shown_code(outcome)).inc()
+                else:
+                    self._metrics.requests.labels(route.label, method, str(outcome)).inc()
+                    self._metrics.request_seconds.observe(seconds)
+                self._log(scope, route, method, outcome, seconds)
 
-    def _begin(self, scope: Scope, method: str, request_id: str) -> RouteMatch:
-        """Find the route of a connection; keep its API and id in the state of the scope."""
-        route = self._routes.find(scope["path"], method)
-        scope.setdefault("state", {}).update(request_id=request_id, api=route.api)
-        return route
-
-    def _span(
-        self, scope: Scope, route: RouteMatch, method: str, headers: Headers
-    ) -> AbstractContextManager[SetAttribute]:
-        return self._tracing.span(
-            f"{shown_method(method)} {route.label}",
-            headers,
-            http__request__method=shown_method(method),
-            http__route=route.label,
-            sottovoce__request_id=scope["state"]["request_id"],
-        )
-
-    def _refusal(
-        self, scope: Scope, route: RouteMatch, headers: Headers, subprotocols: Sequence[str] = ()
-    ) -> ApiError | None:
+    def _refusal(self, scope: Scope, route: RouteMatch, headers: Headers) -> ApiError | None:
         """Return the reason to refuse a connection, or note its key and return None."""
-        given = self._routes.given_keys(headers.get("authorization", ""), subprotocols)
+        given = self._routes.given_keys(headers.get("authorization", ""), scope.get("subprotocols", ()))
         fault = self._access.refusal(route.auth, headers, given)
         if fault is not None:
             return fault

@@ -45,7 +45,6 @@ MOST_REQUESTS = 100_000
 KEY_NAME = re.compile(r"[A-Za-z0-9._-]{1,50}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 SETTINGS = ("key", "sha256", "requests-per-minute", "sessions", "webhook-secret")
-"""Names in the table of a key."""
 MINUTE_S = 60.0
 SESSION_RETRY_S = 10.0
 
@@ -98,7 +97,7 @@ class KeyRing:
         return found
 
     def by_name(self, name: str) -> ApiKey | None:
-        """Return the key of a name ("": a key without one), or None."""
+        """Return the key of a name ("": one without a name), or None."""
         return self._named.get(name) if name else ApiKey("", b"")
 
     def mark_stale(self) -> None:
@@ -173,7 +172,7 @@ def key_of(where: str, name: str, table: object) -> ApiKey:
 
 
 def digest_in(where: str, table: Mapping[str, object]) -> bytes:
-    """Return the SHA-256 of the key of a table, from the key or the digest. Raises: OptionError."""
+    """Return the SHA-256 of the key of a table. Raises: OptionError."""
     key, sha256 = table.get("key"), table.get("sha256")
     if (key is None) == (sha256 is None):
         raise OptionError(f"{where}: expected either key or sha256")
@@ -196,8 +195,6 @@ def whole(where: str, value: object, most: int) -> int | None:
 
 @dataclass(slots=True)
 class KeyUsage:
-    """Usage of one key. requests_s: times of its requests in the last minute."""
-
     requests_s: deque[float] = field(default_factory=deque)
     n_sessions: int = 0
 
@@ -232,7 +229,7 @@ class KeyLimits:
 
     @contextmanager
     def session(self, key: ApiKey | None) -> Iterator[None]:
-        """Take a place for a live session. Raises: ApiError 429 for too many."""
+        """Count a live session. Raises: ApiError 429 above the limit."""
         if key is None or not key.name:
             yield
             return
@@ -313,7 +310,7 @@ class ClientSecrets:
         return None if content is None else content["session"]
 
     def maker_of(self, keys: Iterable[str]) -> str | None:
-        """Return the name of the key that made the first valid secret ("": a key without one), or None."""
+        """Return the name of the key that made the first valid secret, or None."""
         content = next(self._contents(keys), None)
         return None if content is None else content["maker"]
 
@@ -368,7 +365,7 @@ class AccessControl:
         return ApiError(message, status=401, kind="authentication_error", code="invalid_api_key")
 
     def key_of(self, auth: Auth, given: Sequence[str]) -> ApiKey | None:
-        """Return the key of a connection or of its client secret; None without a valid one."""
+        """Return the key of a connection or of its client secret, or None."""
         if auth.is_open:
             return None
         found = self._keys.find(given)
@@ -396,7 +393,7 @@ class AccessControl:
 
 
 def is_private_name(name: str) -> bool:
-    """Return whether a host is an address, this machine, or a name that public DNS does not have."""
+    """Return whether a host is an address, this machine, or a name outside of public DNS."""
     if name in ("", socket.gethostname().lower()):
         return True
     try:

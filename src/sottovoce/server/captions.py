@@ -32,19 +32,18 @@ from sottovoce.server.fields import (
 )
 
 TOKEN_BYTES = 16
-"""The length of a secret: 128 bits cannot be guessed."""
 MAX_CAPTIONS_CHARACTERS = 16_000_000
-"""The most that all utterances of one session have as JSON: about twenty hours of speech."""
+"""Of all utterances of a session as JSON: about twenty hours of speech."""
 KEPT_PAGES = 32
-"""The most pages that are kept serialised, for readers at different revisions."""
+"""Serialised pages that are kept, for readers at different revisions."""
 MAX_MESSAGE_CHARACTERS = 2_000_000
-"""Of one message: a whole session that is published anew may take several."""
+"""Of one message; a session that is published again may take several."""
 MAX_UTTERANCES = 2_000
 """In one message."""
 MAX_WORDS = 2_000
 """Of one utterance."""
 MAX_TEXT = 8_000
-"""Characters of a word, a translation, a text that may change."""
+"""Characters of a word, a translation, or unstable text."""
 MAX_NAMES = 100
 MAX_NAME = 80
 MAX_SECONDS = 1e6
@@ -53,7 +52,7 @@ CAPTIONS = ("utterances", "now", "names", "clear")
 UTTERANCE = ("id", "start", "end", "language", "words", "translation", "unstable")
 WORD = ("word", "start", "end", "language", "speaker")
 PAGE_CHARACTERS = 32_000
-"""The length of a message to a reader; one utterance may be longer."""
+"""Of a message to a reader; one utterance may be longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +270,7 @@ class CaptionRegistry:
 
 
 def _key(token: str) -> bytes:
-    """Return the hash of a token, so that the time of a look-up reveals nothing about the token."""
+    """Return the hash of a token, so that look-up times reveal nothing about tokens."""
     return hashlib.sha256(token.encode("utf-8", "replace")).digest()
 
 
@@ -281,10 +280,7 @@ def _not_found() -> ApiError:
 
 
 def read_publication(message: bytes | str) -> tuple[str, CaptionChange | None]:
-    """Read a message; return its type, and the change of `captions`.
-
-    Raises: ApiError 400.
-    """
+    """Read a message: its type, and the change of `captions`. Raises: ApiError 400."""
     if isinstance(message, bytes) or len(message) > MAX_MESSAGE_CHARACTERS:
         raise ApiError(
             f"message: expected text of at most {MAX_MESSAGE_CHARACTERS} characters", code="invalid_message"

@@ -31,15 +31,15 @@ from sottovoce.server.live import HAS_HUNG_UP
 from sottovoce.server.settings import ServerLimits, ServerSettings
 
 MAX_HEAD_BYTES = 64 * 1024
-"""The most framing of a request without payload: mainly its head."""
+"""Most framing of a request without payload: mainly its head."""
 MAX_FRAMES_BYTES = 16 * 1024
-"""The most framing of a WebSocket without payload: 2,700 empty frames."""
+"""Most framing of a WebSocket without payload: 2,700 empty frames."""
 PAYLOAD_PER_FRAMING_BYTE = 8
-"""Bytes of payload that pay for one byte of framing: chunks and frames of 48 bytes pay for their own."""
+"""Payload that pays for one byte of framing: chunks and frames of 48 bytes pay for their own."""
 FRAMING_BYTES_PER_S = 512
-"""Framing that costs nothing: 85 small messages a second."""
+"""Free framing: 85 small messages a second."""
 CONTROL = 0x08
-"""Bit of the opcodes of control frames (close, ping, pong), whose payload counts as framing."""
+"""Bit of the opcodes of control frames, whose payload counts as framing."""
 logger = logging.getLogger(__name__)
 RECEIVE_BYTES = 64 * 1024
 """The system's receive buffer of a WebSocket. A ping waits behind all of it, and must be answered before its
@@ -49,11 +49,11 @@ PIECE_BYTES = 8 * 1024
 TURN_BYTES, TURN_FRAMES = 64 * 1024, 64
 """The most data that one connection has parsed in its turn: about a millisecond."""
 TURN_S = 0.002
-"""The time of turns after which the event loop does other work."""
+"""Time of turns before the event loop does other work."""
 FRAMING_COST = 32
-"""A byte of framing counts as so many bytes of a turn: 2 kB of framing fill one."""
+"""A byte of framing counts as so many bytes of a turn."""
 REST = 3.0
-"""Seconds of other work for each second of turns: three quarters of the time are for answers and words."""
+"""Seconds of other work for each second of turns."""
 LINGER_S, LINGER_BYTES = 5.0, 64_000_000
 """How long a connection whose request was not read to its end stays open while its client takes nothing more
 of the answer, and how much of the request is dropped meanwhile. Closing it at once would reset it, and the
@@ -66,11 +66,11 @@ OTHER_UPGRADE = re.compile(rb"\r\nupgrade[ \t]*:(?![ \t]*websocket[ \t]*\r\n)[^\
 """The header of an upgrade to another protocol than WebSockets, such as Java's clients send for HTTP/2:
 servers may ignore it (RFC 9110, 7.8), and httptools would end the request there."""
 CONNECTION = "sottovoce.connection"
-"""The key of the `Connection` in the state of a scope."""
+"""Key of the `Connection` in the state of a scope."""
 POLICY_VIOLATION = 1008
 NO_PROGRESS = "framing: expected at least 8 bytes of payload for each byte of framing"
 RESERVED_FILES = 96
-"""Files that the process needs apart from connections: models, temporary files, logs."""
+"""Files that the process needs apart from connections."""
 
 
 class FramingDebt:
@@ -212,7 +212,7 @@ class ConnectionGate:
 
 
 def make_gate(settings: ServerSettings, on_refused: Callable[[], None]) -> ConnectionGate:
-    """Make the gate of a server, within the limit of open files of the system."""
+    """Make the gate of a server, within the limit of open files."""
     most = min(settings.limits.most_connections, max(1, file_limit() - RESERVED_FILES))
     an_address = settings.limits.connections_per_address or max(1, most // 2)
     return ConnectionGate(most, an_address, settings.access.is_proxy, on_refused)
@@ -328,7 +328,6 @@ class Connection(asyncio.Protocol, asyncio.Transport):
             self._lose(exc)
 
     def _lose(self, exc: Exception | None) -> None:
-        """Report the end of the connection to the app, once."""
         if not self._is_lost:
             self._is_lost = True
             self.inner.connection_lost(exc)
@@ -407,7 +406,6 @@ class Connection(asyncio.Protocol, asyncio.Transport):
     # Reports of the app
 
     def handshake_began(self) -> None:
-        """Note that the app has received the handshake of a WebSocket."""
         self._end_when_dead()
 
     def answered(self) -> None:
@@ -466,7 +464,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         return 0
 
     def _hand_on_request(self, n_bytes: int) -> int:
-        """Pass on a part of a request; return the bytes that it counts in the turn."""
+        """Pass on a part of a request; return the bytes that it counts for in the turn."""
         requests = self._requests
         is_head, n_requests, n_payload = not requests.is_in_message, requests.n_requests, requests.n_payload
         piece = bytes(self._data[:n_bytes])
@@ -497,7 +495,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         self._set_option(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
 
     def _hand_on_frames(self) -> int:
-        """Pass on frames; return the bytes that they count in the turn, which is all of it."""
+        """Pass on frames; return the bytes that they count for: the whole turn."""
         assert self._frames is not None
         before = self._frames.n_payload
         n_bytes = self._frames.measure(self._data, TURN_BYTES, TURN_FRAMES)
@@ -547,7 +545,6 @@ class Connection(asyncio.Protocol, asyncio.Transport):
             self._end_after(self._limits.head_s)
 
     def _end_when_dead(self) -> None:
-        """End a connection that is read but has received no data for too long."""
         if self._is_paused or self._data or self._is_unanswered:
             self._received_s = self._loop.time()
         left_s = self._received_s + self._dead_s - self._loop.time()
@@ -579,7 +576,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
 def make_connections(
     gate: ConnectionGate, limits: ServerLimits, dead_s: float
 ) -> Callable[..., asyncio.Protocol]:
-    """Make the factory of a server's connections, with the signature that uvicorn calls."""
+    """Return the factory of connections that uvicorn calls."""
     turns = Turns()
 
     def make(

@@ -6,10 +6,18 @@ The cause of an internal error is in the log alone. This module does not depend 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 
-from sottovoce.errors import AudioError, CheckpointError, InputError, ModelNotFoundError, SottovoceError
+from sottovoce.errors import (
+    AudioError,
+    CheckpointError,
+    InputError,
+    ModelNotFoundError,
+    OptionError,
+    SottovoceError,
+)
 from sottovoce.formats.document import Json
 
 logger = logging.getLogger(__name__)
@@ -24,8 +32,8 @@ MEMORY_WORDS = ("out of memory", "not enough memory", "can't allocate memory", "
 class ApiError(Exception):
     """An error that is sent to a client.
 
-    message: one line. status: of HTTP. kind, param, code: see OpenAI's error objects. retry_s: seconds until
-    a retry may succeed.
+    message: one line. status: of HTTP. kind (None: by the status), param, code: see OpenAI's error objects.
+    retry_s: seconds until a retry may succeed.
     """
 
     def __init__(
@@ -33,7 +41,7 @@ class ApiError(Exception):
         message: str,
         *,
         status: int = 400,
-        kind: str = INVALID,
+        kind: str | None = None,
         param: str | None = None,
         code: str | None = None,
         retry_s: float | None = None,
@@ -41,13 +49,12 @@ class ApiError(Exception):
         super().__init__(message)
         self.message = message
         self.status = status
-        self.kind = kind
+        self.kind = kind or (INVALID if status < 500 else "server_error")
         self.param = param
         self.code = code
         self.retry_s = retry_s
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Keep all fields when pickled."""
         return partial(
             ApiError,
             status=self.status,
@@ -75,19 +82,31 @@ class ApiError(Exception):
         return 0 if self.retry_s is None else max(1, round(self.retry_s))
 
 
+def unsupported(name: str, reason: str = "not done here") -> ApiError:
+    """Return the error of a parameter for something that this server does not do."""
+    return ApiError(f"{name}: {reason}", param=name, code="unsupported_value")
+
+
+@contextmanager
+def invalid_options(param: str) -> Iterator[None]:
+    """Raises: ApiError 400 in place of an OptionError."""
+    try:
+        yield
+    except OptionError as error:
+        raise ApiError(str(error), param=param, code="invalid_value") from error
+
+
 def invalid_value(name: str, expected: str, got: str) -> ApiError:
-    """Return the error of an invalid value."""
     return ApiError(f"{name}: expected {expected}, got {got}", param=name, code="invalid_value")
 
 
 def too_many_requests(message: str, retry_s: float) -> ApiError:
-    """Return the error of too many requests."""
     return ApiError(message, status=429, kind="rate_limit_error", code="rate_limit_exceeded", retry_s=retry_s)
 
 
 def shutting_down() -> ApiError:
     message = "the server is shutting down: try again in a moment"
-    return ApiError(message, status=503, kind="server_error", code="shutting_down", retry_s=5.0)
+    return ApiError(message, status=503, code="shutting_down", retry_s=5.0)
 
 
 def to_api_error(error: BaseException, *, param: str | None = None) -> ApiError:
@@ -96,18 +115,18 @@ def to_api_error(error: BaseException, *, param: str | None = None) -> ApiError:
         return error
     if isinstance(error, ModelNotFoundError | CheckpointError):  # their messages name files of the server
         message = "a model that this needs cannot be loaded on this server; its log has the cause"
-        return ApiError(message, status=503, kind="server_error", code=UNAVAILABLE)
+        return ApiError(message, status=503, code=UNAVAILABLE)
     if isinstance(error, AudioError):
         return ApiError(str(error), param=param or "file", code="invalid_audio")
     if isinstance(error, InputError):
         return ApiError(str(error), param=param)
     if is_out_of_memory(error):
         message = "memory ran out: try a shorter recording, or later"
-        return ApiError(message, status=503, kind="server_error", code=OUT_OF_MEMORY, retry_s=30.0)
+        return ApiError(message, status=503, code=OUT_OF_MEMORY, retry_s=30.0)
     if isinstance(error, SottovoceError):
-        return ApiError(str(error), status=500, kind="server_error")
+        return ApiError(str(error), status=500)
     message = "the server failed at this; its log has the cause, by the request id"
-    return ApiError(message, status=500, kind="server_error", code=INTERNAL)
+    return ApiError(message, status=500, code=INTERNAL)
 
 
 def logged_api_error(error: BaseException, request_id: str, what: str = "request failed") -> ApiError:

@@ -15,7 +15,6 @@ from typing import TypeAlias, TypeVar, cast
 
 from starlette.requests import HTTPConnection
 
-from sottovoce.errors import OptionError
 from sottovoce.formats.document import Json
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
@@ -25,7 +24,7 @@ from sottovoce.options.schema import Api, ApiField, Kind, Option, Values, option
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import VadOptions, VadStreamOptions
 from sottovoce.options.writer import WriterOptions
-from sottovoce.server.errors import ApiError, invalid_value
+from sottovoce.server.errors import ApiError, invalid_options, invalid_value
 from sottovoce.text.languages import find_language
 
 MAX_TERMS = 500
@@ -33,10 +32,9 @@ MAX_CHARACTERS = 4_000
 """Of a prompt, and of all terms together."""
 HEADER = "x-ignored-parameters"
 STATE = "ignored"
-"""In the state of a connection's scope: the names, for `HEADER`."""
 MAX_NAMES_SHOWN, MAX_NAME_LETTERS = 20, 100
 UNPRINTABLE = re.compile(r"[^\x21-\x2b\x2d-\x7e]")
-"""Characters of a name that a header does not hold, or that separate two names."""
+"""Characters that a header does not hold, or that separate names in it."""
 T = TypeVar("T")
 Reader: TypeAlias = Callable[[str, object], T]
 """Reads a value, given the name of its field."""
@@ -113,15 +111,13 @@ def read_language(name: str, value: object) -> str:
 
 
 def read_code(name: str, language: str) -> str:
-    """Read Whisper's code of a language from its name, code or tag such as en-US. Raises: ApiError 400."""
-    try:
+    """Read Whisper's code of a language from its name, code or tag such as en-US."""
+    with invalid_options(name):
         return find_language(language[:50])
-    except OptionError as error:
-        raise ApiError(str(error), param=name, code="invalid_value") from error
 
 
 def read_codes(name: str, languages: Iterable[str]) -> tuple[str, ...]:
-    """Read the codes of languages, each once. Raises: ApiError 400."""
+    """Read the codes of languages, each once."""
     return tuple(dict.fromkeys(read_code(name, language) for language in languages))
 
 
@@ -173,7 +169,7 @@ def read_object(name: str, value: object, *, optional: bool = False) -> Mapping[
 
 
 def require_only(name: str, given: Mapping[str, object], allowed: tuple[str, ...]) -> None:
-    """Check that an object has no unknown fields. Raises: ApiError 400."""
+    """Refuse unknown fields."""
     for key in given:
         if key not in allowed:
             message = f"unknown parameter '{name}.{key[:50]}': expected {', '.join(allowed)}"
@@ -200,19 +196,18 @@ def read_json_flag(name: str, value: object) -> bool:
 
 
 def read_typed_message(text: str, expected: str) -> dict[str, object]:
-    """Read an object of JSON with a `type`; expected: of the error. Raises: ApiError 400."""
+    """Read a JSON object with a `type`. expected: for the error."""
     return require_typed(read_json(text), expected)
 
 
 def require_typed(message: object, expected: str) -> dict[str, object]:
-    """Check that JSON is an object with a `type`; expected: of the error. Raises: ApiError 400."""
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
         raise ApiError(f"message: expected {expected}", code="invalid_message")
     return message
 
 
 def read_fields(place: str, given: Mapping[str, object], readers: Mapping[str, Reader[T]]) -> dict[str, T]:
-    """Read the fields of an object that have a reader, and are there and not null. Raises: ApiError 400."""
+    """Read the fields of an object that have a reader, are there and are not null."""
     return {
         name: read(f"{place}.{name}", given[name])
         for name, read in readers.items()
@@ -245,7 +240,7 @@ def named(names: Iterable[str]) -> list[str]:
 
 
 def note_ignored(connection: HTTPConnection, names: Iterable[str]) -> None:
-    """Let the answer of a request or handshake name parameters without effect."""
+    """Name parameters without effect in the answer of a request or handshake."""
     connection.scope["state"].setdefault(STATE, []).extend(names)
 
 
@@ -255,13 +250,12 @@ def ignored_header(state: Mapping[str, object]) -> dict[str, str]:
 
 
 MAX_TEXT_LETTERS = 8_000
-"""Characters of one field."""
 MAX_ITEMS = 1_000
 MAX_LIST_LETTERS = 16_000
-"""Characters of all values of a list: phrases are made into a search of their own."""
+"""Of all values of a list: phrases are made into a search of their own."""
 RECORDINGS = "known_speaker_references"
-"""Holds recordings, whose length is looked at where they are decoded."""
-_TRUE, _FALSE = {"true", "1", "yes", "on"}, {"false", "0", "no", "off", ""}
+"""Holds recordings, whose length is checked where they are decoded."""
+FLAGS = dict.fromkeys(("true", "1", "yes", "on"), True) | dict.fromkeys(("false", "0", "no", "off"), False)
 FORM: tuple[Option, ...] = (
     *REQUEST,
     *(
@@ -270,7 +264,6 @@ FORM: tuple[Option, ...] = (
         for option in options_of(owner)
     ),
 )
-"""Every option that a form may name."""
 TEXT: dict[str, Json] = {"type": "string", "maxLength": 8000}
 TEXTS: dict[str, Json] = {"type": "array", "items": {"type": "string", "maxLength": 200}, "maxItems": 1000}
 LIVE: tuple[Option, ...] = (
@@ -280,7 +273,6 @@ LIVE: tuple[Option, ...] = (
     *options_of(VadStreamOptions),
     *LIVE_REQUEST,
 )
-"""Every option that a live request may name."""
 READERS: Mapping[Kind, Reader[object]] = {
     "text": read_text,
     "flag": read_flag,
@@ -310,7 +302,6 @@ class Fields:
         return list(self._pairs)
 
     def without(self, name: str) -> Fields:
-        """Return the fields but one, all unread."""
         return Fields((key, value) for key, value in self._pairs if key != name)
 
     def text(self, name: str) -> str | None:
@@ -320,24 +311,6 @@ class Fields:
         if len(values) > 1:
             raise invalid_value(name, "one value", f"{len(values)}")
         return values[0] if values and values[0] else None
-
-    def choice(self, name: str, among: Sequence[str], default: str) -> str:
-        value = self.text(name)
-        if value is None:
-            return default
-        if value not in among:
-            raise invalid_value(name, f"one of {', '.join(among)}", f"'{value[:100]}'")
-        return value
-
-    def flag(self, name: str) -> bool:
-        value = (self.text(name) or "").lower()
-        if value not in _TRUE | _FALSE:
-            raise invalid_value(name, "true or false", f"'{value[:100]}'")
-        return value in _TRUE
-
-    def number(self, name: str, least: float, most: float) -> float | None:
-        value = self.text(name)
-        return None if value is None else read_number(name, value, least, most)
 
     def many(self, name: str) -> list[str]:
         index = re.compile(re.escape(name) + r"(\[\d*\])?")
@@ -351,13 +324,6 @@ class Fields:
         if n_letters > MAX_LIST_LETTERS and name != RECORDINGS:
             raise invalid_value(name, f"at most {MAX_LIST_LETTERS} characters in all", f"{n_letters}")
         return values
-
-    def choices_of(self, name: str, among: Sequence[str]) -> list[str]:
-        values = self.many(name)
-        for value in values:
-            if value not in among:
-                raise invalid_value(f"{name}[]", f"values among {', '.join(among)}", f"'{value[:100]}'")
-        return list(dict.fromkeys(values))
 
     def nested(self, name: str) -> str | Mapping[str, object] | None:
         """Return a word, an object from `name[key]` fields or JSON, or None."""
@@ -400,10 +366,7 @@ def fields_of(api: Api, options: Sequence[Option] = FORM) -> dict[str, tuple[Opt
 
 
 def read_form(fields: Fields, api: Api, options: Sequence[Option] = FORM) -> Values:
-    """Return the values of a form by the keys of their options; None for unset ones.
-
-    Raises: ApiError 400 for an invalid value.
-    """
+    """Return the values of a form by the keys of their options; None: unset."""
     return {option.key: _read(fields, option, option.apis[api]) for option in options if api in option.apis}
 
 
@@ -415,10 +378,18 @@ def _read(fields: Fields, option: Option, field: ApiField) -> object:
         case "number" | "time" | "integer" as kind:
             value = _number(fields, option, field, is_whole=kind == "integer")
         case "choice":
-            value = fields.choice(field.name, field.choices or option.choices, option.default)
+            found, among = fields.text(field.name), field.choices or option.choices
+            if found is not None and found not in among:
+                raise invalid_value(field.name, f"one of {', '.join(among)}", f"'{found[:100]}'")
+            value = option.default if found is None else found
         case "texts":
             name = field.name.removesuffix("[]")
-            value = tuple(fields.choices_of(name, field.choices) if field.choices else fields.many(name))
+            value = texts = tuple(fields.many(name))
+            if field.choices:
+                if unknown := [text for text in texts if text not in field.choices]:
+                    expected = f"values among {', '.join(field.choices)}"
+                    raise invalid_value(f"{name}[]", expected, f"'{unknown[0][:100]}'")
+                value = tuple(dict.fromkeys(texts))
         case "nested":
             value = fields.nested(field.name)
         case "file":
@@ -430,17 +401,22 @@ def _read(fields: Fields, option: Option, field: ApiField) -> object:
 
 def _flag(fields: Fields, field: ApiField) -> bool | None:
     names = field.names.split()
-    given = {fields.flag(name) for name in names if fields.text(name) is not None}
+    given: set[bool] = set()
+    for name in names:
+        if (text := fields.text(name)) is not None:
+            if text.lower() not in FLAGS:
+                raise invalid_value(name, "true or false", f"'{text.lower()[:100]}'")
+            given.add(FLAGS[text.lower()])
     if len(given) > 1:
         raise invalid_value(names[0], f"the same as {names[1]}", "another")
     return given.pop() if given else None
 
 
 def _number(fields: Fields, option: Option, field: ApiField, *, is_whole: bool) -> float | None:
-    least, most = range_of(option, field)
-    value = fields.number(field.name, least, most)
-    if value is None:
+    text = fields.text(field.name)
+    if text is None:
         return None
+    value = read_number(field.name, text, *range_of(option, field))
     if is_whole and not value.is_integer():
         raise invalid_value(field.name, "a whole number", f"'{value:g}'")
     if field.none_upto is not None and value <= field.none_upto:
@@ -487,7 +463,7 @@ def _limits(option: Option, field: ApiField) -> Mapping[str, Json]:
 
 
 def read_field(name: str, value: object, option: Option, field: ApiField) -> object:
-    """Return the value of an option from a value of a request. Raises: ApiError 400."""
+    """Return the value of an option from a value of a request."""
     kind = field.kind or option.kind
     found: object
     if kind == "choice":

@@ -63,10 +63,10 @@ RECORD, UNFINISHED, RECORDING, RESULT = "job.json", "job.part", "recording", "re
 COPY_BYTES = 1024 * 1024
 EXPIRE_EVERY_S = 1.0
 MOST_TRIES = 3
-"""Times that a job may end the process before it is given up."""
+"""Times that a job may end the process before it fails."""
 RETRY_S = 60.0
 MAX_WAIT_S = 30.0
-"""For a model that has no room, until a job asks again."""
+"""Longest wait before a job tries again for a model."""
 
 
 @dataclass(slots=True)
@@ -110,7 +110,6 @@ class TranscriptionJob:
 
     @property
     def document(self) -> dict[str, Json]:
-        """The job as its client gets it, without the result."""
         public = {name: value for name, value in asdict(self).items() if name not in INTERNAL}
         return {"id": self.id, "object": "transcription.job", **public}
 
@@ -191,7 +190,7 @@ def disk_errors() -> Iterator[None]:
     except OSError as error:
         logger.exception("a job cannot be written")
         message = "the server has no place to keep the job"
-        raise ApiError(message, status=503, kind="server_error", code="no_space", retry_s=RETRY_S) from error
+        raise ApiError(message, status=503, code="no_space", retry_s=RETRY_S) from error
 
 
 class JobRunner:
@@ -247,7 +246,6 @@ class JobRunner:
         return sum(job.n_bytes for job in (*self._jobs.values(), *self._incoming.values()))
 
     def jobs_of(self, owner: str) -> list[TranscriptionJob]:
-        """Return the jobs of an owner, newest first."""
         return [job for job in reversed(self._jobs.values()) if job.owner == owner]
 
     def find(self, owner: str, name: str) -> TranscriptionJob:
@@ -297,7 +295,6 @@ class JobRunner:
         return json.dumps(job.document).encode()[:-1] + b', "result": ' + result + b"}"
 
     async def delete(self, job: TranscriptionJob) -> None:
-        """Stop a job, and remove it with its files."""
         self._jobs.pop(job.id, None)
         if (scope := self._scopes.get(job.id)) is not None:
             scope.cancel()  # its task removes the files
@@ -357,7 +354,7 @@ class JobRunner:
         try:
             if job.n_tries >= MOST_TRIES:
                 text = f"the server ended {MOST_TRIES} times while it read this recording"
-                raise ApiError(text, status=500, kind="server_error", code="gave_up")
+                raise ApiError(text, status=500, code="gave_up")
             with self._tracing.span("job", sottovoce__job=job.id):
                 result = await self._result_when_possible(job)
             with disk_errors(), anyio.CancelScope(shield=True):
@@ -402,7 +399,7 @@ class JobRunner:
         return (await run_sync(lambda: json_text(answer(transcript, request)))).encode()
 
     async def _save(self, job: TranscriptionJob) -> None:
-        """Save a job, also while it is cancelled. A job whose record cannot be written goes on without it."""
+        """Save a job, also while it is cancelled; a failure is logged."""
         with anyio.CancelScope(shield=True):
             try:
                 await run_sync(save_job, self._folder, job)

@@ -40,14 +40,14 @@ from sottovoce.types import SAMPLE_RATE, Event, Samples
 M_co = TypeVar("M_co", covariant=True)
 
 REFUSED = 1008
-"""Close code for what no other try will change."""
+"""Close code of errors that a retry does not change."""
 FAILED = 1011
 TRY_AGAIN = 1013
 MAX_REASON_BYTES = 120
-"""Of a close reason: a control frame has 125 in all."""
+"""Of a close reason: a control frame has 125 bytes."""
 
 HAS_HUNG_UP = "has_hung_up"
-"""In the state of a socket's scope: a function that returns whether the client has gone."""
+"""Key in a scope's state: a function that returns whether the client has gone."""
 
 
 class ClientDisconnectedError(Exception):
@@ -125,7 +125,7 @@ class WebSocketTransport:
         await self.send_text(json_text(document))
 
     async def send_text(self, text: str) -> None:
-        """Send a text within `ServerLimits.send_s`. Raises: ClientDisconnectedError, ApiError."""
+        """Send a text within `ServerLimits.send_s`."""
         with anyio.move_on_after(self._limits.send_s):
             try:
                 await self._socket.send_text(text)
@@ -142,10 +142,7 @@ class WebSocketTransport:
             raise ClientDisconnectedError from error
 
     async def fail(self, fault: ApiError, document: dict[str, Json]) -> None:
-        """See `Transport`; an open handshake is refused with a status of HTTP.
-
-        Raises: ClientDisconnectedError.
-        """
+        """See `Transport`; an open handshake is refused with an HTTP status."""
         try:
             if self._socket.application_state == WebSocketState.CONNECTING:
                 await deny(self._socket, fault)
@@ -163,7 +160,7 @@ async def deny(socket: WebSocket, fault: ApiError) -> None:
 
 
 def live_error(fault: ApiError) -> dict[str, Json]:
-    """Render an error of the live protocol, which is OpenAI's with the time to retry after."""
+    """Render an error of the live protocol."""
     again: dict[str, Json] = {} if fault.retry_s is None else {"retry_after": fault.retry_after}
     return {"type": "error", "error": {**fault.details, **again}}
 
@@ -176,15 +173,15 @@ Command: TypeAlias = Callable[[], Awaitable[None]]
 NORMAL_CLOSURE, SERVICE_RESTART = 1000, 1012
 REPORT_EVERY_S = 1.0
 SLICE_BYTES = 64 * 1024
-"""Of a message that are read at once: about a millisecond's work."""
+"""Of a message that are read at once: about a millisecond of work."""
 C = TypeVar("C")
 MAX_COMMANDS = 64
-"""That wait before their sender does."""
+"""Queued commands before their sender waits."""
 
 
 @dataclass(frozen=True, slots=True)
 class CloseRequested:
-    """The last item of a queue, with the code to close with."""
+    """The last item of a queue, with its close code."""
 
     code: int
 
@@ -211,17 +208,11 @@ class LiveConnection(ABC, Generic[M]):
 
     @abstractmethod
     async def begin(self) -> None:
-        """Prepare for the first message.
-
-        Raises: ApiError, OptionError, ModelNotFoundError, which end the connection.
-        """
+        """Prepare for the first message. Errors end the connection."""
 
     @abstractmethod
     async def on_message(self, message: M) -> None:
-        """Handle a message with `queue_audio` or `queue.put`.
-
-        Raises: ApiError, which ends the connection.
-        """
+        """Handle a message with `queue_audio` or `queue.put`. An ApiError ends the connection."""
 
     @abstractmethod
     def render(self, events: Sequence[Event]) -> Iterable[dict[str, Json]]:
@@ -231,7 +222,6 @@ class LiveConnection(ABC, Generic[M]):
         return live_error(fault)
 
     async def on_audio(self, samples: Samples) -> None:
-        """Process samples (n,) from the queue."""
         await self.emit(await self.session.push(samples))
         self.count()
 
@@ -240,10 +230,10 @@ class LiveConnection(ABC, Generic[M]):
         await self.emit(await self.session.close())
 
     async def background(self) -> None:
-        """Run the background task of the protocol, if it has one."""
+        """Run the background task of the protocol."""
 
     async def report(self) -> None:
-        """Report the delay of the session every second, if the protocol has a message for it."""
+        """Report the delay of the session, every second."""
 
     async def serve(self) -> None:
         """Serve the client until it closes or the server shuts down; an error is the last message."""
@@ -259,7 +249,7 @@ class LiveConnection(ABC, Generic[M]):
                 await self.transport.fail(fault, self.error_document(fault))
 
     def acquire_slot(self) -> None:
-        """Take a place for a live session of the server and of the client's key, until `release`.
+        """Count a live session of the server and of the client's key, until `release`.
 
         Raises: ApiError 429, 503.
         """
@@ -299,13 +289,11 @@ class LiveConnection(ABC, Generic[M]):
 
     @property
     def session(self) -> SessionHandle:
-        """The session; requires `open`."""
         assert self._session is not None, "open() first"
         return self._session
 
     @property
     def received_s(self) -> float:
-        """Seconds of audio that the session has received."""
         return self._session.received_s if self._session else 0.0
 
     @property
@@ -318,7 +306,6 @@ class LiveConnection(ABC, Generic[M]):
             await self.transport.send(document)
 
     async def emit(self, events: Sequence[Event]) -> None:
-        """Render and send events. Raises: as `send`."""
         for document in self.render(events):
             await self.transport.send(document)
 
@@ -330,18 +317,12 @@ class LiveConnection(ABC, Generic[M]):
         self._mark_audio()
 
     async def queue_bytes(self, reader: PcmReader, data: bytes) -> None:
-        """Decode and queue audio, in slices that do not block other clients.
-
-        Raises: as `queue_audio`.
-        """
+        """Decode and queue audio, in slices that do not block other clients."""
         for piece in slices_of(data):
             await self.queue_audio(await off_loop(len(data), partial(reader.read, piece)))
 
     async def queue_container(self, container: LiveContainer, data: bytes) -> None:
-        """Decode and queue the next bytes of a container; b"" ends it.
-
-        Raises: as `queue_audio`; AudioError for an invalid container.
-        """
+        """Decode and queue the next bytes of a container; b"" ends it. Raises: AudioError."""
         for piece in slices_of(data) if data else (b"",):
             container.feed(piece) if piece else container.end()
             is_more = True
@@ -368,13 +349,12 @@ class LiveConnection(ABC, Generic[M]):
         return ApiError(message, code="session_too_long")
 
     def logged(self, error: Exception) -> ApiError:
-        """Return the error for the client, and log the cause of an internal one."""
         return logged_api_error(error, self.transport.request_id, "session failed")
 
     async def attempt(self, change: Awaitable[None]) -> ApiError | None:
-        """Change the session; return the error of an invalid change, after which nothing has changed.
+        """Change the session; return the error of an invalid change, which has no effect.
 
-        Raises: internal errors, which end the connection.
+        Raises: internal errors.
         """
         try:
             await change
@@ -419,7 +399,6 @@ class LiveConnection(ABC, Generic[M]):
         await self.request_close(SERVICE_RESTART)
 
     async def _wait_shed(self) -> None:
-        """Raise ApiError when the session has to make room on an overloaded model."""
         await self._was_shed.wait()
         raise overloaded(self.services.n_sessions - 1)
 
@@ -470,10 +449,7 @@ def slices_of(data: bytes) -> Iterator[bytes]:
 
 
 async def off_loop(size: int, read: Callable[[], T]) -> T:
-    """Read input of a size in bytes or letters: small input here, large input in a thread.
-
-    Raises: the errors of reading.
-    """
+    """Read input of a size in bytes or letters: large input in a thread."""
     return read() if size <= SLICE_BYTES else await anyio.to_thread.run_sync(read)
 
 
@@ -516,7 +492,6 @@ class InputQueue(Generic[C]):
             await self._changed.wait()
 
     async def put(self, command: C) -> None:
-        """Add a command; wait while too many are queued."""
         with self._lock:
             self._items.append(command)
         self._n_commands += 1

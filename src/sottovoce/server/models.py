@@ -42,7 +42,7 @@ N_PARAMETERS_BY_NAME = (
     (r"turbo", 809e6),
     (r"large", 1550e6),
 )
-"""By what a name holds. Source: the model cards of Whisper and distil-whisper."""
+"""By parts of names. Source: the model cards of Whisper and distil-whisper."""
 HOSTED = re.compile(
     r"whisper(-1)?"
     r"|gpt-[a-z0-9.-]{0,40}(transcribe|whisper|realtime|audio)[a-z0-9.-]{0,40}"
@@ -52,7 +52,7 @@ HOSTED = re.compile(
 logger = logging.getLogger(__name__)
 NO_MEMORY, RETRY_S = "model_memory", 10.0
 JOIN_TIMEOUT_S = 60.0
-"""One piece of work at most: a window of a large model on a slow processor."""
+"""Longer than a window of a large model on a slow processor."""
 
 
 def weight_bytes(model: Model) -> int:
@@ -62,7 +62,7 @@ def weight_bytes(model: Model) -> int:
 
 
 def expected_bytes(name: str) -> int:
-    """Return the bytes in float32 of the weights of a model name; 0 if the name does not tell."""
+    """Return the bytes of float32 weights of a model by its name; 0: unknown."""
     found = (n for pattern, n in N_PARAMETERS_BY_NAME if re.search(pattern, name))
     return round(next(found, 0.0) * FLOAT32_BYTES)
 
@@ -77,12 +77,12 @@ def n_parameters(dims: ModelDims) -> int:
 
 
 def attention(width: int) -> int:
-    """Return the number of weights of an attention layer: four maps, of keys without a bias, and a norm."""
+    """Count the weights of an attention layer: four maps, of keys without a bias, and a norm."""
     return 4 * width * width + 3 * width + 2 * width
 
 
 def feed_forward(width: int) -> int:
-    """Return the number of weights of a feed-forward layer, four times as wide inside, and its norm."""
+    """Count the weights of a feed-forward layer, four times as wide inside, and its norm."""
     return 8 * width * width + 5 * width + 2 * width
 
 
@@ -270,7 +270,7 @@ class ModelRegistry:
             return slot.scheduler
 
     async def _load(self, name: str) -> Scheduler:
-        """Load a model and measure the cost of a session. Raises: as `use`."""
+        """Load a model and measure the cost of a session."""
         await self.free()
         model = await anyio.to_thread.run_sync(self._open_model, name)
         scheduler = self._make(model)
@@ -303,17 +303,15 @@ class ModelRegistry:
         wanted, idle = self._slots[name].n_bytes, self._idle()
         if wanted > self._most_bytes:
             message = f"model '{name}': expected one that fits into the memory for models of this server"
-            raise ApiError(message, status=503, kind="server_error", param="model", code=NO_MEMORY)
+            raise ApiError(message, status=503, param="model", code=NO_MEMORY)
         if self.n_bytes - sum(self._slots[other].n_bytes for other in idle) + wanted > self._most_bytes:
             message = f"model '{name}': the memory for models is in use: try again later"
-            raise ApiError(
-                message, status=503, kind="server_error", param="model", code=NO_MEMORY, retry_s=RETRY_S
-            )
+            raise ApiError(message, status=503, param="model", code=NO_MEMORY, retry_s=RETRY_S)
         while self.n_bytes + wanted > self._most_bytes:
             self._unload(idle.pop(0))
 
     def _record_size(self, name: str, model: Model) -> None:
-        """Store the size of a loaded model, and unload others if it is larger than expected."""
+        """Store the size of a loaded model, and unload idle ones if it is larger than expected."""
         if self._most_bytes is None:
             return
         self._slots[name].n_bytes = self._size_of(model)
@@ -340,7 +338,7 @@ def free_memory(gone: list[Scheduler]) -> None:
 
 
 def expected_languages(name: str) -> tuple[str, ...]:
-    """Return the languages of a model name: nano's, English, or all of Whisper's vocabulary."""
+    """Return the languages of a model by its name: nano's, English, or all of Whisper's vocabulary."""
     if name == "nano":
         return compact_languages() or language_codes()
     if re.search(r"\.en\b", name):

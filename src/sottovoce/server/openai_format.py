@@ -16,7 +16,7 @@ from typing import BinaryIO, cast
 from starlette.datastructures import UploadFile
 
 from sottovoce.audio.io import load_audio
-from sottovoce.errors import AudioError, OptionError
+from sottovoce.errors import AudioError
 from sottovoce.formats.base import write_transcript
 from sottovoce.formats.document import Json, score, seconds
 from sottovoce.formats.document import word_document as live_word
@@ -29,7 +29,7 @@ from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import WINDOW_VAD, VadOptions
 from sottovoce.options.writer import WriterOptions
-from sottovoce.server.errors import ApiError, invalid_value
+from sottovoce.server.errors import ApiError, invalid_options, invalid_value
 from sottovoce.server.fields import (
     MAX_CHARACTERS,
     Fields,
@@ -60,9 +60,8 @@ CHUNKING = {
     "silence_duration_ms": ("min_silence_ms", 10_000.0),
     "prefix_padding_ms": ("speech_pad_ms", 5_000.0),
 }
-"""Fields of a `chunking_strategy` of type `server_vad`: ours, and the greatest value."""
+"""Fields of `chunking_strategy`: our name, and the greatest value."""
 SUPPORTED = {"transcribe": tuple(fields_of("openai")), "translate": TRANSLATED}
-"""The documented parameters."""
 MOST_SPEAKERS = 4
 LEAST_SPEECH_S, MOST_SPEECH_S = 1.0, 30.0
 NAMES, REFERENCES = "known_speaker_names[]", "known_speaker_references[]"
@@ -92,10 +91,7 @@ class FileRequest:
 
 
 def transcription_request(fields: Fields) -> FileRequest:
-    """Read the request of `/v1/audio/transcriptions`.
-
-    Raises: ApiError 400, OptionError.
-    """
+    """Read the request of `/v1/audio/transcriptions`. Raises: ApiError 400, OptionError."""
     values = read_form(fields, "openai")
     response_format = values["response_format"]
     logprobs, stream = bool(values["include"]), bool(values["stream"])
@@ -130,10 +126,7 @@ def transcription_request(fields: Fields) -> FileRequest:
 
 
 def translation_request(fields: Fields) -> FileRequest:
-    """Read the request of `/v1/audio/translations`.
-
-    Raises: ApiError 400.
-    """
+    """Read the request of `/v1/audio/translations`. Raises: ApiError 400."""
     values = read_form(fields, "openai", translation_form())
     transcription = TranscriptionRequest(transcribe_options(values, "translate", words=False))
     model, response_format = values["model"], values["response_format"]
@@ -156,16 +149,13 @@ def translation_form() -> list[Option]:
 
 
 def languages_of(values: Values) -> tuple[str, ...]:
-    """Read the language, or the languages that may change; empty: all. Raises: ApiError 400."""
+    """Read the language, or the languages that may change; empty: all."""
     one, several = values["language"], values.get("languages") or ()
     if one is not None and several:
         raise invalid_value("language", "language or languages[]", "both")
     names = [one] if one is not None else several
-    try:
+    with invalid_options("languages[]" if several else "language"):
         return tuple(dict.fromkeys(find_language(name) for name in names if name != "auto"))
-    except OptionError as error:
-        param = "languages[]" if several else "language"
-        raise ApiError(str(error), param=param, code="invalid_value") from error
 
 
 def transcribe_options(values: Values, task: Task, *, words: bool) -> TranscribeOptions:
@@ -182,7 +172,7 @@ def transcribe_options(values: Values, task: Task, *, words: bool) -> Transcribe
 
 
 def vad_of(strategy: str | Mapping[str, object] | None) -> VadOptions | None:
-    """Read the segmentation by voice activity; None and "auto": the default. Raises: ApiError 400."""
+    """Read the segmentation by voice activity; None and "auto": the default."""
     if strategy is None or strategy == "auto":
         return None
     if isinstance(strategy, str) or strategy.get("type") != "server_vad":
@@ -198,11 +188,8 @@ def vad_of(strategy: str | Mapping[str, object] | None) -> VadOptions | None:
 
 
 def window_vad(name: str, given: Mapping[str, float]) -> VadOptions:
-    """Return the segmentation of recordings with these values. Raises: ApiError 400 with that name."""
-    try:
+    with invalid_options(name):
         return replace(WINDOW_VAD, **given)
-    except OptionError as error:
-        raise ApiError(str(error), param=name, code="invalid_value") from error
 
 
 def unknown_chunking(strategy: str | Mapping[str, object] | None) -> tuple[str, ...]:
@@ -211,7 +198,7 @@ def unknown_chunking(strategy: str | Mapping[str, object] | None) -> tuple[str, 
 
 
 def known_speakers(names: Sequence[str], references: Sequence[str]) -> dict[str, Samples]:
-    """Return speech (n,) at 16 kHz by name. Raises: ApiError 400."""
+    """Return speech (n,) at 16 kHz by name."""
     if len(names) != len(references):
         message = f"{NAMES}: expected a reference for each name, got {len(names)} and {len(references)}"
         raise ApiError(message, param=NAMES, code="invalid_value")
@@ -222,7 +209,6 @@ def known_speakers(names: Sequence[str], references: Sequence[str]) -> dict[str,
 
 
 def speech_of(reference: str) -> Samples:
-    """Return the speech in a `data:` address. Raises: ApiError 400."""
     head, _, content = reference.partition(",")
     try:
         if not head.startswith("data:") or not head.endswith(";base64"):
@@ -332,7 +318,7 @@ def diarized_document(transcript: Transcript) -> dict[str, Json]:
 
 
 def speaker_segment(segment: Segment) -> dict[str, Json]:
-    """Render a segment with its speaker; a segment without one is A's."""
+    """Render a segment with its speaker, A if it has none."""
     return {
         "type": "transcript.text.segment",
         "id": segment_id(segment),
@@ -376,7 +362,6 @@ def segment_document(segment: Segment) -> dict[str, Json]:
 
 
 def word_document(word: Word) -> dict[str, Json]:
-    """Render one of `words`, without its leading space."""
     return {"word": word.word.strip(), "start": seconds(word.start), "end": seconds(word.end)}
 
 

@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 NAME = "sottovoce"
 _NAMED = re.compile(r"[\w.]*Error: (?P<what>.+)")
 PLACES_BESIDE = 16
-"""Of a replica, for what is neither a session nor a recording: the page, health, metrics."""
+"""Connections of a replica beyond sessions and recordings: pages, health, metrics."""
 CONNECTIONS = 8
-"""Of a replica on the mean, from which on another is added: half of its live sessions."""
+"""Mean connections of a replica above which another is added."""
 MORE_AFTER_S, FEWER_AFTER_S = 30.0, 600.0
 """How long there must have been too many or too few connections."""
 DRAIN_S = 600.0
-"""For the connections of a replica that is to go."""
+"""For the connections of a replica that is removed."""
 MAX_QUEUED = 256
-"""Connections that wait for a place anywhere; more are refused with 503."""
+"""Connections that wait for a replica; more are refused with 503."""
 
 
 @contextmanager

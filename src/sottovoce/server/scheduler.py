@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TypeAlias, TypeVar
 
 import anyio
@@ -36,10 +36,10 @@ from sottovoce.server.worker import Worker
 from sottovoce.types import SAMPLE_RATE, Samples, Segment, Transcript
 
 SPEECH = 1.75
-"""Times the cost of a sound alone: words take 1.4 times as much, and in company more (base)."""
+"""Cost of speech relative to a sound: words cost 1.4 times as much, and more in company (base)."""
 SOUND_S, WARM_UP_S, PIECE_S = 4.0, 1.0, 0.5
 WITHIN_S = 5.0
-"""Of the clock: a slower model is measured by the audio that it has processed by then, or next."""
+"""Time limit: slower models are measured by the audio processed until then."""
 OpenSession: TypeAlias = Callable[[LiveOptions], Awaitable[SessionHandle]]
 PITCH_HZ, SYLLABLES_HZ, N_HARMONICS = 120.0, 3.0, 20
 T = TypeVar("T")
@@ -51,18 +51,13 @@ MAX_CACHED_FUSIONS = 4
 
 @dataclass(frozen=True, slots=True)
 class TranscriptionRequest:
-    """A request for a recording: options, languages ("auto", one or several), boosted phrases."""
-
     options: TranscribeOptions
     languages: tuple[str, ...] = ()
     phrases: tuple[str, ...] = ()
 
 
 async def calibrate(open_session: OpenSession, n_engines: int) -> float:
-    """Return the engine seconds per second of speech, at the shortest interval of updates.
-
-    open_session: begins a live session. 0: no audio was processed.
-    """
+    """Return the engine seconds per second of speech, at the shortest interval; 0: unknown."""
     options = LiveOptions(vad=False)
     handles = [await open_session(options) for _ in range(n_engines)]
     try:
@@ -75,10 +70,7 @@ async def calibrate(open_session: OpenSession, n_engines: int) -> float:
 
 
 async def measure_cost(handle: SessionHandle, sound: Samples) -> float:
-    """Return the engine seconds per second of a sound (n,) in a session, without its first second.
-
-    0: no audio was processed.
-    """
+    """Return the engine seconds per second of a sound (n,) without its first second; 0: unknown."""
     handle.fixed_interval_s = INTERVALS_S[0]
     ends_s = time.monotonic() + WITHIN_S
     step, n_warm_up = round(PIECE_S * SAMPLE_RATE), round(WARM_UP_S * SAMPLE_RATE)
@@ -107,51 +99,44 @@ def voice(seconds: float = SOUND_S) -> Samples:
 class FileJob:
     """One recording under transcription: iterate over its segments as they are found.
 
-    start: opens the recording, whose transcription calls the model through `caller`. second: through which
-    it calls a second model, or None. n_prompt_tokens: of its prompt, as far as the model sees it.
+    caller: through which the transcription calls the model. second: through which it calls a second model, or
+    None. n_prompt_tokens: of its prompt, as far as the model sees it.
     """
 
     def __init__(
         self,
         worker: Worker,
-        start: Callable[[Caller], FileTranscription],
+        caller: Caller,
+        transcription: FileTranscription,
         n_prompt_tokens: int,
         second: Caller | None = None,
     ) -> None:
         self._worker = worker
-        self._caller = worker.caller()
-        self._start = start
+        self._caller = caller
+        self._transcription = transcription
         self._second = second
         self.n_prompt_tokens = n_prompt_tokens
-        self._running: FileTranscription | None = None
-
-    async def begin(self) -> None:
-        """Check the options and open the recording. Raises: AudioError, OptionError."""
-        self._running = await self._worker.result_of(lambda: self._start(self._caller), Priority.FILE)
 
     def __aiter__(self) -> AsyncIterator[Segment]:
         return self
 
     async def __anext__(self) -> Segment:
-        running = self._running
-        assert running is not None, "begin() first"
         if self._second is not None:
             self._second.begin(Priority.FILE, time.monotonic())
-        segment = await self._worker.result_of(lambda: next(running, None), Priority.FILE, self._caller)
+        segment = await self._worker.result_of(
+            lambda: next(self._transcription, None), Priority.FILE, self._caller
+        )
         if segment is None:
             raise StopAsyncIteration
         return segment
 
     async def collect(self) -> Transcript:
-        running = self._running
-        assert running is not None, "begin() first"
         async for _ in self:
             pass
-        return running.collect()  # at its end: no work is left
+        return self._transcription.collect()  # at its end: no work is left
 
     def close(self) -> None:
-        if self._running is not None:
-            self._running.close()
+        self._transcription.close()
 
 
 class Scheduler:
@@ -203,7 +188,7 @@ class Scheduler:
         return handle
 
     async def calibrate(self) -> None:
-        """Measure the cost of a live session, if admission uses it; if that fails, all are accepted."""
+        """Measure the cost of a live session, if admission uses it; without it all are admitted."""
         if not self._is_forecast:
             return
         try:
@@ -227,16 +212,13 @@ class Scheduler:
             of_second = await anyio.to_thread.run_sync(second.fusion, request, limiter=self._fusions)
             caller = second.worker.caller()
             other = second.model.as_second(self._deferral, of_second, caller)
-        job = FileJob(
-            self.worker, lambda own: self._begin(source, request, fusion, other, own), prompt, caller
-        )
-        await job.begin()
-        return job
+        own = self.worker.caller()
+        begin = partial(self._begin, source, request, fusion, other, own)
+        transcription = await self.worker.result_of(begin, Priority.FILE)
+        return FileJob(self.worker, own, transcription, prompt, caller)
 
     def _can_retry(self, second: Scheduler, request: TranscriptionRequest) -> bool:
-        """Whether a second model can read a request: without clips, and only English with an English-only
-        model.
-        """
+        """Whether a second model can read a request: without clips, English-only models English only."""
         if request.options.clip_timestamps:
             return False
         chosen = self.model.options(list(request.languages) or None, None, None, None, request.options)
@@ -257,7 +239,7 @@ class Scheduler:
         return request.options.decoding.beam_size or self._beam_size
 
     def fusion(self, request: TranscriptionRequest) -> ShallowFusion | None:
-        """Return the fusion of boosted phrases in a beam; many take a while, so a thread builds it."""
+        """Return the fusion of boosted phrases in a beam, which may take long to build."""
         if not request.phrases or self._beam_size_of(request) == 1:
             return None
         return self._fusion_of(request.phrases)
@@ -287,6 +269,5 @@ class Scheduler:
 
 
 def engines_for(model: Model, work: Work) -> int:
-    """Return the number of engines."""
     is_cpu = model.backend.device.type == "cpu"
     return work.engines or (min(work.threads or THREADS, MOST_ENGINES) if is_cpu else 1)

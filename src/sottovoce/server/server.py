@@ -39,15 +39,15 @@ IGNORED_MESSAGES = (
     "ASGI callable returned without completing handshake.",
     "Invalid UTF-8 sequence received from client.",
 )
-"""Errors that uvicorn logs for a refused handshake and for a client's message that is no text: no faults."""
+"""Errors that uvicorn logs for refused handshakes and invalid messages of clients."""
 PING_EVERY_S = 20.0
 PONG_WITHIN_S = 60.0
 """Longer than a client that sends too fast is not read: its pong waits behind its audio."""
 POLL_EVERY_S = 0.05
 ABORT_S = 1.0
-"""Of the time to end, for those whose work is cut short to be told so."""
+"""Part of the shutdown in which aborted requests are answered."""
 BACKLOG = 128
-"""Connections that wait to be accepted; where the system accepts no more, asyncio tries so often at once."""
+"""Connections that wait to be accepted."""
 
 
 class QuietLoop:
@@ -146,7 +146,6 @@ class Server(uvicorn.Server):
 
     @property
     def services(self) -> Services:
-        """Shared state, read-only."""
         return self._services
 
     @property
@@ -164,7 +163,7 @@ class Server(uvicorn.Server):
             raise self._services.preload_error
 
     async def on_tick(self, counter: int) -> bool:
-        """Return whether to end, as for a server without its model or with a broken one."""
+        """Return whether to end: also without a model, or with a broken one."""
         return await super().on_tick(counter) or self._services.preload_error is not None or self._is_broken()
 
     def _is_broken(self) -> bool:
@@ -246,7 +245,6 @@ def check_certificate(listening: Listening) -> None:
 
 
 def listening_socket(listening: Listening) -> Socket:
-    """Open the listening socket. Raises: OptionError."""
     where = (listening.host, listening.port)
     try:
         family = socket.getaddrinfo(*where, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
@@ -259,17 +257,13 @@ def listening_socket(listening: Listening) -> Socket:
 
 
 def wyoming_socket(settings: ServerSettings) -> Socket | None:
-    """Open the socket for Home Assistant, if there is one. Raises: OptionError."""
     if settings.wyoming is None:
         return None
     return listening_socket(Listening(settings.wyoming.host, settings.wyoming.port))
 
 
 class ServerThread:
-    """A server in a thread of this process, for tests and programs.
-
-    A context manager: inside, the server answers at `url`.
-    """
+    """A server in a thread, for tests and programs; inside its context it answers at `url`."""
 
     def __init__(self, settings: ServerSettings, open_model: Callable[[str], Model]) -> None:
         self._listening = threading.Event()
@@ -282,7 +276,6 @@ class ServerThread:
 
     @property
     def services(self) -> Services:
-        """Shared state, read-only."""
         return self.server.services
 
     @property
@@ -312,10 +305,7 @@ class ServerThread:
             time.sleep(POLL_EVERY_S)
 
     def stop(self) -> None:
-        """End the server and all of its threads.
-
-        Raises: RuntimeError if it does not end.
-        """
+        """End the server and all of its threads. Raises: RuntimeError if it does not end."""
         self.server.should_exit = True
         within_s = self._settings.limits.shutdown_s + 2 * JOIN_TIMEOUT_S
         self._thread.join(within_s)

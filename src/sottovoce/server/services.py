@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 UNLOAD_EVERY_S = 5.0
 REQUESTS_PER_JOB = 4
-"""Recordings that may be answered at once, for each job that may be under way at the same time."""
+"""Recordings that may be answered at once, for each job that may run at the same time."""
 CHECK_KEYS_EVERY_S = 1.0
 ENGINE_LABELS = ("model", "engine")
 
@@ -122,7 +122,7 @@ class Services(Collector):
 
     @property
     def health_error(self) -> str | None:
-        """The reason why a model does not work, or None."""
+        """The error of a model that does not work, or None."""
         stall_s = self.settings.limits.stall_s
         found = [scheduler.worker.health_error(stall_s) for scheduler in self.registry.schedulers]
         return next((error for error in found if error is not None), None)
@@ -133,7 +133,7 @@ class Services(Collector):
 
     @property
     def behind_s(self) -> float:
-        """Largest delay of a session: seconds of received audio that no event covers yet."""
+        """Largest delay of a session: seconds of received audio that no event covers."""
         return max((lag() for lag in self._lags.values()), default=0.0)
 
     @property
@@ -159,18 +159,15 @@ class Services(Collector):
 
     @contextmanager
     def upload(self, *, is_queued: bool = False) -> Iterator[None]:
-        """Take a place for an upload.
+        """Count an upload. is_queued: of a job, which needs no free slot for a recording.
 
-        Raises: ApiError as `recording`, which is checked too unless the recording is for later.
+        Raises: ApiError 429 above a limit, 503 during the shutdown.
         """
-        if self.is_draining:
-            raise shutting_down()
+        limits = self.settings.limits
         if not is_queued:
-            with self.recording():
-                pass
-        most = UPLOADS_PER_REQUEST * self.settings.limits.requests
-        if self.n_uploads >= most:
-            raise too_many_requests(f"{most} recordings are being sent: try again later", retry_s=10.0)
+            self._require_free(self.n_requests, limits.requests, "recordings are being transcribed")
+        most = UPLOADS_PER_REQUEST * limits.requests
+        self._require_free(self.n_uploads, most, "recordings are being sent")
         self.n_uploads += 1
         try:
             yield
@@ -202,15 +199,9 @@ class Services(Collector):
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Take a place for a recording.
-
-        Raises: ApiError 429 without a place, 503 during the shutdown.
-        """
-        if self.is_draining:
-            raise shutting_down()
-        most = self.settings.limits.requests
-        if self.n_requests >= most:
-            raise too_many_requests(f"{most} recordings are being transcribed: try again later", retry_s=10.0)
+        """Count a recording. Raises: as `upload`."""
+        limit = self.settings.limits.requests
+        self._require_free(self.n_requests, limit, "recordings are being transcribed")
         self.n_requests += 1
         try:
             yield
@@ -219,15 +210,8 @@ class Services(Collector):
 
     @contextmanager
     def session(self, behind_s: Callable[[], float] = float) -> Iterator[None]:
-        """Take a place for a live session. behind_s: its delay.
-
-        Raises: ApiError as `recording`.
-        """
-        if self.is_draining:
-            raise shutting_down()
-        most = self.settings.limits.sessions
-        if self.n_sessions >= most:
-            raise too_many_requests(f"{most} live sessions are open: try again later", retry_s=10.0)
+        """Count a live session. behind_s: its delay. Raises: as `upload`."""
+        self._require_free(self.n_sessions, self.settings.limits.sessions, "live sessions are open")
         number = next(self._lag_numbers)
         self._lags[number] = behind_s
         try:
@@ -235,8 +219,14 @@ class Services(Collector):
         finally:
             del self._lags[number]
 
+    def _require_free(self, n: int, limit: int, what: str) -> None:
+        if self.is_draining:
+            raise shutting_down()
+        if n >= limit:
+            raise too_many_requests(f"{limit} {what}: try again later", retry_s=10.0)
+
     def check_capacity(self, name: str) -> None:
-        """Check that a loaded model has room for a session. Raises: ApiError 429."""
+        """Check that a loaded model can take a session. Raises: ApiError 429."""
         if (scheduler := self.registry.running.get(name)) is not None:
             self.check_live_wait(scheduler)
             scheduler.forecast.check()
@@ -251,7 +241,7 @@ class Services(Collector):
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Run background tasks, and end models and threads at the exit."""
+        """Run background tasks; end models and threads at the exit."""
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._unload_idle)
@@ -374,12 +364,10 @@ def engine_states(services: Services) -> list[dict[str, Json]]:
 
 
 def services_of(connection: HTTPConnection) -> Services:
-    """Return the services of the server of a request or socket."""
     return cast(Services, connection.app.state.services)
 
 
 def key_of(connection: HTTPConnection) -> ApiKey | None:
-    """Return the key of a request or socket, or None."""
     return cast("ApiKey | None", connection.scope["state"].get("key"))
 
 

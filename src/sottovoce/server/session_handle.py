@@ -33,12 +33,11 @@ from sottovoce.types import SAMPLE_RATE, Event, Final, LanguageChanged, Partial,
 TIMES = frozenset({"start", "end", "at", "confirmed_at", "emission_time"})
 """Fields of events that are seconds since the beginning."""
 MOST_AT_ONCE_S = 2.0
-"""Audio of one session worked on at a time: the others have their turn in between."""
+"""Audio of one session processed at a time, so that others have their turn."""
 MOST_BEHIND_S = 10.0
-"""The same under load, where one update takes all that came meanwhile."""
+"""The same under load, where one update takes all waiting audio."""
 MOST_AHEAD_S = 20.0
-"""Of the time that has passed, that a session's audio may be: more of it has the turn of recordings. A client
-that comes again after a break has some to say at once."""
+"""Audio of a session ahead of real time, above which it has the priority of recordings."""
 
 
 class EventSequencer:
@@ -50,7 +49,7 @@ class EventSequencer:
         self._is_open = False
 
     def number(self, events: Iterable[Event], *, offset_s: float = 0.0) -> list[Event]:
-        """Number events, and move them `offset_s` later."""
+        """Number events, and shift them by `offset_s`."""
         return [self._numbered(shifted(event, offset_s)) for event in events]
 
     def _numbered(self, event: Event) -> Event:
@@ -99,16 +98,16 @@ class AudioAccumulator:
         self._n_samples += len(pcm)
 
     def is_due(self, interval_s: float) -> bool:
-        """Return whether there is enough for an update.
+        """Return whether there is enough audio for an update.
 
-        At the shortest interval any audio is enough, since the session itself decides about its updates.
+        At the shortest interval any audio is enough: the session itself decides about its updates.
         """
         if interval_s <= INTERVALS_S[0]:
             return self._n_samples > 0
         return self.waiting_s >= interval_s
 
     def take(self, most: int) -> Samples:
-        """Remove and return the first waiting samples, (n,) float32, so many at most."""
+        """Remove and return the first waiting samples, (n,) float32, at most so many."""
         waiting: Samples = np.concatenate([np.zeros(0, np.float32), *self._pieces])
         taken, rest = waiting[:most], waiting[most:]
         self._pieces, self._n_samples = [rest] if len(rest) else [], len(rest)
@@ -132,7 +131,7 @@ class QueuedTranslator:
         self.own.push(pcm, worked_s=worked_s)
 
     def translate(self, source: SourceText) -> str:
-        """Translate; called in a thread that may wait. Raises: the errors of the model."""
+        """Translate; waits for the result. Raises: the errors of the model."""
         return self.worker.submit(lambda: self.own.translate(source), Priority.FILE, self.caller).result()
 
 
@@ -185,7 +184,6 @@ class SessionHandle:
 
     @property
     def behind_s(self) -> float:
-        """Seconds of received audio that no update has processed."""
         return self.received_s - self.processed_s
 
     async def begin(self) -> None:
@@ -218,14 +216,14 @@ class SessionHandle:
         return self._numbered(await self._result_of(self._finalize_session))
 
     async def voices(self, enrolled: Mapping[str, Floats]) -> Mapping[str, Floats]:
-        """Enroll speakers of an earlier session by name, voices (D,); return the speakers so far, likewise.
+        """Enroll speakers by name, voices (D,); return the speakers so far, likewise.
 
         Raises: OptionError, also without diarization.
         """
         return await self._worker.result_of(lambda: self._enroll(enrolled), Priority.LIVE)
 
     async def flush(self) -> list[Event]:
-        """Emit the text of the audio so far and forget it; the session continues without context."""
+        """Emit the text of the audio so far; the session continues without context."""
         events = self._numbered(await self._result_of(self._finish))
         self._start_sample = self._n_samples
         return events
@@ -262,7 +260,7 @@ class SessionHandle:
         self._start_sample = self._n_taken = self._n_samples
 
     def end(self) -> None:
-        """Drop the audio so far and free the place of the session; may be repeated."""
+        """Drop the audio so far and leave the model; may be repeated."""
         self.reset()
         self._on_end(self.load)
 
@@ -271,7 +269,7 @@ class SessionHandle:
 
     @property
     def _priority(self) -> Priority:
-        """Live priority, or that of a recording for a client that sends much faster than real time."""
+        """Live, or that of recordings for a client that sends much faster than real time."""
         ahead_s = self.received_s - (time.monotonic() - self._opened_s)
         return Priority.FILE if ahead_s > MOST_AHEAD_S else Priority.LIVE
 
@@ -334,7 +332,7 @@ class SessionHandle:
         return self._session
 
     async def _load_speakers(self, options: LiveOptions) -> None:
-        """Load the speaker model outside the threads of the model, since its weights may be downloaded."""
+        """Load the speaker model in a thread, since its weights may be downloaded."""
         if options.speakers and (self._speakers is None or options.speakers != self._speakers_option):
             self._speakers = await anyio.to_thread.run_sync(make_live_speakers, options.speakers)
             self._speakers_option = options.speakers

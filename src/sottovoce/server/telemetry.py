@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-"""Upper bounds of the buckets of histograms."""
+"""Buckets of histograms."""
 SetAttribute: TypeAlias = Callable[[str, "str | int | float"], None]
 NAME = "sottovoce"
 STATUS = "http.response.status_code"
@@ -42,7 +42,7 @@ STANDARD_FIELDS = frozenset(
 )
 """Attributes of every record, which are not fields of its message."""
 QUIET_LOGGERS = ("uvicorn.error", "uvicorn.access", "asyncio", "websockets.server")
-"""Of which only warnings are shown: requests are logged here."""
+"""Only their warnings are shown."""
 
 
 class Metrics:
@@ -117,7 +117,6 @@ class Tracing:
             yield set_attribute
 
     def close(self) -> None:
-        """Send the remaining spans."""
         if self._provider is not None:
             self._provider.shutdown()
 

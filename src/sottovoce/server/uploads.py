@@ -32,19 +32,16 @@ from sottovoce.server.settings import ServerLimits
 from sottovoce.types import SAMPLE_RATE, Transcript
 
 FILE_FIELD = b"file"
-"""The field of a form that is its recording."""
 MAX_FIELDS, FIELD_BYTES = 1_000, 64 * 1024
 """Of other fields than the recording; they are held in memory."""
 REFERENCE_BYTES = 8 * 1024 * 1024
 """Of a field that is a recording: 30 s of stereo at 48 kHz, in base64."""
 FORM_BYTES = 4 * REFERENCE_BYTES + 1024 * 1024
-"""Of all fields."""
 IN_MEMORY_BYTES = 1024 * 1024
 MIN_BYTES_PER_S = 1_000
 """A second on the mean: less than any recording has that is sent while people speak."""
 T = TypeVar("T")
 POLL_EVERY_S = 0.5
-"""How often is looked whether the client is still there."""
 
 
 class _FormParser(MultiPartParser):
@@ -125,7 +122,7 @@ async def parse_form(request: Request, pieces: AsyncGenerator[bytes, None]) -> F
 
 
 def split_form(form: FormData) -> tuple[Fields, UploadedFile | None]:
-    """Return the fields and the recording of a form. Raises: ApiError 400 for files elsewhere."""
+    """Return the fields and the recording of a form."""
     pairs = [(name, value) for name, value in form.multi_items() if isinstance(value, str)]
     uploads = [(name, value) for name, value in form.multi_items() if isinstance(value, UploadFile)]
     for name, _ in uploads:
@@ -167,7 +164,6 @@ async def received_body(
 
 
 async def whole_body(pieces: AsyncIterable[bytes], most_bytes: int) -> bytes:
-    """Collect a body. Raises: ApiError 413."""
     body = bytearray()
     async for piece in pieces:
         body += piece
@@ -206,17 +202,13 @@ async def limited_stream(
 
 
 def check_charset(kind: str) -> None:
-    """Check the charset of a form: some charsets take the server very long to decode.
-
-    Raises: ApiError 400.
-    """
+    """Refuse charsets that are slow to decode."""
     named = parse_options_header(kind)[1].get(b"charset", b"utf-8").decode("latin-1")
     if named.lower() not in ("utf-8", "utf8", "us-ascii", "iso-8859-1"):
         raise ApiError(f"content type: expected the charset utf-8, got '{named[:50]}'", code="invalid_form")
 
 
 def check_length(request: Request, limits: ServerLimits) -> None:
-    """Check the size that a request announces, if it does. Raises: ApiError 413."""
     announced = request.headers.get("content-length", "")
     if announced.isdecimal():
         check_size(int(announced), limits)
@@ -272,10 +264,7 @@ class RunningJob:
 
 
 async def cancel_on_disconnect(request: Request, work: Awaitable[T]) -> T:
-    """Return the result of an awaitable, which is cancelled when the client disconnects.
-
-    Raises: ApiError 499 then.
-    """
+    """Await work, which is cancelled when the client disconnects. Raises: ApiError 499 then."""
 
     async def gone() -> None:
         while not await request.is_disconnected():

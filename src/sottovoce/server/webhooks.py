@@ -28,7 +28,7 @@ import anyio
 
 from sottovoce.formats.document import Json, json_text
 from sottovoce.server.auth import KeyRing
-from sottovoce.server.errors import ApiError, invalid_value
+from sottovoce.server.errors import ApiError, invalid_value, unsupported
 from sottovoce.server.settings import JobSettings, network_of
 
 logger = logging.getLogger(__name__)
@@ -43,9 +43,8 @@ JITTER = 0.2
 """Random part of a waiting time, so that posts that fail together are not tried again together."""
 MAX_PARALLEL = 4
 GONE = 410
-"""A status that ends the tries."""
 WITHIN_S = 10.0
-"""For one try with the look-up of its address."""
+"""For one try, with the look-up of its address."""
 STATUS = re.compile(rb"HTTP/1\.[01] ([1-5]\d\d)\b")
 MAX_URL = 2_000
 USUAL_PORTS = {"http": 80, "https": 443}
@@ -67,7 +66,7 @@ class Webhook:
 
 
 class PostError(Exception):
-    """A post that did not come to a status."""
+    """A post without a status."""
 
 
 class WebhookSender:
@@ -84,8 +83,7 @@ class WebhookSender:
         key = self._keys.by_name(owner)
         secret = (key and key.webhook_secret) or self._secret
         if secret is None:
-            message = f"{WEBHOOK_URL}: not done here: this server has no secret to sign with"
-            raise ApiError(message, param=WEBHOOK_URL, code="unsupported_value")
+            raise unsupported(WEBHOOK_URL, "not done here: this server has no secret to sign with")
         return target_of(url, self._networks), secret
 
     async def deliver(self, webhook: Webhook, owner: str, event: dict[str, Json]) -> AsyncIterator[None]:

@@ -32,11 +32,11 @@ from sottovoce.server.errors import INTERNAL, shutting_down, to_api_error
 
 T = TypeVar("T")
 FAULTS_IN_A_ROW = 5
-"""From which on the model counts as broken, and not what it was asked."""
+"""From which on the model counts as broken."""
 _DECAY = 0.9
-"""Of the mean waiting time, at each new one."""
+"""Weight of the mean waiting time at each new one."""
 _HALF_LIFE_S = 5.0
-"""Of a waiting time after which nothing came: an idle model is not busy."""
+"""Of the mean waiting time while nothing comes."""
 
 
 @dataclass(slots=True, eq=False)
@@ -127,10 +127,7 @@ class Worker:
         return self.runtime.states
 
     def health_error(self, stall_s: float) -> str | None:
-        """Return a short reason why the worker makes no progress, or None.
-
-        stall_s: of one call, after which it makes no progress.
-        """
+        """Return why the worker makes no progress, or None. stall_s: the longest that a call may take."""
         if not self._is_closed and not all(thread.is_alive() for thread in self._threads):
             return ENDED
         if self._n_faults >= FAULTS_IN_A_ROW:
@@ -171,7 +168,7 @@ class Worker:
         return done
 
     def close(self) -> None:
-        """End after the current calls, and cancel the rest."""
+        """End after the current calls; cancel the rest."""
         with self._condition:
             self._is_closed = True
             for jobs in self._waiting.values():

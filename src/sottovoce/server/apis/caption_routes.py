@@ -34,7 +34,7 @@ READ_PREFIX, RESUME_PREFIX = "sottovoce-captions.", "sottovoce-resume."
 TOKEN_HEADER, RESUME_HEADER = "x-captions-token", "x-captions-resume"
 """Headers with the same secrets, in a request for the reason why a socket is refused."""
 RESUME_WITHIN_S = 60.0
-"""How long captions are kept whose publisher was cut off."""
+"""After a publisher was cut off, until its captions end."""
 
 
 class CaptionSocket:
@@ -82,7 +82,6 @@ class CaptionSocket:
             raise failed[0]
 
     async def wait_draining(self) -> None:
-        """Close when the server goes down. Raises: ClientDisconnectedError."""
         await self.services.wait_draining()
         await self.transport.close(SERVICE_RESTART, "the server is shutting down")
 

@@ -26,7 +26,7 @@ from sottovoce.server.uploads import limited_stream, whole_body
 from sottovoce.types import Transcript
 
 MAX_BYTES = 16_000_000
-"""The size of a transcript: about twenty hours of speech with their words."""
+"""Of a transcript: about twenty hours of speech with words."""
 WORD = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
 CONTENT_TYPES = {
     "srt": "application/x-subrip; charset=utf-8",
@@ -38,7 +38,7 @@ CONTENT_TYPES = {
     "json-full": "application/json",
     "docx": WORD,
 }
-"""Of other formats it is plain text."""
+"""Other formats are plain text."""
 PLAIN = "text/plain; charset=utf-8"
 LAYOUT: Mapping[str, tuple[Option, ApiField]] = {
     option.key: (option, ApiField(option.key)) for option in options_of(WriterOptions)
@@ -94,10 +94,7 @@ def conversion(query: Mapping[str, str]) -> Conversion:
 
 
 def converted(body: bytes, wanted: Conversion) -> Slices[bytes]:
-    """Return the document of a transcript.
-
-    Raises: OptionError for what is no transcript, or lacks the words or speakers that are needed.
-    """
+    """Return the document of a transcript. Raises: OptionError, ApiError."""
     transcript = parse_transcript(body, "body", is_json=True)
     yield
     if (wanted.regroup or wanted.layout.need_words) and any(one.words is None for one in transcript.segments):

@@ -20,7 +20,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.websockets import WebSocket
 
 from sottovoce.audio.live_container import LiveContainer
-from sottovoce.errors import OptionError
 from sottovoce.formats.document import Json, score, seconds
 from sottovoce.formats.subtitles import ends_with
 from sottovoce.options.live import LiveDecodingOptions, LiveOptions
@@ -29,7 +28,7 @@ from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.server.api import Api, HttpRoute, SocketRoute
-from sottovoce.server.errors import ApiError, invalid_value
+from sottovoce.server.errors import ApiError, invalid_options, invalid_value, unsupported
 from sottovoce.server.fields import (
     MAX_CHARACTERS,
     MAX_TERMS,
@@ -70,11 +69,10 @@ from sottovoce.types import (
 KEY_SCHEMES = ("token", "bearer")
 """Subprotocols of Deepgram's clients in browsers; the next subprotocol is the key."""
 ERROR_CODES = {401: "INVALID_AUTH", 429: "TOO_MANY_REQUESTS"}
-"""By the status of HTTP; of others the codes are our own. Source: Deepgram, API errors."""
+"""By HTTP status; other codes are our own. Source: Deepgram, API errors."""
 ENCODINGS = {"linear16": "s16le", "mulaw": "mulaw", "alaw": "alaw"}
-"""By Deepgram's name."""
 CONTAINER = "ogg-opus"
-"""The encoding that is one; its sample rate is its own."""
+"""The encoding that is a container, with a sample rate of its own."""
 PAUSE_MS = (100.0, 5_000.0)
 """The shortest and longest `endpointing`; Deepgram's own default, 10 ms, would end speech in every word."""
 DEFAULT_PAUSE_MS = 500.0
@@ -82,12 +80,11 @@ UTTERANCE_END_MS = (1_000.0, 5_000.0)
 
 UTT_SPLIT_S = (0.1, 30.0)
 DEFAULT_SPLIT_S = 0.8
-"""Of pauses between utterances of a recording, as Deepgram has it."""
 
 SILENTLY_IGNORED = ("version", "tag", "extra", "mip_opt_out", "no_delay")
 """Accepted with any value, since no answer could show that they have no effect."""
 REFUSED = ("callback", "callback_method", "redact", "replace", "multichannel")
-"""Not done here, and false at most: text that was to be unreadable or another one, or to go elsewhere."""
+"""Must be false: they would change the text or send it elsewhere."""
 OFF = ("false", "0", "")
 STREAM_PARAMS = (
     *("endpointing", "utterance_end_ms", "interim_results", "vad_events"),
@@ -109,20 +106,20 @@ COMMON_PARAMS = (
     "channels",
 )
 MAX_INTERIM_S = 4.0
-"""Speech in a result that may change, until it stays."""
+"""Longest interim result."""
 PUNCTUATION = '.,!?;:…。、，！？；："“”„«»()[]¿¡'
 PARAGRAPH_PAUSE_S = 1.0
-"""Between sentences, from which another paragraph begins."""
+"""Pause between sentences that separates paragraphs."""
 MAX_SENTENCES = 5
 """Of a paragraph."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListenParams:
-    """What `/v1/listen` and `/v2/listen` have in common.
+    """Common parameters of `/v1/listen` and `/v2/listen`.
 
-    languages: empty: any. is_raw: audio is samples of this encoding and rate without a header; else a
-    container. ignored: parameters without effect.
+    languages: empty: any. is_raw: samples of this encoding and rate without a header; else a container.
+    ignored: parameters without effect.
     """
 
     model: str | None = None
@@ -134,7 +131,6 @@ class ListenParams:
     ignored: tuple[str, ...] = ()
 
     def live_options(self, pause_ms: float, *, unstable: bool, speakers: str = "") -> LiveOptions:
-        """Return the options of a session. pause_ms: ends speech."""
         return LiveOptions(
             languages=self.languages,
             unstable=unstable,
@@ -174,10 +170,7 @@ class DeepgramParams(ListenParams):
 
 
 def stream_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) -> DeepgramParams:
-    """Read the address of a socket.
-
-    Raises: ApiError 400, and 404 for a model that is not there.
-    """
+    """Read the address of a socket. Raises: ApiError 400, 404."""
     one, params, _ = common_params(query, STREAM_PARAMS, registry)
     end_ms = one.get("utterance_end_ms")
     return replace(
@@ -192,10 +185,7 @@ def stream_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) -> 
 
 
 def recording_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) -> DeepgramParams:
-    """Read the address of a request.
-
-    Raises: ApiError 400, and 404 for a model that is not there.
-    """
+    """Read the address of a request. Raises: ApiError 400, 404."""
     one, params, many = common_params(query, RECORDING_PARAMS, registry)
     paragraphs = flag("paragraphs", one)
     return replace(
@@ -244,7 +234,7 @@ def read_model(one: Mapping[str, str], registry: ModelRegistry) -> str | None:
 
 
 def read_format(one: Mapping[str, str]) -> tuple[bool, str, int]:
-    """Read whether the audio is raw, its encoding and its sample rate. Raises: ApiError 400."""
+    """Read whether the audio is raw, its encoding and its sample rate."""
     encoding = one.get("encoding", CONTAINER)
     if encoding == CONTAINER:
         if "sample_rate" in one and "encoding" not in one:
@@ -255,15 +245,13 @@ def read_format(one: Mapping[str, str]) -> tuple[bool, str, int]:
     if one.get("channels", "1") != "1":
         raise invalid_value("channels", "1", f"'{one['channels'][:50]}'")
     rate = read_int("sample_rate", one.get("sample_rate", "8000" if encoding != "linear16" else "16000"))
-    try:
+    with invalid_options("sample_rate"):
         PcmReader(ENCODINGS[encoding], rate)
-    except OptionError as error:
-        raise ApiError(str(error), param="sample_rate", code="invalid_value") from error
     return True, ENCODINGS[encoding], rate
 
 
 def read_detection(one: Mapping[str, str], many: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Read the languages among which that of a recording is found; empty: all. Raises: ApiError 400."""
+    """Read the languages of a recording to choose from; empty: all."""
     wanted, named = many["detect_language"], one.get("language", "multi")
     is_plain = len(wanted) == 1 and wanted[0].lower() in ("true", "false", "1", "0")
     if is_plain and not read_flag("detect_language", wanted[0]):
@@ -289,7 +277,7 @@ def read_query(
     asked = [name for name, values in many.items() if any(value.lower() not in OFF for value in values)]
     for name in asked:
         if name in REFUSED:
-            raise ApiError(f"{name}: not done here", param=name, code="unsupported_value")
+            raise unsupported(name)
     ignored = (name for name in asked if name not in (*known, *SILENTLY_IGNORED) or name == "diarize_model")
     return {name: values[-1] for name, values in many.items()}, many, tuple(ignored)
 
@@ -299,7 +287,7 @@ def flag(name: str, one: Mapping[str, str]) -> bool:
 
 
 def read_diarize(one: Mapping[str, str]) -> bool:
-    """Read whether to diarize: the choice of a diarizer turns it on too. Raises: ApiError 400."""
+    """Read whether to diarize: the choice of a diarizer turns it on too."""
     return flag("diarize", one) or one.get("diarize_model", "").lower() not in OFF
 
 
@@ -313,7 +301,7 @@ def read_language_hints(
 
 
 def read_terms(many: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Read keyterms, and keywords without their weights. Raises: ApiError 400."""
+    """Read keyterms, and keywords without their weights."""
     terms = [*many.get("keyterm", ()), *(word.partition(":")[0] for word in many.get("keywords", ()))]
     return checked_terms([term.strip() for term in terms if term.strip()])
 
@@ -335,15 +323,13 @@ def read_pause(text: str | None) -> float | None:
 
 
 class DeepgramSocket(WebSocketConnection):
-    """A client that sends raw audio or a container until it ends the stream."""
-
     def __init__(self, socket: WebSocket) -> None:
         super().__init__(socket)
         self._reader = PcmReader()
         self._container: LiveContainer | None = None
 
     async def open_stream(self, params: ListenParams, options: LiveOptions) -> None:
-        """Open the session, then the socket. Raises: ApiError, OptionError, ModelNotFoundError."""
+        """Open the session, then the socket."""
         note_ignored(self.socket, params.ignored)
         if params.is_raw:
             self._reader = PcmReader(params.encoding, params.sample_rate)
@@ -356,7 +342,6 @@ class DeepgramSocket(WebSocketConnection):
         await self.websocket.accept(first if first in KEY_SCHEMES else None)
 
     async def queue_stream(self, data: bytes) -> None:
-        """Decode and queue audio. Raises: AudioError, ApiError."""
         if self._container is not None:
             await self.queue_container(self._container, data)
         else:
@@ -464,8 +449,7 @@ async def listen_recording(request: Request) -> Response:
     params = recording_params(request.query_params.multi_items(), services_of(request).registry)
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json":
-        message = "url: recordings are not fetched from elsewhere: send the audio as the body"
-        raise ApiError(message, param="url", code="unsupported_value")
+        raise unsupported("url", "recordings are not fetched from elsewhere: send the audio as the body")
     received = received_body(request, (params.encoding, params.sample_rate) if params.is_raw else None)
     async with AsyncExitStack() as stack:
         job = await begin_job(request, stack, received, lambda _: file_request_of(params))
@@ -489,7 +473,7 @@ def file_request_of(params: DeepgramParams) -> FileRequest:
 def configured_terms(message: dict[str, object]) -> tuple[str, ...] | None:
     given = message.get("keyterms")
     if message.get("features"):
-        raise ApiError("features: not done here", param="features", code="unsupported_value")
+        raise unsupported("features")
     return None if given is None else checked_terms(read_list("keyterms", given))
 
 
@@ -726,7 +710,7 @@ def paragraphs_of(words: Sequence[Word], params: DeepgramParams) -> dict[str, Js
 
 
 def paragraphs(words: Sequence[Word]) -> Iterator[list[Sequence[Word]]]:
-    """Yield paragraphs as lists of sentences, which are words."""
+    """Yield paragraphs as lists of sentences."""
     held: list[Sequence[Word]] = []
     for sentence in split_words(
         words, lambda a, b: ends_with(a.word, SENTENCE_ENDS) or a.speaker != b.speaker

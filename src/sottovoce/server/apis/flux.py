@@ -26,7 +26,7 @@ from sottovoce.server.apis.deepgram import (
     read_terms,
     render_error,
 )
-from sottovoce.server.errors import ApiError, invalid_value
+from sottovoce.server.errors import ApiError, invalid_value, unsupported
 from sottovoce.server.fields import (
     KnownFields,
     json_number,
@@ -45,8 +45,7 @@ from sottovoce.types import Event, Final, LanguageChanged, Partial, SpeechEnded,
 PAUSE_S = 0.5
 """After which confidence is 1 - 1/e; 0.3, 0.5, 0.7 and 0.9 are pauses of 0.18, 0.35, 0.6 and 1.15 s."""
 LONGEST_HANGOVER_S = 1.2
-"""The longest pause that speech goes on through: after it its last words are written, though the turn may not
-be over."""
+"""Longest pause within speech; after it the last words are written, though the turn may go on."""
 ENGLISH = "flux-general-en"
 THRESHOLDS = {
     "eager_eot_threshold": ("eager", (0.3, 0.9)),
@@ -59,10 +58,9 @@ CONFIGURE_FIELDS: KnownFields = {
     **known_fields("type", "keyterms", "language_hints", "numerals"),
     "thresholds": known_fields(*THRESHOLDS),
 }
-"""The fields of a `Configure`."""
 MESSAGES = "CloseStream, ForceEndTurn, Configure or KeepAlive"
 UPDATE_S = 0.25
-"""Seconds of audio between two updates where no other event is due."""
+"""Seconds of audio between two updates without another event."""
 MOST_WORDS = 1_000
 """Of a turn: every message has all of them."""
 
@@ -86,7 +84,6 @@ class TurnThresholds:
 
     @property
     def end_s(self) -> float:
-        """The pause that ends a turn."""
         return min(pause_of(self.certain), self.timeout_ms / 1000)
 
     @property
@@ -95,7 +92,6 @@ class TurnThresholds:
 
     @property
     def hangover_s(self) -> float:
-        """The pause after which the last words are written."""
         eager_s = math.inf if self.eager is None else pause_of(self.eager)
         return min(eager_s, self.end_s, LONGEST_HANGOVER_S)
 
@@ -118,7 +114,7 @@ class FluxParams(ListenParams):
 
 
 def pause_of(confidence: float) -> float:
-    """Return the pause (seconds) at which the confidence is reached; infinite for 1."""
+    """Return the pause in seconds at which a confidence is reached; infinite for 1."""
     return math.inf if confidence >= 1 else -PAUSE_S * math.log(1 - confidence)
 
 
@@ -128,10 +124,7 @@ def confidence_of(pause_s: float) -> float:
 
 
 def flux_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) -> FluxParams:
-    """Read the address of a socket.
-
-    Raises: ApiError 400, and 404 for a model that is not there.
-    """
+    """Read the address of a socket. Raises: ApiError 400, 404."""
     one, many, ignored = read_query(query, TURN_PARAMS)
     if not one.get("model"):
         raise invalid_value("model", f"'{ENGLISH}', 'flux-general-multi', or one of this server", "none")
@@ -154,7 +147,7 @@ def flux_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) -> Fl
 
 
 def read_thresholds(given: Mapping[str, object], before: TurnThresholds) -> TurnThresholds:
-    """Read thresholds from an address or a message; missing ones stay. Raises: ApiError 400."""
+    """Read thresholds from an address or a message; missing ones stay."""
     read = {
         field: read_number(name, given[name], *limits)
         for name, (field, limits) in THRESHOLDS.items()
@@ -164,10 +157,10 @@ def read_thresholds(given: Mapping[str, object], before: TurnThresholds) -> Turn
 
 
 def configured_flux(params: FluxParams, message: Mapping[str, object]) -> FluxParams:
-    """Return the parameters after a Configure, and its fields without effect. Raises: ApiError 400."""
+    """Return the parameters after a Configure, with its fields without effect."""
     given = {name: value for name, value in message.items() if name != "type" and value is not None}
     if given.get("numerals", False) is not False:
-        raise ApiError("numerals: not done here", param="numerals", code="unsupported_value")
+        raise unsupported("numerals")
     thresholds = read_object("thresholds", given.get("thresholds"), optional=True)
     for name in THRESHOLDS:
         if (value := thresholds.get(name)) is not None:
@@ -319,7 +312,6 @@ class FluxTurns:
             yield from self._end(received_s, "manual")
 
     def configure(self, params: FluxParams, received_s: float) -> None:
-        """Continue with other parameters, after the session was restarted without speech."""
         self.params, self._hangover_s = params, params.thresholds.hangover_s
         if self._turn.quiet_since_s is None:
             self._turn.quiet_since_s = received_s

@@ -23,7 +23,6 @@ async def model_list(request: Request) -> Response:
 
 
 async def model_info(request: Request) -> Response:
-    """Describe one model. Raises: ApiError 404."""
     services = services_of(request)
     name = request.path_params["name"]
     services.registry.resolve(name)

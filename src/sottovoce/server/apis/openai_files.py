@@ -37,16 +37,14 @@ from sottovoce.types import Transcript
 logger = logging.getLogger(__name__)
 
 KEEPALIVE_S = 15.0
-"""Between two pieces of a stream, so that proxies do not take it for dead."""
+"""Between two pieces of a stream, so that proxies keep it open."""
 
 
 async def transcriptions(request: Request) -> Response:
-    """Answer with text in the language that is spoken."""
     return await answered(request, transcription_request)
 
 
 async def translations(request: Request) -> Response:
-    """Answer with text in English."""
     return await answered(request, translation_request)
 
 

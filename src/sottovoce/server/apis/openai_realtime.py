@@ -18,12 +18,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.websockets import WebSocket
 
-from sottovoce.errors import OptionError
 from sottovoce.formats.document import Json, seconds
 from sottovoce.options.live import LiveDecodingOptions, LiveOptions
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.server.api import Api, Auth, HttpRoute, SocketRoute
-from sottovoce.server.errors import ApiError, invalid_value
+from sottovoce.server.errors import ApiError, invalid_options, invalid_value, unsupported
 from sottovoce.server.fields import (
     KnownFields,
     Reader,
@@ -54,9 +53,9 @@ from sottovoce.server.uploads import whole_body
 from sottovoce.types import Event, Final, Partial, Samples, SpeechEnded, SpeechStarted, Word
 
 DELAYS = {"minimal": 5.0, "low": 15.0, "medium": 25.0, "high": 50.0, "xhigh": 100.0}
-"""Frames of 20 ms that a word waits, by the name of a `delay`."""
+"""Frames of 20 ms that a word waits, by `delay`."""
 ENCODINGS = {"audio/pcm": ("s16le", 24_000), "audio/pcmu": ("mulaw", 8_000), "audio/pcma": ("alaw", 8_000)}
-"""By the format's name: encoding and sample rate."""
+"""Encoding and sample rate, by format."""
 EAGERNESS_MS = {"low": 1000.0, "medium": 600.0, "auto": 600.0, "high": 300.0}
 """The pause that ends a turn, in ms: semantics are not considered."""
 DIARIZING = "gpt-4o-transcribe-diarize"
@@ -66,9 +65,9 @@ NOISE: Mapping[str, Reader[object]] = {
     "type": one_of("near_field", "far_field"),
     "strength": json_number(0.0, 100.0),
 }
-"""The fields of `noise_reduction`, which is not done."""
+"""Fields of `noise_reduction`, which is not done."""
 UNUSED: Mapping[str, Reader[bool]] = {"create_response": read_json_flag, "interrupt_response": read_json_flag}
-"""Of turn detection: there are no responses here."""
+"""Of turn detection: there are no responses."""
 SERVER_VAD: Mapping[str, Reader[float]] = {
     "threshold": json_number(0, 1),
     "prefix_padding_ms": json_number(0, 5_000),
@@ -114,15 +113,13 @@ def server_vad(given: Mapping[str, object]) -> TurnDetection:
     usual = {"threshold": 0.5, "prefix_padding_ms": 300, "silence_duration_ms": 500}
     values = {name: found.get(name, number) for name, number in usual.items()}
     idle_ms, silence_ms = found.get("idle_timeout_ms"), values["silence_duration_ms"]
-    try:
+    with invalid_options(PARAM):
         vad = VadStreamOptions(
             threshold=values["threshold"],
             hangover_ms=silence_ms,
             pre_roll_ms=values["prefix_padding_ms"],
             post_roll_ms=min(100.0, silence_ms),
         )
-    except OptionError as error:
-        raise ApiError(str(error), param=PARAM, code="invalid_value") from error
     document = {"type": "server_vad", **values, "idle_timeout_ms": idle_ms}
     return TurnDetection(document, vad, None if idle_ms is None else idle_ms / 1000)
 
@@ -269,11 +266,10 @@ READERS: Mapping[str, Reader[object]] = {
     "prompt": read_text,
     "delay": one_of(*DELAYS),
 }
-"""The fields of `transcription`, with how they are read."""
+"""The fields of `transcription`."""
 
 
 def unknown_session_fields(session: object) -> tuple[str, ...]:
-    """List the unknown fields of a client's `session`."""
     try:
         kind = session["audio"]["input"]["turn_detection"]["type"]  # type: ignore[index]
     except (KeyError, TypeError):
@@ -361,7 +357,7 @@ class RealtimeConnection(WebSocketConnection):
             raise invalid_value("intent", "'transcription'", f"'{intent[:50]}'")
         model = query.pop("model", None)
         if "call_id" in query:
-            raise ApiError("call_id: not done here", param="call_id", code="unsupported_value")
+            raise unsupported("call_id")
         note_ignored(self.socket, self.services.registry.ignored(model, tuple(query)))
         session = self.services.secrets.session_of(given_keys_of(self.socket))
         config = RealtimeSessionConfig() if session is None else updated(RealtimeSessionConfig(), session)
@@ -494,10 +490,7 @@ def audio_of(given: object) -> bytes:
 
 
 async def client_secrets(request: Request) -> Response:
-    """Answer `POST /v1/realtime/client_secrets` with a secret for a page, and the session that it opens.
-
-    Raises: ApiError 400, 413.
-    """
+    """Answer with a secret for a page, and the session that it opens. Raises: ApiError 400, 413."""
     services, key = services_of(request), key_of(request)
     given = read_object("body", read_json(await whole_body(request.stream(), MAX_BODY_BYTES) or b"{}"))
     known: KnownFields = {"expires_after": {"anchor": {}, "seconds": {}}, "session": {}}
@@ -549,7 +542,7 @@ class RealtimeItems:
         return self.event("error", error={**fault.details, "event_id": about, **again})
 
     def begin(self, at_s: float) -> str:
-        """Return the id of the open turn, after opening one if there is none."""
+        """Return the id of the open turn, which is opened if there is none."""
         if self._item is None:
             self._item = f"item_{uuid.uuid4().hex[:24]}"
             self._began_s = at_s
@@ -584,11 +577,11 @@ class RealtimeItems:
         yield self._done(item, "incomplete", None, received_s)
 
     def retrieve(self, given: object) -> dict[str, Json]:
-        """Render an item of a turn that ended. Raises: ApiError for an unknown id."""
+        """Render an item of a finished turn. Raises: ApiError for an unknown id."""
         return self.event("conversation.item.retrieved", item=self._kept[self._kept_id(given, "retrieve")])
 
     def delete(self, given: object) -> dict[str, Json]:
-        """Forget an item of a turn that ended. Raises: ApiError for an unknown id."""
+        """Delete an item of a finished turn. Raises: ApiError for an unknown id."""
         item = self._kept_id(given, "delete")
         del self._kept[item]
         return self.event("conversation.item.deleted", item_id=item)

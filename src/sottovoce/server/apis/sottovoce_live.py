@@ -51,20 +51,17 @@ from sottovoce.types import SAMPLE_RATE, Event, Final, Partial, Samples
 
 SUBPROTOCOL = "sottovoce"
 MAX_NAME = 50
-"""Characters of a speaker's name."""
 FIELDS = fields_of("sottovoce", LIVE)
-"""The fields of `configure`, by name."""
 KNOWN: KnownFields = known_fields(*FIELDS)
 FIXED = tuple(option.key for option in (MODEL, *LIVE_REQUEST))
-"""Fields that stand in the address for good."""
+"""Fields of the address that `configure` cannot change."""
 logger = logging.getLogger(__name__)
 FINISH_TIMEOUT_S = 20.0
-"""At most so long the end of a session waits for what is not translated yet."""
+"""Longest wait for pending translations at the end of a session."""
 Sender = Callable[[dict[str, Json]], Awaitable[None]]
 NOT_TRANSLATED = ApiError(
     "translation: the server that translates did not do so; what is said goes on",
     status=502,
-    kind="server_error",
     code="translation_failed",
 )
 
@@ -83,9 +80,7 @@ async def live_refusal(request: Request) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class SessionRequest:
-    """Options of a session, the format of its audio, and the language that it is translated into ("":
-    none).
-    """
+    """Options of a session, format of its audio, and language that it is translated into ("": none)."""
 
     options: LiveOptions = field(default_factory=LiveOptions)
     model: str | None = None
@@ -237,10 +232,7 @@ def require_voices(value: object) -> Mapping[str, object]:
 
 
 def decoded_voices(voices: Mapping[str, object]) -> dict[str, Floats]:
-    """Return vectors (size,) float32 by name, from base64.
-
-    Raises: ApiError 400 for what is not base64 of whole numbers of four bytes.
-    """
+    """Return vectors (size,) float32 by name, from base64."""
     try:
         return {
             name: np.frombuffer(base64.b64decode(str(voice), validate=True), "<f4").astype(np.float32)
@@ -257,10 +249,7 @@ def encoded_voices(voices: Mapping[str, Floats]) -> dict[str, Json]:
 
 
 def requested(services: Services, connection: HTTPConnection) -> tuple[SessionRequest, str]:
-    """Read the address of a socket: the options of the session, and the name of its model.
-
-    Raises: ApiError 400, 404.
-    """
+    """Read the address of a socket: the options of the session, and the name of its model."""
     request = configured(SessionRequest(), query_of(connection))
     name = services.registry.resolve(request.model)
     supported = services.registry.languages(name)
@@ -273,11 +262,7 @@ def requested(services: Services, connection: HTTPConnection) -> tuple[SessionRe
 
 
 def configured(request: SessionRequest, changes: Mapping[str, object]) -> SessionRequest:
-    """Return the request with what a client changed, from a message or the address of the socket.
-
-    Fields that are not known have no effect.
-    Raises: ApiError 400 naming the field.
-    """
+    """Return the request with changes of a message or an address; unknown fields have no effect."""
     values = {
         FIELDS[name][0].key: read_field(name, value, *FIELDS[name])
         for name, value in changes.items()
@@ -296,7 +281,7 @@ def configured(request: SessionRequest, changes: Mapping[str, object]) -> Sessio
 
 
 def targets(languages: Sequence[str], translation: TranslationSettings | None) -> tuple[str, ...]:
-    """Return the languages into which a model with these languages, or a server, translates live."""
+    """Return the languages that a model with these languages, or a server, translates into live."""
     if translation is not None:
         return language_codes()
     return (TARGET,) if len(languages) > 1 else ()
@@ -309,11 +294,7 @@ def session_translator(
     translation: TranslationSettings | None,
     request_id: str,
 ) -> SessionTranslator:
-    """Make the translator of one session.
-
-    languages: of its model. request_id: names the session in the log.
-    Raises: ApiError for a target language that is not available.
-    """
+    """Make the translator of a session. languages: of its model. request_id: for the log."""
     codes = targets(languages, translation)
     if target not in codes:
         expected = "English, by a model of several languages" if not codes else f"one of {', '.join(codes)}"
@@ -383,7 +364,7 @@ class SessionTranslator:
         return [one.document for one in found]
 
     def _fault(self, error: Exception) -> ApiError:
-        """Return an error for the client without the address and the answer of the translating server."""
+        """Return an error for the client without the translating server's address and answer."""
         if not isinstance(error, TranslationError):
             return logged_api_error(error, self._request_id, "translation failed")
         where = str(error).partition(" ")[0].rstrip(":")  # what follows may quote what was said

@@ -93,7 +93,6 @@ async def delete_job(request: Request) -> Response:
 
 
 def runner_of(request: Request) -> JobRunner:
-    """Return the jobs of the server. Raises: ApiError 403 where it keeps none."""
     jobs = services_of(request).jobs
     if jobs is None:
         message = "jobs: expected a server that keeps them, got one without --jobs-dir"

@@ -53,7 +53,7 @@ from sottovoce.types import Segment, Transcript, Word
 SPEAKER_TURN = " [SPEAKER_TURN]"
 """The mark of whisper.cpp where a checkpoint of tinydiarize finds a change of speaker."""
 USUAL_STEP = 0.2
-"""From one temperature to the next. Source: whisper.cpp."""
+"""Source: whisper.cpp."""
 MOST_STEPS = 10
 
 
@@ -137,9 +137,7 @@ def shortened(segment: Segment, limit: int) -> Iterator[Segment]:
 
 
 def with_speakers(transcript: Transcript, request: FileRequest) -> Transcript:
-    """Write speakers like whisper.cpp: "(speaker 0)" before a segment, a voice in `vtt`, or a mark where a
-    turn ends.
-    """
+    """Write speakers like whisper.cpp: before a segment, as a voice in `vtt`, or a mark where a turn ends."""
     options = request.transcription.options
     if options.decoding.speaker_turns:
         return replace(transcript, segments=tuple(with_turn_marks(transcript.segments)))
@@ -192,7 +190,7 @@ def _place(segment: Segment) -> dict[str, Json]:
 
 
 def word_of(word: Word) -> dict[str, Json]:
-    """Render one of a segment's words; t_dtw: its start in hundredths of a second."""
+    """Render a word of a segment; t_dtw: its start in hundredths of a second."""
     return {
         "word": word.word,
         "start": seconds(word.start),

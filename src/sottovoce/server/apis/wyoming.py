@@ -34,15 +34,14 @@ from sottovoce.server.settings import ServerLimits
 from sottovoce.types import SAMPLE_RATE, Event, Partial, Samples, SpeechEnded, SpeechStarted
 
 MAX_LINE = 64 * 1024
-"""Bytes of the first line."""
 MAX_DATA = 256 * 1024
-"""Bytes of JSON behind it."""
+"""Bytes of JSON after the line."""
 MAX_UNREAD = 1024 * 1024
-"""Bytes that a client may leave unread: some clients read only after they have sent everything."""
+"""Bytes that a client may leave unread: some read only after they have sent everything."""
 LINGER_S = 1.0
 logger = logging.getLogger(__name__)
 PAUSES_MS = {"default": 700.0, "relaxed": 1_250.0, "aggressive": 250.0}
-"""That end a command, by `vad_sensitivity`."""
+"""Pause that ends a command, by `vad_sensitivity`."""
 AHEAD_S = 2.0
 """Audio that comes earlier than this before its time is a recording."""
 CONNECTIONS_PER_SESSION = 4
@@ -180,8 +179,9 @@ def length_of(name: str, value: object, limit: int) -> int:
 
 
 class WyomingServer:
-    """All connections of a port. If it is full, the address with the most connections without a command loses
-    the one that was silent for longest.
+    """The connections of a port.
+
+    At the limit, the address with the most idle connections loses the one that was silent for longest.
     """
 
     def __init__(self, services: Services) -> None:
@@ -302,7 +302,7 @@ class WyomingConnection(LiveConnection[Frame]):
 
 
 class SpokenCommand:
-    """The text of one command, from `audio-start` on. is_done: its text is complete."""
+    """The text of one command, from `audio-start` on."""
 
     def __init__(self) -> None:
         self.is_done = False
@@ -327,7 +327,7 @@ class SpokenCommand:
         return self.is_done
 
     def render(self, events: Sequence[Event]) -> Iterator[dict[str, Json]]:
-        """Yield the text of events piece by piece, and the whole text once the command is done."""
+        """Yield the text of events, and the whole text once the command is done."""
         for event in events:
             if not isinstance(event, Partial):
                 continue
@@ -348,7 +348,7 @@ def error_document(fault: ApiError) -> dict[str, Json]:
 
 
 def requested(transcribe: Frame) -> tuple[str | None, LiveOptions]:
-    """Read the model and the options of a command. Raises: ApiError 400."""
+    """Read the model and the options of a command."""
     data = transcribe.data
     language, name = data.get("language"), data.get("name")
     sensitivity = data.get("vad_sensitivity") or "default"
