@@ -228,9 +228,9 @@ def test_a_full_server_is_asked_again_when_it_says(microphone: Path, monkeypatch
     work = Work(forecast=False, engines=1)
     with serving(SlowModel(), work=work) as server, browser(microphone) as (page, _):
         forecast = server.services.registry.schedulers[0].forecast
-        forecast.begin(50.0)
+        forecast.set_cost(50.0)
         load = forecast.enter()
-        load.is_waiting = True
+        load.is_processing = True
         opened: list[str] = []
         page.on("websocket", lambda socket: opened.append(socket.url))
         page.goto(server.url)

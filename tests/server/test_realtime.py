@@ -23,7 +23,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from sottovoce.audio.io import load_audio
-from sottovoce.server.apis.openai_realtime import RealtimeSessionConfig, speaker_runs, updated
+from sottovoce.server.apis.openai_realtime import RealtimeSessionConfig, speaker_runs, updated_config
 from sottovoce.server.auth import ClientSecrets
 from sottovoce.server.errors import ApiError
 from sottovoce.server.server import ServerThread
@@ -493,7 +493,7 @@ CANNOT_BE: list[tuple[Message, str, str]] = [
 )
 def test_fields_are_read_also_those_without_effect(session: Message, param: str, told: str) -> None:
     with pytest.raises(ApiError) as wrong:
-        updated(RealtimeSessionConfig(), {"type": "transcription", **session})
+        updated_config(RealtimeSessionConfig(), {"type": "transcription", **session})
     assert (wrong.value.param, wrong.value.code) == (f"session.{param}", "invalid_value")
     assert told in wrong.value.message
 
@@ -502,7 +502,7 @@ def test_fields_that_can_be_are_taken() -> None:
     turns = {"type": "server_vad", "create_response": None, "interrupt_response": False}
     far = {"type": "far_field", "strength": 0.5}
     for message in (update(noise_reduction=far, turn_detection=turns), update(noise_reduction=None)):
-        assert updated(RealtimeSessionConfig(), message["session"]) == RealtimeSessionConfig()
+        assert updated_config(RealtimeSessionConfig(), message["session"]) == RealtimeSessionConfig()
 
 
 @pytest.mark.parametrize(
@@ -558,7 +558,7 @@ def test_a_secret_is_known_to_whoever_has_the_key_and_to_nobody_else() -> None:
     secret, _ = ClientSecrets(b"k" * 32).make(config.document, 60.0)
     opened = ClientSecrets(b"k" * 32).session_of(["sk-other", secret])
     assert opened is not None
-    assert updated(RealtimeSessionConfig(), opened) == config
+    assert updated_config(RealtimeSessionConfig(), opened) == config
     assert ClientSecrets(b"l" * 32).session_of([secret]) is None
     body, _, signature = secret.partition(".")
     longer = ClientSecrets(b"k" * 32).make(config.document, 6000.0)[0].partition(".")[0]
@@ -586,7 +586,7 @@ def test_a_secret_ends() -> None:
     secret, _ = secrets.make(RealtimeSessionConfig(language="de").document, 0.05)
     found = secrets.session_of([secret])
     assert found is not None
-    assert updated(RealtimeSessionConfig(), found).language == "de"
+    assert updated_config(RealtimeSessionConfig(), found).language == "de"
     time.sleep(0.1)
     assert secrets.session_of([secret]) is None
 
@@ -636,27 +636,27 @@ def test_other_models_tell_no_speakers() -> None:
 def test_speakers_are_asked_for_by_the_name_of_the_model() -> None:
     def named(config: RealtimeSessionConfig, name: str | None) -> RealtimeSessionConfig:
         heard = {"transcription": {"model": name}}
-        return updated(config, {"type": "transcription", "audio": {"input": heard}})
+        return updated_config(config, {"type": "transcription", "audio": {"input": heard}})
 
     config = named(RealtimeSessionConfig(), DIARIZING)
     assert config.options.speakers == "auto"
-    assert updated(config, {"type": "transcription"}).has_speakers
+    assert updated_config(config, {"type": "transcription"}).has_speakers
     assert named(config, "whisper-1").options.speakers == ""
     secrets = ClientSecrets()
     opened = secrets.session_of([secrets.make(config.document, 60.0)[0]])
     assert opened is not None
-    assert updated(RealtimeSessionConfig(), opened) == config
+    assert updated_config(RealtimeSessionConfig(), opened) == config
 
 
 def test_a_session_sent_back_as_it_was_told_is_the_same() -> None:
     """Clients change a field of what they got; the model has its own name there."""
     config = RealtimeSessionConfig(model="base", has_speakers=True)
     told = dict(config.document)
-    assert updated(config, told) == config
+    assert updated_config(config, told) == config
     told["include"] = ["item.input_audio_transcription.logprobs"]
-    assert updated(config, told) == replace(config, logprobs=True)
+    assert updated_config(config, told) == replace(config, logprobs=True)
     other = {"transcription": {"model": "whisper-1"}}
-    assert not updated(config, {"type": "transcription", "audio": {"input": other}}).has_speakers
+    assert not updated_config(config, {"type": "transcription", "audio": {"input": other}}).has_speakers
 
 
 def test_words_of_nobody_known_go_with_their_neighbours() -> None:

@@ -74,7 +74,7 @@ def test_a_model_without_room_refuses_before_the_socket_opens() -> None:
                 assert (await refusal(f"ws://{server.address}{path}"))[0] == 429
 
     with serving(SlowModel()) as server:
-        server.services.registry.schedulers[0].forecast.usual = 10.0
+        server.services.registry.schedulers[0].forecast.typical_cost = 10.0
         asyncio.run(run(server))
 
 

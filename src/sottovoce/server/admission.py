@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from sottovoce.server.errors import ApiError, too_many_requests
 
-ROOM = 0.85
+MAX_LOAD = 0.85
 """The part of the engines' time that sessions may take; the rest absorbs bursts."""
 RELATIVE_COST = {0.5: 1.0, 1.0: 0.66, 1.5: 0.58, 2.0: 0.5}
 """Cost of a session by the interval of its updates (docs/figures/serving.md)."""
@@ -30,7 +30,7 @@ MEASURED_S = 4.0
 """Audio of a session between two measurements."""
 DECAY = 0.8
 """Weight of earlier, higher measurements."""
-SILENT = 0.25
+SILENT_FRACTION = 0.25
 """Below this part of the usual cost a session was silent, and its measurement is not used."""
 SILENT_WEIGHT = 0.5
 """Least part of the usual cost that a session counts for: it may speak at any time."""
@@ -54,80 +54,84 @@ def overloaded(n_sessions: int) -> ApiError:
 class SessionLoad:
     """Load of one session on its model, made by `LoadForecast.enter`.
 
-    cost: engine seconds per second of audio at the shortest interval. is_waiting: its work is under way.
+    cost: engine seconds per second of audio at the shortest interval. is_processing: its work is under way.
     """
 
     def __init__(self, forecast: LoadForecast) -> None:
-        self.cost = forecast.usual
+        self.cost = forecast.typical_cost
         self.worked_s = 0.0
-        self.taken_s = 0.0
-        self.is_waiting = False
+        self.audio_s = 0.0
+        self.is_processing = False
         self._forecast = forecast
         self._audio_at_s = forecast.clock()
         self._worked_s = 0.0
-        self._taken_s = 0.0
+        self._audio_s = 0.0
 
     @property
     def is_idle(self) -> bool:
-        return not self.is_waiting and self._forecast.clock() - self._audio_at_s > IDLE_S
+        return not self.is_processing and self._forecast.clock() - self._audio_at_s > IDLE_S
 
     @property
-    def counted(self) -> float:
+    def expected_cost(self) -> float:
         return self.cost * (IDLE_WEIGHT if self.is_idle else 1.0)
 
-    def work(self, seconds: float) -> None:
+    def add_work(self, seconds: float) -> None:
         self.worked_s += seconds
         self._worked_s += seconds
 
-    def take_audio(self, seconds: float, interval_s: float) -> None:
+    def add_audio(self, seconds: float, interval_s: float) -> None:
         """Count processed audio (seconds), at the interval of its update."""
         self._audio_at_s = self._forecast.clock()
-        self.taken_s += seconds
-        self._taken_s += seconds
-        if self._taken_s < MEASURED_S:
+        self.audio_s += seconds
+        self._audio_s += seconds
+        if self._audio_s < MEASURED_S:
             return
-        cost = self._worked_s / self._taken_s / RELATIVE_COST[interval_s]
-        self._worked_s = self._taken_s = 0.0
+        cost = self._worked_s / self._audio_s / RELATIVE_COST[interval_s]
+        self._worked_s = self._audio_s = 0.0
         lately = max(cost, DECAY * self.cost + (1 - DECAY) * cost)
-        self.cost = max(lately, SILENT_WEIGHT * self._forecast.usual)
-        self._forecast.learn(cost)
+        self.cost = max(lately, SILENT_WEIGHT * self._forecast.typical_cost)
+        self._forecast.update_cost(cost)
 
 
 class LoadForecast:
     """Admission of sessions to one model by the time of its engines.
 
     The time is that at the shortest interval of updates: longer ones are for load that was not foreseen.
-    n_engines: at work at a time. clock: monotonic seconds. usual: cost of a session that was not measured; 0:
-    unknown, and all are admitted.
+    n_engines: at work at a time. clock: monotonic seconds. typical_cost: of a session that was not measured;
+    0: unknown, and all are admitted.
     """
 
     def __init__(self, n_engines: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
-        self._part = 1 / n_engines
+        self._share = 1 / n_engines
         self._loads: list[SessionLoad] = []
-        self.usual = 0.0
+        self.typical_cost = 0.0
         self._calibrated = 0.0
         self._lock = threading.Lock()
-        """Held while a thread of the model changes `usual`; sessions come and go on the event loop alone."""
+        """Held while a thread of the model changes `typical_cost`."""
 
-    def begin(self, cost: float) -> None:
+    def set_cost(self, cost: float) -> None:
         """Set the cost of a session that was measured at the start; 0: unknown."""
-        self.usual = self._calibrated = cost
+        self.typical_cost = self._calibrated = cost
 
     @property
-    def part(self) -> float:
+    def load(self) -> float:
         """The part of the engines' time that the sessions take if all speak; 1: all of it."""
-        return sum(load.counted for load in self._loads) * self._part
+        return sum(load.expected_cost for load in self._loads) * self._share
 
     @property
-    def cost(self) -> float:
+    def session_load(self) -> float:
         """The part of the engines' time that another session is expected to take."""
-        return self.usual * self._part
+        return self.typical_cost * self._share
 
     @property
     def has_capacity(self) -> bool:
         """Whether another session can be admitted; the first one always can."""
-        return not self.usual or all(load.is_idle for load in self._loads) or self.part + self.cost <= ROOM
+        return (
+            not self.typical_cost
+            or all(load.is_idle for load in self._loads)
+            or self.load + self.session_load <= MAX_LOAD
+        )
 
     def check(self) -> None:
         if not self.has_capacity:
@@ -144,13 +148,15 @@ class LoadForecast:
         if load in self._loads:
             self._loads.remove(load)
 
-    def learn(self, cost: float) -> None:
+    def update_cost(self, cost: float) -> None:
         """Update the cost from a recent measurement of a session; from any thread."""
         with self._lock:
-            if cost > SILENT * self.usual:
-                self.usual = DECAY * self.usual + (1 - DECAY) * min(cost, MAX_GROWTH * self.usual)
-            elif self.usual > self._calibrated:
-                self.usual = max(SILENT_DECAY * self.usual, self._calibrated)
+            if cost > SILENT_FRACTION * self.typical_cost:
+                self.typical_cost = DECAY * self.typical_cost + (1 - DECAY) * min(
+                    cost, MAX_GROWTH * self.typical_cost
+                )
+            elif self.typical_cost > self._calibrated:
+                self.typical_cost = max(SILENT_DECAY * self.typical_cost, self._calibrated)
 
 
 OVERLOAD_S = 3.0

@@ -1,6 +1,6 @@
 """The declaration of an API: its routes, their authentication, the format of its errors, its OpenAPI paths.
 
-An API is one module in `apis` that exports an `Api`, and its line in `http.app`. The middleware finds the
+An API is one module in `apis` that exports an `Api`, and its line in `app`. The middleware finds the
 route of a connection before the app does, and keeps its `Api` in the state of the connection's scope.
 """
 

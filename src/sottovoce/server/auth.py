@@ -306,16 +306,16 @@ class ClientSecrets:
 
     def session_of(self, keys: Iterable[str]) -> Mapping[str, Json] | None:
         """Return the session of the first valid secret, or None."""
-        content = next(self._contents(keys), None)
-        return None if content is None else content["session"]
+        content = self._first_valid(keys)
+        return content and content["session"]
 
     def maker_of(self, keys: Iterable[str]) -> str | None:
         """Return the name of the key that made the first valid secret, or None."""
-        content = next(self._contents(keys), None)
-        return None if content is None else content["maker"]
+        content = self._first_valid(keys)
+        return content and content["maker"]
 
-    def _contents(self, keys: Iterable[str]) -> Iterator[SecretContent]:
-        return (content for key in keys if (content := self._opened(key)) is not None)
+    def _first_valid(self, keys: Iterable[str]) -> SecretContent | None:
+        return next((content for key in keys if (content := self._opened(key)) is not None), None)
 
     def _opened(self, key: str) -> SecretContent | None:
         body, dot, signature = key.removeprefix(SECRET_PREFIX).partition(".")

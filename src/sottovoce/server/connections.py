@@ -52,7 +52,7 @@ TURN_S = 0.002
 """Time of turns before the event loop does other work."""
 FRAMING_COST = 32
 """A byte of framing counts as so many bytes of a turn."""
-REST = 3.0
+REST_RATIO = 3.0
 """Seconds of other work for each second of turns."""
 LINGER_S, LINGER_BYTES = 5.0, 64_000_000
 """How long a connection whose request was not read to its end stays open while its client takes nothing more
@@ -268,7 +268,7 @@ class Turns:
     def _rest(self, began_s: float) -> None:
         loop = asyncio.get_running_loop()
         ended_s = loop.time()
-        self._rests_until_s = ended_s + REST * (ended_s - began_s)
+        self._rests_until_s = ended_s + REST_RATIO * (ended_s - began_s)
         self._handle = loop.call_at(self._rests_until_s, self._run) if self._waiting else None
 
 
@@ -325,9 +325,9 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         self._stop_timer()
         if self._address is not None:
             self._gate.leave(self._address)
-            self._lose(exc)
+            self._report_lost(exc)
 
-    def _lose(self, exc: Exception | None) -> None:
+    def _report_lost(self, exc: Exception | None) -> None:
         if not self._is_lost:
             self._is_lost = True
             self.inner.connection_lost(exc)
@@ -379,7 +379,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
 
     def resume_reading(self) -> None:
         self._is_paused = False
-        self._go_on()
+        self._continue()
 
     def write(self, data: bytes | bytearray | memoryview[int]) -> None:
         """See asyncio; drops data for a closing connection, which asyncio would log or refuse."""
@@ -388,7 +388,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         if not self._has_written:
             self._has_written = True
             self._received_s = self._loop.time()  # no client answers pings before its handshake is answered
-            self._go_on()
+            self._continue()
 
     def close(self) -> None:
         """See asyncio; the rest of an incomplete request is dropped unread."""
@@ -413,7 +413,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         self._n_answered += 1
         self._has_written = False
         self._watch_head()
-        self._go_on()
+        self._continue()
 
     def has_hung_up(self) -> bool:
         """Return whether the client has gone, also while nothing is read."""
@@ -425,7 +425,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         """Pass on the data of one turn; return whether there is more."""
         n_left = TURN_BYTES
         while n_left > 0 and (n_bytes := self._n_next()):
-            n_left -= self._hand_on_frames() if self._frames else self._hand_on_request(n_bytes)
+            n_left -= self._forward_frames() if self._frames else self._forward_request(n_bytes)
         is_more = self._n_next() > 0
         if self.is_closing():
             return False
@@ -435,7 +435,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
             self._transport.resume_reading()
         return is_more
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         if not (self._is_paused or self.is_closing()):
             self._turns.add(self) if self._data else self._transport.resume_reading()
 
@@ -463,7 +463,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
             self._refuse("431 Request Header Fields Too Large", "head: expected at most 64 kB")
         return 0
 
-    def _hand_on_request(self, n_bytes: int) -> int:
+    def _forward_request(self, n_bytes: int) -> int:
         """Pass on a part of a request; return the bytes that it counts for in the turn."""
         requests = self._requests
         is_head, n_requests, n_payload = not requests.is_in_message, requests.n_requests, requests.n_payload
@@ -494,7 +494,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         self._end_after(self._limits.head_s)
         self._set_option(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
 
-    def _hand_on_frames(self) -> int:
+    def _forward_frames(self) -> int:
         """Pass on frames; return the bytes that they count for: the whole turn."""
         assert self._frames is not None
         before = self._frames.n_payload
@@ -526,7 +526,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
             head = f"HTTP/1.1 {status}\r\nconnection: close\r\ncontent-type: text/plain\r\n"
             self.write(f"{head}content-length: {len(text)}\r\n\r\n{reason}".encode())
         self._linger()
-        self._lose(None)  # a session gives up its place now, not when the client has read why
+        self._report_lost(None)  # a session gives up its place now, not when the client has read why
 
     def _linger(self) -> None:
         """Send the rest, and drop further data until the client closes or `LINGER_S` is over."""

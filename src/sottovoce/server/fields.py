@@ -100,6 +100,14 @@ def read_list(name: str, value: object) -> tuple[str, ...]:
     return tuple(item.strip() for item in items if item.strip())
 
 
+def check_terms(terms: Sequence[str]) -> tuple[str, ...]:
+    """Return terms that decoding prefers. Raises: ApiError 400 for too many."""
+    if len(terms) > MAX_TERMS or sum(map(len, terms)) > MAX_CHARACTERS:
+        expected = f"at most {MAX_TERMS} terms of {MAX_CHARACTERS} characters in all"
+        raise invalid_value("keyterm", expected, f"{len(terms)}")
+    return tuple(terms)
+
+
 def read_languages(name: str, value: object) -> tuple[str, ...]:
     """Read codes of languages; "auto" means all and is left out."""
     return read_codes(name, (word for word in read_list(name, value) if word != "auto"))

@@ -379,7 +379,7 @@ class LiveConnection(ABC, Generic[M]):
 
             async def work() -> None:
                 nonlocal code
-                code = await self._work()
+                code = await self._process_queue()
 
             for task in (self._receive, self._drain, self._wait_shed, self._report, self.background):
                 tasks.start_soon(until_failed, task)
@@ -422,7 +422,7 @@ class LiveConnection(ABC, Generic[M]):
                 text = f"session: expected audio within {most_s:g} s, whatever keeps it alive"
                 raise ApiError(text, code="idle_timeout")
 
-    async def _work(self) -> int:
+    async def _process_queue(self) -> int:
         while True:
             item = await self.queue.take()
             if isinstance(item, CloseRequested):

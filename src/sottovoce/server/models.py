@@ -165,7 +165,7 @@ class ModelRegistry:
             which = "' and '".join(settings.at_start)
             raise OptionError(f"model memory: expected {wanted:g} MB or more for '{which}', got {most:g}")
         self._locks = {name: anyio.Lock() for name in names}
-        self.began = round(time.time())
+        self.created = round(time.time())
 
     def resolve(self, requested: str | None) -> str:
         """Return the model of a client's id (`resolve_model_id`); None: the default one.
@@ -241,10 +241,10 @@ class ModelRegistry:
     async def free(self) -> None:
         """Free the memory of unloaded models in a thread, and wait for it."""
         async with self._freeing:
-            gone, self._unloaded = self._unloaded, []
-            if gone:
+            unloaded, self._unloaded = self._unloaded, []
+            if unloaded:
                 with anyio.CancelScope(shield=True):
-                    await anyio.to_thread.run_sync(free_memory, gone)
+                    await anyio.to_thread.run_sync(free_memory, unloaded)
 
     def close(self, timeout_s: float = JOIN_TIMEOUT_S) -> None:
         """End the threads of all models after their current work."""
@@ -292,7 +292,7 @@ class ModelRegistry:
     def is_loaded(self, name: str) -> bool:
         return self._slots[name].scheduler is not None
 
-    def _idle(self) -> list[str]:
+    def _idle_models(self) -> list[str]:
         idle = [name for name, slot in self._slots.items() if slot.scheduler and not slot.n_users]
         return sorted(idle, key=lambda name: self._slots[name].used_s)
 
@@ -300,7 +300,7 @@ class ModelRegistry:
         """Unload idle models until a model fits. Raises: ApiError 503 if it does not."""
         if self._most_bytes is None:
             return
-        wanted, idle = self._slots[name].n_bytes, self._idle()
+        wanted, idle = self._slots[name].n_bytes, self._idle_models()
         if wanted > self._most_bytes:
             message = f"model '{name}': expected one that fits into the memory for models of this server"
             raise ApiError(message, status=503, param="model", code=NO_MEMORY)
@@ -315,7 +315,7 @@ class ModelRegistry:
         if self._most_bytes is None:
             return
         self._slots[name].n_bytes = self._size_of(model)
-        idle = self._idle()
+        idle = self._idle_models()
         while self.n_bytes > self._most_bytes and idle:
             self._unload(idle.pop(0))
         if self.n_bytes > self._most_bytes:
@@ -330,10 +330,10 @@ class ModelRegistry:
         logger.info("model unloaded", extra={"model": name})
 
 
-def free_memory(gone: list[Scheduler]) -> None:
+def free_memory(unloaded: list[Scheduler]) -> None:
     """Wait for the threads of models to end, and release their weights; empties the list."""
-    while gone:
-        gone.pop().join(JOIN_TIMEOUT_S)
+    while unloaded:
+        unloaded.pop().join(JOIN_TIMEOUT_S)
     gc.collect()  # a model and its parts know each other, so that nothing else would free it soon
 
 

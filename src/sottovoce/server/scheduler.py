@@ -35,10 +35,10 @@ from sottovoce.server.settings import MOST_ENGINES, Work
 from sottovoce.server.worker import Worker
 from sottovoce.types import SAMPLE_RATE, Samples, Segment, Transcript
 
-SPEECH = 1.75
+SPEECH_FACTOR = 1.75
 """Cost of speech relative to a sound: words cost 1.4 times as much, and more in company (base)."""
 SOUND_S, WARM_UP_S, PIECE_S = 4.0, 1.0, 0.5
-WITHIN_S = 5.0
+CALIBRATION_TIMEOUT_S = 5.0
 """Time limit: slower models are measured by the audio processed until then."""
 OpenSession: TypeAlias = Callable[[LiveOptions], Awaitable[SessionHandle]]
 PITCH_HZ, SYLLABLES_HZ, N_HARMONICS = 120.0, 3.0, 20
@@ -61,30 +61,30 @@ async def calibrate(open_session: OpenSession, n_engines: int) -> float:
     options = LiveOptions(vad=False)
     handles = [await open_session(options) for _ in range(n_engines)]
     try:
-        costs = await asyncio.gather(*(measure_cost(handle, voice()) for handle in handles))
+        costs = await asyncio.gather(*(measure_cost(handle, voice_like_sound()) for handle in handles))
     finally:
         for handle in handles:
             handle.end()
     measured = [cost for cost in costs if cost > 0]
-    return SPEECH * sum(measured) / len(measured) if measured else 0.0
+    return SPEECH_FACTOR * sum(measured) / len(measured) if measured else 0.0
 
 
 async def measure_cost(handle: SessionHandle, sound: Samples) -> float:
     """Return the engine seconds per second of a sound (n,) without its first second; 0: unknown."""
     handle.fixed_interval_s = INTERVALS_S[0]
-    ends_s = time.monotonic() + WITHIN_S
+    ends_s = time.monotonic() + CALIBRATION_TIMEOUT_S
     step, n_warm_up = round(PIECE_S * SAMPLE_RATE), round(WARM_UP_S * SAMPLE_RATE)
     await handle.push(sound[:n_warm_up])
-    worked_s, taken_s = handle.load.worked_s, handle.load.taken_s
+    worked_s, audio_s = handle.load.worked_s, handle.load.audio_s
     for start in range(n_warm_up, len(sound), step):
         await handle.push(sound[start : start + step])
-        if time.monotonic() > ends_s and handle.load.taken_s > taken_s:
+        if time.monotonic() > ends_s and handle.load.audio_s > audio_s:
             break
-    newly_taken_s = handle.load.taken_s - taken_s
-    return (handle.load.worked_s - worked_s) / newly_taken_s if newly_taken_s > 0 else 0.0
+    new_audio_s = handle.load.audio_s - audio_s
+    return (handle.load.worked_s - worked_s) / new_audio_s if new_audio_s > 0 else 0.0
 
 
-def voice(seconds: float = SOUND_S) -> Samples:
+def voice_like_sound(seconds: float = SOUND_S) -> Samples:
     """Return a sound (n,) float32 with the pitch, harmonics and syllables of a voice, without words."""
     at_s = np.arange(round(seconds * SAMPLE_RATE)) / SAMPLE_RATE
     pitch_hz = PITCH_HZ * (1 + 0.1 * np.sin(2 * np.pi * 0.7 * at_s))
@@ -192,7 +192,7 @@ class Scheduler:
         if not self._is_forecast:
             return
         try:
-            self.forecast.begin(await calibrate(self.open, len(self.worker.engines)))
+            self.forecast.set_cost(await calibrate(self.open, len(self.worker.engines)))
         except Exception:
             logger.exception("what a live session costs could not be measured: all are taken")
 

@@ -116,7 +116,7 @@ class Services(Collector):
         updates = [(place, state.n_live) for place, state in engines]
         meaning = "Updates of live sessions under way in an engine."
         yield gauges("engine_updates", meaning, ENGINE_LABELS, updates)
-        forecasts = [((name,), one.forecast.part) for name, one in self.registry.running.items()]
+        forecasts = [((name,), one.forecast.load) for name, one in self.registry.running.items()]
         meaning = "The part of the engines' time that live sessions take if all speak."
         yield gauges("load_forecast", meaning, ENGINE_LABELS[:1], forecasts)
 

@@ -32,11 +32,11 @@ from sottovoce.types import SAMPLE_RATE, Event, Final, LanguageChanged, Partial,
 
 TIMES = frozenset({"start", "end", "at", "confirmed_at", "emission_time"})
 """Fields of events that are seconds since the beginning."""
-MOST_AT_ONCE_S = 2.0
+UPDATE_MAX_S = 2.0
 """Audio of one session processed at a time, so that others have their turn."""
-MOST_BEHIND_S = 10.0
+LOADED_UPDATE_MAX_S = 10.0
 """The same under load, where one update takes all waiting audio."""
-MOST_AHEAD_S = 20.0
+MAX_AHEAD_S = 20.0
 """Audio of a session ahead of real time, above which it has the priority of recordings."""
 
 
@@ -155,7 +155,7 @@ class SessionHandle:
         self._options = options
         self._on_end = on_end
         self.load = load
-        self._caller = worker.caller(load.work)
+        self._caller = worker.caller(load.add_work)
         self._sequencer = EventSequencer()
         self._session: Session | None = None
         self._speakers: LiveSpeakers | None = None
@@ -192,7 +192,7 @@ class SessionHandle:
         Raises: OptionError; ModelNotFoundError and CheckpointError of the speaker model.
         """
         await self._load_speakers(self._options)
-        await self._worker.result_of(self._open, Priority.LIVE)
+        await self._worker.result_of(self._current_session, Priority.LIVE)
 
     async def push(self, pcm: Samples) -> list[Event]:
         """Take samples (n,) float32, mono, 16 kHz; return the events that follow.
@@ -208,7 +208,7 @@ class SessionHandle:
         if self._pending_audio.is_due(self.interval_s):
             events += self._numbered(await self._result_of(self._update))
         while self._pending_audio.is_due(self.interval_s):
-            events += self._numbered(await self._result_of(self._listen))
+            events += self._numbered(await self._result_of(self._process))
         return events
 
     async def finalize(self) -> list[Event]:
@@ -224,7 +224,7 @@ class SessionHandle:
 
     async def flush(self) -> list[Event]:
         """Emit the text of the audio so far; the session continues without context."""
-        events = self._numbered(await self._result_of(self._finish))
+        events = self._numbered(await self._result_of(self._close_session))
         self._start_sample = self._n_samples
         return events
 
@@ -271,33 +271,33 @@ class SessionHandle:
     def _priority(self) -> Priority:
         """Live, or that of recordings for a client that sends much faster than real time."""
         ahead_s = self.received_s - (time.monotonic() - self._opened_s)
-        return Priority.FILE if ahead_s > MOST_AHEAD_S else Priority.LIVE
+        return Priority.FILE if ahead_s > MAX_AHEAD_S else Priority.LIVE
 
     async def _result_of(self, work: Callable[[], list[Event]]) -> list[Event]:
-        self.load.is_waiting = True
+        self.load.is_processing = True
         try:
             return await self._worker.result_of(work, self._priority, self._caller)
         finally:
-            self.load.is_waiting = False
+            self.load.is_processing = False
 
     def _update(self) -> list[Event]:
         if self.drain_input is not None:
             newer = self.drain_input()
             self._pending_audio.add(newer)
             self._n_samples += len(newer)
-        return self._listen()
+        return self._process()
 
-    def _listen(self) -> list[Event]:
+    def _process(self) -> list[Event]:
         """Run one update: of all waiting audio under load, otherwise of the usual amount."""
         interval_s = self.interval_s
         is_stretched = interval_s > INTERVALS_S[0]
-        most_s = MOST_BEHIND_S if is_stretched else MOST_AT_ONCE_S
+        most_s = LOADED_UPDATE_MAX_S if is_stretched else UPDATE_MAX_S
         pcm = self._pending_audio.take(round(most_s * SAMPLE_RATE))
         try:
-            events = self._open().push(pcm, newest_only=is_stretched)
+            events = self._current_session().push(pcm, newest_only=is_stretched)
         finally:
             self._n_taken = min(self._n_taken + len(pcm), self._n_samples)
-            self.load.take_audio(len(pcm) / SAMPLE_RATE, interval_s)
+            self.load.add_audio(len(pcm) / SAMPLE_RATE, interval_s)
         return events
 
     def _finalize_session(self) -> list[Event]:
@@ -309,10 +309,10 @@ class SessionHandle:
     def _process_pending(self) -> list[Event]:
         events: list[Event] = []
         while self._pending_audio.waiting_s:
-            events += self._listen()
+            events += self._process()
         return events
 
-    def _finish(self) -> list[Event]:
+    def _close_session(self) -> list[Event]:
         events = self._process_pending()
         session, self._session = self._session, None
         if session is not None:
@@ -320,13 +320,13 @@ class SessionHandle:
         return events
 
     def _enroll(self, enrolled: Mapping[str, Floats]) -> Mapping[str, Floats]:
-        self._open()
+        self._current_session()
         if not self._options.speakers or self._speakers is None:
             raise OptionError("voices: expected a session that tells speakers apart, got one that does not")
         self._speakers.add_voices(enrolled)
         return self._speakers.voices
 
-    def _open(self) -> Session:
+    def _current_session(self) -> Session:
         if self._session is None:
             self._session = self._make_session()
         return self._session

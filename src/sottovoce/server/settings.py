@@ -135,7 +135,7 @@ class Access:
 
     api_keys: any of them opens the API; without keys everybody may use it. The server's own page is always an
     origin.
-    secret_key: signs client secrets (`access.gate`); the same in all processes of a server; None: a new one.
+    secret_key: signs client secrets (`auth`); the same in all processes of a server; None: a new one.
     hosts: empty: on a loopback address the names of this machine; elsewhere any with keys, and without them
     private names, so that no page elsewhere can reach the server by its own name.
 

@@ -104,33 +104,32 @@ async def received_form(request: Request) -> AsyncIterator[tuple[Fields, Uploade
     check_charset(kind)
     check_length(request, limits)
     with services.uploaded_bytes() as take:
-        form = await parse_form(request, limited_stream(request, limits, take))
+        pieces = limited_stream(request, limits, take)
+        parser = _FormParser(request.headers, pieces, max_files=1, max_fields=MAX_FIELDS)
+        try:
+            form = await parser.parse()
+        except MultiPartException as error:
+            message = f"expected a form with one file, got '{error.message}'"
+            raise ApiError(message, code="invalid_form") from error
         try:
             yield split_form(form)
         finally:
             await form.close()
 
 
-async def parse_form(request: Request, pieces: AsyncGenerator[bytes, None]) -> FormData:
-    parser = _FormParser(request.headers, pieces, max_files=1, max_fields=MAX_FIELDS)
-    try:
-        return await parser.parse()
-    except MultiPartException as error:
-        raise ApiError(
-            f"expected a form with one file, got '{error.message}'", code="invalid_form"
-        ) from error
-
-
 def split_form(form: FormData) -> tuple[Fields, UploadedFile | None]:
     """Return the fields and the recording of a form."""
-    pairs = [(name, value) for name, value in form.multi_items() if isinstance(value, str)]
-    uploads = [(name, value) for name, value in form.multi_items() if isinstance(value, UploadFile)]
-    for name, _ in uploads:
-        if name != FILE_FIELD.decode():
-            raise ApiError(
-                f"{name[:100]}: expected the recording as 'file'", param=name[:100], code="invalid_form"
-            )
-    return Fields(pairs), UploadedFile(uploads[0][1]) if uploads else None
+    pairs: list[tuple[str, str]] = []
+    recording: UploadedFile | None = None
+    for name, value in form.multi_items():
+        if isinstance(value, str):
+            pairs.append((name, value))
+        elif name == FILE_FIELD.decode():
+            recording = UploadedFile(value)
+        else:
+            message = f"{name[:100]}: expected the recording as 'file'"
+            raise ApiError(message, param=name[:100], code="invalid_form")
+    return Fields(pairs), recording
 
 
 @asynccontextmanager

@@ -202,7 +202,7 @@ class Worker:
             result = job.work()
         except BaseException as failure:  # whatever it is, it belongs to who asked
             error = failure
-        self._note(job, error, began_s, time.thread_time() - work_began_s)
+        self._record(job, error, began_s, time.thread_time() - work_began_s)
         self._end(job)
         if error is not None:
             job.done.set_exception(error)
@@ -231,7 +231,7 @@ class Worker:
             job for job in self._running_jobs if job.caller is not None and math.isnan(job.began_s)
         ]
 
-    def _note(self, job: Job[object], error: BaseException | None, began_s: float, worked_s: float) -> None:
+    def _record(self, job: Job[object], error: BaseException | None, began_s: float, worked_s: float) -> None:
         """Note how long a job waited and worked, and whether it failed."""
         has_called = not math.isnan(job.began_s)
         with self._condition:

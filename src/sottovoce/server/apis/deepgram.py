@@ -30,10 +30,9 @@ from sottovoce.options.vad import VadStreamOptions
 from sottovoce.server.api import Api, HttpRoute, SocketRoute
 from sottovoce.server.errors import ApiError, invalid_options, invalid_value, unsupported
 from sottovoce.server.fields import (
-    MAX_CHARACTERS,
-    MAX_TERMS,
     TEXT,
     TEXTS,
+    check_terms,
     named,
     note_ignored,
     read_code,
@@ -171,13 +170,13 @@ class DeepgramParams(ListenParams):
 
 def stream_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) -> DeepgramParams:
     """Read the address of a socket. Raises: ApiError 400, 404."""
-    one, params, _ = common_params(query, STREAM_PARAMS, registry)
-    end_ms = one.get("utterance_end_ms")
+    last, params, _ = common_params(query, STREAM_PARAMS, registry)
+    end_ms = last.get("utterance_end_ms")
     return replace(
         params,
-        interim_results=flag("interim_results", one),
-        vad_events=flag("vad_events", one),
-        pause_ms=read_pause(one.get("endpointing")),
+        interim_results=flag("interim_results", last),
+        vad_events=flag("vad_events", last),
+        pause_ms=read_pause(last.get("endpointing")),
         utterance_end_ms=None
         if end_ms is None
         else read_number("utterance_end_ms", end_ms, *UTTERANCE_END_MS),
@@ -186,14 +185,14 @@ def stream_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) -> 
 
 def recording_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) -> DeepgramParams:
     """Read the address of a request. Raises: ApiError 400, 404."""
-    one, params, many = common_params(query, RECORDING_PARAMS, registry)
-    paragraphs = flag("paragraphs", one)
+    last, params, values_of = common_params(query, RECORDING_PARAMS, registry)
+    paragraphs = flag("paragraphs", last)
     return replace(
         params,
-        languages=read_detection(one, many) if one.get("detect_language") else params.languages,
+        languages=read_detection(last, values_of) if last.get("detect_language") else params.languages,
         is_punctuated=paragraphs or params.is_punctuated,
-        utterances=flag("utterances", one),
-        utt_split_s=read_number("utt_split", one.get("utt_split", DEFAULT_SPLIT_S), *UTT_SPLIT_S),
+        utterances=flag("utterances", last),
+        utt_split_s=read_number("utt_split", last.get("utt_split", DEFAULT_SPLIT_S), *UTT_SPLIT_S),
         paragraphs=paragraphs,
     )
 
@@ -202,64 +201,64 @@ def common_params(
     query: Iterable[tuple[str, str]], known: Sequence[str], registry: ModelRegistry
 ) -> tuple[Mapping[str, str], DeepgramParams, Mapping[str, Sequence[str]]]:
     """Read the parameters of streams and recordings; returns the last and all values of each too."""
-    one, many, ignored = read_query(query, (*COMMON_PARAMS, *known))
-    model = read_model(one, registry)
-    is_raw, encoding, rate = read_format(one)
-    languages, is_multi = read_language_hints(one, many)
+    last, values_of, ignored = read_query(query, (*COMMON_PARAMS, *known))
+    model = read_model(last, registry)
+    is_raw, encoding, rate = read_format(last)
+    languages, is_multi = read_language_hints(last, values_of)
     params = DeepgramParams(
         model=registry.resolve(model),
         languages=languages,
         is_multi=is_multi,
-        terms=read_terms(many),
-        is_punctuated=flag("punctuate", one) or flag("smart_format", one),
-        has_speakers=read_diarize(one),
+        terms=read_terms(values_of),
+        is_punctuated=flag("punctuate", last) or flag("smart_format", last),
+        has_speakers=read_diarize(last),
         encoding=encoding,
         sample_rate=rate,
         is_raw=is_raw,
         ignored=registry.ignored(model, ignored),
     )
-    return one, params, many
+    return last, params, values_of
 
 
-def read_model(one: Mapping[str, str], registry: ModelRegistry) -> str | None:
+def read_model(last: Mapping[str, str], registry: ModelRegistry) -> str | None:
     """Read the id of a model.
 
     Deepgram has a model `base` that is not Whisper's. On a server without a `base` it means the default
     model, like ids of other programs.
     """
-    given = one.get("model")
+    given = last.get("model")
     if given is None or given.lower() != "base" or resolve_model_id(given, registry.settings) is not None:
         return given
     return "whisper-base"
 
 
-def read_format(one: Mapping[str, str]) -> tuple[bool, str, int]:
+def read_format(last: Mapping[str, str]) -> tuple[bool, str, int]:
     """Read whether the audio is raw, its encoding and its sample rate."""
-    encoding = one.get("encoding", CONTAINER)
+    encoding = last.get("encoding", CONTAINER)
     if encoding == CONTAINER:
-        if "sample_rate" in one and "encoding" not in one:
+        if "sample_rate" in last and "encoding" not in last:
             raise invalid_value("sample_rate", "an encoding beside it", "none")
         return False, "s16le", SAMPLE_RATE
     if encoding not in ENCODINGS:
         raise invalid_value("encoding", f"one of {', '.join(ENCODINGS)}", f"'{(encoding or 'none')[:50]}'")
-    if one.get("channels", "1") != "1":
-        raise invalid_value("channels", "1", f"'{one['channels'][:50]}'")
-    rate = read_int("sample_rate", one.get("sample_rate", "8000" if encoding != "linear16" else "16000"))
+    if last.get("channels", "1") != "1":
+        raise invalid_value("channels", "1", f"'{last['channels'][:50]}'")
+    rate = read_int("sample_rate", last.get("sample_rate", "8000" if encoding != "linear16" else "16000"))
     with invalid_options("sample_rate"):
         PcmReader(ENCODINGS[encoding], rate)
     return True, ENCODINGS[encoding], rate
 
 
-def read_detection(one: Mapping[str, str], many: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+def read_detection(last: Mapping[str, str], values_of: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     """Read the languages of a recording to choose from; empty: all."""
-    wanted, named = many["detect_language"], one.get("language", "multi")
+    wanted, named = values_of["detect_language"], last.get("language", "multi")
     is_plain = len(wanted) == 1 and wanted[0].lower() in ("true", "false", "1", "0")
     if is_plain and not read_flag("detect_language", wanted[0]):
-        return read_language_hints(one, many)[0]
+        return read_language_hints(last, values_of)[0]
     if named != "multi":
         raise invalid_value("detect_language", "no language beside it", f"'{named[:50]}'")
     if is_plain:
-        return read_language_hints(one, many)[0]
+        return read_language_hints(last, values_of)[0]
     return read_codes("detect_language", wanted)
 
 
@@ -271,47 +270,42 @@ def read_query(
 
     `diarize_model` turns diarization on but does not choose a model. Raises: ApiError 400 for `REFUSED` ones.
     """
-    many: dict[str, list[str]] = {}
+    values_of: dict[str, list[str]] = {}
     for name, value in query:
-        many.setdefault(name, []).append(value)
-    asked = [name for name, values in many.items() if any(value.lower() not in OFF for value in values)]
+        values_of.setdefault(name, []).append(value)
+    asked = [name for name, values in values_of.items() if any(value.lower() not in OFF for value in values)]
     for name in asked:
         if name in REFUSED:
             raise unsupported(name)
     ignored = (name for name in asked if name not in (*known, *SILENTLY_IGNORED) or name == "diarize_model")
-    return {name: values[-1] for name, values in many.items()}, many, tuple(ignored)
+    return {name: values[-1] for name, values in values_of.items()}, values_of, tuple(ignored)
 
 
-def flag(name: str, one: Mapping[str, str]) -> bool:
-    return read_flag(name, one.get(name, "false"))
+def flag(name: str, last: Mapping[str, str]) -> bool:
+    return read_flag(name, last.get(name, "false"))
 
 
-def read_diarize(one: Mapping[str, str]) -> bool:
+def read_diarize(last: Mapping[str, str]) -> bool:
     """Read whether to diarize: the choice of a diarizer turns it on too."""
-    return flag("diarize", one) or one.get("diarize_model", "").lower() not in OFF
+    return flag("diarize", last) or last.get("diarize_model", "").lower() not in OFF
 
 
 def read_language_hints(
-    one: Mapping[str, str], many: Mapping[str, Sequence[str]]
+    last: Mapping[str, str], values_of: Mapping[str, Sequence[str]]
 ) -> tuple[tuple[str, ...], bool]:
-    named, hints = one.get("language"), many.get("language_hint", ())
+    named, hints = last.get("language"), values_of.get("language_hint", ())
     if named and named != "multi":
         return (read_code("language", named),), False
     return read_codes("language_hint", hints), named == "multi"
 
 
-def read_terms(many: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+def read_terms(values_of: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     """Read keyterms, and keywords without their weights."""
-    terms = [*many.get("keyterm", ()), *(word.partition(":")[0] for word in many.get("keywords", ()))]
-    return checked_terms([term.strip() for term in terms if term.strip()])
-
-
-def checked_terms(terms: Sequence[str]) -> tuple[str, ...]:
-    if len(terms) > MAX_TERMS or sum(map(len, terms)) > MAX_CHARACTERS:
-        raise invalid_value(
-            "keyterm", f"at most {MAX_TERMS} terms of {MAX_CHARACTERS} characters in all", f"{len(terms)}"
-        )
-    return tuple(terms)
+    terms = [
+        *values_of.get("keyterm", ()),
+        *(word.partition(":")[0] for word in values_of.get("keywords", ())),
+    ]
+    return check_terms([term.strip() for term in terms if term.strip()])
 
 
 def read_pause(text: str | None) -> float | None:
@@ -474,7 +468,7 @@ def configured_terms(message: dict[str, object]) -> tuple[str, ...] | None:
     given = message.get("keyterms")
     if message.get("features"):
         raise unsupported("features")
-    return None if given is None else checked_terms(read_list("keyterms", given))
+    return None if given is None else check_terms(read_list("keyterms", given))
 
 
 class DeepgramResults:

@@ -20,7 +20,6 @@ from sottovoce.server.apis.deepgram import (
     KEY_SCHEMES,
     DeepgramSocket,
     ListenParams,
-    checked_terms,
     read_format,
     read_query,
     read_terms,
@@ -29,6 +28,7 @@ from sottovoce.server.apis.deepgram import (
 from sottovoce.server.errors import ApiError, invalid_value, unsupported
 from sottovoce.server.fields import (
     KnownFields,
+    check_terms,
     json_number,
     known_fields,
     named,
@@ -125,24 +125,24 @@ def confidence_of(pause_s: float) -> float:
 
 def flux_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) -> FluxParams:
     """Read the address of a socket. Raises: ApiError 400, 404."""
-    one, many, ignored = read_query(query, TURN_PARAMS)
-    if not one.get("model"):
+    last, values_of, ignored = read_query(query, TURN_PARAMS)
+    if not last.get("model"):
         raise invalid_value("model", f"'{ENGLISH}', 'flux-general-multi', or one of this server", "none")
-    is_raw, encoding, rate = read_format(one)
-    hints = read_codes("language_hint", many.get("language_hint", ()))
-    is_english = one["model"] == ENGLISH
+    is_raw, encoding, rate = read_format(last)
+    hints = read_codes("language_hint", values_of.get("language_hint", ()))
+    is_english = last["model"] == ENGLISH
     if hints and is_english:
         raise invalid_value("language_hint", f"another model than {ENGLISH}", "that one")
     return FluxParams(
-        model=registry.resolve(one["model"]),
+        model=registry.resolve(last["model"]),
         languages=("en",) if is_english else hints,
         has_hints=bool(hints),
-        terms=read_terms(many),
+        terms=read_terms(values_of),
         encoding=encoding,
         sample_rate=rate,
         is_raw=is_raw,
-        thresholds=read_thresholds(one, TurnThresholds()),
-        ignored=registry.ignored(one["model"], ignored),
+        thresholds=read_thresholds(last, TurnThresholds()),
+        ignored=registry.ignored(last["model"], ignored),
     )
 
 
@@ -168,7 +168,7 @@ def configured_flux(params: FluxParams, message: Mapping[str, object]) -> FluxPa
     ignored = unknown_fields(message, CONFIGURE_FIELDS)
     changed = replace(params, thresholds=read_thresholds(thresholds, params.thresholds), ignored=ignored)
     if "keyterms" in given:
-        changed = replace(changed, terms=checked_terms(read_list("keyterms", given["keyterms"])))
+        changed = replace(changed, terms=check_terms(read_list("keyterms", given["keyterms"])))
     if "language_hints" in given:
         hints = read_codes("language_hints", read_list("language_hints", given["language_hints"]))
         changed = replace(changed, languages=hints, has_hints=bool(hints))
@@ -322,7 +322,7 @@ class FluxTurns:
         turn, now_s = self._turn, event.emission_time
         if isinstance(event, SpeechStarted):
             yield from self._end_if_over(now_s)
-            yield from self._go_on(now_s)
+            yield from self._resume(now_s)
         elif isinstance(event, SpeechEnded):
             turn.quiet_since_s, turn.unstable = now_s - self._hangover_s, ""
             yield from self._end_early(now_s)
@@ -344,7 +344,7 @@ class FluxTurns:
             self._turn.has_begun = True
             yield self._info("StartOfTurn", now_s)
 
-    def _go_on(self, now_s: float) -> Iterator[dict[str, Json]]:
+    def _resume(self, now_s: float) -> Iterator[dict[str, Json]]:
         self._turn.quiet_since_s = None
         if self._turn.is_eager:
             self._turn.is_eager = False
@@ -354,7 +354,7 @@ class FluxTurns:
         """Report that the turn resumes if its text changes after an early end."""
         if text and self._turn.is_eager:
             quiet_since_s = self._turn.quiet_since_s
-            yield from self._go_on(now_s)
+            yield from self._resume(now_s)
             self._turn.quiet_since_s = quiet_since_s
 
     def _end_early(self, now_s: float) -> Iterator[dict[str, Json]]:

@@ -40,7 +40,7 @@ def model_document(registry: ModelRegistry, settings: ServerSettings, name: str)
     return {
         "id": name,
         "object": "model",
-        "created": registry.began,
+        "created": registry.created,
         "owned_by": "sottovoce",
         "model": meant,
         "loaded": registry.is_loaded(meant),

@@ -41,14 +41,14 @@ KEEPALIVE_S = 15.0
 
 
 async def transcriptions(request: Request) -> Response:
-    return await answered(request, transcription_request)
+    return await respond(request, transcription_request)
 
 
 async def translations(request: Request) -> Response:
-    return await answered(request, translation_request)
+    return await respond(request, translation_request)
 
 
-async def answered(request: Request, read: Callable[[Fields], FileRequest]) -> Response:
+async def respond(request: Request, read: Callable[[Fields], FileRequest]) -> Response:
     async with AsyncExitStack() as stack:
         job = await begin_job(request, stack, received_form(request), read)
         if job.request.stream:

@@ -60,7 +60,7 @@ EAGERNESS_MS = {"low": 1000.0, "medium": 600.0, "auto": 600.0, "high": 300.0}
 """The pause that ends a turn, in ms: semantics are not considered."""
 DIARIZING = "gpt-4o-transcribe-diarize"
 LOGPROBS = "item.input_audio_transcription.logprobs"
-PARAM = "session.audio.input.turn_detection"
+TURN_DETECTION = "session.audio.input.turn_detection"
 NOISE: Mapping[str, Reader[object]] = {
     "type": one_of("near_field", "far_field"),
     "strength": json_number(0.0, 100.0),
@@ -94,7 +94,7 @@ DEFAULT_SECRET_S, MIN_SECRET_S, MAX_SECRET_S = 600.0, 10.0, 7200.0
 MAX_BODY_BYTES = 64_000
 TRANSCRIPTION = "conversation.item.input_audio_transcription"
 BUFFER = "input_audio_buffer"
-MOST_KEPT = 1000
+MAX_FINISHED = 1000
 """Items that can be retrieved and deleted: the newest ones."""
 
 
@@ -108,12 +108,12 @@ class TurnDetection:
 
 
 def server_vad(given: Mapping[str, object]) -> TurnDetection:
-    read_fields(PARAM, given, UNUSED)
-    found = read_fields(PARAM, given, SERVER_VAD)
+    read_fields(TURN_DETECTION, given, UNUSED)
+    found = read_fields(TURN_DETECTION, given, SERVER_VAD)
     usual = {"threshold": 0.5, "prefix_padding_ms": 300, "silence_duration_ms": 500}
     values = {name: found.get(name, number) for name, number in usual.items()}
     idle_ms, silence_ms = found.get("idle_timeout_ms"), values["silence_duration_ms"]
-    with invalid_options(PARAM):
+    with invalid_options(TURN_DETECTION):
         vad = VadStreamOptions(
             threshold=values["threshold"],
             hangover_ms=silence_ms,
@@ -125,8 +125,8 @@ def server_vad(given: Mapping[str, object]) -> TurnDetection:
 
 
 def semantic_vad(given: Mapping[str, object]) -> TurnDetection:
-    read_fields(PARAM, given, UNUSED)
-    eagerness = read_fields(PARAM, given, SEMANTIC_VAD).get("eagerness", "auto")
+    read_fields(TURN_DETECTION, given, UNUSED)
+    eagerness = read_fields(TURN_DETECTION, given, SEMANTIC_VAD).get("eagerness", "auto")
     document = {"type": "semantic_vad", "eagerness": eagerness}
     return TurnDetection(document, VadStreamOptions(hangover_ms=EAGERNESS_MS[eagerness]))
 
@@ -187,7 +187,7 @@ class RealtimeSessionConfig:
         }
 
 
-def updated(config: RealtimeSessionConfig, session: object) -> RealtimeSessionConfig:
+def updated_config(config: RealtimeSessionConfig, session: object) -> RealtimeSessionConfig:
     """Return the config changed by a client's `session`; missing fields stay, unknown ones have no effect.
 
     Raises: ApiError 400 naming the field.
@@ -246,10 +246,10 @@ def read_format(given: object) -> str:
 def read_turn_detection(given: object) -> TurnDetection | None:
     if given is None:
         return None
-    found = read_object(PARAM, given)
+    found = read_object(TURN_DETECTION, given)
     kind = found.get("type", "server_vad")
     if kind not in ("server_vad", "semantic_vad"):
-        raise invalid_value(PARAM, "server_vad, semantic_vad or null", quoted(kind))
+        raise invalid_value(TURN_DETECTION, "server_vad, semantic_vad or null", quoted(kind))
     return server_vad(found) if kind == "server_vad" else semantic_vad(found)
 
 
@@ -294,13 +294,13 @@ class RealtimeConnection(WebSocketConnection):
         self._items = RealtimeItems()
 
     async def begin(self) -> None:
-        config = self._requested()
+        config = self._initial_config()
         self._config_read = resolved(config, self.services.registry)
         self.acquire_slot()
         self.services.check_capacity(self._config_read.model or "")
         await self.websocket.accept(SUBPROTOCOL)
         self._reader = reader_of(config)
-        self._follow(self._config_read)
+        self._apply(self._config_read)
         await self.send(self._items.event("session.created", session=self._document))
 
     async def on_message(self, message: bytes | str) -> None:
@@ -340,7 +340,7 @@ class RealtimeConnection(WebSocketConnection):
         except Exception as error:
             await self._fail_turn(error)
             return
-        if not self._items.finds_turns:
+        if not self._items.detects_turns:
             self._items.begin(began_s)
         await self.emit(events)
         self.count()
@@ -350,7 +350,7 @@ class RealtimeConnection(WebSocketConnection):
         if self.is_open:
             await super().on_close()
 
-    def _requested(self) -> RealtimeSessionConfig:
+    def _initial_config(self) -> RealtimeSessionConfig:
         query = dict(self.socket.query_params.items())
         intent = query.pop("intent", "transcription")
         if intent != "transcription":
@@ -360,7 +360,9 @@ class RealtimeConnection(WebSocketConnection):
             raise unsupported("call_id")
         note_ignored(self.socket, self.services.registry.ignored(model, tuple(query)))
         session = self.services.secrets.session_of(given_keys_of(self.socket))
-        config = RealtimeSessionConfig() if session is None else updated(RealtimeSessionConfig(), session)
+        config = (
+            RealtimeSessionConfig() if session is None else updated_config(RealtimeSessionConfig(), session)
+        )
         if model is None:
             return config
         config = replace(config, model=model, has_speakers=model == DIARIZING)
@@ -397,7 +399,7 @@ class RealtimeConnection(WebSocketConnection):
             raise invalid_value("type", f"one of {', '.join(MESSAGES)}", f"'{str(kind)[:80]}'")
 
     def _updated(self, config: RealtimeSessionConfig, session: object) -> RealtimeSessionConfig:
-        return resolved(updated(config, session), self.services.registry)
+        return resolved(updated_config(config, session), self.services.registry)
 
     async def _update(self, session: object, event_id: object) -> None:
         if (fault := await self.attempt(self._configure(session))) is not None:
@@ -412,7 +414,7 @@ class RealtimeConnection(WebSocketConnection):
             raise ApiError(message, param="session.audio.input.transcription.model", code="invalid_value")
         elif config.options != before.options:
             await self.emit(await self.session.configure(config.options))
-        self._follow(config)
+        self._apply(config)
         ignored: list[Json] = [*named(unknown_session_fields(session))]
         more: dict[str, Json] = {"ignored_parameters": ignored} if ignored else {}
         await self.send(self._items.event("session.updated", session=self._document, **more))
@@ -467,9 +469,9 @@ class RealtimeConnection(WebSocketConnection):
             assert config.model is not None
             await self.open(config.model, config.options)
 
-    def _follow(self, config: RealtimeSessionConfig) -> None:
+    def _apply(self, config: RealtimeSessionConfig) -> None:
         self._config = config
-        self._items.finds_turns = config.turns is not None
+        self._items.detects_turns = config.turns is not None
         self._items.logprobs = config.logprobs
         self._items.has_speakers = config.has_speakers
 
@@ -501,7 +503,9 @@ async def client_secrets(request: Request) -> Response:
     lifetime = json_number(MIN_SECRET_S, MAX_SECRET_S)
     seconds = lifetime("expires_after.seconds", expires.get("seconds", DEFAULT_SECRET_S))
     session = given.get("session")
-    config = updated(RealtimeSessionConfig(), {"type": "transcription"} if session is None else session)
+    config = updated_config(
+        RealtimeSessionConfig(), {"type": "transcription"} if session is None else session
+    )
     if config.model is not None:
         services.registry.resolve(config.model)
     value, expires_at = services.secrets.make(config.document, seconds, key.name if key else "")
@@ -513,17 +517,17 @@ async def client_secrets(request: Request) -> Response:
 class RealtimeItems:
     """Renders the turns of one session; every event has an id of its own.
 
-    finds_turns: whether the server finds turns; else `commit` ends them. has_speakers: report speakers.
+    detects_turns: whether the server finds turns; else `commit` ends them. has_speakers: report speakers.
     buffer_start_s: the start of the input audio buffer: all audio before it was committed or cleared.
     """
 
     def __init__(self) -> None:
-        self.finds_turns = True
+        self.detects_turns = True
         self.logprobs = False
         self.has_speakers = False
         self._numbers = itertools.count(1)
         self._item: str | None = None
-        self._kept: dict[str, dict[str, Json]] = {}
+        self._finished: dict[str, dict[str, Json]] = {}
         self._began_s = 0.0
         self._words: list[Word] = []
         self.buffer_start_s = 0.0
@@ -550,13 +554,13 @@ class RealtimeItems:
 
     def render(self, events: Iterable[Event]) -> Iterator[dict[str, Json]]:
         for event in events:
-            if isinstance(event, SpeechStarted) and self.finds_turns:
+            if isinstance(event, SpeechStarted) and self.detects_turns:
                 yield self._speech_started(event)
             elif isinstance(event, Partial):
                 yield self._delta(event)
             elif isinstance(event, Final):
                 self._correct(event.words)
-            elif isinstance(event, SpeechEnded) and self.finds_turns:
+            elif isinstance(event, SpeechEnded) and self.detects_turns:
                 yield from self._speech_ended(event)
 
     def commit(self, received_s: float) -> Iterator[dict[str, Json]]:
@@ -578,12 +582,14 @@ class RealtimeItems:
 
     def retrieve(self, given: object) -> dict[str, Json]:
         """Render an item of a finished turn. Raises: ApiError for an unknown id."""
-        return self.event("conversation.item.retrieved", item=self._kept[self._kept_id(given, "retrieve")])
+        return self.event(
+            "conversation.item.retrieved", item=self._finished[self._finished_id(given, "retrieve")]
+        )
 
     def delete(self, given: object) -> dict[str, Json]:
         """Delete an item of a finished turn. Raises: ApiError for an unknown id."""
-        item = self._kept_id(given, "delete")
-        del self._kept[item]
+        item = self._finished_id(given, "delete")
+        del self._finished[item]
         return self.event("conversation.item.deleted", item_id=item)
 
     def clear(self, received_s: float) -> dict[str, Json]:
@@ -652,21 +658,21 @@ class RealtimeItems:
         )
 
     def _added(self, item: str) -> Iterator[dict[str, Json]]:
-        previous = next(reversed(self._kept), None)
+        previous = next(reversed(self._finished), None)
         document = item_document(item, "completed", None)
         yield self.event(f"{BUFFER}.committed", item_id=item, previous_item_id=previous)
         yield self.event("conversation.item.added", item=document, previous_item_id=previous)
 
     def _done(self, item: str, status: str, text: str | None, received_s: float) -> dict[str, Json]:
-        previous, document = next(reversed(self._kept), None), item_document(item, status, text)
-        self._kept[item] = document
-        if len(self._kept) > MOST_KEPT:
-            del self._kept[next(iter(self._kept))]
+        previous, document = next(reversed(self._finished), None), item_document(item, status, text)
+        self._finished[item] = document
+        if len(self._finished) > MAX_FINISHED:
+            del self._finished[next(iter(self._finished))]
         self._reset(received_s)
         return self.event("conversation.item.done", item=document, previous_item_id=previous)
 
-    def _kept_id(self, given: object, action: str) -> str:
-        if not isinstance(given, str) or given not in self._kept:
+    def _finished_id(self, given: object, action: str) -> str:
+        if not isinstance(given, str) or given not in self._finished:
             raise ApiError(
                 f"item_id: expected the id of an item of this session, got {quoted(given)}",
                 param="item_id",

@@ -115,14 +115,14 @@ def with_max_length(transcript: Transcript, request: FileRequest) -> Transcript:
     limit = request.max_len
     if limit is None:
         return transcript
-    parts = [part for segment in transcript.segments for part in shortened(segment, limit)]
+    parts = [part for segment in transcript.segments for part in split_segment(segment, limit)]
     numbered = [
         replace(part, id=i, words=part.words if request.words else None) for i, part in enumerate(parts)
     ]
     return replace(transcript, segments=tuple(numbered))
 
 
-def shortened(segment: Segment, limit: int) -> Iterator[Segment]:
+def split_segment(segment: Segment, limit: int) -> Iterator[Segment]:
     """Split a segment into parts of at most `limit` letters; one word may have more."""
     groups: list[list[Word]] = []
     room = 0
@@ -146,7 +146,9 @@ def with_speakers(transcript: Transcript, request: FileRequest) -> Transcript:
     ) or request.response_format == "verbose_json":
         return transcript
     in_text = request.response_format != "vtt"
-    return replace(transcript, segments=tuple(_placed(one, in_text=in_text) for one in transcript.segments))
+    return replace(
+        transcript, segments=tuple(_label_speaker(one, in_text=in_text) for one in transcript.segments)
+    )
 
 
 def with_turn_marks(segments: Sequence[Segment]) -> Iterator[Segment]:
@@ -156,7 +158,7 @@ def with_turn_marks(segments: Sequence[Segment]) -> Iterator[Segment]:
         yield replace(one, text=one.text + (SPEAKER_TURN if is_end else ""), speaker=None)
 
 
-def _placed(segment: Segment, *, in_text: bool) -> Segment:
+def _label_speaker(segment: Segment, *, in_text: bool) -> Segment:
     if segment.speaker is None:
         return segment
     place = letter_index(segment.speaker)
@@ -173,7 +175,7 @@ def verbose(transcript: Transcript, request: FileRequest) -> dict[str, Json]:
     """Render `verbose_json`: OpenAI's, with words in segments, and languages with their probabilities."""
     document = verbose_document(transcript, request)
     document["segments"] = [
-        {**segment_document(one), **_place(one), "words": [word_of(word) for word in one.words or ()]}
+        {**segment_document(one), **_speaker_field(one), "words": [word_of(word) for word in one.words or ()]}
         for one in transcript.segments
     ]
     document.pop("words", None)
@@ -185,7 +187,7 @@ def verbose(transcript: Transcript, request: FileRequest) -> dict[str, Json]:
     return document
 
 
-def _place(segment: Segment) -> dict[str, Json]:
+def _speaker_field(segment: Segment) -> dict[str, Json]:
     return {} if segment.speaker is None else {"speaker": str(letter_index(segment.speaker))}
 
 

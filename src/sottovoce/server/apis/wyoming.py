@@ -24,9 +24,8 @@ import anyio
 from sottovoce.formats.document import Json, json_text
 from sottovoce.options.live import LiveDecodingOptions, LiveOptions
 from sottovoce.options.vad import VadStreamOptions
-from sottovoce.server.apis.deepgram import checked_terms
 from sottovoce.server.errors import ApiError, invalid_value, to_api_error
-from sottovoce.server.fields import read_code, read_int, read_json, read_list
+from sottovoce.server.fields import check_terms, read_code, read_int, read_json, read_list
 from sottovoce.server.live import LiveConnection
 from sottovoce.server.pcm import PcmReader
 from sottovoce.server.services import Services
@@ -354,7 +353,7 @@ def requested(transcribe: Frame) -> tuple[str | None, LiveOptions]:
     sensitivity = data.get("vad_sensitivity") or "default"
     if not isinstance(sensitivity, str) or sensitivity not in PAUSES_MS:
         raise invalid_value("vad_sensitivity", f"one of {', '.join(PAUSES_MS)}", f"'{str(sensitivity)[:50]}'")
-    terms = checked_terms(
+    terms = check_terms(
         [
             term
             for field in ("transcript_names", "transcript_terms")
