@@ -32,7 +32,7 @@ from sottovoce.server.auth import ApiKey
 from sottovoce.server.errors import UNAVAILABLE, ApiError, logged_api_error, to_api_error
 from sottovoce.server.pcm import PcmReader
 from sottovoce.server.scheduler import Scheduler
-from sottovoce.server.services import Services, key_of, services_of
+from sottovoce.server.services import Services, key_of, run_until_first, services_of
 from sottovoce.server.session_handle import SessionHandle
 from sottovoce.server.settings import ServerLimits
 from sottovoce.types import SAMPLE_RATE, Event, Samples
@@ -366,27 +366,18 @@ class LiveConnection(ABC, Generic[M]):
         return None
 
     async def _run(self) -> None:
-        failed: list[Exception] = []
         code = NORMAL_CLOSURE
-        async with anyio.create_task_group() as tasks:
 
-            async def until_failed(work: Callable[[], Awaitable[None]]) -> None:
-                try:
-                    await work()
-                except Exception as error:
-                    failed.append(error)
-                    tasks.cancel_scope.cancel()
+        async def process_queue() -> None:
+            nonlocal code
+            code = await self._process_queue()
 
-            async def work() -> None:
-                nonlocal code
-                code = await self._process_queue()
+        async def keep_running(task: Callable[[], Awaitable[None]]) -> None:
+            await task()
+            await anyio.sleep_forever()
 
-            for task in (self._receive, self._drain, self._wait_shed, self._report, self.background):
-                tasks.start_soon(until_failed, task)
-            await until_failed(work)
-            tasks.cancel_scope.cancel()
-        if failed:
-            raise failed[0]
+        others = (self._receive, self._drain, self._wait_shed, self._report, self.background)
+        await run_until_first(process_queue, *(partial(keep_running, task) for task in others))
         await self.transport.close(code, "the server is shutting down" if code == SERVICE_RESTART else "")
 
     async def _receive(self) -> None:

@@ -309,6 +309,24 @@ def gauges(
     return family
 
 
+async def run_until_first(*tasks: Callable[[], Awaitable[object]]) -> None:
+    """Run tasks until the first one ends, and cancel the others. Raises: the error of that task."""
+    failed: list[Exception] = []
+    async with anyio.create_task_group() as group:
+
+        async def run(task: Callable[[], Awaitable[object]]) -> None:
+            try:
+                await task()
+            except Exception as error:
+                failed.append(error)
+            group.cancel_scope.cancel()
+
+        for task in tasks:
+            group.start_soon(run, task)
+    if failed:
+        raise failed[0]
+
+
 async def cancel_when(ended: Callable[[], Awaitable[object]], work: Awaitable[T], error: ApiError) -> T:
     """Return the result of an awaitable, which is cancelled when `ended` returns first.
 
@@ -318,28 +336,11 @@ async def cancel_when(ended: Callable[[], Awaitable[object]], work: Awaitable[T]
 
     async def run() -> None:
         found.append(await work)
-        tasks.cancel_scope.cancel()
 
-    async def watch() -> None:
-        await ended()
-        tasks.cancel_scope.cancel()
-
-    try:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(run)
-            tasks.start_soon(watch)
-    except BaseException as failure:
-        raise unwrap_single_exception(failure) from None
+    await run_until_first(run, ended)
     if not found:
         raise error
     return found[0]
-
-
-def unwrap_single_exception(error: BaseException) -> BaseException:
-    """Return the only exception of a group, at any depth; other exceptions as they are."""
-    while (inner := getattr(error, "exceptions", None)) is not None and len(inner) == 1:
-        error = inner[0]
-    return error
 
 
 def engines_of(registry: ModelRegistry) -> list[tuple[tuple[str, str], EngineState]]:

@@ -5,7 +5,7 @@ Secrets are subprotocols of the socket: pages can send no headers, and proxies l
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -26,7 +26,7 @@ from sottovoce.server.live import (
     live_error,
     off_loop,
 )
-from sottovoce.server.services import services_of
+from sottovoce.server.services import run_until_first, services_of
 
 PUBLISH_PATH, READ_PATH = "/v1/captions", "/v1/captions/read"
 READ_PREFIX, RESUME_PREFIX = "sottovoce-captions.", "sottovoce-resume."
@@ -65,22 +65,6 @@ class CaptionSocket:
         offers: Sequence[str] = self.socket.scope["subprotocols"]
         return next((offer.removeprefix(prefix) for offer in offers if offer.startswith(prefix)), None)
 
-    async def run_until_first(self, *tasks: Callable[[], Awaitable[None]]) -> None:
-        failed: list[Exception] = []
-        async with anyio.create_task_group() as group:
-
-            async def run(task: Callable[[], Awaitable[None]]) -> None:
-                try:
-                    await task()
-                except Exception as error:
-                    failed.append(error)
-                group.cancel_scope.cancel()
-
-            for task in tasks:
-                group.start_soon(run, task)
-        if failed:
-            raise failed[0]
-
     async def wait_draining(self) -> None:
         await self.services.wait_draining()
         await self.transport.close(SERVICE_RESTART, "the server is shutting down")
@@ -115,7 +99,7 @@ class Publisher(CaptionSocket):
             await self.transport.send(
                 {"type": "ready", "token": shared.token, "resume": shared.secret, "revision": shared.revision}
             )
-            await self.run_until_first(
+            await run_until_first(
                 lambda: self._take(shared),
                 lambda: self._report_readers(shared),
                 lambda: self._until_replaced(shared, number),
@@ -174,7 +158,7 @@ class Reader(CaptionSocket):
         shared = self.registry.find(self.offered(READ_PREFIX) or "")
         with self.registry.reading(shared):
             await self.transport.accept(SUBPROTOCOL)
-            await self.run_until_first(lambda: self._send(shared), self._listen, self.wait_draining)
+            await run_until_first(lambda: self._send(shared), self._listen, self.wait_draining)
 
     async def _send(self, shared: SharedCaptions) -> None:
         seen = -1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 
 import anyio
 import anyio.to_thread
@@ -31,6 +32,7 @@ from sottovoce.server.openai_format import (
     translation_request,
 )
 from sottovoce.server.openapi import STRING, answers, form, form_schemas, post, transcript_content
+from sottovoce.server.services import run_until_first
 from sottovoce.server.uploads import RunningJob, begin_job, received_form
 from sottovoce.types import Transcript
 
@@ -78,19 +80,26 @@ class EventStream(Response):
         self._one_at_a_time = anyio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def until_disconnected() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+
         try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._end_when_disconnected, receive, tasks.cancel_scope)
-                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-                tasks.start_soon(self._send_keepalives, send)
-                tasks.start_soon(self._end_when_aborted, send, tasks.cancel_scope)
-                async for event in events(self._job):
-                    await self._send(send, f"data: {json_text(event)}\n\n")
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
-                tasks.cancel_scope.cancel()
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            await run_until_first(
+                partial(self._send_events, send),
+                partial(self._send_keepalives, send),
+                partial(self._end_when_aborted, send),
+                until_disconnected,
+            )
         finally:
             with anyio.CancelScope(shield=True):
                 await self._job.resources.aclose()
+
+    async def _send_events(self, send: Send) -> None:
+        async for event in events(self._job):
+            await self._send(send, f"data: {json_text(event)}\n\n")
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send(self, send: Send, text: str) -> None:
         with anyio.fail_after(self._job.services.settings.limits.send_s):
@@ -102,16 +111,10 @@ class EventStream(Response):
             await anyio.sleep(KEEPALIVE_S)
             await self._send(send, ": still working\n\n")
 
-    async def _end_when_aborted(self, send: Send, scope: anyio.CancelScope) -> None:
+    async def _end_when_aborted(self, send: Send) -> None:
         await self._job.services.wait_aborted()
         await self._send(send, f"data: {json_text(shutting_down().body)}\n\n")
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-        scope.cancel()
-
-    async def _end_when_disconnected(self, receive: Receive, scope: anyio.CancelScope) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        scope.cancel()
 
 
 async def events(job: RunningJob) -> AsyncIterator[dict[str, Json]]:
