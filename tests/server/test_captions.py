@@ -200,7 +200,7 @@ def test_what_is_published_again_as_it_was_goes_to_nobody_twice() -> None:
     def take(**parts: object) -> None:
         change = read_publication(captions(**parts))[1]
         assert change is not None
-        shared.take(change)
+        shared.apply(change)
 
     all_of_it = {
         "utterances": [utterance(0, "one"), utterance(1, "two")],

@@ -187,7 +187,7 @@ def utterances(n: int, size: int) -> dict[int, Any]:
 
 def test_readers_get_captions_page_by_page_and_share_the_pages() -> None:
     shared = SharedCaptions()
-    shared.take(CaptionChange(utterances=utterances(500, 1_000), names={"A": "Anna"}, has_names=True))
+    shared.apply(CaptionChange(utterances=utterances(500, 1_000), names={"A": "Anna"}, has_names=True))
     found: dict[int, Any] = {}
     names, seen, n_pages = None, -1, 0
     while (page := shared.page(seen)) is not None:
@@ -197,7 +197,7 @@ def test_readers_get_captions_page_by_page_and_share_the_pages() -> None:
         found |= {one["id"]: one for one in message.get("utterances", [])}
         names, seen, n_pages = message.get("names", names), page.revision, n_pages + 1
         if n_pages == 3:  # what was read and what was not read yet change meanwhile
-            shared.take(CaptionChange(utterances={0: {"id": 0, "words": []}, 499: {"id": 499, "words": []}}))
+            shared.apply(CaptionChange(utterances={0: {"id": 0, "words": []}, 499: {"id": 499, "words": []}}))
     assert found == utterances(500, 1_000) | {0: {"id": 0, "words": []}, 499: {"id": 499, "words": []}}
     assert names == {"A": "Anna"}
     assert n_pages > 10
@@ -205,10 +205,10 @@ def test_readers_get_captions_page_by_page_and_share_the_pages() -> None:
 
 def test_a_reader_in_the_middle_begins_anew_when_captions_are_cleared() -> None:
     shared = SharedCaptions()
-    shared.take(CaptionChange(utterances=utterances(500, 1_000)))
+    shared.apply(CaptionChange(utterances=utterances(500, 1_000)))
     page = shared.page(-1)
     assert page is not None
-    shared.take(CaptionChange(utterances=utterances(1, 1), is_clear=True))
+    shared.apply(CaptionChange(utterances=utterances(1, 1), is_clear=True))
     anew = shared.page(page.revision)
     assert anew is not None
     message = json.loads(anew.text)
@@ -225,7 +225,7 @@ def test_readers_that_do_not_read_hold_little_and_are_dropped() -> None:
             async with connect(f"ws://{server.address}/v1/captions") as speaker:
                 token = json.loads(cast(str, await speaker.recv()))["token"]
                 shared = server.services.captions.find(token)
-                shared.take(CaptionChange(utterances=utterances(6_000, 2_000)))
+                shared.apply(CaptionChange(utterances=utterances(6_000, 2_000)))
                 page = shared.page
                 counted: list[int] = []
 

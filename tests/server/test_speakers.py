@@ -15,7 +15,7 @@ from openai.types.audio import TranscriptionDiarized
 
 from sottovoce.audio.io import load_audio
 from sottovoce.errors import ModelNotFoundError
-from sottovoce.server.apis.sottovoce_live import SessionRequest, configured
+from sottovoce.server.apis.sottovoce_live import SessionRequest, with_changes
 from sottovoce.server.errors import ApiError
 from sottovoce.server.openai_format import known_speakers
 from sottovoce.server.server import ServerThread
@@ -103,10 +103,10 @@ def test_words_of_a_live_session_have_speakers(server: ServerThread, monkeypatch
     finals = [message for message in messages if message["type"] == "final"]
     assert finals
     assert {word["speaker"] for final in finals for word in final["words"]} == {"A"}
-    assert configured(SessionRequest(), {"speakers": "2"}).options.speakers == "2"
-    assert configured(SessionRequest(), {"speakers": False}).options.speakers == ""
+    assert with_changes(SessionRequest(), {"speakers": "2"}).options.speakers == "2"
+    assert with_changes(SessionRequest(), {"speakers": False}).options.speakers == ""
     with pytest.raises(ApiError, match="expected auto"):
-        configured(SessionRequest(), {"speakers": "several"})
+        with_changes(SessionRequest(), {"speakers": "several"})
 
 
 def test_voices_go_from_session_to_session(server: ServerThread, monkeypatch: pytest.MonkeyPatch) -> None:

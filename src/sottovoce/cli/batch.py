@@ -126,9 +126,9 @@ def rows_of(
 
 
 def actors_of(given: Mapping[str, Any]) -> Actors:
-    from sottovoce.server.ray_cluster import Actors, counts
+    from sottovoce.server.ray_cluster import Actors, parse_range
 
-    least, most = counts("--actors", given["actors"])
+    least, most = parse_range("--actors", given["actors"])
     return Actors(least, most, given["cpus_per_actor"], given["gpus_per_actor"])
 
 

@@ -214,9 +214,9 @@ def serve_on_ray(
     if settings.jobs:
         raise OptionError("--replicas: expected without --jobs-dir, which is a folder of one process")
     with needing_extra():
-        from sottovoce.server.ray_cluster import counts
+        from sottovoce.server.ray_cluster import parse_range
         from sottovoce.server.ray_replicas import serving_on_ray
-    least, most = counts("--replicas", given["replicas"])
+    least, most = parse_range("--replicas", given["replicas"])
     replicas = made(Replicas, given, n_min=least, n_max=most, cpus=float(given["threads"] or 1))
     warn_if_open(settings)
     with serving_on_ray(settings, open_named, replicas):

@@ -53,8 +53,7 @@ from sottovoce.server.apis import (
 from sottovoce.server.auth import AccessControl, KeyLimits
 from sottovoce.server.connections import ConnectionMiddleware
 from sottovoce.server.errors import ApiError, logged_api_error, shutting_down
-from sottovoce.server.fields import HEADER as IGNORED_HEADER
-from sottovoce.server.fields import ignored_header
+from sottovoce.server.fields import IGNORED_HEADER, ignored_header
 from sottovoce.server.live import deny
 from sottovoce.server.models import ModelRegistry
 from sottovoce.server.scheduler import Scheduler

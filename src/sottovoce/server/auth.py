@@ -73,7 +73,7 @@ class KeyRing:
     def __init__(self, access: Access) -> None:
         self._unnamed = tuple(ApiKey("", digest_of(key)) for key in access.api_keys)
         self._path = access.keys_file
-        self._version = version_of(self._path)
+        self._version = file_version(self._path)
         self._named = {} if self._path is None else read_keys(self._path)
         self._is_stale = False
 
@@ -107,7 +107,7 @@ class KeyRing:
         """Read the file again if it has changed; a wrong file is logged and changes nothing."""
         if self._path is None:
             return
-        version = version_of(self._path)
+        version = file_version(self._path)
         if version == self._version and not self._is_stale:
             return
         self._version, self._is_stale = version, False
@@ -123,7 +123,7 @@ def digest_of(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "replace")).digest()
 
 
-def version_of(path: str | None) -> tuple[int, int, int] | None:
+def file_version(path: str | None) -> tuple[int, int, int] | None:
     try:
         found = None if path is None else os.stat(path)
     except OSError:
@@ -147,13 +147,13 @@ def read_keys(path: str) -> Mapping[str, ApiKey]:
         raise OptionError(f"{where}: expected a TOML file of keys, got '{cause_of(error)}'") from error
     if not 1 <= len(document) <= MOST_KEYS:
         raise OptionError(f"{where}: expected 1 to {MOST_KEYS} keys, got {len(document)}")
-    keys = {name: key_of(f"{where}, [{name[:50]}]", name, table) for name, table in document.items()}
+    keys = {name: read_key(f"{where}, [{name[:50]}]", name, table) for name, table in document.items()}
     if len({key.digest for key in keys.values()}) < len(keys):
         raise OptionError(f"{where}: expected a key of its own for every name, got one twice")
     return keys
 
 
-def key_of(where: str, name: str, table: object) -> ApiKey:
+def read_key(where: str, name: str, table: object) -> ApiKey:
     if not (KEY_NAME.fullmatch(name) and isinstance(table, dict)):
         raise OptionError(f"{where}: expected a table, named by 1 to 50 of A-Z a-z 0-9 . _ -")
     given = {str(setting).replace("_", "-"): value for setting, value in table.items()}
@@ -164,14 +164,14 @@ def key_of(where: str, name: str, table: object) -> ApiKey:
     secret = given.get("webhook-secret")
     return ApiKey(
         name,
-        digest_in(where, given),
-        whole(f"{where} requests-per-minute", requests, MOST_REQUESTS),
-        whole(f"{where} sessions", sessions, 1_000_000),
+        read_digest(where, given),
+        optional_int(f"{where} requests-per-minute", requests, MOST_REQUESTS),
+        optional_int(f"{where} sessions", sessions, 1_000_000),
         None if secret is None else secret_of(f"{where} webhook-secret", str(secret)),
     )
 
 
-def digest_in(where: str, table: Mapping[str, object]) -> bytes:
+def read_digest(where: str, table: Mapping[str, object]) -> bytes:
     """Return the SHA-256 of the key of a table. Raises: OptionError."""
     key, sha256 = table.get("key"), table.get("sha256")
     if (key is None) == (sha256 is None):
@@ -185,7 +185,7 @@ def digest_in(where: str, table: Mapping[str, object]) -> bytes:
     raise OptionError(f"{where} key: expected 8 to 200 of the characters A-Z a-z 0-9 . _ ~ -")
 
 
-def whole(where: str, value: object, most: int) -> int | None:
+def optional_int(where: str, value: object, most: int) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
@@ -217,7 +217,7 @@ class KeyLimits:
         self._metrics.key_requests.labels(key.name).inc()
         if key.requests_per_minute is None:
             return
-        past_s, now_s = self._of(key).requests_s, self._clock()
+        past_s, now_s = self._usage_of(key).requests_s, self._clock()
         while past_s and past_s[0] <= now_s - MINUTE_S:
             past_s.popleft()
         if len(past_s) >= key.requests_per_minute:
@@ -233,7 +233,7 @@ class KeyLimits:
         if key is None or not key.name:
             yield
             return
-        usage = self._of(key)
+        usage = self._usage_of(key)
         if key.sessions is not None and usage.n_sessions >= key.sessions:
             what = f"API key: expected at most {key.sessions} live sessions at a time"
             raise self._refused(key, "sessions", too_many_requests(what, SESSION_RETRY_S))
@@ -250,7 +250,7 @@ class KeyLimits:
         if key is not None and key.name:
             self._metrics.key_audio_seconds.labels(key.name).inc(audio_s)
 
-    def _of(self, key: ApiKey) -> KeyUsage:
+    def _usage_of(self, key: ApiKey) -> KeyUsage:
         return self._usage.setdefault(key.name, KeyUsage())
 
     def _refused(self, key: ApiKey, limit: str, fault: ApiError) -> ApiError:

@@ -111,7 +111,7 @@ class SharedCaptions:
     def age_s(self) -> float:
         return time.monotonic() - self._began_s
 
-    def take(self, change: CaptionChange) -> None:
+    def apply(self, change: CaptionChange) -> None:
         """Apply a change and wake readers. Raises: ApiError for too much text."""
         before_all = self.revision
         if change.is_clear:
@@ -222,7 +222,7 @@ class CaptionRegistry:
         """Share another session. Raises: ApiError 429 above the limit."""
         self.check_capacity()
         shared = SharedCaptions()
-        self._by_token[_key(shared.token)] = shared
+        self._by_token[_token_hash(shared.token)] = shared
         return shared
 
     def resumed(self, secret: str) -> SharedCaptions:
@@ -233,14 +233,14 @@ class CaptionRegistry:
         raise _not_found()
 
     def find(self, token: str) -> SharedCaptions:
-        found = self._by_token.get(_key(token))
+        found = self._by_token.get(_token_hash(token))
         if found is None:
             raise _not_found()
         return found
 
     def end(self, shared: SharedCaptions) -> None:
         shared.end()
-        self._by_token.pop(_key(shared.token), None)
+        self._by_token.pop(_token_hash(shared.token), None)
 
     @contextmanager
     def reading(self, shared: SharedCaptions) -> Iterator[None]:
@@ -269,7 +269,7 @@ class CaptionRegistry:
         shared.wake()
 
 
-def _key(token: str) -> bytes:
+def _token_hash(token: str) -> bytes:
     """Return the hash of a token, so that look-up times reveal nothing about tokens."""
     return hashlib.sha256(token.encode("utf-8", "replace")).digest()
 
@@ -331,7 +331,7 @@ def read_word(value: object) -> dict[str, Json]:
     given = read_object("word", value)
     require_only("word", given, WORD)
     return {
-        "word": read_words_text("word", given.get("word")),
+        "word": read_caption_text("word", given.get("word")),
         **read_times(given),
         "language": read_label("language", given.get("language")),
         "speaker": read_label("speaker", given.get("speaker")),
@@ -343,7 +343,7 @@ def read_line(name: str, value: object) -> dict[str, Json] | None:
         return None
     given = read_object(name, value)
     require_only(name, given, ("text", "language"))
-    text = read_words_text(name, given.get("text"))
+    text = read_caption_text(name, given.get("text"))
     return {"text": text, "language": read_label("language", given.get("language"))}
 
 
@@ -364,7 +364,7 @@ def read_label(name: str, value: object) -> str | None:
     return value
 
 
-def read_words_text(name: str, value: object) -> str:
+def read_caption_text(name: str, value: object) -> str:
     if not isinstance(value, str) or len(value) > MAX_TEXT:
         raise invalid_value(name, f"a text of at most {MAX_TEXT} characters", quoted(value))
     return value

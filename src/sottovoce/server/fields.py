@@ -30,8 +30,8 @@ from sottovoce.text.languages import find_language
 MAX_TERMS = 500
 MAX_CHARACTERS = 4_000
 """Of a prompt, and of all terms together."""
-HEADER = "x-ignored-parameters"
-STATE = "ignored"
+IGNORED_HEADER = "x-ignored-parameters"
+IGNORED_STATE = "ignored"
 MAX_NAMES_SHOWN, MAX_NAME_LETTERS = 20, 100
 UNPRINTABLE = re.compile(r"[^\x21-\x2b\x2d-\x7e]")
 """Characters that a header does not hold, or that separate names in it."""
@@ -241,7 +241,7 @@ def known_fields(*names: str) -> dict[str, KnownFields]:
     return {name: {} for name in names}
 
 
-def named(names: Iterable[str]) -> list[str]:
+def printable_names(names: Iterable[str]) -> list[str]:
     """Return names for an answer: printable, unique, and limited in length and number."""
     printable = [UNPRINTABLE.sub("?", name)[:MAX_NAME_LETTERS] or "?" for name in dict.fromkeys(names)]
     return printable if len(printable) <= MAX_NAMES_SHOWN else [*printable[:MAX_NAMES_SHOWN], "..."]
@@ -249,12 +249,12 @@ def named(names: Iterable[str]) -> list[str]:
 
 def note_ignored(connection: HTTPConnection, names: Iterable[str]) -> None:
     """Name parameters without effect in the answer of a request or handshake."""
-    connection.scope["state"].setdefault(STATE, []).extend(names)
+    connection.scope["state"].setdefault(IGNORED_STATE, []).extend(names)
 
 
 def ignored_header(state: Mapping[str, object]) -> dict[str, str]:
-    names = state.get(STATE)
-    return {HEADER: ", ".join(named(names))} if isinstance(names, list) and names else {}
+    names = state.get(IGNORED_STATE)
+    return {IGNORED_HEADER: ", ".join(printable_names(names))} if isinstance(names, list) and names else {}
 
 
 MAX_TEXT_LETTERS = 8_000

@@ -319,7 +319,7 @@ class LiveConnection(ABC, Generic[M]):
     async def queue_bytes(self, reader: PcmReader, data: bytes) -> None:
         """Decode and queue audio, in slices that do not block other clients."""
         for piece in slices_of(data):
-            await self.queue_audio(await off_loop(len(data), partial(reader.read, piece)))
+            await self.queue_audio(await in_thread_if_large(len(data), partial(reader.read, piece)))
 
     async def queue_container(self, container: LiveContainer, data: bytes) -> None:
         """Decode and queue the next bytes of a container; b"" ends it. Raises: AudioError."""
@@ -439,7 +439,7 @@ def slices_of(data: bytes) -> Iterator[bytes]:
         yield data[start : start + SLICE_BYTES]
 
 
-async def off_loop(size: int, read: Callable[[], T]) -> T:
+async def in_thread_if_large(size: int, read: Callable[[], T]) -> T:
     """Read input of a size in bytes or letters: large input in a thread."""
     return read() if size <= SLICE_BYTES else await anyio.to_thread.run_sync(read)
 

@@ -70,18 +70,18 @@ def expected_bytes(name: str) -> int:
 def n_parameters(dims: ModelDims) -> int:
     audio, text = dims.n_audio_state, dims.n_text_state
     encoder = 3 * dims.n_mels * audio + audio + 3 * audio * audio + audio + dims.n_audio_ctx * audio
-    encoder += dims.n_audio_layer * (attention(audio) + feed_forward(audio)) + 2 * audio
+    encoder += dims.n_audio_layer * (n_attention_weights(audio) + n_feed_forward_weights(audio)) + 2 * audio
     decoder = dims.n_vocab * text + dims.n_text_ctx * text + 2 * text
-    decoder += dims.n_text_layer * (2 * attention(text) + feed_forward(text))
+    decoder += dims.n_text_layer * (2 * n_attention_weights(text) + n_feed_forward_weights(text))
     return encoder + decoder
 
 
-def attention(width: int) -> int:
+def n_attention_weights(width: int) -> int:
     """Count the weights of an attention layer: four maps, of keys without a bias, and a norm."""
     return 4 * width * width + 3 * width + 2 * width
 
 
-def feed_forward(width: int) -> int:
+def n_feed_forward_weights(width: int) -> int:
     """Count the weights of a feed-forward layer, four times as wide inside, and its norm."""
     return 8 * width * width + 5 * width + 2 * width
 

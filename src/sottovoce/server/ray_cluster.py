@@ -36,7 +36,7 @@ def connect(address: str | None) -> None:
 
     Raises: MissingExtraError; OptionError if no cluster answers.
     """
-    ray = library("ray")
+    ray = import_ray("ray")
     if ray.is_initialized():
         return
     os.environ.setdefault("RAY_worker_niceness", "0")  # they are the job itself
@@ -48,7 +48,7 @@ def connect(address: str | None) -> None:
         raise OptionError(f"{where}: expected a Ray cluster ({first_line})") from error
 
 
-def library(name: str) -> ModuleType:
+def import_ray(name: str) -> ModuleType:
     """Import a module of Ray. Raises: MissingExtraError."""
     try:
         return importlib.import_module(name)
@@ -56,7 +56,7 @@ def library(name: str) -> ModuleType:
         raise MissingExtraError((error.name or "ray").partition(".")[0], "ray", "a Ray cluster") from error
 
 
-def counts(option: str, text: str) -> tuple[int, int]:
+def parse_range(option: str, text: str) -> tuple[int, int]:
     """Read N or MIN-MAX. Raises: OptionError."""
     least, dash, most = text.partition("-")
     if not least.isdigit() or (dash and not most.isdigit()):
@@ -141,7 +141,7 @@ def _round(
     actors: Actors,
     n_in_block: int,
 ) -> Iterator[Row]:
-    data = library("ray.data")
+    data = import_ray("ray.data")
     context = data.DataContext.get_current()
     context.enable_progress_bars = False
     context.max_errored_blocks = -1

@@ -21,7 +21,7 @@ from sottovoce.api import Model
 from sottovoce.errors import OptionError
 from sottovoce.server.app import make_app
 from sottovoce.server.auth import KEY_BYTES
-from sottovoce.server.ray_cluster import connect, library
+from sottovoce.server.ray_cluster import connect, import_ray
 from sottovoce.server.settings import Replicas, ServerSettings
 from sottovoce.server.telemetry import log_as_json
 
@@ -53,7 +53,7 @@ def serving_on_ray(
     open_model: called in the replicas before they get connections.
     Raises: MissingExtraError; OptionError without a cluster, a free address, or a model that can be opened.
     """
-    serve = library("ray.serve")
+    serve = import_ray("ray.serve")
     connect(None)
     key = settings.access.secret_key or secrets.token_bytes(KEY_BYTES)
     shared = replace(settings, access=replace(settings.access, secret_key=key))

@@ -30,7 +30,7 @@ from sottovoce.translation.live_translator import SourceText
 from sottovoce.translation.whisper_translate import WhisperTranslator
 from sottovoce.types import SAMPLE_RATE, Event, Final, LanguageChanged, Partial, Samples, SpeechEnded, Word
 
-TIMES = frozenset({"start", "end", "at", "confirmed_at", "emission_time"})
+TIME_FIELDS = frozenset({"start", "end", "at", "confirmed_at", "emission_time"})
 """Fields of events that are seconds since the beginning."""
 UPDATE_MAX_S = 2.0
 """Audio of one session processed at a time, so that others have their turn."""
@@ -78,7 +78,7 @@ def _shifted_word(word: Word, offset_s: float) -> Word:
 
 
 def _shifted_times(event: Event, offset_s: float) -> dict[str, float]:
-    names = (field.name for field in fields(event) if field.name in TIMES)
+    names = (field.name for field in fields(event) if field.name in TIME_FIELDS)
     return {name: getattr(event, name) + offset_s for name in names}
 
 

@@ -23,8 +23,8 @@ from sottovoce.server.live import (
     SERVICE_RESTART,
     ClientDisconnectedError,
     WebSocketTransport,
+    in_thread_if_large,
     live_error,
-    off_loop,
 )
 from sottovoce.server.services import run_until_first, services_of
 
@@ -128,12 +128,12 @@ class Publisher(CaptionSocket):
             if shared.age_s > self.limits.session_s:
                 text = f"captions: expected at most {self.limits.session_s:g} s of a session"
                 raise ApiError(text, code="session_too_long")
-            kind, change = await off_loop(len(message), partial(read_publication, message))
+            kind, change = await in_thread_if_large(len(message), partial(read_publication, message))
             if kind == "close":
                 await self.transport.close(NORMAL_CLOSURE)
                 return
             if change is not None:
-                shared.take(change)
+                shared.apply(change)
 
     async def _report_readers(self, shared: SharedCaptions) -> None:
         reported = 0

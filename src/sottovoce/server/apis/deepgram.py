@@ -33,8 +33,8 @@ from sottovoce.server.fields import (
     TEXT,
     TEXTS,
     check_terms,
-    named,
     note_ignored,
+    printable_names,
     read_code,
     read_codes,
     read_flag,
@@ -84,7 +84,7 @@ SILENTLY_IGNORED = ("version", "tag", "extra", "mip_opt_out", "no_delay")
 """Accepted with any value, since no answer could show that they have no effect."""
 REFUSED = ("callback", "callback_method", "redact", "replace", "multichannel")
 """Must be false: they would change the text or send it elsewhere."""
-OFF = ("false", "0", "")
+OFF_VALUES = ("false", "0", "")
 STREAM_PARAMS = (
     *("endpointing", "utterance_end_ms", "interim_results", "vad_events"),
     *("detect_language", "utt_split"),
@@ -273,7 +273,9 @@ def read_query(
     values_of: dict[str, list[str]] = {}
     for name, value in query:
         values_of.setdefault(name, []).append(value)
-    asked = [name for name, values in values_of.items() if any(value.lower() not in OFF for value in values)]
+    asked = [
+        name for name, values in values_of.items() if any(value.lower() not in OFF_VALUES for value in values)
+    ]
     for name in asked:
         if name in REFUSED:
             raise unsupported(name)
@@ -287,7 +289,7 @@ def flag(name: str, last: Mapping[str, str]) -> bool:
 
 def read_diarize(last: Mapping[str, str]) -> bool:
     """Read whether to diarize: the choice of a diarizer turns it on too."""
-    return flag("diarize", last) or last.get("diarize_model", "").lower() not in OFF
+    return flag("diarize", last) or last.get("diarize_model", "").lower() not in OFF_VALUES
 
 
 def read_language_hints(
@@ -590,7 +592,7 @@ def alternative_of(words: Sequence[Word], params: DeepgramParams, extra: str = "
     if params.is_punctuated:
         text = "".join(word.word for word in words) + extra
     else:
-        text = "".join(plain(word.word) for word in words) + plain(extra)
+        text = "".join(without_punctuation(word.word) for word in words) + without_punctuation(extra)
     mean = sum(word.probability for word in words) / len(words) if words else 0.0
     document: dict[str, Json] = {
         "transcript": text.strip(),
@@ -605,7 +607,7 @@ def alternative_of(words: Sequence[Word], params: DeepgramParams, extra: str = "
 
 def word_of(word: Word, params: DeepgramParams) -> dict[str, Json]:
     document: dict[str, Json] = {
-        "word": plain(word.word).strip(),
+        "word": without_punctuation(word.word).strip(),
         "start": seconds(word.start),
         "end": seconds(word.end),
         "confidence": score(word.probability),
@@ -619,7 +621,7 @@ def word_of(word: Word, params: DeepgramParams) -> dict[str, Json]:
     return document
 
 
-def plain(text: str) -> str:
+def without_punctuation(text: str) -> str:
     """Return a text in lower case without punctuation; the space before it stays."""
     parts = (part.strip(PUNCTUATION).lower() for part in text.split(" "))
     return " ".join(parts)
@@ -650,7 +652,7 @@ def recording_document(
         parts = split_words(
             words, lambda a, b: b.start - a.end >= params.utt_split_s or a.speaker != b.speaker
         )
-        results["utterances"] = [utterance(part, i, params) for i, part in enumerate(parts)]
+        results["utterances"] = [utterance_document(part, i, params) for i, part in enumerate(parts)]
     about = metadata(params, request_id, sha256, transcript.duration, datetime.now(timezone.utc))
     return {"metadata": about, "results": results}
 
@@ -675,11 +677,11 @@ def metadata(
 def warnings_of(ignored: Sequence[str]) -> list[Json]:
     return [
         {"parameter": name, "type": "unsupported_parameter", "message": f"{name}: without effect here"}
-        for name in named(ignored)
+        for name in printable_names(ignored)
     ]
 
 
-def utterance(words: Sequence[Word], number: int, params: DeepgramParams) -> dict[str, Json]:
+def utterance_document(words: Sequence[Word], number: int, params: DeepgramParams) -> dict[str, Json]:
     times = {"start": seconds(words[0].start), "end": seconds(words[-1].end), "channel": 0}
     document: dict[str, Json] = {**times, **alternative_of(words, params), "id": str(number)}
     return {**document, **speaker_of(words, params)}

@@ -31,7 +31,7 @@ from sottovoce.server.fields import (
     check_terms,
     json_number,
     known_fields,
-    named,
+    printable_names,
     read_codes,
     read_list,
     read_number,
@@ -242,7 +242,7 @@ class FluxConnection(DeepgramSocket):
 
     async def _warn(self, params: FluxParams) -> None:
         if params.ignored:
-            text = f"{', '.join(named(params.ignored))}: without effect here"
+            text = f"{', '.join(printable_names(params.ignored))}: without effect here"
             await self.send(self._turns.message("Warning", code="UNSUPPORTED_PARAMETER", description=text))
 
     async def _change(self, params: FluxParams) -> None:

@@ -7,7 +7,7 @@ from starlette.responses import JSONResponse, Response
 
 from sottovoce.formats.document import Json
 from sottovoce.server.api import Api, HttpRoute
-from sottovoce.server.apis.sottovoce_live import targets
+from sottovoce.server.apis.sottovoce_live import target_languages
 from sottovoce.server.models import ModelRegistry
 from sottovoce.server.openapi import an_object, get, json_answer, parameter
 from sottovoce.server.services import services_of
@@ -45,7 +45,7 @@ def model_document(registry: ModelRegistry, settings: ServerSettings, name: str)
         "model": meant,
         "loaded": registry.is_loaded(meant),
         "languages": list(languages),
-        "translates_to": list(targets(languages, settings.translation)),
+        "translates_to": list(target_languages(languages, settings.translation)),
     }
 
 

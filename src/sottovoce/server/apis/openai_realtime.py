@@ -28,9 +28,9 @@ from sottovoce.server.fields import (
     Reader,
     json_number,
     known_fields,
-    named,
     note_ignored,
     one_of,
+    printable_names,
     quoted,
     read_fields,
     read_json,
@@ -43,7 +43,7 @@ from sottovoce.server.fields import (
     require_typed,
     unknown_fields,
 )
-from sottovoce.server.live import WebSocketConnection, off_loop
+from sottovoce.server.live import WebSocketConnection, in_thread_if_large
 from sottovoce.server.models import ModelRegistry
 from sottovoce.server.openai_format import logprob
 from sottovoce.server.openapi import Schema, an_object, json_answer, post
@@ -295,7 +295,7 @@ class RealtimeConnection(WebSocketConnection):
 
     async def begin(self) -> None:
         config = self._initial_config()
-        self._config_read = resolved(config, self.services.registry)
+        self._config_read = with_resolved_model(config, self.services.registry)
         self.acquire_slot()
         self.services.check_capacity(self._config_read.model or "")
         await self.websocket.accept(SUBPROTOCOL)
@@ -309,7 +309,7 @@ class RealtimeConnection(WebSocketConnection):
             if isinstance(message, bytes):
                 text = "message: expected JSON, with audio in base64, got binary"
                 raise ApiError(text, code="invalid_message")
-            found = await off_loop(len(message), partial(read_json, message))
+            found = await in_thread_if_large(len(message), partial(read_json, message))
             event_id = found.get("event_id") if isinstance(found, dict) else None
             await self._act_on(require_typed(found, "a JSON object with a type"), event_id)
         except ApiError as fault:
@@ -366,7 +366,7 @@ class RealtimeConnection(WebSocketConnection):
         if model is None:
             return config
         config = replace(config, model=model, has_speakers=model == DIARIZING)
-        return resolved(config, self.services.registry)
+        return with_resolved_model(config, self.services.registry)
 
     @property
     def _document(self) -> dict[str, Json]:
@@ -384,7 +384,7 @@ class RealtimeConnection(WebSocketConnection):
         elif kind == "input_audio_buffer.append":
             given = message.get("audio")
             size = len(given) if isinstance(given, str) else 0
-            await self.queue_bytes(self._reader, await off_loop(size, partial(audio_of, given)))
+            await self.queue_bytes(self._reader, await in_thread_if_large(size, partial(decode_audio, given)))
         elif kind == "input_audio_buffer.commit":
             await self.queue_audio(self._reader.flush())
             self._reader = reader_of(self._config_read)
@@ -399,7 +399,7 @@ class RealtimeConnection(WebSocketConnection):
             raise invalid_value("type", f"one of {', '.join(MESSAGES)}", f"'{str(kind)[:80]}'")
 
     def _updated(self, config: RealtimeSessionConfig, session: object) -> RealtimeSessionConfig:
-        return resolved(updated_config(config, session), self.services.registry)
+        return with_resolved_model(updated_config(config, session), self.services.registry)
 
     async def _update(self, session: object, event_id: object) -> None:
         if (fault := await self.attempt(self._configure(session))) is not None:
@@ -415,7 +415,7 @@ class RealtimeConnection(WebSocketConnection):
         elif config.options != before.options:
             await self.emit(await self.session.configure(config.options))
         self._apply(config)
-        ignored: list[Json] = [*named(unknown_session_fields(session))]
+        ignored: list[Json] = [*printable_names(unknown_session_fields(session))]
         more: dict[str, Json] = {"ignored_parameters": ignored} if ignored else {}
         await self.send(self._items.event("session.updated", session=self._document, **more))
 
@@ -476,7 +476,7 @@ class RealtimeConnection(WebSocketConnection):
         self._items.has_speakers = config.has_speakers
 
 
-def resolved(config: RealtimeSessionConfig, registry: ModelRegistry) -> RealtimeSessionConfig:
+def with_resolved_model(config: RealtimeSessionConfig, registry: ModelRegistry) -> RealtimeSessionConfig:
     return replace(config, model=registry.resolve(config.model))
 
 
@@ -484,7 +484,7 @@ def reader_of(config: RealtimeSessionConfig) -> PcmReader:
     return PcmReader(*ENCODINGS[config.audio_format])
 
 
-def audio_of(given: object) -> bytes:
+def decode_audio(given: object) -> bytes:
     try:
         return base64.b64decode(given if isinstance(given, str) else "?", validate=True)
     except ValueError:

@@ -30,8 +30,8 @@ from sottovoce.server.fields import (
     KnownFields,
     fields_of,
     known_fields,
-    named,
     note_ignored,
+    printable_names,
     quoted,
     read_field,
     read_typed_message,
@@ -72,7 +72,7 @@ async def live_refusal(request: Request) -> Response:
     Raises: ApiError with the reason; 426 where the socket would be accepted.
     """
     services = services_of(request)
-    _, name = requested(services, request)
+    _, name = read_request(services, request)
     with services.key_limits.session(key_of(request)), services.session():
         services.check_capacity(name)
     raise ApiError("/v1/live: expected a WebSocket", status=426, code="upgrade_required")
@@ -98,7 +98,7 @@ class SottovoceConnection(WebSocketConnection):
         self._reported: tuple[float, float] = (0.0, 0.0)
 
     async def begin(self) -> None:
-        request, model = requested(self.services, self.socket)
+        request, model = read_request(self.services, self.socket)
         ignored = self.services.registry.ignored(request.model, unknown_fields(query_of(self.socket), KNOWN))
         note_ignored(self.socket, ignored)
         self._request, self._reader = request, PcmReader(request.encoding, request.sample_rate)
@@ -180,7 +180,7 @@ class SottovoceConnection(WebSocketConnection):
         await self._confirm("finalized", ignored)
 
     async def _configure(self, changes: Mapping[str, object]) -> None:
-        request = configured(self._request, changes)
+        request = with_changes(self._request, changes)
         for name in FIXED:
             if getattr(request, name) != getattr(self._request, name):
                 message = f"{name}: expected in the address of the socket, got a change under way"
@@ -199,7 +199,7 @@ class SottovoceConnection(WebSocketConnection):
 
 
 def ignored_field(names: Sequence[str]) -> dict[str, Json]:
-    return {"ignored": [*named(names)]} if names else {}
+    return {"ignored": [*printable_names(names)]} if names else {}
 
 
 def query_of(connection: HTTPConnection) -> dict[str, object]:
@@ -248,9 +248,9 @@ def encoded_voices(voices: Mapping[str, Floats]) -> dict[str, Json]:
     }
 
 
-def requested(services: Services, connection: HTTPConnection) -> tuple[SessionRequest, str]:
+def read_request(services: Services, connection: HTTPConnection) -> tuple[SessionRequest, str]:
     """Read the address of a socket: the options of the session, and the name of its model."""
-    request = configured(SessionRequest(), query_of(connection))
+    request = with_changes(SessionRequest(), query_of(connection))
     name = services.registry.resolve(request.model)
     supported = services.registry.languages(name)
     for language in request.options.languages:
@@ -261,7 +261,7 @@ def requested(services: Services, connection: HTTPConnection) -> tuple[SessionRe
     return request, name
 
 
-def configured(request: SessionRequest, changes: Mapping[str, object]) -> SessionRequest:
+def with_changes(request: SessionRequest, changes: Mapping[str, object]) -> SessionRequest:
     """Return the request with changes of a message or an address; unknown fields have no effect."""
     values = {
         FIELDS[name][0].key: read_field(name, value, *FIELDS[name])
@@ -280,7 +280,7 @@ def configured(request: SessionRequest, changes: Mapping[str, object]) -> Sessio
     return request
 
 
-def targets(languages: Sequence[str], translation: TranslationSettings | None) -> tuple[str, ...]:
+def target_languages(languages: Sequence[str], translation: TranslationSettings | None) -> tuple[str, ...]:
     """Return the languages that a model with these languages, or a server, translates into live."""
     if translation is not None:
         return language_codes()
@@ -295,7 +295,7 @@ def session_translator(
     request_id: str,
 ) -> SessionTranslator:
     """Make the translator of a session. languages: of its model. request_id: for the log."""
-    codes = targets(languages, translation)
+    codes = target_languages(languages, translation)
     if target not in codes:
         expected = "English, by a model of several languages" if not codes else f"one of {', '.join(codes)}"
         raise invalid_value("translate_to", expected, f"'{target}'")

@@ -74,8 +74,8 @@ async def inference(request: Request) -> Response:
     if wanted.response_format in TEXT_TYPES:
         return text_response(transcript, wanted)
     if wanted.response_format == "json":
-        return JSONResponse({"text": lines_of(transcript)})
-    return JSONResponse(verbose(transcript, wanted))
+        return JSONResponse({"text": plain_text(transcript)})
+    return JSONResponse(inference_document(transcript, wanted))
 
 
 async def load(request: Request) -> Response:
@@ -167,11 +167,11 @@ def _label_speaker(segment: Segment, *, in_text: bool) -> Segment:
     return replace(segment, speaker=f"Speaker{place}")
 
 
-def lines_of(transcript: Transcript) -> str:
+def plain_text(transcript: Transcript) -> str:
     return "".join(f"{segment.text}\n" for segment in transcript.segments)
 
 
-def verbose(transcript: Transcript, request: FileRequest) -> dict[str, Json]:
+def inference_document(transcript: Transcript, request: FileRequest) -> dict[str, Json]:
     """Render `verbose_json`: OpenAI's, with words in segments, and languages with their probabilities."""
     document = verbose_document(transcript, request)
     document["segments"] = [

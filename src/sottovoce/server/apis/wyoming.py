@@ -67,12 +67,12 @@ async def read_frame(reader: asyncio.StreamReader, max_payload: int) -> Frame | 
         raise invalid_value("event", f"a line of at most {MAX_LINE} bytes", "more") from None
     if not line:
         return None
-    header = object_of("event", line)
+    header = read_json_object("event", line)
     kind = header.get("type")
     if not isinstance(kind, str):
         raise invalid_value("type", "a text", f"'{str(kind)[:50]}'")
-    n_data = length_of("data_length", header.get("data_length"), MAX_DATA)
-    n_payload = length_of("payload_length", header.get("payload_length"), max_payload)
+    n_data = read_length("data_length", header.get("data_length"), MAX_DATA)
+    n_payload = read_length("payload_length", header.get("payload_length"), max_payload)
     try:
         more = await reader.readexactly(n_data)
         payload = await reader.readexactly(n_payload)
@@ -81,7 +81,7 @@ async def read_frame(reader: asyncio.StreamReader, max_payload: int) -> Frame | 
     data = header.get("data") or {}
     if not isinstance(data, dict):
         raise invalid_value("data", "an object", f"'{str(data)[:50]}'")
-    return Frame(kind, {**data, **(object_of("data", more) if more else {})}, payload)
+    return Frame(kind, {**data, **(read_json_object("data", more) if more else {})}, payload)
 
 
 def frame_bytes(document: Mapping[str, Json]) -> bytes:
@@ -162,14 +162,14 @@ class FrameTransport:
         await self.close()
 
 
-def object_of(name: str, text: bytes) -> dict[str, object]:
+def read_json_object(name: str, text: bytes) -> dict[str, object]:
     found = read_json(text)
     if not isinstance(found, dict):
         raise ApiError(f"{name}: expected a JSON object", code="invalid_message")
     return found
 
 
-def length_of(name: str, value: object, limit: int) -> int:
+def read_length(name: str, value: object, limit: int) -> int:
     if value is None:
         return 0
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= limit:
@@ -225,7 +225,7 @@ class WyomingConnection(LiveConnection[Frame]):
     def __init__(self, transport: FrameTransport, services: Services) -> None:
         super().__init__(transport, services)
         self.frames = transport
-        self._wanted = requested(Frame("transcribe"))
+        self._wanted = command_options(Frame("transcribe"))
         self._pcm: PcmReader | None = None
         self._command: SpokenCommand | None = None
 
@@ -238,12 +238,12 @@ class WyomingConnection(LiveConnection[Frame]):
 
     async def on_message(self, message: Frame) -> None:
         if message.kind == "describe":
-            await self.send({"type": "info", **info(self.services)})
+            await self.send({"type": "info", **info_document(self.services)})
         elif message.kind == "ping":
             text = message.data.get("text")
             await self.send({"type": "pong", "text": text if isinstance(text, str) else None})
         elif message.kind == "transcribe":
-            self._wanted = requested(message)
+            self._wanted = command_options(message)
         elif message.kind == "audio-start":
             self._pcm = reader_of(message)
             await self.queue.put(partial(self._start, *self._wanted))
@@ -346,7 +346,7 @@ def error_document(fault: ApiError) -> dict[str, Json]:
     return {"type": "error", "text": fault.message, "code": fault.code}
 
 
-def requested(transcribe: Frame) -> tuple[str | None, LiveOptions]:
+def command_options(transcribe: Frame) -> tuple[str | None, LiveOptions]:
     """Read the model and the options of a command."""
     data = transcribe.data
     language, name = data.get("language"), data.get("name")
@@ -380,7 +380,7 @@ def reader_of(frame: Frame) -> PcmReader:
         raise to_api_error(error, param="rate") from error
 
 
-def info(services: Services) -> dict[str, Json]:
+def info_document(services: Services) -> dict[str, Json]:
     about: dict[str, Json] = {
         "attribution": {"name": "sottovoce", "url": ""},
         "installed": True,
