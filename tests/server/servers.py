@@ -213,7 +213,7 @@ def opened(server: ServerThread, beginning: bytes = b"") -> Iterator[socket.sock
         yield made
 
 
-def until(condition: Callable[[], bool], within_s: float = 20.0) -> None:
+def wait_until(condition: Callable[[], bool], within_s: float = 20.0) -> None:
     """Wait for something to become true."""
     end = time.monotonic() + within_s
     while not condition():

@@ -28,7 +28,7 @@ from tests.server.servers import QuietModel, SlowFile, SlowModel, serving, setti
 
 
 @pytest.fixture(scope="module")
-def quick() -> Iterator[ServerThread]:
+def fake_server() -> Iterator[ServerThread]:
     wanted = settings(models=ModelSettings("small", others=("large",)))
     with ServerThread(wanted, lambda name: cast(Model, SlowModel())) as server:
         server.wait_until_ready()
@@ -152,8 +152,10 @@ def test_turns_of_tinydiarize_are_signs_in_the_text() -> None:
         ({"vad": "true", "vad_threshold": "7"}, "vad_threshold"),
     ],
 )
-def test_errors_are_one_line(quick: ServerThread, english: Path, fields: dict[str, str], told: str) -> None:
-    answer = asked(quick, english, **fields)
+def test_errors_are_one_line(
+    fake_server: ServerThread, english: Path, fields: dict[str, str], told: str
+) -> None:
+    answer = asked(fake_server, english, **fields)
     assert answer.status_code == 400
     assert told in answer.json()["error"]
 
@@ -273,14 +275,14 @@ def load(server: ServerThread, **fields: Any) -> httpx.Response:
     return httpx.post(f"{server.url}/load", files={name: (None, value) for name, value in fields.items()})
 
 
-def test_only_models_that_are_offered_can_be_loaded(quick: ServerThread, server: ServerThread) -> None:
+def test_only_models_that_are_offered_can_be_loaded(fake_server: ServerThread, server: ServerThread) -> None:
     assert load(server, model="nano").status_code == 403
     for path in ("/etc/passwd", "../large", "models/ggml-large.bin"):
-        answer = load(quick, model=path)
+        answer = load(fake_server, model=path)
         assert answer.status_code == 404
         assert "expected one of small, large" in answer.json()["error"]
-    assert load(quick, name="large").status_code == 400
-    assert "large" not in quick.services.registry.running
-    assert load(quick, model="large").text == "Load was successful!\n"
-    assert "large" in quick.services.registry.running
-    assert quick.services.inference_model == "large"
+    assert load(fake_server, name="large").status_code == 400
+    assert "large" not in fake_server.services.registry.running
+    assert load(fake_server, model="large").text == "Load was successful!\n"
+    assert "large" in fake_server.services.registry.running
+    assert fake_server.services.inference_model == "large"

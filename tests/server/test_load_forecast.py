@@ -21,7 +21,7 @@ from sottovoce.server.scheduler import Scheduler, voice_like_sound
 from sottovoce.server.server import ServerThread
 from sottovoce.server.session_handle import SessionHandle
 from sottovoce.server.settings import Work
-from tests.server.servers import SlowModel, make_worker, serving, until
+from tests.server.servers import SlowModel, make_worker, serving, wait_until
 
 SECOND = bytes(2 * 16_000)
 
@@ -244,7 +244,7 @@ def test_of_those_who_come_together_the_model_takes_what_it_can() -> None:
             assert 10 <= error["retry_after"] <= 20
             assert re.match("2 live sessions are as many as this model keeps up with", error["message"])
         await sockets.pop().close()
-        await asyncio.to_thread(until, lambda: server.services.n_sessions == 1)
+        await asyncio.to_thread(wait_until, lambda: server.services.n_sessions == 1)
         assert len(await joined(server, sockets)) == 5
         for socket in sockets:
             await socket.close()

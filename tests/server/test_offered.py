@@ -11,7 +11,7 @@ import pytest
 
 from sottovoce.api import Model
 from sottovoce.models.checkpoint.compact import compact_languages
-from sottovoce.server.apis.wyoming import info
+from sottovoce.server.apis.wyoming import info_document
 from sottovoce.server.models import ModelRegistry, expected_languages
 from sottovoce.server.scheduler import Scheduler
 from sottovoce.server.server import ServerThread
@@ -28,7 +28,7 @@ def registry_of(models: ModelSettings) -> ModelRegistry:
 
 
 def described(registry: ModelRegistry) -> dict[str, list[str]]:
-    document = info(Services(settings(models=registry.settings), registry, Metrics()))
+    document = info_document(Services(settings(models=registry.settings), registry, Metrics()))
     (program,) = cast("list[dict[str, list[dict[str, list[str]]]]]", document["asr"])
     return {str(model["name"]): model["languages"] for model in program["models"]}
 

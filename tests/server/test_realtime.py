@@ -390,7 +390,7 @@ TABLE = [
 
 
 @pytest.fixture(scope="module")
-def quick() -> Iterator[ServerThread]:
+def fake_server() -> Iterator[ServerThread]:
     with serving(TurnModel()) as server:
         yield server
 
@@ -402,9 +402,9 @@ def shown(message: Message) -> str:
 
 
 @pytest.mark.parametrize("exchange", TABLE, ids=lambda exchange: exchange.name)
-def test_every_message_has_its_answer(quick: ServerThread, exchange: Exchange) -> None:
+def test_every_message_has_its_answer(fake_server: ServerThread, exchange: Exchange) -> None:
     heard: list[Message] = []
-    with connect(f"ws://{quick.address}{URL}") as socket:
+    with connect(f"ws://{fake_server.address}{URL}") as socket:
 
         def hear_until(mark: str) -> None:
             while not (heard and mark in json.dumps(heard[-1])):
@@ -421,14 +421,14 @@ def test_every_message_has_its_answer(quick: ServerThread, exchange: Exchange) -
     assert about == ["mine" if isinstance(exchange.said[-1], dict) else None] * len(about)
 
 
-def test_a_turn_is_as_long_as_all_its_audio(quick: ServerThread) -> None:
+def test_a_turn_is_as_long_as_all_its_audio(fake_server: ServerThread) -> None:
     messages = [BY_CLIENT, seconds(4), COMMIT, seconds(1), seconds(1), seconds(1), COMMIT]
-    heard = talk(quick, messages, n_of(COMPLETED, 2))
+    heard = talk(fake_server, messages, n_of(COMPLETED, 2))
     assert [one["usage"]["seconds"] for one in of(heard, COMPLETED)] == pytest.approx([4.0, 3.0], abs=0.002)
 
 
-def test_items_are_retrieved_and_deleted(quick: ServerThread) -> None:
-    with connect(f"ws://{quick.address}{URL}") as socket:
+def test_items_are_retrieved_and_deleted(fake_server: ServerThread) -> None:
+    with connect(f"ws://{fake_server.address}{URL}") as socket:
 
         def say(*messages: Message, until: str) -> Message:
             for message in messages:
@@ -514,8 +514,8 @@ def test_fields_that_can_be_are_taken() -> None:
         ({"expires_after": {"seconds": "60"}}, "expires_after.seconds"),
     ],
 )
-def test_a_secret_is_asked_for_in_json(quick: ServerThread, body: Message, param: str) -> None:
-    answer = httpx.post(f"{quick.url}{URL}/client_secrets", json=body, timeout=60)
+def test_a_secret_is_asked_for_in_json(fake_server: ServerThread, body: Message, param: str) -> None:
+    answer = httpx.post(f"{fake_server.url}{URL}/client_secrets", json=body, timeout=60)
     error = answer.json()["error"]
     assert (answer.status_code, error["code"], error["param"]) == (400, "invalid_value", param)
 

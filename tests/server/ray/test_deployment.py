@@ -25,7 +25,7 @@ from sottovoce.server.settings import (
     ServerLimits,
     ServerSettings,
 )
-from tests.server.servers import until
+from tests.server.servers import wait_until
 
 ray = pytest.importorskip("ray", reason="ray is not installed")
 pytest.importorskip("ray.serve", reason="ray's extra `serve` is not installed")
@@ -168,7 +168,7 @@ def test_a_session_gets_its_tail_from_a_replica_that_is_taken_away(port: int) ->
         half = len(samples) // 2
         client.send((samples[:half] * 32767).astype("<i2").tobytes())
         serve.delete(NAME, _blocking=False)
-        until(lambda: httpx.get(f"http://127.0.0.1:{port}/health", **LOCAL).status_code != 200)
+        wait_until(lambda: httpx.get(f"http://127.0.0.1:{port}/health", **LOCAL).status_code != 200)
         client.send((samples[half:] * 32767).astype("<i2").tobytes())
         client.send(json.dumps({"type": "close"}))
         for message in client:
