@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import anyio
 import anyio.to_thread
@@ -42,7 +42,6 @@ CALIBRATION_TIMEOUT_S = 5.0
 """Time limit: slower models are measured by the audio processed until then."""
 OpenSession: TypeAlias = Callable[[LiveOptions], Awaitable[SessionHandle]]
 PITCH_HZ, SYLLABLES_HZ, N_HARMONICS = 120.0, 3.0, 20
-T = TypeVar("T")
 logger = logging.getLogger(__name__)
 MAX_PROMPT_TOKENS = 223
 MAX_CACHED_FUSIONS = 4

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import TypeVar, cast
@@ -46,9 +45,8 @@ class Services(Collector):
         self.settings = settings
         self.registry = registry
         self.metrics = metrics
-        self._lags: dict[int, Callable[[], float]] = {}
-        """Functions that return the lag of each live session, in seconds."""
-        self._lag_numbers = itertools.count()
+        self._lags: list[Callable[[], float]] = []
+        """Functions that return the delay of each live session, in seconds."""
         self.n_requests = 0
         self.n_uploads = 0
         self.upload_bytes = 0
@@ -134,7 +132,7 @@ class Services(Collector):
     @property
     def behind_s(self) -> float:
         """Largest delay of a session: seconds of received audio that no event covers."""
-        return max((lag() for lag in self._lags.values()), default=0.0)
+        return max((lag() for lag in self._lags), default=0.0)
 
     @property
     def is_draining(self) -> bool:
@@ -212,12 +210,11 @@ class Services(Collector):
     def session(self, behind_s: Callable[[], float] = float) -> Iterator[None]:
         """Count a live session. behind_s: its delay. Raises: as `upload`."""
         self._require_free(self.n_sessions, self.settings.limits.sessions, "live sessions are open")
-        number = next(self._lag_numbers)
-        self._lags[number] = behind_s
+        self._lags.append(behind_s)
         try:
             yield
         finally:
-            del self._lags[number]
+            self._lags.remove(behind_s)
 
     def _require_free(self, n: int, limit: int, what: str) -> None:
         if self.is_draining:
