@@ -24,7 +24,7 @@ from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.evaluation.wer import ScoredUtterance, score
 from sottovoce.options.live import LiveOptions
-from sottovoce.server.scheduling.scheduler import Scheduler
+from sottovoce.server.scheduler import Scheduler
 from sottovoce.server.settings import Work
 from sottovoce.types import SAMPLE_RATE, Event, Partial, Samples
 
@@ -106,14 +106,17 @@ def measure(model: Model, some: Sequence[Stream], languages: Sequence[str], work
         began_s = time.monotonic()
         tasks = [asyncio.create_task(heard_live(scheduler, one, options, began_s)) for one in some]
         while not all(task.done() for task in tasks):
-            most_mb, longest_s = max(most_mb, resident_bytes() / 1e6), max(longest_s, scheduler.interval_s)
+            most_mb, longest_s = (
+                max(most_mb, resident_bytes() / 1e6),
+                max(longest_s, scheduler.worker.interval_controller.interval_s),
+            )
             await asyncio.sleep(0.1)
         return [task.result() for task in tasks]
 
     began_s = time.process_time()
     said = asyncio.run(all_streams())
     cpu_s = time.process_time() - began_s
-    n_engines = len(scheduler.engines)
+    n_engines = len(scheduler.worker.engines)
     scheduler.close()
     scheduler.join(60.0)
     delays = torch.tensor([delay for one in said for delay in one.delays_s] or [float("nan")])

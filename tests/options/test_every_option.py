@@ -19,10 +19,10 @@ from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import WINDOW_VAD, VadOptions
 from sottovoce.options.writer import WriterOptions
 from sottovoce.server.apis.whisper_cpp import inference_request
-from sottovoce.server.http.app import APIS
+from sottovoce.server.app import APIS
+from sottovoce.server.errors import ApiError
+from sottovoce.server.fields import FORM, Fields, fields_of, read_field, read_form, schema_of
 from sottovoce.server.openapi import document
-from sottovoce.server.parsing.faults import ApiError
-from sottovoce.server.parsing.forms import FORM, Fields, fields_of, read_field, read_form, schema_of
 
 CONTEXT: dict[str, Any] = {"obj": Invocation(), "help_option_names": ["-h", "--help"]}
 """As the whole command line has it: click keeps the names of the help option once they were looked at."""

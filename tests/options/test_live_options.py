@@ -12,8 +12,8 @@ from sottovoce.errors import OptionError
 from sottovoce.options.live import LiveDecodingOptions, LiveOptions
 from sottovoce.options.schema import Option, changed, made, options_of
 from sottovoce.options.vad import VadStreamOptions
-from sottovoce.server.apis.sottovoce_live import SessionRequest, configured
-from sottovoce.server.parsing.forms import LIVE
+from sottovoce.server.apis.sottovoce_live import SessionRequest, with_changes
+from sottovoce.server.fields import LIVE
 from sottovoce.streaming.options import StreamOptions
 
 FLAGS = [one for one in (*options_of(LiveDecodingOptions), *options_of(VadStreamOptions)) if one.flags]
@@ -47,9 +47,9 @@ def test_a_flag_sets_its_field_as_python_does(option: Option) -> None:
 def test_a_field_of_the_protocol_sets_the_same(option: Option) -> None:
     name = option.apis["sottovoce"].name
     sent, value = FIELDS[name]
-    request = configured(SessionRequest(), {name: sent})
+    request = with_changes(SessionRequest(), {name: sent})
     assert request.options == changed(LiveOptions(), {option.key: value}) != LiveOptions()
-    assert configured(request, {"model": "nano"}).options == request.options
+    assert with_changes(request, {"model": "nano"}).options == request.options
 
 
 def test_a_choice_holds_and_live_decoding_is_part_of_a_stream() -> None:

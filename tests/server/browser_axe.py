@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sottovoce.server.http.server import ServerThread
+from sottovoce.server.server import ServerThread
 from tests.server.browser_captions import share, tell, utterance
 from tests.server.browser_page import AXE, CHROMIUM, LANGUAGES, browser, microphone, state
 

@@ -14,11 +14,11 @@ import pytest
 from PIL import Image
 
 from sottovoce.server.captions import MAX_MESSAGE_CHARACTERS, read_publication
-from sottovoce.server.http.server import ServerThread
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import Access
 from tests.server.browser_page import LANGUAGES, SPOKEN, browser, microphone, picture, pytestmark, state
 from tests.server.conversation import SentencesModel
-from tests.server.servers import SlowModel, serving, until
+from tests.server.servers import SlowModel, serving, wait_until
 
 __all__ = ["microphone", "pytestmark"]
 
@@ -149,7 +149,7 @@ def test_readers_see_all_that_is_said_and_corrected(microphone: Path) -> None:
         page.keyboard.type("<b>We</b> walked.")
         page.keyboard.press("Enter")
         page.wait_for_selector("#log .utterance:nth-child(4)")
-        until(lambda: said(late) == ["<b>We</b> walked.", *SPOKEN[1:]])
+        wait_until(lambda: said(late) == ["<b>We</b> walked.", *SPOKEN[1:]])
         picture(late, "reader")
         page.click("#toggle")
         state(page, "ended")
@@ -183,7 +183,7 @@ def test_ten_readers_in_a_browser_see_a_word_soon(microphone: Path) -> None:
             reader.evaluate(watch, "#now")
         page.evaluate(watch, "#now")
         page.click("#toggle")
-        until(lambda: len(page.evaluate("Object.keys(seen)")) >= 10, within_s=60)
+        wait_until(lambda: len(page.evaluate("Object.keys(seen)")) >= 10, within_s=60)
         page.wait_for_timeout(500)
         spoken = page.evaluate("seen")
         found = [reader.evaluate("seen") for reader in readers]
@@ -231,7 +231,7 @@ def test_a_view_has_as_many_lines_as_it_should_and_the_newest(server: ServerThre
         view.wait_for_selector("#roll .unstable")
         assert lines(view)[-1] == "And now perhaps"
         tell(page, utterances=[utterance(2, "And now for sure.")], now=None)
-        until(lambda: lines(view)[-1] == "And now for sure.")
+        wait_until(lambda: lines(view)[-1] == "And now for sure.")
 
 
 def test_a_view_is_seen_through_but_for_its_text(server: ServerThread, microphone: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from sottovoce.server.http.server import ServerThread
+from sottovoce.server.server import ServerThread
 from tests.server.browser_editor import correct, heard
 from tests.server.browser_page import browser, downloaded, microphone, pictures, pytestmark
 from tests.server.conversation import SentencesModel, SentencesSession

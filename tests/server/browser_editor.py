@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import webvtt
 
-from sottovoce.server.http.server import ServerThread
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import Access
 from tests.server.browser_page import (
     LANGUAGES,
@@ -29,7 +29,7 @@ from tests.server.browser_page import (
     word,
 )
 from tests.server.conversation import TALK, SentencesModel, TalkModel
-from tests.server.servers import CLIPS, QuietModel, SlowModel, serving, until
+from tests.server.servers import CLIPS, QuietModel, SlowModel, serving, wait_until
 from tests.speakers.somebody import one_speaker
 
 docx = pytest.importorskip("docx", reason="python-docx is not installed")
@@ -71,15 +71,15 @@ def heard(page: Any, server: ServerThread) -> None:
 
 
 @pytest.fixture(scope="module")
-def quick() -> Iterator[ServerThread]:
+def fake_server() -> Iterator[ServerThread]:
     """A server that hears the four sentences in three seconds, where the sound is not what is tested."""
     with serving(SentencesModel()) as running:
         yield running
 
 
-def test_text_is_corrected_while_the_rest_goes_on(quick: ServerThread, microphone: Path) -> None:
+def test_text_is_corrected_while_the_rest_goes_on(fake_server: ServerThread, microphone: Path) -> None:
     with browser(microphone) as (page, faults):
-        page.goto(f"{quick.url}/?languages={','.join(LANGUAGES)}")
+        page.goto(f"{fake_server.url}/?languages={','.join(LANGUAGES)}")
         page.keyboard.press("Space")
         page.wait_for_selector("#log .utterance:nth-child(1)")
         correct(page, 1, "We walked along the stream.")
@@ -102,10 +102,10 @@ def test_text_is_corrected_while_the_rest_goes_on(quick: ServerThread, microphon
         assert faults == []
 
 
-def test_a_click_into_text_edits_it_there(quick: ServerThread, microphone: Path) -> None:
+def test_a_click_into_text_edits_it_there(fake_server: ServerThread, microphone: Path) -> None:
     """With a recording that could be played, too; Space is a letter, and never starts the microphone."""
     with browser(microphone) as (page, faults):
-        heard(page, quick)
+        heard(page, fake_server)
         box = page.locator("#log .utterance:nth-child(2) .words").bounding_box()
         page.mouse.click(box["x"] + box["width"] - 2, box["y"] + box["height"] - 12)
         field = page.locator("#log textarea.said")
@@ -129,9 +129,9 @@ def test_a_click_into_text_edits_it_there(quick: ServerThread, microphone: Path)
         assert faults == []
 
 
-def test_text_in_one_language_is_not_coloured(quick: ServerThread, microphone: Path) -> None:
+def test_text_in_one_language_is_not_coloured(fake_server: ServerThread, microphone: Path) -> None:
     with browser(microphone) as (page, _):
-        page.goto(quick.url)
+        page.goto(fake_server.url)
         shown(page, [partial([word(" Good", "en", 0.0), word(" evening", "en", 0.5)]), {"type": "final"}])
         colours = "[...document.querySelectorAll('#log .words')].map((one) => getComputedStyle(one).color)"
         ink = page.evaluate("getComputedStyle(document.body).color")
@@ -143,17 +143,17 @@ def test_text_in_one_language_is_not_coloured(quick: ServerThread, microphone: P
         assert page.locator("#log .label").first.is_visible()
 
 
-def test_settings_leave_room_for_the_text_on_a_phone(quick: ServerThread, microphone: Path) -> None:
+def test_settings_leave_room_for_the_text_on_a_phone(fake_server: ServerThread, microphone: Path) -> None:
     with browser(microphone, viewport={"width": 375, "height": 667}) as (page, _):
-        page.goto(quick.url)
+        page.goto(fake_server.url)
         page.click("#settings summary")
         picture(page, "phone-settings")
         assert page.locator("#captions").bounding_box()["height"] >= 150
 
 
-def test_every_format_has_what_stands_on_the_page(quick: ServerThread, microphone: Path) -> None:
+def test_every_format_has_what_stands_on_the_page(fake_server: ServerThread, microphone: Path) -> None:
     with browser(microphone) as (page, faults):
-        heard(page, quick)
+        heard(page, fake_server)
         correct(page, 1, "We <walked> & *talked*.")
         wanted = ["We <walked> & *talked*.", *SPOKEN[1:]]
         assert downloaded(page, "txt").splitlines() == wanted
@@ -179,7 +179,7 @@ def test_every_format_has_what_stands_on_the_page(quick: ServerThread, microphon
 
 def test_speakers_get_names_that_stay(microphone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Given while they speak; the correction of a speaker at the end of the utterance does not undo them."""
-    monkeypatch.setattr("sottovoce.server.scheduling.session_handle.make_live_speakers", one_speaker)
+    monkeypatch.setattr("sottovoce.server.session_handle.make_live_speakers", one_speaker)
     n_words = sum(len(text.split()) for _, _, text in TALK)
     with serving(TalkModel()) as server, browser(microphone) as (page, faults):
         page.goto(f"{server.url}/?speakers=true")
@@ -202,9 +202,9 @@ def test_speakers_get_names_that_stay(microphone: Path, monkeypatch: pytest.Monk
         assert faults == []
 
 
-def test_a_word_is_replaced_everywhere_and_in_what_comes(microphone: Path, quick: ServerThread) -> None:
+def test_a_word_is_replaced_everywhere_and_in_what_comes(microphone: Path, fake_server: ServerThread) -> None:
     with browser(microphone) as (page, faults):
-        page.goto(f"{quick.url}/?languages={','.join(LANGUAGES)}")
+        page.goto(f"{fake_server.url}/?languages={','.join(LANGUAGES)}")
         page.keyboard.press("Space")
         page.wait_for_selector("#log .utterance:nth-child(1)")
         page.locator("body").press("Control+f")
@@ -227,11 +227,11 @@ def test_a_word_is_replaced_everywhere_and_in_what_comes(microphone: Path, quick
         assert faults == []
 
 
-def test_the_size_of_the_text_stays(quick: ServerThread, microphone: Path) -> None:
+def test_the_size_of_the_text_stays(fake_server: ServerThread, microphone: Path) -> None:
     with browser(microphone) as (page, _):
         size = "parseFloat(getComputedStyle(document.querySelector('#log .said')).fontSize)"
         said_once = [partial([word(" Good", "en", 0.0), word(" evening", "en", 0.5)]), {"type": "final"}]
-        page.goto(quick.url)
+        page.goto(fake_server.url)
         shown(page, said_once)
         before = page.evaluate(size)
         page.click("#larger")
@@ -243,9 +243,9 @@ def test_the_size_of_the_text_stays(quick: ServerThread, microphone: Path) -> No
         assert page.evaluate(size) == larger
 
 
-def test_a_session_is_kept_opened_again_and_played(quick: ServerThread, microphone: Path) -> None:
+def test_a_session_is_kept_opened_again_and_played(fake_server: ServerThread, microphone: Path) -> None:
     with browser(microphone) as (page, faults):
-        heard(page, quick)
+        heard(page, fake_server)
         correct(page, 2, "Wir haben viel Zeit.")
         page.click("#saved-open")
         page.fill("#keep-title", "Tuesday <b>")
@@ -258,14 +258,14 @@ def test_a_session_is_kept_opened_again_and_played(quick: ServerThread, micropho
         assert "Tuesday <b>" in page.inner_text("#saved-list li")
         page.click('#saved-list button:text-is("Open")')
         wanted = [SPOKEN[0], "Wir haben viel Zeit.", *SPOKEN[2:]]
-        until(lambda: said(page) == wanted)
+        wait_until(lambda: said(page) == wanted)
         assert page.evaluate("document.querySelector('#playback audio').paused")
         box = page.locator("#log .utterance:nth-child(2) .words").bounding_box()
         page.evaluate(WATCH_PLAYING)
         page.keyboard.down("Alt")
         page.mouse.click(box["x"] + box["width"] - 12, box["y"] + 12)
         page.keyboard.up("Alt")
-        until(lambda: ["Hablamos", SPOKEN[2]] in page.evaluate("played"))
+        wait_until(lambda: ["Hablamos", SPOKEN[2]] in page.evaluate("played"))
         assert page.evaluate("played")[0] == ["Zeit.", "Wir haben viel Zeit."]
         page.click("#saved-open")
         page.once("dialog", lambda dialog: dialog.accept())
@@ -278,10 +278,10 @@ def test_a_session_is_kept_opened_again_and_played(quick: ServerThread, micropho
 
 
 def test_what_was_said_after_a_session_was_kept_is_not_replaced_unasked(
-    quick: ServerThread, microphone: Path
+    fake_server: ServerThread, microphone: Path
 ) -> None:
     with browser(microphone) as (page, faults):
-        heard(page, quick)
+        heard(page, fake_server)
         page.click("#saved-open")
         page.click("#keep-now")
         page.wait_for_selector("#saved-list li")
@@ -336,7 +336,7 @@ def test_a_recording_is_uploaded_and_edited(server: ServerThread, microphone: Pa
         correct(page, 1, "We talked about the summer.")
         page.evaluate(WATCH_PLAYING)
         page.locator("#log time").first.click()
-        until(lambda: ["talked", "We talked about the summer."] in page.evaluate("played"))
+        wait_until(lambda: ["talked", "We talked about the summer."] in page.evaluate("played"))
         assert downloaded(page, "txt").startswith("We talked about the summer.")
         assert page.inner_text("#title") == "mixed"
         assert page.text_content("#upload-name") == "mixed.flac"
@@ -386,10 +386,10 @@ def test_an_upload_that_is_refused_or_cancelled_says_so(microphone: Path) -> Non
         page.click("#upload-cancel")
         state(page, "ended")
         assert page.is_hidden("#upload")
-        until(lambda: server.services.n_requests == 0)
+        wait_until(lambda: server.services.n_requests == 0)
 
 
-def test_captions_that_are_late_say_so_and_what_helps(quick: ServerThread, microphone: Path) -> None:
+def test_captions_that_are_late_say_so_and_what_helps(fake_server: ServerThread, microphone: Path) -> None:
     sockets: list[Any] = []
 
     def watch(socket: Any) -> None:
@@ -399,7 +399,7 @@ def test_captions_that_are_late_say_so_and_what_helps(quick: ServerThread, micro
 
     with browser(microphone) as (page, faults):
         page.route_web_socket("**/v1/live?*", watch)
-        page.goto(f"{quick.url}/?languages=en")
+        page.goto(f"{fake_server.url}/?languages=en")
         page.keyboard.press("Space")
         state(page, "live")
 
@@ -446,10 +446,10 @@ CORRECTIONS = [
 
 
 def test_corrected_words_keep_their_times_and_new_ones_share_the_rest(
-    quick: ServerThread, microphone: Path
+    fake_server: ServerThread, microphone: Path
 ) -> None:
     with browser(microphone) as (page, _):
-        page.goto(quick.url)
+        page.goto(fake_server.url)
         for before, after, kept in CORRECTIONS:
             words = [
                 {"word": f" {word}", "start": i, "end": i + 1, "language": "en", "speaker": "A"}
@@ -463,13 +463,15 @@ def test_corrected_words_keep_their_times_and_new_ones_share_the_rest(
             assert not times or (times[0] >= 0 and times[-1] <= len(words))
 
 
-def test_text_without_spaces_is_corrected_letter_by_letter(quick: ServerThread, microphone: Path) -> None:
+def test_text_without_spaces_is_corrected_letter_by_letter(
+    fake_server: ServerThread, microphone: Path
+) -> None:
     words = [
         {"word": word, "start": i, "end": i + 1, "language": "ja", "speaker": None}
         for i, word in enumerate("真っ昼間なのに")
     ]
     with browser(microphone) as (page, _):
-        page.goto(quick.url)
+        page.goto(fake_server.url)
         found = page.evaluate(RETIMED, [words, "真っ白間なのに"])
     assert "".join(word["word"] for word in found) == "真っ白間なのに"
     assert next(word for word in found if word not in words)["start"] >= 1
@@ -494,10 +496,10 @@ ANNOUNCED = """async () => {
 }"""
 
 
-def test_what_is_said_is_announced_once(quick: ServerThread, microphone: Path) -> None:
+def test_what_is_said_is_announced_once(fake_server: ServerThread, microphone: Path) -> None:
     """The log is read aloud as it grows: a replacement and a translation do not have it read again."""
     with browser(microphone) as (page, faults):
-        page.goto(quick.url)
+        page.goto(fake_server.url)
         added, said_then, translation = page.evaluate(ANNOUNCED)
         assert (said_then, translation) == ("two", "eins")
         assert added == ["utterance", "translation"]

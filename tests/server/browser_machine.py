@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from sottovoce.server.http.server import ServerThread
+from sottovoce.server.server import ServerThread
 from tests.server.browser_page import browser, microphone, pytestmark, state
-from tests.server.servers import SlowModel, serving, until
+from tests.server.servers import SlowModel, serving, wait_until
 
 __all__ = ["microphone", "pytestmark"]
 
@@ -55,7 +55,7 @@ def server() -> Iterator[ServerThread]:
 
 def becomes(page: Any, condition: str) -> None:
     """Wait for something in the page to become true; its policy allows no script to look for it there."""
-    until(lambda: bool(page.evaluate(condition)))
+    wait_until(lambda: bool(page.evaluate(condition)))
 
 
 def opened(page: Any, server: ServerThread, *scripts: str) -> None:

@@ -23,8 +23,8 @@ import pytest
 
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
-from sottovoce.server.http.server import ServerThread
-from sottovoce.server.scheduling import load_forecast
+from sottovoce.server import admission
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import Access, TranslationSettings, Work
 from sottovoce.speakers.live_speakers import LiveSpeakers
 from sottovoce.speakers.networks import Floats
@@ -196,7 +196,7 @@ def test_a_server_that_comes_back_gets_what_it_missed(
             super().add_voices(voices)
 
     monkeypatch.setattr(
-        "sottovoce.server.scheduling.session_handle.make_live_speakers",
+        "sottovoce.server.session_handle.make_live_speakers",
         lambda wish: Told(Somebody(), OneVoice()),
     )
     with browser(microphone) as (page, faults):
@@ -224,13 +224,13 @@ def test_a_server_that_comes_back_gets_what_it_missed(
 
 
 def test_a_full_server_is_asked_again_when_it_says(microphone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load_forecast, "RETRY_S", 1.5)
+    monkeypatch.setattr(admission, "RETRY_S", 1.5)
     work = Work(forecast=False, engines=1)
     with serving(SlowModel(), work=work) as server, browser(microphone) as (page, _):
         forecast = server.services.registry.schedulers[0].forecast
-        forecast.begin(50.0)
+        forecast.set_cost(50.0)
         load = forecast.enter()
-        load.is_waiting = True
+        load.is_processing = True
         opened: list[str] = []
         page.on("websocket", lambda socket: opened.append(socket.url))
         page.goto(server.url)
@@ -353,7 +353,7 @@ def lane_colours(page: Any, n: int) -> list[list[str]]:
 def test_every_speaker_has_a_lane_and_keeps_the_colour(
     microphone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sottovoce.server.scheduling.session_handle.make_live_speakers", one_speaker)
+    monkeypatch.setattr("sottovoce.server.session_handle.make_live_speakers", one_speaker)
     n_words = sum(len(text.split()) for _, _, text in TALK)
     with serving(TalkModel()) as server, browser(microphone) as (page, faults):
         page.set_viewport_size(WIDE)

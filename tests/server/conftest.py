@@ -10,7 +10,7 @@ import pytest
 from openai import OpenAI
 
 from sottovoce.api import Model, load_model
-from sottovoce.server.http.server import ServerThread
+from sottovoce.server.server import ServerThread
 from tests.server.servers import CLIPS, settings
 
 

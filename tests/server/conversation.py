@@ -15,7 +15,7 @@ from websockets.http11 import Response
 from websockets.sync.client import ClientConnection, connect
 
 from sottovoce.audio.recording import Recording
-from sottovoce.server.http.server import ServerThread
+from sottovoce.server.server import ServerThread
 from sottovoce.types import SAMPLE_RATE, Event, Final, Partial, Samples, Turn, Word
 from tests.server.servers import SlowModel, SlowSession
 

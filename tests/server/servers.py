@@ -17,8 +17,7 @@ import torch
 from sottovoce.api import Model
 from sottovoce.errors import OptionError
 from sottovoce.runtime.calls import Runtime
-from sottovoce.server.http.server import ServerThread
-from sottovoce.server.scheduling.worker import Worker
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import (
     Access,
     JobSettings,
@@ -30,6 +29,7 @@ from sottovoce.server.settings import (
     Work,
     WyomingAddress,
 )
+from sottovoce.server.worker import Worker
 from sottovoce.types import SAMPLE_RATE, Event, Final, Partial, Samples, Transcript, Word
 from tests.runtime.fake import FakeBackend, Script
 
@@ -174,7 +174,7 @@ class QuietFile(SlowFile):
         return Transcript((), "en", 1.0, "quiet")
 
 
-def idle_worker(n_engines: int = 1, **options: Any) -> Worker:
+def make_worker(n_engines: int = 1, **options: Any) -> Worker:
     """A worker of engines without a model, for functions and calls that need none."""
     return Worker(FakeBackend(Script()), n_engines=n_engines, **options)
 
@@ -213,7 +213,7 @@ def opened(server: ServerThread, beginning: bytes = b"") -> Iterator[socket.sock
         yield made
 
 
-def until(condition: Callable[[], bool], within_s: float = 20.0) -> None:
+def wait_until(condition: Callable[[], bool], within_s: float = 20.0) -> None:
     """Wait for something to become true."""
     end = time.monotonic() + within_s
     while not condition():

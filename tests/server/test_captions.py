@@ -18,16 +18,16 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from sottovoce.server import captions as shared_captions
 from sottovoce.server.apis import caption_routes as sockets
 from sottovoce.server.captions import read_publication
-from sottovoce.server.http.server import ServerThread
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import Access, ServerLimits
-from tests.server.servers import SlowModel, serving, until
+from tests.server.servers import SlowModel, serving, wait_until
 
 N_READERS = 10
 WITHIN_S = 0.3
 
 
 @pytest.fixture(scope="module")
-def quick() -> Iterator[ServerThread]:
+def fake_server() -> Iterator[ServerThread]:
     with serving(SlowModel()) as server:
         yield server
 
@@ -79,13 +79,13 @@ async def closed(client: ClientConnection) -> tuple[int, list[dict[str, Any]]]:
     return client.close_code or 0, messages
 
 
-def test_a_reader_who_comes_late_gets_all_and_then_what_changes(quick: ServerThread) -> None:
+def test_a_reader_who_comes_late_gets_all_and_then_what_changes(fake_server: ServerThread) -> None:
     async def run() -> None:
-        async with connect(f"ws://{quick.address}/v1/captions") as speaker:
+        async with connect(f"ws://{fake_server.address}/v1/captions") as speaker:
             ready = await received(speaker)
             await speaker.send(captions(utterances=[utterance(0, "one"), utterance(1, "two", "three")]))
             await speaker.send(captions(now=utterance(2, "four"), names={"A": "Anna"}))
-            async with reading(quick.address, ready["token"]) as reader:
+            async with reading(fake_server.address, ready["token"]) as reader:
                 assert await received(speaker) == {"type": "readers", "readers": 1}
                 first = await received(reader)
                 assert texts(first) == ["one", "two three"]
@@ -107,11 +107,11 @@ def test_a_reader_who_comes_late_gets_all_and_then_what_changes(quick: ServerThr
     asyncio.run(run())
 
 
-def test_ten_readers_see_the_same_text_within_a_third_of_a_second(quick: ServerThread) -> None:
+def test_ten_readers_see_the_same_text_within_a_third_of_a_second(fake_server: ServerThread) -> None:
     async def run() -> float:
-        async with connect(f"ws://{quick.address}/v1/captions") as speaker:
+        async with connect(f"ws://{fake_server.address}/v1/captions") as speaker:
             token = (await received(speaker))["token"]
-            readers = [await reading(quick.address, token) for _ in range(N_READERS)]
+            readers = [await reading(fake_server.address, token) for _ in range(N_READERS)]
             for reader in readers:
                 await received(reader)
             delays = []
@@ -162,7 +162,7 @@ def test_readers_only_read_and_have_a_number() -> None:
                 await talkative.send(captions(utterances=[utterance(0, "mine")]))
                 code, told = await closed(talkative)
                 assert (code, told[-1]["error"]["code"]) == (1008, "invalid_message")
-            await asyncio.to_thread(until, lambda: server.services.captions.n_readers == 0)
+            await asyncio.to_thread(wait_until, lambda: server.services.captions.n_readers == 0)
             async with (
                 reading(server.address, token) as one,
                 reading(server.address, token) as two,
@@ -176,15 +176,15 @@ def test_readers_only_read_and_have_a_number() -> None:
         asyncio.run(run(server))
 
 
-def test_who_was_cut_off_goes_on_and_readers_notice_nothing(quick: ServerThread) -> None:
+def test_who_was_cut_off_goes_on_and_readers_notice_nothing(fake_server: ServerThread) -> None:
     async def run() -> None:
-        base = f"ws://{quick.address}/v1/captions"
+        base = f"ws://{fake_server.address}/v1/captions"
         speaker = await connect(base)
         ready = await received(speaker)
-        async with reading(quick.address, ready["token"]) as reader:
+        async with reading(fake_server.address, ready["token"]) as reader:
             await received(reader)
             speaker.transport.abort()
-            async with resuming(quick.address, ready["resume"]) as again:
+            async with resuming(fake_server.address, ready["resume"]) as again:
                 assert (await received(again))["token"] == ready["token"]
                 await again.send(captions(utterances=[utterance(0, "on")]))
                 assert texts(await received(reader)) == ["on"]
@@ -200,7 +200,7 @@ def test_what_is_published_again_as_it_was_goes_to_nobody_twice() -> None:
     def take(**parts: object) -> None:
         change = read_publication(captions(**parts))[1]
         assert change is not None
-        shared.take(change)
+        shared.apply(change)
 
     all_of_it = {
         "utterances": [utterance(0, "one"), utterance(1, "two")],
@@ -220,15 +220,15 @@ def test_what_is_published_again_as_it_was_goes_to_nobody_twice() -> None:
 
 
 def test_who_comes_again_takes_the_place_of_a_socket_that_is_not_known_to_be_dead(
-    quick: ServerThread,
+    fake_server: ServerThread,
 ) -> None:
     async def run() -> None:
-        base = f"ws://{quick.address}/v1/captions"
+        base = f"ws://{fake_server.address}/v1/captions"
         async with connect(base) as older:
             ready = await received(older)
             async with (
-                reading(quick.address, ready["token"]) as reader,
-                resuming(quick.address, ready["resume"]) as newer,
+                reading(fake_server.address, ready["token"]) as reader,
+                resuming(fake_server.address, ready["resume"]) as newer,
             ):
                 await received(reader)
                 code, told = await closed(older)
@@ -243,7 +243,7 @@ def test_who_comes_again_takes_the_place_of_a_socket_that_is_not_known_to_be_dea
 
 @pytest.mark.parametrize("is_said", [True, False])
 def test_nothing_is_kept_of_captions_that_are_over(monkeypatch: pytest.MonkeyPatch, is_said: bool) -> None:
-    monkeypatch.setattr(sockets, "COME_AGAIN_S", 0.2)
+    monkeypatch.setattr(sockets, "RESUME_WITHIN_S", 0.2)
 
     async def run(server: ServerThread) -> None:
         base = f"ws://{server.address}/v1/captions"
@@ -254,7 +254,7 @@ def test_nothing_is_kept_of_captions_that_are_over(monkeypatch: pytest.MonkeyPat
             await speaker.send('{"type": "close"}')
         else:
             speaker.transport.abort()
-        await asyncio.to_thread(until, lambda: server.services.captions.n_shared == 0)
+        await asyncio.to_thread(wait_until, lambda: server.services.captions.n_shared == 0)
         for coming in (reading(server.address, ready["token"]), resuming(server.address, ready["resume"])):
             assert await refused(coming) == (404, "no_such_captions")
 
@@ -284,9 +284,9 @@ def test_nothing_is_kept_of_captions_that_are_over(monkeypatch: pytest.MonkeyPat
         captions(names={"A": 3}),
     ],
 )
-def test_what_is_no_caption_is_refused_in_one_line(quick: ServerThread, message: str | bytes) -> None:
+def test_what_is_no_caption_is_refused_in_one_line(fake_server: ServerThread, message: str | bytes) -> None:
     async def run() -> None:
-        async with connect(f"ws://{quick.address}/v1/captions") as speaker:
+        async with connect(f"ws://{fake_server.address}/v1/captions") as speaker:
             await received(speaker)
             await speaker.send(message)
             code, told = await closed(speaker)
@@ -297,11 +297,13 @@ def test_what_is_no_caption_is_refused_in_one_line(quick: ServerThread, message:
     asyncio.run(run())
 
 
-def test_captions_of_a_session_have_a_length(quick: ServerThread, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_captions_of_a_session_have_a_length(
+    fake_server: ServerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(shared_captions, "MAX_CAPTIONS_CHARACTERS", 2_000)
 
     async def run() -> None:
-        async with connect(f"ws://{quick.address}/v1/captions") as speaker:
+        async with connect(f"ws://{fake_server.address}/v1/captions") as speaker:
             await received(speaker)
             for _ in range(20):  # the same one, corrected, does not count twice
                 await speaker.send(captions(utterances=[utterance(0, "one", "two")]))
@@ -311,15 +313,15 @@ def test_captions_of_a_session_have_a_length(quick: ServerThread, monkeypatch: p
     asyncio.run(run())
 
 
-def test_who_reads_slowly_is_sent_the_newest_once(quick: ServerThread) -> None:
+def test_who_reads_slowly_is_sent_the_newest_once(fake_server: ServerThread) -> None:
     async def run() -> None:
-        async with connect(f"ws://{quick.address}/v1/captions") as speaker:
+        async with connect(f"ws://{fake_server.address}/v1/captions") as speaker:
             token = (await received(speaker))["token"]
-            shared = quick.services.captions.find(token)
+            shared = fake_server.services.captions.find(token)
             seen = shared.revision
             for number in range(50):
                 await speaker.send(captions(now=utterance(7, f"word{number}")))
-            await asyncio.to_thread(until, lambda: shared.revision == seen + 50)
+            await asyncio.to_thread(wait_until, lambda: shared.revision == seen + 50)
             page = shared.page(seen)
             assert page is not None
             message = json.loads(page.text)

@@ -14,16 +14,16 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
-from sottovoce.server.http.server import ServerThread
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import ServerLimits
-from tests.server.servers import UPGRADE, SlowModel, head, opened, serving, until
+from tests.server.servers import UPGRADE, SlowModel, head, opened, serving, wait_until
 
 SECOND = bytes(2 * 16_000)
 ROUTES = ("/v1/live", "/v1/realtime")
 
 
 @pytest.fixture(scope="module")
-def quick() -> Iterator[ServerThread]:
+def fake_server() -> Iterator[ServerThread]:
     with serving(SlowModel(), limits=ServerLimits(sessions=64, idle_s=20.0)) as server:
         yield server
 
@@ -97,12 +97,15 @@ def half_open(address: str) -> list[socket.socket]:
     return made
 
 
-def test_nobody_else_is_harmed(quick: ServerThread) -> None:
+def test_nobody_else_is_harmed(fake_server: ServerThread) -> None:
     async def run() -> str:
-        well_behaved = asyncio.create_task(said(quick.address, 40))
-        crowd: list[Any] = [tiny(quick.address), finalizing(quick.address)]
+        well_behaved = asyncio.create_task(said(fake_server.address, 40))
+        crowd: list[Any] = [tiny(fake_server.address), finalizing(fake_server.address)]
         for route in ROUTES:
-            crowd += [garbage(quick.address, route), *(vanishing(quick.address, route) for _ in range(10))]
+            crowd += [
+                garbage(fake_server.address, route),
+                *(vanishing(fake_server.address, route) for _ in range(10)),
+            ]
         results = await asyncio.gather(*crowd, return_exceptions=True)
         faults = [r for r in results if isinstance(r, BaseException)]
         assert all(isinstance(fault, ConnectionClosed | InvalidHandshake | OSError) for fault in faults), (
@@ -110,22 +113,22 @@ def test_nobody_else_is_harmed(quick: ServerThread) -> None:
         )
         return await well_behaved
 
-    connections = half_open(quick.address)
+    connections = half_open(fake_server.address)
     try:
         assert asyncio.run(run()).split() == ["word"] * 40
     finally:
         for connection in connections:
             connection.close()
-    until(lambda: quick.services.n_sessions == 0)
-    assert quick.services.n_requests == 0
-    assert httpx.get(f"{quick.url}/ready").status_code == 200
+    wait_until(lambda: fake_server.services.n_sessions == 0)
+    assert fake_server.services.n_requests == 0
+    assert httpx.get(f"{fake_server.url}/ready").status_code == 200
 
 
 def test_a_client_that_answers_no_ping_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its machine lost its network: nothing comes from it any more, not even the end."""
-    monkeypatch.setattr("sottovoce.server.http.server.PING_EVERY_S", 0.2)
-    monkeypatch.setattr("sottovoce.server.http.server.PONG_WITHIN_S", 0.4)
+    monkeypatch.setattr("sottovoce.server.server.PING_EVERY_S", 0.2)
+    monkeypatch.setattr("sottovoce.server.server.PONG_WITHIN_S", 0.4)
     with serving(SlowModel()) as server, opened(server, head("/v1/live", UPGRADE)):
-        until(lambda: server.services.n_sessions == 1)
-        until(lambda: server.services.n_sessions == 0)
+        wait_until(lambda: server.services.n_sessions == 1)
+        wait_until(lambda: server.services.n_sessions == 0)
         assert httpx.get(f"{server.url}/ready").status_code == 200

@@ -10,8 +10,8 @@ import httpx
 import pytest
 from websockets.sync.client import connect
 
-from sottovoce.server.http.server import ServerThread
-from sottovoce.server.parsing.values import read_json, whole_text
+from sottovoce.server.fields import read_json, replace_surrogates
+from sottovoce.server.server import ServerThread
 from tests.server.servers import SlowModel, serving
 
 HALF = "\ud800"
@@ -25,8 +25,8 @@ def server() -> Iterator[ServerThread]:
 
 def test_halves_of_characters_are_replaced() -> None:
     assert read_json('["\\ud800", {"a\\udc00b": "\\ud83d\\ude00é"}]') == ["\ufffd", {"a\ufffdb": "😀é"}]
-    assert whole_text("😀") == "😀"
-    assert whole_text(f"é{HALF}") == "é\ufffd"
+    assert replace_surrogates("😀") == "😀"
+    assert replace_surrogates(f"é{HALF}") == "é\ufffd"
 
 
 @pytest.mark.parametrize("text", ["", "{", b"\xff\xfe\x00", "[" * 100_000, "9" * 5_000])

@@ -21,7 +21,7 @@ import pytest
 
 from sottovoce.cli.main import cli, run
 from sottovoce.cli.serve import model_paths, settings_of
-from tests.server.servers import CLIPS, idle_worker
+from tests.server.servers import CLIPS, make_worker
 
 
 @contextmanager
@@ -174,11 +174,11 @@ def test_a_model_of_a_path_is_called_by_its_last_part(tmp_path: Path) -> None:
 def test_on_all_addresses_without_a_key_it_warns(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sottovoce.server.http.server import Server
+    from sottovoce.server.server import Server
 
     monkeypatch.setattr(Server, "serve_until_ended", lambda self: self._listening.close())
     handlers = logging.getLogger().handlers[:]
-    others = idle_worker()  # of another server in this process: the command must not end it all for its sake
+    others = make_worker()  # of another server in this process: the command must not end it all for its sake
     try:
         assert run(["serve", "-m", "nano", "--host", "0.0.0.0", "--port", "0"]) == 0
     finally:

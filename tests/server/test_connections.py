@@ -20,10 +20,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from websockets.asyncio.client import connect
 
 from sottovoce.errors import OptionError
-from sottovoce.server.http.connections import ConnectionGate, ConnectionMiddleware, make_connections
-from sottovoce.server.http.server import QuietLoop
+from sottovoce.server.connections import ConnectionGate, ConnectionMiddleware, make_connections
+from sottovoce.server.server import QuietLoop
 from sottovoce.server.settings import Access, ServerLimits
-from tests.server.servers import UPGRADE, SlowModel, head, opened, serving, until
+from tests.server.servers import UPGRADE, SlowModel, head, opened, serving, wait_until
 
 
 def is_closed(client: socket.socket) -> bool:
@@ -47,7 +47,7 @@ def test_a_head_that_does_not_come_ends_its_connection(beginning: bytes) -> None
     with serving(SlowModel(), limits=ServerLimits(head_s=0.2)) as server:
         with opened(server, beginning) as client:
             assert is_closed(client)
-        until(lambda: server.server.gate.n_connections == 0)
+        wait_until(lambda: server.server.gate.n_connections == 0)
 
 
 def test_the_next_head_has_its_time_too() -> None:
@@ -68,8 +68,8 @@ def test_the_next_head_has_its_time_too() -> None:
 def test_a_body_that_nobody_reads_has_an_end() -> None:
     begun = head("/nowhere", "content-length: 1000000\r\n", method="POST")
     with serving(SlowModel(), limits=ServerLimits(upload_s=0.2)) as server, opened(server, begun) as client:
-        until(lambda: server.server.gate.n_connections == 1)
-        until(lambda: server.server.gate.n_connections == 0)
+        wait_until(lambda: server.server.gate.n_connections == 1)
+        wait_until(lambda: server.server.gate.n_connections == 0)
         assert b"404" in client.recv(10_000)
 
 
@@ -79,10 +79,10 @@ def test_connections_have_a_number() -> None:
         with ExitStack() as stack:
             for _ in range(6):
                 stack.enter_context(opened(server, b"GET"))
-            until(lambda: server.server.gate.n_connections == 6)
+            wait_until(lambda: server.server.gate.n_connections == 6)
             with opened(server) as late:
                 assert is_closed(late)
-        until(lambda: server.server.gate.n_connections == 0)
+        wait_until(lambda: server.server.gate.n_connections == 0)
         assert "sottovoce_refused_connections_total 1.0" in httpx.get(f"{server.url}/metrics").text
 
 
@@ -108,7 +108,7 @@ def test_a_place_lasts_as_long_as_its_socket() -> None:
                 assert server.server.gate.n_connections == 1
 
         asyncio.run(run())
-        until(lambda: server.server.gate.n_connections == 0)
+        wait_until(lambda: server.server.gate.n_connections == 0)
 
 
 def test_a_system_that_takes_no_more_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -147,15 +147,15 @@ def test_little_stands_before_the_ping_of_a_client_that_is_slowed_down() -> None
     with serving(SlowModel(lambda: work() and None), limits=ServerLimits(pending_s=1.0)) as server:
         with opened(server, head("/v1/live", UPGRADE)) as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 32_000)
-            until(lambda: server.services.n_sessions == 1)
+            wait_until(lambda: server.services.n_sessions == 1)
             n_sent = sent_before_it_blocks(client, second)
         free.set()
     assert n_sent < 1_000_000
 
 
 def test_a_client_whose_answer_stands_behind_audio_is_not_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sottovoce.server.http.server.PING_EVERY_S", 0.1)
-    monkeypatch.setattr("sottovoce.server.http.server.PONG_WITHIN_S", 1.0)
+    monkeypatch.setattr("sottovoce.server.server.PING_EVERY_S", 0.1)
+    monkeypatch.setattr("sottovoce.server.server.PONG_WITHIN_S", 1.0)
     free = threading.Event()
     work: Callable[[], object] = free.wait
     with serving(SlowModel(lambda: work() and None), limits=ServerLimits(pending_s=1.0)) as server:
@@ -202,7 +202,7 @@ def test_a_client_that_goes_while_its_audio_waits_is_noticed() -> None:
             client.transport.abort()
 
         asyncio.run(vanish())
-        until(lambda: server.services.n_sessions == 0, within_s=3.0)
+        wait_until(lambda: server.services.n_sessions == 0, within_s=3.0)
 
 
 @contextmanager
@@ -255,8 +255,8 @@ def test_a_client_may_take_a_long_answer_slowly() -> None:
                 if is_read:
                     assert received(client, 0.01) > n_bytes
                 else:
-                    until(lambda: gate.n_connections == 1)
-                    until(lambda: gate.n_connections == 0)
+                    wait_until(lambda: gate.n_connections == 1)
+                    wait_until(lambda: gate.n_connections == 0)
 
 
 def test_a_connection_that_fails_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import pytest
 from sottovoce.cli.main import run
 from sottovoce.formats.writers import FORMATS
 from sottovoce.server.apis import convert
-from sottovoce.server.http.server import ServerThread
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import Access
 from tests.server.servers import SlowModel, serving
 

@@ -16,10 +16,10 @@ import httpx
 import numpy as np
 import pytest
 
-from sottovoce.server.recordings import uploads
-from sottovoce.server.recordings.decode_pool import DecodePool, Slices
+from sottovoce.server import uploads
+from sottovoce.server.decode_pool import DecodePool, Slices
 from sottovoce.server.settings import ServerLimits
-from tests.server.servers import SlowModel, serving, until
+from tests.server.servers import SlowModel, serving, wait_until
 from tests.server.test_uploads import wav
 
 SECOND = SimpleNamespace(samples=np.zeros(16_000, np.float32))
@@ -107,15 +107,15 @@ def test_decoding_ends_when_its_client_has_left(monkeypatch: pytest.MonkeyPatch)
         clients = [socket.create_connection(server.address.split(":")) for _ in range(6)]
         for client in clients:
             client.sendall(head + body)
-        until(lambda: endless.n_open == len(clients))
+        wait_until(lambda: endless.n_open == len(clients))
         assert len(endless.at_once) <= max(1, (os.cpu_count() or 1) // 4)
         for client in clients:
             client.close()
-        until(lambda: endless.n_open == 0)
+        wait_until(lambda: endless.n_open == 0)
         n_chunks = endless.n_chunks
         time.sleep(0.05)
         assert endless.n_chunks == n_chunks
-        until(lambda: server.services.n_requests == 0)
+        wait_until(lambda: server.services.n_requests == 0)
 
 
 def test_all_uploads_together_have_a_limit() -> None:
@@ -128,7 +128,7 @@ def test_all_uploads_together_have_a_limit() -> None:
         with socket.create_connection(server.address.split(":")) as client:
             head = f"POST /v1/listen HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {len(body)}\r\n\r\n"
             client.sendall(head.encode() + body)
-            until(lambda: server.services.upload_bytes == len(body))
+            wait_until(lambda: server.services.upload_bytes == len(body))
             for path, files, content in (
                 ("/v1/audio/transcriptions", True, None),
                 ("/v1/listen", False, body),
@@ -138,4 +138,4 @@ def test_all_uploads_together_have_a_limit() -> None:
                 assert answer.status_code == 429
                 assert int(answer.headers["retry-after"]) > 0
         held.set()
-        until(lambda: server.services.upload_bytes == 0)
+        wait_until(lambda: server.services.upload_bytes == 0)

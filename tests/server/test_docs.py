@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from sottovoce.options.requests import WITHOUT_EFFECT
-from sottovoce.server.apis.deepgram import OF_BOTH, OF_RECORDINGS, OF_STREAMS
-from sottovoce.server.apis.flux import OF_TURNS
+from sottovoce.server.apis.deepgram import COMMON_PARAMS, RECORDING_PARAMS, STREAM_PARAMS
+from sottovoce.server.apis.flux import TURN_PARAMS
 from sottovoce.server.apis.sottovoce_live import FIELDS
-from sottovoce.server.http.server import ServerThread
-from sottovoce.server.parsing.forms import fields_of
-from sottovoce.server.recordings.requests import SUPPORTED
+from sottovoce.server.fields import fields_of
+from sottovoce.server.openai_format import SUPPORTED
+from sottovoce.server.server import ServerThread
 from tests.server.servers import CLIPS
 from tests.server.test_command import options_of
 
@@ -52,7 +52,9 @@ def test_the_file_of_options_is_understood(tmp_path: Path) -> None:
 
 
 def test_every_field_of_the_other_apis_is_told() -> None:
-    for name in {*OF_BOTH, *OF_STREAMS, *OF_RECORDINGS, *OF_TURNS} | set(fields_of("whisper_cpp")) - {
+    for name in {*COMMON_PARAMS, *STREAM_PARAMS, *RECORDING_PARAMS, *TURN_PARAMS} | set(
+        fields_of("whisper_cpp")
+    ) - {
         *WITHOUT_EFFECT,
         "file",
     }:

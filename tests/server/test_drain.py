@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from sottovoce.server.http.server import ServerThread
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import ServerLimits
-from tests.server.servers import SlowModel, serving, until
+from tests.server.servers import SlowModel, serving, wait_until
 from tests.server.test_uploads import wav
 
 PATH = "/v1/audio/transcriptions"
@@ -47,9 +47,9 @@ def test_while_it_ends_it_says_so_and_then_tells_whom_it_cut_short(held: Held) -
     with ThreadPoolExecutor() as threads, socket.create_connection(server.address.split(":")) as uploading:
         uploading.sendall(head.encode())
         whole, streamed = threads.submit(post, server), threads.submit(post, server, stream="true")
-        until(lambda: (server.services.n_requests, server.services.n_uploads) == (2, 1))
+        wait_until(lambda: (server.services.n_requests, server.services.n_uploads) == (2, 1))
         server.server.should_exit = True
-        until(lambda: server.services.is_leaving)
+        wait_until(lambda: server.services.is_draining)
         ready = httpx.get(f"{server.url}/ready")
         assert (ready.status_code, ready.json()["status"]) == (503, "shutting down")
         assert post(server).status_code == 503
@@ -75,7 +75,7 @@ def test_a_process_ends_in_its_time_whatever_its_model_is_at(held: Held) -> None
     held.server.services.ends_process = True
     with ThreadPoolExecutor() as threads:
         asked = threads.submit(post, held.server)
-        until(lambda: held.server.services.n_requests == 1)
+        wait_until(lambda: held.server.services.n_requests == 1)
         held.server.stop()
         assert not held.free.is_set()
         assert asked.result(20).status_code == 503

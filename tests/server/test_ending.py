@@ -10,10 +10,10 @@ import pytest
 from websockets.sync.client import connect
 
 from sottovoce.api import Model
-from sottovoce.server.http.server import ServerThread
-from sottovoce.server.scheduling.worker import THREAD_NAME
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import ServerLimits
-from tests.server.servers import SlowModel, serving, settings, until
+from sottovoce.server.worker import THREAD_NAME
+from tests.server.servers import SlowModel, serving, settings, wait_until
 
 
 def threads_of_servers() -> set[threading.Thread]:
@@ -28,7 +28,7 @@ def test_a_server_that_ends_leaves_no_thread(seconds: float) -> None:
     with serving(model, limits=ServerLimits(shutdown_s=0.1)) as server:
         client = connect(f"ws://{server.address}/v1/live")
         client.send(bytes(64_000))
-        until(lambda: model.n_calls > 0)
+        wait_until(lambda: model.n_calls > 0)
         names = {thread.name for thread in threads_of_servers() - before}
         assert {name for name in names if not name.startswith(THREAD_NAME)} == {"sottovoce-server"}
         assert len(names) > 1
@@ -38,13 +38,13 @@ def test_a_server_that_ends_leaves_no_thread(seconds: float) -> None:
 
 
 def test_a_server_that_does_not_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sottovoce.server.http.server.WORK_ENDS_WITHIN_S", 0.0)
+    monkeypatch.setattr("sottovoce.server.server.JOIN_TIMEOUT_S", 0.0)
     release, model = threading.Event(), SlowModel(lambda: release.wait(20) and None)
     server = ServerThread(settings(limits=ServerLimits(shutdown_s=0.1)), lambda name: cast(Model, model))
     server.__enter__()
     client = connect(f"ws://{server.address}/v1/live")
     client.send(bytes(64_000))
-    until(lambda: model.n_calls > 0)
+    wait_until(lambda: model.n_calls > 0)
     with pytest.raises(RuntimeError, match="expected it to end"):
         server.stop()
     release.set()

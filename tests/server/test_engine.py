@@ -18,13 +18,13 @@ from sottovoce.formats.document import event_document
 from sottovoce.options.live import LiveOptions
 from sottovoce.runtime import batching
 from sottovoce.runtime.batching import CallBatcher, Priority
-from sottovoce.server.live.connection import InputQueue
-from sottovoce.server.parsing.faults import ApiError
-from sottovoce.server.scheduling.scheduler import Scheduler
-from sottovoce.server.scheduling.session_handle import SessionHandle
-from sottovoce.server.scheduling.worker import Worker
+from sottovoce.server.errors import ApiError
+from sottovoce.server.live import InputQueue
+from sottovoce.server.scheduler import Scheduler
+from sottovoce.server.session_handle import SessionHandle
+from sottovoce.server.worker import Worker
 from sottovoce.types import SAMPLE_RATE, Samples
-from tests.server.servers import SlowModel, idle_worker
+from tests.server.servers import SlowModel, make_worker
 
 T = TypeVar("T")
 TENTH = np.zeros(1600, np.float32)
@@ -35,7 +35,7 @@ async def opened(level: int = 0) -> AsyncIterator[tuple[SlowModel, Scheduler, Se
     """A live session of a slow model. level: of the interval between updates."""
     model = SlowModel()
     scheduler = Scheduler(cast(Model, model))
-    scheduler._worker.interval_controller._level = level
+    scheduler.worker.interval_controller._level = level
     try:
         yield model, scheduler, await scheduler.open(LiveOptions())
     finally:
@@ -45,7 +45,7 @@ async def opened(level: int = 0) -> AsyncIterator[tuple[SlowModel, Scheduler, Se
 
 @contextmanager
 def working(n_engines: int = 1) -> Iterator[Worker]:
-    model = idle_worker(n_engines)
+    model = make_worker(n_engines)
     yield model
     model.close()
     model.join(10)
@@ -143,14 +143,14 @@ def test_under_load_one_update_takes_all_that_came_meanwhile(level: int, calls: 
     async def run() -> list[float]:
         heard: list[float] = []
         async with opened(level) as (_, _, session):
-            plain = session._held_audio.take
+            plain = session._pending_audio.take
 
             def take(most: int) -> Samples:
                 taken = plain(most)
                 heard.append((heard[-1] if heard else 0.0) + len(taken) / SAMPLE_RATE)
                 return taken
 
-            session._held_audio.take = take  # type: ignore[method-assign]
+            session._pending_audio.take = take  # type: ignore[method-assign]
             await session.push(np.tile(TENTH, 70))
         return heard
 
@@ -186,10 +186,10 @@ def test_an_update_that_waits_takes_what_comes_meanwhile() -> None:
     async def run() -> tuple[float, int, list[float]]:
         async with opened(level=1) as (model, scheduler, session):
             inbox: InputQueue[str] = InputQueue(SAMPLE_RATE * 60)
-            session.poll_newer_audio = inbox.take_audio
+            session.drain_input = inbox.take_audio
             is_free = threading.Event()
-            worker = scheduler._worker
-            n_threads = len(scheduler.engines) * worker.runtime.batching.sessions
+            worker = scheduler.worker
+            n_threads = len(scheduler.worker.engines) * worker.runtime.batching.sessions
             busy = [worker.submit(is_free.wait, Priority.LIVE) for _ in range(n_threads)]
             pushing = asyncio.create_task(session.push(np.tile(TENTH, 10)))
             await asyncio.sleep(0.05)
@@ -215,7 +215,7 @@ def test_who_sends_without_a_pause_gets_words_on_the_way() -> None:
             return np.tile(TENTH, 50)
 
         async with opened() as (_, _, session):
-            session.poll_newer_audio = poll
+            session.drain_input = poll
             told = await asyncio.wait_for(session.push(np.tile(TENTH, 10)), 30)
         return n_polls, [event.end for event in told]  # type: ignore[union-attr]
 
@@ -230,7 +230,7 @@ def test_under_load_audio_is_held_until_an_update_is_due() -> None:
         async with opened() as (model, scheduler, session):
             await session.push(TENTH)
             calls.append(model.n_calls)
-            scheduler._worker.interval_controller._level = 1
+            scheduler.worker.interval_controller._level = 1
             for _ in range(9):
                 assert await session.push(TENTH) == []
             calls.append(model.n_calls)

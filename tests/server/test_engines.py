@@ -18,12 +18,12 @@ from sottovoce.errors import OptionError
 from sottovoce.options.live import LiveOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime.batching import THREADS, CallBatcher, Priority
-from sottovoce.server.scheduling.scheduler import Scheduler, TranscriptionRequest
-from sottovoce.server.scheduling.session_handle import SessionHandle
-from sottovoce.server.scheduling.worker import Worker
+from sottovoce.server.scheduler import Scheduler, TranscriptionRequest
+from sottovoce.server.session_handle import SessionHandle
 from sottovoce.server.settings import Work
+from sottovoce.server.worker import Worker
 from sottovoce.types import Final, Samples
-from tests.server.servers import idle_worker, serving
+from tests.server.servers import make_worker, serving
 
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"
 OPTIONS = (
@@ -73,7 +73,7 @@ def test_sessions_say_what_they_say_alone(nano: Model, voice: Samples, n_engines
 
     try:
         said = asyncio.run(all_of_them())
-        assert len(scheduler.engines) == n_engines
+        assert len(scheduler.worker.engines) == n_engines
     finally:
         scheduler.close()
         scheduler.join(60)
@@ -84,7 +84,7 @@ def test_sessions_say_what_they_say_alone(nano: Model, voice: Samples, n_engines
 
 @pytest.fixture
 def two() -> Iterator[Worker]:
-    worker = idle_worker(2, n_threads=4)
+    worker = make_worker(2, n_threads=4)
     yield worker
     worker.close()
     worker.join(20)
@@ -172,7 +172,7 @@ def test_a_recording_says_the_same_beside_a_live_session(
         while not is_there.is_set():
             await asyncio.sleep(0.01)
         session = asyncio.create_task(said_by(live, voice))
-        while not scheduler.n_waiting:
+        while not scheduler.worker.n_waiting:
             await asyncio.sleep(0.01)
         is_asked.set()
         return (await upload).text, await session

@@ -16,9 +16,9 @@ import pytest
 from websockets.asyncio.client import connect
 
 from sottovoce.server.captions import CaptionChange, SharedCaptions
-from sottovoce.server.http.server import ServerThread
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import Access, ServerLimits
-from tests.server.servers import UPGRADE, SlowModel, head, opened, serving, until
+from tests.server.servers import UPGRADE, SlowModel, head, opened, serving, wait_until
 
 LOCKED = Access(api_keys=("open-sesame",))
 KEY = "authorization: Bearer open-sesame\r\n"
@@ -37,7 +37,7 @@ LATE_S = 1.0
 
 
 @pytest.fixture(scope="module")
-def quick() -> Iterator[ServerThread]:
+def fake_server() -> Iterator[ServerThread]:
     with serving(SlowModel(), access=LOCKED) as server:
         yield server
 
@@ -78,17 +78,19 @@ def slowest_health(server: ServerThread, is_over: Callable[[], bool]) -> float:
 
 
 @pytest.mark.parametrize("frame", FRAMES)
-def test_frames_without_payload_end_their_socket(quick: ServerThread, frame: str) -> None:
+def test_frames_without_payload_end_their_socket(fake_server: ServerThread, frame: str) -> None:
     start = b"\x02\x80" + MASK if "continuation" in frame else b""
-    with opened(quick, head("/v1/live", UPGRADE, KEY)) as client:
-        until(lambda: quick.services.n_sessions == 1)
+    with opened(fake_server, head("/v1/live", UPGRADE, KEY)) as client:
+        wait_until(lambda: fake_server.services.n_sessions == 1)
         flood(client, start + FRAMES[frame] * (N_BYTES // len(FRAMES[frame])))
         assert b"expected at least 8 bytes of payload" in rest(client)
-    until(lambda: quick.services.n_sessions == 0)
+    wait_until(lambda: fake_server.services.n_sessions == 0)
 
 
-def test_a_body_of_tiny_chunks_ends_its_request(quick: ServerThread) -> None:
-    with opened(quick, head("/v1/listen", KEY, "transfer-encoding: chunked\r\n", method="POST")) as client:
+def test_a_body_of_tiny_chunks_ends_its_request(fake_server: ServerThread) -> None:
+    with opened(
+        fake_server, head("/v1/listen", KEY, "transfer-encoding: chunked\r\n", method="POST")
+    ) as client:
         flood(client, CHUNK * (N_BYTES // len(CHUNK)))
         answer = rest(client)
     assert answer.startswith(b"HTTP/1.1 400")
@@ -96,60 +98,62 @@ def test_a_body_of_tiny_chunks_ends_its_request(quick: ServerThread) -> None:
 
 
 @pytest.mark.parametrize("end", [b"x-more: a\r\n", b"a" * 60_000])
-def test_a_head_and_a_trailer_have_a_length(quick: ServerThread, end: bytes) -> None:
+def test_a_head_and_a_trailer_have_a_length(fake_server: ServerThread, end: bytes) -> None:
     started = head("/v1/audio/transcriptions", KEY, "transfer-encoding: chunked\r\n", method="POST")
     for beginning in (b"GET /health HTTP/1.1\r\nx-long: ", started + b"5\r\nhello\r\n0\r\nx-long: "):
-        with opened(quick, beginning) as client:
+        with opened(fake_server, beginning) as client:
             flood(client, end * (N_BYTES // len(end)))
             assert rest(client).startswith(b"HTTP/1.1 4")
 
 
-def test_a_refused_request_is_answered_and_its_body_is_not_read(quick: ServerThread) -> None:
+def test_a_refused_request_is_answered_and_its_body_is_not_read(fake_server: ServerThread) -> None:
     for path, status in (("/v1/audio/transcriptions", b"401"), ("/nowhere", b"401"), ("/health", b"405")):
-        with opened(quick, head(path, "transfer-encoding: chunked\r\n", method="POST")) as client:
+        with opened(fake_server, head(path, "transfer-encoding: chunked\r\n", method="POST")) as client:
             flood(client, CHUNK * (N_BYTES // len(CHUNK)))
             answer = rest(client)
         assert answer.startswith(b"HTTP/1.1 " + status)
         assert b"connection: close" in answer.lower()
 
 
-def test_a_wrong_link_opens_no_socket(quick: ServerThread) -> None:
+def test_a_wrong_link_opens_no_socket(fake_server: ServerThread) -> None:
     offer = "sec-websocket-protocol: sottovoce, sottovoce-captions.wrong\r\n"
     for path, status in (("/v1/captions/read", b"404"), ("/v1/captions", b"401"), ("/v1/live", b"401")):
-        with opened(quick, head(path, UPGRADE, offer)) as client:
+        with opened(fake_server, head(path, UPGRADE, offer)) as client:
             assert rest(client).startswith(b"HTTP/1.1 " + status)
 
 
-def test_requests_one_after_another_have_no_limit_of_framing(quick: ServerThread) -> None:
+def test_requests_one_after_another_have_no_limit_of_framing(fake_server: ServerThread) -> None:
     with httpx.Client() as client:
         for _ in range(400):
-            assert client.get(f"{quick.url}/ready", headers={"x-more": "a" * 500}).status_code == 200
+            assert client.get(f"{fake_server.url}/ready", headers={"x-more": "a" * 500}).status_code == 200
 
 
-def test_requests_that_do_not_wait_for_answers_are_answered_in_turn(quick: ServerThread) -> None:
-    with opened(quick, head("/ready") * 50 + head("/ready", "connection: close\r\n")) as client:
+def test_requests_that_do_not_wait_for_answers_are_answered_in_turn(fake_server: ServerThread) -> None:
+    with opened(fake_server, head("/ready") * 50 + head("/ready", "connection: close\r\n")) as client:
         assert rest(client).count(b"HTTP/1.1 200 OK") == 51
 
 
-def test_an_upgrade_to_another_protocol_is_ignored(quick: ServerThread) -> None:
+def test_an_upgrade_to_another_protocol_is_ignored(fake_server: ServerThread) -> None:
     """Java's client offers HTTP/2 with its first request; its body belongs to the request."""
     offer = "connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAEA\r\n"
     begun = head("/v1/listen", KEY, offer, "content-length: 5\r\n", method="POST") + b"hello"
-    with opened(quick, begun + head("/ready", "connection: close\r\n")) as client:
+    with opened(fake_server, begun + head("/ready", "connection: close\r\n")) as client:
         answer = rest(client)
     assert answer.count(b"HTTP/1.1 ") == 2
     assert b"0 bytes" not in answer
     assert b"200 OK" in answer
 
 
-def test_floods_write_few_lines_in_the_log(quick: ServerThread, caplog: pytest.LogCaptureFixture) -> None:
+def test_floods_write_few_lines_in_the_log(
+    fake_server: ServerThread, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     for _ in range(5):
-        with opened(quick, head("/v1/live", UPGRADE, KEY)) as client:
+        with opened(fake_server, head("/v1/live", UPGRADE, KEY)) as client:
             flood(client, FRAMES["ping"] * 100_000)
-        with opened(quick, b"no request\r\n\r\n") as client:
+        with opened(fake_server, b"no request\r\n\r\n") as client:
             assert rest(client).startswith(b"HTTP/1.1 400")
-    until(lambda: quick.services.n_sessions == 0)
+    wait_until(lambda: fake_server.services.n_sessions == 0)
     assert len([one for one in caplog.records if one.levelno >= logging.WARNING]) <= 2
     assert len(caplog.records) < 20
 
@@ -187,7 +191,7 @@ def utterances(n: int, size: int) -> dict[int, Any]:
 
 def test_readers_get_captions_page_by_page_and_share_the_pages() -> None:
     shared = SharedCaptions()
-    shared.take(CaptionChange(utterances=utterances(500, 1_000), names={"A": "Anna"}, has_names=True))
+    shared.apply(CaptionChange(utterances=utterances(500, 1_000), names={"A": "Anna"}, has_names=True))
     found: dict[int, Any] = {}
     names, seen, n_pages = None, -1, 0
     while (page := shared.page(seen)) is not None:
@@ -197,7 +201,7 @@ def test_readers_get_captions_page_by_page_and_share_the_pages() -> None:
         found |= {one["id"]: one for one in message.get("utterances", [])}
         names, seen, n_pages = message.get("names", names), page.revision, n_pages + 1
         if n_pages == 3:  # what was read and what was not read yet change meanwhile
-            shared.take(CaptionChange(utterances={0: {"id": 0, "words": []}, 499: {"id": 499, "words": []}}))
+            shared.apply(CaptionChange(utterances={0: {"id": 0, "words": []}, 499: {"id": 499, "words": []}}))
     assert found == utterances(500, 1_000) | {0: {"id": 0, "words": []}, 499: {"id": 499, "words": []}}
     assert names == {"A": "Anna"}
     assert n_pages > 10
@@ -205,10 +209,10 @@ def test_readers_get_captions_page_by_page_and_share_the_pages() -> None:
 
 def test_a_reader_in_the_middle_begins_anew_when_captions_are_cleared() -> None:
     shared = SharedCaptions()
-    shared.take(CaptionChange(utterances=utterances(500, 1_000)))
+    shared.apply(CaptionChange(utterances=utterances(500, 1_000)))
     page = shared.page(-1)
     assert page is not None
-    shared.take(CaptionChange(utterances=utterances(1, 1), is_clear=True))
+    shared.apply(CaptionChange(utterances=utterances(1, 1), is_clear=True))
     anew = shared.page(page.revision)
     assert anew is not None
     message = json.loads(anew.text)
@@ -225,7 +229,7 @@ def test_readers_that_do_not_read_hold_little_and_are_dropped() -> None:
             async with connect(f"ws://{server.address}/v1/captions") as speaker:
                 token = json.loads(cast(str, await speaker.recv()))["token"]
                 shared = server.services.captions.find(token)
-                shared.take(CaptionChange(utterances=utterances(6_000, 2_000)))
+                shared.apply(CaptionChange(utterances=utterances(6_000, 2_000)))
                 page = shared.page
                 counted: list[int] = []
 
@@ -244,10 +248,10 @@ def test_readers_that_do_not_read_hold_little_and_are_dropped() -> None:
                     await asyncio.to_thread(made.connect, (host, int(port)))
                     made.sendall(head("/v1/captions/read", UPGRADE, offer))
                     held.append(made)
-                await asyncio.to_thread(until, lambda: shared.n_readers == 3)
-                await asyncio.to_thread(until, lambda: shared.n_readers == 0)
+                await asyncio.to_thread(wait_until, lambda: shared.n_readers == 3)
+                await asyncio.to_thread(wait_until, lambda: shared.n_readers == 0)
                 n_sent = sum(counted)
-                await asyncio.to_thread(until, lambda: server.server.gate.n_connections == 1)
+                await asyncio.to_thread(wait_until, lambda: server.server.gate.n_connections == 1)
                 for made in held:
                     made.close()
 

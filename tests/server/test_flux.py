@@ -25,9 +25,9 @@ from sottovoce.server.apis.flux import (
     flux_params,
     pause_of,
 )
-from sottovoce.server.http.server import ServerThread
-from sottovoce.server.parsing.faults import ApiError
-from sottovoce.server.scheduling.model_registry import ModelRegistry
+from sottovoce.server.errors import ApiError
+from sottovoce.server.models import ModelRegistry
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import ModelSettings
 from sottovoce.types import Event, Final, Partial, SpeechEnded, SpeechStarted, Unstable, Word
 from tests.server.conversation import Message, exchanged, refusal
@@ -41,7 +41,7 @@ ADDRESS = "/v2/listen?model=flux-general-en&encoding=linear16&sample_rate=16000"
 
 
 @pytest.fixture(scope="module")
-def quick() -> Iterator[ServerThread]:
+def fake_server() -> Iterator[ServerThread]:
     with serving(SlowModel()) as server:
         yield server
 
@@ -261,12 +261,12 @@ def test_a_threshold_is_a_pause_and_back() -> None:
     assert pauses == sorted(pauses)
 
 
-def test_messages_of_the_client_are_answered(quick: ServerThread) -> None:
+def test_messages_of_the_client_are_answered(fake_server: ServerThread) -> None:
     thresholds = {"eot_threshold": 0.9, "eager_eot_threshold": 0.4, "eot_timeout_ms": 4000}
     configure: Message = {"type": "Configure", "thresholds": thresholds, "keyterms": ["Anna"]}
     wrong: Message = {"type": "Configure", "thresholds": {"eot_threshold": 0.1}}
     later: Message = {"type": "Configure", "thresholds": {"eot_threshold": 0.6}}
-    heard, _ = exchanged(quick, ADDRESS, {"type": "KeepAlive"}, configure, wrong, later, QUIET, CLOSE)
+    heard, _ = exchanged(fake_server, ADDRESS, {"type": "KeepAlive"}, configure, wrong, later, QUIET, CLOSE)
     check(heard, eager=True)
     kinds = [message["type"] for message in heard]
     assert kinds[0] == "Connected"
@@ -279,9 +279,9 @@ def test_messages_of_the_client_are_answered(quick: ServerThread) -> None:
     assert (last["event"], last["trigger"], last["transcript"]) == ("EndOfTurn", "manual", "word")
 
 
-def test_force_ends_a_turn(quick: ServerThread) -> None:
+def test_force_ends_a_turn(fake_server: ServerThread) -> None:
     force: Message = {"type": "ForceEndTurn"}
-    heard, _ = exchanged(quick, ADDRESS, force, QUIET, force, force, QUIET, CLOSE)
+    heard, _ = exchanged(fake_server, ADDRESS, force, QUIET, force, force, QUIET, CLOSE)
     check(heard, eager=False)
     ends = [message for message in heard if message.get("event") == "EndOfTurn"]
     assert [(end["transcript"], end["trigger"], end["turn_index"]) for end in ends] == [
@@ -291,8 +291,10 @@ def test_force_ends_a_turn(quick: ServerThread) -> None:
 
 
 @pytest.mark.parametrize("message", ["no JSON", "{}", '{"type": "Finalize"}', "[]"])
-def test_a_message_that_is_none_ends_the_stream_with_an_error(quick: ServerThread, message: str) -> None:
-    heard, _ = exchanged(quick, ADDRESS, message)
+def test_a_message_that_is_none_ends_the_stream_with_an_error(
+    fake_server: ServerThread, message: str
+) -> None:
+    heard, _ = exchanged(fake_server, ADDRESS, message)
     assert (heard[-1]["type"], heard[-1]["sequence_id"]) == ("Error", 1)
     assert heard[-1]["code"].isupper()
 
@@ -310,8 +312,8 @@ def test_a_message_that_is_none_ends_the_stream_with_an_error(quick: ServerThrea
         ("model=flux-general-en&encoding=linear16&redact=pci", "redact"),
     ],
 )
-def test_what_cannot_be_refuses_the_handshake(quick: ServerThread, query: str, told: str) -> None:
-    answer = refusal(quick, f"/v2/listen?{query}")
+def test_what_cannot_be_refuses_the_handshake(fake_server: ServerThread, query: str, told: str) -> None:
+    answer = refusal(fake_server, f"/v2/listen?{query}")
     assert answer.status_code in (400, 404)
     assert told in json.loads(answer.body)["err_msg"]
 

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from sottovoce.audio.io import load_audio
-from sottovoce.server.http.server import ServerThread
-from sottovoce.server.parsing.faults import ApiError
-from sottovoce.server.parsing.forms import MOST_LIST_TEXT, Fields
-from sottovoce.server.recordings import requests
-from sottovoce.server.recordings.uploads import FORM_BYTES
-from sottovoce.server.scheduling.worker import THREAD_NAME
+from sottovoce.server import openai_format
+from sottovoce.server.errors import ApiError
+from sottovoce.server.fields import MAX_LIST_LETTERS, Fields
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import JobSettings
+from sottovoce.server.uploads import FORM_BYTES
+from sottovoce.server.worker import THREAD_NAME
 from sottovoce.types import Transcript
 from tests.server.servers import CLIPS, QuietModel, SlowModel, serving
 from tests.server.test_uploads import wav
@@ -54,7 +54,7 @@ def form(content: bytes, disposition: str = PLAIN, kind: str = "audio/flac") -> 
 def test_lists_of_a_form_in_every_spelling(names: tuple[str, str]) -> None:
     fields = Fields([(names[0], "x"), (names[1], "y")])
     assert fields.many("a") == ["x", "y"]
-    assert fields.untaken == ()
+    assert fields.unread == ()
 
 
 def test_objects_of_a_form_in_every_spelling() -> None:
@@ -73,7 +73,7 @@ def test_a_value_given_twice_and_a_name_nobody_knows() -> None:
         Fields([("a", "1"), ("a", "2")]).text("a")
     fields = Fields([("modle", "x")])
     fields.text("model")
-    assert fields.untaken == ("modle",)
+    assert fields.unread == ("modle",)
 
 
 @pytest.fixture(scope="module")
@@ -126,10 +126,12 @@ def test_a_text_field_stays_one_and_a_file_elsewhere_is_refused(jobs: ServerThre
 @pytest.mark.parametrize("name", ["keywords", "languages", "include", "timestamp_granularities"])
 def test_a_list_has_a_limit_in_all(name: str) -> None:
     half = "a" * 1_000
-    within = Fields([(f"{name}[]", half)] * (MOST_LIST_TEXT // 1_000))
-    assert len(within.many(name)) == MOST_LIST_TEXT // 1_000
-    with pytest.raises(ApiError, match=f"{MOST_LIST_TEXT} characters in all, got {MOST_LIST_TEXT + 1_000}"):
-        Fields([(f"{name}[]", half)] * (MOST_LIST_TEXT // 1_000 + 1)).many(name)
+    within = Fields([(f"{name}[]", half)] * (MAX_LIST_LETTERS // 1_000))
+    assert len(within.many(name)) == MAX_LIST_LETTERS // 1_000
+    with pytest.raises(
+        ApiError, match=f"{MAX_LIST_LETTERS} characters in all, got {MAX_LIST_LETTERS + 1_000}"
+    ):
+        Fields([(f"{name}[]", half)] * (MAX_LIST_LETTERS // 1_000 + 1)).many(name)
 
 
 def test_a_form_of_many_keywords_is_refused(server: ServerThread) -> None:
@@ -206,7 +208,7 @@ def test_a_known_speaker_may_have_half_a_minute(
         threads.append(threading.current_thread().name)
         return np.zeros(16_000 * 30, np.float32)
 
-    monkeypatch.setattr(requests, "load_audio", noted)
+    monkeypatch.setattr(openai_format, "load_audio", noted)
     reference = "data:audio/wav;base64," + base64.b64encode(wav(3 * 16_000 * 30)).decode()
     fields = {
         "response_format": "diarized_json",

@@ -14,10 +14,9 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from sottovoce.errors import OptionError
-from sottovoce.server.access.api_keys import KeyRing
-from sottovoce.server.access.gate import AccessControl, ClientSecrets
 from sottovoce.server.api import Auth
-from sottovoce.server.http.server import ServerThread
+from sottovoce.server.auth import AccessControl, ClientSecrets, KeyRing
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import Access, Listening, ModelSettings, ServerLimits, ServerSettings
 from tests.server.servers import SlowModel, serving
 

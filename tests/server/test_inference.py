@@ -17,9 +17,9 @@ from sottovoce.decoding.filters import suppressed_tokens
 from sottovoce.errors import ModelNotFoundError
 from sottovoce.options.decoding import NON_SPEECH, SPECIALS_ALONE
 from sottovoce.options.transcribe import TranscribeOptions
-from sottovoce.server.apis.whisper_cpp import inference_request, with_turn_signs
-from sottovoce.server.http.server import ServerThread
-from sottovoce.server.parsing.forms import Fields, fields_of
+from sottovoce.server.apis.whisper_cpp import inference_request, with_turn_marks
+from sottovoce.server.fields import Fields, fields_of
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import ModelSettings
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Samples, Segment
@@ -28,7 +28,7 @@ from tests.server.servers import QuietModel, SlowFile, SlowModel, serving, setti
 
 
 @pytest.fixture(scope="module")
-def quick() -> Iterator[ServerThread]:
+def fake_server() -> Iterator[ServerThread]:
     wanted = settings(models=ModelSettings("small", others=("large",)))
     with ServerThread(wanted, lambda name: cast(Model, SlowModel())) as server:
         server.wait_until_ready()
@@ -128,8 +128,8 @@ def test_turns_of_tinydiarize_are_signs_in_the_text() -> None:
         Segment(i, float(i), i + 1.0, f" {i}", "en", speaker=name)
         for i, name in enumerate(("turn 1", "turn 1", "turn 2"))
     ]
-    assert [one.text for one in with_turn_signs(segments)] == [" 0", " 1 [SPEAKER_TURN]", " 2"]
-    assert {one.speaker for one in with_turn_signs(segments)} == {None}
+    assert [one.text for one in with_turn_marks(segments)] == [" 0", " 1 [SPEAKER_TURN]", " 2"]
+    assert {one.speaker for one in with_turn_marks(segments)} == {None}
 
 
 @pytest.mark.parametrize(
@@ -152,8 +152,10 @@ def test_turns_of_tinydiarize_are_signs_in_the_text() -> None:
         ({"vad": "true", "vad_threshold": "7"}, "vad_threshold"),
     ],
 )
-def test_errors_are_one_line(quick: ServerThread, english: Path, fields: dict[str, str], told: str) -> None:
-    answer = asked(quick, english, **fields)
+def test_errors_are_one_line(
+    fake_server: ServerThread, english: Path, fields: dict[str, str], told: str
+) -> None:
+    answer = asked(fake_server, english, **fields)
     assert answer.status_code == 400
     assert told in answer.json()["error"]
 
@@ -273,14 +275,14 @@ def load(server: ServerThread, **fields: Any) -> httpx.Response:
     return httpx.post(f"{server.url}/load", files={name: (None, value) for name, value in fields.items()})
 
 
-def test_only_models_that_are_offered_can_be_loaded(quick: ServerThread, server: ServerThread) -> None:
+def test_only_models_that_are_offered_can_be_loaded(fake_server: ServerThread, server: ServerThread) -> None:
     assert load(server, model="nano").status_code == 403
     for path in ("/etc/passwd", "../large", "models/ggml-large.bin"):
-        answer = load(quick, model=path)
+        answer = load(fake_server, model=path)
         assert answer.status_code == 404
         assert "expected one of small, large" in answer.json()["error"]
-    assert load(quick, name="large").status_code == 400
-    assert "large" not in quick.services.registry.running
-    assert load(quick, model="large").text == "Load was successful!\n"
-    assert "large" in quick.services.registry.running
-    assert quick.services.inference_model == "large"
+    assert load(fake_server, name="large").status_code == 400
+    assert "large" not in fake_server.services.registry.running
+    assert load(fake_server, model="large").text == "Load was successful!\n"
+    assert "large" in fake_server.services.registry.running
+    assert fake_server.services.inference_model == "large"

@@ -15,7 +15,7 @@ from websockets.asyncio.client import ClientConnection
 
 from sottovoce.api import Model
 from sottovoce.server.apis import sottovoce_live
-from sottovoce.server.http.server import ServerThread
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import TranslationSettings
 from sottovoce.translation.chat import ChatServer, Glossary
 from sottovoce.translation.live_translator import LiveTranslation, LiveTranslator
@@ -105,7 +105,7 @@ def test_a_server_that_fails_takes_no_words_away_and_is_not_named(
 
 
 def test_words_do_not_wait_for_a_slow_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sottovoce_live, "LAST_S", 0.2)
+    monkeypatch.setattr(sottovoce_live, "FINISH_TIMEOUT_S", 0.2)
     release = threading.Event()
 
     def wait(document: dict[str, Any]) -> Answer:

@@ -16,11 +16,11 @@ import pytest
 from sottovoce.api import Model
 from sottovoce.errors import OptionError
 from sottovoce.server import jobs as jobs_module
-from sottovoce.server.http.server import ServerThread
-from sottovoce.server.jobs import MOST_TRIES, TranscriptionJob, keep_job, load_jobs
+from sottovoce.server.jobs import MOST_TRIES, TranscriptionJob, create_job, load_jobs
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import Access, JobSettings, ServerLimits
 from sottovoce.server.webhooks import Webhook
-from tests.server.servers import CLIPS, QuietModel, SlowModel, serving, until
+from tests.server.servers import CLIPS, QuietModel, SlowModel, serving, wait_until
 from tests.server.test_uploads import wav
 
 ENGLISH = (CLIPS / "en.flac").read_bytes()
@@ -44,7 +44,7 @@ def gate() -> Iterator[Gate]:
 
 
 @pytest.fixture
-def quick(tmp_path: Path) -> Iterator[ServerThread]:
+def fake_server(tmp_path: Path) -> Iterator[ServerThread]:
     with serving(QuietModel(), jobs=JobSettings(str(tmp_path / "jobs"), most=4)) as server:
         yield server
 
@@ -68,7 +68,7 @@ def job(server: ServerThread, name: str) -> Any:
 
 
 def ended(server: ServerThread, name: str) -> Any:
-    until(lambda: job(server, name)["status"] in ("succeeded", "failed"), 60.0)
+    wait_until(lambda: job(server, name)["status"] in ("succeeded", "failed"), 60.0)
     return job(server, name)
 
 
@@ -92,18 +92,20 @@ def test_the_result_is_that_of_an_answer_at_once(nano: Model, tmp_path: Path) ->
             assert kept == {"job.json", "result.json"}, "the recording has gone"
 
 
-def test_what_is_wrong_is_told_at_once_and_nothing_of_it_stays(quick: ServerThread, tmp_path: Path) -> None:
+def test_what_is_wrong_is_told_at_once_and_nothing_of_it_stays(
+    fake_server: ServerThread, tmp_path: Path
+) -> None:
     for fields, param in (
         ({"temperature": "9"}, "temperature"),
         ({"model": "other"}, "model"),
         ({"stream": "true"}, "stream"),
         ({"webhook_url": "https://example.org"}, "webhook_url"),
     ):
-        answer = post(quick, **fields)
+        answer = post(fake_server, **fields)
         assert answer.status_code in (400, 404)
         assert answer.json()["error"]["param"] == param
-    assert post(quick, b"no recording").json()["error"]["code"] == "invalid_audio"
-    assert httpx.get(f"{quick.url}/v1/jobs").json()["data"] == []
+    assert post(fake_server, b"no recording").json()["error"]["code"] == "invalid_audio"
+    assert httpx.get(f"{fake_server.url}/v1/jobs").json()["data"] == []
     assert files_of(tmp_path / "jobs") == {".lock"}
 
 
@@ -127,23 +129,23 @@ def test_a_recording_that_fails_says_so_and_nothing_of_the_inside(tmp_path: Path
     assert 'sottovoce_jobs_total{status="failed"} 1.0' in written
 
 
-def test_jobs_are_listed_newest_first_in_pages(quick: ServerThread) -> None:
-    names = [created(quick) for _ in range(3)][::-1]
-    first = httpx.get(f"{quick.url}/v1/jobs?limit=2").json()
+def test_jobs_are_listed_newest_first_in_pages(fake_server: ServerThread) -> None:
+    names = [created(fake_server) for _ in range(3)][::-1]
+    first = httpx.get(f"{fake_server.url}/v1/jobs?limit=2").json()
     assert [one["id"] for one in first["data"]] == names[:2]
     assert first["has_more"]
     assert "result" not in first["data"][0]
-    second = httpx.get(f"{quick.url}/v1/jobs?after={names[1]}").json()
+    second = httpx.get(f"{fake_server.url}/v1/jobs?after={names[1]}").json()
     assert ([one["id"] for one in second["data"]], second["has_more"]) == (names[2:], False)
     for query in ("limit=0", "limit=101", "limit=x", "after=job_0"):
-        assert httpx.get(f"{quick.url}/v1/jobs?{query}").status_code == 400
+        assert httpx.get(f"{fake_server.url}/v1/jobs?{query}").status_code == 400
 
 
 def test_a_job_that_is_deleted_stops_and_nothing_of_it_stays(tmp_path: Path, gate: Gate) -> None:
     model = SlowModel(gate)  # whose recordings never end by themselves
     with serving(model, jobs=JobSettings(str(tmp_path)), limits=ServerLimits(requests=4)) as server:
         running = created(server)
-        until(lambda: model.n_calls == 1)
+        wait_until(lambda: model.n_calls == 1)
         waiting = created(server)
         assert [job(server, name)["status"] for name in (running, waiting)] == ["running", "queued"]
         for name in (waiting, running):
@@ -152,7 +154,7 @@ def test_a_job_that_is_deleted_stops_and_nothing_of_it_stays(tmp_path: Path, gat
             assert httpx.get(f"{server.url}/v1/jobs/{name}").status_code == 404
             assert httpx.delete(f"{server.url}/v1/jobs/{name}").status_code == 404
         gate.is_open.set()
-        until(lambda: files_of(tmp_path) == {".lock"})
+        wait_until(lambda: files_of(tmp_path) == {".lock"})
         n_calls = model.n_calls
         time.sleep(0.5)
         assert model.n_calls == n_calls
@@ -163,11 +165,11 @@ def test_a_job_of_a_model_that_is_deleted_under_way_harms_no_other(
 ) -> None:
     with serving(nano, jobs=JobSettings(str(tmp_path))) as server, caplog.at_level("WARNING"):
         long = created(server, wav(16_000 * 90, 3), response_format="verbose_json")
-        until(lambda: job(server, long)["status"] == "running")
+        wait_until(lambda: job(server, long)["status"] == "running")
         short = created(server, ENGLISH)
         assert httpx.delete(f"{server.url}/v1/jobs/{long}").status_code == 200
         assert "garden" in ended(server, short)["result"]["text"].lower()
-        until(lambda: files_of(tmp_path) == {".lock", f"{short}/job.json", f"{short}/result.json"})
+        wait_until(lambda: files_of(tmp_path) == {".lock", f"{short}/job.json", f"{short}/result.json"})
     assert [record.getMessage() for record in caplog.records] == []
 
 
@@ -186,24 +188,24 @@ def test_a_job_that_went_well_has_its_result(tmp_path: Path, monkeypatch: pytest
         assert answer.json()["result"] is not None
 
 
-def test_a_job_has_its_place_before_it_is_here(quick: ServerThread) -> None:
+def test_a_job_has_its_place_before_it_is_here(fake_server: ServerThread) -> None:
     """Recordings on their way count: nobody sends more at once than may be kept."""
-    jobs = quick.services.jobs
+    jobs = fake_server.services.jobs
     assert jobs is not None
     with jobs.new(""), jobs.new(""), jobs.new(""):
-        name = created(quick)
-        assert post(quick).status_code == 429
-    httpx.delete(f"{quick.url}/v1/jobs/{name}")
-    created(quick)
+        name = created(fake_server)
+        assert post(fake_server).status_code == 429
+    httpx.delete(f"{fake_server.url}/v1/jobs/{name}")
+    created(fake_server)
 
 
-def test_jobs_are_bounded_in_number_and_bytes(quick: ServerThread, tmp_path: Path, gate: Gate) -> None:
-    names = [created(quick) for _ in range(4)]
-    refused = post(quick)
+def test_jobs_are_bounded_in_number_and_bytes(fake_server: ServerThread, tmp_path: Path, gate: Gate) -> None:
+    names = [created(fake_server) for _ in range(4)]
+    refused = post(fake_server)
     assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
     assert int(refused.headers["retry-after"]) >= 1
-    httpx.delete(f"{quick.url}/v1/jobs/{names[0]}")
-    created(quick)
+    httpx.delete(f"{fake_server.url}/v1/jobs/{names[0]}")
+    created(fake_server)
     with serving(QuietModel(gate), jobs=JobSettings(str(tmp_path / "b"), most_mb=0.05)) as server:
         created(server)
         refused = post(server)
@@ -215,9 +217,9 @@ def test_jobs_are_bounded_in_number_and_bytes(quick: ServerThread, tmp_path: Pat
 def test_a_result_goes_when_its_time_is_over(tmp_path: Path) -> None:
     with serving(QuietModel(), jobs=JobSettings(str(tmp_path), keep_s=1.0)) as server:
         name = created(server)
-        until(lambda: httpx.get(f"{server.url}/v1/jobs/{name}").status_code == 404)
+        wait_until(lambda: httpx.get(f"{server.url}/v1/jobs/{name}").status_code == 404)
         assert httpx.get(f"{server.url}/v1/jobs").json()["data"] == []
-        until(lambda: files_of(tmp_path) == {".lock"})
+        wait_until(lambda: files_of(tmp_path) == {".lock"})
         assert httpx.get(f"{server.url}/v1/jobs/{name}").json()["error"]["code"] == "job_not_found"
 
 
@@ -245,11 +247,11 @@ def test_owners_take_turns(tmp_path: Path, gate: Gate) -> None:
     """Who sends many keeps nobody waiting who sends one."""
     settings = JobSettings(str(tmp_path))
     for i, owner in enumerate(["anna"] * 5 + ["bert"]):
-        keep_job(tmp_path, made(i, owner=owner), io.BytesIO(wav(16_000)))
+        create_job(tmp_path, made(i, owner=owner), io.BytesIO(wav(16_000)))
     with serving(QuietModel(gate), jobs=settings, limits=ServerLimits(requests=8)) as server:
         jobs = server.services.jobs
         assert jobs is not None
-        until(lambda: jobs.count("running") == 2)
+        wait_until(lambda: jobs.count("running") == 2)
         owners = {
             one.owner for one in [*jobs.jobs_of("anna"), *jobs.jobs_of("bert")] if one.status == "running"
         }
@@ -269,7 +271,7 @@ def test_a_new_start_has_finished_jobs_and_reads_unfinished_ones_again(tmp_path:
     slow = QuietModel(gate)
     with serving(slow, jobs=settings, limits=ServerLimits(requests=4, shutdown_s=1.0)) as server:
         running = created(server)
-        until(lambda: slow.n_calls == 1)
+        wait_until(lambda: slow.n_calls == 1)
         waiting = created(server)
         threading.Timer(1.0, gate.is_open.set).start()
     records = [json.loads((tmp_path / name / "job.json").read_text()) for name in (running, waiting)]
@@ -284,12 +286,12 @@ def test_a_server_ends_whole_while_many_jobs_wait(tmp_path: Path, caplog: pytest
     """What is under way is not taken up anew by another worker as the server ends; and every thread ends."""
     jobs = [made(i) for i in range(30)]
     for one in jobs:
-        keep_job(tmp_path, one, io.BytesIO(wav(16_000)))
+        create_job(tmp_path, one, io.BytesIO(wav(16_000)))
     model, before = QuietModel(lambda: time.sleep(0.1)), threads_of_servers()
     with caplog.at_level("WARNING"):
         for n_calls in (0, 1, 2):
             with serving(model, jobs=JobSettings(str(tmp_path)), limits=ServerLimits(requests=32)) as server:
-                until(lambda n=n_calls: model.n_calls > n)  # type: ignore[misc]
+                wait_until(lambda n=n_calls: model.n_calls > n)  # type: ignore[misc]
             assert server.services.jobs is not None
             assert server.services.jobs.count("running") > 0
     assert [record.getMessage() for record in caplog.records] == []
@@ -304,20 +306,20 @@ def threads_of_servers() -> set[threading.Thread]:
 
 
 def test_what_fails_beside_a_job_ends_that_job_alone(
-    quick: ServerThread, monkeypatch: pytest.MonkeyPatch
+    fake_server: ServerThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("secret of the inside")
 
     with monkeypatch.context() as patch:
         patch.setattr(jobs_module, "json_answer", fail)
-        assert ended(quick, created(quick))["status"] == "failed"
-    assert ended(quick, created(quick))["status"] == "succeeded"
+        assert ended(fake_server, created(fake_server))["status"] == "failed"
+    assert ended(fake_server, created(fake_server))["status"] == "succeeded"
 
 
 def test_a_recording_that_ends_the_server_again_and_again_is_given_up(tmp_path: Path) -> None:
     deadly = made(1, status="running", n_tries=MOST_TRIES - 1)
-    keep_job(tmp_path, deadly, io.BytesIO(wav(16_000)))
+    create_job(tmp_path, deadly, io.BytesIO(wav(16_000)))
     model = QuietModel()
     with serving(model, jobs=JobSettings(str(tmp_path))) as server:
         assert ended(server, deadly.id)["error"]["code"] == "gave_up"
@@ -331,7 +333,7 @@ def test_only_whole_jobs_are_found_and_names_of_others_are_left_alone(tmp_path: 
         made(3),
     )
     for one in (whole, half, torn):
-        keep_job(tmp_path, one, io.BytesIO(b"abc"))
+        create_job(tmp_path, one, io.BytesIO(b"abc"))
     (tmp_path / half.id / "job.json").unlink()
     (tmp_path / torn.id / "job.json").write_text('{"id": ')
     (tmp_path / "notes").mkdir()
@@ -356,20 +358,20 @@ def test_a_folder_is_of_one_server_and_can_be_written(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_is_full_refuses_jobs_and_ends_nothing(
-    quick: ServerThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fake_server: ServerThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    name = created(quick)
-    ended(quick, name)
+    name = created(fake_server)
+    ended(fake_server, name)
     for place in ("save_job", "shutil.copyfileobj"):
         with monkeypatch.context() as patch:
             patch.setattr(f"{jobs_module.__name__}.{place}", full)
-            refused = post(quick)
+            refused = post(fake_server)
             assert (refused.status_code, refused.json()["error"]["code"]) == (503, "no_space")
     assert files_of(tmp_path / "jobs") == {".lock", f"{name}/job.json", f"{name}/result.json"}
-    assert ended(quick, created(quick))["status"] == "succeeded"
+    assert ended(fake_server, created(fake_server))["status"] == "succeeded"
 
 
 def test_a_result_that_cannot_be_written_is_a_job_that_failed(
@@ -381,7 +383,7 @@ def test_a_result_that_cannot_be_written_is_a_job_that_failed(
     model = QuietModel(gate)
     with serving(model, jobs=JobSettings(str(tmp_path))) as server:
         name = created(server)
-        until(lambda: model.n_calls == 1)
+        wait_until(lambda: model.n_calls == 1)
         with monkeypatch.context() as patch:
             patch.setattr(Path, "write_bytes", full)
             gate.is_open.set()
@@ -396,14 +398,14 @@ def test_a_job_needs_no_place_of_those_who_wait_and_keeps_few(tmp_path: Path, ga
     with serving(model, jobs=JobSettings(str(tmp_path)), limits=limits) as server:
         for _ in range(6):
             created(server)
-        until(lambda: model.n_calls == 1)
+        wait_until(lambda: model.n_calls == 1)
         states = [one["status"] for one in httpx.get(f"{server.url}/v1/jobs").json()["data"]]
         assert sorted(states) == ["queued"] * 5 + ["running"]
         assert server.services.n_requests == 0
         threads = [threading.Thread(target=lambda: ask(server)) for _ in range(4)]
         for thread in threads:
             thread.start()
-        until(lambda: server.services.n_requests == 4)
+        wait_until(lambda: server.services.n_requests == 4)
         assert post(server).status_code == 202
         gate.is_open.set()
         for thread in threads:
@@ -415,9 +417,9 @@ def ask(server: ServerThread) -> None:
     assert httpx.post(f"{server.url}/v1/audio/transcriptions", files=files, timeout=60).status_code == 200
 
 
-def test_names_in_an_address_are_no_paths(quick: ServerThread, tmp_path: Path) -> None:
+def test_names_in_an_address_are_no_paths(fake_server: ServerThread, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     for name in ("..%2f..%2fsecret", "%2e%2e", ".lock", "job_" + "0" * 32):
         for method in ("GET", "DELETE"):
-            assert httpx.request(method, f"{quick.url}/v1/jobs/{name}").status_code == 404
+            assert httpx.request(method, f"{fake_server.url}/v1/jobs/{name}").status_code == 404
     assert (tmp_path / "secret").is_file()

@@ -22,12 +22,12 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from sottovoce.errors import OptionError
-from sottovoce.server.access.api_keys import MOST_KEYS, ApiKey, KeyLimits, KeyRing, digest_of, read_keys
-from sottovoce.server.http.server import ServerThread
-from sottovoce.server.parsing.faults import ApiError
+from sottovoce.server.auth import MOST_KEYS, ApiKey, KeyLimits, KeyRing, digest_of, read_keys
+from sottovoce.server.errors import ApiError
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import Access
 from sottovoce.server.telemetry import Metrics
-from tests.server.servers import QuietModel, serving, until
+from tests.server.servers import QuietModel, serving, wait_until
 from tests.server.test_command import started
 from tests.server.test_uploads import wav
 
@@ -127,7 +127,7 @@ def test_a_key_has_its_live_sessions_and_others_have_theirs(locked: ServerThread
             assert 'sottovoce_key_sessions{key="kiosk"} 1.0' in metrics(locked)
 
     asyncio.run(run())
-    until(lambda: 'sottovoce_key_sessions{key="kiosk"} 0.0' in metrics(locked))
+    wait_until(lambda: 'sottovoce_key_sessions{key="kiosk"} 0.0' in metrics(locked))
     assert 'sottovoce_key_refused_total{key="kiosk",limit="sessions"} 1.0' in metrics(locked)
 
 
@@ -165,7 +165,7 @@ def test_a_client_secret_counts_for_the_key_that_made_it(locked: ServerThread, k
         async with connect(address, additional_headers=bearer(secret)):
             assert (await refusal(locked, REALTIME, KIOSK))[0] == 429
         keys_file.write_text('[newsroom]\nkey = "newsroom-key-1"\n')
-        await asyncio.to_thread(until, lambda: locked.services.keys.by_name("kiosk") is None)
+        await asyncio.to_thread(wait_until, lambda: locked.services.keys.by_name("kiosk") is None)
         assert (await refusal(locked, REALTIME, secret))[0] == 401
 
     asyncio.run(run())
@@ -180,7 +180,7 @@ def test_the_log_names_keys_and_does_not_show_them(
     with caplog.at_level(logging.INFO):
         for n_asked, key in enumerate((KIOSK, UNNAMED), 1):
             httpx.get(f"{locked.url}/v1/models", headers=bearer(key))
-            until(lambda n=n_asked: len(named()) == n)  # type: ignore[misc]  # written after the answer
+            wait_until(lambda n=n_asked: len(named()) == n)  # type: ignore[misc]  # written after the answer
     assert named() == ["kiosk", None]
     assert KIOSK not in json.dumps([vars(record) for record in caplog.records], default=str)
 
@@ -194,18 +194,18 @@ def test_the_file_is_read_again_when_it_changes_and_a_wrong_one_changes_nothing(
     def n_errors() -> int:
         return sum(record.levelno >= logging.ERROR for record in caplog.records)
 
-    monkeypatch.setattr("sottovoce.server.services.LOOK_AT_KEYS_EVERY_S", 0.1)
+    monkeypatch.setattr("sottovoce.server.services.CHECK_KEYS_EVERY_S", 0.1)
     with caplog.at_level(logging.ERROR):
         keys_file.write_text("[newsroom")
-        until(lambda: any("stay as they were" in record.getMessage() for record in caplog.records))
+        wait_until(lambda: any("stay as they were" in record.getMessage() for record in caplog.records))
         time.sleep(0.5)
     assert n_errors() == 1, "once"
     assert status(NEWSROOM) == 200
     keys_file.write_text('[studio]\nkey = "studio-key-1"\n')
-    until(lambda: status("studio-key-1") == 200)
+    wait_until(lambda: status("studio-key-1") == 200)
     assert status(NEWSROOM) == 401
     keys_file.unlink()
-    until(lambda: n_errors() == 2)
+    wait_until(lambda: n_errors() == 2)
     assert status("studio-key-1") == 200
     assert status("anything-else") == 401
 
@@ -221,7 +221,7 @@ def test_a_hangup_reads_the_file_again_and_ends_nothing(keys_file: Path) -> None
         time.sleep(1.5)
         assert httpx.get(f"{url}/v1/models", headers=headers).status_code == 401
         process.send_signal(signal.SIGHUP)
-        until(lambda: httpx.get(f"{url}/v1/models", headers=headers).status_code == 200)
+        wait_until(lambda: httpx.get(f"{url}/v1/models", headers=headers).status_code == 200)
         assert process.poll() is None
 
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from sottovoce.server.api import Auth, RouteTable
-from sottovoce.server.http.app import APIS
+from sottovoce.server.app import APIS
 from sottovoce.server.settings import Access
 from tests.server.servers import SlowModel, serving
 from tests.server.test_command import options_of

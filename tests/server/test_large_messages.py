@@ -14,8 +14,8 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from sottovoce.server.apis import openai_realtime
-from sottovoce.server.live.connection import SLICE_BYTES, slices_of
-from sottovoce.server.parsing.pcm import PcmReader
+from sottovoce.server.live import SLICE_BYTES, slices_of
+from sottovoce.server.pcm import PcmReader
 from sottovoce.types import Samples
 from tests.server.servers import SlowModel, serving
 
@@ -34,7 +34,7 @@ def append(data: bytes) -> str:
 @pytest.mark.parametrize("path", DOORS)
 def test_a_large_message_is_read_off_the_loop_in_slices(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[int, str]] = []
-    read, audio_of = PcmReader.read, openai_realtime.audio_of
+    read, audio_of = PcmReader.read, openai_realtime.decode_audio
 
     def noting(self: PcmReader, piece: bytes) -> Samples:
         seen.append((len(piece), threading.current_thread().name))
@@ -45,7 +45,7 @@ def test_a_large_message_is_read_off_the_loop_in_slices(path: str, monkeypatch: 
         return audio_of(given)
 
     monkeypatch.setattr(PcmReader, "read", noting)
-    monkeypatch.setattr(openai_realtime, "audio_of", decoding)
+    monkeypatch.setattr(openai_realtime, "decode_audio", decoding)
 
     async def run(address: str) -> None:
         async with connect(f"ws://{address}{path}") as client:

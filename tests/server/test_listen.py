@@ -20,10 +20,10 @@ from websockets.sync.client import connect
 
 from sottovoce.audio.io import load_audio
 from sottovoce.server.apis.deepgram import DeepgramParams, recording_document, recording_params
-from sottovoce.server.http.server import ServerThread
-from sottovoce.server.parsing.faults import ApiError
-from sottovoce.server.parsing.pcm import ALAW, MULAW, wav_header
-from sottovoce.server.scheduling.model_registry import ModelRegistry
+from sottovoce.server.errors import ApiError
+from sottovoce.server.models import ModelRegistry
+from sottovoce.server.pcm import ALAW, MULAW, wav_header
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import Access, ModelSettings, ServerLimits
 from sottovoce.types import Samples, Segment, Transcript, Word
 from tests.audio.test_live_container import recorded
@@ -38,7 +38,7 @@ CLOSE: Message = {"type": "CloseStream"}
 
 
 @pytest.fixture(scope="module")
-def quick() -> Iterator[ServerThread]:
+def fake_server() -> Iterator[ServerThread]:
     with serving(SlowModel()) as server:
         yield server
 
@@ -135,8 +135,8 @@ def test_their_client_sends_a_recording(server: ServerThread) -> None:
     assert answer.metadata.duration == pytest.approx(len(load_audio(CLIPS / "en.flac")) / 16_000, abs=0.01)
 
 
-def test_their_client_is_told_why_it_is_refused(quick: ServerThread) -> None:
-    with deepgram(quick) as client:
+def test_their_client_is_told_why_it_is_refused(fake_server: ServerThread) -> None:
+    with deepgram(fake_server) as client:
         from deepgram.core.api_error import ApiError as TheirError
 
         with pytest.raises(TheirError) as refused:
@@ -159,8 +159,8 @@ def texts(messages: list[dict[str, Any]], **wanted: object) -> list[str]:
     ]
 
 
-def test_words_stay_after_some_seconds_and_at_the_end(quick: ServerThread) -> None:
-    messages = talk(quick, PLAIN, SECOND * 5, SECOND * 2)
+def test_words_stay_after_some_seconds_and_at_the_end(fake_server: ServerThread) -> None:
+    messages = talk(fake_server, PLAIN, SECOND * 5, SECOND * 2)
     assert texts(messages, is_final=False) == []
     assert len(texts(messages)) == 2
     assert " ".join(texts(messages)).split() == ["word"] * 7
@@ -168,47 +168,49 @@ def test_words_stay_after_some_seconds_and_at_the_end(quick: ServerThread) -> No
     assert messages[-1]["duration"] == 7.0
 
 
-def test_results_that_may_change_come_only_when_asked_for(quick: ServerThread) -> None:
+def test_results_that_may_change_come_only_when_asked_for(fake_server: ServerThread) -> None:
     heard = []
-    with connect(f"ws://{quick.address}/v1/listen?{PLAIN}&interim_results=true") as client:
+    with connect(f"ws://{fake_server.address}/v1/listen?{PLAIN}&interim_results=true") as client:
         for _ in range(2):
             client.send(SECOND)
             heard.append(json.loads(client.recv(timeout=20)))
     assert texts(heard, is_final=False) == ["word", "word word"]
 
 
-def test_finalize_says_so_and_the_stream_goes_on(quick: ServerThread) -> None:
-    messages = talk(quick, PLAIN, SECOND * 2, {"type": "Finalize"}, SECOND)
+def test_finalize_says_so_and_the_stream_goes_on(fake_server: ServerThread) -> None:
+    messages = talk(fake_server, PLAIN, SECOND * 2, {"type": "Finalize"}, SECOND)
     assert texts(messages, from_finalize=True, is_final=True) == ["word word"]
     assert texts(messages, from_finalize=False, is_final=True) == ["word"]
     results = [message for message in messages if message["type"] == "Results"]
     assert results[-1]["channel"]["alternatives"][0]["words"][0]["start"] == 2.0
 
 
-def test_an_empty_message_closes_the_stream(quick: ServerThread) -> None:
-    heard, _ = exchanged(quick, f"/v1/listen?{PLAIN}", SECOND, b"")
+def test_an_empty_message_closes_the_stream(fake_server: ServerThread) -> None:
+    heard, _ = exchanged(fake_server, f"/v1/listen?{PLAIN}", SECOND, b"")
     assert [message["type"] for message in heard] == ["Results", "Metadata"]
 
 
-def test_the_end_of_an_utterance_is_told_once(quick: ServerThread) -> None:
+def test_the_end_of_an_utterance_is_told_once(fake_server: ServerThread) -> None:
     """After a silence of at least so long behind the last word."""
     half = bytes(16_000)
-    messages = talk(quick, f"{PLAIN}&interim_results=true&utterance_end_ms=1400", SECOND, half, half, half)
+    messages = talk(
+        fake_server, f"{PLAIN}&interim_results=true&utterance_end_ms=1400", SECOND, half, half, half
+    )
     ends = [message for message in messages if message["type"] == "UtteranceEnd"]
     assert all(end["channel"] == [0, 1] for end in ends)
     assert len(ends) <= 1  # the model here says a word a second, also in silence
 
 
-def test_a_message_that_is_none_leaves_the_stream_open(quick: ServerThread) -> None:
-    messages = talk(quick, PLAIN, "{", "[]", {"type": "Nothing"}, {"type": "KeepAlive"}, SECOND)
+def test_a_message_that_is_none_leaves_the_stream_open(fake_server: ServerThread) -> None:
+    messages = talk(fake_server, PLAIN, "{", "[]", {"type": "Nothing"}, {"type": "KeepAlive"}, SECOND)
     errors = [message for message in messages if message["type"] == "Error"]
     assert [error["variant"] for error in errors] == ["SchemaError"] * 3
     assert texts(messages, is_final=True) == ["word"]
 
 
-def test_terms_can_be_changed_under_way(quick: ServerThread) -> None:
+def test_terms_can_be_changed_under_way(fake_server: ServerThread) -> None:
     configure = {"type": "Configure", "keyterms": ["Tisza", "Kölcsey"]}
-    messages = talk(quick, f"{PLAIN}&keyterm=Duna", SECOND, configure, SECOND)
+    messages = talk(fake_server, f"{PLAIN}&keyterm=Duna", SECOND, configure, SECOND)
     told = [message for message in messages if message["type"] == "ConfigureSuccess"]
     assert [message["keyterms"] for message in told] == [["Tisza", "Kölcsey"]]
     assert " ".join(texts(messages, is_final=True)) == "word word"
@@ -223,9 +225,9 @@ def test_terms_can_be_changed_under_way(quick: ServerThread) -> None:
     ],
 )
 def test_a_configure_that_cannot_be_taken_fails(
-    quick: ServerThread, message: dict[str, Any], code: str
+    fake_server: ServerThread, message: dict[str, Any], code: str
 ) -> None:
-    messages = talk(quick, PLAIN, SECOND, {"type": "Configure", **message}, SECOND)
+    messages = talk(fake_server, PLAIN, SECOND, {"type": "Configure", **message}, SECOND)
     (told,) = [message for message in messages if message["type"] == "ConfigureFailure"]
     assert told["code"] == code
     assert told["description"].startswith(("keyterm", "features"))
@@ -248,16 +250,16 @@ REFUSED = (
 
 
 @pytest.mark.parametrize(("query", "told"), REFUSED)
-def test_what_cannot_be_refuses_the_handshake(quick: ServerThread, query: str, told: str) -> None:
-    answer = refusal(quick, f"/v1/listen?{query}")
+def test_what_cannot_be_refuses_the_handshake(fake_server: ServerThread, query: str, told: str) -> None:
+    answer = refusal(fake_server, f"/v1/listen?{query}")
     assert answer.status_code == 400
     assert told in json.loads(answer.body)["err_msg"]
 
 
-def test_a_model_that_is_not_there_is_404_and_theirs_mean_ours(quick: ServerThread) -> None:
+def test_a_model_that_is_not_there_is_404_and_theirs_mean_ours(fake_server: ServerThread) -> None:
     for model in ("nova-2-phonecall", "enhanced", "whisper-large", "nano"):
-        talk(quick, f"{PLAIN}&model={model}")
-    assert refusal(quick, f"/v1/listen?{PLAIN}&model=other").status_code == 404
+        talk(fake_server, f"{PLAIN}&model={model}")
+    assert refusal(fake_server, f"/v1/listen?{PLAIN}&model=other").status_code == 404
 
 
 def test_keys_are_asked_for_as_their_clients_send_them() -> None:
@@ -276,8 +278,8 @@ def test_keys_are_asked_for_as_their_clients_send_them() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"no audio at all", b"RIFF" + bytes(100)])
-def test_a_body_that_is_no_recording_is_one_line(quick: ServerThread, body: bytes) -> None:
-    answer = httpx.post(f"{quick.url}/v1/listen", content=body, params={"model": "nova-3"})
+def test_a_body_that_is_no_recording_is_one_line(fake_server: ServerThread, body: bytes) -> None:
+    answer = httpx.post(f"{fake_server.url}/v1/listen", content=body, params={"model": "nova-3"})
     assert answer.status_code == 400
     assert answer.json()["err_msg"]
     assert answer.json()["request_id"] == answer.headers["x-request-id"]

@@ -19,11 +19,11 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.formats.document import event_document
-from sottovoce.server.http.server import ServerThread
-from sottovoce.server.live.connection import InputQueue
+from sottovoce.server.live import InputQueue
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import ServerLimits
 from sottovoce.types import Samples
-from tests.server.servers import CLIPS, SlowModel, serving, until
+from tests.server.servers import CLIPS, SlowModel, serving, wait_until
 
 Message = dict[str, Any]
 SECOND = bytes(2 * 16_000)
@@ -179,7 +179,7 @@ def test_other_encodings_and_rates_give_words_too(server: ServerThread, encoding
 
 
 def encoded(audio: Any, law: str) -> Any:
-    from sottovoce.server.parsing.pcm import ALAW, MULAW
+    from sottovoce.server.pcm import ALAW, MULAW
 
     table = MULAW if law == "mulaw" else ALAW
     order = np.argsort(table)
@@ -311,7 +311,7 @@ def test_more_sessions_than_the_limit_are_asked_to_come_again() -> None:
                 assert await answers(server) == [TOO_MANY] * 2
 
         asyncio.run(run())
-        until(lambda: server.services.n_sessions == 0)
+        wait_until(lambda: server.services.n_sessions == 0)
         assert talk(server, saying(SECOND))[1] == 1000
 
 
@@ -371,7 +371,7 @@ def test_a_client_that_vanishes_leaves_nothing_behind() -> None:
 
         for _ in range(5):
             asyncio.run(vanish())
-        until(lambda: server.services.n_sessions == 0)
+        wait_until(lambda: server.services.n_sessions == 0)
         assert talk(server, saying(SECOND * 3))[1] == 1000
 
 

@@ -14,14 +14,14 @@ from websockets.exceptions import InvalidStatus
 
 from sottovoce.api import Model
 from sottovoce.runtime.update_interval import UpdateIntervalController
-from sottovoce.server.http.server import ServerThread
-from sottovoce.server.parsing.faults import ApiError
-from sottovoce.server.scheduling import scheduler as scheduling
-from sottovoce.server.scheduling.load_forecast import IDLE_S, MEASURED_S, ROOM, LoadForecast, SessionLoad
-from sottovoce.server.scheduling.scheduler import Scheduler, voice
-from sottovoce.server.scheduling.session_handle import SessionHandle
+from sottovoce.server import scheduler as scheduling
+from sottovoce.server.admission import IDLE_S, MAX_LOAD, MEASURED_S, LoadForecast, SessionLoad
+from sottovoce.server.errors import ApiError
+from sottovoce.server.scheduler import Scheduler, voice_like_sound
+from sottovoce.server.server import ServerThread
+from sottovoce.server.session_handle import SessionHandle
 from sottovoce.server.settings import Work
-from tests.server.servers import SlowModel, idle_worker, serving, until
+from tests.server.servers import SlowModel, make_worker, serving, wait_until
 
 SECOND = bytes(2 * 16_000)
 
@@ -35,14 +35,14 @@ class Clock:
 
 def forecast(usual: float, n_engines: int = 1, clock: Clock | None = None) -> LoadForecast:
     made = LoadForecast(n_engines, clock=clock or Clock())
-    made.begin(usual)
+    made.set_cost(usual)
     return made
 
 
 def n_taken(made: LoadForecast, most: int = 100) -> int:
     """Sessions until one is refused."""
     n = 0
-    while n < most and made.has_room:
+    while n < most and made.has_capacity:
         made.enter()
         n += 1
     if n < most:
@@ -54,14 +54,14 @@ def n_taken(made: LoadForecast, most: int = 100) -> int:
 
 
 def speak(load: SessionLoad, cost: float, seconds: float, interval_s: float = 0.5) -> None:
-    load.work(cost * seconds)
-    load.take_audio(seconds, interval_s)
+    load.add_work(cost * seconds)
+    load.add_audio(seconds, interval_s)
 
 
 def test_sessions_have_room_by_what_they_cost_and_engines_add_up() -> None:
     one, two = n_taken(forecast(0.3)), n_taken(forecast(0.3, n_engines=2))
     assert 0 < one < two
-    assert one * 0.3 <= ROOM < (one + 1) * 0.3
+    assert one * 0.3 <= MAX_LOAD < (one + 1) * 0.3
 
 
 def test_one_alone_is_taken_whatever_it_costs_and_all_where_nothing_is_known() -> None:
@@ -85,22 +85,22 @@ def test_what_is_measured_counts_more_than_the_forecast() -> None:
     dear, cheap = forecast(0.2), forecast(0.2)
     speak(dear.enter(), 1.1, MEASURED_S)
     speak(cheap.enter(), 0.1, 20 * MEASURED_S)
-    assert not dear.has_room
+    assert not dear.has_capacity
     assert n_taken(dear) == 0
-    assert cheap.part < forecast_part(0.2)
+    assert cheap.load < forecast_load(0.2)
 
 
-def forecast_part(cost: float) -> float:
+def forecast_load(cost: float) -> float:
     made = forecast(cost)
     made.enter()
-    return made.part
+    return made.load
 
 
 def test_work_at_a_longer_interval_counts_as_what_it_is_at_the_shortest() -> None:
     slow, fast = forecast(0.1), forecast(0.1)
     speak(fast.enter(), 0.4, MEASURED_S)
     speak(slow.enter(), 0.2, MEASURED_S, interval_s=2.0)
-    assert slow.part == pytest.approx(fast.part)
+    assert slow.load == pytest.approx(fast.load)
 
 
 def test_a_silent_session_keeps_half_of_its_place() -> None:
@@ -109,7 +109,7 @@ def test_a_silent_session_keeps_half_of_its_place() -> None:
     for _ in range(50):
         speak(load, 0.0, MEASURED_S)
     assert load.cost == pytest.approx(0.2)
-    assert made.usual == 0.4
+    assert made.typical_cost == 0.4
 
 
 def test_a_machine_that_gets_busy_takes_fewer() -> None:
@@ -117,7 +117,7 @@ def test_a_machine_that_gets_busy_takes_fewer() -> None:
     load = made.enter()
     for _ in range(20):
         speak(load, 0.6, MEASURED_S)
-    assert made.usual == pytest.approx(0.6, rel=0.1)
+    assert made.typical_cost == pytest.approx(0.6, rel=0.1)
 
 
 def test_a_machine_that_stood_still_takes_as_many_afterwards() -> None:
@@ -125,17 +125,17 @@ def test_a_machine_that_stood_still_takes_as_many_afterwards() -> None:
     for cost in (0.2, 0.01):
         made = forecast(0.2)
         load = made.enter()
-        before = made.part
+        before = made.load
         speak(load, 500.0, MEASURED_S)
-        assert 0.2 < made.usual <= 0.4, "one measurement is no proof"
+        assert 0.2 < made.typical_cost <= 0.4, "one measurement is no proof"
         for _ in range(10):
             speak(load, 500.0, MEASURED_S)
-        assert made.usual > 0.8
-        assert not made.has_room
+        assert made.typical_cost > 0.8
+        assert not made.has_capacity
         for _ in range(300):
             speak(load, cost, MEASURED_S)
-        assert made.usual == pytest.approx(0.2)
-        assert made.part <= before * 1.001
+        assert made.typical_cost == pytest.approx(0.2)
+        assert made.load <= before * 1.001
         assert n_taken(made) >= 3
 
 
@@ -143,20 +143,20 @@ def test_who_sends_no_audio_keeps_no_place_and_has_it_again() -> None:
     clock = Clock()
     made = forecast(0.25, clock=clock)
     loads = [made.enter() for _ in range(3)]
-    assert not made.has_room
+    assert not made.has_capacity
     clock.now_s += IDLE_S + 0.1
-    assert made.part < 0.1
-    assert made.has_room
+    assert made.load < 0.1
+    assert made.has_capacity
     for load in loads:
         speak(load, 0.4, 1.0)
-    assert not made.has_room
+    assert not made.has_capacity
 
 
 def test_one_alone_is_taken_though_another_line_is_not_known_to_be_dead() -> None:
     clock = Clock()
     made = forecast(50.0, clock=clock)
     made.enter()
-    assert not made.has_room
+    assert not made.has_capacity
     clock.now_s += IDLE_S + 0.1
     assert n_taken(made) == 1
 
@@ -165,9 +165,9 @@ def test_whose_work_is_under_way_is_not_idle() -> None:
     """However long it takes: on a slow machine others would be taken into its place."""
     clock = Clock()
     made = forecast(50.0, clock=clock)
-    made.enter().is_waiting = True
+    made.enter().is_processing = True
     clock.now_s += 10 * IDLE_S
-    assert not made.has_room
+    assert not made.has_capacity
 
 
 def calibrated(model: Model, work: Work) -> LoadForecast:
@@ -187,9 +187,9 @@ def calibrated(model: Model, work: Work) -> LoadForecast:
 
 def test_a_voice_costs_about_what_a_second_of_work_takes(nano: Model) -> None:
     found = calibrated(nano, Work(engines=2, threads=2))
-    assert 0.01 < found.usual < 10.0
-    assert round(1000 * found.part) == 0, "the sessions of the measurement have gone"
-    assert len(voice(1.0)) == 16_000
+    assert 0.01 < found.typical_cost < 10.0
+    assert round(1000 * found.load) == 0, "the sessions of the measurement have gone"
+    assert len(voice_like_sound(1.0)) == 16_000
 
 
 @pytest.mark.parametrize("reported", ["stretched", "slow", "failing"])
@@ -200,8 +200,8 @@ def test_a_measurement_ends_no_server(nano: Model, monkeypatch: pytest.MonkeyPat
     if reported == "failing":
         monkeypatch.setattr(scheduling, "calibrate", broken)
     else:
-        monkeypatch.setattr(scheduling, "WITHIN_S", 0.0)
-    assert (calibrated(nano, Work(engines=1)).usual > 0.0) is (reported != "failing")
+        monkeypatch.setattr(scheduling, "CALIBRATION_TIMEOUT_S", 0.0)
+    assert (calibrated(nano, Work(engines=1)).typical_cost > 0.0) is (reported != "failing")
 
 
 async def broken(scheduler: Scheduler, n_engines: int) -> float:
@@ -215,7 +215,7 @@ def test_what_hears_nothing_costs_nothing_that_is_known() -> None:
         async def push(self, sound: object) -> None:
             pass
 
-    assert asyncio.run(scheduling.cost_of(cast("SessionHandle", Deaf()), voice())) == 0.0
+    assert asyncio.run(scheduling.measure_cost(cast("SessionHandle", Deaf()), voice_like_sound())) == 0.0
 
 
 async def joined(server: ServerThread, sockets: list[ClientConnection]) -> list[dict[str, Any]]:
@@ -244,13 +244,13 @@ def test_of_those_who_come_together_the_model_takes_what_it_can() -> None:
             assert 10 <= error["retry_after"] <= 20
             assert re.match("2 live sessions are as many as this model keeps up with", error["message"])
         await sockets.pop().close()
-        await asyncio.to_thread(until, lambda: server.services.n_sessions == 1)
+        await asyncio.to_thread(wait_until, lambda: server.services.n_sessions == 1)
         assert len(await joined(server, sockets)) == 5
         for socket in sockets:
             await socket.close()
 
     with serving(SlowModel(), work=Work(forecast=False, engines=1)) as server:
-        server.services.registry.schedulers[0].forecast.begin(0.4)
+        server.services.registry.schedulers[0].forecast.set_cost(0.4)
         asyncio.run(run(server))
 
 
@@ -259,13 +259,13 @@ def test_a_forecast_that_was_not_made_refuses_nobody_whatever_sessions_cost() ->
     made = LoadForecast(1, clock=Clock())
     for _ in range(20):
         speak(made.enter(), 3.0, 2 * MEASURED_S)
-    assert made.part > ROOM
+    assert made.load > MAX_LOAD
     made.check()
 
 
 def test_time_that_an_engine_waits_for_the_processor_is_no_work_of_a_session() -> None:
     worked_s: list[float] = []
-    worker = idle_worker()
+    worker = make_worker()
     try:
         caller = worker.caller(worked_s.append)
         worker.submit(lambda: caller.run_on_host(lambda: time.sleep(0.2)), caller=caller).result(30)

@@ -13,8 +13,8 @@ from websockets.asyncio.client import connect
 from sottovoce.api import Model
 from sottovoce.models.sources.names import published_repository
 from sottovoce.server.apis.deepgram import recording_params
-from sottovoce.server.http.server import ServerThread
-from sottovoce.server.scheduling.model_registry import ModelRegistry
+from sottovoce.server.models import ModelRegistry
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import JobSettings, ModelSettings
 from tests.server.servers import QuietModel, SlowModel, serving
 
@@ -105,7 +105,7 @@ def test_openai_names_its_first_large_model_without_a_number() -> None:
 
 
 @pytest.fixture(scope="module")
-def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
+def fake_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
     """A server whose model `nano` is."""
     with serving(QuietModel(), jobs=JobSettings(str(tmp_path_factory.mktemp("jobs")))) as server:
         yield server
@@ -116,10 +116,10 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
     ("model", "status", "told"),
     [("gpt-4o-transcribe", 200, None), ("openai/whisper-base", 200, "model"), ("other", 404, None)],
 )
-def test_forms(quick: ServerThread, path: str, model: str, status: int, told: str | None) -> None:
+def test_forms(fake_server: ServerThread, path: str, model: str, status: int, told: str | None) -> None:
     from tests.server.test_uploads import wav
 
-    answer = httpx.post(quick.url + path, files={"file": ("a.wav", wav(16_000))}, data={"model": model})
+    answer = httpx.post(fake_server.url + path, files={"file": ("a.wav", wav(16_000))}, data={"model": model})
     assert (answer.status_code if answer.status_code != 202 else 200) == status, answer.text
     assert answer.headers.get("x-ignored-parameters") == told
 
@@ -133,9 +133,9 @@ def test_forms(quick: ServerThread, path: str, model: str, status: int, told: st
         "/v2/listen?encoding=linear16&model={}",
     ],
 )
-def test_sockets(quick: ServerThread, address: str) -> None:
+def test_sockets(fake_server: ServerThread, address: str) -> None:
     async def run(model: str) -> tuple[str | None, str]:
-        async with connect(f"ws://{quick.address}{address.format(model)}") as socket:
+        async with connect(f"ws://{fake_server.address}{address.format(model)}") as socket:
             assert socket.response is not None
             told = socket.response.headers.get("x-ignored-parameters")
             if address.startswith("/v1/listen"):
@@ -151,11 +151,11 @@ def test_sockets(quick: ServerThread, address: str) -> None:
         assert asyncio.run(run(model)) == (told, "nano")
 
 
-def test_base_on_deepgrams_routes_may_be_deepgrams_own(quick: ServerThread) -> None:
+def test_base_on_deepgrams_routes_may_be_deepgrams_own(fake_server: ServerThread) -> None:
     """Deepgram has a model of that name; on other routes it is Whisper's, which is not on this server."""
 
     async def run() -> tuple[str | None, str]:
-        async with connect(f"ws://{quick.address}/v1/listen?encoding=linear16&model=base") as socket:
+        async with connect(f"ws://{fake_server.address}/v1/listen?encoding=linear16&model=base") as socket:
             assert socket.response is not None
             await socket.send('{"type": "CloseStream"}')
             told = socket.response.headers.get("x-ignored-parameters")
@@ -164,9 +164,9 @@ def test_base_on_deepgrams_routes_may_be_deepgrams_own(quick: ServerThread) -> N
     from tests.server.test_uploads import wav
 
     assert asyncio.run(run()) == ("model", "nano")
-    answer = httpx.post(f"{quick.url}/v1/listen?model=Base", content=wav(16_000))
+    answer = httpx.post(f"{fake_server.url}/v1/listen?model=Base", content=wav(16_000))
     assert (answer.status_code, answer.headers.get("x-ignored-parameters")) == (200, "model")
-    assert httpx.post(f"{quick.url}/v1/listen?model=small", content=wav(16_000)).status_code == 404
+    assert httpx.post(f"{fake_server.url}/v1/listen?model=small", content=wav(16_000)).status_code == 404
     query = [("model", "base")]
     assert recording_params(query, registry(SEVERAL)).model == "base"
     assert recording_params(query, registry(SEVERAL)).ignored == ()
@@ -177,10 +177,10 @@ def model_of(session: dict[str, dict[str, dict[str, dict[str, str]]]]) -> str:
     return session["audio"]["input"]["transcription"]["model"]
 
 
-def test_the_list_of_models_and_load(quick: ServerThread) -> None:
-    found = httpx.get(f"{quick.url}/v1/models/Systran/faster-whisper-base").json()
+def test_the_list_of_models_and_load(fake_server: ServerThread) -> None:
+    found = httpx.get(f"{fake_server.url}/v1/models/Systran/faster-whisper-base").json()
     assert (found["id"], found["model"]) == ("Systran/faster-whisper-base", "nano")
-    assert httpx.get(f"{quick.url}/v1/models/other").status_code == 404
+    assert httpx.get(f"{fake_server.url}/v1/models/other").status_code == 404
 
 
 def test_a_model_of_its_own_weights_is_loaded_by_another_programs_id(nano: Model) -> None:

@@ -21,11 +21,16 @@ from websockets.exceptions import InvalidStatus
 from sottovoce.api import Model
 from sottovoce.errors import OptionError
 from sottovoce.models.dims import ModelDims
-from sottovoce.server.http.server import ServerThread
-from sottovoce.server.parsing.faults import ApiError
-from sottovoce.server.scheduling import model_registry
-from sottovoce.server.scheduling.model_registry import ModelRegistry, n_parameters, usual_bytes, weight_bytes
-from sottovoce.server.scheduling.scheduler import Scheduler
+from sottovoce.server import models
+from sottovoce.server.errors import ApiError
+from sottovoce.server.models import (
+    ModelRegistry,
+    expected_bytes,
+    n_parameters,
+    weight_bytes,
+)
+from sottovoce.server.scheduler import Scheduler
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import ModelSettings, Work
 from tests.server.servers import QuietModel, SlowModel, settings
 from tests.server.test_uploads import wav
@@ -137,7 +142,7 @@ def test_no_model_is_loaded_before_the_memory_that_others_give_up_is_free(
 ) -> None:
     """Also where another model had it freed: here `a` goes for the first of two that need half of it each."""
     freed: list[bool] = []
-    free, open_model = model_registry.free_memory, Loaded._open
+    free, open_model = models.free_memory, Loaded._open
 
     def free_slowly(gone: list[Scheduler]) -> None:
         time.sleep(0.3)
@@ -151,7 +156,7 @@ def test_no_model_is_loaded_before_the_memory_that_others_give_up_is_free(
     async def run() -> None:
         await use(loaded, "b", "c", "a")
         assert loaded.now == {"a"}
-        monkeypatch.setattr(model_registry, "free_memory", free_slowly)
+        monkeypatch.setattr(models, "free_memory", free_slowly)
         monkeypatch.setattr(loaded.registry, "_open_model", partial(open_when_free, loaded))
         await asyncio.gather(use(loaded, "b"), use(loaded, "c"))
         assert loaded.now == {"b", "c"}
@@ -191,10 +196,10 @@ def test_models_that_are_loaded_together_count_together(load: Callable[..., Load
 
 
 def test_a_name_promises_a_size_and_a_default_that_cannot_fit_is_refused_at_the_start() -> None:
-    sizes = [usual_bytes(name) for name in ("nano", "tiny.en", "base", "small", "medium", "large-v3")]
+    sizes = [expected_bytes(name) for name in ("nano", "tiny.en", "base", "small", "medium", "large-v3")]
     assert sizes == sorted(sizes)
-    assert usual_bytes("large-v3-turbo") < usual_bytes("large-v3")
-    assert usual_bytes("mine") == 0
+    assert expected_bytes("large-v3-turbo") < expected_bytes("large-v3")
+    assert expected_bytes("mine") == 0
     with pytest.raises(OptionError, match="model memory: expected 296 MB or more for 'base', got 100"):
         ModelRegistry(
             ModelSettings("base", memory_mb=100.0),
@@ -212,7 +217,7 @@ def test_the_size_of_a_network_is_that_of_its_model_card(nano: Model) -> None:
     assert n_parameters(large) == pytest.approx(1550e6, rel=0.01)
     assert n_parameters(replace(large, n_text_layer=4)) == pytest.approx(809e6, rel=0.01)
     assert weight_bytes(nano) == 4 * n_parameters(nano.backend.dims)
-    assert usual_bytes("nano") == pytest.approx(weight_bytes(nano), rel=0.01)
+    assert expected_bytes("nano") == pytest.approx(weight_bytes(nano), rel=0.01)
 
 
 def test_the_memory_of_a_model_that_went_is_free_before_the_next_one_is_loaded() -> None:

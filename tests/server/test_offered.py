@@ -11,10 +11,10 @@ import pytest
 
 from sottovoce.api import Model
 from sottovoce.models.checkpoint.compact import compact_languages
-from sottovoce.server.apis.wyoming import info
-from sottovoce.server.http.server import ServerThread
-from sottovoce.server.scheduling.model_registry import ModelRegistry, usual_languages
-from sottovoce.server.scheduling.scheduler import Scheduler
+from sottovoce.server.apis.wyoming import info_document
+from sottovoce.server.models import ModelRegistry, expected_languages
+from sottovoce.server.scheduler import Scheduler
+from sottovoce.server.server import ServerThread
 from sottovoce.server.services import Services
 from sottovoce.server.settings import ModelSettings
 from sottovoce.server.telemetry import Metrics
@@ -28,7 +28,7 @@ def registry_of(models: ModelSettings) -> ModelRegistry:
 
 
 def described(registry: ModelRegistry) -> dict[str, list[str]]:
-    document = info(Services(settings(models=registry.settings), registry, Metrics()))
+    document = info_document(Services(settings(models=registry.settings), registry, Metrics()))
     (program,) = cast("list[dict[str, list[dict[str, list[str]]]]]", document["asr"])
     return {str(model["name"]): model["languages"] for model in program["models"]}
 
@@ -64,7 +64,7 @@ def test_languages_are_remembered_when_a_model_is_put_away() -> None:
 
 
 def test_what_names_promise(nano: Model) -> None:
-    assert usual_languages("nano") == compact_languages() == nano.languages
-    assert usual_languages("distil-small.en") == usual_languages("ggml-tiny.en-q5_1.bin") == ("en",)
-    assert "yue" in usual_languages("large-v3-turbo")
-    assert "yue" not in usual_languages("large-v2")
+    assert expected_languages("nano") == compact_languages() == nano.languages
+    assert expected_languages("distil-small.en") == expected_languages("ggml-tiny.en-q5_1.bin") == ("en",)
+    assert "yue" in expected_languages("large-v3-turbo")
+    assert "yue" not in expected_languages("large-v2")

@@ -13,9 +13,8 @@ from openai.types.audio import TranscriptionTextDeltaEvent, TranscriptionTextDon
 from sottovoce.api import Model
 from sottovoce.formats.base import write_transcript
 from sottovoce.formats.writers import writer_for
-from sottovoce.server.parsing.forms import Fields
-from sottovoce.server.recordings.openai_documents import verbose_document
-from sottovoce.server.recordings.requests import transcription_request
+from sottovoce.server.fields import Fields
+from sottovoce.server.openai_format import transcription_request, verbose_document
 from sottovoce.types import Transcript
 from tests.server.servers import CLIPS
 

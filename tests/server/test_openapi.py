@@ -16,14 +16,14 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from sottovoce.server.api import HttpRoute
-from sottovoce.server.apis.deepgram import OF_BOTH, OF_STREAMS, REFUSED
-from sottovoce.server.apis.flux import OF_TURNS
+from sottovoce.server.apis.deepgram import COMMON_PARAMS, REFUSED, STREAM_PARAMS
+from sottovoce.server.apis.flux import TURN_PARAMS
 from sottovoce.server.apis.sottovoce_live import FIELDS
-from sottovoce.server.http.app import APIS
-from sottovoce.server.http.server import ServerThread
+from sottovoce.server.app import APIS
+from sottovoce.server.fields import fields_of
+from sottovoce.server.openai_format import SUPPORTED
 from sottovoce.server.openapi import document
-from sottovoce.server.parsing.forms import fields_of
-from sottovoce.server.recordings.requests import SUPPORTED
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import JobSettings, ServerLimits
 from sottovoce.server.webhooks import WEBHOOK_URL
 from tests.server.servers import QuietModel, serving
@@ -43,7 +43,7 @@ MORE = settings(
 
 
 @pytest.fixture(scope="module")
-def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
+def fake_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
     jobs = JobSettings(str(tmp_path_factory.mktemp("jobs")))
     with serving(QuietModel(), limits=ServerLimits(idle_s=20.0), jobs=jobs) as server:
         yield server
@@ -54,8 +54,8 @@ def properties(path: str) -> set[str]:
     return set(body[path]["post"]["requestBody"]["content"]["multipart/form-data"]["schema"]["properties"])
 
 
-def test_it_has_every_path_and_field_that_is_read(quick: ServerThread) -> None:
-    assert httpx.get(f"{quick.url}/openapi.json").json() == document(APIS)
+def test_it_has_every_path_and_field_that_is_read(fake_server: ServerThread) -> None:
+    assert httpx.get(f"{fake_server.url}/openapi.json").json() == document(APIS)
     routes = [route for api in APIS for route in api.routes if isinstance(route, HttpRoute)]
     served = {route.path.replace(":path", "") for route in routes}
     described: Any = document(APIS)["paths"]
@@ -73,7 +73,7 @@ def operations() -> list[Any]:
 
 
 @pytest.mark.slow
-def test_requests_made_from_it_find_no_fault(quick: ServerThread) -> None:
+def test_requests_made_from_it_find_no_fault(fake_server: ServerThread) -> None:
     """No status, content type or document that it does not tell of, and no 5xx."""
     found = operations()
     from schemathesis.specs.openapi import checks as told
@@ -84,16 +84,16 @@ def test_requests_made_from_it_find_no_fault(quick: ServerThread) -> None:
         @FEW
         @given(case=operation.as_strategy())
         def ask(case: Any) -> None:
-            answer = case.call(base_url=quick.url, timeout=20)
+            answer = case.call(base_url=fake_server.url, timeout=20)
             assert answer.status_code < 500, case.as_curl_command()
             case.validate_response(answer, checks=checks)
 
         ask()
     assert len(found) == sum(map(len, document(APIS)["paths"].values()))
-    assert quick.services.n_requests == 0
+    assert fake_server.services.n_requests == 0
 
 
-NAMES = sorted({*FIELDS, *OF_TURNS, *OF_BOTH, *OF_STREAMS, *REFUSED, "numerals", "intent"})
+NAMES = sorted({*FIELDS, *TURN_PARAMS, *COMMON_PARAMS, *STREAM_PARAMS, *REFUSED, "numerals", "intent"})
 HALF = "\ud800"
 """Of a character: JSON can spell it, and no answer can hold it."""
 WORDS = ("true", "false", "1", "-1", "nan", "auto", "en", "linear16", "mulaw", "s16le", "16000")
@@ -144,10 +144,10 @@ USUAL = {
 @MORE
 @given(query=QUERIES, messages=st.lists(MESSAGES, max_size=5))
 def test_no_message_and_no_address_is_a_fault_of_the_server(
-    quick: ServerThread, route: str, query: dict[str, str], messages: list[str | bytes]
+    fake_server: ServerThread, route: str, query: dict[str, str], messages: list[str | bytes]
 ) -> None:
     async def run() -> int | None:
-        url = httpx.URL(f"ws://{quick.address}{route}", params={**USUAL.get(route, {}), **query})
+        url = httpx.URL(f"ws://{fake_server.address}{route}", params={**USUAL.get(route, {}), **query})
         async with connect(str(url)) as client:
             with suppress(ConnectionClosed):
                 for message in messages:
@@ -166,4 +166,4 @@ def test_no_message_and_no_address_is_a_fault_of_the_server(
             return refused.response.status_code
 
     assert ended() in (1000, 1008, 1009, 400, 404)
-    assert httpx.get(f"{quick.url}/health").status_code == 200
+    assert httpx.get(f"{fake_server.url}/health").status_code == 200

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from contextlib import ExitStack, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from sottovoce.server.scheduling import overload
-from sottovoce.server.scheduling.overload import LASTS_S, OverloadWatch
-from sottovoce.server.scheduling.session_handle import SessionHandle
+from sottovoce.server import admission
+from sottovoce.server.admission import OVERLOAD_S, LoadShedder
 from sottovoce.server.settings import ServerLimits, Work
 from tests.server.servers import SlowModel, serving
 
@@ -23,30 +23,36 @@ SECOND = bytes(2 * 16_000)
 
 
 class Waiting:
-    """A session of which nothing was worked on since it began. place: shared with others; received_s: None:
-    what waits. more_s: of audio that the connection holds."""
+    """A session whose audio was not processed since it began.
+
+    model: shared with others. received_s: None: only the audio that waits. more_s: of audio that waits in the
+    connection.
+    """
 
     def __init__(
-        self, place: object, behind_s: float = 9.0, received_s: float | None = None, more_s: float = 0.0
+        self, model: object, behind_s: float = 9.0, received_s: float | None = None, more_s: float = 0.0
     ) -> None:
-        self.place = place
-        self.behind_s = behind_s
-        self.received_s = behind_s if received_s is None else received_s
-        self.more_s = more_s
+        self.model = model
+        self.behind_s = behind_s + more_s
+        self.processed_s = 0.0 if received_s is None else received_s - behind_s
+
+    def watch(self, shedder: LoadShedder, shed: Callable[[], None]) -> AbstractContextManager[None]:
+        return shedder.watch(
+            self.model, processed_s=lambda: self.processed_s, behind_s=lambda: self.behind_s, shed=shed
+        )
 
 
 def watched(*sessions: Waiting, seconds: float, every_s: float = 1.0) -> list[int]:
     """Who is sent away within so long, by its number; somebody who is leaves."""
     now, sent = 0.0, list[int]()
-    watch = OverloadWatch(3.0, lambda: now)
+    shedder = LoadShedder(3.0, lambda: now)
     held = {}
     for number, one in enumerate(sessions):
-        behind = lambda one=one: one.behind_s + one.more_s  # noqa: E731
-        held[number] = watch.placed(cast(SessionHandle, one), behind, partial(sent.append, number))
+        held[number] = one.watch(shedder, partial(sent.append, number))
         held[number].__enter__()
     while now <= seconds:
         n_before = len(sent)
-        watch.look()
+        shedder.check()
         for number in sent[n_before:]:
             held[number].__exit__(None, None, None)
         now += every_s
@@ -58,30 +64,30 @@ LATE_S = 2.0
 
 
 def test_the_newest_goes_first_and_one_alone_stays() -> None:
-    place = object()
-    assert watched(*(Waiting(place) for _ in range(3)), seconds=LATE_S + LASTS_S - 1) == []
-    assert watched(*(Waiting(place) for _ in range(3)), seconds=LATE_S + LASTS_S) == [2]
-    assert watched(*(Waiting(place) for _ in range(3)), seconds=60.0) == [2, 1]
+    model = object()
+    assert watched(*(Waiting(model) for _ in range(3)), seconds=LATE_S + OVERLOAD_S - 1) == []
+    assert watched(*(Waiting(model) for _ in range(3)), seconds=LATE_S + OVERLOAD_S) == [2]
+    assert watched(*(Waiting(model) for _ in range(3)), seconds=60.0) == [2, 1]
 
 
 def test_what_waits_in_the_connection_counts() -> None:
-    place = object()
-    assert watched(*(Waiting(place, 1.0, more_s=2.0) for _ in range(2)), seconds=60.0) == [1]
-    assert watched(*(Waiting(place, 1.0) for _ in range(2)), seconds=60.0) == []
+    model = object()
+    assert watched(*(Waiting(model, 1.0, more_s=2.0) for _ in range(2)), seconds=60.0) == [1]
+    assert watched(*(Waiting(model, 1.0) for _ in range(2)), seconds=60.0) == []
 
 
 def test_who_does_not_wait_is_no_burden_and_other_places_are_others() -> None:
-    place = object()
-    assert watched(Waiting(place), Waiting(place), Waiting(place, behind_s=0.0), seconds=60.0) == [1]
-    assert watched(Waiting(place), Waiting(object()), seconds=60.0) == []
-    assert watched(*(Waiting(place, 0.4) for _ in range(3)), Waiting(place), seconds=60.0) == []
+    model = object()
+    assert watched(Waiting(model), Waiting(model), Waiting(model, behind_s=0.0), seconds=60.0) == [1]
+    assert watched(Waiting(model), Waiting(object()), seconds=60.0) == []
+    assert watched(*(Waiting(model, 0.4) for _ in range(3)), Waiting(model), seconds=60.0) == []
 
 
 def test_who_sends_ahead_of_the_time_is_not_late() -> None:
     """Two floods beside one who speaks: much waits, and more was worked on than time has passed."""
-    place = object()
-    floods = [Waiting(place, 9.0, received_s=100.0) for _ in range(2)]
-    assert watched(Waiting(place, 0.4), *floods, seconds=60.0) == []
+    model = object()
+    floods = [Waiting(model, 9.0, received_s=100.0) for _ in range(2)]
+    assert watched(Waiting(model, 0.4), *floods, seconds=60.0) == []
 
 
 async def heard(socket: ClientConnection) -> tuple[int | None, list[dict[str, Any]]]:
@@ -97,7 +103,7 @@ async def heard(socket: ClientConnection) -> tuple[int | None, list[dict[str, An
 def test_a_session_that_makes_room_is_told_when_to_come_again(
     monkeypatch: pytest.MonkeyPatch, forecast: bool
 ) -> None:
-    monkeypatch.setattr(overload, "LASTS_S", 0.0)
+    monkeypatch.setattr(admission, "OVERLOAD_S", 0.0)
     is_slow = False
 
     async def run() -> list[tuple[int | None, list[dict[str, Any]]]]:
@@ -127,23 +133,22 @@ def test_a_session_that_makes_room_is_told_when_to_come_again(
 
 def test_nobody_goes_where_the_event_loop_itself_is_late() -> None:
     """As under a flood of handshakes that are refused: a look that should come every second comes later."""
-    place = object()
-    late = [Waiting(place) for _ in range(3)]
+    model = object()
+    late = [Waiting(model) for _ in range(3)]
     assert watched(*late, seconds=60.0, every_s=1.0) == [2, 1]
     assert watched(*late, seconds=60.0, every_s=1.1) == []
 
 
 def test_nobody_goes_while_sessions_catch_up_with_what_held_up_the_event_loop() -> None:
     now_s, sent = 0.0, list[float]()
-    watch, place = OverloadWatch(3.0, lambda: now_s), object()
-    late = [Waiting(place, 4.0, received_s=0.0) for _ in range(2)]
+    shedder, model = LoadShedder(3.0, lambda: now_s), object()
+    late = [Waiting(model, 4.0, received_s=0.0) for _ in range(2)]
     with ExitStack() as stack:
         for one in late:
-            placed = watch.placed(cast(SessionHandle, one), lambda: 4.0, lambda: sent.append(now_s))
-            stack.enter_context(placed)
-        watch.look()
+            stack.enter_context(one.watch(shedder, lambda: sent.append(now_s)))
+        shedder.check()
         now_s = 10.0
         while now_s <= 17.0:
-            watch.look()
+            shedder.check()
             now_s += 1.0
-    assert sent == [10.0 + 4.0 + LASTS_S], "as they are as late as before by then"
+    assert sent == [10.0 + 4.0 + OVERLOAD_S], "as they are as late as before by then"

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from sottovoce.server.http.server import ServerThread
+from sottovoce.server.server import ServerThread
 from tests.server.browser_page import AXE, CHROMIUM
 
 CASES = (

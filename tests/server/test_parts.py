@@ -14,11 +14,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from sottovoce.errors import CheckpointError, ModelNotFoundError, OptionError
 from sottovoce.formats.document import event_document
 from sottovoce.runtime.batching import Priority
-from sottovoce.server.live.connection import MAX_COMMANDS, InputQueue
-from sottovoce.server.parsing.faults import ApiError, fault_of
-from sottovoce.server.parsing.pcm import PcmReader
-from sottovoce.server.recordings.openai_documents import Deltas
-from sottovoce.server.scheduling.session_handle import EventSequencer
+from sottovoce.server.errors import ApiError, to_api_error
+from sottovoce.server.live import MAX_COMMANDS, InputQueue
+from sottovoce.server.openai_format import Deltas
+from sottovoce.server.pcm import PcmReader
+from sottovoce.server.session_handle import EventSequencer
 from sottovoce.server.telemetry import Metrics
 from sottovoce.types import (
     Event,
@@ -31,7 +31,7 @@ from sottovoce.types import (
     Unstable,
     Word,
 )
-from tests.server.servers import idle_worker
+from tests.server.servers import make_worker
 
 
 @pytest.mark.parametrize("law", ["mulaw", "alaw"])
@@ -41,7 +41,7 @@ def test_telephone_codes_are_what_ffmpeg_decodes(law: str) -> None:
     decoder.sample_rate = 8_000  # type: ignore[attr-defined]
     decoder.layout = "mono"  # type: ignore[attr-defined]
     (frame,) = decoder.decode(av.Packet(codes))  # type: ignore[attr-defined]
-    from sottovoce.server.parsing.pcm import ALAW, MULAW
+    from sottovoce.server.pcm import ALAW, MULAW
 
     table = MULAW if law == "mulaw" else ALAW
     assert np.array_equal(table * 32768, frame.to_ndarray()[0])
@@ -124,7 +124,7 @@ def test_audio_can_be_taken_from_another_thread_up_to_the_next_command() -> None
 
 
 def test_a_worker_takes_out_what_was_cancelled_and_forgets_an_old_wait() -> None:
-    worker = idle_worker()
+    worker = make_worker()
     is_free = threading.Event()
     first = worker.submit(lambda: is_free.wait(10), Priority.LIVE)
     done: list[int] = []
@@ -204,15 +204,15 @@ def test_metrics_are_what_prometheus_reads() -> None:
 
 
 def test_faults_of_the_program_say_nothing_of_it() -> None:
-    fault = fault_of(RuntimeError("secret"))
+    fault = to_api_error(RuntimeError("secret"))
     assert (fault.status, "secret" in fault.message) == (500, False)
-    memory = fault_of(RuntimeError("CUDA out of memory. Tried to allocate"))
+    memory = to_api_error(RuntimeError("CUDA out of memory. Tried to allocate"))
     assert (memory.status, memory.code) == (503, "out_of_memory")
     assert int(memory.headers["retry-after"]) > 0
 
 
 @pytest.mark.parametrize("kind", [ModelNotFoundError, CheckpointError])
 def test_clients_are_told_no_path_of_the_server(kind: type[Exception]) -> None:
-    fault = fault_of(kind("voices: not in the cache (/srv/secret/voices); the index cannot be reached"))
+    fault = to_api_error(kind("voices: not in the cache (/srv/secret/voices); the index cannot be reached"))
     assert (fault.status, fault.code) == (503, "model_unavailable")
     assert "/srv" not in fault.message

@@ -23,10 +23,10 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from sottovoce.audio.io import load_audio
-from sottovoce.server.access.gate import ClientSecrets
-from sottovoce.server.apis.openai_realtime import RealtimeSessionConfig, speaker_runs, updated
-from sottovoce.server.http.server import ServerThread
-from sottovoce.server.parsing.faults import ApiError
+from sottovoce.server.apis.openai_realtime import RealtimeSessionConfig, speaker_runs, updated_config
+from sottovoce.server.auth import ClientSecrets
+from sottovoce.server.errors import ApiError
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import Access
 from sottovoce.types import SAMPLE_RATE, Event, Samples, SpeechEnded, SpeechStarted, Word
 from tests.server.conversation import TALK, Message, TalkModel, refusal
@@ -390,7 +390,7 @@ TABLE = [
 
 
 @pytest.fixture(scope="module")
-def quick() -> Iterator[ServerThread]:
+def fake_server() -> Iterator[ServerThread]:
     with serving(TurnModel()) as server:
         yield server
 
@@ -402,9 +402,9 @@ def shown(message: Message) -> str:
 
 
 @pytest.mark.parametrize("exchange", TABLE, ids=lambda exchange: exchange.name)
-def test_every_message_has_its_answer(quick: ServerThread, exchange: Exchange) -> None:
+def test_every_message_has_its_answer(fake_server: ServerThread, exchange: Exchange) -> None:
     heard: list[Message] = []
-    with connect(f"ws://{quick.address}{URL}") as socket:
+    with connect(f"ws://{fake_server.address}{URL}") as socket:
 
         def hear_until(mark: str) -> None:
             while not (heard and mark in json.dumps(heard[-1])):
@@ -421,14 +421,14 @@ def test_every_message_has_its_answer(quick: ServerThread, exchange: Exchange) -
     assert about == ["mine" if isinstance(exchange.said[-1], dict) else None] * len(about)
 
 
-def test_a_turn_is_as_long_as_all_its_audio(quick: ServerThread) -> None:
+def test_a_turn_is_as_long_as_all_its_audio(fake_server: ServerThread) -> None:
     messages = [BY_CLIENT, seconds(4), COMMIT, seconds(1), seconds(1), seconds(1), COMMIT]
-    heard = talk(quick, messages, n_of(COMPLETED, 2))
+    heard = talk(fake_server, messages, n_of(COMPLETED, 2))
     assert [one["usage"]["seconds"] for one in of(heard, COMPLETED)] == pytest.approx([4.0, 3.0], abs=0.002)
 
 
-def test_items_are_retrieved_and_deleted(quick: ServerThread) -> None:
-    with connect(f"ws://{quick.address}{URL}") as socket:
+def test_items_are_retrieved_and_deleted(fake_server: ServerThread) -> None:
+    with connect(f"ws://{fake_server.address}{URL}") as socket:
 
         def say(*messages: Message, until: str) -> Message:
             for message in messages:
@@ -493,7 +493,7 @@ CANNOT_BE: list[tuple[Message, str, str]] = [
 )
 def test_fields_are_read_also_those_without_effect(session: Message, param: str, told: str) -> None:
     with pytest.raises(ApiError) as wrong:
-        updated(RealtimeSessionConfig(), {"type": "transcription", **session})
+        updated_config(RealtimeSessionConfig(), {"type": "transcription", **session})
     assert (wrong.value.param, wrong.value.code) == (f"session.{param}", "invalid_value")
     assert told in wrong.value.message
 
@@ -502,7 +502,7 @@ def test_fields_that_can_be_are_taken() -> None:
     turns = {"type": "server_vad", "create_response": None, "interrupt_response": False}
     far = {"type": "far_field", "strength": 0.5}
     for message in (update(noise_reduction=far, turn_detection=turns), update(noise_reduction=None)):
-        assert updated(RealtimeSessionConfig(), message["session"]) == RealtimeSessionConfig()
+        assert updated_config(RealtimeSessionConfig(), message["session"]) == RealtimeSessionConfig()
 
 
 @pytest.mark.parametrize(
@@ -514,8 +514,8 @@ def test_fields_that_can_be_are_taken() -> None:
         ({"expires_after": {"seconds": "60"}}, "expires_after.seconds"),
     ],
 )
-def test_a_secret_is_asked_for_in_json(quick: ServerThread, body: Message, param: str) -> None:
-    answer = httpx.post(f"{quick.url}{URL}/client_secrets", json=body, timeout=60)
+def test_a_secret_is_asked_for_in_json(fake_server: ServerThread, body: Message, param: str) -> None:
+    answer = httpx.post(f"{fake_server.url}{URL}/client_secrets", json=body, timeout=60)
     error = answer.json()["error"]
     assert (answer.status_code, error["code"], error["param"]) == (400, "invalid_value", param)
 
@@ -558,7 +558,7 @@ def test_a_secret_is_known_to_whoever_has_the_key_and_to_nobody_else() -> None:
     secret, _ = ClientSecrets(b"k" * 32).make(config.document, 60.0)
     opened = ClientSecrets(b"k" * 32).session_of(["sk-other", secret])
     assert opened is not None
-    assert updated(RealtimeSessionConfig(), opened) == config
+    assert updated_config(RealtimeSessionConfig(), opened) == config
     assert ClientSecrets(b"l" * 32).session_of([secret]) is None
     body, _, signature = secret.partition(".")
     longer = ClientSecrets(b"k" * 32).make(config.document, 6000.0)[0].partition(".")[0]
@@ -586,7 +586,7 @@ def test_a_secret_ends() -> None:
     secret, _ = secrets.make(RealtimeSessionConfig(language="de").document, 0.05)
     found = secrets.session_of([secret])
     assert found is not None
-    assert updated(RealtimeSessionConfig(), found).language == "de"
+    assert updated_config(RealtimeSessionConfig(), found).language == "de"
     time.sleep(0.1)
     assert secrets.session_of([secret]) is None
 
@@ -636,27 +636,27 @@ def test_other_models_tell_no_speakers() -> None:
 def test_speakers_are_asked_for_by_the_name_of_the_model() -> None:
     def named(config: RealtimeSessionConfig, name: str | None) -> RealtimeSessionConfig:
         heard = {"transcription": {"model": name}}
-        return updated(config, {"type": "transcription", "audio": {"input": heard}})
+        return updated_config(config, {"type": "transcription", "audio": {"input": heard}})
 
     config = named(RealtimeSessionConfig(), DIARIZING)
     assert config.options.speakers == "auto"
-    assert updated(config, {"type": "transcription"}).has_speakers
+    assert updated_config(config, {"type": "transcription"}).has_speakers
     assert named(config, "whisper-1").options.speakers == ""
     secrets = ClientSecrets()
     opened = secrets.session_of([secrets.make(config.document, 60.0)[0]])
     assert opened is not None
-    assert updated(RealtimeSessionConfig(), opened) == config
+    assert updated_config(RealtimeSessionConfig(), opened) == config
 
 
 def test_a_session_sent_back_as_it_was_told_is_the_same() -> None:
     """Clients change a field of what they got; the model has its own name there."""
     config = RealtimeSessionConfig(model="base", has_speakers=True)
     told = dict(config.document)
-    assert updated(config, told) == config
+    assert updated_config(config, told) == config
     told["include"] = ["item.input_audio_transcription.logprobs"]
-    assert updated(config, told) == replace(config, logprobs=True)
+    assert updated_config(config, told) == replace(config, logprobs=True)
     other = {"transcription": {"model": "whisper-1"}}
-    assert not updated(config, {"type": "transcription", "audio": {"input": other}}).has_speakers
+    assert not updated_config(config, {"type": "transcription", "audio": {"input": other}}).has_speakers
 
 
 def test_words_of_nobody_known_go_with_their_neighbours() -> None:

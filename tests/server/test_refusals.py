@@ -15,10 +15,10 @@ from openai import AsyncOpenAI
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from sottovoce.server.http.server import ServerThread
-from sottovoce.server.scheduling import session_handle
-from sottovoce.server.scheduling.worker import THREAD_NAME
+from sottovoce.server import session_handle
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import Access, ServerLimits
+from sottovoce.server.worker import THREAD_NAME
 from tests.server.servers import SlowModel, serving
 
 REALTIME = "/v1/realtime?intent=transcription"
@@ -74,7 +74,7 @@ def test_a_model_without_room_refuses_before_the_socket_opens() -> None:
                 assert (await refusal(f"ws://{server.address}{path}"))[0] == 429
 
     with serving(SlowModel()) as server:
-        server.services.registry.schedulers[0].forecast.usual = 10.0
+        server.services.registry.schedulers[0].forecast.typical_cost = 10.0
         asyncio.run(run(server))
 
 

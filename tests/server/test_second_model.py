@@ -21,12 +21,12 @@ from sottovoce.api import Model
 from sottovoce.cli.main import run
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.options.fallback import DeferralOptions
-from sottovoce.server.http.server import ServerThread
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import JobSettings, ModelSettings, Work
 from sottovoce.types import EncoderOutput, Features
 from tests.offline.transcribing import WORLD, at, script
 from tests.runtime.fake import FAKE_DIMS, FakeBackend, Script
-from tests.server.servers import CLIPS, settings, until
+from tests.server.servers import CLIPS, settings, wait_until
 from tests.server.test_live import clip, saying, talk
 
 ENGLISH = (CLIPS / "en.flac").read_bytes()
@@ -95,7 +95,7 @@ def job(server: ServerThread) -> str:
     files, data = {"file": ("en.flac", ENGLISH)}, {"language": "en"}
     address = f"{server.url}/v1/jobs"
     begun = httpx.post(address, files=files, data=data, timeout=120).json()
-    until(lambda: httpx.get(f"{address}/{begun['id']}").json()["status"] == "succeeded", 60.0)
+    wait_until(lambda: httpx.get(f"{address}/{begun['id']}").json()["status"] == "succeeded", 60.0)
     return cast(str, httpx.get(f"{address}/{begun['id']}").json()["result"]["text"]).strip()
 
 
@@ -121,7 +121,7 @@ def test_people_speak_while_the_second_model_reads(nano: Model) -> None:
     second.gate.clear()
     with both(nano, second) as server, ThreadPoolExecutor() as pool:
         answer = pool.submit(openai, server)
-        until(lambda: second.n_waiting > 0)
+        wait_until(lambda: second.n_waiting > 0)
         began = time.monotonic()
         heard, code, _ = talk(server, saying(clip("en")), "languages=en")
         assert code == 1000
@@ -144,11 +144,11 @@ def test_a_client_that_goes_ends_what_the_second_reads(nano: Model) -> None:
         form = b"".join(part % field for field in fields) + b"--x--\r\n"
         kind = {"content-type": "multipart/form-data; boundary=x"}
         client.request("POST", "/v1/audio/transcriptions", form, kind)
-        until(lambda: second.n_waiting > 0)
+        wait_until(lambda: second.n_waiting > 0)
         client.close()
-        until(lambda: server.services.n_requests == 0)
+        wait_until(lambda: server.services.n_requests == 0)
         second.gate.set()
-        until(lambda: second.n_waiting == 0)
+        wait_until(lambda: second.n_waiting == 0)
         time.sleep(0.2)
         n_encoded = second.n_encoded
         assert n_encoded == 1

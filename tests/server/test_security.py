@@ -23,11 +23,11 @@ import pytest
 from websockets.asyncio.client import connect
 
 from sottovoce.server.api import HttpRoute
+from sottovoce.server.app import APIS
 from sottovoce.server.health_check import is_ready
-from sottovoce.server.http.app import APIS
-from sottovoce.server.http.server import ServerThread
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import Access, Listening, ServerLimits
-from tests.server.servers import CLIPS, SlowModel, serving, until
+from tests.server.servers import CLIPS, SlowModel, serving, wait_until
 from tests.server.test_uploads import listener, playlists, wav
 
 __all__ = ["listener"]
@@ -47,21 +47,21 @@ def form(url: str, data: bytes) -> httpx.Response:
 
 
 @pytest.fixture(scope="module")
-def quick() -> Iterator[ServerThread]:
+def fake_server() -> Iterator[ServerThread]:
     with serving(SlowModel(), limits=ServerLimits(duration_s=20.0)) as server:
         yield server
 
 
 @pytest.mark.parametrize("door", DOORS)
 def test_a_playlist_reaches_nothing_at_every_door(
-    quick: ServerThread, door: str, listener: tuple[int, list[str]], tmp_path: Path
+    fake_server: ServerThread, door: str, listener: tuple[int, list[str]], tmp_path: Path
 ) -> None:
     port, came = listener
     said = tmp_path / "said.wav"
     said.write_bytes(wav(16_000))
     for target in (str(said), f"http://127.0.0.1:{port}/said.wav", f"tcp://127.0.0.1:{port}"):
         for data in playlists(target).values():
-            assert DOORS[door](quick.url, data).status_code == 400
+            assert DOORS[door](fake_server.url, data).status_code == 400
     assert came == []
 
 
@@ -80,24 +80,24 @@ def silence(seconds: int) -> bytes:
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_a_bomb_is_refused_at_every_door(quick: ServerThread, door: str) -> None:
+def test_a_bomb_is_refused_at_every_door(fake_server: ServerThread, door: str) -> None:
     bomb = silence(120)
     assert len(bomb) < 40_000
-    answer = DOORS[door](quick.url, bomb)
+    answer = DOORS[door](fake_server.url, bomb)
     assert answer.status_code == 413
     assert "expected at most 20 s of audio" in answer.text
 
 
-def test_a_compressed_body_is_not_unpacked(quick: ServerThread) -> None:
+def test_a_compressed_body_is_not_unpacked(fake_server: ServerThread) -> None:
     packed = gzip.compress(wav(16_000))
-    answer = httpx.post(f"{quick.url}/v1/listen", content=packed, headers={"content-encoding": "gzip"})
+    answer = httpx.post(f"{fake_server.url}/v1/listen", content=packed, headers={"content-encoding": "gzip"})
     assert answer.status_code == 400
     assert "no known format" in answer.json()["err_msg"]
 
 
-def test_sockets_are_not_compressed(quick: ServerThread) -> None:
+def test_sockets_are_not_compressed(fake_server: ServerThread) -> None:
     async def extensions() -> list[object]:
-        async with connect(f"ws://{quick.address}/v1/live", compression="deflate") as client:
+        async with connect(f"ws://{fake_server.address}/v1/live", compression="deflate") as client:
             return list(client.protocol.extensions)
 
     assert asyncio.run(extensions()) == []
@@ -165,30 +165,30 @@ def test_logs_hold_neither_words_nor_keys_nor_names(caplog: pytest.LogCaptureFix
     assert [secret for secret in SECRETS if secret in written] == []
 
 
-def test_metrics_hold_nothing_that_clients_made_up(quick: ServerThread) -> None:
-    httpx.request("MAKEUP", f"{quick.url}/made-up/path")
-    httpx.get(f"{quick.url}/made-up/path")
-    httpx.get(f"{quick.url}/v1/models/made-up-model")
-    written = httpx.get(f"{quick.url}/metrics").text
+def test_metrics_hold_nothing_that_clients_made_up(fake_server: ServerThread) -> None:
+    httpx.request("MAKEUP", f"{fake_server.url}/made-up/path")
+    httpx.get(f"{fake_server.url}/made-up/path")
+    httpx.get(f"{fake_server.url}/v1/models/made-up-model")
+    written = httpx.get(f"{fake_server.url}/metrics").text
     assert "made-up" not in written.lower()
     assert 'route="other"' in written
     assert 'route="/v1/models/{name}"' in written
 
 
-def test_close_codes_that_clients_make_up_are_counted_as_one(quick: ServerThread) -> None:
+def test_close_codes_that_clients_make_up_are_counted_as_one(fake_server: ServerThread) -> None:
     async def run() -> None:
         for code in range(4000, 4010):
-            async with connect(f"ws://{quick.address}/v1/live") as client:
+            async with connect(f"ws://{fake_server.address}/v1/live") as client:
                 await client.recv()
                 await client.close(code)
 
     asyncio.run(run())
-    until(lambda: 'code="other",route="/v1/live"} 10.0' in httpx.get(f"{quick.url}/metrics").text)
-    assert 'code="40' not in httpx.get(f"{quick.url}/metrics").text
+    wait_until(lambda: 'code="other",route="/v1/live"} 10.0' in httpx.get(f"{fake_server.url}/metrics").text)
+    assert 'code="40' not in httpx.get(f"{fake_server.url}/metrics").text
 
 
-def test_the_health_check_knows_a_server_without_a_certificate(quick: ServerThread) -> None:
-    assert is_ready(int(quick.address.rpartition(":")[2]))
+def test_the_health_check_knows_a_server_without_a_certificate(fake_server: ServerThread) -> None:
+    assert is_ready(int(fake_server.address.rpartition(":")[2]))
     assert not is_ready(1)
 
 

@@ -15,9 +15,9 @@ from websockets.asyncio.client import connect
 from sottovoce.api import Model
 from sottovoce.errors import MissingExtraError
 from sottovoce.server import telemetry
-from sottovoce.server.http.server import ServerThread
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import JobSettings
-from tests.server.servers import CLIPS, settings, until
+from tests.server.servers import CLIPS, settings, wait_until
 
 sdk: Any = pytest.importorskip("opentelemetry.sdk.trace", reason="opentelemetry-sdk is not installed")
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -53,7 +53,7 @@ def test_requests_sessions_and_jobs_have_spans(
         asyncio.run(live(server.address))
         files = {"file": ("quarterly.flac", (CLIPS / "en.flac").read_bytes())}
         job = httpx.post(f"{server.url}/v1/jobs", files=files).json()["id"]
-        until(lambda: any(span.name == "job" for span in exporter.get_finished_spans()))
+        wait_until(lambda: any(span.name == "job" for span in exporter.get_finished_spans()))
     spans = {span.name: span for span in exporter.get_finished_spans()}
     models = spans["GET /v1/models"]
     assert f"{models.context.trace_id:032x}" == TRACE

@@ -22,12 +22,12 @@ from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.runtime import batching
 from sottovoce.runtime.batching import Priority
-from sottovoce.server.http.server import ServerThread
-from sottovoce.server.services import UPLOADS_A_PLACE
+from sottovoce.server.server import ServerThread
+from sottovoce.server.services import UPLOADS_PER_REQUEST
 from sottovoce.server.settings import ServerLimits
 from sottovoce.types import Samples
 from tests.audio.test_input_format import encoded
-from tests.server.servers import CLIPS, SlowModel, idle_worker, serving, until
+from tests.server.servers import CLIPS, SlowModel, make_worker, serving, wait_until
 
 URL = "/v1/audio/transcriptions"
 BOUNDARY = "----part"
@@ -181,7 +181,7 @@ def test_an_upload_that_stops_is_given_up() -> None:
     with serving(SlowModel(), limits=ServerLimits(upload_s=0.3)) as server:
         with begun_upload(server) as connection:
             assert b" 408 " in connection.recv(10_000).split(b"\r\n")[0]
-        until(lambda: server.services.n_uploads == 0)
+        wait_until(lambda: server.services.n_uploads == 0)
 
 
 def begun_upload(server: ServerThread) -> socket.socket:
@@ -210,12 +210,12 @@ def test_an_upload_that_trickles_is_given_up() -> None:
 def test_uploads_that_are_slow_keep_nobody_waiting() -> None:
     limits = ServerLimits(requests=1, duration_s=0.5)
     with serving(SlowModel(), limits=limits) as server, ExitStack() as stack:
-        for n in range(UPLOADS_A_PLACE - 1):
+        for n in range(UPLOADS_PER_REQUEST - 1):
             stack.enter_context(begun_upload(server))
-            until(lambda n=n: server.services.n_uploads == n + 1)
+            wait_until(lambda n=n: server.services.n_uploads == n + 1)
         assert error_of(post(server, wav(16_000)))["code"] == "audio_too_long", "it was looked at"
         stack.enter_context(begun_upload(server))
-        until(lambda: server.services.n_uploads == UPLOADS_A_PLACE)
+        wait_until(lambda: server.services.n_uploads == UPLOADS_PER_REQUEST)
         answer = post(server, wav(16_000))
         assert answer.status_code == 429
         assert error_of(answer)["code"] == "rate_limit_exceeded"
@@ -279,14 +279,14 @@ def test_more_recordings_than_the_limit_are_asked_to_come_again() -> None:
     with serving(model, limits=ServerLimits(requests=1)) as server:
         first = threading.Thread(target=lambda: gone(server), daemon=True)
         first.start()
-        until(lambda: server.services.n_requests == 1)
+        wait_until(lambda: server.services.n_requests == 1)
         answer = post(server, wav(16_000))
         assert answer.status_code == 429
         assert int(answer.headers["retry-after"]) >= 1
         assert error_of(answer)["code"] == "rate_limit_exceeded"
         is_free.set()
         first.join(30)
-        until(lambda: server.services.n_requests == 0)
+        wait_until(lambda: server.services.n_requests == 0)
 
 
 def gone(server: ServerThread) -> None:
@@ -298,13 +298,13 @@ def test_a_client_who_goes_frees_the_model_whole_and_streamed() -> None:
     model = SlowModel(lambda: time.sleep(0.01))
     with serving(model) as server:
         gone(server)
-        until(lambda: server.services.n_requests == 0)
+        wait_until(lambda: server.services.n_requests == 0)
         with httpx.stream(
             "POST", server.url + URL, files={"file": ("a.wav", wav(16_000))}, data={"stream": "true"}
         ) as answer:
             assert answer.headers["content-type"].startswith("text/event-stream")
             assert next(answer.iter_lines()).startswith("data: ")
-        until(lambda: server.services.n_requests == 0)
+        wait_until(lambda: server.services.n_requests == 0)
         before = model.n_calls
         time.sleep(0.2)
         assert model.n_calls == before
@@ -327,7 +327,7 @@ def test_an_error_inside_a_stream_is_its_last_event() -> None:
 def test_live_calls_go_before_those_of_recordings() -> None:
     done: list[str] = []
     is_free, has_begun = threading.Event(), threading.Event()
-    worker = idle_worker()
+    worker = make_worker()
 
     def hold() -> None:
         has_begun.set()
@@ -341,7 +341,7 @@ def test_live_calls_go_before_those_of_recordings() -> None:
     assert has_begun.wait(10)
     file = begin(lambda: done.append("file"), Priority.FILE)
     live = begin(lambda: done.append("live"), Priority.LIVE)
-    until(lambda: len(worker.runtime.waiting) == 2)
+    wait_until(lambda: len(worker.runtime.waiting) == 2)
     is_free.set()
     for one in (first, file, live):
         one.result(10)

@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from sottovoce.errors import OptionError
-from sottovoce.server.scheduling.worker import FAULTS_IN_A_ROW, Worker
 from sottovoce.server.settings import ServerLimits
-from tests.server.servers import SlowModel, idle_worker, serving, until
+from sottovoce.server.worker import FAULTS_IN_A_ROW, Worker
+from tests.server.servers import SlowModel, make_worker, serving, wait_until
 from tests.server.test_uploads import wav
 
 
@@ -32,7 +32,7 @@ def failing(error: Exception) -> Callable[[], object]:
 
 @pytest.fixture
 def worker() -> Iterator[Worker]:
-    made = idle_worker()
+    made = make_worker()
     yield made
     made.close()
     made.join(10)
@@ -41,19 +41,19 @@ def worker() -> Iterator[Worker]:
 def test_faults_in_a_row_are_trouble_and_work_that_goes_well_ends_it(worker: Worker) -> None:
     broken = failing(RuntimeError("CUDA error: an illegal memory access was encountered"))
     for i in range(FAULTS_IN_A_ROW):
-        assert worker.trouble(60.0) is None, i
+        assert worker.health_error(60.0) is None, i
         with pytest.raises(RuntimeError):
             submit(worker, broken).result(10)
-    assert worker.trouble(60.0) == f"{FAULTS_IN_A_ROW} faults in a row"
+    assert worker.health_error(60.0) == f"{FAULTS_IN_A_ROW} faults in a row"
     assert submit(worker, lambda: "well").result(10) == "well"
-    assert worker.trouble(60.0) is None
+    assert worker.health_error(60.0) is None
 
 
 def test_faults_of_clients_are_no_trouble(worker: Worker) -> None:
     for _ in range(2 * FAULTS_IN_A_ROW):
         with pytest.raises(OptionError):
             submit(worker, failing(OptionError("theirs"))).result(10)
-    assert worker.trouble(60.0) is None
+    assert worker.health_error(60.0) is None
 
 
 def test_a_call_that_does_not_end_is_trouble(worker: Worker) -> None:
@@ -65,19 +65,19 @@ def test_a_call_that_does_not_end_is_trouble(worker: Worker) -> None:
 
     waiting = submit(worker, stuck)
     assert has_begun.wait(10)
-    assert worker.trouble(60.0) is None
-    until(lambda: worker.trouble(0.05) is not None)
-    assert "no progress" in str(worker.trouble(0.05))
+    assert worker.health_error(60.0) is None
+    wait_until(lambda: worker.health_error(0.05) is not None)
+    assert "no progress" in str(worker.health_error(0.05))
     free.set()
     waiting.result(10)
-    until(lambda: worker.trouble(0.0) is None)
+    wait_until(lambda: worker.health_error(0.0) is None)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_thread_that_has_ended_is_trouble_and_its_work_is_answered(worker: Worker) -> None:
     with pytest.raises(BaseException):  # noqa: B017, PT011
         submit(worker, failing(cast(Exception, SystemExit("torn out")))).result(10)
-    until(lambda: worker.trouble(60.0) == "a thread of the model has ended")
+    wait_until(lambda: worker.health_error(60.0) == "a thread of the model has ended")
 
 
 class BrokenModel(SlowModel):
@@ -118,5 +118,5 @@ def test_a_broken_model_is_not_ready() -> None:
 def test_a_broken_server_ends_where_that_is_wanted() -> None:
     with serving(BrokenModel(), limits=ServerLimits(broken_s=0.2)) as server:
         break_it(server.url)
-        until(lambda: not server._thread.is_alive())
+        wait_until(lambda: not server._thread.is_alive())
         assert server.server.broken_by == f"{FAULTS_IN_A_ROW} faults in a row"

@@ -20,11 +20,11 @@ from openai import InvalidWebhookSignatureError, OpenAI
 
 from sottovoce.errors import OptionError
 from sottovoce.server import webhooks
-from sottovoce.server.http.server import ServerThread
-from sottovoce.server.parsing.faults import ApiError
+from sottovoce.server.errors import ApiError
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import Access, JobSettings, secret_of
 from sottovoce.server.webhooks import PostError, may_call, post, target_of
-from tests.server.servers import QuietModel, serving, until
+from tests.server.servers import QuietModel, serving, wait_until
 from tests.server.test_jobs import created, ended, job
 from tests.server.test_jobs import post as post_job
 
@@ -86,7 +86,7 @@ def calling(tmp_path: Path, networks: tuple[str, ...] = HERE) -> Iterator[Server
 def test_openais_client_knows_the_signature_and_what_is_told(tmp_path: Path) -> None:
     with receiver(204) as listener, calling(tmp_path) as server:
         name = created(server, webhook_url=listener.url)
-        until(lambda: job(server, name)["webhook"]["status"] == "delivered")
+        wait_until(lambda: job(server, name)["webhook"]["status"] == "delivered")
         found = job(server, name)
     ((headers, body),) = listener.came
     client = OpenAI(api_key="none", webhook_secret=SECRET)
@@ -105,7 +105,7 @@ def test_openais_client_knows_the_signature_and_what_is_told(tmp_path: Path) -> 
 def test_who_does_not_take_it_is_told_again_with_the_same_id(tmp_path: Path) -> None:
     with receiver(500, 302, 200) as listener, calling(tmp_path) as server:
         name = created(server, webhook_url=listener.url)
-        until(lambda: job(server, name)["webhook"]["status"] == "delivered")
+        wait_until(lambda: job(server, name)["webhook"]["status"] == "delivered")
         assert job(server, name)["webhook"]["tries"] == 3
         written = httpx.get(f"{server.url}/metrics").text
     assert len({headers["webhook-id"] for headers, _ in listener.came}) == 1
@@ -118,7 +118,7 @@ def test_who_does_not_take_it_is_told_again_with_the_same_id(tmp_path: Path) -> 
 def test_tries_have_an_end(tmp_path: Path, status: int, n_tries: int) -> None:
     with receiver(status) as listener, calling(tmp_path) as server:
         name = created(server, webhook_url=listener.url)
-        until(lambda: job(server, name)["webhook"]["status"] == "failed")
+        wait_until(lambda: job(server, name)["webhook"]["status"] == "failed")
         assert ended(server, name)["status"] == "succeeded"
     assert len(listener.came) == n_tries
 
@@ -130,8 +130,8 @@ def test_what_was_not_told_before_a_new_start_is_told_after_it(
         patch.setattr(webhooks, "WAITS_S", (0.0, 100.0))
         with calling(tmp_path) as server:
             name = created(server, webhook_url=listener.url)
-            until(lambda: len(listener.came) == 1)
-            until(lambda: job(server, name)["webhook"]["tries"] == 1)
+            wait_until(lambda: len(listener.came) == 1)
+            wait_until(lambda: job(server, name)["webhook"]["tries"] == 1)
         port = listener.server.server_port
     with socket.create_server(("127.0.0.1", port)) as again:
         monkeypatch.setattr(webhooks, "WAITS_S", (0.0, 0.0, 0.0))
@@ -147,9 +147,9 @@ def test_a_job_that_is_deleted_is_not_told_of(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(webhooks, "WAITS_S", (30.0,))
     with receiver(200) as listener, calling(tmp_path) as server:
         name = created(server, webhook_url=listener.url)
-        until(lambda: job(server, name)["status"] == "succeeded")
+        wait_until(lambda: job(server, name)["status"] == "succeeded")
         httpx.delete(f"{server.url}/v1/jobs/{name}")
-        until(lambda: {path.name for path in (tmp_path / "jobs").iterdir()} == {".lock"})
+        wait_until(lambda: {path.name for path in (tmp_path / "jobs").iterdir()} == {".lock"})
         assert server.services.jobs is not None
         assert server.services.jobs._scopes == {}, "it is waited for no longer"
     assert listener.came == []
@@ -291,7 +291,7 @@ def test_a_key_may_have_a_secret_of_its_own(tmp_path: Path) -> None:
     with receiver(200) as listener, serving(QuietModel(), jobs=settings, access=access) as server:
         assert post_job(server, key="key-of-bert", webhook_url=listener.url).status_code == 400
         assert post_job(server, key="key-of-anna", webhook_url=listener.url).status_code == 202
-        until(lambda: len(listener.came) == 1)
+        wait_until(lambda: len(listener.came) == 1)
     ((headers, body),) = listener.came
     OpenAI(api_key="none", webhook_secret=own).webhooks.verify_signature(body, headers)
     with pytest.raises(InvalidWebhookSignatureError):

@@ -17,11 +17,11 @@ import pytest
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.errors import OptionError
-from sottovoce.server.http.server import ServerThread
-from sottovoce.server.parsing.pcm import PcmReader
+from sottovoce.server.pcm import PcmReader
+from sottovoce.server.server import ServerThread
 from sottovoce.server.settings import ServerLimits, WyomingAddress
 from sottovoce.types import Event, Samples, SpeechEnded, SpeechStarted
-from tests.server.servers import CLIPS, SlowModel, SlowSession, serving, until
+from tests.server.servers import CLIPS, SlowModel, SlowSession, serving, wait_until
 
 pytest.importorskip("wyoming", reason="wyoming is not installed")
 with warnings.catch_warnings():
@@ -54,7 +54,7 @@ class PausingSession(SlowSession):
 
 
 @pytest.fixture(scope="module")
-def quick() -> Iterator[ServerThread]:
+def fake_server() -> Iterator[ServerThread]:
     with serving(SlowModel(), wyoming=ANYWHERE, limits=ServerLimits(sessions=4)) as server:
         yield server
 
@@ -112,9 +112,9 @@ def test_their_client_hears_a_recording_that_it_reads_after_the_end(nano: Model)
     assert heard[-1][1]["language"] == "en"
 
 
-def test_it_says_what_it_is(quick: ServerThread) -> None:
+def test_it_says_what_it_is(fake_server: ServerThread) -> None:
     async def run() -> tuple[Any, Any]:
-        async with client_of(quick) as client:
+        async with client_of(fake_server) as client:
             await client.write_event(Describe().event())
             described = await client.read_event()
             await client.write_event(Ping("still there?").event())
@@ -129,9 +129,9 @@ def test_it_says_what_it_is(quick: ServerThread) -> None:
     assert (pong.type, pong.data["text"]) == ("pong", "still there?")
 
 
-def test_several_commands_in_one_connection(quick: ServerThread) -> None:
+def test_several_commands_in_one_connection(fake_server: ServerThread) -> None:
     async def run() -> list[str]:
-        async with client_of(quick) as client:
+        async with client_of(fake_server) as client:
             texts = []
             for n in (1, 3):
                 await say(client, SECOND * n)
@@ -177,9 +177,9 @@ def test_a_recording_is_heard_beyond_a_pause(monkeypatch: pytest.MonkeyPatch) ->
     assert heard[-1][1]["text"].split() == ["word"] * 20
 
 
-def test_two_channels_at_another_rate(quick: ServerThread) -> None:
+def test_two_channels_at_another_rate(fake_server: ServerThread) -> None:
     async def run() -> str:
-        async with client_of(quick) as client:
+        async with client_of(fake_server) as client:
             await say(client, bytes(48_000 * 4 * 2), rate=48_000, channels=2, step=10_000)
             return str((await told(client))[-1][1]["text"])
 
@@ -214,9 +214,9 @@ def test_channels_of_opposite_phase_do_not_cancel(step: int) -> None:
     ],
 )
 def test_what_is_no_event_is_told_and_ends_the_connection(
-    quick: ServerThread, sent: bytes, expected: str
+    fake_server: ServerThread, sent: bytes, expected: str
 ) -> None:
-    with socket.create_connection(("127.0.0.1", port_of(quick)), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", port_of(fake_server)), timeout=20) as connection:
         connection.sendall(sent)
         answer = b""
         try:
@@ -229,9 +229,9 @@ def test_what_is_no_event_is_told_and_ends_the_connection(
     assert expected in json.loads(rest)["text"]
 
 
-def test_events_that_are_not_known_are_passed_over(quick: ServerThread) -> None:
+def test_events_that_are_not_known_are_passed_over(fake_server: ServerThread) -> None:
     async def run() -> str:
-        async with client_of(quick) as client:
+        async with client_of(fake_server) as client:
             await client.write_event(AudioStop().event())
             await client.write_event(AudioChunk(16_000, 2, 1, SECOND).event())
             client._writer.write(b'{"type": "select-program", "data": {"name": "other"}}\n')
@@ -241,9 +241,9 @@ def test_events_that_are_not_known_are_passed_over(quick: ServerThread) -> None:
     assert asyncio.run(run()) == "word"
 
 
-def test_too_many_are_refused_and_places_come_free(quick: ServerThread) -> None:
+def test_too_many_are_refused_and_places_come_free(fake_server: ServerThread) -> None:
     async def run() -> list[str]:
-        clients = [client_of(quick) for _ in range(5)]
+        clients = [client_of(fake_server) for _ in range(5)]
         for client in clients:
             await client.connect()
             await begin(client)
@@ -256,7 +256,7 @@ def test_too_many_are_refused_and_places_come_free(quick: ServerThread) -> None:
         return kinds
 
     assert sorted(asyncio.run(run())) == ["error"] + ["transcript"] * 4
-    until(lambda: quick.services.n_sessions == 0)
+    wait_until(lambda: fake_server.services.n_sessions == 0)
 
 
 def test_clients_that_vanish_or_stay_silent_leave_nothing() -> None:
@@ -269,7 +269,7 @@ def test_clients_that_vanish_or_stay_silent_leave_nothing() -> None:
         with socket.create_connection(("127.0.0.1", port_of(server)), timeout=20) as silent:
             assert b"expected something within" in silent.recv(65_536)
         asyncio.run(text_of(server, SECOND))
-        until(lambda: server.services.n_sessions == 0)
+        wait_until(lambda: server.services.n_sessions == 0)
 
 
 def silent(server: ServerThread, n: int, address: str = "127.0.0.1") -> list[socket.socket]:

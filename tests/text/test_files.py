@@ -24,7 +24,7 @@ from sottovoce.lm.lexicon import read_lexicon
 from sottovoce.lm.ngram import read_arpa
 from sottovoce.lm.phrase_lists import read_phrases
 from sottovoce.models.checkpoint.huggingface import read_json
-from sottovoce.server.access.api_keys import read_keys
+from sottovoce.server.auth import read_keys
 from sottovoce.text.files import decode_text, read_lines, read_text
 from sottovoce.translation.chat import Glossary
 

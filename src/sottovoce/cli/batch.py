@@ -34,7 +34,7 @@ from sottovoce.types import Task
 
 if TYPE_CHECKING:
     from sottovoce.archive.results import BatchOptions, Item, ResultTable, Row
-    from sottovoce.server.ray.cluster import Actors
+    from sottovoce.server.ray_cluster import Actors
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def rows_of(
     ray_address: str | None,
 ) -> Iterator[Row]:
     from sottovoce.archive.results import transcribe_items
-    from sottovoce.server.ray.cluster import connect, transcribe_on_ray
+    from sottovoce.server.ray_cluster import connect, transcribe_on_ray
 
     if actors is None:
         return transcribe_items(open_model(model), items, batch)
@@ -132,9 +132,9 @@ def rows_of(
 
 
 def actors_of(table: TableOptions) -> Actors:
-    from sottovoce.server.ray.cluster import Actors, counts
+    from sottovoce.server.ray_cluster import Actors, parse_range
 
-    least, most = counts("--actors", table.actors)
+    least, most = parse_range("--actors", table.actors)
     return Actors(least, most, table.cpus_per_actor, table.gpus_per_actor)
 
 

@@ -47,7 +47,7 @@ from sottovoce.text.files import read_text
 
 if TYPE_CHECKING:
     from sottovoce.api import Model
-    from sottovoce.server.http.server import Server
+    from sottovoce.server.server import Server
 
 SETTINGS = tuple(
     option
@@ -177,8 +177,8 @@ def serve_app(given: Given, invocation: Invocation) -> int:
         return serve_on_ray(given, replicas, model.threads or 1, settings, open_named, invocation)
     server = make_server(settings, open_named)
     from sottovoce.runtime.batching import THREAD_NAME
-    from sottovoce.server.http.request_log import log_as_json
-    from sottovoce.server.recordings.decode_pool import THREAD_NAME as DECODING
+    from sottovoce.server.decode_pool import THREAD_NAME as DECODING
+    from sottovoce.server.telemetry import log_as_json
 
     names = (THREAD_NAME, DECODING)
 
@@ -220,9 +220,9 @@ def serve_on_ray(
     if settings.jobs:
         raise OptionError("--replicas: expected without --jobs-dir, which is a folder of one process")
     with needing_extra():
-        from sottovoce.server.ray.cluster import counts
-        from sottovoce.server.ray.deployment import serving_on_ray
-    least, most = counts("--replicas", counted)
+        from sottovoce.server.ray_cluster import parse_range
+        from sottovoce.server.ray_replicas import serving_on_ray
+    least, most = parse_range("--replicas", counted)
     replicas = made(Replicas, given, n_min=least, n_max=most, cpus=float(n_processors))
     warn_if_open(settings)
     with serving_on_ray(settings, open_named, replicas):
@@ -265,7 +265,7 @@ def say_where(settings: ServerSettings, port: int) -> None:
 
 def make_server(settings: ServerSettings, open_named: Callable[[str], Model]) -> Server:
     with needing_extra():
-        from sottovoce.server.http.server import Server
+        from sottovoce.server.server import Server
     warn_if_open(settings)
     return Server(settings, open_named, partial(say_where, settings))
 

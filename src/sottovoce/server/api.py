@@ -1,6 +1,6 @@
 """The declaration of an API: its routes, their authentication, the format of its errors, its OpenAPI paths.
 
-An API is one module in `apis` that exports an `Api`, and its line in `http.app`. The middleware finds the
+An API is one module in `apis` that exports an `Api`, and its line in `app`. The middleware finds the
 route of a connection before the app does, and keeps its `Api` in the state of the connection's scope.
 """
 
@@ -19,7 +19,7 @@ from starlette.routing import compile_path
 from starlette.websockets import WebSocket
 
 from sottovoce.formats.document import Json
-from sottovoce.server.parsing.faults import ApiError
+from sottovoce.server.errors import ApiError
 
 HttpHandler: TypeAlias = Callable[[Request], Awaitable[Response]]
 ErrorRenderer: TypeAlias = Callable[[HTTPConnection, ApiError], dict[str, Json]]
@@ -114,7 +114,7 @@ class RouteMatch:
 
 
 NO_MATCH = RouteMatch(Api(), Auth.KEY, "other")
-"""Of unknown paths, which need a key, and are neither labels nor logged."""
+"""Of unknown paths, which need a key and are not logged by name."""
 
 
 class RouteTable:
@@ -148,12 +148,10 @@ class RouteTable:
 
 
 def pattern_of(route: Route) -> re.Pattern[str]:
-    """Compile the pattern that Starlette matches a route by."""
     return compile_path(f"{route.path}/{{path:path}}" if isinstance(route, FolderRoute) else route.path)[0]
 
 
 def error_answer(connection: HTTPConnection, fault: ApiError) -> JSONResponse:
-    """Answer with an error in the format of the connection's API."""
     headers = dict(fault.headers)
     if fault.status == 401:
         headers["www-authenticate"] = "Bearer"

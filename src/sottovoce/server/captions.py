@@ -21,30 +21,29 @@ from typing import cast
 import anyio
 
 from sottovoce.formats.document import Json, json_text, seconds
-from sottovoce.server.parsing.faults import ApiError, busy, wrong
-from sottovoce.server.parsing.values import (
-    number_of,
+from sottovoce.server.errors import ApiError, invalid_value, too_many_requests
+from sottovoce.server.fields import (
+    quoted,
+    read_int,
+    read_number,
     read_object,
     read_typed_message,
-    read_whole,
     require_only,
-    shown,
 )
 
 TOKEN_BYTES = 16
-"""The length of a secret: 128 bits cannot be guessed."""
 MAX_CAPTIONS_CHARACTERS = 16_000_000
-"""The most that all utterances of one session have as JSON: about twenty hours of speech."""
+"""Of all utterances of a session as JSON: about twenty hours of speech."""
 KEPT_PAGES = 32
-"""The most pages that are kept serialised, for readers at different revisions."""
+"""Serialised pages that are kept, for readers at different revisions."""
 MAX_MESSAGE_CHARACTERS = 2_000_000
-"""Of one message: a whole session that is published anew may take several."""
+"""Of one message; a session that is published again may take several."""
 MAX_UTTERANCES = 2_000
 """In one message."""
 MAX_WORDS = 2_000
 """Of one utterance."""
 MAX_TEXT = 8_000
-"""Characters of a word, a translation, a text that may change."""
+"""Characters of a word, a translation, or unstable text."""
 MAX_NAMES = 100
 MAX_NAME = 80
 MAX_SECONDS = 1e6
@@ -53,7 +52,7 @@ CAPTIONS = ("utterances", "now", "names", "clear")
 UTTERANCE = ("id", "start", "end", "language", "words", "translation", "unstable")
 WORD = ("word", "start", "end", "language", "speaker")
 PAGE_CHARACTERS = 32_000
-"""The length of a message to a reader; one utterance may be longer."""
+"""Of a message to a reader; one utterance may be longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +111,7 @@ class SharedCaptions:
     def age_s(self) -> float:
         return time.monotonic() - self._began_s
 
-    def take(self, change: CaptionChange) -> None:
+    def apply(self, change: CaptionChange) -> None:
         """Apply a change and wake readers. Raises: ApiError for too much text."""
         before_all = self.revision
         if change.is_clear:
@@ -213,15 +212,17 @@ class CaptionRegistry:
     def n_shared(self) -> int:
         return len(self._by_token)
 
-    def check_room(self) -> None:
+    def check_capacity(self) -> None:
         if self.n_shared >= self._sessions:
-            raise busy(f"{self._sessions} sessions are being shared: try again later", retry_s=10.0)
+            raise too_many_requests(
+                f"{self._sessions} sessions are being shared: try again later", retry_s=10.0
+            )
 
     def begin(self) -> SharedCaptions:
         """Share another session. Raises: ApiError 429 above the limit."""
-        self.check_room()
+        self.check_capacity()
         shared = SharedCaptions()
-        self._by_token[_key(shared.token)] = shared
+        self._by_token[_token_hash(shared.token)] = shared
         return shared
 
     def resumed(self, secret: str) -> SharedCaptions:
@@ -229,17 +230,17 @@ class CaptionRegistry:
         for shared in self._by_token.values():
             if hmac.compare_digest(shared.secret.encode(), secret.encode("utf-8", "replace")):
                 return shared
-        raise _nothing_there()
+        raise _not_found()
 
     def find(self, token: str) -> SharedCaptions:
-        found = self._by_token.get(_key(token))
+        found = self._by_token.get(_token_hash(token))
         if found is None:
-            raise _nothing_there()
+            raise _not_found()
         return found
 
     def end(self, shared: SharedCaptions) -> None:
         shared.end()
-        self._by_token.pop(_key(shared.token), None)
+        self._by_token.pop(_token_hash(shared.token), None)
 
     @contextmanager
     def reading(self, shared: SharedCaptions) -> Iterator[None]:
@@ -260,7 +261,7 @@ class CaptionRegistry:
 
     def _check_readers(self) -> None:
         if self.n_readers >= self._readers:
-            raise busy(f"{self._readers} readers are here: try again later", retry_s=10.0)
+            raise too_many_requests(f"{self._readers} readers are here: try again later", retry_s=10.0)
 
     def _count(self, shared: SharedCaptions, change: int) -> None:
         self.n_readers += change
@@ -268,21 +269,18 @@ class CaptionRegistry:
         shared.wake()
 
 
-def _key(token: str) -> bytes:
-    """Return the hash of a token, so that the time of a look-up reveals nothing about the token."""
+def _token_hash(token: str) -> bytes:
+    """Return the hash of a token, so that look-up times reveal nothing about tokens."""
     return hashlib.sha256(token.encode("utf-8", "replace")).digest()
 
 
-def _nothing_there() -> ApiError:
+def _not_found() -> ApiError:
     message = "captions: expected the link of a session that goes on, got one that is over or never was"
     return ApiError(message, status=404, code="no_such_captions")
 
 
 def read_publication(message: bytes | str) -> tuple[str, CaptionChange | None]:
-    """Read a message; return its type, and the change of `captions`.
-
-    Raises: ApiError 400.
-    """
+    """Read a message: its type, and the change of `captions`. Raises: ApiError 400."""
     if isinstance(message, bytes) or len(message) > MAX_MESSAGE_CHARACTERS:
         raise ApiError(
             f"message: expected text of at most {MAX_MESSAGE_CHARACTERS} characters", code="invalid_message"
@@ -293,7 +291,7 @@ def read_publication(message: bytes | str) -> tuple[str, CaptionChange | None]:
         require_only(kind, given, CAPTIONS)
         return kind, read_change(given)
     if kind not in ("keepalive", "close"):
-        raise wrong("type", "captions, keepalive or close", shown(kind))
+        raise invalid_value("type", "captions, keepalive or close", quoted(kind))
     require_only(kind, given, ())
     return kind, None
 
@@ -316,9 +314,9 @@ def read_change(given: Mapping[str, object]) -> CaptionChange:
 def read_utterance(value: object) -> dict[str, Json]:
     given = read_object("utterance", value)
     require_only("utterance", given, UTTERANCE)
-    number = read_whole("id", given.get("id"))
+    number = read_int("id", given.get("id"))
     if not 0 <= number < MAX_NUMBER:
-        raise wrong("id", f"a number from 0 to {MAX_NUMBER - 1}", shown(number))
+        raise invalid_value("id", f"a number from 0 to {MAX_NUMBER - 1}", quoted(number))
     return {
         "id": number,
         **read_times(given),
@@ -333,7 +331,7 @@ def read_word(value: object) -> dict[str, Json]:
     given = read_object("word", value)
     require_only("word", given, WORD)
     return {
-        "word": read_words_text("word", given.get("word")),
+        "word": read_caption_text("word", given.get("word")),
         **read_times(given),
         "language": read_label("language", given.get("language")),
         "speaker": read_label("speaker", given.get("speaker")),
@@ -345,35 +343,35 @@ def read_line(name: str, value: object) -> dict[str, Json] | None:
         return None
     given = read_object(name, value)
     require_only(name, given, ("text", "language"))
-    text = read_words_text(name, given.get("text"))
+    text = read_caption_text(name, given.get("text"))
     return {"text": text, "language": read_label("language", given.get("language"))}
 
 
 def read_names(value: object) -> dict[str, Json]:
     given = read_object("names", value)
     if len(given) > MAX_NAMES:
-        raise wrong("names", f"at most {MAX_NAMES}", str(len(given)))
+        raise invalid_value("names", f"at most {MAX_NAMES}", str(len(given)))
     return {str(read_label("names", letter)): read_label("names", name) for letter, name in given.items()}
 
 
 def read_times(given: Mapping[str, object]) -> dict[str, Json]:
-    return {name: seconds(number_of(name, given.get(name), 0.0, MAX_SECONDS)) for name in ("start", "end")}
+    return {name: seconds(read_number(name, given.get(name), 0.0, MAX_SECONDS)) for name in ("start", "end")}
 
 
 def read_label(name: str, value: object) -> str | None:
     if value is not None and not (isinstance(value, str) and len(value) <= MAX_NAME):
-        raise wrong(name, f"a text of at most {MAX_NAME} characters, or null", shown(value))
+        raise invalid_value(name, f"a text of at most {MAX_NAME} characters, or null", quoted(value))
     return value
 
 
-def read_words_text(name: str, value: object) -> str:
+def read_caption_text(name: str, value: object) -> str:
     if not isinstance(value, str) or len(value) > MAX_TEXT:
-        raise wrong(name, f"a text of at most {MAX_TEXT} characters", shown(value))
+        raise invalid_value(name, f"a text of at most {MAX_TEXT} characters", quoted(value))
     return value
 
 
 def read_items(name: str, value: object, most: int) -> list[object]:
     items = [] if value is None else value
     if not isinstance(items, list) or len(items) > most:
-        raise wrong(name, f"a list of at most {most}", shown(value))
+        raise invalid_value(name, f"a list of at most {most}", quoted(value))
     return items

@@ -30,13 +30,24 @@ from starlette.datastructures import UploadFile
 
 from sottovoce.errors import OptionError, cause_of
 from sottovoce.formats.document import Json, json_text
-from sottovoce.server.access.api_keys import KeyRing
-from sottovoce.server.parsing.faults import OUT_OF_MEMORY, ApiError, busy, fault_of, logged_fault
-from sottovoce.server.parsing.forms import Fields
-from sottovoce.server.recordings.decode_pool import DecodePool
-from sottovoce.server.recordings.openai_documents import TEXT_TYPES, json_answer, text_answer
-from sottovoce.server.recordings.requests import UploadedFile, transcription_request
-from sottovoce.server.scheduling.model_registry import ModelRegistry
+from sottovoce.server.auth import KeyRing
+from sottovoce.server.decode_pool import DecodePool
+from sottovoce.server.errors import (
+    OUT_OF_MEMORY,
+    ApiError,
+    logged_api_error,
+    to_api_error,
+    too_many_requests,
+)
+from sottovoce.server.fields import Fields
+from sottovoce.server.models import ModelRegistry
+from sottovoce.server.openai_format import (
+    TEXT_TYPES,
+    UploadedFile,
+    json_answer,
+    text_answer,
+    transcription_request,
+)
 from sottovoce.server.settings import JobSettings
 from sottovoce.server.telemetry import Metrics, Tracing
 from sottovoce.server.webhooks import Webhook, WebhookSender
@@ -52,10 +63,10 @@ RECORD, UNFINISHED, RECORDING, RESULT = "job.json", "job.part", "recording", "re
 COPY_BYTES = 1024 * 1024
 EXPIRE_EVERY_S = 1.0
 MOST_TRIES = 3
-"""Times that a job may end the process before it is given up."""
+"""Times that a job may end the process before it fails."""
 RETRY_S = 60.0
 MAX_WAIT_S = 30.0
-"""For a model that has no room, until a job asks again."""
+"""Longest wait before a job tries again for a model."""
 
 
 @dataclass(slots=True)
@@ -99,7 +110,6 @@ class TranscriptionJob:
 
     @property
     def document(self) -> dict[str, Json]:
-        """The job as its client gets it, without the result."""
         public = {name: value for name, value in asdict(self).items() if name not in INTERNAL}
         return {"id": self.id, "object": "transcription.job", **public}
 
@@ -143,7 +153,7 @@ def load_jobs(folder: Path) -> list[TranscriptionJob]:
     return sorted(found, key=lambda job: job.created_at)
 
 
-def keep_job(folder: Path, job: TranscriptionJob, recording: BinaryIO) -> None:
+def create_job(folder: Path, job: TranscriptionJob, recording: BinaryIO) -> None:
     """Write a new job with a copy of its recording; its record comes last. Raises: OSError."""
     path = folder / job.id
     try:
@@ -173,18 +183,18 @@ def save_job(folder: Path, job: TranscriptionJob) -> None:
 
 
 @contextmanager
-def without_space() -> Iterator[None]:
+def disk_errors() -> Iterator[None]:
     """Raises: ApiError 503 in place of an OSError."""
     try:
         yield
     except OSError as error:
         logger.exception("a job cannot be written")
         message = "the server has no place to keep the job"
-        raise ApiError(message, status=503, kind="server_error", code="no_space", retry_s=RETRY_S) from error
+        raise ApiError(message, status=503, code="no_space", retry_s=RETRY_S) from error
 
 
 class JobRunner:
-    """The jobs of a server. n_at_once: under way at a time.
+    """The jobs of a server. n_parallel: under way at a time.
 
     Raises: OptionError for a folder that cannot be written, or that another server has.
     """
@@ -197,7 +207,7 @@ class JobRunner:
         metrics: Metrics,
         keys: KeyRing,
         *,
-        n_at_once: int,
+        n_parallel: int,
         tracing: Tracing,
     ) -> None:
         self.webhooks = WebhookSender(settings, keys)
@@ -205,7 +215,7 @@ class JobRunner:
         self._registry = registry
         self._decoding = decoding
         self._metrics = metrics
-        self._n_at_once = n_at_once
+        self._n_parallel = n_parallel
         self._tracing = tracing
         self._folder = Path(settings.folder)
         self._lock = FileLock(self._folder / ".lock", timeout=0, thread_local=False)
@@ -236,7 +246,6 @@ class JobRunner:
         return sum(job.n_bytes for job in (*self._jobs.values(), *self._incoming.values()))
 
     def jobs_of(self, owner: str) -> list[TranscriptionJob]:
-        """Return the jobs of an owner, newest first."""
         return [job for job in reversed(self._jobs.values()) if job.owner == owner]
 
     def find(self, owner: str, name: str) -> TranscriptionJob:
@@ -252,7 +261,9 @@ class JobRunner:
         n_own = sum(job.owner == owner for job in here)
         most = self._settings.most
         if len(here) >= most or (owner and n_own >= max(1, most // 2)):
-            raise busy(f"{n_own} jobs are here: take their results and delete them, or try later", RETRY_S)
+            raise too_many_requests(
+                f"{n_own} jobs are here: take their results and delete them, or try later", RETRY_S
+            )
         job = TranscriptionJob(f"job_{secrets.token_hex(16)}", owner=owner)
         self._incoming[job.id] = job
         try:
@@ -263,10 +274,12 @@ class JobRunner:
     async def add(self, job: TranscriptionJob, recording: BinaryIO, n_bytes: int) -> None:
         """Queue a new job. Raises: ApiError 429 without room for its bytes, 503 if it cannot be written."""
         if self.n_bytes + n_bytes > self._settings.most_bytes:
-            raise busy(f"{self._settings.most_mb:g} MB of jobs are here: try again later", RETRY_S)
+            raise too_many_requests(
+                f"{self._settings.most_mb:g} MB of jobs are here: try again later", RETRY_S
+            )
         job.n_bytes, job.created_at = n_bytes, int(time.time())
-        with without_space(), anyio.CancelScope(shield=True):
-            await run_sync(keep_job, self._folder, job, recording)
+        with disk_errors(), anyio.CancelScope(shield=True):
+            await run_sync(create_job, self._folder, job, recording)
         self._jobs[job.id] = self._incoming.pop(job.id)
         self._has_new.set()
 
@@ -282,7 +295,6 @@ class JobRunner:
         return json.dumps(job.document).encode()[:-1] + b', "result": ' + result + b"}"
 
     async def delete(self, job: TranscriptionJob) -> None:
-        """Stop a job, and remove it with its files."""
         self._jobs.pop(job.id, None)
         if (scope := self._scopes.get(job.id)) is not None:
             scope.cancel()  # its task removes the files
@@ -293,18 +305,18 @@ class JobRunner:
         """Run jobs until this is cancelled; those under way then begin anew at the next start."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._expire)
-            for _ in range(self._n_at_once):
+            for _ in range(self._n_parallel):
                 tasks.start_soon(self._work, tasks)
             for job in self._jobs.values():
                 if job.has_webhook_due:
-                    tasks.start_soon(self._while_here, job, self._notify)
+                    tasks.start_soon(self._unless_deleted, job, self._notify)
 
     async def _work(self, tasks: TaskGroup) -> None:
         while True:
             job = await self._next()
-            await self._while_here(job, self._transcribe)
+            await self._unless_deleted(job, self._transcribe)
             if job.has_webhook_due:
-                tasks.start_soon(self._while_here, job, self._notify)
+                tasks.start_soon(self._unless_deleted, job, self._notify)
 
     async def _next(self) -> TranscriptionJob:
         """Wait for the oldest job of the owner with the fewest jobs under way, and begin it."""
@@ -318,7 +330,7 @@ class JobRunner:
             self._has_new.clear()
             await self._has_new.wait()
 
-    async def _while_here(
+    async def _unless_deleted(
         self, job: TranscriptionJob, work: Callable[[TranscriptionJob], Awaitable[None]]
     ) -> None:
         """Work on a job until that is done or the job is deleted; then its files are removed."""
@@ -342,17 +354,17 @@ class JobRunner:
         try:
             if job.n_tries >= MOST_TRIES:
                 text = f"the server ended {MOST_TRIES} times while it read this recording"
-                raise ApiError(text, status=500, kind="server_error", code="gave_up")
+                raise ApiError(text, status=500, code="gave_up")
             with self._tracing.span("job", sottovoce__job=job.id):
                 result = await self._result_when_possible(job)
-            with without_space(), anyio.CancelScope(shield=True):
+            with disk_errors(), anyio.CancelScope(shield=True):
                 await run_sync((self._folder / job.id / RESULT).write_bytes, result)
             job.end(n_bytes=len(result))
         except anyio.get_cancelled_exc_class():
             await self._save(replace(job, status="queued"))  # begins anew at the next start
             raise
         except Exception as error:
-            job.end(logged_fault(error, job.id, "job failed").details)
+            job.end(logged_api_error(error, job.id, "job failed").details)
         await self._save(job)
         self._metrics.jobs.labels(job.status).inc()
         seconds = round(time.monotonic() - began_s, 3)
@@ -366,7 +378,7 @@ class JobRunner:
             try:
                 return await self._result(job)
             except Exception as error:
-                fault = fault_of(error)
+                fault = to_api_error(error)
                 if fault.retry_s is None or fault.code == OUT_OF_MEMORY:
                     raise
             await anyio.sleep(min(fault.retry_s, MAX_WAIT_S))
@@ -387,7 +399,7 @@ class JobRunner:
         return (await run_sync(lambda: json_text(answer(transcript, request)))).encode()
 
     async def _save(self, job: TranscriptionJob) -> None:
-        """Save a job, also while it is cancelled. A job whose record cannot be written goes on without it."""
+        """Save a job, also while it is cancelled; a failure is logged."""
         with anyio.CancelScope(shield=True):
             try:
                 await run_sync(save_job, self._folder, job)

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from sottovoce.formats.document import Json
 from sottovoce.options.schema import Api as FormApi
 from sottovoce.server.api import Api
-from sottovoce.server.parsing.forms import fields_of, schema_of
+from sottovoce.server.fields import fields_of, schema_of
 
 DESCRIPTION = """\
 The server's requests as an OpenAPI 3.1 document, from the tables that the code reads them by.

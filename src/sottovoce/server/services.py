@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import TypeVar, cast
@@ -15,25 +14,24 @@ from starlette.requests import HTTPConnection
 
 from sottovoce.formats.document import Json
 from sottovoce.runtime.batching import EngineState
-from sottovoce.server.access.api_keys import ApiKey, KeyLimits, KeyRing
-from sottovoce.server.access.gate import ClientSecrets
+from sottovoce.server.admission import POLL_EVERY_S, LoadShedder
+from sottovoce.server.auth import ApiKey, ClientSecrets, KeyLimits, KeyRing
 from sottovoce.server.captions import CaptionRegistry
+from sottovoce.server.decode_pool import DecodePool
+from sottovoce.server.errors import ApiError, shutting_down, too_many_requests
 from sottovoce.server.jobs import JOB_STATUSES, JobRunner
-from sottovoce.server.parsing.faults import ApiError, busy, leaving
-from sottovoce.server.recordings.decode_pool import DecodePool
-from sottovoce.server.scheduling.model_registry import WORK_ENDS_WITHIN_S, ModelRegistry
-from sottovoce.server.scheduling.overload import LOOK_EVERY_S, OverloadWatch
-from sottovoce.server.scheduling.scheduler import Scheduler
-from sottovoce.server.settings import UPLOADS_A_PLACE, ServerSettings
+from sottovoce.server.models import JOIN_TIMEOUT_S, ModelRegistry
+from sottovoce.server.scheduler import Scheduler
+from sottovoce.server.settings import UPLOADS_PER_REQUEST, ServerSettings
 from sottovoce.server.telemetry import Metrics, Tracing, make_provider
 
 T = TypeVar("T")
 
 
 UNLOAD_EVERY_S = 5.0
-REQUESTS_A_JOB = 4
-"""Recordings that may be answered at once, for each job that may be under way at the same time."""
-LOOK_AT_KEYS_EVERY_S = 1.0
+REQUESTS_PER_JOB = 4
+"""Recordings that may be answered at once, for each job that may run at the same time."""
+CHECK_KEYS_EVERY_S = 1.0
 ENGINE_LABELS = ("model", "engine")
 
 
@@ -47,9 +45,8 @@ class Services(Collector):
         self.settings = settings
         self.registry = registry
         self.metrics = metrics
-        self._lags: dict[int, Callable[[], float]] = {}
-        """Functions that return the lag of each live session, in seconds."""
-        self._lag_numbers = itertools.count()
+        self._lags: list[Callable[[], float]] = []
+        """Functions that return the delay of each live session, in seconds."""
         self.n_requests = 0
         self.n_uploads = 0
         self.upload_bytes = 0
@@ -58,7 +55,7 @@ class Services(Collector):
         self.inference_model = settings.models.model
         """Of whisper.cpp's `/inference`, which names none."""
         self.captions = CaptionRegistry(sessions=settings.limits.sessions, readers=settings.limits.readers)
-        self.overload = OverloadWatch(settings.limits.wait_s)
+        self.shedder = LoadShedder(settings.limits.wait_s)
         self.tracing = Tracing(make_provider() if settings.traces else None)
         self.is_ready = not settings.models.preload
         self.secrets = ClientSecrets(settings.access.secret_key)
@@ -66,20 +63,20 @@ class Services(Collector):
         self.key_limits = KeyLimits(metrics)
         self.jobs: JobRunner | None = None
         if settings.jobs is not None:
-            n_at_once = max(1, settings.limits.requests // REQUESTS_A_JOB)
+            n_parallel = max(1, settings.limits.requests // REQUESTS_PER_JOB)
             self.jobs = JobRunner(
                 settings.jobs,
                 registry,
                 self.decoding,
                 metrics,
                 self.keys,
-                n_at_once=n_at_once,
+                n_parallel=n_parallel,
                 tracing=self.tracing,
             )
         self.preload_error: Exception | None = None
         """Why a model that the server begins with could not be loaded."""
-        self._leaving = anyio.Event()
-        self._cut = anyio.Event()
+        self._draining = anyio.Event()
+        self._aborted = anyio.Event()
         self.ends_process = False
         """The process ends with the server: threads that are at work are not waited for."""
         metrics.registry.register(self)
@@ -95,12 +92,12 @@ class Services(Collector):
             "caption_readers": ("Readers of captions that are shared.", self.captions.n_readers),
             "recordings": ("Recordings being transcribed or waiting.", self.n_requests),
             "upload_bytes": ("Bytes of recordings that are here.", self.upload_bytes),
-            "failing": ("Whether a model cannot work any more.", int(self.trouble is not None)),
+            "failing": ("Whether a model cannot work any more.", int(self.health_error is not None)),
             "models_loaded": ("Models in memory.", len(self.registry.schedulers)),
             "model_bytes": ("Bytes of models' weights in memory, by their size.", self.registry.n_bytes),
             "work_waiting": (
                 "Pieces of work that wait for a model.",
-                sum(scheduler.n_waiting for scheduler in self.registry.schedulers),
+                sum(scheduler.worker.n_waiting for scheduler in self.registry.schedulers),
             ),
         }
         for name, (meaning, value) in now.items():
@@ -117,16 +114,16 @@ class Services(Collector):
         updates = [(place, state.n_live) for place, state in engines]
         meaning = "Updates of live sessions under way in an engine."
         yield gauges("engine_updates", meaning, ENGINE_LABELS, updates)
-        forecasts = [((name,), one.forecast.part) for name, one in self.registry.running.items()]
+        forecasts = [((name,), one.forecast.load) for name, one in self.registry.running.items()]
         meaning = "The part of the engines' time that live sessions take if all speak."
         yield gauges("load_forecast", meaning, ENGINE_LABELS[:1], forecasts)
 
     @property
-    def trouble(self) -> str | None:
-        """The reason why a model does not work, or None."""
+    def health_error(self) -> str | None:
+        """The error of a model that does not work, or None."""
         stall_s = self.settings.limits.stall_s
-        found = [scheduler.trouble(stall_s) for scheduler in self.registry.schedulers]
-        return next((what for what in found if what is not None), None)
+        found = [scheduler.worker.health_error(stall_s) for scheduler in self.registry.schedulers]
+        return next((error for error in found if error is not None), None)
 
     @property
     def n_sessions(self) -> int:
@@ -134,44 +131,41 @@ class Services(Collector):
 
     @property
     def behind_s(self) -> float:
-        """Largest delay of a session: seconds of received audio that no event covers yet."""
-        return max((lag() for lag in self._lags.values()), default=0.0)
+        """Largest delay of a session: seconds of received audio that no event covers."""
+        return max((lag() for lag in self._lags), default=0.0)
 
     @property
-    def is_leaving(self) -> bool:
-        return self._leaving.is_set()
+    def is_draining(self) -> bool:
+        return self._draining.is_set()
 
-    def leave(self) -> None:
+    def start_drain(self) -> None:
         """Begin the shutdown: live sessions end, and new requests are refused."""
-        self._leaving.set()
+        self._draining.set()
 
     @property
     def is_serving(self) -> bool:
         return self.n_sessions + self.n_requests + self.n_uploads > 0
 
-    def cut(self) -> None:
-        self._cut.set()
+    def abort(self) -> None:
+        self._aborted.set()
 
-    async def until_cut(self) -> None:
-        await self._cut.wait()
+    async def wait_aborted(self) -> None:
+        await self._aborted.wait()
 
-    async def until_leaving(self) -> None:
-        await self._leaving.wait()
+    async def wait_draining(self) -> None:
+        await self._draining.wait()
 
     @contextmanager
-    def upload(self, *, is_for_later: bool = False) -> Iterator[None]:
-        """Take a place for an upload.
+    def upload(self, *, is_queued: bool = False) -> Iterator[None]:
+        """Count an upload. is_queued: of a job, which needs no free slot for a recording.
 
-        Raises: ApiError as `recording`, which is checked too unless the recording is for later.
+        Raises: ApiError 429 above a limit, 503 during the shutdown.
         """
-        if self.is_leaving:
-            raise leaving()
-        if not is_for_later:
-            with self.recording():
-                pass
-        most = UPLOADS_A_PLACE * self.settings.limits.requests
-        if self.n_uploads >= most:
-            raise busy(f"{most} recordings are being sent: try again later", retry_s=10.0)
+        limits = self.settings.limits
+        if not is_queued:
+            self._require_free(self.n_requests, limits.requests, "recordings are being transcribed")
+        most = UPLOADS_PER_REQUEST * limits.requests
+        self._require_free(self.n_uploads, most, "recordings are being sent")
         self.n_uploads += 1
         try:
             yield
@@ -190,7 +184,9 @@ class Services(Collector):
             nonlocal taken
             limits = self.settings.limits
             if self.upload_bytes + n_bytes > limits.uploads_bytes:
-                raise busy(f"{limits.uploads_mb:g} MB of recordings are here: try again later", retry_s=10.0)
+                raise too_many_requests(
+                    f"{limits.uploads_mb:g} MB of recordings are here: try again later", retry_s=10.0
+                )
             taken += n_bytes
             self.upload_bytes += n_bytes
 
@@ -201,15 +197,9 @@ class Services(Collector):
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Take a place for a recording.
-
-        Raises: ApiError 429 without a place, 503 during the shutdown.
-        """
-        if self.is_leaving:
-            raise leaving()
-        most = self.settings.limits.requests
-        if self.n_requests >= most:
-            raise busy(f"{most} recordings are being transcribed: try again later", retry_s=10.0)
+        """Count a recording. Raises: as `upload`."""
+        limit = self.settings.limits.requests
+        self._require_free(self.n_requests, limit, "recordings are being transcribed")
         self.n_requests += 1
         try:
             yield
@@ -218,42 +208,42 @@ class Services(Collector):
 
     @contextmanager
     def session(self, behind_s: Callable[[], float] = float) -> Iterator[None]:
-        """Take a place for a live session. behind_s: its delay.
-
-        Raises: ApiError as `recording`.
-        """
-        if self.is_leaving:
-            raise leaving()
-        most = self.settings.limits.sessions
-        if self.n_sessions >= most:
-            raise busy(f"{most} live sessions are open: try again later", retry_s=10.0)
-        number = next(self._lag_numbers)
-        self._lags[number] = behind_s
+        """Count a live session. behind_s: its delay. Raises: as `upload`."""
+        self._require_free(self.n_sessions, self.settings.limits.sessions, "live sessions are open")
+        self._lags.append(behind_s)
         try:
             yield
         finally:
-            del self._lags[number]
+            self._lags.remove(behind_s)
 
-    def check_room(self, name: str) -> None:
-        """Check that a loaded model has room for a session. Raises: ApiError 429."""
+    def _require_free(self, n: int, limit: int, what: str) -> None:
+        if self.is_draining:
+            raise shutting_down()
+        if n >= limit:
+            raise too_many_requests(f"{limit} {what}: try again later", retry_s=10.0)
+
+    def check_capacity(self, name: str) -> None:
+        """Check that a loaded model can take a session. Raises: ApiError 429."""
         if (scheduler := self.registry.running.get(name)) is not None:
-            self.check_wait(scheduler)
+            self.check_live_wait(scheduler)
             scheduler.forecast.check()
 
-    def check_wait(self, scheduler: Scheduler) -> None:
+    def check_live_wait(self, scheduler: Scheduler) -> None:
         """Check that live work does not wait too long. Raises: ApiError 429."""
-        waits_s, most_s = scheduler.live_wait_s, self.settings.limits.wait_s
+        waits_s, most_s = scheduler.worker.live_wait_s, self.settings.limits.wait_s
         if waits_s > most_s:
-            raise busy(f"live audio waits {waits_s:.1f} s for the model: try again later", retry_s=waits_s)
+            raise too_many_requests(
+                f"live audio waits {waits_s:.1f} s for the model: try again later", retry_s=waits_s
+            )
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Run background tasks, and end models and threads at the exit."""
+        """Run background tasks; end models and threads at the exit."""
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._unload_idle)
                 if self.settings.work.forecast:
-                    tasks.start_soon(self._look_after_sessions)
+                    tasks.start_soon(self._shed_load)
                 if self.jobs is not None:
                     tasks.start_soon(self._run_jobs, self.jobs)
                 if self.keys.has_file:
@@ -269,7 +259,7 @@ class Services(Collector):
     async def _end(self) -> None:
         if self.jobs is not None:
             self.jobs.close()
-        within_s = 0.0 if self.ends_process else WORK_ENDS_WITHIN_S
+        within_s = 0.0 if self.ends_process else JOIN_TIMEOUT_S
         await anyio.to_thread.run_sync(self.decoding.close, not self.ends_process)
         await anyio.to_thread.run_sync(self.registry.close, within_s)
         await anyio.to_thread.run_sync(self.tracing.close)
@@ -287,18 +277,18 @@ class Services(Collector):
         """Run jobs until the shutdown, when the model is left to clients that wait."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(jobs.run)
-            await self.until_leaving()
+            await self.wait_draining()
             tasks.cancel_scope.cancel()
 
     async def _refresh_keys(self) -> None:
         while True:
-            await anyio.sleep(LOOK_AT_KEYS_EVERY_S)
+            await anyio.sleep(CHECK_KEYS_EVERY_S)
             await anyio.to_thread.run_sync(self.keys.refresh)
 
-    async def _look_after_sessions(self) -> None:
+    async def _shed_load(self) -> None:
         while True:
-            await anyio.sleep(LOOK_EVERY_S)
-            self.overload.look()
+            await anyio.sleep(POLL_EVERY_S)
+            self.shedder.check()
 
     async def _unload_idle(self) -> None:
         while True:
@@ -316,31 +306,37 @@ def gauges(
     return family
 
 
-async def unless(ends: Callable[[], Awaitable[object]], work: Awaitable[T], fault: ApiError) -> T:
-    """Return the result of an awaitable; if the other ends first, it is cancelled.
+async def run_until_first(*tasks: Callable[[], Awaitable[object]]) -> None:
+    """Run tasks until the first one ends, and cancel the others. Raises: the error of that task."""
+    failed: list[Exception] = []
+    async with anyio.create_task_group() as group:
 
-    Raises: the fault then; the error of the work.
+        async def run(task: Callable[[], Awaitable[object]]) -> None:
+            try:
+                await task()
+            except Exception as error:
+                failed.append(error)
+            group.cancel_scope.cancel()
+
+        for task in tasks:
+            group.start_soon(run, task)
+    if failed:
+        raise failed[0]
+
+
+async def cancel_when(ended: Callable[[], Awaitable[object]], work: Awaitable[T], error: ApiError) -> T:
+    """Return the result of an awaitable, which is cancelled when `ended` returns first.
+
+    Raises: the given error then; the error of the work.
     """
     found: list[T] = []
 
-    async def wait() -> None:
+    async def run() -> None:
         found.append(await work)
-        tasks.cancel_scope.cancel()
 
-    async def look() -> None:
-        await ends()
-        tasks.cancel_scope.cancel()
-
-    try:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(wait)
-            tasks.start_soon(look)
-    except BaseException as error:  # a group's; one alone says what it is about
-        while (inner := getattr(error, "exceptions", None)) is not None and len(inner) == 1:
-            error = inner[0]
-        raise error from None
+    await run_until_first(run, ended)
     if not found:
-        raise fault
+        raise error
     return found[0]
 
 
@@ -348,7 +344,7 @@ def engines_of(registry: ModelRegistry) -> list[tuple[tuple[str, str], EngineSta
     return [
         ((name, str(number)), state)
         for name, scheduler in registry.running.items()
-        for number, state in enumerate(scheduler.engines)
+        for number, state in enumerate(scheduler.worker.engines)
     ]
 
 
@@ -366,12 +362,10 @@ def engine_states(services: Services) -> list[dict[str, Json]]:
 
 
 def services_of(connection: HTTPConnection) -> Services:
-    """Return the services of the server of a request or socket."""
     return cast(Services, connection.app.state.services)
 
 
 def key_of(connection: HTTPConnection) -> ApiKey | None:
-    """Return the key of a request or socket, or None."""
     return cast("ApiKey | None", connection.scope["state"].get("key"))
 
 

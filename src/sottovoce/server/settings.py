@@ -32,7 +32,7 @@ OPENAI_NAMES = (
 """Names that OpenAI's clients ask for; without a word to the contrary they mean the default model."""
 MOST_ENGINES = 4
 """By default: engines share one interpreter, and no machine with more cores was measured."""
-UPLOADS_A_PLACE = 4
+UPLOADS_PER_REQUEST = 4
 """Recordings that may be on their way here for each that may be transcribed: a slow sender does not
 hold up others."""
 SPARE_CONNECTIONS = 256
@@ -117,7 +117,7 @@ class ServerLimits:
 
     @property
     def most_connections(self) -> int:
-        usual = self.sessions + self.readers + (1 + UPLOADS_A_PLACE) * self.requests + SPARE_CONNECTIONS
+        usual = self.sessions + self.readers + (1 + UPLOADS_PER_REQUEST) * self.requests + SPARE_CONNECTIONS
         return self.connections or usual
 
     @property
@@ -135,7 +135,7 @@ class Access:
 
     api_keys: any of them opens the API; without keys everybody may use it. The server's own page is always an
     origin.
-    secret_key: signs client secrets (`access.gate`); the same in all processes of a server; None: a new one.
+    secret_key: signs client secrets (`auth`); the same in all processes of a server; None: a new one.
     hosts: empty: on a loopback address the names of this machine; elsewhere any with keys, and without them
     private names, so that no page elsewhere can reach the server by its own name.
 

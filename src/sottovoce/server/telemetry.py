@@ -1,4 +1,4 @@
-"""Metrics of a server for Prometheus, and traces for OpenTelemetry.
+"""Metrics of a server for Prometheus, traces for OpenTelemetry, and logs as lines of JSON.
 
 Labels of metrics are few and fixed, never taken from clients. Each request, live session and job has a span
 with the fields of its log line: the key, the route, the duration and the outcome, never an address with its
@@ -8,9 +8,13 @@ query, a name of a file, or text. The variables OTEL_… say where spans are sen
 from __future__ import annotations
 
 import importlib
+import json
+import logging
+import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -24,12 +28,21 @@ from prometheus_client import (
 
 from sottovoce.errors import MissingExtraError
 
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-"""Upper bounds of the buckets of histograms."""
+"""Buckets of histograms."""
 SetAttribute: TypeAlias = Callable[[str, "str | int | float"], None]
 NAME = "sottovoce"
 STATUS = "http.response.status_code"
+STANDARD_FIELDS = frozenset(
+    {*vars(logging.makeLogRecord({})), "message", "asctime", "color_message", "taskName"}
+)
+"""Attributes of every record, which are not fields of its message."""
+QUIET_LOGGERS = ("uvicorn.error", "uvicorn.access", "asyncio", "websockets.server")
+"""Only their warnings are shown."""
 
 
 class Metrics:
@@ -72,7 +85,7 @@ class Metrics:
 class Tracing:
     """Makes spans. provider: OpenTelemetry's `TracerProvider`, or None."""
 
-    def __init__(self, provider: Any = None) -> None:
+    def __init__(self, provider: TracerProvider | None = None) -> None:
         self._provider = provider
 
     @contextmanager
@@ -104,12 +117,11 @@ class Tracing:
             yield set_attribute
 
     def close(self) -> None:
-        """Send the remaining spans."""
         if self._provider is not None:
             self._provider.shutdown()
 
 
-def make_provider() -> Any:
+def make_provider() -> TracerProvider:
     """Make OpenTelemetry's provider, which sends by OTLP over HTTP. Raises: MissingExtraError."""
     try:
         sdk = importlib.import_module("opentelemetry.sdk.trace")
@@ -119,6 +131,35 @@ def make_provider() -> Any:
     except ImportError as error:
         raise MissingExtraError("opentelemetry", "trace", "--traces") from error
     own = resources.Resource({"service.name": NAME})
-    provider = sdk.TracerProvider(resource=own.merge(resources.OTELResourceDetector().detect()))
+    provider: TracerProvider = sdk.TracerProvider(
+        resource=own.merge(resources.OTELResourceDetector().detect())
+    )
     provider.add_span_processor(export.BatchSpanProcessor(otlp.OTLPSpanExporter()))
     return provider
+
+
+class JsonLogFormatter(logging.Formatter):
+    """Writes a record as one line of JSON with its extra fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+            + f".{record.msecs:03.0f}Z",
+            "level": record.levelname.lower(),
+            "message": record.getMessage(),
+        }
+        line.update({name: value for name, value in vars(record).items() if name not in STANDARD_FIELDS})
+        if record.exc_info:
+            line["trace"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def log_as_json(level: int = logging.INFO) -> None:
+    """Log JSON to standard error in the whole process."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLogFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    for name in QUIET_LOGGERS:
+        logging.getLogger(name).setLevel(max(level, logging.WARNING))

@@ -27,8 +27,8 @@ from urllib.parse import SplitResult, urlsplit
 import anyio
 
 from sottovoce.formats.document import Json, json_text
-from sottovoce.server.access.api_keys import KeyRing
-from sottovoce.server.parsing.faults import ApiError, wrong
+from sottovoce.server.auth import KeyRing
+from sottovoce.server.errors import ApiError, invalid_value, unsupported
 from sottovoce.server.settings import JobSettings, network_of
 
 logger = logging.getLogger(__name__)
@@ -39,19 +39,20 @@ WEBHOOK_URL = "webhook_url"
 EXPECTED = "a URL as https://example.org/path, to a public address"
 WAITS_S = (0.0, 5.0, 30.0, 120.0, 600.0, 1800.0)
 """Waiting time before each try."""
-SPREAD = 0.2
+JITTER = 0.2
 """Random part of a waiting time, so that posts that fail together are not tried again together."""
-AT_ONCE = 4
+MAX_PARALLEL = 4
 GONE = 410
-"""A status that ends the tries."""
 WITHIN_S = 10.0
-"""For one try with the look-up of its address."""
+"""For one try, with the look-up of its address."""
 STATUS = re.compile(rb"HTTP/1\.[01] ([1-5]\d\d)\b")
 MAX_URL = 2_000
 USUAL_PORTS = {"http": 80, "https": 443}
 FIRST_FREE_PORT = 1024
 """Older protocols listen below it, and might take a post for something else."""
-EMBEDDING = tuple(ip_network(text) for text in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32"))
+EMBEDDING_NETWORKS = tuple(
+    ip_network(text) for text in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32")
+)
 """Networks whose addresses hold others: NAT64 (RFC 6052, RFC 8215), 6to4 (RFC 3056), Teredo (RFC 4380)."""
 
 
@@ -65,7 +66,7 @@ class Webhook:
 
 
 class PostError(Exception):
-    """A post that did not come to a status."""
+    """A post without a status."""
 
 
 class WebhookSender:
@@ -75,22 +76,21 @@ class WebhookSender:
         self._secret = settings.webhook_secret
         self._networks = [network_of(network) for network in settings.webhook_networks]
         self._keys = keys
-        self._places = anyio.CapacityLimiter(AT_ONCE)
+        self._places = anyio.CapacityLimiter(MAX_PARALLEL)
 
     def check(self, url: str, owner: str) -> tuple[SplitResult, bytes]:
         """Return the address for a job and the secret. Raises: ApiError 400 if it may not be called."""
         key = self._keys.by_name(owner)
         secret = (key and key.webhook_secret) or self._secret
         if secret is None:
-            message = f"{WEBHOOK_URL}: not done here: this server has no secret to sign with"
-            raise ApiError(message, param=WEBHOOK_URL, code="unsupported_value")
+            raise unsupported(WEBHOOK_URL, "not done here: this server has no secret to sign with")
         return target_of(url, self._networks), secret
 
     async def deliver(self, webhook: Webhook, owner: str, event: dict[str, Json]) -> AsyncIterator[None]:
         """Post an event until it is taken or given up; yields after each try, with the webhook updated."""
         while webhook.status == "pending":
             wait_s = WAITS_S[min(webhook.tries, len(WAITS_S) - 1)]
-            await anyio.sleep(wait_s * random.uniform(1 - SPREAD, 1 + SPREAD))
+            await anyio.sleep(wait_s * random.uniform(1 - JITTER, 1 + JITTER))
             webhook.status = await self._try(webhook.url, owner, event)
             webhook.tries += 1
             if webhook.status == "pending" and webhook.tries >= len(WAITS_S):
@@ -134,17 +134,17 @@ def target_of(url: str, networks: Networks) -> SplitResult:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise wrong(WEBHOOK_URL, EXPECTED, "one that cannot be read") from None
+        raise invalid_value(WEBHOOK_URL, EXPECTED, "one that cannot be read") from None
     is_plain = url.isascii() and url.isprintable() and " " not in url and len(url) <= MAX_URL
     if not (is_plain and parts.scheme in USUAL_PORTS and parts.hostname):
-        raise wrong(WEBHOOK_URL, f"{EXPECTED}, {MAX_URL} ASCII characters at most", "something else")
+        raise invalid_value(WEBHOOK_URL, f"{EXPECTED}, {MAX_URL} ASCII characters at most", "something else")
     if parts.username is not None or parts.password is not None:
-        raise wrong(WEBHOOK_URL, EXPECTED, "one with a user")
+        raise invalid_value(WEBHOOK_URL, EXPECTED, "one with a user")
     if port is not None and port not in USUAL_PORTS.values() and port < FIRST_FREE_PORT:
-        raise wrong(WEBHOOK_URL, f"port 80, 443, or from {FIRST_FREE_PORT}", str(port))
+        raise invalid_value(WEBHOOK_URL, f"port 80, 443, or from {FIRST_FREE_PORT}", str(port))
     with suppress(ValueError):  # a name: resolved when it is called
         if not may_call(parts.hostname, networks):
-            raise wrong(WEBHOOK_URL, EXPECTED, "a private one")
+            raise invalid_value(WEBHOOK_URL, EXPECTED, "a private one")
     return parts
 
 
@@ -155,7 +155,7 @@ def may_call(address: str, networks: Networks) -> bool:
         found = found.ipv4_mapped
     if any(found in network for network in networks):
         return True
-    is_embedding = any(found in network for network in EMBEDDING)
+    is_embedding = any(found in network for network in EMBEDDING_NETWORKS)
     return found.is_global and not (found.is_multicast or found.is_reserved or is_embedding)
 
 

@@ -25,12 +25,12 @@ from sottovoce.server.settings import (
     ServerLimits,
     ServerSettings,
 )
-from tests.server.servers import until
+from tests.server.servers import wait_until
 
 ray = pytest.importorskip("ray", reason="ray is not installed")
 pytest.importorskip("ray.serve", reason="ray's extra `serve` is not installed")
-from sottovoce.server.ray.cluster import counts  # noqa: E402
-from sottovoce.server.ray.deployment import (  # noqa: E402
+from sottovoce.server.ray_cluster import parse_range  # noqa: E402
+from sottovoce.server.ray_replicas import (  # noqa: E402
     MAX_QUEUED,
     NAME,
     PLACES_BESIDE,
@@ -150,7 +150,7 @@ def test_a_secret_of_one_replica_opens_all(port: int) -> None:
 @pytest.mark.parametrize("text", ["", "0", "3-2", "2-", "many", "-1"])
 def test_replicas_are_checked(text: str) -> None:
     with pytest.raises(OptionError, match="expected"):
-        Replicas(*counts("--replicas", text))
+        Replicas(*parse_range("--replicas", text))
 
 
 def test_a_session_gets_its_tail_from_a_replica_that_is_taken_away(port: int) -> None:
@@ -168,7 +168,7 @@ def test_a_session_gets_its_tail_from_a_replica_that_is_taken_away(port: int) ->
         half = len(samples) // 2
         client.send((samples[:half] * 32767).astype("<i2").tobytes())
         serve.delete(NAME, _blocking=False)
-        until(lambda: httpx.get(f"http://127.0.0.1:{port}/health", **LOCAL).status_code != 200)
+        wait_until(lambda: httpx.get(f"http://127.0.0.1:{port}/health", **LOCAL).status_code != 200)
         client.send((samples[half:] * 32767).astype("<i2").tobytes())
         client.send(json.dumps({"type": "close"}))
         for message in client:

@@ -18,7 +18,7 @@ from tests.server.ray.mortal_model import MortalModel
 
 ray = pytest.importorskip("ray", reason="ray is not installed")
 pytest.importorskip("ray.data", reason="ray's extra `data` is not installed")
-from sottovoce.server.ray.cluster import (  # noqa: E402
+from sottovoce.server.ray_cluster import (  # noqa: E402
     DIED,
     Actors,
     connect,
@@ -43,7 +43,7 @@ def mortal(folder: Path) -> Callable[[], Model]:
 def test_an_actor_that_is_killed_in_the_middle_costs_no_row_and_doubles_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sottovoce.server.ray.cluster.N_RETRIES", 1)  # each is a process that loads PyTorch
+    monkeypatch.setattr("sottovoce.server.ray_cluster.N_RETRIES", 1)  # each is a process that loads PyTorch
     names = [f"clip{i}" for i in range(10)] + ["once", "bad", "deadly"] + [f"clip{i}" for i in range(10, 20)]
     items = [Item(name, str(tmp_path / name)) for name in names]
     with open_results(tmp_path / "out.jsonl") as results:

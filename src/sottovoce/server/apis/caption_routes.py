@@ -5,7 +5,7 @@ Secrets are subprotocols of the socket: pages can send no headers, and proxies l
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -17,18 +17,24 @@ from starlette.websockets import WebSocket
 from sottovoce.server.api import Api, Auth, HttpRoute, SocketRoute
 from sottovoce.server.apis.sottovoce_live import SUBPROTOCOL
 from sottovoce.server.captions import CaptionRegistry, SharedCaptions, read_publication
-from sottovoce.server.live.connection import DONE, GOING_DOWN, off_loop
-from sottovoce.server.live.transport import GoneError, WebSocketTransport, own_error
-from sottovoce.server.parsing.faults import ApiError, logged_fault
-from sottovoce.server.services import services_of
+from sottovoce.server.errors import ApiError, logged_api_error
+from sottovoce.server.live import (
+    NORMAL_CLOSURE,
+    SERVICE_RESTART,
+    ClientDisconnectedError,
+    WebSocketTransport,
+    in_thread_if_large,
+    live_error,
+)
+from sottovoce.server.services import run_until_first, services_of
 
 PUBLISH_PATH, READ_PATH = "/v1/captions", "/v1/captions/read"
 READ_PREFIX, RESUME_PREFIX = "sottovoce-captions.", "sottovoce-resume."
 """Subprotocols that begin so end with a reader's token, or with the secret of a publisher that reconnects."""
 TOKEN_HEADER, RESUME_HEADER = "x-captions-token", "x-captions-resume"
 """Headers with the same secrets, in a request for the reason why a socket is refused."""
-COME_AGAIN_S = 60.0
-"""How long captions are kept whose publisher was cut off."""
+RESUME_WITHIN_S = 60.0
+"""After a publisher was cut off, until its captions end."""
 
 
 class CaptionSocket:
@@ -47,38 +53,21 @@ class CaptionSocket:
     async def serve(self) -> None:
         try:
             await self.begin()
-        except GoneError:
+        except ClientDisconnectedError:
             return
         except Exception as error:
-            fault = logged_fault(error, self.transport.request_id, "captions failed")
-            with anyio.move_on_after(self.limits.send_s), suppress(GoneError):
-                await self.transport.fail(fault, own_error(fault))
+            fault = logged_api_error(error, self.transport.request_id, "captions failed")
+            with anyio.move_on_after(self.limits.send_s), suppress(ClientDisconnectedError):
+                await self.transport.fail(fault, live_error(fault))
 
     def offered(self, prefix: str) -> str | None:
         """Return the text behind the prefix of an offered subprotocol, or None."""
         offers: Sequence[str] = self.socket.scope["subprotocols"]
         return next((offer.removeprefix(prefix) for offer in offers if offer.startswith(prefix)), None)
 
-    async def until_first(self, *tasks: Callable[[], Awaitable[None]]) -> None:
-        failed: list[Exception] = []
-        async with anyio.create_task_group() as group:
-
-            async def run(task: Callable[[], Awaitable[None]]) -> None:
-                try:
-                    await task()
-                except Exception as error:
-                    failed.append(error)
-                group.cancel_scope.cancel()
-
-            for task in tasks:
-                group.start_soon(run, task)
-        if failed:
-            raise failed[0]
-
-    async def until_leaving(self) -> None:
-        """Close when the server goes down. Raises: GoneError."""
-        await self.services.until_leaving()
-        await self.transport.close(GOING_DOWN, "the server is shutting down")
+    async def wait_draining(self) -> None:
+        await self.services.wait_draining()
+        await self.transport.close(SERVICE_RESTART, "the server is shutting down")
 
 
 async def captions_refusal(request: Request) -> Response:
@@ -93,7 +82,7 @@ async def captions_refusal(request: Request) -> Response:
     elif secret is not None:
         captions.resumed(secret)
     else:
-        captions.check_room()
+        captions.check_capacity()
     raise ApiError(f"{request.url.path}: expected a WebSocket", status=426, code="upgrade_required")
 
 
@@ -110,19 +99,19 @@ class Publisher(CaptionSocket):
             await self.transport.send(
                 {"type": "ready", "token": shared.token, "resume": shared.secret, "revision": shared.revision}
             )
-            await self.until_first(
+            await run_until_first(
                 lambda: self._take(shared),
                 lambda: self._report_readers(shared),
                 lambda: self._until_replaced(shared, number),
-                self.until_leaving,
+                self.wait_draining,
             )
-        except GoneError:
+        except ClientDisconnectedError:
             is_over = False
         finally:
-            if shared.publisher == number and (is_over or self.services.is_leaving):
+            if shared.publisher == number and (is_over or self.services.is_draining):
                 self.registry.end(shared)
         if not is_over:
-            await self._wait_for_another(shared, number)
+            await self._wait_resumed(shared, number)
 
     async def _until_replaced(self, shared: SharedCaptions, number: int) -> None:
         """Wait until a newer publisher with the secret takes over, since the older socket may be dead.
@@ -139,12 +128,12 @@ class Publisher(CaptionSocket):
             if shared.age_s > self.limits.session_s:
                 text = f"captions: expected at most {self.limits.session_s:g} s of a session"
                 raise ApiError(text, code="session_too_long")
-            kind, change = await off_loop(len(message), partial(read_publication, message))
+            kind, change = await in_thread_if_large(len(message), partial(read_publication, message))
             if kind == "close":
-                await self.transport.close(DONE)
+                await self.transport.close(NORMAL_CLOSURE)
                 return
             if change is not None:
-                shared.take(change)
+                shared.apply(change)
 
     async def _report_readers(self, shared: SharedCaptions) -> None:
         reported = 0
@@ -155,9 +144,9 @@ class Publisher(CaptionSocket):
                 await self.transport.send({"type": "readers", "readers": reported})
             await changed.wait()
 
-    async def _wait_for_another(self, shared: SharedCaptions, number: int) -> None:
-        with anyio.move_on_after(COME_AGAIN_S):
-            await self.services.until_leaving()
+    async def _wait_resumed(self, shared: SharedCaptions, number: int) -> None:
+        with anyio.move_on_after(RESUME_WITHIN_S):
+            await self.services.wait_draining()
         if shared.publisher == number:
             self.registry.end(shared)
 
@@ -169,7 +158,7 @@ class Reader(CaptionSocket):
         shared = self.registry.find(self.offered(READ_PREFIX) or "")
         with self.registry.reading(shared):
             await self.transport.accept(SUBPROTOCOL)
-            await self.until_first(lambda: self._send(shared), self._listen, self.until_leaving)
+            await run_until_first(lambda: self._send(shared), self._listen, self.wait_draining)
 
     async def _send(self, shared: SharedCaptions) -> None:
         seen = -1
@@ -181,14 +170,14 @@ class Reader(CaptionSocket):
                 await anyio.sleep(0)  # others go first, where the system buffers megabytes for the reader
             elif shared.is_ended:
                 await self.transport.send({"type": "ended"})
-                await self.transport.close(DONE)
+                await self.transport.close(NORMAL_CLOSURE)
                 return
             else:
                 await changed.wait()
 
     async def _listen(self) -> None:
         if (await self.socket.receive())["type"] == "websocket.disconnect":
-            raise GoneError
+            raise ClientDisconnectedError
         raise ApiError("captions: expected a reader to read, got a message", code="invalid_message")
 
 

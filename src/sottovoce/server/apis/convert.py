@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,17 +17,16 @@ from sottovoce.offline.regroup import parse_rules, regrouped
 from sottovoce.options.schema import ApiField, Option, made, options_of
 from sottovoce.options.writer import WriterOptions
 from sottovoce.server.api import Api, HttpRoute
+from sottovoce.server.decode_pool import Slices
+from sottovoce.server.errors import ApiError, invalid_value, to_api_error
+from sottovoce.server.fields import TEXT, note_ignored, one_of, read_field, read_text, schema_of
 from sottovoce.server.openapi import STRING, Schema, answers, post
-from sottovoce.server.parsing.faults import ApiError, fault_of, wrong
-from sottovoce.server.parsing.forms import TEXT, read_field, schema_of
-from sottovoce.server.parsing.values import note_ignored, one_of, read_text
-from sottovoce.server.recordings.decode_pool import Slices
-from sottovoce.server.recordings.uploads import limited, whole_body
 from sottovoce.server.services import services_of
+from sottovoce.server.uploads import limited_stream, whole_body
 from sottovoce.types import Transcript
 
 MAX_BYTES = 16_000_000
-"""The size of a transcript: about twenty hours of speech with their words."""
+"""Of a transcript: about twenty hours of speech with words."""
 WORD = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
 CONTENT_TYPES = {
     "srt": "application/x-subrip; charset=utf-8",
@@ -40,7 +38,7 @@ CONTENT_TYPES = {
     "json-full": "application/json",
     "docx": WORD,
 }
-"""Of other formats it is plain text."""
+"""Other formats are plain text."""
 PLAIN = "text/plain; charset=utf-8"
 LAYOUT: Mapping[str, tuple[Option, ApiField]] = {
     option.key: (option, ApiField(option.key)) for option in options_of(WriterOptions)
@@ -68,7 +66,7 @@ async def convert(request: Request) -> Response:
     note_ignored(request, (name for name in query if name not in PARAMETERS))
     wanted = conversion(query)
     with services.upload():
-        body = await whole_body(limited(request, services.settings.limits), MAX_BYTES)
+        body = await whole_body(limited_stream(request, services.settings.limits), MAX_BYTES)
         document = await services.decoding.run(converted(body, wanted))
     headers = {
         "content-type": CONTENT_TYPES.get(wanted.format, PLAIN),
@@ -79,9 +77,7 @@ async def convert(request: Request) -> Response:
 
 def conversion(query: Mapping[str, str]) -> Conversion:
     name = one_of(*FORMATS)("format", query.get("format", "json"))
-    layout: dict[str, Any] = {
-        key: read_field(key, query[key], *found) for key, found in LAYOUT.items() if key in query
-    }
+    layout = {key: read_field(key, query[key], *found) for key, found in LAYOUT.items() if key in query}
     try:
         wanted = Conversion(
             name,
@@ -93,21 +89,18 @@ def conversion(query: Mapping[str, str]) -> Conversion:
     except MissingExtraError as error:
         raise ApiError(str(error), param="format", code="unsupported_value") from error
     except OptionError as error:
-        raise fault_of(error, param="format") from error
+        raise to_api_error(error, param="format") from error
     return wanted
 
 
 def converted(body: bytes, wanted: Conversion) -> Slices[bytes]:
-    """Return the document of a transcript.
-
-    Raises: OptionError for what is no transcript, or lacks the words or speakers that are needed.
-    """
+    """Return the document of a transcript. Raises: OptionError, ApiError."""
     transcript = parse_transcript(body, "body", is_json=True)
     yield
     if (wanted.regroup or wanted.layout.need_words) and any(one.words is None for one in transcript.segments):
         raise OptionError("body: expected words with times, got none; an option places words")
     if wanted.format in OF_SPEAKERS and not has_speakers(transcript):
-        raise wrong("format", "speakers in the transcript", "none")
+        raise invalid_value("format", "speakers in the transcript", "none")
     if wanted.regroup:
         segments = regrouped(transcript.segments, parse_rules(wanted.regroup))
         transcript = replace(transcript, segments=tuple(segments))

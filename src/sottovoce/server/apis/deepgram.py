@@ -20,7 +20,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.websockets import WebSocket
 
 from sottovoce.audio.live_container import LiveContainer
-from sottovoce.errors import OptionError
 from sottovoce.formats.document import Json, score, seconds
 from sottovoce.formats.subtitles import ends_with
 from sottovoce.options.live import LiveDecodingOptions, LiveOptions
@@ -29,29 +28,29 @@ from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.server.api import Api, HttpRoute, SocketRoute
-from sottovoce.server.live.connection import WebSocketConnection
-from sottovoce.server.openapi import FLAG, STRING, Schema, an_object, answers, parameter, post
-from sottovoce.server.parsing.faults import ApiError, wrong
-from sottovoce.server.parsing.forms import TEXT, TEXTS
-from sottovoce.server.parsing.pcm import MAX_RATE, MIN_RATE, PcmReader
-from sottovoce.server.parsing.values import (
-    MAX_CHARACTERS,
-    MAX_TERMS,
-    named,
+from sottovoce.server.errors import ApiError, invalid_options, invalid_value, unsupported
+from sottovoce.server.fields import (
+    TEXT,
+    TEXTS,
+    check_terms,
     note_ignored,
-    number_of,
+    printable_names,
     read_code,
     read_codes,
     read_flag,
+    read_int,
     read_json,
     read_list,
-    read_whole,
+    read_number,
 )
-from sottovoce.server.recordings.requests import FileRequest
-from sottovoce.server.recordings.uploads import begin_job, received_body
-from sottovoce.server.scheduling.model_registry import ModelRegistry, resolve_model_id
-from sottovoce.server.scheduling.scheduler import TranscriptionRequest
+from sottovoce.server.live import WebSocketConnection
+from sottovoce.server.models import ModelRegistry, resolve_model_id
+from sottovoce.server.openai_format import FileRequest
+from sottovoce.server.openapi import FLAG, STRING, Schema, an_object, answers, parameter, post
+from sottovoce.server.pcm import MAX_RATE, MIN_RATE, PcmReader
+from sottovoce.server.scheduler import TranscriptionRequest
 from sottovoce.server.services import services_of
+from sottovoce.server.uploads import begin_job, received_body
 from sottovoce.speakers.labels import letter_index
 from sottovoce.text.languages import SENTENCE_ENDS
 from sottovoce.types import (
@@ -69,11 +68,10 @@ from sottovoce.types import (
 KEY_SCHEMES = ("token", "bearer")
 """Subprotocols of Deepgram's clients in browsers; the next subprotocol is the key."""
 ERROR_CODES = {401: "INVALID_AUTH", 429: "TOO_MANY_REQUESTS"}
-"""By the status of HTTP; of others the codes are our own. Source: Deepgram, API errors."""
+"""By HTTP status; other codes are our own. Source: Deepgram, API errors."""
 ENCODINGS = {"linear16": "s16le", "mulaw": "mulaw", "alaw": "alaw"}
-"""By Deepgram's name."""
 CONTAINER = "ogg-opus"
-"""The encoding that is one; its sample rate is its own."""
+"""The encoding that is a container, with a sample rate of its own."""
 PAUSE_MS = (100.0, 5_000.0)
 """The shortest and longest `endpointing`; Deepgram's own default, 10 ms, would end speech in every word."""
 DEFAULT_PAUSE_MS = 500.0
@@ -81,19 +79,18 @@ UTTERANCE_END_MS = (1_000.0, 5_000.0)
 
 UTT_SPLIT_S = (0.1, 30.0)
 DEFAULT_SPLIT_S = 0.8
-"""Of pauses between utterances of a recording, as Deepgram has it."""
 
-WITHOUT_EFFECT = ("version", "tag", "extra", "mip_opt_out", "no_delay")
+SILENTLY_IGNORED = ("version", "tag", "extra", "mip_opt_out", "no_delay")
 """Accepted with any value, since no answer could show that they have no effect."""
 REFUSED = ("callback", "callback_method", "redact", "replace", "multichannel")
-"""Not done here, and false at most: text that was to be unreadable or another one, or to go elsewhere."""
-OFF = ("false", "0", "")
-OF_STREAMS = (
+"""Must be false: they would change the text or send it elsewhere."""
+OFF_VALUES = ("false", "0", "")
+STREAM_PARAMS = (
     *("endpointing", "utterance_end_ms", "interim_results", "vad_events"),
     *("detect_language", "utt_split"),
 )
-OF_RECORDINGS = ("utterances", "utt_split", "paragraphs", "detect_language")
-OF_BOTH = (
+RECORDING_PARAMS = ("utterances", "utt_split", "paragraphs", "detect_language")
+COMMON_PARAMS = (
     "model",
     "language",
     "language_hint",
@@ -108,20 +105,20 @@ OF_BOTH = (
     "channels",
 )
 MAX_INTERIM_S = 4.0
-"""Speech in a result that may change, until it stays."""
+"""Longest interim result."""
 PUNCTUATION = '.,!?;:…。、，！？；："“”„«»()[]¿¡'
 PARAGRAPH_PAUSE_S = 1.0
-"""Between sentences, from which another paragraph begins."""
+"""Pause between sentences that separates paragraphs."""
 MAX_SENTENCES = 5
 """Of a paragraph."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListenParams:
-    """What `/v1/listen` and `/v2/listen` have in common.
+    """Common parameters of `/v1/listen` and `/v2/listen`.
 
-    languages: empty: any. is_raw: audio is samples of this encoding and rate without a header; else a
-    container. ignored: parameters without effect.
+    languages: empty: any. is_raw: samples of this encoding and rate without a header; else a container.
+    ignored: parameters without effect.
     """
 
     model: str | None = None
@@ -133,7 +130,6 @@ class ListenParams:
     ignored: tuple[str, ...] = ()
 
     def live_options(self, pause_ms: float, *, unstable: bool, speakers: str = "") -> LiveOptions:
-        """Return the options of a session. pause_ms: ends speech."""
         return LiveOptions(
             languages=self.languages,
             unstable=unstable,
@@ -173,34 +169,30 @@ class DeepgramParams(ListenParams):
 
 
 def stream_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) -> DeepgramParams:
-    """Read the address of a socket.
-
-    Raises: ApiError 400, and 404 for a model that is not there.
-    """
-    one, params, _ = common_params(query, OF_STREAMS, registry)
-    end_ms = one.get("utterance_end_ms")
+    """Read the address of a socket. Raises: ApiError 400, 404."""
+    last, params, _ = common_params(query, STREAM_PARAMS, registry)
+    end_ms = last.get("utterance_end_ms")
     return replace(
         params,
-        interim_results=flag("interim_results", one),
-        vad_events=flag("vad_events", one),
-        pause_ms=read_pause(one.get("endpointing")),
-        utterance_end_ms=None if end_ms is None else number_of("utterance_end_ms", end_ms, *UTTERANCE_END_MS),
+        interim_results=flag("interim_results", last),
+        vad_events=flag("vad_events", last),
+        pause_ms=read_pause(last.get("endpointing")),
+        utterance_end_ms=None
+        if end_ms is None
+        else read_number("utterance_end_ms", end_ms, *UTTERANCE_END_MS),
     )
 
 
 def recording_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) -> DeepgramParams:
-    """Read the address of a request.
-
-    Raises: ApiError 400, and 404 for a model that is not there.
-    """
-    one, params, many = common_params(query, OF_RECORDINGS, registry)
-    paragraphs = flag("paragraphs", one)
+    """Read the address of a request. Raises: ApiError 400, 404."""
+    last, params, values_of = common_params(query, RECORDING_PARAMS, registry)
+    paragraphs = flag("paragraphs", last)
     return replace(
         params,
-        languages=read_detected(one, many) if one.get("detect_language") else params.languages,
+        languages=read_detection(last, values_of) if last.get("detect_language") else params.languages,
         is_punctuated=paragraphs or params.is_punctuated,
-        utterances=flag("utterances", one),
-        utt_split_s=number_of("utt_split", one.get("utt_split", DEFAULT_SPLIT_S), *UTT_SPLIT_S),
+        utterances=flag("utterances", last),
+        utt_split_s=read_number("utt_split", last.get("utt_split", DEFAULT_SPLIT_S), *UTT_SPLIT_S),
         paragraphs=paragraphs,
     )
 
@@ -209,66 +201,64 @@ def common_params(
     query: Iterable[tuple[str, str]], known: Sequence[str], registry: ModelRegistry
 ) -> tuple[Mapping[str, str], DeepgramParams, Mapping[str, Sequence[str]]]:
     """Read the parameters of streams and recordings; returns the last and all values of each too."""
-    one, many, ignored = read_query(query, (*OF_BOTH, *known))
-    model = read_model(one, registry)
-    is_raw, encoding, rate = read_format(one)
-    languages, is_multi = read_language_hints(one, many)
+    last, values_of, ignored = read_query(query, (*COMMON_PARAMS, *known))
+    model = read_model(last, registry)
+    is_raw, encoding, rate = read_format(last)
+    languages, is_multi = read_language_hints(last, values_of)
     params = DeepgramParams(
         model=registry.resolve(model),
         languages=languages,
         is_multi=is_multi,
-        terms=read_terms(many),
-        is_punctuated=flag("punctuate", one) or flag("smart_format", one),
-        has_speakers=read_diarize(one),
+        terms=read_terms(values_of),
+        is_punctuated=flag("punctuate", last) or flag("smart_format", last),
+        has_speakers=read_diarize(last),
         encoding=encoding,
         sample_rate=rate,
         is_raw=is_raw,
         ignored=registry.ignored(model, ignored),
     )
-    return one, params, many
+    return last, params, values_of
 
 
-def read_model(one: Mapping[str, str], registry: ModelRegistry) -> str | None:
+def read_model(last: Mapping[str, str], registry: ModelRegistry) -> str | None:
     """Read the id of a model.
 
     Deepgram has a model `base` that is not Whisper's. On a server without a `base` it means the default
     model, like ids of other programs.
     """
-    given = one.get("model")
+    given = last.get("model")
     if given is None or given.lower() != "base" or resolve_model_id(given, registry.settings) is not None:
         return given
     return "whisper-base"
 
 
-def read_format(one: Mapping[str, str]) -> tuple[bool, str, int]:
-    """Read whether the audio is raw, its encoding and its sample rate. Raises: ApiError 400."""
-    encoding = one.get("encoding", CONTAINER)
+def read_format(last: Mapping[str, str]) -> tuple[bool, str, int]:
+    """Read whether the audio is raw, its encoding and its sample rate."""
+    encoding = last.get("encoding", CONTAINER)
     if encoding == CONTAINER:
-        if "sample_rate" in one and "encoding" not in one:
-            raise wrong("sample_rate", "an encoding beside it", "none")
+        if "sample_rate" in last and "encoding" not in last:
+            raise invalid_value("sample_rate", "an encoding beside it", "none")
         return False, "s16le", SAMPLE_RATE
     if encoding not in ENCODINGS:
-        raise wrong("encoding", f"one of {', '.join(ENCODINGS)}", f"'{(encoding or 'none')[:50]}'")
-    if one.get("channels", "1") != "1":
-        raise wrong("channels", "1", f"'{one['channels'][:50]}'")
-    rate = read_whole("sample_rate", one.get("sample_rate", "8000" if encoding != "linear16" else "16000"))
-    try:
+        raise invalid_value("encoding", f"one of {', '.join(ENCODINGS)}", f"'{(encoding or 'none')[:50]}'")
+    if last.get("channels", "1") != "1":
+        raise invalid_value("channels", "1", f"'{last['channels'][:50]}'")
+    rate = read_int("sample_rate", last.get("sample_rate", "8000" if encoding != "linear16" else "16000"))
+    with invalid_options("sample_rate"):
         PcmReader(ENCODINGS[encoding], rate)
-    except OptionError as error:
-        raise ApiError(str(error), param="sample_rate", code="invalid_value") from error
     return True, ENCODINGS[encoding], rate
 
 
-def read_detected(one: Mapping[str, str], many: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Read the languages among which that of a recording is found; empty: all. Raises: ApiError 400."""
-    wanted, named = many["detect_language"], one.get("language", "multi")
+def read_detection(last: Mapping[str, str], values_of: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """Read the languages of a recording to choose from; empty: all."""
+    wanted, named = values_of["detect_language"], last.get("language", "multi")
     is_plain = len(wanted) == 1 and wanted[0].lower() in ("true", "false", "1", "0")
     if is_plain and not read_flag("detect_language", wanted[0]):
-        return read_language_hints(one, many)[0]
+        return read_language_hints(last, values_of)[0]
     if named != "multi":
-        raise wrong("detect_language", "no language beside it", f"'{named[:50]}'")
+        raise invalid_value("detect_language", "no language beside it", f"'{named[:50]}'")
     if is_plain:
-        return read_language_hints(one, many)[0]
+        return read_language_hints(last, values_of)[0]
     return read_codes("detect_language", wanted)
 
 
@@ -280,47 +270,44 @@ def read_query(
 
     `diarize_model` turns diarization on but does not choose a model. Raises: ApiError 400 for `REFUSED` ones.
     """
-    many: dict[str, list[str]] = {}
+    values_of: dict[str, list[str]] = {}
     for name, value in query:
-        many.setdefault(name, []).append(value)
-    asked = [name for name, values in many.items() if any(value.lower() not in OFF for value in values)]
+        values_of.setdefault(name, []).append(value)
+    asked = [
+        name for name, values in values_of.items() if any(value.lower() not in OFF_VALUES for value in values)
+    ]
     for name in asked:
         if name in REFUSED:
-            raise ApiError(f"{name}: not done here", param=name, code="unsupported_value")
-    ignored = (name for name in asked if name not in (*known, *WITHOUT_EFFECT) or name == "diarize_model")
-    return {name: values[-1] for name, values in many.items()}, many, tuple(ignored)
+            raise unsupported(name)
+    ignored = (name for name in asked if name not in (*known, *SILENTLY_IGNORED) or name == "diarize_model")
+    return {name: values[-1] for name, values in values_of.items()}, values_of, tuple(ignored)
 
 
-def flag(name: str, one: Mapping[str, str]) -> bool:
-    return read_flag(name, one.get(name, "false"))
+def flag(name: str, last: Mapping[str, str]) -> bool:
+    return read_flag(name, last.get(name, "false"))
 
 
-def read_diarize(one: Mapping[str, str]) -> bool:
-    """Read whether to diarize: the choice of a diarizer turns it on too. Raises: ApiError 400."""
-    return flag("diarize", one) or one.get("diarize_model", "").lower() not in OFF
+def read_diarize(last: Mapping[str, str]) -> bool:
+    """Read whether to diarize: the choice of a diarizer turns it on too."""
+    return flag("diarize", last) or last.get("diarize_model", "").lower() not in OFF_VALUES
 
 
 def read_language_hints(
-    one: Mapping[str, str], many: Mapping[str, Sequence[str]]
+    last: Mapping[str, str], values_of: Mapping[str, Sequence[str]]
 ) -> tuple[tuple[str, ...], bool]:
-    named, hints = one.get("language"), many.get("language_hint", ())
+    named, hints = last.get("language"), values_of.get("language_hint", ())
     if named and named != "multi":
         return (read_code("language", named),), False
     return read_codes("language_hint", hints), named == "multi"
 
 
-def read_terms(many: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Read keyterms, and keywords without their weights. Raises: ApiError 400."""
-    terms = [*many.get("keyterm", ()), *(word.partition(":")[0] for word in many.get("keywords", ()))]
-    return checked_terms([term.strip() for term in terms if term.strip()])
-
-
-def checked_terms(terms: Sequence[str]) -> tuple[str, ...]:
-    if len(terms) > MAX_TERMS or sum(map(len, terms)) > MAX_CHARACTERS:
-        raise wrong(
-            "keyterm", f"at most {MAX_TERMS} terms of {MAX_CHARACTERS} characters in all", f"{len(terms)}"
-        )
-    return tuple(terms)
+def read_terms(values_of: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """Read keyterms, and keywords without their weights."""
+    terms = [
+        *values_of.get("keyterm", ()),
+        *(word.partition(":")[0] for word in values_of.get("keywords", ())),
+    ]
+    return check_terms([term.strip() for term in terms if term.strip()])
 
 
 def read_pause(text: str | None) -> float | None:
@@ -328,32 +315,29 @@ def read_pause(text: str | None) -> float | None:
         return DEFAULT_PAUSE_MS
     if text.lower() == "false":
         return None
-    return max(PAUSE_MS[0], number_of("endpointing", text, 0.0, PAUSE_MS[1]))
+    return max(PAUSE_MS[0], read_number("endpointing", text, 0.0, PAUSE_MS[1]))
 
 
 class DeepgramSocket(WebSocketConnection):
-    """A client that sends raw audio or a container until it ends the stream."""
-
     def __init__(self, socket: WebSocket) -> None:
         super().__init__(socket)
         self._reader = PcmReader()
         self._container: LiveContainer | None = None
 
     async def open_stream(self, params: ListenParams, options: LiveOptions) -> None:
-        """Open the session, then the socket. Raises: ApiError, OptionError, ModelNotFoundError."""
+        """Open the session, then the socket."""
         note_ignored(self.socket, params.ignored)
         if params.is_raw:
             self._reader = PcmReader(params.encoding, params.sample_rate)
         else:
             self._container = LiveContainer()
-            self._held.callback(self._container.close)
-        self.take_place()
+            self.exit_stack.callback(self._container.close)
+        self.acquire_slot()
         await self.open(params.model or "", options)
         first = next(iter(self.socket.scope["subprotocols"]), None)
         await self.websocket.accept(first if first in KEY_SCHEMES else None)
 
     async def queue_stream(self, data: bytes) -> None:
-        """Decode and queue audio. Raises: AudioError, ApiError."""
         if self._container is not None:
             await self.queue_container(self._container, data)
         else:
@@ -412,7 +396,9 @@ class DeepgramConnection(DeepgramSocket):
             elif kind == "Configure":
                 await self._take_configure(message)
             elif kind != "KeepAlive":
-                raise wrong("type", "Finalize, KeepAlive, CloseStream or Configure", f"'{str(kind)[:50]}'")
+                raise invalid_value(
+                    "type", "Finalize, KeepAlive, CloseStream or Configure", f"'{str(kind)[:50]}'"
+                )
         except ApiError as fault:
             document = self.error_document(fault)
             await self.send({**document, "variant": "SchemaError", "message": text[:200]})
@@ -459,8 +445,7 @@ async def listen_recording(request: Request) -> Response:
     params = recording_params(request.query_params.multi_items(), services_of(request).registry)
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json":
-        message = "url: recordings are not fetched from elsewhere: send the audio as the body"
-        raise ApiError(message, param="url", code="unsupported_value")
+        raise unsupported("url", "recordings are not fetched from elsewhere: send the audio as the body")
     received = received_body(request, (params.encoding, params.sample_rate) if params.is_raw else None)
     async with AsyncExitStack() as stack:
         job = await begin_job(request, stack, received, lambda _: file_request_of(params))
@@ -484,8 +469,8 @@ def file_request_of(params: DeepgramParams) -> FileRequest:
 def configured_terms(message: dict[str, object]) -> tuple[str, ...] | None:
     given = message.get("keyterms")
     if message.get("features"):
-        raise ApiError("features: not done here", param="features", code="unsupported_value")
-    return None if given is None else checked_terms(read_list("keyterms", given))
+        raise unsupported("features")
+    return None if given is None else check_terms(read_list("keyterms", given))
 
 
 class DeepgramResults:
@@ -502,7 +487,7 @@ class DeepgramResults:
         self._end_s = 0.0
         self.behind_s = 0.0
         """Of received audio that no event accounts for yet, beyond Deepgram's API."""
-        self._untold_end_s: float | None = None
+        self._unreported_end_s: float | None = None
         self._audio = hashlib.sha256()
         self._created = datetime.now(timezone.utc)
 
@@ -521,7 +506,7 @@ class DeepgramResults:
                 yield self._final(event.at, speech_final=self._params.pause_ms is not None)
             else:
                 changed = self._take(event) or changed
-                yield from self._long_enough()
+                yield from self._split_long()
         if self._is_due:
             yield self._final(self._last_s)
         elif changed and self._params.interim_results:
@@ -552,7 +537,7 @@ class DeepgramResults:
         if isinstance(event, Partial):
             self._words += event.words
             self._unstable = ""
-            self._untold_end_s = self._last_s
+            self._unreported_end_s = self._last_s
         elif isinstance(event, Unstable):
             self._unstable = event.text
         elif isinstance(event, Final):
@@ -561,15 +546,15 @@ class DeepgramResults:
                 self._words = list(event.words[-len(self._words) :])
         return isinstance(event, Partial | Unstable)
 
-    def _long_enough(self) -> Iterator[dict[str, Json]]:
+    def _split_long(self) -> Iterator[dict[str, Json]]:
         if self._words and self._words[-1].end - self._words[0].start >= MAX_INTERIM_S:
             yield self._final(self._last_s)
 
     def _utterance_end(self, received_s: float) -> Iterator[dict[str, Json]]:
-        limit_ms, end_s = self._params.utterance_end_ms, self._untold_end_s
+        limit_ms, end_s = self._params.utterance_end_ms, self._unreported_end_s
         if limit_ms is None or end_s is None or self._is_speech or received_s - end_s < limit_ms / 1000:
             return
-        self._untold_end_s = None
+        self._unreported_end_s = None
         yield {"type": "UtteranceEnd", "channel": [0, 1], "last_word_end": seconds(end_s)}
 
     def _interim(self, received_s: float) -> dict[str, Json]:
@@ -607,7 +592,7 @@ def alternative_of(words: Sequence[Word], params: DeepgramParams, extra: str = "
     if params.is_punctuated:
         text = "".join(word.word for word in words) + extra
     else:
-        text = "".join(plain(word.word) for word in words) + plain(extra)
+        text = "".join(without_punctuation(word.word) for word in words) + without_punctuation(extra)
     mean = sum(word.probability for word in words) / len(words) if words else 0.0
     document: dict[str, Json] = {
         "transcript": text.strip(),
@@ -622,7 +607,7 @@ def alternative_of(words: Sequence[Word], params: DeepgramParams, extra: str = "
 
 def word_of(word: Word, params: DeepgramParams) -> dict[str, Json]:
     document: dict[str, Json] = {
-        "word": plain(word.word).strip(),
+        "word": without_punctuation(word.word).strip(),
         "start": seconds(word.start),
         "end": seconds(word.end),
         "confidence": score(word.probability),
@@ -636,7 +621,7 @@ def word_of(word: Word, params: DeepgramParams) -> dict[str, Json]:
     return document
 
 
-def plain(text: str) -> str:
+def without_punctuation(text: str) -> str:
     """Return a text in lower case without punctuation; the space before it stays."""
     parts = (part.strip(PUNCTUATION).lower() for part in text.split(" "))
     return " ".join(parts)
@@ -664,8 +649,10 @@ def recording_document(
             channel["language_confidence"] = score(transcript.language_probability)
     results: dict[str, Json] = {"channels": [channel]}
     if params.utterances:
-        parts = cut(words, lambda a, b: b.start - a.end >= params.utt_split_s or a.speaker != b.speaker)
-        results["utterances"] = [utterance(part, i, params) for i, part in enumerate(parts)]
+        parts = split_words(
+            words, lambda a, b: b.start - a.end >= params.utt_split_s or a.speaker != b.speaker
+        )
+        results["utterances"] = [utterance_document(part, i, params) for i, part in enumerate(parts)]
     about = metadata(params, request_id, sha256, transcript.duration, datetime.now(timezone.utc))
     return {"metadata": about, "results": results}
 
@@ -690,11 +677,11 @@ def metadata(
 def warnings_of(ignored: Sequence[str]) -> list[Json]:
     return [
         {"parameter": name, "type": "unsupported_parameter", "message": f"{name}: without effect here"}
-        for name in named(ignored)
+        for name in printable_names(ignored)
     ]
 
 
-def utterance(words: Sequence[Word], number: int, params: DeepgramParams) -> dict[str, Json]:
+def utterance_document(words: Sequence[Word], number: int, params: DeepgramParams) -> dict[str, Json]:
     times = {"start": seconds(words[0].start), "end": seconds(words[-1].end), "channel": 0}
     document: dict[str, Json] = {**times, **alternative_of(words, params), "id": str(number)}
     return {**document, **speaker_of(words, params)}
@@ -719,9 +706,11 @@ def paragraphs_of(words: Sequence[Word], params: DeepgramParams) -> dict[str, Js
 
 
 def paragraphs(words: Sequence[Word]) -> Iterator[list[Sequence[Word]]]:
-    """Yield paragraphs as lists of sentences, which are words."""
+    """Yield paragraphs as lists of sentences."""
     held: list[Sequence[Word]] = []
-    for sentence in cut(words, lambda a, b: ends_with(a.word, SENTENCE_ENDS) or a.speaker != b.speaker):
+    for sentence in split_words(
+        words, lambda a, b: ends_with(a.word, SENTENCE_ENDS) or a.speaker != b.speaker
+    ):
         if held:
             last, first = held[-1][-1], sentence[0]
             is_apart = first.start - last.end >= PARAGRAPH_PAUSE_S or last.speaker != first.speaker
@@ -733,7 +722,7 @@ def paragraphs(words: Sequence[Word]) -> Iterator[list[Sequence[Word]]]:
         yield held
 
 
-def cut(words: Sequence[Word], between: Callable[[Word, Word], bool]) -> Iterator[Sequence[Word]]:
+def split_words(words: Sequence[Word], between: Callable[[Word, Word], bool]) -> Iterator[Sequence[Word]]:
     """Split words at each pair of neighbours for which `between` holds."""
     ends = [i for i, (a, b) in enumerate(pairwise(words), start=1) if between(a, b)]
     borders = [0, *ends, len(words)]
@@ -786,7 +775,7 @@ def openapi_paths() -> dict[str, Json]:
                 {"application/json": {"schema": an_object("metadata", "results")}},
                 error=an_object("err_msg", err_msg=STRING),
             ),
-            parameters=[parameter(name, SCHEMAS[name]) for name in (*OF_BOTH, *OF_RECORDINGS)],
+            parameters=[parameter(name, SCHEMAS[name]) for name in (*COMMON_PARAMS, *RECORDING_PARAMS)],
         )
     }
 

@@ -20,33 +20,32 @@ from sottovoce.server.apis.deepgram import (
     KEY_SCHEMES,
     DeepgramSocket,
     ListenParams,
-    checked_terms,
     read_format,
     read_query,
     read_terms,
     render_error,
 )
-from sottovoce.server.parsing.faults import ApiError, wrong
-from sottovoce.server.parsing.values import (
-    Known,
+from sottovoce.server.errors import ApiError, invalid_value, unsupported
+from sottovoce.server.fields import (
+    KnownFields,
+    check_terms,
     json_number,
-    leaves,
-    named,
-    number_of,
+    known_fields,
+    printable_names,
     read_codes,
     read_list,
+    read_number,
     read_object,
     read_typed_message,
     unknown_fields,
 )
-from sottovoce.server.scheduling.model_registry import ModelRegistry
+from sottovoce.server.models import ModelRegistry
 from sottovoce.types import Event, Final, LanguageChanged, Partial, SpeechEnded, SpeechStarted, Unstable, Word
 
 PAUSE_S = 0.5
 """After which confidence is 1 - 1/e; 0.3, 0.5, 0.7 and 0.9 are pauses of 0.18, 0.35, 0.6 and 1.15 s."""
 LONGEST_HANGOVER_S = 1.2
-"""The longest pause that speech goes on through: after it its last words are written, though the turn may not
-be over."""
+"""Longest pause within speech; after it the last words are written, though the turn may go on."""
 ENGLISH = "flux-general-en"
 THRESHOLDS = {
     "eager_eot_threshold": ("eager", (0.3, 0.9)),
@@ -54,15 +53,14 @@ THRESHOLDS = {
     "eot_timeout_ms": ("timeout_ms", (500.0, 60_000.0)),
 }
 """By the name of the API: the field of `TurnThresholds`, the least and the greatest value."""
-OF_TURNS = ("model", "encoding", "sample_rate", "keyterm", "language_hint", *THRESHOLDS)
-OF_CONFIGURE: Known = {
-    **leaves("type", "keyterms", "language_hints", "numerals"),
-    "thresholds": leaves(*THRESHOLDS),
+TURN_PARAMS = ("model", "encoding", "sample_rate", "keyterm", "language_hint", *THRESHOLDS)
+CONFIGURE_FIELDS: KnownFields = {
+    **known_fields("type", "keyterms", "language_hints", "numerals"),
+    "thresholds": known_fields(*THRESHOLDS),
 }
-"""The fields of a `Configure`."""
 MESSAGES = "CloseStream, ForceEndTurn, Configure or KeepAlive"
 UPDATE_S = 0.25
-"""Seconds of audio between two updates where no other event is due."""
+"""Seconds of audio between two updates without another event."""
 MOST_WORDS = 1_000
 """Of a turn: every message has all of them."""
 
@@ -80,11 +78,12 @@ class TurnThresholds:
 
     def __post_init__(self) -> None:
         if self.eager is not None and self.eager > self.certain:
-            raise wrong("eager_eot_threshold", f"at most eot_threshold ({self.certain:g})", f"{self.eager:g}")
+            raise invalid_value(
+                "eager_eot_threshold", f"at most eot_threshold ({self.certain:g})", f"{self.eager:g}"
+            )
 
     @property
     def end_s(self) -> float:
-        """The pause that ends a turn."""
         return min(pause_of(self.certain), self.timeout_ms / 1000)
 
     @property
@@ -93,7 +92,6 @@ class TurnThresholds:
 
     @property
     def hangover_s(self) -> float:
-        """The pause after which the last words are written."""
         eager_s = math.inf if self.eager is None else pause_of(self.eager)
         return min(eager_s, self.end_s, LONGEST_HANGOVER_S)
 
@@ -116,7 +114,7 @@ class FluxParams(ListenParams):
 
 
 def pause_of(confidence: float) -> float:
-    """Return the pause (seconds) at which the confidence is reached; infinite for 1."""
+    """Return the pause in seconds at which a confidence is reached; infinite for 1."""
     return math.inf if confidence >= 1 else -PAUSE_S * math.log(1 - confidence)
 
 
@@ -126,35 +124,32 @@ def confidence_of(pause_s: float) -> float:
 
 
 def flux_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) -> FluxParams:
-    """Read the address of a socket.
-
-    Raises: ApiError 400, and 404 for a model that is not there.
-    """
-    one, many, ignored = read_query(query, OF_TURNS)
-    if not one.get("model"):
-        raise wrong("model", f"'{ENGLISH}', 'flux-general-multi', or one of this server", "none")
-    is_raw, encoding, rate = read_format(one)
-    hints = read_codes("language_hint", many.get("language_hint", ()))
-    is_english = one["model"] == ENGLISH
+    """Read the address of a socket. Raises: ApiError 400, 404."""
+    last, values_of, ignored = read_query(query, TURN_PARAMS)
+    if not last.get("model"):
+        raise invalid_value("model", f"'{ENGLISH}', 'flux-general-multi', or one of this server", "none")
+    is_raw, encoding, rate = read_format(last)
+    hints = read_codes("language_hint", values_of.get("language_hint", ()))
+    is_english = last["model"] == ENGLISH
     if hints and is_english:
-        raise wrong("language_hint", f"another model than {ENGLISH}", "that one")
+        raise invalid_value("language_hint", f"another model than {ENGLISH}", "that one")
     return FluxParams(
-        model=registry.resolve(one["model"]),
+        model=registry.resolve(last["model"]),
         languages=("en",) if is_english else hints,
         has_hints=bool(hints),
-        terms=read_terms(many),
+        terms=read_terms(values_of),
         encoding=encoding,
         sample_rate=rate,
         is_raw=is_raw,
-        thresholds=read_thresholds(one, TurnThresholds()),
-        ignored=registry.ignored(one["model"], ignored),
+        thresholds=read_thresholds(last, TurnThresholds()),
+        ignored=registry.ignored(last["model"], ignored),
     )
 
 
 def read_thresholds(given: Mapping[str, object], before: TurnThresholds) -> TurnThresholds:
-    """Read thresholds from an address or a message; missing ones stay. Raises: ApiError 400."""
+    """Read thresholds from an address or a message; missing ones stay."""
     read = {
-        field: number_of(name, given[name], *limits)
+        field: read_number(name, given[name], *limits)
         for name, (field, limits) in THRESHOLDS.items()
         if given.get(name) is not None
     }
@@ -162,18 +157,18 @@ def read_thresholds(given: Mapping[str, object], before: TurnThresholds) -> Turn
 
 
 def configured_flux(params: FluxParams, message: Mapping[str, object]) -> FluxParams:
-    """Return the parameters after a Configure, and its fields without effect. Raises: ApiError 400."""
+    """Return the parameters after a Configure, with its fields without effect."""
     given = {name: value for name, value in message.items() if name != "type" and value is not None}
     if given.get("numerals", False) is not False:
-        raise ApiError("numerals: not done here", param="numerals", code="unsupported_value")
+        raise unsupported("numerals")
     thresholds = read_object("thresholds", given.get("thresholds"), optional=True)
     for name in THRESHOLDS:
         if (value := thresholds.get(name)) is not None:
             json_number(-math.inf, math.inf)(name, value)
-    ignored = unknown_fields(message, OF_CONFIGURE)
+    ignored = unknown_fields(message, CONFIGURE_FIELDS)
     changed = replace(params, thresholds=read_thresholds(thresholds, params.thresholds), ignored=ignored)
     if "keyterms" in given:
-        changed = replace(changed, terms=checked_terms(read_list("keyterms", given["keyterms"])))
+        changed = replace(changed, terms=check_terms(read_list("keyterms", given["keyterms"])))
     if "language_hints" in given:
         hints = read_codes("language_hints", read_list("language_hints", given["language_hints"]))
         changed = replace(changed, languages=hints, has_hints=bool(hints))
@@ -208,7 +203,7 @@ class FluxConnection(DeepgramSocket):
         elif kind == "Configure":
             await self._take_configure(found)
         elif kind != "KeepAlive":
-            raise wrong("type", MESSAGES, f"'{str(kind)[:50]}'")
+            raise invalid_value("type", MESSAGES, f"'{str(kind)[:50]}'")
 
     def render(self, events: Sequence[Event]) -> Iterator[dict[str, Json]]:
         return self._turns.render(events, self.received_s)
@@ -247,7 +242,7 @@ class FluxConnection(DeepgramSocket):
 
     async def _warn(self, params: FluxParams) -> None:
         if params.ignored:
-            text = f"{', '.join(named(params.ignored))}: without effect here"
+            text = f"{', '.join(printable_names(params.ignored))}: without effect here"
             await self.send(self._turns.message("Warning", code="UNSUPPORTED_PARAMETER", description=text))
 
     async def _change(self, params: FluxParams) -> None:
@@ -317,7 +312,6 @@ class FluxTurns:
             yield from self._end(received_s, "manual")
 
     def configure(self, params: FluxParams, received_s: float) -> None:
-        """Continue with other parameters, after the session was restarted without speech."""
         self.params, self._hangover_s = params, params.thresholds.hangover_s
         if self._turn.quiet_since_s is None:
             self._turn.quiet_since_s = received_s
@@ -328,17 +322,17 @@ class FluxTurns:
         turn, now_s = self._turn, event.emission_time
         if isinstance(event, SpeechStarted):
             yield from self._end_if_over(now_s)
-            yield from self._go_on(now_s)
+            yield from self._resume(now_s)
         elif isinstance(event, SpeechEnded):
             turn.quiet_since_s, turn.unstable = now_s - self._hangover_s, ""
-            yield from self._maybe_over(now_s)
+            yield from self._end_early(now_s)
         elif isinstance(event, Partial):
-            yield from self._resume_for(event.text, now_s)
+            yield from self._resume_if_changed(event.text, now_s)
             turn.newest += event.words
             turn.unstable = ""
             yield from self._begin(now_s)
         elif isinstance(event, Unstable):
-            yield from self._resume_for(event.text, now_s)
+            yield from self._resume_if_changed(event.text, now_s)
             turn.unstable = event.text
             yield from self._begin(now_s)
         elif isinstance(event, Final):
@@ -350,20 +344,20 @@ class FluxTurns:
             self._turn.has_begun = True
             yield self._info("StartOfTurn", now_s)
 
-    def _go_on(self, now_s: float) -> Iterator[dict[str, Json]]:
+    def _resume(self, now_s: float) -> Iterator[dict[str, Json]]:
         self._turn.quiet_since_s = None
         if self._turn.is_eager:
             self._turn.is_eager = False
             yield self._info("TurnResumed", now_s)
 
-    def _resume_for(self, text: str, now_s: float) -> Iterator[dict[str, Json]]:
+    def _resume_if_changed(self, text: str, now_s: float) -> Iterator[dict[str, Json]]:
         """Report that the turn resumes if its text changes after an early end."""
         if text and self._turn.is_eager:
             quiet_since_s = self._turn.quiet_since_s
-            yield from self._go_on(now_s)
+            yield from self._resume(now_s)
             self._turn.quiet_since_s = quiet_since_s
 
-    def _maybe_over(self, now_s: float) -> Iterator[dict[str, Json]]:
+    def _end_early(self, now_s: float) -> Iterator[dict[str, Json]]:
         turn = self._turn
         is_wanted = self.params.thresholds.eager is not None
         if is_wanted and turn.has_begun and turn.text and not turn.is_eager:

@@ -7,9 +7,9 @@ from starlette.responses import JSONResponse, Response
 
 from sottovoce.formats.document import Json
 from sottovoce.server.api import Api, HttpRoute
-from sottovoce.server.apis.sottovoce_live import targets
+from sottovoce.server.apis.sottovoce_live import target_languages
+from sottovoce.server.models import ModelRegistry
 from sottovoce.server.openapi import an_object, get, json_answer, parameter
-from sottovoce.server.scheduling.model_registry import ModelRegistry
 from sottovoce.server.services import services_of
 from sottovoce.server.settings import ServerSettings
 
@@ -23,7 +23,6 @@ async def model_list(request: Request) -> Response:
 
 
 async def model_info(request: Request) -> Response:
-    """Describe one model. Raises: ApiError 404."""
     services = services_of(request)
     name = request.path_params["name"]
     services.registry.resolve(name)
@@ -41,12 +40,12 @@ def model_document(registry: ModelRegistry, settings: ServerSettings, name: str)
     return {
         "id": name,
         "object": "model",
-        "created": registry.began,
+        "created": registry.created,
         "owned_by": "sottovoce",
         "model": meant,
         "loaded": registry.is_loaded(meant),
         "languages": list(languages),
-        "translates_to": list(targets(languages, settings.translation)),
+        "translates_to": list(target_languages(languages, settings.translation)),
     }
 
 

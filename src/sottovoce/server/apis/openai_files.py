@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 
 import anyio
 import anyio.to_thread
@@ -15,44 +16,41 @@ from starlette.types import Receive, Scope, Send
 from sottovoce.formats.document import Json, json_text
 from sottovoce.options.requests import TRANSLATION_FORMATS
 from sottovoce.server.api import Api, HttpRoute
-from sottovoce.server.openapi import STRING, answers, form, form_schemas, post, transcript_content
-from sottovoce.server.parsing.faults import fault_of, leaving
-from sottovoce.server.parsing.forms import Fields
-from sottovoce.server.recordings.openai_documents import (
+from sottovoce.server.errors import shutting_down, to_api_error
+from sottovoce.server.fields import Fields
+from sottovoce.server.openai_format import (
+    SUPPORTED,
     TEXT_TYPES,
     Deltas,
+    FileRequest,
     delta_event,
     done_event,
     json_answer,
     streamed_segment,
     text_answer,
-)
-from sottovoce.server.recordings.requests import (
-    SUPPORTED,
-    FileRequest,
     transcription_request,
     translation_request,
 )
-from sottovoce.server.recordings.uploads import RunningJob, begin_job, received_form
+from sottovoce.server.openapi import STRING, answers, form, form_schemas, post, transcript_content
+from sottovoce.server.services import run_until_first
+from sottovoce.server.uploads import RunningJob, begin_job, received_form
 from sottovoce.types import Transcript
 
 logger = logging.getLogger(__name__)
 
-SIGN_OF_LIFE_S = 15.0
-"""Between two pieces of a stream, so that proxies do not take it for dead."""
+KEEPALIVE_S = 15.0
+"""Between two pieces of a stream, so that proxies keep it open."""
 
 
 async def transcriptions(request: Request) -> Response:
-    """Answer with text in the language that is spoken."""
-    return await answered(request, transcription_request)
+    return await respond(request, transcription_request)
 
 
 async def translations(request: Request) -> Response:
-    """Answer with text in English."""
-    return await answered(request, translation_request)
+    return await respond(request, translation_request)
 
 
-async def answered(request: Request, read: Callable[[Fields], FileRequest]) -> Response:
+async def respond(request: Request, read: Callable[[Fields], FileRequest]) -> Response:
     async with AsyncExitStack() as stack:
         job = await begin_job(request, stack, received_form(request), read)
         if job.request.stream:
@@ -82,40 +80,41 @@ class EventStream(Response):
         self._one_at_a_time = anyio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def until_disconnected() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+
         try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._until_gone, receive, tasks.cancel_scope)
-                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-                tasks.start_soon(self._signs_of_life, send)
-                tasks.start_soon(self._until_cut, send, tasks.cancel_scope)
-                async for event in events(self._job):
-                    await self._send(send, f"data: {json_text(event)}\n\n")
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
-                tasks.cancel_scope.cancel()
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            await run_until_first(
+                partial(self._send_events, send),
+                partial(self._send_keepalives, send),
+                partial(self._end_when_aborted, send),
+                until_disconnected,
+            )
         finally:
             with anyio.CancelScope(shield=True):
                 await self._job.resources.aclose()
+
+    async def _send_events(self, send: Send) -> None:
+        async for event in events(self._job):
+            await self._send(send, f"data: {json_text(event)}\n\n")
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send(self, send: Send, text: str) -> None:
         with anyio.fail_after(self._job.services.settings.limits.send_s):
             async with self._one_at_a_time:
                 await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
 
-    async def _signs_of_life(self, send: Send) -> None:
+    async def _send_keepalives(self, send: Send) -> None:
         while True:
-            await anyio.sleep(SIGN_OF_LIFE_S)
+            await anyio.sleep(KEEPALIVE_S)
             await self._send(send, ": still working\n\n")
 
-    async def _until_cut(self, send: Send, scope: anyio.CancelScope) -> None:
-        await self._job.services.until_cut()
-        await self._send(send, f"data: {json_text(leaving().body)}\n\n")
+    async def _end_when_aborted(self, send: Send) -> None:
+        await self._job.services.wait_aborted()
+        await self._send(send, f"data: {json_text(shutting_down().body)}\n\n")
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-        scope.cancel()
-
-    async def _until_gone(self, receive: Receive, scope: anyio.CancelScope) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        scope.cancel()
 
 
 async def events(job: RunningJob) -> AsyncIterator[dict[str, Json]]:
@@ -130,7 +129,7 @@ async def events(job: RunningJob) -> AsyncIterator[dict[str, Json]]:
                 yield streamed_segment(segment, job.request)
         transcript = await job.handle.collect()
     except Exception as error:
-        fault = fault_of(error)
+        fault = to_api_error(error)
         if fault.status >= 500:
             logger.exception("transcription failed")
         yield fault.body

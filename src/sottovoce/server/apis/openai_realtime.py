@@ -12,28 +12,26 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.websockets import WebSocket
 
-from sottovoce.errors import OptionError
 from sottovoce.formats.document import Json, seconds
 from sottovoce.options.live import LiveDecodingOptions, LiveOptions
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.server.api import Api, Auth, HttpRoute, SocketRoute
-from sottovoce.server.live.connection import WebSocketConnection, off_loop
-from sottovoce.server.openapi import Schema, an_object, json_answer, post
-from sottovoce.server.parsing.faults import ApiError, wrong
-from sottovoce.server.parsing.pcm import PcmReader
-from sottovoce.server.parsing.values import (
-    Known,
+from sottovoce.server.errors import ApiError, invalid_options, invalid_value, unsupported
+from sottovoce.server.fields import (
+    KnownFields,
     Reader,
     json_number,
-    leaves,
-    named,
+    known_fields,
     note_ignored,
     one_of,
+    printable_names,
+    quoted,
     read_fields,
     read_json,
     read_json_flag,
@@ -43,36 +41,40 @@ from sottovoce.server.parsing.values import (
     read_object,
     read_text,
     require_typed,
-    shown,
     unknown_fields,
 )
-from sottovoce.server.recordings.openai_documents import logprob
-from sottovoce.server.recordings.uploads import whole_body
-from sottovoce.server.scheduling.model_registry import ModelRegistry
+from sottovoce.server.live import WebSocketConnection, in_thread_if_large
+from sottovoce.server.models import ModelRegistry
+from sottovoce.server.openai_format import logprob
+from sottovoce.server.openapi import Schema, an_object, json_answer, post
+from sottovoce.server.pcm import PcmReader
 from sottovoce.server.services import given_keys_of, key_of, services_of
+from sottovoce.server.uploads import whole_body
 from sottovoce.types import Event, Final, Partial, Samples, SpeechEnded, SpeechStarted, Word
 
 DELAYS = {"minimal": 5.0, "low": 15.0, "medium": 25.0, "high": 50.0, "xhigh": 100.0}
-"""Frames of 20 ms that a word waits, by the name of a `delay`."""
+"""Frames of 20 ms that a word waits, by `delay`."""
 ENCODINGS = {"audio/pcm": ("s16le", 24_000), "audio/pcmu": ("mulaw", 8_000), "audio/pcma": ("alaw", 8_000)}
-"""By the format's name: encoding and sample rate."""
+"""Encoding and sample rate, by format."""
 EAGERNESS_MS = {"low": 1000.0, "medium": 600.0, "auto": 600.0, "high": 300.0}
 """The pause that ends a turn, in ms: semantics are not considered."""
 DIARIZING = "gpt-4o-transcribe-diarize"
 LOGPROBS = "item.input_audio_transcription.logprobs"
-PARAM = "session.audio.input.turn_detection"
-NOISE: Mapping[str, Reader] = {"type": one_of("near_field", "far_field"), "strength": json_number(0.0, 100.0)}
-"""The fields of `noise_reduction`, which is not done."""
-UNUSED: Mapping[str, Reader] = {"create_response": read_json_flag, "interrupt_response": read_json_flag}
-"""Of turn detection: there are no responses here."""
-SERVER_VAD: Mapping[str, Reader] = {
-    **UNUSED,
+TURN_DETECTION = "session.audio.input.turn_detection"
+NOISE: Mapping[str, Reader[object]] = {
+    "type": one_of("near_field", "far_field"),
+    "strength": json_number(0.0, 100.0),
+}
+"""Fields of `noise_reduction`, which is not done."""
+UNUSED: Mapping[str, Reader[bool]] = {"create_response": read_json_flag, "interrupt_response": read_json_flag}
+"""Of turn detection: there are no responses."""
+SERVER_VAD: Mapping[str, Reader[float]] = {
     "threshold": json_number(0, 1),
     "prefix_padding_ms": json_number(0, 5_000),
     "silence_duration_ms": json_number(0, 10_000),
     "idle_timeout_ms": json_number(1_000, 600_000),
 }
-SEMANTIC_VAD: Mapping[str, Reader] = {**UNUSED, "eagerness": one_of(*EAGERNESS_MS)}
+SEMANTIC_VAD: Mapping[str, Reader[str]] = {"eagerness": one_of(*EAGERNESS_MS)}
 SUBPROTOCOL = "realtime"
 MESSAGES = (
     "session.update",
@@ -92,7 +94,7 @@ DEFAULT_SECRET_S, MIN_SECRET_S, MAX_SECRET_S = 600.0, 10.0, 7200.0
 MAX_BODY_BYTES = 64_000
 TRANSCRIPTION = "conversation.item.input_audio_transcription"
 BUFFER = "input_audio_buffer"
-MOST_KEPT = 1000
+MAX_FINISHED = 1000
 """Items that can be retrieved and deleted: the newest ones."""
 
 
@@ -106,25 +108,25 @@ class TurnDetection:
 
 
 def server_vad(given: Mapping[str, object]) -> TurnDetection:
-    found = read_fields(PARAM, given, SERVER_VAD)
+    read_fields(TURN_DETECTION, given, UNUSED)
+    found = read_fields(TURN_DETECTION, given, SERVER_VAD)
     usual = {"threshold": 0.5, "prefix_padding_ms": 300, "silence_duration_ms": 500}
     values = {name: found.get(name, number) for name, number in usual.items()}
     idle_ms, silence_ms = found.get("idle_timeout_ms"), values["silence_duration_ms"]
-    try:
+    with invalid_options(TURN_DETECTION):
         vad = VadStreamOptions(
             threshold=values["threshold"],
             hangover_ms=silence_ms,
             pre_roll_ms=values["prefix_padding_ms"],
             post_roll_ms=min(100.0, silence_ms),
         )
-    except OptionError as error:
-        raise ApiError(str(error), param=PARAM, code="invalid_value") from error
     document = {"type": "server_vad", **values, "idle_timeout_ms": idle_ms}
     return TurnDetection(document, vad, None if idle_ms is None else idle_ms / 1000)
 
 
 def semantic_vad(given: Mapping[str, object]) -> TurnDetection:
-    eagerness = read_fields(PARAM, given, SEMANTIC_VAD).get("eagerness", "auto")
+    read_fields(TURN_DETECTION, given, UNUSED)
+    eagerness = read_fields(TURN_DETECTION, given, SEMANTIC_VAD).get("eagerness", "auto")
     document = {"type": "semantic_vad", "eagerness": eagerness}
     return TurnDetection(document, VadStreamOptions(hangover_ms=EAGERNESS_MS[eagerness]))
 
@@ -185,14 +187,14 @@ class RealtimeSessionConfig:
         }
 
 
-def updated(config: RealtimeSessionConfig, session: object) -> RealtimeSessionConfig:
+def updated_config(config: RealtimeSessionConfig, session: object) -> RealtimeSessionConfig:
     """Return the config changed by a client's `session`; missing fields stay, unknown ones have no effect.
 
     Raises: ApiError 400 naming the field.
     """
     given = read_object("session", session)
     if given.get("type") != "transcription":
-        raise wrong("session.type", "'transcription'", shown(given.get("type")))
+        raise invalid_value("session.type", "'transcription'", quoted(given.get("type")))
     if "include" in given:
         config = replace(config, logprobs=includes_logprobs(given["include"]))
     audio = read_object("session.audio", given.get("audio"), optional=True)
@@ -211,16 +213,16 @@ def updated(config: RealtimeSessionConfig, session: object) -> RealtimeSessionCo
 def includes_logprobs(given: object) -> bool:
     for wanted in [] if given is None else read_json_list("session.include", given):
         if wanted != LOGPROBS:
-            raise wrong("session.include", LOGPROBS, f"'{wanted[:100]}'")
+            raise invalid_value("session.include", LOGPROBS, f"'{wanted[:100]}'")
     return bool(given)
 
 
 def with_transcription(config: RealtimeSessionConfig, given: Mapping[str, object]) -> RealtimeSessionConfig:
     place = "session.audio.input.transcription"
     reset = {name: getattr(RealtimeSessionConfig(), name) for name in READERS if name in given}
-    changes = {**reset, **read_fields(place, given, READERS)}
+    changes: dict[str, Any] = {**reset, **read_fields(place, given, READERS)}
     if changes.get("language") and changes.get("languages"):
-        raise wrong(f"{place}.language", "language or languages", "both")
+        raise invalid_value(f"{place}.language", "language or languages", "both")
     if changes.get("language"):
         changes["languages"] = ()
     if changes.get("languages"):
@@ -237,17 +239,17 @@ def read_format(given: object) -> str:
     name = "audio/pcm" if wanted is None else one_of(*ENCODINGS)(place, wanted)
     rate = ENCODINGS[name][1]
     if found.get("rate") not in (None, rate):
-        raise wrong(f"{place}.rate", str(rate), shown(found["rate"]))
+        raise invalid_value(f"{place}.rate", str(rate), quoted(found["rate"]))
     return name
 
 
 def read_turn_detection(given: object) -> TurnDetection | None:
     if given is None:
         return None
-    found = read_object(PARAM, given)
+    found = read_object(TURN_DETECTION, given)
     kind = found.get("type", "server_vad")
     if kind not in ("server_vad", "semantic_vad"):
-        raise wrong(PARAM, "server_vad, semantic_vad or null", shown(kind))
+        raise invalid_value(TURN_DETECTION, "server_vad, semantic_vad or null", quoted(kind))
     return server_vad(found) if kind == "server_vad" else semantic_vad(found)
 
 
@@ -256,7 +258,7 @@ def read_one_language(name: str, value: object) -> str | None:
     return found[0] if found else None
 
 
-READERS: Mapping[str, Reader] = {
+READERS: Mapping[str, Reader[object]] = {
     "model": read_text,
     "language": read_one_language,
     "languages": read_json_languages,
@@ -264,22 +266,21 @@ READERS: Mapping[str, Reader] = {
     "prompt": read_text,
     "delay": one_of(*DELAYS),
 }
-"""The fields of `transcription`, with how they are read."""
+"""The fields of `transcription`."""
 
 
 def unknown_session_fields(session: object) -> tuple[str, ...]:
-    """List the unknown fields of a client's `session`."""
     try:
         kind = session["audio"]["input"]["turn_detection"]["type"]  # type: ignore[index]
     except (KeyError, TypeError):
         kind = "server_vad"
-    audio_input: Known = {
-        "format": leaves("type", "rate"),
+    audio_input: KnownFields = {
+        "format": known_fields("type", "rate"),
         "noise_reduction": NOISE,
         "transcription": READERS,
-        "turn_detection": {"type": {}, **(SEMANTIC_VAD if kind == "semantic_vad" else SERVER_VAD)},
+        "turn_detection": {"type": {}, **UNUSED, **(SEMANTIC_VAD if kind == "semantic_vad" else SERVER_VAD)},
     }
-    known: Known = {"session": {"type": {}, "audio": {"input": audio_input}, "include": {}}}
+    known: KnownFields = {"session": {"type": {}, "audio": {"input": audio_input}, "include": {}}}
     return unknown_fields({"session": session}, known)
 
 
@@ -293,13 +294,13 @@ class RealtimeConnection(WebSocketConnection):
         self._items = RealtimeItems()
 
     async def begin(self) -> None:
-        config = self._requested()
-        self._config_read = resolved(config, self.services.registry)
-        self.take_place()
-        self.services.check_room(self._config_read.model or "")
+        config = self._initial_config()
+        self._config_read = with_resolved_model(config, self.services.registry)
+        self.acquire_slot()
+        self.services.check_capacity(self._config_read.model or "")
         await self.websocket.accept(SUBPROTOCOL)
         self._reader = reader_of(config)
-        self._follow(self._config_read)
+        self._apply(self._config_read)
         await self.send(self._items.event("session.created", session=self._document))
 
     async def on_message(self, message: bytes | str) -> None:
@@ -308,7 +309,7 @@ class RealtimeConnection(WebSocketConnection):
             if isinstance(message, bytes):
                 text = "message: expected JSON, with audio in base64, got binary"
                 raise ApiError(text, code="invalid_message")
-            found = await off_loop(len(message), partial(read_json, message))
+            found = await in_thread_if_large(len(message), partial(read_json, message))
             event_id = found.get("event_id") if isinstance(found, dict) else None
             await self._act_on(require_typed(found, "a JSON object with a type"), event_id)
         except ApiError as fault:
@@ -339,7 +340,7 @@ class RealtimeConnection(WebSocketConnection):
         except Exception as error:
             await self._fail_turn(error)
             return
-        if not self._items.finds_turns:
+        if not self._items.detects_turns:
             self._items.begin(began_s)
         await self.emit(events)
         self.count()
@@ -349,21 +350,23 @@ class RealtimeConnection(WebSocketConnection):
         if self.is_open:
             await super().on_close()
 
-    def _requested(self) -> RealtimeSessionConfig:
+    def _initial_config(self) -> RealtimeSessionConfig:
         query = dict(self.socket.query_params.items())
         intent = query.pop("intent", "transcription")
         if intent != "transcription":
-            raise wrong("intent", "'transcription'", f"'{intent[:50]}'")
+            raise invalid_value("intent", "'transcription'", f"'{intent[:50]}'")
         model = query.pop("model", None)
         if "call_id" in query:
-            raise ApiError("call_id: not done here", param="call_id", code="unsupported_value")
+            raise unsupported("call_id")
         note_ignored(self.socket, self.services.registry.ignored(model, tuple(query)))
         session = self.services.secrets.session_of(given_keys_of(self.socket))
-        config = RealtimeSessionConfig() if session is None else updated(RealtimeSessionConfig(), session)
+        config = (
+            RealtimeSessionConfig() if session is None else updated_config(RealtimeSessionConfig(), session)
+        )
         if model is None:
             return config
         config = replace(config, model=model, has_speakers=model == DIARIZING)
-        return resolved(config, self.services.registry)
+        return with_resolved_model(config, self.services.registry)
 
     @property
     def _document(self) -> dict[str, Json]:
@@ -381,7 +384,7 @@ class RealtimeConnection(WebSocketConnection):
         elif kind == "input_audio_buffer.append":
             given = message.get("audio")
             size = len(given) if isinstance(given, str) else 0
-            await self.queue_bytes(self._reader, await off_loop(size, partial(audio_of, given)))
+            await self.queue_bytes(self._reader, await in_thread_if_large(size, partial(decode_audio, given)))
         elif kind == "input_audio_buffer.commit":
             await self.queue_audio(self._reader.flush())
             self._reader = reader_of(self._config_read)
@@ -393,10 +396,10 @@ class RealtimeConnection(WebSocketConnection):
             answer = self._items.delete if kind.endswith("delete") else self._items.retrieve
             await self.queue.put(partial(self._answer, partial(answer, message.get("item_id")), event_id))
         else:
-            raise wrong("type", f"one of {', '.join(MESSAGES)}", f"'{str(kind)[:80]}'")
+            raise invalid_value("type", f"one of {', '.join(MESSAGES)}", f"'{str(kind)[:80]}'")
 
     def _updated(self, config: RealtimeSessionConfig, session: object) -> RealtimeSessionConfig:
-        return resolved(updated(config, session), self.services.registry)
+        return with_resolved_model(updated_config(config, session), self.services.registry)
 
     async def _update(self, session: object, event_id: object) -> None:
         if (fault := await self.attempt(self._configure(session))) is not None:
@@ -411,8 +414,8 @@ class RealtimeConnection(WebSocketConnection):
             raise ApiError(message, param="session.audio.input.transcription.model", code="invalid_value")
         elif config.options != before.options:
             await self.emit(await self.session.configure(config.options))
-        self._follow(config)
-        ignored: list[Json] = [*named(unknown_session_fields(session))]
+        self._apply(config)
+        ignored: list[Json] = [*printable_names(unknown_session_fields(session))]
         more: dict[str, Json] = {"ignored_parameters": ignored} if ignored else {}
         await self.send(self._items.event("session.updated", session=self._document, **more))
 
@@ -428,7 +431,7 @@ class RealtimeConnection(WebSocketConnection):
             await self.send(self._items.fault(fault, event_id))
             return
         try:
-            events = await self.session.flush_and_reset()
+            events = await self.session.flush()
         except Exception as error:
             await self._fail_turn(error)
             return
@@ -439,7 +442,7 @@ class RealtimeConnection(WebSocketConnection):
 
     async def _clear(self) -> None:
         if self.is_open:
-            self.session.discard()
+            self.session.reset()
         await self.send(self._items.clear(self.received_s))
 
     async def _answer(self, make: Callable[[], dict[str, Json]], event_id: object) -> None:
@@ -452,7 +455,7 @@ class RealtimeConnection(WebSocketConnection):
     async def _fail_turn(self, error: Exception) -> None:
         fault = self.logged(error)
         if self.is_open:
-            self.session.discard()
+            self.session.reset()
         await self.send(*self._items.fail(fault, self.received_s))
 
     async def _time_out(self) -> None:
@@ -466,14 +469,14 @@ class RealtimeConnection(WebSocketConnection):
             assert config.model is not None
             await self.open(config.model, config.options)
 
-    def _follow(self, config: RealtimeSessionConfig) -> None:
+    def _apply(self, config: RealtimeSessionConfig) -> None:
         self._config = config
-        self._items.finds_turns = config.turns is not None
+        self._items.detects_turns = config.turns is not None
         self._items.logprobs = config.logprobs
         self._items.has_speakers = config.has_speakers
 
 
-def resolved(config: RealtimeSessionConfig, registry: ModelRegistry) -> RealtimeSessionConfig:
+def with_resolved_model(config: RealtimeSessionConfig, registry: ModelRegistry) -> RealtimeSessionConfig:
     return replace(config, model=registry.resolve(config.model))
 
 
@@ -481,29 +484,28 @@ def reader_of(config: RealtimeSessionConfig) -> PcmReader:
     return PcmReader(*ENCODINGS[config.audio_format])
 
 
-def audio_of(given: object) -> bytes:
+def decode_audio(given: object) -> bytes:
     try:
         return base64.b64decode(given if isinstance(given, str) else "?", validate=True)
     except ValueError:
-        raise wrong("audio", "base64", "something else") from None
+        raise invalid_value("audio", "base64", "something else") from None
 
 
 async def client_secrets(request: Request) -> Response:
-    """Answer `POST /v1/realtime/client_secrets` with a secret for a page, and the session that it opens.
-
-    Raises: ApiError 400, 413.
-    """
+    """Answer with a secret for a page, and the session that it opens. Raises: ApiError 400, 413."""
     services, key = services_of(request), key_of(request)
     given = read_object("body", read_json(await whole_body(request.stream(), MAX_BODY_BYTES) or b"{}"))
-    known: Known = {"expires_after": {"anchor": {}, "seconds": {}}, "session": {}}
+    known: KnownFields = {"expires_after": {"anchor": {}, "seconds": {}}, "session": {}}
     note_ignored(request, (*unknown_fields(given, known), *unknown_session_fields(given.get("session"))))
     expires = read_object("expires_after", given.get("expires_after"), optional=True)
     if expires.get("anchor", "created_at") != "created_at":
-        raise wrong("expires_after.anchor", "'created_at'", f"'{str(expires['anchor'])[:50]}'")
+        raise invalid_value("expires_after.anchor", "'created_at'", f"'{str(expires['anchor'])[:50]}'")
     lifetime = json_number(MIN_SECRET_S, MAX_SECRET_S)
     seconds = lifetime("expires_after.seconds", expires.get("seconds", DEFAULT_SECRET_S))
     session = given.get("session")
-    config = updated(RealtimeSessionConfig(), {"type": "transcription"} if session is None else session)
+    config = updated_config(
+        RealtimeSessionConfig(), {"type": "transcription"} if session is None else session
+    )
     if config.model is not None:
         services.registry.resolve(config.model)
     value, expires_at = services.secrets.make(config.document, seconds, key.name if key else "")
@@ -515,17 +517,17 @@ async def client_secrets(request: Request) -> Response:
 class RealtimeItems:
     """Renders the turns of one session; every event has an id of its own.
 
-    finds_turns: whether the server finds turns; else `commit` ends them. has_speakers: report speakers.
+    detects_turns: whether the server finds turns; else `commit` ends them. has_speakers: report speakers.
     buffer_start_s: the start of the input audio buffer: all audio before it was committed or cleared.
     """
 
     def __init__(self) -> None:
-        self.finds_turns = True
+        self.detects_turns = True
         self.logprobs = False
         self.has_speakers = False
         self._numbers = itertools.count(1)
         self._item: str | None = None
-        self._kept: dict[str, dict[str, Json]] = {}
+        self._finished: dict[str, dict[str, Json]] = {}
         self._began_s = 0.0
         self._words: list[Word] = []
         self.buffer_start_s = 0.0
@@ -544,7 +546,7 @@ class RealtimeItems:
         return self.event("error", error={**fault.details, "event_id": about, **again})
 
     def begin(self, at_s: float) -> str:
-        """Return the id of the open turn, after opening one if there is none."""
+        """Return the id of the open turn, which is opened if there is none."""
         if self._item is None:
             self._item = f"item_{uuid.uuid4().hex[:24]}"
             self._began_s = at_s
@@ -552,13 +554,13 @@ class RealtimeItems:
 
     def render(self, events: Iterable[Event]) -> Iterator[dict[str, Json]]:
         for event in events:
-            if isinstance(event, SpeechStarted) and self.finds_turns:
+            if isinstance(event, SpeechStarted) and self.detects_turns:
                 yield self._speech_started(event)
             elif isinstance(event, Partial):
                 yield self._delta(event)
             elif isinstance(event, Final):
                 self._correct(event.words)
-            elif isinstance(event, SpeechEnded) and self.finds_turns:
+            elif isinstance(event, SpeechEnded) and self.detects_turns:
                 yield from self._speech_ended(event)
 
     def commit(self, received_s: float) -> Iterator[dict[str, Json]]:
@@ -579,13 +581,15 @@ class RealtimeItems:
         yield self._done(item, "incomplete", None, received_s)
 
     def retrieve(self, given: object) -> dict[str, Json]:
-        """Render an item of a turn that ended. Raises: ApiError for an unknown id."""
-        return self.event("conversation.item.retrieved", item=self._kept[self._kept_id(given, "retrieve")])
+        """Render an item of a finished turn. Raises: ApiError for an unknown id."""
+        return self.event(
+            "conversation.item.retrieved", item=self._finished[self._finished_id(given, "retrieve")]
+        )
 
     def delete(self, given: object) -> dict[str, Json]:
-        """Forget an item of a turn that ended. Raises: ApiError for an unknown id."""
-        item = self._kept_id(given, "delete")
-        del self._kept[item]
+        """Delete an item of a finished turn. Raises: ApiError for an unknown id."""
+        item = self._finished_id(given, "delete")
+        del self._finished[item]
         return self.event("conversation.item.deleted", item_id=item)
 
     def clear(self, received_s: float) -> dict[str, Json]:
@@ -654,23 +658,23 @@ class RealtimeItems:
         )
 
     def _added(self, item: str) -> Iterator[dict[str, Json]]:
-        previous = next(reversed(self._kept), None)
+        previous = next(reversed(self._finished), None)
         document = item_document(item, "completed", None)
         yield self.event(f"{BUFFER}.committed", item_id=item, previous_item_id=previous)
         yield self.event("conversation.item.added", item=document, previous_item_id=previous)
 
     def _done(self, item: str, status: str, text: str | None, received_s: float) -> dict[str, Json]:
-        previous, document = next(reversed(self._kept), None), item_document(item, status, text)
-        self._kept[item] = document
-        if len(self._kept) > MOST_KEPT:
-            del self._kept[next(iter(self._kept))]
+        previous, document = next(reversed(self._finished), None), item_document(item, status, text)
+        self._finished[item] = document
+        if len(self._finished) > MAX_FINISHED:
+            del self._finished[next(iter(self._finished))]
         self._reset(received_s)
         return self.event("conversation.item.done", item=document, previous_item_id=previous)
 
-    def _kept_id(self, given: object, action: str) -> str:
-        if not isinstance(given, str) or given not in self._kept:
+    def _finished_id(self, given: object, action: str) -> str:
+        if not isinstance(given, str) or given not in self._finished:
             raise ApiError(
-                f"item_id: expected the id of an item of this session, got {shown(given)}",
+                f"item_id: expected the id of an item of this session, got {quoted(given)}",
                 param="item_id",
                 code=f"item_{action}_invalid_item_id",
             )

@@ -42,7 +42,7 @@ async def icon(request: Request) -> Response:
 async def health(request: Request) -> Response:
     """Answer with the state of models and engines; 200 as long as the process answers."""
     services = services_of(request)
-    status = "ok" if services.trouble is None else "failing"
+    status = "ok" if services.health_error is None else "failing"
     behind_s = round(services.behind_s, 3)
     return JSONResponse({"status": status, "behind_s": behind_s, "engines": engine_states(services)})
 
@@ -50,12 +50,12 @@ async def health(request: Request) -> Response:
 async def ready(request: Request) -> Response:
     """Answer whether requests can be served: the default model works and the server is not shutting down."""
     services = services_of(request)
-    if services.is_leaving:
+    if services.is_draining:
         return JSONResponse({"status": "shutting down"}, status_code=503)
     if not services.is_ready:
         return JSONResponse({"status": "loading"}, status_code=503, headers={"retry-after": "2"})
-    if (trouble := services.trouble) is not None:
-        return JSONResponse({"status": "failing", "cause": trouble}, status_code=503)
+    if (cause := services.health_error) is not None:
+        return JSONResponse({"status": "failing", "cause": cause}, status_code=503)
     return JSONResponse({"status": "ready", "model": services.settings.models.model})
 
 

@@ -24,21 +24,23 @@ from sottovoce.options.live import LiveOptions
 from sottovoce.options.requests import LIVE_REQUEST, MODEL
 from sottovoce.options.schema import changed
 from sottovoce.server.api import Api, HttpRoute, SocketRoute
-from sottovoce.server.live.connection import WebSocketConnection, require_finite
-from sottovoce.server.parsing.faults import ApiError, logged_fault, wrong
-from sottovoce.server.parsing.forms import LIVE, fields_of, read_field
-from sottovoce.server.parsing.pcm import PcmReader
-from sottovoce.server.parsing.values import (
-    Known,
-    leaves,
-    named,
+from sottovoce.server.errors import ApiError, invalid_value, logged_api_error
+from sottovoce.server.fields import (
+    LIVE,
+    KnownFields,
+    fields_of,
+    known_fields,
     note_ignored,
+    printable_names,
+    quoted,
+    read_field,
     read_typed_message,
-    shown,
     unknown_fields,
 )
-from sottovoce.server.scheduling.session_handle import QueuedTranslator, SessionHandle
+from sottovoce.server.live import WebSocketConnection, require_finite
+from sottovoce.server.pcm import PcmReader
 from sottovoce.server.services import Services, key_of, services_of
+from sottovoce.server.session_handle import QueuedTranslator, SessionHandle
 from sottovoce.server.settings import TranslationSettings
 from sottovoce.speakers.networks import Floats
 from sottovoce.text.languages import language_codes
@@ -49,20 +51,17 @@ from sottovoce.types import SAMPLE_RATE, Event, Final, Partial, Samples
 
 SUBPROTOCOL = "sottovoce"
 MAX_NAME = 50
-"""Characters of a speaker's name."""
 FIELDS = fields_of("sottovoce", LIVE)
-"""The fields of `configure`, by name."""
-KNOWN: Known = leaves(*FIELDS)
+KNOWN: KnownFields = known_fields(*FIELDS)
 FIXED = tuple(option.key for option in (MODEL, *LIVE_REQUEST))
-"""Fields that stand in the address for good."""
+"""Fields of the address that `configure` cannot change."""
 logger = logging.getLogger(__name__)
-LAST_S = 20.0
-"""At most so long the end of a session waits for what is not translated yet."""
+FINISH_TIMEOUT_S = 20.0
+"""Longest wait for pending translations at the end of a session."""
 Sender = Callable[[dict[str, Json]], Awaitable[None]]
 NOT_TRANSLATED = ApiError(
     "translation: the server that translates did not do so; what is said goes on",
     status=502,
-    kind="server_error",
     code="translation_failed",
 )
 
@@ -73,17 +72,15 @@ async def live_refusal(request: Request) -> Response:
     Raises: ApiError with the reason; 426 where the socket would be accepted.
     """
     services = services_of(request)
-    _, name = requested(services, request)
+    _, name = read_request(services, request)
     with services.key_limits.session(key_of(request)), services.session():
-        services.check_room(name)
+        services.check_capacity(name)
     raise ApiError("/v1/live: expected a WebSocket", status=426, code="upgrade_required")
 
 
 @dataclass(frozen=True, slots=True)
 class SessionRequest:
-    """Options of a session, the format of its audio, and the language that it is translated into ("":
-    none).
-    """
+    """Options of a session, format of its audio, and language that it is translated into ("": none)."""
 
     options: LiveOptions = field(default_factory=LiveOptions)
     model: str | None = None
@@ -101,11 +98,11 @@ class SottovoceConnection(WebSocketConnection):
         self._reported: tuple[float, float] = (0.0, 0.0)
 
     async def begin(self) -> None:
-        request, model = requested(self.services, self.socket)
+        request, model = read_request(self.services, self.socket)
         ignored = self.services.registry.ignored(request.model, unknown_fields(query_of(self.socket), KNOWN))
         note_ignored(self.socket, ignored)
         self._request, self._reader = request, PcmReader(request.encoding, request.sample_rate)
-        self.take_place()
+        self.acquire_slot()
         scheduler = await self.open(model, request.options)
         if request.translate_to:
             settings, request_id = self.services.settings.translation, self.transport.request_id
@@ -183,7 +180,7 @@ class SottovoceConnection(WebSocketConnection):
         await self._confirm("finalized", ignored)
 
     async def _configure(self, changes: Mapping[str, object]) -> None:
-        request = configured(self._request, changes)
+        request = with_changes(self._request, changes)
         for name in FIXED:
             if getattr(request, name) != getattr(self._request, name):
                 message = f"{name}: expected in the address of the socket, got a change under way"
@@ -202,7 +199,7 @@ class SottovoceConnection(WebSocketConnection):
 
 
 def ignored_field(names: Sequence[str]) -> dict[str, Json]:
-    return {"ignored": [*named(names)]} if names else {}
+    return {"ignored": [*printable_names(names)]} if names else {}
 
 
 def query_of(connection: HTTPConnection) -> dict[str, object]:
@@ -221,31 +218,28 @@ def read_message(text: str) -> tuple[str, Mapping[str, object]]:
     if kind == "voices":
         return kind, require_voices(message.get("voices", {}))
     if kind not in ("finalize", "keepalive", "close"):
-        raise wrong("type", "configure, finalize, voices, keepalive or close", f"'{kind[:50]}'")
+        raise invalid_value("type", "configure, finalize, voices, keepalive or close", f"'{kind[:50]}'")
     return kind, message
 
 
 def require_voices(value: object) -> Mapping[str, object]:
     if not isinstance(value, dict) or not all(isinstance(voice, str) for voice in value.values()):
-        raise wrong("voices", "an object of voices in base64 by name", shown(value))
+        raise invalid_value("voices", "an object of voices in base64 by name", quoted(value))
     for name in value:
         if not (0 < len(name) <= MAX_NAME and name.isprintable()):
-            raise wrong("voices", f"names of 1 to {MAX_NAME} printable characters", shown(name))
+            raise invalid_value("voices", f"names of 1 to {MAX_NAME} printable characters", quoted(name))
     return value
 
 
 def decoded_voices(voices: Mapping[str, object]) -> dict[str, Floats]:
-    """Return vectors (size,) float32 by name, from base64.
-
-    Raises: ApiError 400 for what is not base64 of whole numbers of four bytes.
-    """
+    """Return vectors (size,) float32 by name, from base64."""
     try:
         return {
             name: np.frombuffer(base64.b64decode(str(voice), validate=True), "<f4").astype(np.float32)
             for name, voice in voices.items()
         }
     except ValueError as error:
-        raise wrong("voices", "32-bit floats in base64", "something else") from error
+        raise invalid_value("voices", "32-bit floats in base64", "something else") from error
 
 
 def encoded_voices(voices: Mapping[str, Floats]) -> dict[str, Json]:
@@ -254,26 +248,21 @@ def encoded_voices(voices: Mapping[str, Floats]) -> dict[str, Json]:
     }
 
 
-def requested(services: Services, connection: HTTPConnection) -> tuple[SessionRequest, str]:
-    """Read the address of a socket: the options of the session, and the name of its model.
-
-    Raises: ApiError 400, 404.
-    """
-    request = configured(SessionRequest(), query_of(connection))
+def read_request(services: Services, connection: HTTPConnection) -> tuple[SessionRequest, str]:
+    """Read the address of a socket: the options of the session, and the name of its model."""
+    request = with_changes(SessionRequest(), query_of(connection))
     name = services.registry.resolve(request.model)
     supported = services.registry.languages(name)
     for language in request.options.languages:
         if language not in supported and services.registry.is_loaded(name):
-            raise wrong("languages", f"what this model knows: {', '.join(supported)}", f"'{language}'")
+            raise invalid_value(
+                "languages", f"what this model knows: {', '.join(supported)}", f"'{language}'"
+            )
     return request, name
 
 
-def configured(request: SessionRequest, changes: Mapping[str, object]) -> SessionRequest:
-    """Return the request with what a client changed, from a message or the address of the socket.
-
-    Fields that are not known have no effect.
-    Raises: ApiError 400 naming the field.
-    """
+def with_changes(request: SessionRequest, changes: Mapping[str, object]) -> SessionRequest:
+    """Return the request with changes of a message or an address; unknown fields have no effect."""
     values = {
         FIELDS[name][0].key: read_field(name, value, *FIELDS[name])
         for name, value in changes.items()
@@ -282,7 +271,7 @@ def configured(request: SessionRequest, changes: Mapping[str, object]) -> Sessio
     own: dict[str, Any] = {name: values.pop(name) for name in FIXED if name in values}
     request = replace(request, options=changed(request.options, values), **own)
     if request.translate_to and request.options.decoding.task == "translate":
-        raise wrong("translate_to", "the task transcribe", "translate")
+        raise invalid_value("translate_to", "the task transcribe", "translate")
     try:
         PcmReader(request.encoding, request.sample_rate)
     except OptionError as error:
@@ -291,8 +280,8 @@ def configured(request: SessionRequest, changes: Mapping[str, object]) -> Sessio
     return request
 
 
-def targets(languages: Sequence[str], translation: TranslationSettings | None) -> tuple[str, ...]:
-    """Return the languages into which a model with these languages, or a server, translates live."""
+def target_languages(languages: Sequence[str], translation: TranslationSettings | None) -> tuple[str, ...]:
+    """Return the languages that a model with these languages, or a server, translates into live."""
     if translation is not None:
         return language_codes()
     return (TARGET,) if len(languages) > 1 else ()
@@ -305,15 +294,11 @@ def session_translator(
     translation: TranslationSettings | None,
     request_id: str,
 ) -> SessionTranslator:
-    """Make the translator of one session.
-
-    languages: of its model. request_id: names the session in the log.
-    Raises: ApiError for a target language that is not available.
-    """
-    codes = targets(languages, translation)
+    """Make the translator of a session. languages: of its model. request_id: for the log."""
+    codes = target_languages(languages, translation)
     if target not in codes:
         expected = "English, by a model of several languages" if not codes else f"one of {', '.join(codes)}"
-        raise wrong("translate_to", expected, f"'{target}'")
+        raise invalid_value("translate_to", expected, f"'{target}'")
     if translation is not None:
         translator = ChatTranslator(translation.chat, target, translation.glossary)
         return SessionTranslator(LiveTranslator(translator), request_id)
@@ -363,8 +348,8 @@ class SessionTranslator:
                 self._is_done.set()
 
     async def finish(self) -> bool:
-        """Wait up to `LAST_S` for pending translations; return whether all are done."""
-        with anyio.move_on_after(LAST_S):
+        """Wait up to `FINISH_TIMEOUT_S` for pending translations; return whether all are done."""
+        with anyio.move_on_after(FINISH_TIMEOUT_S):
             await self._is_done.wait()
         return self._is_done.is_set()
 
@@ -379,9 +364,9 @@ class SessionTranslator:
         return [one.document for one in found]
 
     def _fault(self, error: Exception) -> ApiError:
-        """Return an error for the client without the address and the answer of the translating server."""
+        """Return an error for the client without the translating server's address and answer."""
         if not isinstance(error, TranslationError):
-            return logged_fault(error, self._request_id, "translation failed")
+            return logged_api_error(error, self._request_id, "translation failed")
         where = str(error).partition(" ")[0].rstrip(":")  # what follows may quote what was said
         logger.warning("translation failed", extra={"request_id": self._request_id, "server": where})
         return NOT_TRANSLATED

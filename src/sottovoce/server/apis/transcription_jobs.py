@@ -9,7 +9,10 @@ from starlette.responses import JSONResponse, Response
 
 from sottovoce.formats.document import Json
 from sottovoce.server.api import Api, HttpRoute
+from sottovoce.server.errors import ApiError, invalid_value
+from sottovoce.server.fields import Fields, note_ignored, read_number
 from sottovoce.server.jobs import JOB_STATUSES, JobRunner, TranscriptionJob
+from sottovoce.server.openai_format import SUPPORTED, FileRequest, size_of, transcription_request
 from sottovoce.server.openapi import (
     NUMBER,
     STRING,
@@ -23,16 +26,12 @@ from sottovoce.server.openapi import (
     parameter,
     post,
 )
-from sottovoce.server.parsing.faults import ApiError, wrong
-from sottovoce.server.parsing.forms import Fields
-from sottovoce.server.parsing.values import note_ignored, number_of
-from sottovoce.server.recordings.requests import SUPPORTED, FileRequest, size_of, transcription_request
-from sottovoce.server.recordings.uploads import checked_request, received_form
 from sottovoce.server.services import key_of, services_of
+from sottovoce.server.uploads import checked_request, received_form
 from sottovoce.server.webhooks import MAX_URL, WEBHOOK_URL, Webhook
 
 DEFAULT_LISTED, MOST_LISTED = 20, 100
-OF_LISTS = ("limit", "after")
+LIST_PARAMS = ("limit", "after")
 
 
 async def create_job(request: Request) -> Response:
@@ -40,7 +39,7 @@ async def create_job(request: Request) -> Response:
     jobs, owner = runner_of(request), owner_of(request)
     with jobs.new(owner) as job:
         async with AsyncExitStack() as stack:
-            with services_of(request).upload(is_for_later=True):
+            with services_of(request).upload(is_queued=True):
                 fields, upload = await stack.enter_async_context(received_form(request))
             url = fields.text(WEBHOOK_URL)
             if url is not None:
@@ -61,20 +60,20 @@ async def create_job(request: Request) -> Response:
 def job_request(fields: Fields) -> FileRequest:
     request = transcription_request(fields)
     if request.stream:
-        raise wrong("stream", "false, of what is answered later", "true")
+        raise invalid_value("stream", "false, of what is answered later", "true")
     return request
 
 
 async def job_list(request: Request) -> Response:
     """List the jobs of a key, newest first, without their results. Raises: ApiError 400."""
     query = request.query_params
-    note_ignored(request, (name for name in query if name not in OF_LISTS))
-    limit = int(number_of("limit", query.get("limit", DEFAULT_LISTED), 1, MOST_LISTED))
+    note_ignored(request, (name for name in query if name not in LIST_PARAMS))
+    limit = int(read_number("limit", query.get("limit", DEFAULT_LISTED), 1, MOST_LISTED))
     jobs = runner_of(request).jobs_of(owner_of(request))
     if (after := query.get("after")) is not None:
         names = [job.id for job in jobs]
         if after not in names:
-            raise wrong("after", "the id of a job that is here", "another")
+            raise invalid_value("after", "the id of a job that is here", "another")
         jobs = jobs[names.index(after) + 1 :]
     listed = [job.document for job in jobs[:limit]]
     return JSONResponse({"object": "list", "data": listed, "has_more": len(jobs) > limit})
@@ -94,7 +93,6 @@ async def delete_job(request: Request) -> Response:
 
 
 def runner_of(request: Request) -> JobRunner:
-    """Return the jobs of the server. Raises: ApiError 403 where it keeps none."""
     jobs = services_of(request).jobs
     if jobs is None:
         message = "jobs: expected a server that keeps them, got one without --jobs-dir"

@@ -21,6 +21,18 @@ from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import VadOptions
 from sottovoce.server.api import Api, HttpRoute
 from sottovoce.server.apis.openai_files import text_response
+from sottovoce.server.decode_pool import Slices
+from sottovoce.server.errors import ApiError
+from sottovoce.server.fields import TEXT, Fields, note_ignored, read_form
+from sottovoce.server.openai_format import (
+    TEXT_TYPES,
+    FileRequest,
+    UploadedFile,
+    languages_of,
+    segment_document,
+    verbose_document,
+    window_vad,
+)
 from sottovoce.server.openapi import (
     STRING,
     an_object,
@@ -31,15 +43,9 @@ from sottovoce.server.openapi import (
     post,
     transcript_content,
 )
-from sottovoce.server.parsing.faults import ApiError
-from sottovoce.server.parsing.forms import TEXT, Fields, read_form
-from sottovoce.server.parsing.values import note_ignored
-from sottovoce.server.recordings.decode_pool import Slices
-from sottovoce.server.recordings.openai_documents import TEXT_TYPES, segment_document, verbose_document
-from sottovoce.server.recordings.requests import FileRequest, UploadedFile, languages_of, window_vad
-from sottovoce.server.recordings.uploads import begin_job, received_form
-from sottovoce.server.scheduling.scheduler import TranscriptionRequest
+from sottovoce.server.scheduler import TranscriptionRequest
 from sottovoce.server.services import services_of
+from sottovoce.server.uploads import begin_job, received_form
 from sottovoce.speakers.channel_diarizer import has_channels_apart
 from sottovoce.speakers.labels import letter_index, parts_of
 from sottovoce.types import Segment, Transcript, Word
@@ -47,7 +53,7 @@ from sottovoce.types import Segment, Transcript, Word
 SPEAKER_TURN = " [SPEAKER_TURN]"
 """The mark of whisper.cpp where a checkpoint of tinydiarize finds a change of speaker."""
 USUAL_STEP = 0.2
-"""From one temperature to the next. Source: whisper.cpp."""
+"""Source: whisper.cpp."""
 MOST_STEPS = 10
 
 
@@ -56,16 +62,20 @@ async def inference(request: Request) -> Response:
     async with AsyncExitStack() as stack:
         form = received_form(request)
         job = await begin_job(
-            request, stack, form, lambda fields: inference_request(fields, model), adapt=with_voices
+            request,
+            stack,
+            form,
+            lambda fields: inference_request(fields, model),
+            adapt=with_voice_diarization,
         )
         transcript = await job.collected(request)
     wanted = job.request
-    transcript = with_speakers(of_length(transcript, wanted), wanted)
+    transcript = with_speakers(with_max_length(transcript, wanted), wanted)
     if wanted.response_format in TEXT_TYPES:
         return text_response(transcript, wanted)
     if wanted.response_format == "json":
-        return JSONResponse({"text": lines_of(transcript)})
-    return JSONResponse(verbose(transcript, wanted))
+        return JSONResponse({"text": plain_text(transcript)})
+    return JSONResponse(inference_document(transcript, wanted))
 
 
 async def load(request: Request) -> Response:
@@ -82,13 +92,13 @@ async def load(request: Request) -> Response:
         if wanted is None:
             raise ApiError("model: expected a name, got none", param="model", code="missing_parameter")
         name = services.registry.resolve(wanted)
-        note_ignored(request, services.registry.ignored(wanted, fields.untaken))
+        note_ignored(request, services.registry.ignored(wanted, fields.unread))
     async with services.registry.use(name):
         services.inference_model = name
     return PlainTextResponse("Load was successful!\n")
 
 
-def with_voices(request: FileRequest, upload: UploadedFile) -> Slices[FileRequest]:
+def with_voice_diarization(request: FileRequest, upload: UploadedFile) -> Slices[FileRequest]:
     """Return the request with diarization by voice if both channels have the same sound.
 
     Raises: AudioError.
@@ -101,18 +111,18 @@ def with_voices(request: FileRequest, upload: UploadedFile) -> Slices[FileReques
     return replace(request, transcription=replace(request.transcription, options=options))
 
 
-def of_length(transcript: Transcript, request: FileRequest) -> Transcript:
+def with_max_length(transcript: Transcript, request: FileRequest) -> Transcript:
     limit = request.max_len
     if limit is None:
         return transcript
-    parts = [part for segment in transcript.segments for part in shortened(segment, limit)]
+    parts = [part for segment in transcript.segments for part in split_segment(segment, limit)]
     numbered = [
         replace(part, id=i, words=part.words if request.words else None) for i, part in enumerate(parts)
     ]
     return replace(transcript, segments=tuple(numbered))
 
 
-def shortened(segment: Segment, limit: int) -> Iterator[Segment]:
+def split_segment(segment: Segment, limit: int) -> Iterator[Segment]:
     """Split a segment into parts of at most `limit` letters; one word may have more."""
     groups: list[list[Word]] = []
     room = 0
@@ -127,28 +137,28 @@ def shortened(segment: Segment, limit: int) -> Iterator[Segment]:
 
 
 def with_speakers(transcript: Transcript, request: FileRequest) -> Transcript:
-    """Write speakers like whisper.cpp: "(speaker 0)" before a segment, a voice in `vtt`, or a mark where a
-    turn ends.
-    """
+    """Write speakers like whisper.cpp: before a segment, as a voice in `vtt`, or a mark where a turn ends."""
     options = request.transcription.options
     if options.decoding.speaker_turns:
-        return replace(transcript, segments=tuple(with_turn_signs(transcript.segments)))
+        return replace(transcript, segments=tuple(with_turn_marks(transcript.segments)))
     if (
         options.channels != "energy" and options.speakers is None
     ) or request.response_format == "verbose_json":
         return transcript
     in_text = request.response_format != "vtt"
-    return replace(transcript, segments=tuple(_placed(one, in_text=in_text) for one in transcript.segments))
+    return replace(
+        transcript, segments=tuple(_label_speaker(one, in_text=in_text) for one in transcript.segments)
+    )
 
 
-def with_turn_signs(segments: Sequence[Segment]) -> Iterator[Segment]:
+def with_turn_marks(segments: Sequence[Segment]) -> Iterator[Segment]:
     """Yield segments without speakers, with a mark before a change of speaker."""
     for one, after in zip_longest(segments, segments[1:]):
         is_end = after is not None and after.speaker != one.speaker
         yield replace(one, text=one.text + (SPEAKER_TURN if is_end else ""), speaker=None)
 
 
-def _placed(segment: Segment, *, in_text: bool) -> Segment:
+def _label_speaker(segment: Segment, *, in_text: bool) -> Segment:
     if segment.speaker is None:
         return segment
     place = letter_index(segment.speaker)
@@ -157,15 +167,15 @@ def _placed(segment: Segment, *, in_text: bool) -> Segment:
     return replace(segment, speaker=f"Speaker{place}")
 
 
-def lines_of(transcript: Transcript) -> str:
+def plain_text(transcript: Transcript) -> str:
     return "".join(f"{segment.text}\n" for segment in transcript.segments)
 
 
-def verbose(transcript: Transcript, request: FileRequest) -> dict[str, Json]:
+def inference_document(transcript: Transcript, request: FileRequest) -> dict[str, Json]:
     """Render `verbose_json`: OpenAI's, with words in segments, and languages with their probabilities."""
     document = verbose_document(transcript, request)
     document["segments"] = [
-        {**segment_document(one), **_place(one), "words": [word_of(word) for word in one.words or ()]}
+        {**segment_document(one), **_speaker_field(one), "words": [word_of(word) for word in one.words or ()]}
         for one in transcript.segments
     ]
     document.pop("words", None)
@@ -177,12 +187,12 @@ def verbose(transcript: Transcript, request: FileRequest) -> dict[str, Json]:
     return document
 
 
-def _place(segment: Segment) -> dict[str, Json]:
+def _speaker_field(segment: Segment) -> dict[str, Json]:
     return {} if segment.speaker is None else {"speaker": str(letter_index(segment.speaker))}
 
 
 def word_of(word: Word) -> dict[str, Json]:
-    """Render one of a segment's words; t_dtw: its start in hundredths of a second."""
+    """Render a word of a segment; t_dtw: its start in hundredths of a second."""
     return {
         "word": word.word,
         "start": seconds(word.start),
@@ -206,7 +216,7 @@ def inference_request(fields: Fields, model: str) -> FileRequest:
         max_len=values["max_len"],
         offset_n=(values["offset_n"] or 0) if response_format == "srt" else 0,
         language_probabilities=not values["no_language_probabilities"],
-        ignored=fields.untaken,
+        ignored=fields.unread,
     )
 
 

@@ -24,25 +24,23 @@ import anyio
 from sottovoce.formats.document import Json, json_text
 from sottovoce.options.live import LiveDecodingOptions, LiveOptions
 from sottovoce.options.vad import VadStreamOptions
-from sottovoce.server.apis.deepgram import checked_terms
-from sottovoce.server.live.connection import LiveConnection
-from sottovoce.server.parsing.faults import ApiError, fault_of, wrong
-from sottovoce.server.parsing.pcm import PcmReader
-from sottovoce.server.parsing.values import read_code, read_json, read_list, read_whole
+from sottovoce.server.errors import ApiError, invalid_value, to_api_error
+from sottovoce.server.fields import check_terms, read_code, read_int, read_json, read_list
+from sottovoce.server.live import LiveConnection
+from sottovoce.server.pcm import PcmReader
 from sottovoce.server.services import Services
 from sottovoce.server.settings import ServerLimits
 from sottovoce.types import SAMPLE_RATE, Event, Partial, Samples, SpeechEnded, SpeechStarted
 
 MAX_LINE = 64 * 1024
-"""Bytes of the first line."""
 MAX_DATA = 256 * 1024
-"""Bytes of JSON behind it."""
+"""Bytes of JSON after the line."""
 MAX_UNREAD = 1024 * 1024
-"""Bytes that a client may leave unread: some clients read only after they have sent everything."""
+"""Bytes that a client may leave unread: some read only after they have sent everything."""
 LINGER_S = 1.0
 logger = logging.getLogger(__name__)
 PAUSES_MS = {"default": 700.0, "relaxed": 1_250.0, "aggressive": 250.0}
-"""That end a command, by `vad_sensitivity`."""
+"""Pause that ends a command, by `vad_sensitivity`."""
 AHEAD_S = 2.0
 """Audio that comes earlier than this before its time is a recording."""
 CONNECTIONS_PER_SESSION = 4
@@ -66,15 +64,15 @@ async def read_frame(reader: asyncio.StreamReader, max_payload: int) -> Frame | 
     try:
         line = await reader.readline()
     except ValueError:
-        raise wrong("event", f"a line of at most {MAX_LINE} bytes", "more") from None
+        raise invalid_value("event", f"a line of at most {MAX_LINE} bytes", "more") from None
     if not line:
         return None
-    header = object_of("event", line)
+    header = read_json_object("event", line)
     kind = header.get("type")
     if not isinstance(kind, str):
-        raise wrong("type", "a text", f"'{str(kind)[:50]}'")
-    n_data = length_of("data_length", header.get("data_length"), MAX_DATA)
-    n_payload = length_of("payload_length", header.get("payload_length"), max_payload)
+        raise invalid_value("type", "a text", f"'{str(kind)[:50]}'")
+    n_data = read_length("data_length", header.get("data_length"), MAX_DATA)
+    n_payload = read_length("payload_length", header.get("payload_length"), max_payload)
     try:
         more = await reader.readexactly(n_data)
         payload = await reader.readexactly(n_payload)
@@ -82,8 +80,8 @@ async def read_frame(reader: asyncio.StreamReader, max_payload: int) -> Frame | 
         return None
     data = header.get("data") or {}
     if not isinstance(data, dict):
-        raise wrong("data", "an object", f"'{str(data)[:50]}'")
-    return Frame(kind, {**data, **(object_of("data", more) if more else {})}, payload)
+        raise invalid_value("data", "an object", f"'{str(data)[:50]}'")
+    return Frame(kind, {**data, **(read_json_object("data", more) if more else {})}, payload)
 
 
 def frame_bytes(document: Mapping[str, Json]) -> bytes:
@@ -98,7 +96,7 @@ def frame_bytes(document: Mapping[str, Json]) -> bytes:
 class FrameTransport:
     """A TCP connection, as a `Transport` of frames; a client may leave unread some of its messages.
 
-    address: of the client. heard_at_s: time of its last frame, or of the connection.
+    address: of the client. last_frame_s: time of its last frame, or of the connection.
     """
 
     def __init__(
@@ -112,7 +110,7 @@ class FrameTransport:
         """Until the next frame: the first one comes with the connection."""
         peer = writer.get_extra_info("peername")
         self.address = str(peer[0]) if peer else ""
-        self.heard_at_s = time.monotonic()
+        self.last_frame_s = time.monotonic()
 
     async def receive(self) -> Frame | None:
         with anyio.move_on_after(self._longest_s):
@@ -120,12 +118,12 @@ class FrameTransport:
                 frame = await read_frame(self._reader, self._limits.message_kb * 1024)
             except OSError:
                 return None
-            self._longest_s, self.heard_at_s = self._limits.idle_s, time.monotonic()
+            self._longest_s, self.last_frame_s = self._limits.idle_s, time.monotonic()
             return frame
         message = f"client: expected something within {self._longest_s:g} s"
         raise ApiError(message, code="idle_timeout")
 
-    def has_gone(self) -> bool:
+    def has_disconnected(self) -> bool:
         """See `Transport`; False: a client that has closed its side may still read."""
         return False
 
@@ -164,24 +162,25 @@ class FrameTransport:
         await self.close()
 
 
-def object_of(name: str, text: bytes) -> dict[str, object]:
+def read_json_object(name: str, text: bytes) -> dict[str, object]:
     found = read_json(text)
     if not isinstance(found, dict):
         raise ApiError(f"{name}: expected a JSON object", code="invalid_message")
     return found
 
 
-def length_of(name: str, value: object, limit: int) -> int:
+def read_length(name: str, value: object, limit: int) -> int:
     if value is None:
         return 0
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= limit:
-        raise wrong(name, f"0 to {limit} bytes", f"'{str(value)[:50]}'")
+        raise invalid_value(name, f"0 to {limit} bytes", f"'{str(value)[:50]}'")
     return value
 
 
 class WyomingServer:
-    """All connections of a port. If it is full, the address with the most connections without a command loses
-    the one that was silent for longest.
+    """The connections of a port.
+
+    At the limit, the address with the most idle connections loses the one that was silent for longest.
     """
 
     def __init__(self, services: Services) -> None:
@@ -195,7 +194,7 @@ class WyomingServer:
         connection = WyomingConnection(transport, self._services)
         began = time.monotonic()
         try:
-            if len(self._open) >= most and not self._make_room():
+            if len(self._open) >= most and not self._evict_for():
                 fault = ApiError(f"{most} connections are open", code="rate_limit_exceeded")
                 await transport.fail(fault, error_document(fault))
             else:
@@ -207,13 +206,13 @@ class WyomingServer:
             seconds = round(time.monotonic() - began, 3)
             logger.info("wyoming", extra={"request_id": transport.request_id, "seconds": seconds})
 
-    def _make_room(self) -> bool:
+    def _evict_for(self) -> bool:
         """Drop a connection without a command; return whether there was one."""
         idle = [connection for connection in self._open if connection.is_idle]
         if not idle:
             return False
         n_of = Counter(connection.frames.address for connection in idle)
-        dropped = max(idle, key=lambda one: (n_of[one.frames.address], -one.frames.heard_at_s))
+        dropped = max(idle, key=lambda one: (n_of[one.frames.address], -one.frames.last_frame_s))
         self._open.discard(dropped)
         fault = ApiError("connection: expected a command before others needed its place", code="idle_timeout")
         dropped.frames.drop(error_document(fault))
@@ -226,7 +225,7 @@ class WyomingConnection(LiveConnection[Frame]):
     def __init__(self, transport: FrameTransport, services: Services) -> None:
         super().__init__(transport, services)
         self.frames = transport
-        self._wanted = requested(Frame("transcribe"))
+        self._wanted = command_options(Frame("transcribe"))
         self._pcm: PcmReader | None = None
         self._command: SpokenCommand | None = None
 
@@ -239,12 +238,12 @@ class WyomingConnection(LiveConnection[Frame]):
 
     async def on_message(self, message: Frame) -> None:
         if message.kind == "describe":
-            await self.send({"type": "info", **info(self.services)})
+            await self.send({"type": "info", **info_document(self.services)})
         elif message.kind == "ping":
             text = message.data.get("text")
             await self.send({"type": "pong", "text": text if isinstance(text, str) else None})
         elif message.kind == "transcribe":
-            self._wanted = requested(message)
+            self._wanted = command_options(message)
         elif message.kind == "audio-start":
             self._pcm = reader_of(message)
             await self.queue.put(partial(self._start, *self._wanted))
@@ -261,7 +260,7 @@ class WyomingConnection(LiveConnection[Frame]):
             return
         events = await self.session.push(samples)
         self.count()
-        if command.hears_its_end(events, self.received_s, self.queue.n_samples / SAMPLE_RATE):
+        if command.detect_end(events, self.received_s, self.queue.n_samples / SAMPLE_RATE):
             events = [*events, *await self.session.close()]
         await self.emit(events)
 
@@ -271,7 +270,7 @@ class WyomingConnection(LiveConnection[Frame]):
     def error_document(self, fault: ApiError) -> dict[str, Json]:
         return error_document(fault)
 
-    def too_long(self) -> ApiError:
+    def too_long_error(self) -> ApiError:
         return ApiError(f"audio: expected at most {self.limits.session_s:g} s", code="session_too_long")
 
     async def on_close(self) -> None:
@@ -279,8 +278,8 @@ class WyomingConnection(LiveConnection[Frame]):
 
     async def _start(self, model: str | None, options: LiveOptions) -> None:
         if self._command is not None:
-            raise wrong("audio-start", "an audio-stop before it", "none")
-        self.take_place()
+            raise invalid_value("audio-start", "an audio-stop before it", "none")
+        self.acquire_slot()
         await self.open(self.services.registry.resolve(model), options)
         self._command = SpokenCommand()
 
@@ -293,16 +292,16 @@ class WyomingConnection(LiveConnection[Frame]):
         self._command = None
         await self.release()
 
-    async def _listen(self) -> None:
+    async def _receive(self) -> None:
         try:
-            await super()._listen()
+            await super()._receive()
         except ApiError as fault:
             await self.send(error_document(fault))
             await self.request_close()
 
 
 class SpokenCommand:
-    """The text of one command, from `audio-start` on. is_done: its text is complete."""
+    """The text of one command, from `audio-start` on."""
 
     def __init__(self) -> None:
         self.is_done = False
@@ -312,7 +311,7 @@ class SpokenCommand:
         self._is_speech = False
         self._began = time.monotonic()
 
-    def hears_its_end(self, events: Sequence[Event], received_s: float, waiting_s: float) -> bool:
+    def detect_end(self, events: Sequence[Event], received_s: float, waiting_s: float) -> bool:
         """Return whether live speech has begun and ended.
 
         received_s: of processed audio. waiting_s: of queued audio.
@@ -327,7 +326,7 @@ class SpokenCommand:
         return self.is_done
 
     def render(self, events: Sequence[Event]) -> Iterator[dict[str, Json]]:
-        """Yield the text of events piece by piece, and the whole text once the command is done."""
+        """Yield the text of events, and the whole text once the command is done."""
         for event in events:
             if not isinstance(event, Partial):
                 continue
@@ -347,14 +346,14 @@ def error_document(fault: ApiError) -> dict[str, Json]:
     return {"type": "error", "text": fault.message, "code": fault.code}
 
 
-def requested(transcribe: Frame) -> tuple[str | None, LiveOptions]:
-    """Read the model and the options of a command. Raises: ApiError 400."""
+def command_options(transcribe: Frame) -> tuple[str | None, LiveOptions]:
+    """Read the model and the options of a command."""
     data = transcribe.data
     language, name = data.get("language"), data.get("name")
     sensitivity = data.get("vad_sensitivity") or "default"
     if not isinstance(sensitivity, str) or sensitivity not in PAUSES_MS:
-        raise wrong("vad_sensitivity", f"one of {', '.join(PAUSES_MS)}", f"'{str(sensitivity)[:50]}'")
-    terms = checked_terms(
+        raise invalid_value("vad_sensitivity", f"one of {', '.join(PAUSES_MS)}", f"'{str(sensitivity)[:50]}'")
+    terms = check_terms(
         [
             term
             for field in ("transcript_names", "transcript_terms")
@@ -370,18 +369,18 @@ def requested(transcribe: Frame) -> tuple[str | None, LiveOptions]:
 
 
 def reader_of(frame: Frame) -> PcmReader:
-    rate, width, channels = (read_whole(name, frame.data.get(name)) for name in ("rate", "width", "channels"))
+    rate, width, channels = (read_int(name, frame.data.get(name)) for name in ("rate", "width", "channels"))
     if width != 2:
-        raise wrong("width", "2 bytes", f"{width}")
+        raise invalid_value("width", "2 bytes", f"{width}")
     if channels not in (1, 2):
-        raise wrong("channels", "1 or 2", f"{channels}")
+        raise invalid_value("channels", "1 or 2", f"{channels}")
     try:
         return PcmReader("s16le", rate, channels)
     except Exception as error:
-        raise fault_of(error, param="rate") from error
+        raise to_api_error(error, param="rate") from error
 
 
-def info(services: Services) -> dict[str, Json]:
+def info_document(services: Services) -> dict[str, Json]:
     about: dict[str, Json] = {
         "attribution": {"name": "sottovoce", "url": ""},
         "installed": True,

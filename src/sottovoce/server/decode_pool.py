@@ -63,7 +63,6 @@ class DecodePool:
             raise
 
     def close(self, wait: bool = True) -> None:
-        """End the threads after their current slices."""
         self._threads.shutdown(wait, cancel_futures=True)
 
 

@@ -21,31 +21,27 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from sottovoce.audio.io import open_audio
-from sottovoce.server.parsing.faults import ApiError
-from sottovoce.server.parsing.forms import RECORDINGS, Fields
-from sottovoce.server.parsing.pcm import WAV_HEADER_BYTES, wav_header
-from sottovoce.server.parsing.values import note_ignored
-from sottovoce.server.recordings.decode_pool import Slices
-from sottovoce.server.recordings.requests import FileRequest, UploadedFile
-from sottovoce.server.scheduling.scheduler import FileJob
-from sottovoce.server.services import Services, key_of, services_of, unless
+from sottovoce.server.decode_pool import Slices
+from sottovoce.server.errors import ApiError
+from sottovoce.server.fields import RECORDINGS, Fields, note_ignored
+from sottovoce.server.openai_format import FileRequest, UploadedFile
+from sottovoce.server.pcm import WAV_HEADER_BYTES, wav_header
+from sottovoce.server.scheduler import FileJob
+from sottovoce.server.services import Services, cancel_when, key_of, services_of
 from sottovoce.server.settings import ServerLimits
 from sottovoce.types import SAMPLE_RATE, Transcript
 
 FILE_FIELD = b"file"
-"""The field of a form that is its recording."""
 MAX_FIELDS, FIELD_BYTES = 1_000, 64 * 1024
 """Of other fields than the recording; they are held in memory."""
 REFERENCE_BYTES = 8 * 1024 * 1024
 """Of a field that is a recording: 30 s of stereo at 48 kHz, in base64."""
 FORM_BYTES = 4 * REFERENCE_BYTES + 1024 * 1024
-"""Of all fields."""
 IN_MEMORY_BYTES = 1024 * 1024
 MIN_BYTES_PER_S = 1_000
 """A second on the mean: less than any recording has that is sent while people speak."""
 T = TypeVar("T")
-LOOK_EVERY_S = 0.5
-"""How often is looked whether the client is still there."""
+POLL_EVERY_S = 0.5
 
 
 class _FormParser(MultiPartParser):
@@ -108,33 +104,32 @@ async def received_form(request: Request) -> AsyncIterator[tuple[Fields, Uploade
     check_charset(kind)
     check_length(request, limits)
     with services.uploaded_bytes() as take:
-        form = await parsed_form(request, limited(request, limits, take))
+        pieces = limited_stream(request, limits, take)
+        parser = _FormParser(request.headers, pieces, max_files=1, max_fields=MAX_FIELDS)
         try:
-            yield taken_apart(form)
+            form = await parser.parse()
+        except MultiPartException as error:
+            message = f"expected a form with one file, got '{error.message}'"
+            raise ApiError(message, code="invalid_form") from error
+        try:
+            yield split_form(form)
         finally:
             await form.close()
 
 
-async def parsed_form(request: Request, pieces: AsyncGenerator[bytes, None]) -> FormData:
-    parser = _FormParser(request.headers, pieces, max_files=1, max_fields=MAX_FIELDS)
-    try:
-        return await parser.parse()
-    except MultiPartException as error:
-        raise ApiError(
-            f"expected a form with one file, got '{error.message}'", code="invalid_form"
-        ) from error
-
-
-def taken_apart(form: FormData) -> tuple[Fields, UploadedFile | None]:
-    """Return the fields and the recording of a form. Raises: ApiError 400 for files elsewhere."""
-    pairs = [(name, value) for name, value in form.multi_items() if isinstance(value, str)]
-    uploads = [(name, value) for name, value in form.multi_items() if isinstance(value, UploadFile)]
-    for name, _ in uploads:
-        if name != FILE_FIELD.decode():
-            raise ApiError(
-                f"{name[:100]}: expected the recording as 'file'", param=name[:100], code="invalid_form"
-            )
-    return Fields(pairs), UploadedFile(uploads[0][1]) if uploads else None
+def split_form(form: FormData) -> tuple[Fields, UploadedFile | None]:
+    """Return the fields and the recording of a form."""
+    pairs: list[tuple[str, str]] = []
+    recording: UploadedFile | None = None
+    for name, value in form.multi_items():
+        if isinstance(value, str):
+            pairs.append((name, value))
+        elif name == FILE_FIELD.decode():
+            recording = UploadedFile(value)
+        else:
+            message = f"{name[:100]}: expected the recording as 'file'"
+            raise ApiError(message, param=name[:100], code="invalid_form")
+    return Fields(pairs), recording
 
 
 @asynccontextmanager
@@ -154,7 +149,7 @@ async def received_body(
         room = bytes(0 if raw is None else WAV_HEADER_BYTES)
         await upload.write(room)
         digest = hashlib.sha256()
-        async for piece in limited(request, limits, take):
+        async for piece in limited_stream(request, limits, take):
             digest.update(piece)
             await upload.write(piece)
         n_bytes = (upload.size or 0) - len(room)
@@ -168,7 +163,6 @@ async def received_body(
 
 
 async def whole_body(pieces: AsyncIterable[bytes], most_bytes: int) -> bytes:
-    """Collect a body. Raises: ApiError 413."""
     body = bytearray()
     async for piece in pieces:
         body += piece
@@ -178,7 +172,7 @@ async def whole_body(pieces: AsyncIterable[bytes], most_bytes: int) -> bytes:
     return bytes(body)
 
 
-async def limited(
+async def limited_stream(
     request: Request, limits: ServerLimits, take: Callable[[int], None] = lambda n_bytes: None
 ) -> AsyncGenerator[bytes, None]:
     """Yield the body of a request.
@@ -207,17 +201,13 @@ async def limited(
 
 
 def check_charset(kind: str) -> None:
-    """Check the charset of a form: some charsets take the server very long to decode.
-
-    Raises: ApiError 400.
-    """
+    """Refuse charsets that are slow to decode."""
     named = parse_options_header(kind)[1].get(b"charset", b"utf-8").decode("latin-1")
     if named.lower() not in ("utf-8", "utf8", "us-ascii", "iso-8859-1"):
         raise ApiError(f"content type: expected the charset utf-8, got '{named[:50]}'", code="invalid_form")
 
 
 def check_length(request: Request, limits: ServerLimits) -> None:
-    """Check the size that a request announces, if it does. Raises: ApiError 413."""
     announced = request.headers.get("content-length", "")
     if announced.isdecimal():
         check_size(int(announced), limits)
@@ -267,23 +257,20 @@ class RunningJob:
 
     async def collected(self, request: Request) -> Transcript:
         """Return the whole transcript. Raises: ApiError 499 if the client disconnects."""
-        transcript = await while_there(request, self.handle.collect())
+        transcript = await cancel_on_disconnect(request, self.handle.collect())
         self.count(transcript)
         return transcript
 
 
-async def while_there(request: Request, work: Awaitable[T]) -> T:
-    """Return the result of an awaitable, which is cancelled when the client disconnects.
-
-    Raises: ApiError 499 then.
-    """
+async def cancel_on_disconnect(request: Request, work: Awaitable[T]) -> T:
+    """Await work, which is cancelled when the client disconnects. Raises: ApiError 499 then."""
 
     async def gone() -> None:
         while not await request.is_disconnected():
-            await anyio.sleep(LOOK_EVERY_S)
+            await anyio.sleep(POLL_EVERY_S)
 
     fault = ApiError("the client has gone", status=499, code="client_closed_request")
-    return await unless(gone, work, fault)
+    return await cancel_when(gone, work, fault)
 
 
 async def checked_request(
@@ -301,7 +288,7 @@ async def checked_request(
     services.registry.resolve(file_request.model)
     note_ignored(request, services.registry.ignored(file_request.model, file_request.ignored))
     checked = check_duration(recording, services.settings.limits.duration_s)
-    audio_s = await while_there(request, services.decoding.run(checked))
+    audio_s = await cancel_on_disconnect(request, services.decoding.run(checked))
     services.key_limits.count_audio(key_of(request), audio_s)
     return file_request, recording, audio_s
 
@@ -327,7 +314,9 @@ async def begin_job(
     file_request, recording, _ = await checked_request(request, lambda: read(fields), upload)
     name = services.registry.resolve(file_request.model)
     if adapt is not None:
-        file_request = await while_there(request, services.decoding.run(adapt(file_request, recording)))
+        file_request = await cancel_on_disconnect(
+            request, services.decoding.run(adapt(file_request, recording))
+        )
         recording.seek(0)
     begun = services.registry.transcribing(name, recording.source, file_request.transcription)
     handle = await stack.enter_async_context(begun)

@@ -17,7 +17,7 @@ import sys
 from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, cast
+from typing import cast
 
 import httptools
 from starlette.datastructures import Headers, MutableHeaders
@@ -27,19 +27,19 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.utils import get_remote_addr
 from uvicorn.server import ServerState
 
-from sottovoce.server.live.transport import HAS_HUNG_UP
+from sottovoce.server.live import HAS_HUNG_UP
 from sottovoce.server.settings import ServerLimits, ServerSettings
 
 MAX_HEAD_BYTES = 64 * 1024
-"""The most framing of a request without payload: mainly its head."""
+"""Most framing of a request without payload: mainly its head."""
 MAX_FRAMES_BYTES = 16 * 1024
-"""The most framing of a WebSocket without payload: 2,700 empty frames."""
-PAYLOAD_A_FRAMING_BYTE = 8
-"""Bytes of payload that pay for one byte of framing: chunks and frames of 48 bytes pay for their own."""
+"""Most framing of a WebSocket without payload: 2,700 empty frames."""
+PAYLOAD_PER_FRAMING_BYTE = 8
+"""Payload that pays for one byte of framing: chunks and frames of 48 bytes pay for their own."""
 FRAMING_BYTES_PER_S = 512
-"""Framing that costs nothing: 85 small messages a second."""
+"""Free framing: 85 small messages a second."""
 CONTROL = 0x08
-"""Bit of the opcodes of control frames (close, ping, pong), whose payload counts as framing."""
+"""Bit of the opcodes of control frames, whose payload counts as framing."""
 logger = logging.getLogger(__name__)
 RECEIVE_BYTES = 64 * 1024
 """The system's receive buffer of a WebSocket. A ping waits behind all of it, and must be answered before its
@@ -49,11 +49,11 @@ PIECE_BYTES = 8 * 1024
 TURN_BYTES, TURN_FRAMES = 64 * 1024, 64
 """The most data that one connection has parsed in its turn: about a millisecond."""
 TURN_S = 0.002
-"""The time of turns after which the event loop does other work."""
+"""Time of turns before the event loop does other work."""
 FRAMING_COST = 32
-"""A byte of framing counts as so many bytes of a turn: 2 kB of framing fill one."""
-REST = 3.0
-"""Seconds of other work for each second of turns: three quarters of the time are for answers and words."""
+"""A byte of framing counts as so many bytes of a turn."""
+REST_RATIO = 3.0
+"""Seconds of other work for each second of turns."""
 LINGER_S, LINGER_BYTES = 5.0, 64_000_000
 """How long a connection whose request was not read to its end stays open while its client takes nothing more
 of the answer, and how much of the request is dropped meanwhile. Closing it at once would reset it, and the
@@ -66,11 +66,11 @@ OTHER_UPGRADE = re.compile(rb"\r\nupgrade[ \t]*:(?![ \t]*websocket[ \t]*\r\n)[^\
 """The header of an upgrade to another protocol than WebSockets, such as Java's clients send for HTTP/2:
 servers may ignore it (RFC 9110, 7.8), and httptools would end the request there."""
 CONNECTION = "sottovoce.connection"
-"""The key of the `Connection` in the state of a scope."""
+"""Key of the `Connection` in the state of a scope."""
 POLICY_VIOLATION = 1008
 NO_PROGRESS = "framing: expected at least 8 bytes of payload for each byte of framing"
 RESERVED_FILES = 96
-"""Files that the process needs apart from connections: models, temporary files, logs."""
+"""Files that the process needs apart from connections."""
 
 
 class FramingDebt:
@@ -92,7 +92,7 @@ class FramingDebt:
     def note(self, n_framing: int, n_payload: int, now_s: float) -> None:
         """Count received bytes. now_s: by the clock of the event loop."""
         self._n_bytes = max(0.0, self._n_bytes - FRAMING_BYTES_PER_S * (now_s - self._noted_s))
-        self._n_bytes = max(0.0, self._n_bytes + n_framing - n_payload / PAYLOAD_A_FRAMING_BYTE)
+        self._n_bytes = max(0.0, self._n_bytes + n_framing - n_payload / PAYLOAD_PER_FRAMING_BYTE)
         self._noted_s = now_s
 
     def clear(self) -> None:
@@ -184,10 +184,10 @@ class ConnectionGate:
     """
 
     def __init__(
-        self, most: int, most_an_address: int, trusted: Callable[[str], bool], on_refused: Callable[[], None]
+        self, most: int, max_per_address: int, trusted: Callable[[str], bool], on_refused: Callable[[], None]
     ) -> None:
         self._most = most
-        self._most_an_address = most_an_address
+        self._max_per_address = max_per_address
         self._trusted = trusted
         self._on_refused = on_refused
         self._counts: Counter[str] = Counter()
@@ -198,7 +198,7 @@ class ConnectionGate:
 
     def enter(self, address: str) -> bool:
         """Count a new connection of an address; return False above a limit."""
-        is_crowd = self._counts[address] >= self._most_an_address and not self._trusted(address)
+        is_crowd = self._counts[address] >= self._max_per_address and not self._trusted(address)
         if is_crowd or self.n_connections >= self._most:
             self._on_refused()
             return False
@@ -212,7 +212,7 @@ class ConnectionGate:
 
 
 def make_gate(settings: ServerSettings, on_refused: Callable[[], None]) -> ConnectionGate:
-    """Make the gate of a server, within the limit of open files of the system."""
+    """Make the gate of a server, within the limit of open files."""
     most = min(settings.limits.most_connections, max(1, file_limit() - RESERVED_FILES))
     an_address = settings.limits.connections_per_address or max(1, most // 2)
     return ConnectionGate(most, an_address, settings.access.is_proxy, on_refused)
@@ -268,7 +268,7 @@ class Turns:
     def _rest(self, began_s: float) -> None:
         loop = asyncio.get_running_loop()
         ended_s = loop.time()
-        self._rests_until_s = ended_s + REST * (ended_s - began_s)
+        self._rests_until_s = ended_s + REST_RATIO * (ended_s - began_s)
         self._handle = loop.call_at(self._rests_until_s, self._run) if self._waiting else None
 
 
@@ -325,10 +325,9 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         self._stop_timer()
         if self._address is not None:
             self._gate.leave(self._address)
-            self._lose(exc)
+            self._report_lost(exc)
 
-    def _lose(self, exc: Exception | None) -> None:
-        """Report the end of the connection to the app, once."""
+    def _report_lost(self, exc: Exception | None) -> None:
         if not self._is_lost:
             self._is_lost = True
             self.inner.connection_lost(exc)
@@ -358,7 +357,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
 
     # The transport of uvicorn's protocol
 
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
+    def get_extra_info(self, name: str, default: object = None) -> object:
         return self._transport.get_extra_info(name, default)
 
     def get_protocol(self) -> asyncio.BaseProtocol:
@@ -380,16 +379,16 @@ class Connection(asyncio.Protocol, asyncio.Transport):
 
     def resume_reading(self) -> None:
         self._is_paused = False
-        self._go_on()
+        self._continue()
 
-    def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
+    def write(self, data: bytes | bytearray | memoryview[int]) -> None:
         """See asyncio; drops data for a closing connection, which asyncio would log or refuse."""
         if not self.is_closing():
             self._transport.write(data)
         if not self._has_written:
             self._has_written = True
             self._received_s = self._loop.time()  # no client answers pings before its handshake is answered
-            self._go_on()
+            self._continue()
 
     def close(self) -> None:
         """See asyncio; the rest of an incomplete request is dropped unread."""
@@ -407,7 +406,6 @@ class Connection(asyncio.Protocol, asyncio.Transport):
     # Reports of the app
 
     def handshake_began(self) -> None:
-        """Note that the app has received the handshake of a WebSocket."""
         self._end_when_dead()
 
     def answered(self) -> None:
@@ -415,7 +413,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         self._n_answered += 1
         self._has_written = False
         self._watch_head()
-        self._go_on()
+        self._continue()
 
     def has_hung_up(self) -> bool:
         """Return whether the client has gone, also while nothing is read."""
@@ -427,7 +425,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         """Pass on the data of one turn; return whether there is more."""
         n_left = TURN_BYTES
         while n_left > 0 and (n_bytes := self._n_next()):
-            n_left -= self._hand_on_frames() if self._frames else self._hand_on_request(n_bytes)
+            n_left -= self._forward_frames() if self._frames else self._forward_request(n_bytes)
         is_more = self._n_next() > 0
         if self.is_closing():
             return False
@@ -437,7 +435,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
             self._transport.resume_reading()
         return is_more
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         if not (self._is_paused or self.is_closing()):
             self._turns.add(self) if self._data else self._transport.resume_reading()
 
@@ -465,8 +463,8 @@ class Connection(asyncio.Protocol, asyncio.Transport):
             self._refuse("431 Request Header Fields Too Large", "head: expected at most 64 kB")
         return 0
 
-    def _hand_on_request(self, n_bytes: int) -> int:
-        """Pass on a part of a request; return the bytes that it counts in the turn."""
+    def _forward_request(self, n_bytes: int) -> int:
+        """Pass on a part of a request; return the bytes that it counts for in the turn."""
         requests = self._requests
         is_head, n_requests, n_payload = not requests.is_in_message, requests.n_requests, requests.n_payload
         piece = bytes(self._data[:n_bytes])
@@ -496,8 +494,8 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         self._end_after(self._limits.head_s)
         self._set_option(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
 
-    def _hand_on_frames(self) -> int:
-        """Pass on frames; return the bytes that they count in the turn, which is all of it."""
+    def _forward_frames(self) -> int:
+        """Pass on frames; return the bytes that they count for: the whole turn."""
         assert self._frames is not None
         before = self._frames.n_payload
         n_bytes = self._frames.measure(self._data, TURN_BYTES, TURN_FRAMES)
@@ -528,7 +526,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
             head = f"HTTP/1.1 {status}\r\nconnection: close\r\ncontent-type: text/plain\r\n"
             self.write(f"{head}content-length: {len(text)}\r\n\r\n{reason}".encode())
         self._linger()
-        self._lose(None)  # a session gives up its place now, not when the client has read why
+        self._report_lost(None)  # a session gives up its place now, not when the client has read why
 
     def _linger(self) -> None:
         """Send the rest, and drop further data until the client closes or `LINGER_S` is over."""
@@ -547,7 +545,6 @@ class Connection(asyncio.Protocol, asyncio.Transport):
             self._end_after(self._limits.head_s)
 
     def _end_when_dead(self) -> None:
-        """End a connection that is read but has received no data for too long."""
         if self._is_paused or self._data or self._is_unanswered:
             self._received_s = self._loop.time()
         left_s = self._received_s + self._dead_s - self._loop.time()
@@ -579,13 +576,13 @@ class Connection(asyncio.Protocol, asyncio.Transport):
 def make_connections(
     gate: ConnectionGate, limits: ServerLimits, dead_s: float
 ) -> Callable[..., asyncio.Protocol]:
-    """Make the factory of a server's connections, with the signature that uvicorn calls."""
+    """Return the factory of connections that uvicorn calls."""
     turns = Turns()
 
     def make(
         config: Config,
         server_state: ServerState,
-        app_state: dict[str, Any],
+        app_state: dict[str, object],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> asyncio.Protocol:
         connection = Connection(gate, limits, turns, dead_s)

@@ -14,7 +14,8 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING, TypedDict
 
 from sottovoce.archive.results import BatchOptions, Item, Row, failed_row, transcribe_items
 from sottovoce.errors import MissingExtraError, OptionError, SottovoceError
@@ -35,7 +36,7 @@ def connect(address: str | None) -> None:
 
     Raises: MissingExtraError; OptionError if no cluster answers.
     """
-    ray = library("ray")
+    ray = import_ray("ray")
     if ray.is_initialized():
         return
     os.environ.setdefault("RAY_worker_niceness", "0")  # they are the job itself
@@ -47,7 +48,7 @@ def connect(address: str | None) -> None:
         raise OptionError(f"{where}: expected a Ray cluster ({first_line})") from error
 
 
-def library(name: str) -> Any:
+def import_ray(name: str) -> ModuleType:
     """Import a module of Ray. Raises: MissingExtraError."""
     try:
         return importlib.import_module(name)
@@ -55,7 +56,7 @@ def library(name: str) -> Any:
         raise MissingExtraError((error.name or "ray").partition(".")[0], "ray", "a Ray cluster") from error
 
 
-def counts(option: str, text: str) -> tuple[int, int]:
+def parse_range(option: str, text: str) -> tuple[int, int]:
     """Read N or MIN-MAX. Raises: OptionError."""
     least, dash, most = text.partition("-")
     if not least.isdigit() or (dash and not most.isdigit()):
@@ -85,6 +86,13 @@ class Actors:
             )
 
 
+class Block(TypedDict):
+    """Recordings: their names, and their paths as bytes."""
+
+    id: Sequence[str]
+    path: Sequence[bytes]
+
+
 class TranscribingActor:
     """An actor of the pool. open_model: called once, in its process."""
 
@@ -93,8 +101,8 @@ class TranscribingActor:
         self._batch = batch
         self._model: Model | None = None
 
-    def __call__(self, block: dict[str, Any]) -> dict[str, list[str]]:
-        """Return rows, as JSON, of a block of recordings {id, path as bytes}, or a row that ends the job."""
+    def __call__(self, block: Block) -> dict[str, list[str]]:
+        """Return rows, as JSON, of a block of recordings, or a row that ends the job."""
         items = [
             Item(str(name), os.fsdecode(path)) for name, path in zip(block["id"], block["path"], strict=True)
         ]
@@ -133,7 +141,7 @@ def _round(
     actors: Actors,
     n_in_block: int,
 ) -> Iterator[Row]:
-    data = library("ray.data")
+    data = import_ray("ray.data")
     context = data.DataContext.get_current()
     context.enable_progress_bars = False
     context.max_errored_blocks = -1

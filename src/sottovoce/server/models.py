@@ -24,13 +24,13 @@ from sottovoce.errors import OptionError
 from sottovoce.models.checkpoint.compact import compact_languages
 from sottovoce.models.dims import ModelDims
 from sottovoce.models.sources.names import REPOSITORIES, published_repository
-from sottovoce.server.parsing.faults import ApiError
-from sottovoce.server.scheduling.scheduler import FileJob, Scheduler, TranscriptionRequest
+from sottovoce.server.errors import ApiError
+from sottovoce.server.scheduler import FileJob, Scheduler, TranscriptionRequest
 from sottovoce.server.settings import ModelSettings
 from sottovoce.text.languages import language_codes
 
 FLOAT32_BYTES = 4
-USUAL_PARAMETERS = (
+N_PARAMETERS_BY_NAME = (
     (r"nano", 20.4e6),
     (r"distil-small", 166e6),
     (r"distil-medium", 394e6),
@@ -42,7 +42,7 @@ USUAL_PARAMETERS = (
     (r"turbo", 809e6),
     (r"large", 1550e6),
 )
-"""By what a name holds. Source: the model cards of Whisper and distil-whisper."""
+"""By parts of names. Source: the model cards of Whisper and distil-whisper."""
 HOSTED = re.compile(
     r"whisper(-1)?"
     r"|gpt-[a-z0-9.-]{0,40}(transcribe|whisper|realtime|audio)[a-z0-9.-]{0,40}"
@@ -51,8 +51,8 @@ HOSTED = re.compile(
 """Models of OpenAI's and Deepgram's services, whose weights are not public."""
 logger = logging.getLogger(__name__)
 NO_MEMORY, RETRY_S = "model_memory", 10.0
-WORK_ENDS_WITHIN_S = 60.0
-"""One piece of work at most: a window of a large model on a slow processor."""
+JOIN_TIMEOUT_S = 60.0
+"""Longer than a window of a large model on a slow processor."""
 
 
 def weight_bytes(model: Model) -> int:
@@ -61,28 +61,28 @@ def weight_bytes(model: Model) -> int:
     return n_parameters(model.backend.dims) * dtype.itemsize
 
 
-def usual_bytes(name: str) -> int:
-    """Return the bytes in float32 of the weights of a model name; 0 if the name does not tell."""
-    found = (n for pattern, n in USUAL_PARAMETERS if re.search(pattern, name))
+def expected_bytes(name: str) -> int:
+    """Return the bytes of float32 weights of a model by its name; 0: unknown."""
+    found = (n for pattern, n in N_PARAMETERS_BY_NAME if re.search(pattern, name))
     return round(next(found, 0.0) * FLOAT32_BYTES)
 
 
 def n_parameters(dims: ModelDims) -> int:
     audio, text = dims.n_audio_state, dims.n_text_state
     encoder = 3 * dims.n_mels * audio + audio + 3 * audio * audio + audio + dims.n_audio_ctx * audio
-    encoder += dims.n_audio_layer * (attention(audio) + feed_forward(audio)) + 2 * audio
+    encoder += dims.n_audio_layer * (n_attention_weights(audio) + n_feed_forward_weights(audio)) + 2 * audio
     decoder = dims.n_vocab * text + dims.n_text_ctx * text + 2 * text
-    decoder += dims.n_text_layer * (2 * attention(text) + feed_forward(text))
+    decoder += dims.n_text_layer * (2 * n_attention_weights(text) + n_feed_forward_weights(text))
     return encoder + decoder
 
 
-def attention(width: int) -> int:
-    """Return the number of weights of an attention layer: four maps, of keys without a bias, and a norm."""
+def n_attention_weights(width: int) -> int:
+    """Count the weights of an attention layer: four maps, of keys without a bias, and a norm."""
     return 4 * width * width + 3 * width + 2 * width
 
 
-def feed_forward(width: int) -> int:
-    """Return the number of weights of a feed-forward layer, four times as wide inside, and its norm."""
+def n_feed_forward_weights(width: int) -> int:
+    """Count the weights of a feed-forward layer, four times as wide inside, and its norm."""
     return 8 * width * width + 5 * width + 2 * width
 
 
@@ -158,14 +158,14 @@ class ModelRegistry:
         """Schedulers whose memory is to be freed."""
         self._freeing = anyio.Lock()
         names = dict.fromkeys((*settings.names, *settings.at_start))
-        self._slots = {name: _Slot(usual_languages(name), usual_bytes(name)) for name in names}
-        promised = sum(map(usual_bytes, settings.at_start))
+        self._slots = {name: _Slot(expected_languages(name), expected_bytes(name)) for name in names}
+        promised = sum(map(expected_bytes, settings.at_start))
         if self._most_bytes is not None and promised > self._most_bytes:
             wanted, most = promised / 1e6, self._most_bytes / 1e6
             which = "' and '".join(settings.at_start)
             raise OptionError(f"model memory: expected {wanted:g} MB or more for '{which}', got {most:g}")
         self._locks = {name: anyio.Lock() for name in names}
-        self.began = round(time.time())
+        self.created = round(time.time())
 
     def resolve(self, requested: str | None) -> str:
         """Return the model of a client's id (`resolve_model_id`); None: the default one.
@@ -241,12 +241,12 @@ class ModelRegistry:
     async def free(self) -> None:
         """Free the memory of unloaded models in a thread, and wait for it."""
         async with self._freeing:
-            gone, self._unloaded = self._unloaded, []
-            if gone:
+            unloaded, self._unloaded = self._unloaded, []
+            if unloaded:
                 with anyio.CancelScope(shield=True):
-                    await anyio.to_thread.run_sync(free_memory, gone)
+                    await anyio.to_thread.run_sync(free_memory, unloaded)
 
-    def close(self, timeout_s: float = WORK_ENDS_WITHIN_S) -> None:
+    def close(self, timeout_s: float = JOIN_TIMEOUT_S) -> None:
         """End the threads of all models after their current work."""
         for scheduler in self.schedulers:
             scheduler.close()
@@ -258,7 +258,7 @@ class ModelRegistry:
             slot = self._slots[name]
             if slot.scheduler is None:
                 began = time.monotonic()
-                self._make_room(name)
+                self._evict_for(name)
                 slot.is_loading = True  # its memory is taken from here until it is unloaded
                 try:
                     slot.scheduler = await self._load(name)
@@ -270,12 +270,12 @@ class ModelRegistry:
             return slot.scheduler
 
     async def _load(self, name: str) -> Scheduler:
-        """Load a model and measure the cost of a session. Raises: as `use`."""
+        """Load a model and measure the cost of a session."""
         await self.free()
         model = await anyio.to_thread.run_sync(self._open_model, name)
         scheduler = self._make(model)
         try:
-            self._note_size(name, model)
+            self._record_size(name, model)
             await self.free()
             if name in self.settings.names:
                 await scheduler.calibrate()
@@ -292,32 +292,30 @@ class ModelRegistry:
     def is_loaded(self, name: str) -> bool:
         return self._slots[name].scheduler is not None
 
-    def _idle(self) -> list[str]:
+    def _idle_models(self) -> list[str]:
         idle = [name for name, slot in self._slots.items() if slot.scheduler and not slot.n_users]
         return sorted(idle, key=lambda name: self._slots[name].used_s)
 
-    def _make_room(self, name: str) -> None:
+    def _evict_for(self, name: str) -> None:
         """Unload idle models until a model fits. Raises: ApiError 503 if it does not."""
         if self._most_bytes is None:
             return
-        wanted, idle = self._slots[name].n_bytes, self._idle()
+        wanted, idle = self._slots[name].n_bytes, self._idle_models()
         if wanted > self._most_bytes:
             message = f"model '{name}': expected one that fits into the memory for models of this server"
-            raise ApiError(message, status=503, kind="server_error", param="model", code=NO_MEMORY)
+            raise ApiError(message, status=503, param="model", code=NO_MEMORY)
         if self.n_bytes - sum(self._slots[other].n_bytes for other in idle) + wanted > self._most_bytes:
             message = f"model '{name}': the memory for models is in use: try again later"
-            raise ApiError(
-                message, status=503, kind="server_error", param="model", code=NO_MEMORY, retry_s=RETRY_S
-            )
+            raise ApiError(message, status=503, param="model", code=NO_MEMORY, retry_s=RETRY_S)
         while self.n_bytes + wanted > self._most_bytes:
             self._unload(idle.pop(0))
 
-    def _note_size(self, name: str, model: Model) -> None:
-        """Store the size of a loaded model, and unload others if it is larger than expected."""
+    def _record_size(self, name: str, model: Model) -> None:
+        """Store the size of a loaded model, and unload idle ones if it is larger than expected."""
         if self._most_bytes is None:
             return
         self._slots[name].n_bytes = self._size_of(model)
-        idle = self._idle()
+        idle = self._idle_models()
         while self.n_bytes > self._most_bytes and idle:
             self._unload(idle.pop(0))
         if self.n_bytes > self._most_bytes:
@@ -332,15 +330,15 @@ class ModelRegistry:
         logger.info("model unloaded", extra={"model": name})
 
 
-def free_memory(gone: list[Scheduler]) -> None:
+def free_memory(unloaded: list[Scheduler]) -> None:
     """Wait for the threads of models to end, and release their weights; empties the list."""
-    while gone:
-        gone.pop().join(WORK_ENDS_WITHIN_S)
+    while unloaded:
+        unloaded.pop().join(JOIN_TIMEOUT_S)
     gc.collect()  # a model and its parts know each other, so that nothing else would free it soon
 
 
-def usual_languages(name: str) -> tuple[str, ...]:
-    """Return the languages of a model name: nano's, English, or all of Whisper's vocabulary."""
+def expected_languages(name: str) -> tuple[str, ...]:
+    """Return the languages of a model by its name: nano's, English, or all of Whisper's vocabulary."""
     if name == "nano":
         return compact_languages() or language_codes()
     if re.search(r"\.en\b", name):

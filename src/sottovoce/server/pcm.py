@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -11,7 +10,6 @@ from sottovoce.audio.downmix import FloatMixer
 from sottovoce.errors import OptionError
 from sottovoce.types import SAMPLE_RATE, Samples
 
-Encoding: TypeAlias = Literal["s16le", "f32le", "mulaw", "alaw"]
 SAMPLE_BYTES: dict[str, int] = {"s16le": 2, "f32le": 4, "mulaw": 1, "alaw": 1}
 MIN_RATE, MAX_RATE = 8_000, 96_000
 WAV_HEADER_BYTES = 44

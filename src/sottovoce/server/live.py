@@ -16,43 +16,172 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, TypeAlias, TypeVar, cast
+from typing import Generic, Protocol, TypeAlias, TypeVar, cast
 
 import anyio
 import anyio.to_thread
 import numpy as np
-from starlette.websockets import WebSocket
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from sottovoce.audio.live_container import LiveContainer
-from sottovoce.formats.document import Json
+from sottovoce.formats.document import Json, json_text
 from sottovoce.options.live import LiveOptions
-from sottovoce.server.access.api_keys import ApiKey
-from sottovoce.server.live.transport import GoneError, Transport, WebSocketTransport, own_error
-from sottovoce.server.parsing.faults import UNAVAILABLE, ApiError, fault_of, logged_fault
-from sottovoce.server.parsing.pcm import PcmReader
-from sottovoce.server.scheduling.load_forecast import no_room
-from sottovoce.server.scheduling.scheduler import Scheduler
-from sottovoce.server.scheduling.session_handle import SessionHandle
-from sottovoce.server.services import Services, key_of, services_of
+from sottovoce.server.admission import overloaded
+from sottovoce.server.api import error_answer
+from sottovoce.server.auth import ApiKey
+from sottovoce.server.errors import UNAVAILABLE, ApiError, logged_api_error, to_api_error
+from sottovoce.server.pcm import PcmReader
+from sottovoce.server.scheduler import Scheduler
+from sottovoce.server.services import Services, key_of, run_until_first, services_of
+from sottovoce.server.session_handle import SessionHandle
+from sottovoce.server.settings import ServerLimits
 from sottovoce.types import SAMPLE_RATE, Event, Samples
+
+M_co = TypeVar("M_co", covariant=True)
+
+REFUSED = 1008
+"""Close code of errors that a retry does not change."""
+FAILED = 1011
+TRY_AGAIN = 1013
+MAX_REASON_BYTES = 120
+"""Of a close reason: a control frame has 125 bytes."""
+
+HAS_HUNG_UP = "has_hung_up"
+"""Key in a scope's state: a function that returns whether the client has gone."""
+
+
+class ClientDisconnectedError(Exception):
+    """The client has disconnected."""
+
+
+class Transport(Protocol[M_co]):
+    """The messages of one client. request_id: names the connection in the log.
+
+    Every method raises ClientDisconnectedError when the client has gone.
+    """
+
+    request_id: str
+
+    async def receive(self) -> M_co | None:
+        """Return the next message; None at the end of input, after which the client may still read.
+
+        Raises: ClientDisconnectedError; ApiError after too long a silence, and for an invalid message.
+        """
+        ...
+
+    def has_disconnected(self) -> bool:
+        """Return whether the client is known to have disconnected, also while its input is not read."""
+        ...
+
+    async def send(self, document: dict[str, Json]) -> None:
+        """Send one message.
+
+        Raises: ClientDisconnectedError; ApiError if the client does not read.
+        """
+        ...
+
+    async def close(self, code: int, reason: str = "") -> None:
+        """Close the connection. code: of WebSockets, where the transport has codes."""
+        ...
+
+    async def fail(self, fault: ApiError, document: dict[str, Json]) -> None:
+        """Close the connection after an error; document: the last message."""
+        ...
+
+
+class WebSocketTransport:
+    """A WebSocket, as a `Transport` of binary and text messages."""
+
+    def __init__(self, socket: WebSocket, limits: ServerLimits) -> None:
+        self.request_id: str = socket.scope["state"]["request_id"]
+        self._socket = socket
+        self._limits = limits
+        self._has_hung_up: Callable[[], bool] = socket.scope["state"].get(HAS_HUNG_UP, bool)
+
+    async def accept(self, subprotocol: str | None) -> None:
+        """Accept the handshake, with the subprotocol if the client offers it."""
+        offered = self._socket.scope["subprotocols"]
+        try:
+            await self._socket.accept(subprotocol=subprotocol if subprotocol in offered else None)
+        except OSError as error:
+            raise ClientDisconnectedError from error
+
+    async def receive(self) -> bytes | str | None:
+        with anyio.move_on_after(self._limits.idle_s):
+            message = await self._socket.receive()
+            if message["type"] == "websocket.disconnect":
+                raise ClientDisconnectedError
+            data: bytes | None = message.get("bytes")
+            text: str = message.get("text") or ""
+            return text if data is None else data
+        text = f"session: expected a message within {self._limits.idle_s:g} s"
+        raise ApiError(text, code="idle_timeout")
+
+    def has_disconnected(self) -> bool:
+        """See `Transport`; False where the HTTP server does not report it."""
+        return self._has_hung_up()
+
+    async def send(self, document: dict[str, Json]) -> None:
+        await self.send_text(json_text(document))
+
+    async def send_text(self, text: str) -> None:
+        """Send a text within `ServerLimits.send_s`."""
+        with anyio.move_on_after(self._limits.send_s):
+            try:
+                await self._socket.send_text(text)
+            except (WebSocketDisconnect, RuntimeError) as error:
+                raise ClientDisconnectedError from error
+            return
+        message = f"client: expected to take what it is sent within {self._limits.send_s:g} s"
+        raise ApiError(message, code="slow_reader")
+
+    async def close(self, code: int, reason: str = "") -> None:
+        try:
+            await self._socket.close(code, reason)
+        except (WebSocketDisconnect, RuntimeError) as error:
+            raise ClientDisconnectedError from error
+
+    async def fail(self, fault: ApiError, document: dict[str, Json]) -> None:
+        """See `Transport`; an open handshake is refused with an HTTP status."""
+        try:
+            if self._socket.application_state == WebSocketState.CONNECTING:
+                await deny(self._socket, fault)
+            else:
+                await self._socket.send_text(json_text(document))
+                code = TRY_AGAIN if fault.retry_s is not None else FAILED if fault.status >= 500 else REFUSED
+                reason = fault.message.encode()[:MAX_REASON_BYTES].decode("utf-8", "ignore")
+                await self._socket.close(code, reason)
+        except (WebSocketDisconnect, RuntimeError, OSError) as error:
+            raise ClientDisconnectedError from error
+
+
+async def deny(socket: WebSocket, fault: ApiError) -> None:
+    await socket.send_denial_response(error_answer(socket, fault))
+
+
+def live_error(fault: ApiError) -> dict[str, Json]:
+    """Render an error of the live protocol."""
+    again: dict[str, Json] = {} if fault.retry_s is None else {"retry_after": fault.retry_after}
+    return {"type": "error", "error": {**fault.details, **again}}
+
 
 M = TypeVar("M")
 T = TypeVar("T")
 Command: TypeAlias = Callable[[], Awaitable[None]]
 """A command of the client, run after all audio before it was processed."""
 
-DONE, GOING_DOWN = 1000, 1012
+NORMAL_CLOSURE, SERVICE_RESTART = 1000, 1012
 REPORT_EVERY_S = 1.0
 SLICE_BYTES = 64 * 1024
-"""Of a message that are read at once: about a millisecond's work."""
+"""Of a message that are read at once: about a millisecond of work."""
 C = TypeVar("C")
 MAX_COMMANDS = 64
-"""That wait before their sender does."""
+"""Queued commands before their sender waits."""
 
 
 @dataclass(frozen=True, slots=True)
 class CloseRequested:
-    """The last item of a queue, with the code to close with."""
+    """The last item of a queue, with its close code."""
 
     code: int
 
@@ -70,36 +199,29 @@ class LiveConnection(ABC, Generic[M]):
             round(self.limits.pending_s * SAMPLE_RATE)
         )
         self._session: SessionHandle | None = None
-        self._held = AsyncExitStack()
+        self.exit_stack = AsyncExitStack()
         self._is_closing = False
-        self._sent_away = anyio.Event()
-        self._quiet_since_s = math.inf
+        self._was_shed = anyio.Event()
+        self._last_audio_s = math.inf
         """By the clock, where the client has a place: since then it sent no audio."""
         self._counted_s = 0.0
 
     @abstractmethod
     async def begin(self) -> None:
-        """Prepare for the first message.
-
-        Raises: ApiError, OptionError, ModelNotFoundError, which end the connection.
-        """
+        """Prepare for the first message. Errors end the connection."""
 
     @abstractmethod
     async def on_message(self, message: M) -> None:
-        """Handle a message with `queue_audio` or `queue.put`.
-
-        Raises: ApiError, which ends the connection.
-        """
+        """Handle a message with `queue_audio` or `queue.put`. An ApiError ends the connection."""
 
     @abstractmethod
     def render(self, events: Sequence[Event]) -> Iterable[dict[str, Json]]:
         """Yield the messages of events."""
 
     def error_document(self, fault: ApiError) -> dict[str, Json]:
-        return own_error(fault)
+        return live_error(fault)
 
     async def on_audio(self, samples: Samples) -> None:
-        """Process samples (n,) from the queue."""
         await self.emit(await self.session.push(samples))
         self.count()
 
@@ -108,53 +230,58 @@ class LiveConnection(ABC, Generic[M]):
         await self.emit(await self.session.close())
 
     async def background(self) -> None:
-        """Run the background task of the protocol, if it has one."""
+        """Run the background task of the protocol."""
 
     async def report(self) -> None:
-        """Report the delay of the session every second, if the protocol has a message for it."""
+        """Report the delay of the session, every second."""
 
     async def serve(self) -> None:
         """Serve the client until it closes or the server shuts down; an error is the last message."""
         try:
-            async with self._held:
+            async with self.exit_stack:
                 await self.begin()
                 await self._run()
-        except GoneError:
+        except ClientDisconnectedError:
             return
         except Exception as error:
             fault = self.logged(error)
-            with anyio.move_on_after(self.limits.send_s), suppress(GoneError):
+            with anyio.move_on_after(self.limits.send_s), suppress(ClientDisconnectedError):
                 await self.transport.fail(fault, self.error_document(fault))
 
-    def take_place(self) -> None:
-        """Take a place for a live session of the server and of the client's key, until `release`.
+    def acquire_slot(self) -> None:
+        """Count a live session of the server and of the client's key, until `release`.
 
         Raises: ApiError 429, 503.
         """
-        self._held.enter_context(self.services.key_limits.session(self.key))
-        self._held.enter_context(self.services.session(lambda: self.behind_s))
-        self._quiet_since_s = time.monotonic()
+        self.exit_stack.enter_context(self.services.key_limits.session(self.key))
+        self.exit_stack.enter_context(self.services.session(lambda: self.behind_s))
+        self._last_audio_s = time.monotonic()
 
     async def open(self, model: str, options: LiveOptions) -> Scheduler:
         """Open the session, until `release`; return its scheduler.
 
         Raises: ApiError 429 without room on the model; OptionError, ModelNotFoundError.
         """
-        scheduler = await self._held.enter_async_context(self.services.registry.use(model))
-        self.services.check_wait(scheduler)
+        scheduler = await self.exit_stack.enter_async_context(self.services.registry.use(model))
+        self.services.check_live_wait(scheduler)
         self._session = session = await scheduler.open(options)
-        self._held.callback(session.end)
-        self._held.enter_context(
-            self.services.overload.placed(session, lambda: self.behind_s, self._sent_away.set)
+        self.exit_stack.callback(session.end)
+        self.exit_stack.enter_context(
+            self.services.shedder.watch(
+                scheduler,
+                processed_s=lambda: session.processed_s,
+                behind_s=lambda: self.behind_s,
+                shed=self._was_shed.set,
+            )
         )
-        session.poll_newer_audio = self.queue.take_audio
+        session.drain_input = self.queue.take_audio
         self._counted_s = 0.0
         return scheduler
 
     async def release(self) -> None:
         self._session = None
-        self._quiet_since_s = math.inf
-        await self._held.aclose()
+        self._last_audio_s = math.inf
+        await self.exit_stack.aclose()
 
     @property
     def is_open(self) -> bool:
@@ -162,13 +289,11 @@ class LiveConnection(ABC, Generic[M]):
 
     @property
     def session(self) -> SessionHandle:
-        """The session; requires `open`."""
         assert self._session is not None, "open() first"
         return self._session
 
     @property
     def received_s(self) -> float:
-        """Seconds of audio that the session has received."""
         return self._session.received_s if self._session else 0.0
 
     @property
@@ -181,30 +306,23 @@ class LiveConnection(ABC, Generic[M]):
             await self.transport.send(document)
 
     async def emit(self, events: Sequence[Event]) -> None:
-        """Render and send events. Raises: as `send`."""
         for document in self.render(events):
             await self.transport.send(document)
 
     async def queue_audio(self, samples: Samples) -> None:
         """Queue audio (n,); wait for room. Raises: ApiError for NaN and infinity."""
         require_finite(samples)
-        self._note_audio()
+        self._mark_audio()
         await self.queue.put_audio(samples)
-        self._note_audio()
+        self._mark_audio()
 
     async def queue_bytes(self, reader: PcmReader, data: bytes) -> None:
-        """Decode and queue audio, in slices that do not block other clients.
-
-        Raises: as `queue_audio`.
-        """
+        """Decode and queue audio, in slices that do not block other clients."""
         for piece in slices_of(data):
-            await self.queue_audio(await off_loop(len(data), partial(reader.read, piece)))
+            await self.queue_audio(await in_thread_if_large(len(data), partial(reader.read, piece)))
 
     async def queue_container(self, container: LiveContainer, data: bytes) -> None:
-        """Decode and queue the next bytes of a container; b"" ends it.
-
-        Raises: as `queue_audio`; AudioError for an invalid container.
-        """
+        """Decode and queue the next bytes of a container; b"" ends it. Raises: AudioError."""
         for piece in slices_of(data) if data else (b"",):
             container.feed(piece) if piece else container.end()
             is_more = True
@@ -212,7 +330,7 @@ class LiveConnection(ABC, Generic[M]):
                 samples, is_more = await anyio.to_thread.run_sync(container.take)
                 await self.queue_audio(samples)
 
-    async def request_close(self, code: int = DONE) -> None:
+    async def request_close(self, code: int = NORMAL_CLOSURE) -> None:
         """Process the queue and close with the code; nothing more is read."""
         if not self._is_closing:
             self._is_closing = True
@@ -224,89 +342,78 @@ class LiveConnection(ABC, Generic[M]):
         self.services.metrics.live_seconds.inc(new_s)
         self.services.key_limits.count_audio(self.key, new_s)
         if self.received_s > self.limits.session_s:
-            raise self.too_long()
+            raise self.too_long_error()
 
-    def too_long(self) -> ApiError:
+    def too_long_error(self) -> ApiError:
         message = f"session: expected at most {self.limits.session_s:g} s of audio"
         return ApiError(message, code="session_too_long")
 
     def logged(self, error: Exception) -> ApiError:
-        """Return the error for the client, and log the cause of an internal one."""
-        return logged_fault(error, self.transport.request_id, "session failed")
+        return logged_api_error(error, self.transport.request_id, "session failed")
 
     async def attempt(self, change: Awaitable[None]) -> ApiError | None:
-        """Change the session; return the error of an invalid change, after which nothing has changed.
+        """Change the session; return the error of an invalid change, which has no effect.
 
-        Raises: internal errors, which end the connection.
+        Raises: internal errors.
         """
         try:
             await change
         except Exception as error:
-            fault = fault_of(error)
+            fault = to_api_error(error)
             if fault.status >= 500 and fault.code != UNAVAILABLE:
                 raise
             return self.logged(error)
         return None
 
     async def _run(self) -> None:
-        failed: list[Exception] = []
-        code = DONE
-        async with anyio.create_task_group() as tasks:
+        code = NORMAL_CLOSURE
 
-            async def until_failed(work: Callable[[], Awaitable[None]]) -> None:
-                try:
-                    await work()
-                except Exception as error:
-                    failed.append(error)
-                    tasks.cancel_scope.cancel()
+        async def process_queue() -> None:
+            nonlocal code
+            code = await self._process_queue()
 
-            async def work() -> None:
-                nonlocal code
-                code = await self._work()
+        async def keep_running(task: Callable[[], Awaitable[None]]) -> None:
+            await task()
+            await anyio.sleep_forever()
 
-            for task in (self._listen, self._leave, self._yield, self._report, self.background):
-                tasks.start_soon(until_failed, task)
-            await until_failed(work)
-            tasks.cancel_scope.cancel()
-        if failed:
-            raise failed[0]
-        await self.transport.close(code, "the server is shutting down" if code == GOING_DOWN else "")
+        others = (self._receive, self._drain, self._wait_shed, self._report, self.background)
+        await run_until_first(process_queue, *(partial(keep_running, task) for task in others))
+        await self.transport.close(code, "the server is shutting down" if code == SERVICE_RESTART else "")
 
-    async def _listen(self) -> None:
+    async def _receive(self) -> None:
         while not self._is_closing and (message := await self.transport.receive()) is not None:
             await self.on_message(message)
         await self.request_close()
 
-    async def _leave(self) -> None:
-        await self.services.until_leaving()
-        await self.request_close(GOING_DOWN)
+    async def _drain(self) -> None:
+        await self.services.wait_draining()
+        await self.request_close(SERVICE_RESTART)
 
-    async def _yield(self) -> None:
-        """Raise ApiError when the session has to make room on an overloaded model."""
-        await self._sent_away.wait()
-        raise no_room(self.services.n_sessions - 1)
+    async def _wait_shed(self) -> None:
+        await self._was_shed.wait()
+        raise overloaded(self.services.n_sessions - 1)
 
-    def _note_audio(self) -> None:
-        if math.isfinite(self._quiet_since_s):
-            self._quiet_since_s = time.monotonic()
+    def _mark_audio(self) -> None:
+        if math.isfinite(self._last_audio_s):
+            self._last_audio_s = time.monotonic()
 
     async def _report(self) -> None:
         """Report the delay, and end a client that has gone or sends no audio for too long.
 
-        While audio waits nothing is read, so that the end of the client is not seen. Raises: GoneError,
-        ApiError.
+        While audio waits nothing is read, so that the end of the client is not seen.
+        Raises: ClientDisconnectedError, ApiError.
         """
         most_s = self.limits.keepalive_s
         while True:
             await anyio.sleep(min(REPORT_EVERY_S, most_s))
-            if self.transport.has_gone():
-                raise GoneError
+            if self.transport.has_disconnected():
+                raise ClientDisconnectedError
             await self.report()
-            if time.monotonic() - self._quiet_since_s > most_s:
+            if time.monotonic() - self._last_audio_s > most_s:
                 text = f"session: expected audio within {most_s:g} s, whatever keeps it alive"
                 raise ApiError(text, code="idle_timeout")
 
-    async def _work(self) -> int:
+    async def _process_queue(self) -> int:
         while True:
             item = await self.queue.take()
             if isinstance(item, CloseRequested):
@@ -332,11 +439,8 @@ def slices_of(data: bytes) -> Iterator[bytes]:
         yield data[start : start + SLICE_BYTES]
 
 
-async def off_loop(size: int, read: Callable[[], T]) -> T:
-    """Read input of a size in bytes or letters: small input here, large input in a thread.
-
-    Raises: the errors of reading.
-    """
+async def in_thread_if_large(size: int, read: Callable[[], T]) -> T:
+    """Read input of a size in bytes or letters: large input in a thread."""
     return read() if size <= SLICE_BYTES else await anyio.to_thread.run_sync(read)
 
 
@@ -379,7 +483,6 @@ class InputQueue(Generic[C]):
             await self._changed.wait()
 
     async def put(self, command: C) -> None:
-        """Add a command; wait while too many are queued."""
         with self._lock:
             self._items.append(command)
         self._n_commands += 1

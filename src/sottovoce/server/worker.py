@@ -28,26 +28,26 @@ from sottovoce.runtime.batching import (
     Priority,
 )
 from sottovoce.runtime.update_interval import UpdateIntervalController
-from sottovoce.server.parsing.faults import INTERNAL, fault_of, leaving
+from sottovoce.server.errors import INTERNAL, shutting_down, to_api_error
 
 T = TypeVar("T")
 FAULTS_IN_A_ROW = 5
-"""From which on the model counts as broken, and not what it was asked."""
-_FORGET = 0.9
-"""Of the mean waiting time, at each new one."""
+"""From which on the model counts as broken."""
+_DECAY = 0.9
+"""Weight of the mean waiting time at each new one."""
 _HALF_LIFE_S = 5.0
-"""Of a waiting time after which nothing came: an idle model is not busy."""
+"""Of the mean waiting time while nothing comes."""
 
 
 @dataclass(slots=True, eq=False)
 class Job(Generic[T]):
     """A function without arguments and the future of its result.
 
-    since_s: the time of the request. caller: through which it calls the model; None: it does not.
+    submitted_s: the time of the request. caller: through which it calls the model; None: it does not.
     """
 
     priority: Priority
-    since_s: float
+    submitted_s: float
     work: Callable[[], T]
     done: Future[T]
     caller: Caller | None
@@ -79,7 +79,7 @@ class Worker:
         """How often live sessions are brought up to date."""
         self._condition = threading.Condition()
         self._waiting: dict[Priority, deque[Job[object]]] = {priority: deque() for priority in Priority}
-        self._under_way: list[Job[object]] = []
+        self._running_jobs: list[Job[object]] = []
         self._is_closed = False
         self._n_faults = 0
         self._wait_s = 0.0
@@ -111,14 +111,14 @@ class Worker:
     @property
     def n_waiting(self) -> int:
         with self._condition:
-            return len(self._not_begun())
+            return len(self._not_started())
 
     @property
     def live_wait_s(self) -> float:
         """The waiting time of live work, recent and now."""
         with self._condition:
             now_s = time.monotonic()
-            live = [job.since_s for job in self._not_begun() if job.priority is Priority.LIVE]
+            live = [job.submitted_s for job in self._not_started() if job.priority is Priority.LIVE]
             lately = self._wait_s * math.pow(0.5, (now_s - self._noted_s) / _HALF_LIFE_S)
             return max(lately, now_s - min(live, default=now_s))
 
@@ -126,11 +126,8 @@ class Worker:
     def engines(self) -> list[EngineState]:
         return self.runtime.states
 
-    def trouble(self, stall_s: float) -> str | None:
-        """Return a short reason why the worker makes no progress, or None.
-
-        stall_s: of one call, after which it makes no progress.
-        """
+    def health_error(self, stall_s: float) -> str | None:
+        """Return why the worker makes no progress, or None. stall_s: the longest that a call may take."""
         if not self._is_closed and not all(thread.is_alive() for thread in self._threads):
             return ENDED
         if self._n_faults >= FAULTS_IN_A_ROW:
@@ -165,13 +162,13 @@ class Worker:
         job = Job(priority, time.monotonic(), work, done, caller)
         with self._condition:
             if self._is_closed:
-                raise leaving()
+                raise shutting_down()
             self._waiting[priority].append(job)  # type: ignore[arg-type]
             self._condition.notify_all()
         return done
 
     def close(self) -> None:
-        """End after the current calls, and cancel the rest."""
+        """End after the current calls; cancel the rest."""
         with self._condition:
             self._is_closed = True
             for jobs in self._waiting.values():
@@ -179,7 +176,7 @@ class Worker:
                     job.done.cancel()
                 jobs.clear()
             self._condition.notify_all()
-        self.runtime.close(leaving())
+        self.runtime.close(shutting_down())
 
     def join(self, timeout_s: float) -> None:
         end = time.monotonic() + timeout_s
@@ -190,22 +187,22 @@ class Worker:
     def _run(self, priority: Priority) -> None:
         while (job := self._next(priority)) is not None:
             if job.done.set_running_or_notify_cancel():
-                self._do(job)
+                self._run_job(job)
             else:
                 self._end(job)
             del job  # and what it holds
 
-    def _do(self, job: Job[object]) -> None:
+    def _run_job(self, job: Job[object]) -> None:
         began_s, work_began_s = time.monotonic(), time.thread_time()
         if job.caller is not None:
-            job.caller.begin(job.priority, job.since_s)
+            job.caller.begin(job.priority, job.submitted_s)
         result: object = None
         error: BaseException | None = None
         try:
             result = job.work()
         except BaseException as failure:  # whatever it is, it belongs to who asked
             error = failure
-        self._note(job, error, began_s, time.thread_time() - work_began_s)
+        self._record(job, error, began_s, time.thread_time() - work_began_s)
         self._end(job)
         if error is not None:
             job.done.set_exception(error)
@@ -214,7 +211,7 @@ class Worker:
 
     def _end(self, job: Job[object]) -> None:
         with self._condition:
-            self._under_way.remove(job)
+            self._running_jobs.remove(job)
 
     def _next(self, priority: Priority) -> Job[object] | None:
         """Wait for the next job of a priority; None: the worker was closed."""
@@ -225,20 +222,22 @@ class Worker:
             if self._is_closed:
                 return None
             job = waiting.popleft()
-            self._under_way.append(job)
+            self._running_jobs.append(job)
             return job
 
-    def _not_begun(self) -> list[Job[object]]:
+    def _not_started(self) -> list[Job[object]]:
         jobs = [job for waiting in self._waiting.values() for job in waiting]
-        return jobs + [job for job in self._under_way if job.caller is not None and math.isnan(job.began_s)]
+        return jobs + [
+            job for job in self._running_jobs if job.caller is not None and math.isnan(job.began_s)
+        ]
 
-    def _note(self, job: Job[object], error: BaseException | None, began_s: float, worked_s: float) -> None:
+    def _record(self, job: Job[object], error: BaseException | None, began_s: float, worked_s: float) -> None:
         """Note how long a job waited and worked, and whether it failed."""
         has_called = not math.isnan(job.began_s)
         with self._condition:
             if error is None:
                 self._n_faults = 0 if has_called else self._n_faults
-            elif job.caller is not None and fault_of(error).code == INTERNAL:
+            elif job.caller is not None and to_api_error(error).code == INTERNAL:
                 self._n_faults += 1
         if job.priority is not Priority.LIVE or (job.caller is not None and not has_called):
             return
@@ -246,11 +245,11 @@ class Worker:
             began_s = job.began_s
             if job.caller.on_work is not None:
                 job.caller.on_work(worked_s)
-        waited_s = began_s - job.since_s
+        waited_s = began_s - job.submitted_s
         with self._condition:
             if job.caller is not None:
                 self.interval_controller.note_wait(waited_s)
-            self._wait_s = _FORGET * self._wait_s + (1 - _FORGET) * waited_s
+            self._wait_s = _DECAY * self._wait_s + (1 - _DECAY) * waited_s
             self._noted_s = began_s
         if self._on_live is not None:
             self._on_live(waited_s, time.monotonic() - began_s)

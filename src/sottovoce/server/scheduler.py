@@ -12,8 +12,8 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import TypeAlias, TypeVar
+from functools import lru_cache, partial
+from typing import TypeAlias
 
 import anyio
 import anyio.to_thread
@@ -27,72 +27,63 @@ from sottovoce.offline.transcription import FileTranscription
 from sottovoce.options.fallback import DeferralOptions
 from sottovoce.options.live import LiveOptions
 from sottovoce.options.transcribe import TranscribeOptions
-from sottovoce.runtime.batching import THREADS, Caller, EngineState, Priority
+from sottovoce.runtime.batching import THREADS, Caller, Priority
 from sottovoce.runtime.update_interval import INTERVALS_S, UpdateIntervalController
-from sottovoce.server.scheduling.load_forecast import LoadForecast
-from sottovoce.server.scheduling.session_handle import SessionHandle
-from sottovoce.server.scheduling.worker import Worker
+from sottovoce.server.admission import LoadForecast
+from sottovoce.server.session_handle import SessionHandle
 from sottovoce.server.settings import MOST_ENGINES, Work
+from sottovoce.server.worker import Worker
 from sottovoce.types import SAMPLE_RATE, Samples, Segment, Transcript
 
-SPEECH = 1.75
-"""Times the cost of a sound alone: words take 1.4 times as much, and in company more (base)."""
+SPEECH_FACTOR = 1.75
+"""Cost of speech relative to a sound: words cost 1.4 times as much, and more in company (base)."""
 SOUND_S, WARM_UP_S, PIECE_S = 4.0, 1.0, 0.5
-WITHIN_S = 5.0
-"""Of the clock: a slower model is measured by the audio that it has processed by then, or next."""
+CALIBRATION_TIMEOUT_S = 5.0
+"""Time limit: slower models are measured by the audio processed until then."""
 OpenSession: TypeAlias = Callable[[LiveOptions], Awaitable[SessionHandle]]
 PITCH_HZ, SYLLABLES_HZ, N_HARMONICS = 120.0, 3.0, 20
-T = TypeVar("T")
 logger = logging.getLogger(__name__)
 MAX_PROMPT_TOKENS = 223
-KEPT_FUSIONS = 4
+MAX_CACHED_FUSIONS = 4
 """Lists of phrases that are kept ready for the next recording with the same ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class TranscriptionRequest:
-    """A request for a recording: options, languages ("auto", one or several), boosted phrases."""
-
     options: TranscribeOptions
     languages: tuple[str, ...] = ()
     phrases: tuple[str, ...] = ()
 
 
 async def calibrate(open_session: OpenSession, n_engines: int) -> float:
-    """Return the engine seconds per second of speech, at the shortest interval of updates.
-
-    open_session: begins a live session. 0: no audio was processed.
-    """
+    """Return the engine seconds per second of speech, at the shortest interval; 0: unknown."""
     options = LiveOptions(vad=False)
     handles = [await open_session(options) for _ in range(n_engines)]
     try:
-        costs = await asyncio.gather(*(cost_of(handle, voice()) for handle in handles))
+        costs = await asyncio.gather(*(measure_cost(handle, voice_like_sound()) for handle in handles))
     finally:
         for handle in handles:
             handle.end()
     measured = [cost for cost in costs if cost > 0]
-    return SPEECH * sum(measured) / len(measured) if measured else 0.0
+    return SPEECH_FACTOR * sum(measured) / len(measured) if measured else 0.0
 
 
-async def cost_of(handle: SessionHandle, sound: Samples) -> float:
-    """Return the engine seconds per second of a sound (n,) in a session, without its first second.
-
-    0: no audio was processed.
-    """
+async def measure_cost(handle: SessionHandle, sound: Samples) -> float:
+    """Return the engine seconds per second of a sound (n,) without its first second; 0: unknown."""
     handle.fixed_interval_s = INTERVALS_S[0]
-    ends_s = time.monotonic() + WITHIN_S
+    ends_s = time.monotonic() + CALIBRATION_TIMEOUT_S
     step, n_warm_up = round(PIECE_S * SAMPLE_RATE), round(WARM_UP_S * SAMPLE_RATE)
     await handle.push(sound[:n_warm_up])
-    worked_s, taken_s = handle.load.worked_s, handle.load.taken_s
+    worked_s, audio_s = handle.load.worked_s, handle.load.audio_s
     for start in range(n_warm_up, len(sound), step):
         await handle.push(sound[start : start + step])
-        if time.monotonic() > ends_s and handle.load.taken_s > taken_s:
+        if time.monotonic() > ends_s and handle.load.audio_s > audio_s:
             break
-    newly_taken_s = handle.load.taken_s - taken_s
-    return (handle.load.worked_s - worked_s) / newly_taken_s if newly_taken_s > 0 else 0.0
+    new_audio_s = handle.load.audio_s - audio_s
+    return (handle.load.worked_s - worked_s) / new_audio_s if new_audio_s > 0 else 0.0
 
 
-def voice(seconds: float = SOUND_S) -> Samples:
+def voice_like_sound(seconds: float = SOUND_S) -> Samples:
     """Return a sound (n,) float32 with the pitch, harmonics and syllables of a voice, without words."""
     at_s = np.arange(round(seconds * SAMPLE_RATE)) / SAMPLE_RATE
     pitch_hz = PITCH_HZ * (1 + 0.1 * np.sin(2 * np.pi * 0.7 * at_s))
@@ -107,55 +98,48 @@ def voice(seconds: float = SOUND_S) -> Samples:
 class FileJob:
     """One recording under transcription: iterate over its segments as they are found.
 
-    start: opens the recording, whose transcription calls the model through `caller`. second: through which
-    it calls a second model, or None. n_prompt_tokens: of its prompt, as far as the model sees it.
+    caller: through which the transcription calls the model. second: through which it calls a second model, or
+    None. n_prompt_tokens: of its prompt, as far as the model sees it.
     """
 
     def __init__(
         self,
         worker: Worker,
-        start: Callable[[Caller], FileTranscription],
+        caller: Caller,
+        transcription: FileTranscription,
         n_prompt_tokens: int,
         second: Caller | None = None,
     ) -> None:
         self._worker = worker
-        self._caller = worker.caller()
-        self._start = start
+        self._caller = caller
+        self._transcription = transcription
         self._second = second
         self.n_prompt_tokens = n_prompt_tokens
-        self._running: FileTranscription | None = None
-
-    async def begin(self) -> None:
-        """Check the options and open the recording. Raises: AudioError, OptionError."""
-        self._running = await self._worker.result_of(lambda: self._start(self._caller), Priority.FILE)
 
     def __aiter__(self) -> AsyncIterator[Segment]:
         return self
 
     async def __anext__(self) -> Segment:
-        running = self._running
-        assert running is not None, "begin() first"
         if self._second is not None:
             self._second.begin(Priority.FILE, time.monotonic())
-        segment = await self._worker.result_of(lambda: next(running, None), Priority.FILE, self._caller)
+        segment = await self._worker.result_of(
+            lambda: next(self._transcription, None), Priority.FILE, self._caller
+        )
         if segment is None:
             raise StopAsyncIteration
         return segment
 
     async def collect(self) -> Transcript:
-        running = self._running
-        assert running is not None, "begin() first"
         async for _ in self:
             pass
-        return running.collect()  # at its end: no work is left
+        return self._transcription.collect()  # at its end: no work is left
 
     def close(self) -> None:
-        if self._running is not None:
-            self._running.close()
+        self._transcription.close()
 
 
 class Scheduler:
-    """Live sessions and recordings on one model.
+    """Live sessions and recordings on one model, in the threads of `worker`.
 
     beam_size: of recordings; 1 is greedy. deferral: the parts that a second model reads again. on_live:
     called with seconds waited and worked of live work.
@@ -174,12 +158,12 @@ class Scheduler:
         self._beam_size = beam_size
         self._deferral = deferral or DeferralOptions()
         self._fusions = anyio.CapacityLimiter(1)
-        self._fusion_of = lru_cache(KEPT_FUSIONS)(lambda phrases: model.fusion(hotwords=phrases))
+        self._fusion_of = lru_cache(MAX_CACHED_FUSIONS)(lambda phrases: model.fusion(hotwords=phrases))
         work = work or Work()
         n_engines = engines_for(model, work)
         self._is_forecast = work.forecast
         self.forecast = LoadForecast(n_engines)
-        self._worker = Worker(
+        self.worker = Worker(
             model.backend,
             n_engines=n_engines,
             on_live=on_live,
@@ -191,29 +175,10 @@ class Scheduler:
     def languages(self) -> tuple[str, ...]:
         return tuple(self.model.languages)
 
-    @property
-    def live_wait_s(self) -> float:
-        return self._worker.live_wait_s
-
-    def trouble(self, stall_s: float) -> str | None:
-        return self._worker.trouble(stall_s)
-
-    @property
-    def engines(self) -> list[EngineState]:
-        return self._worker.engines
-
-    @property
-    def interval_s(self) -> float:
-        return self._worker.interval_controller.interval_s
-
-    @property
-    def n_waiting(self) -> int:
-        return self._worker.n_waiting
-
     async def open(self, options: LiveOptions) -> SessionHandle:
         """Begin a live session. Raises: ApiError 429 if it would make others late; OptionError."""
         load = self.forecast.enter()
-        handle = SessionHandle(self._worker, self.model, options, load=load, on_end=self.forecast.leave)
+        handle = SessionHandle(self.worker, self.model, options, load=load, on_end=self.forecast.leave)
         try:
             await handle.begin()
         except BaseException:
@@ -222,11 +187,11 @@ class Scheduler:
         return handle
 
     async def calibrate(self) -> None:
-        """Measure the cost of a live session, if admission uses it; if that fails, all are accepted."""
+        """Measure the cost of a live session, if admission uses it; without it all are admitted."""
         if not self._is_forecast:
             return
         try:
-            self.forecast.begin(await calibrate(self.open, len(self.engines)))
+            self.forecast.set_cost(await calibrate(self.open, len(self.worker.engines)))
         except Exception:
             logger.exception("what a live session costs could not be measured: all are taken")
 
@@ -235,27 +200,24 @@ class Scheduler:
     ) -> FileJob:
         """Begin a recording, which stays open until the job is closed.
 
-        second: reads uncertain parts again where it can (`_can_read`).
+        second: reads uncertain parts again where it can (`_can_retry`).
         Raises: AudioError, OptionError.
         """
-        fusion = await anyio.to_thread.run_sync(self._fusion, request, limiter=self._fusions)
+        fusion = await anyio.to_thread.run_sync(self.fusion, request, limiter=self._fusions)
         prompt = self._n_tokens(request.options.initial_prompt)
         other: SecondModel | None = None
         caller: Caller | None = None
-        if second is not None and self._can_read(second, request):
-            of_second = await anyio.to_thread.run_sync(second._fusion, request, limiter=self._fusions)
-            caller = second._worker.caller()
+        if second is not None and self._can_retry(second, request):
+            of_second = await anyio.to_thread.run_sync(second.fusion, request, limiter=self._fusions)
+            caller = second.worker.caller()
             other = second.model.as_second(self._deferral, of_second, caller)
-        job = FileJob(
-            self._worker, lambda own: self._begin(source, request, fusion, other, own), prompt, caller
-        )
-        await job.begin()
-        return job
+        own = self.worker.caller()
+        begin = partial(self._begin, source, request, fusion, other, own)
+        transcription = await self.worker.result_of(begin, Priority.FILE)
+        return FileJob(self.worker, own, transcription, prompt, caller)
 
-    def _can_read(self, second: Scheduler, request: TranscriptionRequest) -> bool:
-        """Whether a second model can read a request: without clips, and only English with an English-only
-        model.
-        """
+    def _can_retry(self, second: Scheduler, request: TranscriptionRequest) -> bool:
+        """Whether a second model can read a request: without clips, English-only models English only."""
         if request.options.clip_timestamps:
             return False
         chosen = self.model.options(list(request.languages) or None, None, None, None, request.options)
@@ -263,10 +225,10 @@ class Scheduler:
         return second.model.tokenizer.is_multilingual or is_english
 
     def close(self) -> None:
-        self._worker.close()
+        self.worker.close()
 
     def join(self, timeout_s: float) -> None:
-        self._worker.join(timeout_s)
+        self.worker.join(timeout_s)
 
     def _n_tokens(self, prompt: str | None) -> int:
         tokens = self.model.tokenizer.encode(" " + prompt.strip()) if prompt else []
@@ -275,8 +237,8 @@ class Scheduler:
     def _beam_size_of(self, request: TranscriptionRequest) -> int:
         return request.options.decoding.beam_size or self._beam_size
 
-    def _fusion(self, request: TranscriptionRequest) -> ShallowFusion | None:
-        """Return the fusion of boosted phrases in a beam; many take a while, so a thread builds it."""
+    def fusion(self, request: TranscriptionRequest) -> ShallowFusion | None:
+        """Return the fusion of boosted phrases in a beam, which may take long to build."""
         if not request.phrases or self._beam_size_of(request) == 1:
             return None
         return self._fusion_of(request.phrases)
@@ -306,6 +268,5 @@ class Scheduler:
 
 
 def engines_for(model: Model, work: Work) -> int:
-    """Return the number of engines."""
     is_cpu = model.backend.device.type == "cpu"
     return work.engines or (min(work.threads or THREADS, MOST_ENGINES) if is_cpu else 1)

@@ -6,11 +6,18 @@ The cause of an internal error is in the log alone. This module does not depend 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
-from sottovoce.errors import AudioError, CheckpointError, InputError, ModelNotFoundError, SottovoceError
+from sottovoce.errors import (
+    AudioError,
+    CheckpointError,
+    InputError,
+    ModelNotFoundError,
+    OptionError,
+    SottovoceError,
+)
 from sottovoce.formats.document import Json
 
 logger = logging.getLogger(__name__)
@@ -25,8 +32,8 @@ MEMORY_WORDS = ("out of memory", "not enough memory", "can't allocate memory", "
 class ApiError(Exception):
     """An error that is sent to a client.
 
-    message: one line. status: of HTTP. kind, param, code: see OpenAI's error objects. retry_s: seconds until
-    a retry may succeed.
+    message: one line. status: of HTTP. kind (None: by the status), param, code: see OpenAI's error objects.
+    retry_s: seconds until a retry may succeed.
     """
 
     def __init__(
@@ -34,7 +41,7 @@ class ApiError(Exception):
         message: str,
         *,
         status: int = 400,
-        kind: str = INVALID,
+        kind: str | None = None,
         param: str | None = None,
         code: str | None = None,
         retry_s: float | None = None,
@@ -42,16 +49,20 @@ class ApiError(Exception):
         super().__init__(message)
         self.message = message
         self.status = status
-        self.kind = kind
+        self.kind = kind or (INVALID if status < 500 else "server_error")
         self.param = param
         self.code = code
         self.retry_s = retry_s
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Keep all fields when pickled."""
-        names = ("status", "kind", "param", "code", "retry_s")
-        fields: dict[str, Any] = {name: getattr(self, name) for name in names}
-        return partial(ApiError, **fields), (self.message,)
+        return partial(
+            ApiError,
+            status=self.status,
+            kind=self.kind,
+            param=self.param,
+            code=self.code,
+            retry_s=self.retry_s,
+        ), (self.message,)
 
     @property
     def body(self) -> dict[str, Json]:
@@ -71,44 +82,56 @@ class ApiError(Exception):
         return 0 if self.retry_s is None else max(1, round(self.retry_s))
 
 
-def wrong(name: str, expected: str, got: str) -> ApiError:
-    """Return the error of an invalid value."""
+def unsupported(name: str, reason: str = "not done here") -> ApiError:
+    """Return the error of a parameter for something that this server does not do."""
+    return ApiError(f"{name}: {reason}", param=name, code="unsupported_value")
+
+
+@contextmanager
+def invalid_options(param: str) -> Iterator[None]:
+    """Raises: ApiError 400 in place of an OptionError."""
+    try:
+        yield
+    except OptionError as error:
+        raise ApiError(str(error), param=param, code="invalid_value") from error
+
+
+def invalid_value(name: str, expected: str, got: str) -> ApiError:
     return ApiError(f"{name}: expected {expected}, got {got}", param=name, code="invalid_value")
 
 
-def busy(message: str, retry_s: float) -> ApiError:
-    """Return the error of too many requests."""
+def too_many_requests(message: str, retry_s: float) -> ApiError:
     return ApiError(message, status=429, kind="rate_limit_error", code="rate_limit_exceeded", retry_s=retry_s)
 
 
-def leaving() -> ApiError:
+def shutting_down() -> ApiError:
     message = "the server is shutting down: try again in a moment"
-    return ApiError(message, status=503, kind="server_error", code="shutting_down", retry_s=5.0)
+    return ApiError(message, status=503, code="shutting_down", retry_s=5.0)
 
 
-def fault_of(error: BaseException, *, param: str | None = None) -> ApiError:
+def to_api_error(error: BaseException, *, param: str | None = None) -> ApiError:
     """Return the error for a client, without internals of the program."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, ModelNotFoundError | CheckpointError):  # their messages name files of the server
         message = "a model that this needs cannot be loaded on this server; its log has the cause"
-        return ApiError(message, status=503, kind="server_error", code=UNAVAILABLE)
+        return ApiError(message, status=503, code=UNAVAILABLE)
     if isinstance(error, AudioError):
         return ApiError(str(error), param=param or "file", code="invalid_audio")
     if isinstance(error, InputError):
         return ApiError(str(error), param=param)
     if is_out_of_memory(error):
         message = "memory ran out: try a shorter recording, or later"
-        return ApiError(message, status=503, kind="server_error", code=OUT_OF_MEMORY, retry_s=30.0)
+        return ApiError(message, status=503, code=OUT_OF_MEMORY, retry_s=30.0)
     if isinstance(error, SottovoceError):
-        return ApiError(str(error), status=500, kind="server_error")
+        return ApiError(str(error), status=500)
     message = "the server failed at this; its log has the cause, by the request id"
-    return ApiError(message, status=500, kind="server_error", code=INTERNAL)
+    return ApiError(message, status=500, code=INTERNAL)
 
 
-def logged_fault(error: BaseException, request_id: str, what: str = "request failed") -> ApiError:
-    """Return `fault_of` an error, and log its cause if it is internal."""
-    fault = fault_of(error)
+def logged_api_error(error: BaseException, request_id: str, what: str = "request failed") -> ApiError:
+    """Return the error for a client, and log the cause of an internal one."""
+    fault = to_api_error(error)
     if fault.status >= 500 and not isinstance(error, ApiError):
         logger.error(what, exc_info=error, extra={"request_id": request_id})
     return fault

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from socket import socket as Socket
 from types import FrameType
-from typing import Any, cast
+from typing import cast
 
 import anyio
 import uvicorn
@@ -26,28 +26,28 @@ import uvicorn
 from sottovoce.api import Model
 from sottovoce.errors import OptionError, cause_of
 from sottovoce.server.apis.wyoming import start_wyoming
-from sottovoce.server.http.app import make_app
-from sottovoce.server.http.connections import make_connections, make_gate
-from sottovoce.server.scheduling.model_registry import WORK_ENDS_WITHIN_S
+from sottovoce.server.app import make_app
+from sottovoce.server.connections import make_connections, make_gate
+from sottovoce.server.models import JOIN_TIMEOUT_S
 from sottovoce.server.services import Services
 from sottovoce.server.settings import Listening, ServerSettings
 
 logger = logging.getLogger(__name__)
 
 LOG_EVERY_S = 60.0
-UNWANTED = (
+IGNORED_MESSAGES = (
     "ASGI callable returned without completing handshake.",
     "Invalid UTF-8 sequence received from client.",
 )
-"""Errors that uvicorn logs for a refused handshake and for a client's message that is no text: no faults."""
+"""Errors that uvicorn logs for refused handshakes and invalid messages of clients."""
 PING_EVERY_S = 20.0
 PONG_WITHIN_S = 60.0
 """Longer than a client that sends too fast is not read: its pong waits behind its audio."""
-LOOK_EVERY_S = 0.05
-CUT_S = 1.0
-"""Of the time to end, for those whose work is cut short to be told so."""
+POLL_EVERY_S = 0.05
+ABORT_S = 1.0
+"""Part of the shutdown in which aborted requests are answered."""
 BACKLOG = 128
-"""Connections that wait to be accepted; where the system accepts no more, asyncio tries so often at once."""
+"""Connections that wait to be accepted."""
 
 
 class QuietLoop:
@@ -56,7 +56,7 @@ class QuietLoop:
     def __init__(self) -> None:
         self._logged_s = -LOG_EVERY_S
 
-    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         if "socket.accept()" not in str(context.get("message")):
             loop.default_exception_handler(context)
         elif loop.time() - self._logged_s >= LOG_EVERY_S:
@@ -65,7 +65,7 @@ class QuietLoop:
 
 
 class QuietLog(logging.Filter):
-    """Passes each warning of the server's connections once a minute, and none of `UNWANTED`."""
+    """Passes each warning of the server's connections once a minute, and none of `IGNORED_MESSAGES`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class QuietLog(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         now_s, place = time.monotonic(), (record.pathname, record.lineno)
-        if record.msg in UNWANTED:
+        if record.msg in IGNORED_MESSAGES:
             return False
         if record.levelno != logging.WARNING:
             return True
@@ -83,7 +83,7 @@ class QuietLog(logging.Filter):
         return True
 
 
-def quieten(*names: str) -> None:
+def limit_warnings(*names: str) -> None:
     for name in names:
         found = logging.getLogger(name)
         if not any(isinstance(one, QuietLog) for one in found.filters):
@@ -104,7 +104,7 @@ class Server(uvicorn.Server):
         on_listening: Callable[[int], None],
     ) -> None:
         check_certificate(settings.listening)
-        quieten("uvicorn.error", "python_multipart.multipart", "sottovoce.server.http.connections")
+        limit_warnings("uvicorn.error", "python_multipart.multipart", "sottovoce.server.connections")
         app = make_app(settings, open_model)
         self._services: Services = app.state.services
         self._on_listening = on_listening
@@ -114,7 +114,7 @@ class Server(uvicorn.Server):
         self.ended_by: signal.Signals | None = None
         self.broken_by: str | None = None
         """The reason why a model could not work, where the server has ended for it."""
-        self._works_s = time.monotonic()
+        self._healthy_s = time.monotonic()
         limits, listening = settings.limits, settings.listening
         self.gate = gate = make_gate(settings, self._services.metrics.refused_connections.inc)
         super().__init__(
@@ -146,7 +146,6 @@ class Server(uvicorn.Server):
 
     @property
     def services(self) -> Services:
-        """Shared state, read-only."""
         return self._services
 
     @property
@@ -164,17 +163,17 @@ class Server(uvicorn.Server):
             raise self._services.preload_error
 
     async def on_tick(self, counter: int) -> bool:
-        """Return whether to end, as for a server without its model or with a broken one."""
+        """Return whether to end: also without a model, or with a broken one."""
         return await super().on_tick(counter) or self._services.preload_error is not None or self._is_broken()
 
     def _is_broken(self) -> bool:
-        trouble, most_s = self._services.trouble, self._services.settings.limits.broken_s
+        error, most_s = self._services.health_error, self._services.settings.limits.broken_s
         now_s = time.monotonic()
-        self._works_s = now_s if trouble is None else self._works_s
-        if most_s is None or now_s - self._works_s < most_s:
+        self._healthy_s = now_s if error is None else self._healthy_s
+        if most_s is None or now_s - self._healthy_s < most_s:
             return False
-        self.broken_by = trouble
-        logger.error("the server ends to be started anew", extra={"cause": trouble})
+        self.broken_by = error
+        logger.error("the server ends to be started anew", extra={"cause": error})
         return True
 
     async def startup(self, sockets: list[Socket] | None = None) -> None:
@@ -191,22 +190,22 @@ class Server(uvicorn.Server):
         New connections are accepted until then, so that clients get 503 from `/ready` and other requests.
         """
         services = self._services
-        services.leave()
+        services.start_drain()
         seconds = services.settings.limits.shutdown_s
         end = time.monotonic() + seconds
-        await self._until_idle(end - min(CUT_S, seconds / 4))
-        services.cut()
+        await self._wait_idle(end - min(ABORT_S, seconds / 4))
+        services.abort()
         for server in self.servers:
             server.close()
         if self._wyoming is not None:
             self._wyoming.close()
-        await self._until_idle(end)
+        await self._wait_idle(end)
         self.config.timeout_graceful_shutdown = 1
         await super().shutdown(sockets)
 
-    async def _until_idle(self, end: float) -> None:
+    async def _wait_idle(self, end: float) -> None:
         while self._services.is_serving and not self.force_exit and time.monotonic() < end:
-            await anyio.sleep(LOOK_EVERY_S)
+            await anyio.sleep(POLL_EVERY_S)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -246,7 +245,6 @@ def check_certificate(listening: Listening) -> None:
 
 
 def listening_socket(listening: Listening) -> Socket:
-    """Open the listening socket. Raises: OptionError."""
     where = (listening.host, listening.port)
     try:
         family = socket.getaddrinfo(*where, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
@@ -259,17 +257,13 @@ def listening_socket(listening: Listening) -> Socket:
 
 
 def wyoming_socket(settings: ServerSettings) -> Socket | None:
-    """Open the socket for Home Assistant, if there is one. Raises: OptionError."""
     if settings.wyoming is None:
         return None
     return listening_socket(Listening(settings.wyoming.host, settings.wyoming.port))
 
 
 class ServerThread:
-    """A server in a thread of this process, for tests and programs.
-
-    A context manager: inside, the server answers at `url`.
-    """
+    """A server in a thread, for tests and programs; inside its context it answers at `url`."""
 
     def __init__(self, settings: ServerSettings, open_model: Callable[[str], Model]) -> None:
         self._listening = threading.Event()
@@ -282,7 +276,6 @@ class ServerThread:
 
     @property
     def services(self) -> Services:
-        """Shared state, read-only."""
         return self.server.services
 
     @property
@@ -309,15 +302,12 @@ class ServerThread:
         while not self.services.is_ready:
             if time.monotonic() > end:
                 raise TimeoutError(f"server: expected its model within {within_s:g} s")
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(POLL_EVERY_S)
 
     def stop(self) -> None:
-        """End the server and all of its threads.
-
-        Raises: RuntimeError if it does not end.
-        """
+        """End the server and all of its threads. Raises: RuntimeError if it does not end."""
         self.server.should_exit = True
-        within_s = self._settings.limits.shutdown_s + 2 * WORK_ENDS_WITHIN_S
+        within_s = self._settings.limits.shutdown_s + 2 * JOIN_TIMEOUT_S
         self._thread.join(within_s)
         if self._thread.is_alive():
             raise RuntimeError(f"server: expected it to end within {within_s:g} s")

@@ -12,30 +12,34 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 
 from sottovoce.api import Model
 from sottovoce.errors import OptionError
-from sottovoce.server.access.gate import KEY_BYTES
-from sottovoce.server.http.app import make_app
-from sottovoce.server.http.request_log import log_as_json
-from sottovoce.server.ray.cluster import connect, library
+from sottovoce.server.app import make_app
+from sottovoce.server.auth import KEY_BYTES
+from sottovoce.server.ray_cluster import connect, import_ray
 from sottovoce.server.settings import Replicas, ServerSettings
+from sottovoce.server.telemetry import log_as_json
+
+if TYPE_CHECKING:
+    from ray.serve import Deployment
 
 NAME = "sottovoce"
 _NAMED = re.compile(r"[\w.]*Error: (?P<what>.+)")
 PLACES_BESIDE = 16
-"""Of a replica, for what is neither a session nor a recording: the page, health, metrics."""
+"""Connections of a replica beyond sessions and recordings: pages, health, metrics."""
 CONNECTIONS = 8
-"""Of a replica on the mean, from which on another is added: half of its live sessions."""
+"""Mean connections of a replica above which another is added."""
 MORE_AFTER_S, FEWER_AFTER_S = 30.0, 600.0
 """How long there must have been too many or too few connections."""
 DRAIN_S = 600.0
-"""For the connections of a replica that is to go."""
+"""For the connections of a replica that is removed."""
 MAX_QUEUED = 256
-"""Connections that wait for a place anywhere; more are refused with 503."""
+"""Connections that wait for a replica; more are refused with 503."""
 
 
 @contextmanager
@@ -49,7 +53,7 @@ def serving_on_ray(
     open_model: called in the replicas before they get connections.
     Raises: MissingExtraError; OptionError without a cluster, a free address, or a model that can be opened.
     """
-    serve = library("ray.serve")
+    serve = import_ray("ray.serve")
     connect(None)
     key = settings.access.secret_key or secrets.token_bytes(KEY_BYTES)
     shared = replace(settings, access=replace(settings.access, secret_key=key))
@@ -76,15 +80,15 @@ def serving_on_ray(
 
 
 def deployment(
-    serve: Any, settings: ServerSettings, open_model: Callable[[str], Model], replicas: Replicas
-) -> Any:
+    serve: ModuleType, settings: ServerSettings, open_model: Callable[[str], Model], replicas: Replicas
+) -> Deployment:
     def build() -> Starlette:
         log_as_json(logging.INFO)
         opened = {name: open_model(name) for name in settings.models.at_start}
         return make_app(settings, lambda name: opened.get(name) or open_model(name))
 
     limits = settings.limits
-    return serve.deployment(
+    made: Deployment = serve.deployment(
         serve.ingress(build)(),
         name=NAME,
         max_ongoing_requests=limits.sessions + limits.requests + PLACES_BESIDE,
@@ -99,9 +103,10 @@ def deployment(
         ray_actor_options={"num_cpus": replicas.cpus, "num_gpus": replicas.gpus},
         graceful_shutdown_timeout_s=DRAIN_S,
     )
+    return made
 
 
-def messages(serve: Any) -> list[str]:
+def messages(serve: ModuleType) -> list[str]:
     app = serve.status().applications.get(NAME)
     return [] if app is None else [app.message, *(part.message for part in app.deployments.values())]
 

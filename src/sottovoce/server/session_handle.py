@@ -19,8 +19,8 @@ from sottovoce.errors import OptionError
 from sottovoce.options.live import LiveOptions
 from sottovoce.runtime.batching import Caller, Priority
 from sottovoce.runtime.update_interval import INTERVALS_S
-from sottovoce.server.scheduling.load_forecast import SessionLoad
-from sottovoce.server.scheduling.worker import Worker
+from sottovoce.server.admission import SessionLoad
+from sottovoce.server.worker import Worker
 from sottovoce.speakers.choose import make_live_speakers
 from sottovoce.speakers.live_speakers import LiveSpeakers
 from sottovoce.speakers.networks import Floats
@@ -30,15 +30,14 @@ from sottovoce.translation.live_translator import SourceText
 from sottovoce.translation.whisper_translate import WhisperTranslator
 from sottovoce.types import SAMPLE_RATE, Event, Final, LanguageChanged, Partial, Samples, SpeechEnded, Word
 
-TIMES = frozenset({"start", "end", "at", "confirmed_at", "emission_time"})
-"""Fields of events and words that are seconds since the beginning."""
-MOST_AT_ONCE_S = 2.0
-"""Audio of one session worked on at a time: the others have their turn in between."""
-MOST_BEHIND_S = 10.0
-"""The same under load, where one update takes all that came meanwhile."""
-MOST_AHEAD_S = 20.0
-"""Of the time that has passed, that a session's audio may be: more of it has the turn of recordings. A client
-that comes again after a break has some to say at once."""
+TIME_FIELDS = frozenset({"start", "end", "at", "confirmed_at", "emission_time"})
+"""Fields of events that are seconds since the beginning."""
+UPDATE_MAX_S = 2.0
+"""Audio of one session processed at a time, so that others have their turn."""
+LOADED_UPDATE_MAX_S = 10.0
+"""The same under load, where one update takes all waiting audio."""
+MAX_AHEAD_S = 20.0
+"""Audio of a session ahead of real time, above which it has the priority of recordings."""
 
 
 class EventSequencer:
@@ -50,7 +49,7 @@ class EventSequencer:
         self._is_open = False
 
     def number(self, events: Iterable[Event], *, offset_s: float = 0.0) -> list[Event]:
-        """Number events, and move them `offset_s` later."""
+        """Number events, and shift them by `offset_s`."""
         return [self._numbered(shifted(event, offset_s)) for event in events]
 
     def _numbered(self, event: Event) -> Event:
@@ -68,15 +67,19 @@ class EventSequencer:
 def shifted(event: Event, offset_s: float) -> Event:
     if not offset_s:
         return event
-    times = _shifted_times(event, offset_s)
+    changes: dict[str, Any] = {**_shifted_times(event, offset_s)}
     if isinstance(event, Partial | Final):
-        times["words"] = tuple(replace(word, **_shifted_times(word, offset_s)) for word in event.words)
-    return replace(event, **times)
+        changes["words"] = tuple(_shifted_word(word, offset_s) for word in event.words)
+    return replace(event, **changes)
 
 
-def _shifted_times(timed: Event | Word, offset_s: float) -> dict[str, Any]:
-    names = (field.name for field in fields(timed) if field.name in TIMES)
-    return {name: getattr(timed, name) + offset_s for name in names}
+def _shifted_word(word: Word, offset_s: float) -> Word:
+    return replace(word, start=word.start + offset_s, end=word.end + offset_s)
+
+
+def _shifted_times(event: Event, offset_s: float) -> dict[str, float]:
+    names = (field.name for field in fields(event) if field.name in TIME_FIELDS)
+    return {name: getattr(event, name) + offset_s for name in names}
 
 
 class AudioAccumulator:
@@ -95,16 +98,16 @@ class AudioAccumulator:
         self._n_samples += len(pcm)
 
     def is_due(self, interval_s: float) -> bool:
-        """Return whether there is enough for an update.
+        """Return whether there is enough audio for an update.
 
-        At the shortest interval any audio is enough, since the session itself decides about its updates.
+        At the shortest interval any audio is enough: the session itself decides about its updates.
         """
         if interval_s <= INTERVALS_S[0]:
             return self._n_samples > 0
         return self.waiting_s >= interval_s
 
     def take(self, most: int) -> Samples:
-        """Remove and return the first waiting samples, (n,) float32, so many at most."""
+        """Remove and return the first waiting samples, (n,) float32, at most so many."""
         waiting: Samples = np.concatenate([np.zeros(0, np.float32), *self._pieces])
         taken, rest = waiting[:most], waiting[most:]
         self._pieces, self._n_samples = [rest] if len(rest) else [], len(rest)
@@ -128,7 +131,7 @@ class QueuedTranslator:
         self.own.push(pcm, worked_s=worked_s)
 
     def translate(self, source: SourceText) -> str:
-        """Translate; called in a thread that may wait. Raises: the errors of the model."""
+        """Translate; waits for the result. Raises: the errors of the model."""
         return self.worker.submit(lambda: self.own.translate(source), Priority.FILE, self.caller).result()
 
 
@@ -152,19 +155,19 @@ class SessionHandle:
         self._options = options
         self._on_end = on_end
         self.load = load
-        self._caller = worker.caller(load.work)
+        self._caller = worker.caller(load.add_work)
         self._sequencer = EventSequencer()
         self._session: Session | None = None
         self._speakers: LiveSpeakers | None = None
         self._speakers_option = ""
-        self._held_audio = AudioAccumulator()
+        self._pending_audio = AudioAccumulator()
         self._n_samples = 0
         self._n_taken = 0
-        self._began_at = 0
+        self._start_sample = 0
         self._opened_s = time.monotonic()
         self.fixed_interval_s: float | None = None
         """Of audio from one update to the next; None: as it is for all sessions."""
-        self.poll_newer_audio: Callable[[], Samples] | None = None
+        self.drain_input: Callable[[], Samples] | None = None
         """Audio that came after what was pushed, asked for by a thread of the model when an update begins."""
 
     @property
@@ -176,14 +179,12 @@ class SessionHandle:
         return self.fixed_interval_s or self._worker.interval_controller.interval_s
 
     @property
-    def behind_s(self) -> float:
-        """Seconds of audio so far that no update has processed."""
-        return (self._n_samples - self._n_taken) / SAMPLE_RATE
+    def processed_s(self) -> float:
+        return self._n_taken / SAMPLE_RATE
 
     @property
-    def place(self) -> object:
-        """The worker of this session; sessions with the same one wait for each other."""
-        return self._worker
+    def behind_s(self) -> float:
+        return self.received_s - self.processed_s
 
     async def begin(self) -> None:
         """Make the session, so that invalid options fail before there is audio.
@@ -191,7 +192,7 @@ class SessionHandle:
         Raises: OptionError; ModelNotFoundError and CheckpointError of the speaker model.
         """
         await self._load_speakers(self._options)
-        await self._worker.result_of(self._open, Priority.LIVE)
+        await self._worker.result_of(self._current_session, Priority.LIVE)
 
     async def push(self, pcm: Samples) -> list[Event]:
         """Take samples (n,) float32, mono, 16 kHz; return the events that follow.
@@ -202,29 +203,29 @@ class SessionHandle:
         Raises: AudioError for samples that are not finite.
         """
         events: list[Event] = []
-        self._held_audio.add(np.ascontiguousarray(pcm))
+        self._pending_audio.add(np.ascontiguousarray(pcm))
         self._n_samples += len(pcm)
-        if self._held_audio.is_due(self.interval_s):
-            events += self._numbered(await self._done(self._update))
-        while self._held_audio.is_due(self.interval_s):
-            events += self._numbered(await self._done(self._listen))
+        if self._pending_audio.is_due(self.interval_s):
+            events += self._numbered(await self._result_of(self._update))
+        while self._pending_audio.is_due(self.interval_s):
+            events += self._numbered(await self._result_of(self._process))
         return events
 
     async def finalize(self) -> list[Event]:
         """Emit the text of the audio so far without waiting for more; the session continues."""
-        return self._numbered(await self._done(self._conclude))
+        return self._numbered(await self._result_of(self._finalize_session))
 
     async def voices(self, enrolled: Mapping[str, Floats]) -> Mapping[str, Floats]:
-        """Enroll speakers of an earlier session by name, voices (D,); return the speakers so far, likewise.
+        """Enroll speakers by name, voices (D,); return the speakers so far, likewise.
 
         Raises: OptionError, also without diarization.
         """
         return await self._worker.result_of(lambda: self._enroll(enrolled), Priority.LIVE)
 
-    async def flush_and_reset(self) -> list[Event]:
-        """Emit the text of the audio so far and forget it; the session continues without context."""
-        events = self._numbered(await self._done(self._finish))
-        self._began_at = self._n_samples
+    async def flush(self) -> list[Event]:
+        """Emit the text of the audio so far; the session continues without context."""
+        events = self._numbered(await self._result_of(self._close_session))
+        self._start_sample = self._n_samples
         return events
 
     async def configure(self, options: LiveOptions) -> list[Event]:
@@ -236,107 +237,107 @@ class SessionHandle:
         await self._load_speakers(options)
         self._options = options
         try:
-            session = await self._worker.result_of(self._made, Priority.LIVE)
+            session = await self._worker.result_of(self._make_session, Priority.LIVE)
         except BaseException:
             self._options, self._speakers, self._speakers_option = before
             raise
-        events = await self.flush_and_reset()
+        events = await self.flush()
         self._session = session
         return events
 
     async def close(self) -> list[Event]:
-        return await self.flush_and_reset()
+        return await self.flush()
 
     def translator(self) -> QueuedTranslator:
         """Return the translator of this session into English. Raises: OptionError if the model has none."""
         caller = self._worker.caller()
         return QueuedTranslator(WhisperTranslator(self._model, caller), self._worker, caller)
 
-    def discard(self) -> None:
+    def reset(self) -> None:
         """Drop the audio so far, without emitting its text."""
         self._session = None
-        self._held_audio = AudioAccumulator()
-        self._began_at = self._n_taken = self._n_samples
+        self._pending_audio = AudioAccumulator()
+        self._start_sample = self._n_taken = self._n_samples
 
     def end(self) -> None:
-        """Drop the audio so far and free the place of the session; may be repeated."""
-        self.discard()
+        """Drop the audio so far and leave the model; may be repeated."""
+        self.reset()
         self._on_end(self.load)
 
     def _numbered(self, events: list[Event]) -> list[Event]:
-        return self._sequencer.number(events, offset_s=self._began_at / SAMPLE_RATE)
+        return self._sequencer.number(events, offset_s=self._start_sample / SAMPLE_RATE)
 
     @property
     def _priority(self) -> Priority:
-        """Live priority, or that of a recording for a client that sends much faster than real time."""
+        """Live, or that of recordings for a client that sends much faster than real time."""
         ahead_s = self.received_s - (time.monotonic() - self._opened_s)
-        return Priority.FILE if ahead_s > MOST_AHEAD_S else Priority.LIVE
+        return Priority.FILE if ahead_s > MAX_AHEAD_S else Priority.LIVE
 
-    async def _done(self, work: Callable[[], list[Event]]) -> list[Event]:
-        self.load.is_waiting = True
+    async def _result_of(self, work: Callable[[], list[Event]]) -> list[Event]:
+        self.load.is_processing = True
         try:
             return await self._worker.result_of(work, self._priority, self._caller)
         finally:
-            self.load.is_waiting = False
+            self.load.is_processing = False
 
     def _update(self) -> list[Event]:
-        if self.poll_newer_audio is not None:
-            newer = self.poll_newer_audio()
-            self._held_audio.add(newer)
+        if self.drain_input is not None:
+            newer = self.drain_input()
+            self._pending_audio.add(newer)
             self._n_samples += len(newer)
-        return self._listen()
+        return self._process()
 
-    def _listen(self) -> list[Event]:
+    def _process(self) -> list[Event]:
         """Run one update: of all waiting audio under load, otherwise of the usual amount."""
         interval_s = self.interval_s
         is_stretched = interval_s > INTERVALS_S[0]
-        most_s = MOST_BEHIND_S if is_stretched else MOST_AT_ONCE_S
-        pcm = self._held_audio.take(round(most_s * SAMPLE_RATE))
+        most_s = LOADED_UPDATE_MAX_S if is_stretched else UPDATE_MAX_S
+        pcm = self._pending_audio.take(round(most_s * SAMPLE_RATE))
         try:
-            events = self._open().push(pcm, newest_only=is_stretched)
+            events = self._current_session().push(pcm, newest_only=is_stretched)
         finally:
             self._n_taken = min(self._n_taken + len(pcm), self._n_samples)
-            self.load.take_audio(len(pcm) / SAMPLE_RATE, interval_s)
+            self.load.add_audio(len(pcm) / SAMPLE_RATE, interval_s)
         return events
 
-    def _conclude(self) -> list[Event]:
-        events = self._caught_up()
+    def _finalize_session(self) -> list[Event]:
+        events = self._process_pending()
         if self._session is not None:
             events += self._session.finalize()
         return events
 
-    def _caught_up(self) -> list[Event]:
+    def _process_pending(self) -> list[Event]:
         events: list[Event] = []
-        while self._held_audio.waiting_s:
-            events += self._listen()
+        while self._pending_audio.waiting_s:
+            events += self._process()
         return events
 
-    def _finish(self) -> list[Event]:
-        events = self._caught_up()
+    def _close_session(self) -> list[Event]:
+        events = self._process_pending()
         session, self._session = self._session, None
         if session is not None:
             events += session.close()
         return events
 
     def _enroll(self, enrolled: Mapping[str, Floats]) -> Mapping[str, Floats]:
-        self._open()
+        self._current_session()
         if not self._options.speakers or self._speakers is None:
             raise OptionError("voices: expected a session that tells speakers apart, got one that does not")
         self._speakers.add_voices(enrolled)
         return self._speakers.voices
 
-    def _open(self) -> Session:
+    def _current_session(self) -> Session:
         if self._session is None:
-            self._session = self._made()
+            self._session = self._make_session()
         return self._session
 
     async def _load_speakers(self, options: LiveOptions) -> None:
-        """Load the speaker model outside the threads of the model, since its weights may be downloaded."""
+        """Load the speaker model in a thread, since its weights may be downloaded."""
         if options.speakers and (self._speakers is None or options.speakers != self._speakers_option):
             self._speakers = await anyio.to_thread.run_sync(make_live_speakers, options.speakers)
             self._speakers_option = options.speakers
 
-    def _made(self) -> Session:
+    def _make_session(self) -> Session:
         options = self._options
         return self._model.session(
             options.languages or None,

@@ -1,1 +1,0 @@
-"""Access control: names of the server, origins, keys and their limits."""

@@ -1,0 +1,325 @@
+"""The app of the server: its APIs, its middleware, and its lifespan.
+
+The middleware gives every request and socket an id, a log line, counts, access control and headers. Log lines
+hold the request and its outcome, never transcribed text or names of files.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import starlette.routing
+from starlette.applications import Starlette
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Mount, WebSocketRoute
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocket
+
+from sottovoce.api import Model
+from sottovoce.server.api import (
+    FolderRoute,
+    HttpHandler,
+    HttpRoute,
+    Route,
+    RouteMatch,
+    RouteTable,
+    SocketRoute,
+    error_answer,
+)
+from sottovoce.server.apis import (
+    caption_routes,
+    convert,
+    deepgram,
+    flux,
+    models,
+    openai_files,
+    openai_realtime,
+    operations,
+    sottovoce_live,
+    transcription_jobs,
+    whisper_cpp,
+)
+from sottovoce.server.auth import AccessControl, KeyLimits
+from sottovoce.server.connections import ConnectionMiddleware
+from sottovoce.server.errors import ApiError, logged_api_error, shutting_down
+from sottovoce.server.fields import IGNORED_HEADER, ignored_header
+from sottovoce.server.live import deny
+from sottovoce.server.models import ModelRegistry
+from sottovoce.server.scheduler import Scheduler
+from sottovoce.server.services import Services, cancel_when, services_of
+from sottovoce.server.settings import ServerSettings
+from sottovoce.server.telemetry import STATUS, Metrics, Tracing
+
+APIS = (
+    operations.API,
+    models.API,
+    openai_files.API,
+    openai_realtime.API,
+    whisper_cpp.API,
+    convert.API,
+    transcription_jobs.API,
+    deepgram.API,
+    flux.API,
+    sottovoce_live.API,
+    caption_routes.API,
+)
+"""The APIs of the server; another one is a module that exports an `Api`, and its line here."""
+
+
+def make_app(settings: ServerSettings, open_model: Callable[[str], Model]) -> Starlette:
+    """Make the app of a server, which loads its models with open_model once it runs.
+
+    Raises: OptionError for an invalid file of keys.
+    """
+    metrics = Metrics()
+
+    def on_live(waited_s: float, worked_s: float) -> None:
+        metrics.live_wait.observe(waited_s)
+        metrics.live_work.observe(worked_s)
+
+    def make(model: Model) -> Scheduler:
+        models = settings.models
+        return Scheduler(
+            model, settings.work, beam_size=models.beam_size, deferral=models.deferral, on_live=on_live
+        )
+
+    services = Services(settings, ModelRegistry(settings.models, open_model, make), metrics)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with services.running():
+            yield
+
+    app = Starlette(
+        routes=[starlette_route(route) for api in APIS for route in api.routes],
+        middleware=middleware(services),
+        exception_handlers={HTTPException: not_found},
+        lifespan=lifespan,
+    )
+    app.state.services = services
+    app.state.apis = APIS
+    return app
+
+
+def middleware(services: Services) -> list[Middleware]:
+    settings = services.settings
+    access = AccessControl(settings, services.secrets, services.keys)
+    logged = Middleware(
+        RequestLogMiddleware,
+        access=access,
+        key_limits=services.key_limits,
+        metrics=services.metrics,
+        routes=RouteTable(APIS),
+        tracing=services.tracing,
+    )
+    outermost = Middleware(ConnectionMiddleware)
+    if not settings.access.origins:
+        return [outermost, logged]
+    cors = Middleware(
+        CORSMiddleware,
+        allow_origins=list(settings.access.origins),
+        allow_methods=["GET", "HEAD", "POST", "DELETE"],
+        allow_headers=["authorization", "content-type", "x-request-id"],
+        expose_headers=["x-request-id", "retry-after", "location", IGNORED_HEADER],
+    )
+    return [outermost, cors, logged]
+
+
+def starlette_route(route: Route) -> BaseRoute:
+    match route:
+        case HttpRoute(path, handler, method):
+            return starlette.routing.Route(path, error_boundary(handler), methods=[method])
+        case SocketRoute(path, connect):
+
+            async def serve(socket: WebSocket) -> None:
+                await connect(socket).serve()
+
+            return WebSocketRoute(path, serve)
+        case FolderRoute(path, folder):
+            return Mount(path, StaticFiles(directory=folder))
+
+
+def error_boundary(handler: HttpHandler) -> HttpHandler:
+    """Wrap a handler so that its errors become answers, and the end of the server cuts it short."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return await cancel_when(services_of(request).wait_aborted, handler(request), shutting_down())
+        except ClientDisconnect:
+            return Response(status_code=499)
+        except Exception as error:
+            return error_answer(request, logged_api_error(error, request.state.request_id))
+
+    return answer
+
+
+async def not_found(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    path = request.url.path[:100]
+    message = f"{request.method} {path}: {error.detail.lower()}"
+    code = {404: "unknown_url", 405: "method_not_allowed"}.get(error.status_code)
+    fault = ApiError(message, status=error.status_code, code=code)
+    return JSONResponse(fault.body, status_code=fault.status)
+
+
+logger = logging.getLogger(__name__)
+
+CLOSE_CODES = frozenset({*range(1000, 1004), *range(1005, 1015)})
+"""Of RFC 6455, and those that were registered after it."""
+FIRST_CLOSE_CODE = 1000
+ANSWERED_ID = re.compile(r"[A-Za-z0-9._-]{1,80}")
+SECURITY_HEADERS = {
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "media-src blob:; worker-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'"
+    ),
+    "permissions-policy": "microphone=(self), display-capture=(self), screen-wake-lock=(self), camera=()",
+}
+
+
+class RequestLogMiddleware:
+    """The outermost layer of the app."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        access: AccessControl,
+        key_limits: KeyLimits,
+        metrics: Metrics,
+        routes: RouteTable,
+        tracing: Tracing,
+    ) -> None:
+        self._app = app
+        self._access = access
+        self._key_limits = key_limits
+        self._metrics = metrics
+        self._routes = routes
+        self._tracing = tracing
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] in ("http", "websocket"):
+            await self._serve(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_socket = scope["type"] == "websocket"
+        method = "WEBSOCKET" if is_socket else shown_method(scope["method"])
+        began_s, headers = time.monotonic(), Headers(scope=scope)
+        request_id = request_id_of(headers)
+        route = self._routes.find(scope["path"], "WEBSOCKET" if is_socket else scope["method"])
+        scope.setdefault("state", {}).update(request_id=request_id, api=route.api)
+        outcome = 1006 if is_socket else 500
+        """A status of HTTP, or the close code of a socket."""
+
+        async def receiving() -> Message:
+            nonlocal outcome
+            message = await receive()
+            if message["type"] == "websocket.disconnect":
+                outcome = message.get("code") or 1005
+            return message
+
+        async def sending(message: Message) -> None:
+            nonlocal outcome
+            match message["type"]:
+                case "http.response.start":
+                    outcome = message["status"]
+                    answered = MutableHeaders(scope=message)
+                    answered["x-request-id"] = request_id
+                    answered.update(ignored_header(scope["state"]))
+                    for name, value in SECURITY_HEADERS.items():
+                        answered.setdefault(name, value)
+                case "websocket.accept":
+                    MutableHeaders(scope=message).update(ignored_header(scope["state"]))
+                case "websocket.http.response.start":
+                    outcome = message["status"]
+                case "websocket.close":
+                    outcome = message.get("code", 1000)
+            await send(message)
+
+        span = self._tracing.span(
+            f"{method} {route.label}",
+            headers,
+            http__request__method=method,
+            http__route=route.label,
+            sottovoce__request_id=request_id,
+        )
+        with span as set_attribute:
+            try:
+                fault = self._refusal(scope, route, headers)
+                if fault is None:
+                    await self._app(scope, receiving, sending)
+                elif is_socket:
+                    await deny(WebSocket(scope, receiving, sending), fault)
+                else:
+                    await error_answer(HTTPConnection(scope), fault)(scope, receiving, sending)
+            finally:
+                seconds = time.monotonic() - began_s
+                set_attribute(STATUS if outcome < FIRST_CLOSE_CODE else "websocket.close_code", outcome)
+                if is_socket:
+                    self._metrics.sessions.labels(route.label, shown_code(outcome)).inc()
+                else:
+                    self._metrics.requests.labels(route.label, method, str(outcome)).inc()
+                    self._metrics.request_seconds.observe(seconds)
+                self._log(scope, route, method, outcome, seconds)
+
+    def _refusal(self, scope: Scope, route: RouteMatch, headers: Headers) -> ApiError | None:
+        """Return the reason to refuse a connection, or note its key and return None."""
+        given = self._routes.given_keys(headers.get("authorization", ""), scope.get("subprotocols", ()))
+        fault = self._access.refusal(route.auth, headers, given)
+        if fault is not None:
+            return fault
+        key = self._access.key_of(route.auth, given)
+        scope["state"].update(key=key, given_keys=given)
+        try:
+            self._key_limits.take_request(key)
+        except ApiError as too_many:
+            return too_many
+        return None
+
+    def _log(self, scope: Scope, route: RouteMatch, method: str, status: int, seconds: float) -> None:
+        client, key = scope.get("client"), scope["state"].get("key")
+        logger.info(
+            "request",
+            extra={
+                "request_id": scope["state"]["request_id"],
+                "method": method,
+                "route": route.label,
+                "status": status,
+                "seconds": round(seconds, 3),
+                "client": client[0] if client else None,
+                **({"key": key.name} if key is not None and key.name else {}),
+            },
+        )
+
+
+def request_id_of(headers: Headers) -> str:
+    given = headers.get("x-request-id", "")
+    return given if ANSWERED_ID.fullmatch(given) else f"req_{uuid.uuid4().hex}"
+
+
+def shown_method(method: str) -> str:
+    """Return the label of a method; unknown ones share one."""
+    methods = {"GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH", "WEBSOCKET"}
+    return method if method in methods else "other"
+
+
+def shown_code(code: int) -> str:
+    """Return the label of a close code; unknown ones share one."""
+    return str(code) if code in CLOSE_CODES or 100 <= code < 600 else "other"

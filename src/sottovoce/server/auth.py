@@ -1,0 +1,409 @@
+"""Authentication and access: API keys with limits, client secrets, host names and origins.
+
+Keys come from the settings and from a file that is read again when it changes. Sockets are checked like
+requests, since browsers let any page open one. A client secret is a signed session of an API with the time
+when it ends: nothing is stored, and every process with the key can check it. A page gets a secret from its
+own server and needs no API key.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import importlib
+import json
+import logging
+import os
+import re
+import secrets
+import socket
+import sys
+import time
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from typing import TypedDict
+from urllib.parse import urlsplit
+
+from sottovoce.errors import OptionError, cause_of
+from sottovoce.formats.document import Json
+from sottovoce.server.api import Auth
+from sottovoce.server.errors import ApiError, too_many_requests
+from sottovoce.server.settings import KEY, Access, ServerSettings, secret_of
+from sottovoce.server.telemetry import Metrics
+from sottovoce.text.files import read_text
+
+logger = logging.getLogger(__name__)
+MOST_KEYS = 1_000
+"""Of a file: every request is compared with all of them."""
+MOST_REQUESTS = 100_000
+"""A minute: the time of each is kept for that long."""
+KEY_NAME = re.compile(r"[A-Za-z0-9._-]{1,50}")
+SHA256 = re.compile(r"[0-9a-f]{64}")
+SETTINGS = ("key", "sha256", "requests-per-minute", "sessions", "webhook-secret")
+MINUTE_S = 60.0
+SESSION_RETRY_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """A key and its limits. name: "" for keys without one.
+
+    digest: SHA-256 of the key. requests_per_minute, sessions (live ones at a time): None: the limits of the
+    server. webhook_secret: signs webhooks of its jobs; None: that of the server does.
+    """
+
+    name: str
+    digest: bytes = field(repr=False)
+    requests_per_minute: int | None = None
+    sessions: int | None = None
+    webhook_secret: bytes | None = field(default=None, repr=False)
+
+
+class KeyRing:
+    """The keys of a server, from its settings and a file that may change.
+
+    Raises: OptionError for a file that cannot be read.
+    """
+
+    def __init__(self, access: Access) -> None:
+        self._unnamed = tuple(ApiKey("", digest_of(key)) for key in access.api_keys)
+        self._path = access.keys_file
+        self._version = file_version(self._path)
+        self._named = {} if self._path is None else read_keys(self._path)
+        self._is_stale = False
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self._unnamed or self._named)
+
+    @property
+    def has_file(self) -> bool:
+        return self._path is not None
+
+    def find(self, given: Iterable[str]) -> ApiKey | None:
+        """Return the first key that is valid; the time of the comparison does not depend on the keys."""
+        keys = (*self._unnamed, *self._named.values())
+        found: ApiKey | None = None
+        for candidate in given:
+            digest = digest_of(candidate)
+            for key in keys:
+                if hmac.compare_digest(digest, key.digest):
+                    found = found or key
+        return found
+
+    def by_name(self, name: str) -> ApiKey | None:
+        """Return the key of a name ("": one without a name), or None."""
+        return self._named.get(name) if name else ApiKey("", b"")
+
+    def mark_stale(self) -> None:
+        self._is_stale = True
+
+    def refresh(self) -> None:
+        """Read the file again if it has changed; a wrong file is logged and changes nothing."""
+        if self._path is None:
+            return
+        version = file_version(self._path)
+        if version == self._version and not self._is_stale:
+            return
+        self._version, self._is_stale = version, False
+        try:
+            self._named = read_keys(self._path)
+        except OptionError as error:
+            logger.error("the keys stay as they were", extra={"cause": str(error)})
+        else:
+            logger.info("keys were read again", extra={"keys": len(self._named)})
+
+
+def digest_of(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "replace")).digest()
+
+
+def file_version(path: str | None) -> tuple[int, int, int] | None:
+    try:
+        found = None if path is None else os.stat(path)
+    except OSError:
+        return None
+    return None if found is None else (found.st_mtime_ns, found.st_size, found.st_ino)
+
+
+def read_keys(path: str) -> Mapping[str, ApiKey]:
+    """Read keys by their names from a TOML file, a table for each.
+
+    Raises: OptionError for a file that cannot be read or holds no key, since it was meant to close the
+    server.
+    """
+    where = f"--keys '{path}'"
+    reader = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    try:
+        document: dict[str, object] = reader.loads(read_text(path, "a TOML file of keys", name=where))
+    except OptionError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise OptionError(f"{where}: expected a TOML file of keys, got '{cause_of(error)}'") from error
+    if not 1 <= len(document) <= MOST_KEYS:
+        raise OptionError(f"{where}: expected 1 to {MOST_KEYS} keys, got {len(document)}")
+    keys = {name: read_key(f"{where}, [{name[:50]}]", name, table) for name, table in document.items()}
+    if len({key.digest for key in keys.values()}) < len(keys):
+        raise OptionError(f"{where}: expected a key of its own for every name, got one twice")
+    return keys
+
+
+def read_key(where: str, name: str, table: object) -> ApiKey:
+    if not (KEY_NAME.fullmatch(name) and isinstance(table, dict)):
+        raise OptionError(f"{where}: expected a table, named by 1 to 50 of A-Z a-z 0-9 . _ -")
+    given = {str(setting).replace("_", "-"): value for setting, value in table.items()}
+    unknown = next((setting for setting in given if setting not in SETTINGS), None)
+    if unknown is not None:
+        raise OptionError(f"{where}: expected {', '.join(SETTINGS)}, got '{unknown[:50]}'")
+    requests, sessions = given.get("requests-per-minute"), given.get("sessions")
+    secret = given.get("webhook-secret")
+    return ApiKey(
+        name,
+        read_digest(where, given),
+        optional_int(f"{where} requests-per-minute", requests, MOST_REQUESTS),
+        optional_int(f"{where} sessions", sessions, 1_000_000),
+        None if secret is None else secret_of(f"{where} webhook-secret", str(secret)),
+    )
+
+
+def read_digest(where: str, table: Mapping[str, object]) -> bytes:
+    """Return the SHA-256 of the key of a table. Raises: OptionError."""
+    key, sha256 = table.get("key"), table.get("sha256")
+    if (key is None) == (sha256 is None):
+        raise OptionError(f"{where}: expected either key or sha256")
+    if isinstance(sha256, str) and SHA256.fullmatch(sha256.lower()):
+        return bytes.fromhex(sha256)
+    if isinstance(key, str) and KEY.fullmatch(key):
+        return digest_of(key)
+    if key is None:
+        raise OptionError(f"{where} sha256: expected 64 hexadecimal digits")
+    raise OptionError(f"{where} key: expected 8 to 200 of the characters A-Z a-z 0-9 . _ ~ -")
+
+
+def optional_int(where: str, value: object, most: int) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise OptionError(f"{where}: expected a whole number from 1 to {most}, got '{str(value)[:50]}'")
+    return value
+
+
+@dataclass(slots=True)
+class KeyUsage:
+    requests_s: deque[float] = field(default_factory=deque)
+    n_sessions: int = 0
+
+
+class KeyLimits:
+    """Counts requests and sessions of named keys, and refuses those above their limits.
+
+    clock: monotonic seconds.
+    """
+
+    def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
+        self._metrics = metrics
+        self._clock = clock
+        self._usage: dict[str, KeyUsage] = {}
+
+    def take_request(self, key: ApiKey | None) -> None:
+        """Count a request or a handshake. Raises: ApiError 429 for too many in a minute."""
+        if key is None or not key.name:
+            return
+        self._metrics.key_requests.labels(key.name).inc()
+        if key.requests_per_minute is None:
+            return
+        past_s, now_s = self._usage_of(key).requests_s, self._clock()
+        while past_s and past_s[0] <= now_s - MINUTE_S:
+            past_s.popleft()
+        if len(past_s) >= key.requests_per_minute:
+            what = f"expected at most {key.requests_per_minute} requests a minute"
+            raise self._refused(
+                key, "requests", too_many_requests(f"API key: {what}", past_s[0] + MINUTE_S - now_s)
+            )
+        past_s.append(now_s)
+
+    @contextmanager
+    def session(self, key: ApiKey | None) -> Iterator[None]:
+        """Count a live session. Raises: ApiError 429 above the limit."""
+        if key is None or not key.name:
+            yield
+            return
+        usage = self._usage_of(key)
+        if key.sessions is not None and usage.n_sessions >= key.sessions:
+            what = f"API key: expected at most {key.sessions} live sessions at a time"
+            raise self._refused(key, "sessions", too_many_requests(what, SESSION_RETRY_S))
+        usage.n_sessions += 1
+        gauge = self._metrics.key_sessions.labels(key.name)
+        gauge.inc()
+        try:
+            yield
+        finally:
+            usage.n_sessions -= 1
+            gauge.dec()
+
+    def count_audio(self, key: ApiKey | None, audio_s: float) -> None:
+        if key is not None and key.name:
+            self._metrics.key_audio_seconds.labels(key.name).inc(audio_s)
+
+    def _usage_of(self, key: ApiKey) -> KeyUsage:
+        return self._usage.setdefault(key.name, KeyUsage())
+
+    def _refused(self, key: ApiKey, limit: str, fault: ApiError) -> ApiError:
+        self._metrics.key_refused.labels(key.name, limit).inc()
+        return fault
+
+
+SECRET_PREFIX = "ek_"
+MAX_CHARACTERS = 4096
+"""Of a secret, which is sent in a header."""
+KEY_BYTES = 32
+PRIVATE_NAMES = (".local", ".localhost", ".internal", ".home.arpa", ".lan")
+"""Endings of names that cannot be registered. Sources: RFC 6761, RFC 6762, RFC 8375; ICANN 2024
+(.internal)."""
+
+
+class SecretContent(TypedDict):
+    """The signed content of a client secret. until: seconds since 1970. maker: name of the key."""
+
+    until: float
+    session: Mapping[str, Json]
+    maker: str
+    nonce: str
+
+
+class ClientSecrets:
+    """Makes and checks client secrets. key: shared by the processes of a server; None: a new one."""
+
+    def __init__(self, key: bytes | None = None) -> None:
+        self._key = key or secrets.token_bytes(KEY_BYTES)
+
+    def make(self, session: Mapping[str, Json], seconds: float, maker: str = "") -> tuple[str, int]:
+        """Make a secret of a session; return it and when it ends (seconds since 1970).
+
+        maker: name of the key that makes it.
+        Raises: ApiError 400 for a session with too many words.
+        """
+        until = time.time() + seconds
+        content: SecretContent = {
+            "until": until,
+            "session": session,
+            "maker": maker,
+            "nonce": secrets.token_hex(8),
+        }
+        body = _text(zlib.compress(json.dumps(content).encode(), 9))
+        secret = f"{SECRET_PREFIX}{body}.{self._signature(body)}"
+        if len(secret) > MAX_CHARACTERS:
+            message = (
+                f"session: expected less text than makes a secret of {MAX_CHARACTERS} characters, got more"
+            )
+            raise ApiError(message, param="session", code="session_too_large")
+        return secret, int(until)
+
+    def session_of(self, keys: Iterable[str]) -> Mapping[str, Json] | None:
+        """Return the session of the first valid secret, or None."""
+        content = self._first_valid(keys)
+        return content and content["session"]
+
+    def maker_of(self, keys: Iterable[str]) -> str | None:
+        """Return the name of the key that made the first valid secret, or None."""
+        content = self._first_valid(keys)
+        return content and content["maker"]
+
+    def _first_valid(self, keys: Iterable[str]) -> SecretContent | None:
+        return next((content for key in keys if (content := self._opened(key)) is not None), None)
+
+    def _opened(self, key: str) -> SecretContent | None:
+        body, dot, signature = key.removeprefix(SECRET_PREFIX).partition(".")
+        if not (key.startswith(SECRET_PREFIX) and dot and key.isascii() and len(key) <= MAX_CHARACTERS):
+            return None
+        if not hmac.compare_digest(signature, self._signature(body)):
+            return None
+        packed = base64.urlsafe_b64decode(body + "=" * (-len(body) % 4))
+        content: SecretContent = json.loads(zlib.decompress(packed))
+        return content if content["until"] > time.time() else None
+
+    def _signature(self, body: str) -> str:
+        return _text(hmac.digest(self._key, body.encode(), hashlib.sha256))
+
+
+def _text(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+class AccessControl:
+    """Checks connections before any endpoint runs."""
+
+    def __init__(self, settings: ServerSettings, secrets: ClientSecrets, keys: KeyRing) -> None:
+        self._settings = settings
+        self._secrets = secrets
+        self._keys = keys
+        self._hosts = frozenset(settings.hosts)
+
+    def refusal(self, auth: Auth, headers: Mapping[str, str], given: Sequence[str]) -> ApiError | None:
+        """Return the reason to refuse a connection, or None.
+
+        auth: of the route. headers: names in lower case. given: the keys and secrets of the client.
+        """
+        host = headers.get("host", "")
+        if auth is not Auth.PROBE and not self.is_own_name(host_without_port(host)):
+            expected = ", ".join(sorted(self._hosts)) or "an address, or a name of a network of one's own"
+            message = f"host '{host[:100]}': expected {expected} (see --allow-host)"
+            return ApiError(message, status=421, code="unknown_host")
+        origin = headers.get("origin")
+        if origin is not None and not self.is_allowed(origin, host):
+            message = f"origin '{origin[:100]}': expected this server's own page (see --allow-origin)"
+            return ApiError(message, status=403, kind="permission_error", code="origin_not_allowed")
+        if auth.is_open or self._keys.is_empty or self.key_of(auth, given) is not None:
+            return None
+        got = "an unknown one" if given else "none"
+        message = f"API key: expected 'Authorization: Bearer KEY', got {got}"
+        return ApiError(message, status=401, kind="authentication_error", code="invalid_api_key")
+
+    def key_of(self, auth: Auth, given: Sequence[str]) -> ApiKey | None:
+        """Return the key of a connection or of its client secret, or None."""
+        if auth.is_open:
+            return None
+        found = self._keys.find(given)
+        if found is None and auth is Auth.KEY_OR_CLIENT_SECRET:
+            maker = self._secrets.maker_of(given)
+            return None if maker is None else self._keys.by_name(maker)
+        return found
+
+    def is_own_name(self, name: str) -> bool:
+        """Return whether this server may be called by a name.
+
+        Without names in the settings and without keys, public names are refused: a page elsewhere could point
+        its own name to this server and send requests with the rights of its pages.
+        """
+        if self._hosts:
+            return name in self._hosts or "*" in self._hosts
+        return not self._keys.is_empty or is_private_name(name)
+
+    def is_allowed(self, origin: str, host: str) -> bool:
+        try:
+            is_own = urlsplit(origin).netloc == host != ""
+        except ValueError:  # brackets that do not close
+            is_own = False
+        return is_own or origin in self._settings.access.origins
+
+
+def is_private_name(name: str) -> bool:
+    """Return whether a host is an address, this machine, or a name outside of public DNS."""
+    if name in ("", socket.gethostname().lower()):
+        return True
+    try:
+        ip_address(name)
+    except ValueError:
+        return "." not in name.rstrip(".") or name.rstrip(".").endswith(PRIVATE_NAMES)
+    return True
+
+
+def host_without_port(host: str) -> str:
+    if host.startswith("["):
+        return host[1:].partition("]")[0].lower()
+    return host.partition(":")[0].lower()

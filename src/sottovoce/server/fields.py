@@ -1,0 +1,483 @@
+"""Values of forms, addresses and JSON messages, read without trust.
+
+Readers take the name of the field, for the error, and its value, and raise ApiError 400. Lists of a form come
+as `name[]`, `name` or `name[0]`, objects as `name[key]` or as JSON, as OpenAI's clients and curl send them.
+The answer of a request names fields without effect (`x-ignored-parameters`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias, TypeVar, cast
+
+from starlette.requests import HTTPConnection
+
+from sottovoce.formats.document import Json
+from sottovoce.options.decoding import DecodingOptions
+from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.live import LiveDecodingOptions, LiveOptions
+from sottovoce.options.requests import LIVE_REQUEST, MODEL, REQUEST
+from sottovoce.options.schema import Api, ApiField, Kind, Option, Values, options_of
+from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.options.vad import VadOptions, VadStreamOptions
+from sottovoce.options.writer import WriterOptions
+from sottovoce.server.errors import ApiError, invalid_options, invalid_value
+from sottovoce.text.languages import find_language
+
+MAX_TERMS = 500
+MAX_CHARACTERS = 4_000
+"""Of a prompt, and of all terms together."""
+IGNORED_HEADER = "x-ignored-parameters"
+IGNORED_STATE = "ignored"
+MAX_NAMES_SHOWN, MAX_NAME_LETTERS = 20, 100
+UNPRINTABLE = re.compile(r"[^\x21-\x2b\x2d-\x7e]")
+"""Characters that a header does not hold, or that separate names in it."""
+T = TypeVar("T")
+Reader: TypeAlias = Callable[[str, object], T]
+"""Reads a value, given the name of its field."""
+KnownFields: TypeAlias = Mapping[str, "KnownFields | Reader[object]"]
+"""The fields of a JSON object by name: the fields of the object in each, or the reader of its value; {}: the
+value is read elsewhere."""
+
+
+def read_json(text: str | bytes) -> object:
+    """Read JSON; None for invalid or very deep JSON.
+
+    Lone surrogates, which JSON can spell ("\\ud800") but no answer can hold, become U+FFFD.
+    """
+    try:
+        return _without_surrogates(json.loads(text))
+    except (ValueError, RecursionError):
+        return None
+
+
+def replace_surrogates(text: str) -> str:
+    """Replace lone surrogates by U+FFFD."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def _without_surrogates(value: object) -> object:
+    if isinstance(value, str):
+        return replace_surrogates(value)
+    if isinstance(value, list):
+        return [_without_surrogates(one) for one in value]
+    if isinstance(value, dict):
+        return {replace_surrogates(name): _without_surrogates(one) for name, one in value.items()}
+    return value
+
+
+def read_number(name: str, value: object, least: float, most: float) -> float:
+    """Read a number of a range, from text or JSON."""
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        number = math.nan
+    if not least <= number <= most:
+        raise invalid_value(name, f"a number from {least:g} to {most:g}", f"'{str(value)[:100]}'")
+    return number
+
+
+def read_text(name: str, value: object) -> str:
+    if not isinstance(value, str) or len(value) > MAX_CHARACTERS:
+        raise invalid_value(name, f"a text of at most {MAX_CHARACTERS} characters", quoted(value))
+    return value
+
+
+def read_list(name: str, value: object) -> tuple[str, ...]:
+    """Read texts from a list or separated by commas."""
+    items = value.split(",") if isinstance(value, str) else value
+    if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+        raise invalid_value(name, "a list of texts", quoted(value))
+    if len(items) > MAX_TERMS or sum(map(len, items)) > MAX_CHARACTERS:
+        raise invalid_value(
+            name, f"at most {MAX_TERMS} texts of {MAX_CHARACTERS} characters in all", f"{len(items)}"
+        )
+    return tuple(item.strip() for item in items if item.strip())
+
+
+def check_terms(terms: Sequence[str]) -> tuple[str, ...]:
+    """Return terms that decoding prefers. Raises: ApiError 400 for too many."""
+    if len(terms) > MAX_TERMS or sum(map(len, terms)) > MAX_CHARACTERS:
+        expected = f"at most {MAX_TERMS} terms of {MAX_CHARACTERS} characters in all"
+        raise invalid_value("keyterm", expected, f"{len(terms)}")
+    return tuple(terms)
+
+
+def read_languages(name: str, value: object) -> tuple[str, ...]:
+    """Read codes of languages; "auto" means all and is left out."""
+    return read_codes(name, (word for word in read_list(name, value) if word != "auto"))
+
+
+def read_language(name: str, value: object) -> str:
+    """Read the code of one language, or ""."""
+    return read_code(name, text) if (text := read_text(name, value).strip()) else ""
+
+
+def read_code(name: str, language: str) -> str:
+    """Read Whisper's code of a language from its name, code or tag such as en-US."""
+    with invalid_options(name):
+        return find_language(language[:50])
+
+
+def read_codes(name: str, languages: Iterable[str]) -> tuple[str, ...]:
+    """Read the codes of languages, each once."""
+    return tuple(dict.fromkeys(read_code(name, language) for language in languages))
+
+
+def read_flag(name: str, value: object) -> bool:
+    spellings = {"true": True, "false": False, "1": True, "0": False}
+    found = spellings.get(value.lower()) if isinstance(value, str) else value
+    if not isinstance(found, bool):
+        raise invalid_value(name, "true or false", quoted(value))
+    return found
+
+
+def read_speakers(name: str, value: object) -> str:
+    """Read "auto", a largest number of speakers, or "" for false."""
+    text = str(value).lower()
+    if text in ("false", "0", ""):
+        return ""
+    if text not in ("auto", "true") and not (text.isascii() and text.isdecimal() and len(text) < 3):
+        raise invalid_value(name, "auto, a number of speakers below 100, or false", quoted(value))
+    return "auto" if text == "true" else text
+
+
+def read_int(name: str, value: object) -> int:
+    found = int(value) if isinstance(value, str) and value.isdecimal() and len(value) < 9 else value
+    if not isinstance(found, int) or isinstance(found, bool):
+        raise invalid_value(name, "a whole number", quoted(value))
+    return found
+
+
+def one_of(*among: str) -> Reader[str]:
+    def read(name: str, value: object) -> str:
+        if value not in among:
+            raise invalid_value(name, f"one of {', '.join(among)}", quoted(value))
+        return str(value)
+
+    return read
+
+
+def quoted(value: object) -> str:
+    return f"'{str(value)[:50]}'"
+
+
+def read_object(name: str, value: object, *, optional: bool = False) -> Mapping[str, object]:
+    """Read an object of JSON; optional: null is an empty one."""
+    if value is None and optional:
+        return {}
+    if not isinstance(value, Mapping):
+        raise invalid_value(name, "an object or null" if optional else "an object", quoted(value))
+    return cast("Mapping[str, object]", value)
+
+
+def require_only(name: str, given: Mapping[str, object], allowed: tuple[str, ...]) -> None:
+    """Refuse unknown fields."""
+    for key in given:
+        if key not in allowed:
+            message = f"unknown parameter '{name}.{key[:50]}': expected {', '.join(allowed)}"
+            raise ApiError(message, param=f"{name}.{key[:50]}", code="unknown_parameter")
+
+
+def read_json_list(name: str, value: object) -> tuple[str, ...]:
+    return read_list(name, value if isinstance(value, list) else None)
+
+
+def read_json_languages(name: str, value: object) -> tuple[str, ...]:
+    return read_languages(name, value if isinstance(value, list) else None)
+
+
+def json_number(least: float, most: float) -> Reader[float]:
+    """Return the reader of a number of JSON, not one in a string."""
+    return lambda name, value: read_number(name, [value] if isinstance(value, str) else value, least, most)
+
+
+def read_json_flag(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise invalid_value(name, "true or false", quoted(value))
+    return value
+
+
+def read_typed_message(text: str, expected: str) -> dict[str, object]:
+    """Read a JSON object with a `type`. expected: for the error."""
+    return require_typed(read_json(text), expected)
+
+
+def require_typed(message: object, expected: str) -> dict[str, object]:
+    if not isinstance(message, dict) or not isinstance(message.get("type"), str):
+        raise ApiError(f"message: expected {expected}", code="invalid_message")
+    return message
+
+
+def read_fields(place: str, given: Mapping[str, object], readers: Mapping[str, Reader[T]]) -> dict[str, T]:
+    """Read the fields of an object that have a reader, are there and are not null."""
+    return {
+        name: read(f"{place}.{name}", given[name])
+        for name, read in readers.items()
+        if given.get(name) is not None
+    }
+
+
+def unknown_fields(given: object, known: KnownFields | Reader[object], place: str = "") -> tuple[str, ...]:
+    """List the unknown fields of an object of JSON at any depth, as "session.audio.output"."""
+    if not known or callable(known) or not isinstance(given, Mapping):
+        return ()
+    found: list[str] = []
+    for name, value in given.items():
+        path = f"{place}.{name}" if place else str(name)
+        if name in known:
+            found += unknown_fields(value, known[name], path)
+        else:
+            found.append(path)
+    return tuple(found)
+
+
+def known_fields(*names: str) -> dict[str, KnownFields]:
+    return {name: {} for name in names}
+
+
+def printable_names(names: Iterable[str]) -> list[str]:
+    """Return names for an answer: printable, unique, and limited in length and number."""
+    printable = [UNPRINTABLE.sub("?", name)[:MAX_NAME_LETTERS] or "?" for name in dict.fromkeys(names)]
+    return printable if len(printable) <= MAX_NAMES_SHOWN else [*printable[:MAX_NAMES_SHOWN], "..."]
+
+
+def note_ignored(connection: HTTPConnection, names: Iterable[str]) -> None:
+    """Name parameters without effect in the answer of a request or handshake."""
+    connection.scope["state"].setdefault(IGNORED_STATE, []).extend(names)
+
+
+def ignored_header(state: Mapping[str, object]) -> dict[str, str]:
+    names = state.get(IGNORED_STATE)
+    return {IGNORED_HEADER: ", ".join(printable_names(names))} if isinstance(names, list) and names else {}
+
+
+MAX_TEXT_LETTERS = 8_000
+MAX_ITEMS = 1_000
+MAX_LIST_LETTERS = 16_000
+"""Of all values of a list: phrases are made into a search of their own."""
+RECORDINGS = "known_speaker_references"
+"""Holds recordings, whose length is checked where they are decoded."""
+FLAGS = dict.fromkeys(("true", "1", "yes", "on"), True) | dict.fromkeys(("false", "0", "no", "off"), False)
+FORM: tuple[Option, ...] = (
+    *REQUEST,
+    *(
+        option
+        for owner in (TranscribeOptions, DecodingOptions, FallbackOptions, VadOptions, WriterOptions)
+        for option in options_of(owner)
+    ),
+)
+TEXT: dict[str, Json] = {"type": "string", "maxLength": 8000}
+TEXTS: dict[str, Json] = {"type": "array", "items": {"type": "string", "maxLength": 200}, "maxItems": 1000}
+LIVE: tuple[Option, ...] = (
+    MODEL,
+    *options_of(LiveOptions),
+    *options_of(LiveDecodingOptions),
+    *options_of(VadStreamOptions),
+    *LIVE_REQUEST,
+)
+READERS: Mapping[Kind, Reader[object]] = {
+    "text": read_text,
+    "flag": read_flag,
+    "texts": read_list,
+    "language": read_language,
+    "languages": read_languages,
+    "speakers": read_speakers,
+    "integer": read_int,
+}
+
+
+class Fields:
+    """Text fields of one request.
+
+    Raises: ApiError 400 for a field that is too long, and from every method for an invalid value.
+    """
+
+    def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
+        self._pairs = [(replace_surrogates(name), replace_surrogates(value)) for name, value in pairs]
+        self._taken: set[str] = set()
+        for name, value in self._pairs:
+            if len(value) > MAX_TEXT_LETTERS and not name.startswith(RECORDINGS):
+                raise invalid_value(name, f"at most {MAX_TEXT_LETTERS} characters", f"{len(value)}")
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        return list(self._pairs)
+
+    def without(self, name: str) -> Fields:
+        return Fields((key, value) for key, value in self._pairs if key != name)
+
+    def text(self, name: str) -> str | None:
+        """Return the single value, or None if it is missing or empty."""
+        self._taken.add(name)
+        values = [value for key, value in self._pairs if key == name]
+        if len(values) > 1:
+            raise invalid_value(name, "one value", f"{len(values)}")
+        return values[0] if values and values[0] else None
+
+    def many(self, name: str) -> list[str]:
+        index = re.compile(re.escape(name) + r"(\[\d*\])?")
+        keys = [key for key, _ in self._pairs if index.fullmatch(key)]
+        self._taken.update(keys)
+        if len(keys) > MAX_ITEMS:
+            raise invalid_value(name, f"at most {MAX_ITEMS} values", f"{len(keys)}")
+        among = set(keys)
+        values = [value for key, value in self._pairs if key in among and value]
+        n_letters = sum(map(len, values))
+        if n_letters > MAX_LIST_LETTERS and name != RECORDINGS:
+            raise invalid_value(name, f"at most {MAX_LIST_LETTERS} characters in all", f"{n_letters}")
+        return values
+
+    def nested(self, name: str) -> str | Mapping[str, object] | None:
+        """Return a word, an object from `name[key]` fields or JSON, or None."""
+        inner = re.compile(re.escape(name) + r"\[(\w+)\]")
+        found: dict[str, object] = {}
+        for key, value in self._pairs:
+            match = inner.fullmatch(key)
+            if match:
+                self._taken.add(key)
+                found[match[1]] = value
+        plain = self.text(name)
+        if plain is not None and found:
+            raise invalid_value(name, "a word or an object", "both")
+        if plain is None or not plain.lstrip().startswith("{"):
+            return plain or found or None
+        return json_object(name, plain)
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """The names of unread fields, `name` for `name[key]`."""
+        names = (name.partition("[")[0] or name for name, _ in self._pairs if name not in self._taken)
+        return tuple(dict.fromkeys(names))
+
+
+def json_object(name: str, text: str) -> Mapping[str, object]:
+    found = read_json(text)
+    if not isinstance(found, dict):
+        raise invalid_value(name, "a JSON object", f"'{text[:100]}'")
+    return found
+
+
+def fields_of(api: Api, options: Sequence[Option] = FORM) -> dict[str, tuple[Option, ApiField]]:
+    """Return the fields of an API by all of their names."""
+    return {
+        name: (option, option.apis[api])
+        for option in options
+        if api in option.apis
+        for name in option.apis[api].names.split()
+    }
+
+
+def read_form(fields: Fields, api: Api, options: Sequence[Option] = FORM) -> Values:
+    """Return the values of a form by the keys of their options; None: unset."""
+    return {option.key: _read(fields, option, option.apis[api]) for option in options if api in option.apis}
+
+
+def _read(fields: Fields, option: Option, field: ApiField) -> object:
+    value: object
+    match field.kind or option.kind:
+        case "flag":
+            value = _flag(fields, field)
+        case "number" | "time" | "integer" as kind:
+            value = _number(fields, option, field, is_whole=kind == "integer")
+        case "choice":
+            found, among = fields.text(field.name), field.choices or option.choices
+            if found is not None and found not in among:
+                raise invalid_value(field.name, f"one of {', '.join(among)}", f"'{found[:100]}'")
+            value = option.default if found is None else found
+        case "texts":
+            name = field.name.removesuffix("[]")
+            value = texts = tuple(fields.many(name))
+            if field.choices:
+                if unknown := [text for text in texts if text not in field.choices]:
+                    expected = f"values among {', '.join(field.choices)}"
+                    raise invalid_value(f"{name}[]", expected, f"'{unknown[0][:100]}'")
+                value = tuple(dict.fromkeys(texts))
+        case "nested":
+            value = fields.nested(field.name)
+        case "file":
+            return None
+        case _:
+            value = fields.text(field.name)
+    return field.reads(value) if field.reads is not None and value is not None else value
+
+
+def _flag(fields: Fields, field: ApiField) -> bool | None:
+    names = field.names.split()
+    given: set[bool] = set()
+    for name in names:
+        if (text := fields.text(name)) is not None:
+            if text.lower() not in FLAGS:
+                raise invalid_value(name, "true or false", f"'{text.lower()[:100]}'")
+            given.add(FLAGS[text.lower()])
+    if len(given) > 1:
+        raise invalid_value(names[0], f"the same as {names[1]}", "another")
+    return given.pop() if given else None
+
+
+def _number(fields: Fields, option: Option, field: ApiField, *, is_whole: bool) -> float | None:
+    text = fields.text(field.name)
+    if text is None:
+        return None
+    value = read_number(field.name, text, *range_of(option, field))
+    if is_whole and not value.is_integer():
+        raise invalid_value(field.name, "a whole number", f"'{value:g}'")
+    if field.none_upto is not None and value <= field.none_upto:
+        return None
+    return int(value) if is_whole else value / field.per_unit
+
+
+def range_of(option: Option, field: ApiField) -> tuple[float, float]:
+    least = field.least if field.least is not None else option.least
+    most = field.most if field.most is not None else option.most
+    return -math.inf if least is None else least, math.inf if most is None else most
+
+
+def schema_of(option: Option, field: ApiField) -> dict[str, Json]:
+    match field.kind or option.kind:
+        case "flag" | "any":
+            return {"type": "boolean"}
+        case "number" | "time":
+            return {"type": "number", **_limits(option, field)}
+        case "integer":
+            return {"type": "integer", **_limits(option, field)}
+        case "choice":
+            return {"type": "string", "enum": [*(field.choices or option.choices)]}
+        case "texts" if field.choices:
+            return {"type": "array", "items": {"type": "string", "enum": [*field.choices]}}
+        case "texts" if field.examples:
+            return {"type": "array", "items": _example(field)}
+        case "texts":
+            return TEXTS
+        case "file":
+            return {"type": "string", "format": "binary"}
+        case _:
+            return _example(field) if field.examples else TEXT
+
+
+def _example(field: ApiField) -> dict[str, Json]:
+    return {"type": "string", "examples": [*field.examples], "maxLength": 50}
+
+
+def _limits(option: Option, field: ApiField) -> Mapping[str, Json]:
+    least, most = range_of(option, field)
+    limits: dict[str, Json] = {"minimum": least, "maximum": most}
+    return {name: value for name, value in limits.items() if value not in (-math.inf, math.inf)}
+
+
+def read_field(name: str, value: object, option: Option, field: ApiField) -> object:
+    """Return the value of an option from a value of a request."""
+    kind = field.kind or option.kind
+    found: object
+    if kind == "choice":
+        found = one_of(*(field.choices or option.choices))(name, value)
+    elif kind == "number":
+        found = read_number(name, value, *range_of(option, field)) / field.per_unit
+    else:
+        found = READERS[kind or "text"](name, value)
+    return found if field.reads is None else field.reads(found)

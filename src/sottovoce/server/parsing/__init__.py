@@ -1,1 +1,0 @@
-"""What clients write, read without trust: JSON, values, forms; and the faults that answer it."""

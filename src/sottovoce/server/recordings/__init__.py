@@ -1,1 +1,0 @@
-"""Recordings of requests: taken within limits, decoded, transcribed."""
