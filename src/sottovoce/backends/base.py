@@ -78,13 +78,12 @@ class RunningRows(Protocol):
     def n_rows(self) -> int: ...
 
     def admit(self, encoded: EncoderOutput, prefix: RowPrefix | None = None) -> None:
-        """Append a row without tokens, or with those of a prefix.
+        """Append a row without tokens for each window, or one with the tokens of a prefix.
 
-        encoded: its window, of one row. prefix: from `prefix_of` of a row with this audio, or with the
-        beginning of it (an approximation).
+        prefix: from `prefix_of` of a row with this audio, or with the beginning of it (an approximation).
 
         Raises:
-            OptionError: several windows, or a prefix of another backend.
+            OptionError: several windows with a prefix, or a prefix of another backend.
         """
         ...
 
@@ -367,8 +366,8 @@ def check_admitted(
     encoded: EncoderOutput, prefix: RowPrefix | None, kind: type[Prefix], name: str
 ) -> Prefix | None:
     """Check the arguments of `RunningRows.admit` of the backend `name`; return the prefix."""
-    if encoded.batch_size != 1:
-        raise OptionError(f"rows: expected a window of one row, got {encoded.batch_size}")
+    if prefix is not None and encoded.batch_size != 1:
+        raise OptionError(f"rows: expected one window with a prefix, got {encoded.batch_size}")
     if prefix is not None and not isinstance(prefix, kind):
         raise OptionError(f"rows: expected the state of a row of {name}, got {type(prefix).__name__}")
     return prefix

@@ -60,9 +60,9 @@ class NativeRows:
 
     def admit(self, encoded: EncoderOutput, prefix: RowPrefix | None = None) -> None:
         cached = check_admitted(encoded, prefix, kernels.Row, self._name)
-        (window,) = self._decoder.windows(encoded)
-        row = kernels.Row() if cached is None else cached.first(cached.n_tokens)
-        self._rows.append(_NativeRow(row, window))
+        for window in self._decoder.windows(encoded):
+            row = kernels.Row() if cached is None else cached.first(cached.n_tokens)
+            self._rows.append(_NativeRow(row, window))
 
     def select(self, rows: Sequence[int]) -> None:
         check_selected(rows, self.n_rows)

@@ -83,13 +83,15 @@ class TorchRows:
     @torch.no_grad()
     def admit(self, encoded: EncoderOutput, prefix: RowPrefix | None = None) -> None:
         cached = check_admitted(encoded, prefix, RowKvCache, self._name)
-        if cached is None:
-            cache = RowKvCache(self._model.dims, encoded.states)
-        else:
-            cache = cached.first(cached.n_tokens)
-        weights = encoded.log_weights
-        folded = None if weights is None else weights[:, None, None]
-        self._rows.append(_Row(cache, self._audio(self._keys_values(encoded), folded)))
+        self._keys_values(encoded)  # of all windows at once
+        for window in map(encoded.row, range(encoded.batch_size)):
+            if cached is None:
+                cache = RowKvCache(self._model.dims, window.states)
+            else:
+                cache = cached.first(cached.n_tokens)
+            weights = window.log_weights
+            folded = None if weights is None else weights[:, None, None]
+            self._rows.append(_Row(cache, self._audio(self._keys_values(window), folded)))
 
     def _audio(self, keys_values: Sequence[KeysValues], bias: Tensor | None) -> RowCrossAttention:
         """Return a row's cross-attention; neighbours with the same audio share the object."""
@@ -139,7 +141,7 @@ class TorchRows:
         flat = torch.tensor([token for new in tokens for token in new], device=device)
         hidden, captured = decode_rows(decoder, flat, [row for row in batch if row.n_new], capture)
         rows = None if vocabulary is None else vocabulary.to(device)
-        logits = decoder.logits(hidden[torch.tensor(places, device=device)][None], rows)[0]
+        logits = decoder.logits(hidden[torch.tensor(places, dtype=torch.int64, device=device)][None], rows)[0]
         attention = [captured[:, row.start : row.end, : row.audio.n_frames] for row in batch]
         return RowsOutput(logits, attention)
 
