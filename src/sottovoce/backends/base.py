@@ -305,17 +305,17 @@ class BestTokens:
 
 
 @runtime_checkable
-class ChoosingBackend(Protocol):
-    """A `Backend` that can choose the most probable next tokens itself, without returning logits."""
+class ChoosingRows(Protocol):
+    """`RunningRows` that can choose the most probable next tokens themselves, without returning logits."""
 
-    def step_best(self, tokens: Tensor, state: DecoderState, choice: TokenChoice) -> BestTokens | Tensor:
-        """Append a token to each row, (R, 1) int64, and return the most probable that may follow.
+    def step_best(self, tokens: Sequence[int], choice: TokenChoice) -> BestTokens | Tensor:
+        """Append a token to each row, and return the most probable that may follow.
 
         On ties, or if fewer may follow, it returns the logits (R, n_vocab) float32 instead, valid until
         the next step, in which forbidden ones may be -inf.
 
         Raises:
-            OptionError: as `Backend.step`, and for rows that have not read their left padding.
+            OptionError: as `RunningRows.step`.
         """
         ...
 
