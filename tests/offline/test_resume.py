@@ -15,7 +15,6 @@ import pytest
 
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
-from sottovoce.engine.executor import LocalExecutor
 from sottovoce.errors import OptionError
 from sottovoce.offline.resume import DraftState, ResumePoint, segment_of_json, segment_to_json
 from sottovoce.offline.transcriber import SecondModel
@@ -65,15 +64,16 @@ def whole_run(
     transcription = model.transcribe(samples, language=language, options=options, second=second)
     segments: list[Segment] = []
     points: list[tuple[int, ResumePoint]] = []
-    executor = LocalExecutor(transcription.backend)
 
     def note() -> None:
         point = transcription.resume_point
         if point is not None and (not points or points[-1][1] is not point):
             points.append((len(segments), point))
 
-    while (segment := executor.run(transcription.next_segment(note))) is not None:
+    for segment in transcription:
+        note()
         segments.append(segment)
+    note()
     return Run(segments, points, ended(transcription))
 
 

@@ -11,7 +11,7 @@ import torch
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel, window_features
-from sottovoce.engine.calls import AlignAttCall
+from sottovoce.engine.runtime import ContinuousDecodeCall
 from sottovoce.streaming.alignatt import (
     AlignAttDecoder,
     AlignAttRequest,
@@ -124,7 +124,7 @@ class Spying(sessions.Reading):
         try:
             call = next(calls)
             while True:
-                assert isinstance(call, AlignAttCall)
+                assert isinstance(call, ContinuousDecodeCall)
                 (request,) = call.requests
                 self.n_known.append(0 if request.prefix_cache is None else len(request.prefix_cache.tokens))
                 call = calls.send(call.decoder.decode(call.encoded, call.requests))

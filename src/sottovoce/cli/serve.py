@@ -175,9 +175,9 @@ def serve_app(given: dict[str, Any], call: Call) -> int:
     if given["replicas"] is not None:
         return serve_on_ray(given, settings, open_named, call)
     server = make_server(settings, open_named)
+    from sottovoce.engine.batching import THREAD_NAME
     from sottovoce.serving.http.request_log import log_as_json
     from sottovoce.serving.recordings.decode_pool import THREAD_NAME as DECODING
-    from sottovoce.serving.scheduling.worker import THREAD_NAME
 
     names = (THREAD_NAME, DECODING)
 

@@ -13,6 +13,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from starlette.requests import HTTPConnection
 
+from sottovoce.engine.batching import EngineState
 from sottovoce.formats.document import Json
 from sottovoce.serving.access.api_keys import ApiKey, KeyLimits, KeyRing
 from sottovoce.serving.access.gate import ClientSecrets
@@ -23,7 +24,6 @@ from sottovoce.serving.recordings.decode_pool import DecodePool
 from sottovoce.serving.scheduling.model_registry import WORK_ENDS_WITHIN_S, ModelRegistry
 from sottovoce.serving.scheduling.overload import LOOK_EVERY_S, OverloadWatch
 from sottovoce.serving.scheduling.scheduler import Scheduler
-from sottovoce.serving.scheduling.worker import EngineState
 from sottovoce.serving.settings import UPLOADS_A_PLACE, ServerSettings
 from sottovoce.serving.telemetry import Metrics, Tracing, make_provider
 
