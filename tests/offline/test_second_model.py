@@ -168,7 +168,7 @@ def test_speech_without_words_is_read_by_the_second() -> None:
     other = SecondModel(DirectRuntime(second), TOKENIZER, NEVER)
     with Recording(samples) as recording:
         transcriber = transcriber_for(
-            FakeBackend(Script()), TOKENIZER, replace(ENGLISH, read_again=True), None, other
+            DirectRuntime(FakeBackend(Script())), TOKENIZER, replace(ENGLISH, read_again=True), None, other
         )
         transcription = transcription_of(transcriber, recording, speech_model=Loud())
         assert [one.start for one in transcription] == [0.0]

@@ -10,7 +10,6 @@ import torch
 
 from sottovoce.audio.vad import VadStream
 from sottovoce.backends.base import Backend, IncrementalWindow
-from sottovoce.engine.runtime import DirectRuntime
 from sottovoce.language.probe import ProbeOptions
 from sottovoce.language.timeline import LanguageTimeline
 from sottovoce.streaming.audio_window import AudioWindow
@@ -29,6 +28,7 @@ from sottovoce.types import (
     Samples,
     Word,
 )
+from tests.engine.noting import Noting
 from tests.streaming.speech import WORDS, ToneDetector, backend
 
 TOKENIZER = Tokenizer.for_model(51865)
@@ -129,11 +129,12 @@ class Reading:
         language: str = "en",
     ) -> None:
         self.backend = model or backend()
+        self.runtime = Noting(self.backend)
         chosen = SessionOptions((language,), switching="off", stream=options)
         timeline = LanguageTimeline(
             (language,), chosen.smoothing, chosen.switch, full_width_s=1.0, current=language
         )
-        self.factory = StrategyFactory(DirectRuntime(self.backend), tokenizer, chosen, timeline)
+        self.factory = StrategyFactory(self.runtime, tokenizer, chosen, timeline)
         self.strategy = self.factory.single(language)
         self.utterance = self.factory.utterance(0, None)
 

@@ -78,6 +78,9 @@ _JUDGED_EVERY_S = 2.0
 
 CallKind = TypeVar("CallKind", bound=Call[object])
 THREAD_NAME = "sottovoce-model"
+ENDED = "a thread of the model has ended"
+THREADS = torch.get_num_threads()
+"""PyTorch's for an operation, before any engine has set its own."""
 
 
 class Priority(IntEnum):
@@ -551,6 +554,7 @@ class BatchingRuntime:
         self.condition = threading.Condition()
         self.waiting: list[PendingCall] = []
         self.closed_by: Exception | None = None
+        self._is_closed = False
         self.n_threads = n_threads
         self.waits_for_all = waits_for_all
         self.n_callers = 0
@@ -593,19 +597,23 @@ class BatchingRuntime:
 
         stall_s: of one round, after which its engine makes no progress.
         """
-        if self.closed_by is None and not all(engine.is_alive() for engine in self.engines):
-            return "a thread of the model has ended"
+        if not self._is_closed and not all(engine.is_alive() for engine in self.engines):
+            return ENDED
         stalled_s = max(engine.stalled_s for engine in self.engines)
         return f"no progress for {stalled_s:.0f} s" if stalled_s > stall_s else None
 
     def close(self, error: Exception | None = None) -> None:
         """End after the current rounds; calls that wait, and later ones, raise the error."""
+        self._is_closed = True
+        self.end(error or RuntimeError("the runtime was closed"))
+
+    def end(self, error: Exception) -> None:
         with self.condition:
-            self.closed_by = error or RuntimeError("the runtime was closed")
+            self.closed_by = error
             waiting, self.waiting = self.waiting, []
             self.condition.notify_all()
         for call in waiting:
-            call.fail(self.closed_by)
+            call.fail(error)
 
     def join(self, timeout_s: float | None = None) -> None:
         end = None if timeout_s is None else time.monotonic() + timeout_s
@@ -651,10 +659,10 @@ class _Engine(threading.Thread):
                 self._round()
         finally:
             if runtime.closed_by is None:  # this thread failed
-                runtime.close(RuntimeError("a thread of the model has ended"))
-            self.batcher.fail_all(runtime.closed_by or RuntimeError())
+                runtime.end(RuntimeError(ENDED))
+            self.batcher.fail_all(runtime.closed_by or RuntimeError(ENDED))
             if runtime.n_threads is not None:
-                torch.set_num_threads(runtime.n_threads)  # new threads inherit what was set last
+                torch.set_num_threads(THREADS)  # new threads inherit what was set last
 
     def _is_ready(self) -> bool:
         """Take waiting calls; return whether there is anything to do."""

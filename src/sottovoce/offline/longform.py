@@ -231,7 +231,7 @@ def transcribe_batch(
 
     def transcribe(source: Source) -> Transcript:
         with runtime.caller(Priority.FILE) as caller:
-            own, control = replace(transcriber, runtime=caller), RunControl(stopped=stopped)
+            own, control = replace(transcriber, runtime=caller), RunControl(abort=stopped.is_set)
             with transcription_of(own, open_source(source), control, model=model) as transcription:
                 return transcription.collect()
 

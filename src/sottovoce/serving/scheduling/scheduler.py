@@ -21,7 +21,7 @@ import numpy as np
 
 from sottovoce.api import Model
 from sottovoce.audio.io import AudioSource
-from sottovoce.engine.batching import Caller, EngineState, Priority
+from sottovoce.engine.batching import THREADS, Caller, EngineState, Priority
 from sottovoce.engine.update_interval import INTERVALS_S, UpdateIntervalController
 from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.offline.transcriber import SecondModel
@@ -31,7 +31,7 @@ from sottovoce.options.live import LiveOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.serving.scheduling.load_forecast import LoadForecast
 from sottovoce.serving.scheduling.session_handle import SessionHandle
-from sottovoce.serving.scheduling.worker import THREADS, Worker
+from sottovoce.serving.scheduling.worker import Worker
 from sottovoce.serving.settings import MOST_ENGINES, Work
 from sottovoce.types import SAMPLE_RATE, Samples, Segment, Transcript
 

@@ -17,16 +17,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-import torch
-
 from sottovoce.backends.base import Backend
-from sottovoce.engine.batching import THREAD_NAME, BatchingRuntime, Caller, EngineState, Priority
+from sottovoce.engine.batching import THREAD_NAME, THREADS, BatchingRuntime, Caller, EngineState, Priority
 from sottovoce.engine.update_interval import UpdateIntervalController
 from sottovoce.serving.parsing.faults import INTERNAL, fault_of, leaving
 
-THREADS = torch.get_num_threads()
-"""PyTorch's for an operation, before any engine has set its own: what a thread sets is also what new threads
-of others begin with."""
 T = TypeVar("T")
 FAULTS_IN_A_ROW = 5
 """From which on the model counts as broken, and not what it was asked."""
@@ -231,13 +226,13 @@ class Worker:
 
     def _note(self, job: Job[object], error: BaseException | None, began_s: float, worked_s: float) -> None:
         """Note how long a job waited and worked, and whether it failed."""
-        has_called = job.caller is None or not math.isnan(job.began_s)
+        has_called = not math.isnan(job.began_s)
         with self._condition:
             if error is None:
                 self._n_faults = 0 if has_called else self._n_faults
             elif fault_of(error).code == INTERNAL:
                 self._n_faults += 1
-        if job.priority is not Priority.LIVE or not has_called:
+        if job.priority is not Priority.LIVE or (job.caller is not None and not has_called):
             return
         if job.caller is not None:
             began_s = job.began_s
