@@ -25,11 +25,16 @@ from sottovoce.audio.mel import MEL_FRAMES_PER_SECOND
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SpeechSegment, speech_segments
 from sottovoce.backends.base import Backend
+from sottovoce.ctc.align import align, token_times
+from sottovoce.ctc.labels import SEPARATORS
 from sottovoce.decoding.alignment import TimedWord, WindowText, align_windows
+<<<<<<< HEAD
 from sottovoce.decoding.ctc.align import align
 from sottovoce.decoding.ctc.labels import SEPARATORS
 from sottovoce.decoding.ctc.state import token_times
 from sottovoce.engine.runtime import DirectRuntime
+=======
+>>>>>>> pack
 from sottovoce.errors import OptionError
 from sottovoce.models.ctc_head import CtcHead
 from sottovoce.offline.longform import transcriber_for, transcription_of
