@@ -373,3 +373,8 @@ def services_of(connection: HTTPConnection) -> Services:
 def key_of(connection: HTTPConnection) -> ApiKey | None:
     """Return the key of a request or socket, or None."""
     return cast("ApiKey | None", connection.scope["state"].get("key"))
+
+
+def given_keys_of(connection: HTTPConnection) -> list[str]:
+    """Return the keys and client secrets that a client has sent."""
+    return cast("list[str]", connection.scope["state"]["given_keys"])
