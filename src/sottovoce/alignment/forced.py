@@ -28,13 +28,7 @@ from sottovoce.backends.base import Backend
 from sottovoce.ctc.align import align, token_times
 from sottovoce.ctc.labels import SEPARATORS
 from sottovoce.decoding.alignment import TimedWord, WindowText, align_windows
-<<<<<<< HEAD
-from sottovoce.decoding.ctc.align import align
-from sottovoce.decoding.ctc.labels import SEPARATORS
-from sottovoce.decoding.ctc.state import token_times
 from sottovoce.engine.runtime import DirectRuntime
-=======
->>>>>>> pack
 from sottovoce.errors import OptionError
 from sottovoce.models.ctc_head import CtcHead
 from sottovoce.offline.longform import transcriber_for, transcription_of
