@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 import torch
 
-from sottovoce.engine.batching import BatchingExecutor
-from sottovoce.engine.calls import HostCall, ModelCall
-from sottovoce.engine.executor import LocalExecutor
+from sottovoce.engine.runtime import DirectRuntime
 from sottovoce.threads import all_torch_threads, n_threads, one_torch_thread
 from tests.backends.fake import FakeBackend, Script
 
@@ -56,16 +53,11 @@ def test_operators_of_this_thread_alone_run_on_one_thread() -> None:
 
 
 @pytest.mark.usefixtures("three_threads")
-@pytest.mark.parametrize("make_executor", [LocalExecutor, BatchingExecutor])
-def test_kernels_have_the_cores_while_they_work(
-    make_executor: Callable[[FakeBackend], LocalExecutor | BatchingExecutor],
-) -> None:
-    def calls() -> Generator[ModelCall, Any, list[int]]:
-        in_other_work = yield HostCall(torch.get_num_threads)
-        return [torch.get_num_threads(), in_other_work]
-
+def test_kernels_have_the_cores_while_they_work() -> None:
     def of(backend: FakeBackend) -> list[int]:
-        return make_executor(backend).run(calls())
+        runtime = DirectRuntime(backend)
+        with runtime.torch_threads():
+            return [torch.get_num_threads(), runtime.run_on_host(torch.get_num_threads)]
 
     assert of(KernelBackend(Script())) == [1, 3]
     assert of(FakeBackend(Script())) == [3, 3]

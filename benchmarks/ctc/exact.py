@@ -48,7 +48,7 @@ from benchmarks.harness.report import benchmark_parser, show_heads, show_json, s
 from sottovoce.api import Model, load_model
 from sottovoce.cli.ctc_decode import recorded_emissions
 from sottovoce.ctc import CtcFusionOptions
-from sottovoce.decoding.ctc.search_options import CtcOptions
+from sottovoce.ctc.options import CtcOptions
 from sottovoce.lm.ngram import NgramModel
 
 SPECIAL = ("<s>", "</s>", "<unk>", "<UNK>")

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from benchmarks.ctc.emissions import BLANK, TokenModels, Vocabulary
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
-from sottovoce.decoding.ctc.search_options import CtcOptions
+from sottovoce.ctc.options import CtcOptions
 from sottovoce.lm.ngram import NgramModel
 
 Decode = Callable[[Tensor], list[str]]

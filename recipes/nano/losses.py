@@ -17,8 +17,8 @@ from torch.nn import functional as F
 
 from recipes.nano.batches import Batch
 from recipes.nano.model import IGNORED, NanoModel
-from sottovoce.decoding.ctc.kernel.frame_loop import align_rows
-from sottovoce.decoding.ctc.state import NEVER
+from sottovoce.ctc.align import NEVER
+from sottovoce.ctc.kernel.frame_loop import align_rows
 from sottovoce.models.dims import AlignmentHeads
 
 LETTER_WIDTH, MARK_WIDTH = 1.6, 3.0

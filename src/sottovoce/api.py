@@ -19,6 +19,7 @@ from sottovoce.backends.registry import (
     choose_number_format,
     choose_runtime,
 )
+from sottovoce.engine.runtime import DirectRuntime, Runtime
 from sottovoce.errors import AudioError, OptionError
 from sottovoce.lm.phrase_lists import HOTWORD_WEIGHT
 from sottovoce.models.load import load_checkpoint
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from sottovoce.audio.recording import Recording
     from sottovoce.backends.base import Backend
     from sottovoce.decoding.detect import LanguageDetection
-    from sottovoce.engine.executor import CallExecutor
     from sottovoce.lm.fusion import ShallowFusion
     from sottovoce.lm.grammar import Grammar
     from sottovoce.models.checkpoint.base import Checkpoint
@@ -65,6 +65,7 @@ class Model:
     def __init__(self, checkpoint: Checkpoint, backend: Backend) -> None:
         self.name = checkpoint.name
         self.backend = backend
+        self.runtime: Runtime = DirectRuntime(backend)
         tokenizer = Tokenizer.for_model(backend.dims.n_vocab)
         trained = checkpoint.trained_tokens
         self.tokenizer = tokenizer if trained is None else tokenizer.with_pieces(trained)
@@ -96,6 +97,7 @@ class Model:
         on_progress: Callable[[float, float | None], None] | None = None,
         abort: Callable[[], bool] | None = None,
         resume: ResumePoint | None = None,
+        runtime: Runtime | None = None,
     ) -> FileTranscription:
         """Transcribe a recording, segment by segment, while it is being read.
 
@@ -110,6 +112,7 @@ class Model:
         abort: called at least once a window; True ends the transcription, and segments found so far stay.
         resume: the `resume_point` of an earlier transcription of the same recording with the same model
         and options; the result is the exact continuation, with consecutive ids.
+        runtime: runs the calls of the model; None: in the thread that asks for segments.
 
         Raises:
             AudioError: the recording cannot be read.
@@ -120,19 +123,23 @@ class Model:
             from sottovoce.speakers.choose import parse_speakers
 
             chosen = replace(chosen, speakers=parse_speakers(speakers))
-        transcriber = transcriber_for(self.backend, self.tokenizer, chosen, fusion, second)
+        transcriber = transcriber_for(runtime or self.runtime, self.tokenizer, chosen, fusion, second)
         recording = open_recording(source, sample_rate, chosen)
         control = RunControl(on_progress, abort)
         return transcription_of(transcriber, recording, control, model=self.name, resume=resume)
 
     def as_second(
-        self, deferral: DeferralOptions | None = None, fusion: ShallowFusion | None = None
+        self,
+        deferral: DeferralOptions | None = None,
+        fusion: ShallowFusion | None = None,
+        runtime: Runtime | None = None,
     ) -> SecondModel:
         """Return an object that transcribes the uncertain speech of another model's transcription.
 
-        deferral: which speech is uncertain. fusion: language models for this model's beam search.
+        deferral: which speech is uncertain. fusion: language models for this model's beam search. runtime:
+        as in `transcribe`.
         """
-        return SecondModel(self.backend, self.tokenizer, deferral or DeferralOptions(), fusion)
+        return SecondModel(runtime or self.runtime, self.tokenizer, deferral or DeferralOptions(), fusion)
 
     def transcribe_files(
         self,
@@ -164,7 +171,7 @@ class Model:
             raise OptionError(f"batch_size: expected at least 1, got {batch_size}")
         chosen = self.options(language, task, word_timestamps, beam_size, options or TranscribeOptions())
         return transcribe_batch(
-            transcriber_for(self.backend, self.tokenizer, chosen, fusion),
+            transcriber_for(self.runtime, self.tokenizer, chosen, fusion),
             sources,
             lambda source: open_recording(source, sample_rate, chosen),
             batch_size=batch_size,
@@ -355,7 +362,7 @@ class Model:
 
     def _language_transcriber(self, languages: str | Sequence[str] | None) -> Transcriber:
         options = self.options(languages, None, None, None, TranscribeOptions())
-        return transcriber_for(self.backend, self.tokenizer, options, None)
+        return transcriber_for(self.runtime, self.tokenizer, options, None)
 
     def session(
         self,
@@ -367,7 +374,7 @@ class Model:
         stream: StreamOptions | None = None,
         following: SessionOptions | None = None,
         speakers: Speakers | LiveSpeakers | None = None,
-        executor: CallExecutor | None = None,
+        runtime: Runtime | None = None,
     ) -> Session:
         """Open a live session: push 16 kHz mono float32 samples, get events.
 
@@ -379,7 +386,7 @@ class Model:
         following: how languages are followed; the arguments override it.
         speakers: label the speaker of each word: "auto", the most speakers, or those of an earlier
         session.
-        executor: see `Session`.
+        runtime: as in `transcribe`.
 
         Raises:
             OptionError: contradicting options.
@@ -403,7 +410,7 @@ class Model:
             options,
             vad=VadStream.from_option(vad),
             speakers=None if speakers is None else make_live_speakers(speakers),
-            executor=executor,
+            runtime=runtime,
         )
 
     def _allowed(self, languages: str | Sequence[str] | None) -> tuple[str, ...]:

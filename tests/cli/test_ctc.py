@@ -244,7 +244,7 @@ def test_one_bad_utterance_of_a_batch_does_not_stop_the_others(
 
 
 def test_labels_of_other_toolkits(tmp_path: Path) -> None:
-    from sottovoce.decoding.ctc.labels import labels_of_nemo, labels_of_processor, read_labels
+    from sottovoce.ctc.labels import labels_of_nemo, labels_of_processor, read_labels
 
     class HubTokenizer:
         pad_token_id = 1

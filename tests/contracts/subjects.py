@@ -16,7 +16,11 @@ from tests.models import tiny
 N_FRAMES = 60
 TOLERANCE = 2e-5
 """float32 sums in another order (another batch size, another length of the cache)."""
-NAMES = ("torch", "native", "native encoder", "fake")
+ON_CUDA = "torch on CUDA"
+NAMES = (
+    *("torch", "native", "native encoder", "fake"),
+    *([pytest.param(ON_CUDA, marks=pytest.mark.cuda)] if torch.cuda.is_available() else ()),
+)
 FIRST = Script(
     (ScriptedToken(100, 3), ScriptedToken(200, 9), ScriptedToken(300, 21)),
     (SpokenLanguage("en", 0, 15), SpokenLanguage("de", 15, 30)),
@@ -48,6 +52,8 @@ def short_backend(name: str, n_audio_ctx: int) -> Backend:
 def _random(name: str, **dims: int) -> Backend:
     if name == "torch":
         return tiny.backend(tiny.dims(**dims))
+    if name == ON_CUDA:
+        return tiny.backend(tiny.dims(**dims), device=torch.device("cuda"))
     native = pytest.importorskip("sottovoce.backends.native", reason="sottovoce-kernels is not installed")
     made: Backend = native.NativeBackend.from_checkpoint(
         tiny.checkpoint(tiny.dims(**dims)),
@@ -71,5 +77,6 @@ def difference(a: Tensor | None, b: Tensor | None) -> float:
     """The largest difference, relative to 1 + |b|; infinite for another shape or dtype."""
     if a is None or b is None or a.shape != b.shape or a.dtype != b.dtype:
         return float("inf")
+    a, b = a.cpu(), b.cpu()
     apart = torch.where(a == b, torch.zeros_like(a), (a - b).abs() / (1 + b.abs()))  # -inf equals -inf
     return float(apart.max())

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,9 +19,15 @@ import torch
 from sottovoce.api import load_model
 from sottovoce.audio.vad import VadStream
 from sottovoce.backends.base import Backend, IncrementalResult, IncrementalWindow, RunningRows
-from sottovoce.engine.batching import Batching, BatchingExecutor
-from sottovoce.engine.calls import CallGenerator, HostCall, IncrementalEncodeCall, Priority, Task
-from sottovoce.engine.executor import LocalExecutor
+from sottovoce.engine.batching import (
+    Batching,
+    BatchingRuntime,
+    CallBatcher,
+    Caller,
+    PendingCall,
+    Priority,
+)
+from sottovoce.engine.runtime import Call, DirectRuntime, HostCall, IncrementalEncodeCall, Result, Runtime
 from sottovoce.language.probe import ProbeOptions
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions
@@ -37,8 +48,8 @@ class Speaker:
     audio: Samples
     chunk: int = 8000
 
-    def session(self, model: Backend) -> Session:
-        return Session(model, TOKENIZER, self.options, vad=VadStream(model=ToneDetector()))
+    def session(self, model: Backend, runtime: Runtime | None = None) -> Session:
+        return Session(model, TOKENIZER, self.options, vad=VadStream(model=ToneDetector()), runtime=runtime)
 
     def alone(self, model: Backend) -> list[Event]:
         session = self.session(model)
@@ -50,22 +61,33 @@ class Speaker:
 
 
 def together(
-    engine: BatchingExecutor, sessions: Sequence[Session], pieces: Sequence[list[Samples]]
-) -> list[list[Event] | Exception]:
-    """Every session's events, or what it failed with; each goes on as soon as its last push is done."""
-    events: list[list[Event]] = [[] for _ in sessions]
-    failures: dict[int, Exception] = {}
+    model: Backend,
+    batching: Batching,
+    opened: Sequence[Callable[[Runtime], Session]],
+    pieces: Sequence[list[Samples]],
+) -> tuple[list[list[Event] | Exception], list[Session]]:
+    """Every session's events, or what it failed with, and the sessions; each has a thread of its own."""
+    shared = BatchingRuntime(model, batching, waits_for_all=True)
+    sessions: dict[int, Session] = {}
+    with ExitStack() as stack:
+        stack.callback(shared.join, 10.0)
+        stack.callback(shared.close)
+        callers = [stack.enter_context(shared.caller()) for _ in opened]
 
-    def steps(i: int) -> CallGenerator[None]:
-        for piece in pieces[i]:
-            events[i] += yield from sessions[i].listen(piece)
-        events[i] += yield from sessions[i].finish()
+        def events_of(i: int) -> list[Event] | Exception:
+            callers[i].begin(Priority.LIVE, float(i % 3))
+            session = sessions[i] = opened[i](callers[i])
+            try:
+                events = [event for piece in pieces[i] for event in session.push(piece)]
+                return events + session.close()
+            except Exception as error:
+                return error
+            finally:
+                shared.count_caller(-1)
 
-    tasks = [engine.begin(steps(i), deadline_s=float(i % 3)) for i in range(len(sessions))]
-    while engine.n_tasks:
-        engine.round()
-    failures = {i: task.error for i, task in enumerate(tasks) if task.error is not None}
-    return [failures.get(i, found) for i, found in enumerate(events)]
+        with ThreadPoolExecutor(len(opened)) as pool:
+            found = list(pool.map(events_of, range(len(opened))))
+    return found, [sessions[i] for i in range(len(opened))]
 
 
 def speakers() -> list[Speaker]:
@@ -90,11 +112,9 @@ def speakers() -> list[Speaker]:
 def test_events_in_company_are_those_of_a_session_alone(batching: Batching) -> None:
     model = backend()
     alone = [speaker.alone(backend()) for speaker in speakers()]
-    sessions = [speaker.session(model) for speaker in speakers()]
+    opened = [partial(speaker.session, model) for speaker in speakers()]
     pieces = [speaker.pieces() for speaker in speakers()]
-    for ours, theirs in zip(
-        together(BatchingExecutor(model, batching), sessions, pieces), alone, strict=True
-    ):
+    for ours, theirs in zip(together(model, batching, opened, pieces)[0], alone, strict=True):
         assert ours == theirs
         assert any(isinstance(event, Final) for event in theirs)
 
@@ -136,8 +156,8 @@ def test_a_real_network_says_the_same_in_company() -> None:
     for kind, own in zip(kinds, pieces, strict=True):
         session = nano.session(**kind)
         alone.append([event for piece in own for event in session.push(piece)] + session.close())
-    sessions = [nano.session(**kind) for kind in kinds]
-    found = together(BatchingExecutor(nano.backend, WIDE), sessions, pieces)
+    opened = [lambda runtime, kind=kind: nano.session(**kind, runtime=runtime) for kind in kinds]
+    found, _ = together(nano.backend, WIDE, opened, pieces)
     for ours, theirs in zip(found, alone, strict=True):
         assert not isinstance(ours, Exception)
         assert_alike(ours, theirs)
@@ -180,8 +200,8 @@ def test_what_is_too_much_together_is_done_one_by_one() -> None:
     some = [speaker for speaker in some if speaker.options.stream.beam_size == 1] * 2
     model = SmallMemory(most=1)
     alone = [speaker.alone(backend()) for speaker in some]
-    sessions = [speaker.session(model) for speaker in some]
-    found = together(BatchingExecutor(model, WIDE), sessions, [speaker.pieces() for speaker in some])
+    opened = [partial(speaker.session, model) for speaker in some]
+    found, _ = together(model, WIDE, opened, [speaker.pieces() for speaker in some])
     assert found == alone
     assert model.n_refused > 5
 
@@ -199,39 +219,52 @@ class Poisoned(FakeBackend):
         return super().encode_incremental(windows)
 
 
+class Through(Runtime):
+    """Another runtime, which may be replaced."""
+
+    def __init__(self, current: list[Runtime]) -> None:
+        self.current = current
+        self.backend = current[0].backend
+
+    def execute(self, call: Call[Result]) -> Result:
+        return self.current[0].execute(call)
+
+    def torch_threads(self) -> AbstractContextManager[None]:
+        return self.current[0].torch_threads()
+
+
 def test_who_fails_harms_nobody_else() -> None:
     options = SessionOptions(("en",), switching="off", stream=ALIGNATT)
     some = [Speaker(options, say(spoken("en", n, seed=n))) for n in (5, 12, 6)]
     model = Poisoned(2 * round(50 * 0.4 * 8))
-    sessions = [speaker.session(model) for speaker in some]
-    found = together(BatchingExecutor(model, WIDE), sessions, [speaker.pieces() for speaker in some])
+    direct = DirectRuntime(model)
+    runtimes: dict[int, list[Runtime]] = {}
+
+    def opened_by(speaker: Speaker, runtime: Runtime) -> Session:
+        current = runtimes[speaker.audio.size] = [runtime]
+        return speaker.session(model, Through(current))
+
+    opened = [partial(opened_by, speaker) for speaker in some]
+    found, sessions = together(model, WIDE, opened, [speaker.pieces() for speaker in some])
     assert isinstance(found[1], RuntimeError)
     for i in (0, 2):
         assert found[i] == some[i].alone(backend())
     model.n_columns = 10_000
+    runtimes[some[1].audio.size][0] = direct
     told = words_of(sessions[1].close())
     assert told, "the session itself goes on"
     assert " ".join(told) in " ".join(spoken("en", 12, seed=12))
 
 
-def test_a_generator_that_raises_ends_with_that_alone() -> None:
-    engine = BatchingExecutor(backend())
+def pending(
+    backend: Backend, call: Call[object], since_s: float = 0.0, priority: Priority = Priority.LIVE
+) -> PendingCall:
+    return PendingCall(call, Caller(SimpleNamespace(backend=backend), priority, since_s))  # type: ignore[arg-type]
 
-    def broken() -> Iterator[IncrementalEncodeCall]:
-        yield from ()
-        raise ValueError("mine")
 
-    session = speakers()[0]
-    bad: Task[None] = engine.begin(broken())  # type: ignore[arg-type]
-    told: list[bool] = []
-    live = session.session(backend())
-    good = engine.begin(live.listen(session.audio), on_end=lambda task: told.append(task.is_done))
-    while engine.n_tasks:
-        engine.round()
-    with pytest.raises(ValueError, match="mine"):
-        _ = bad.result
-    assert words_of(good.result)
-    assert told == [True]
+def run_all(batcher: CallBatcher) -> None:
+    while batcher.calls:
+        batcher.round()
 
 
 def test_what_is_due_first_is_encoded_first() -> None:
@@ -245,55 +278,47 @@ def test_what_is_due_first_is_encoded_first() -> None:
         return plain(windows)
 
     model.encode_incremental = encode_incremental  # type: ignore[method-assign]
-
-    def asking(n_frames: int) -> CallGenerator[None]:
-        yield IncrementalEncodeCall([IncrementalWindow(torch.zeros(80, 2 * n_frames), model.encoder_mode)])
-
-    engine = BatchingExecutor(model, Batching(encoder_frames=250, max_length_ratio=0.25))
+    batcher = CallBatcher(model, Batching(encoder_frames=250, max_length_ratio=0.25))
     for n_frames, due_s in ((100, 3.0), (50, 1.0), (48, 4.0), (101, 2.0), (45, 5.0), (52, 6.0), (60, 0.5)):
-        engine.begin(asking(n_frames), due_s)
-    while engine.n_tasks:
-        engine.round()
+        window = IncrementalWindow(torch.zeros(80, 2 * n_frames), model.encoder_mode)
+        batcher.submit(pending(model, IncrementalEncodeCall([window]), due_s))
+    run_all(batcher)
     assert calls == [[60, 50, 48, 45], [101, 100], [52]]
 
 
 def test_no_recording_waits_for_another_to_end() -> None:
     """One kind of calls goes before another, but not for ever."""
-    engine = BatchingExecutor(FakeBackend(Script()), clock=lambda: 0.0)
-    log: list[str] = []
-
-    def going_on() -> CallGenerator[None]:
-        for _ in range(50):
-            yield HostCall(lambda: log.append("first"))
-
-    def aligning() -> CallGenerator[None]:
-        with suppress(Exception):  # what becomes of it is of no interest here
-            yield IncrementalEncodeCall([])
-        log.append("second")
-
-    for calls in (going_on(), aligning()):
-        engine.begin(calls, priority=Priority.FILE)
-    while engine.n_tasks:
-        engine.round()
-    assert log.index("second") <= 6
-    assert log.count("first") == 50
+    model = FakeBackend(Script())
+    batcher = CallBatcher(model, clock=lambda: 0.0)
+    other = pending(model, IncrementalEncodeCall([]), priority=Priority.FILE)
+    batcher.submit(other)
+    n_before = 0
+    for _ in range(50):
+        batcher.submit(pending(model, HostCall(list), priority=Priority.FILE))
+        batcher.round()
+        n_before += not other.is_done
+    assert 0 < n_before <= 6
 
 
-def test_an_error_of_a_call_is_thrown_into_its_generator() -> None:
-    class Broken(LocalExecutor):
-        def execute(self, call: object) -> None:
-            raise MemoryError
+def test_a_closed_runtime_ends_its_callers() -> None:
+    reached, go_on = threading.Event(), threading.Event()
 
-    def caught() -> Iterator[object]:
-        try:
-            yield object()
-        except MemoryError:
-            return "given up"
-        return "done"
+    def wait() -> None:
+        reached.set()
+        assert go_on.wait(10)
 
-    def not_caught() -> Iterator[object]:
-        yield object()
-
-    assert Broken(backend()).run(caught()) == "given up"  # type: ignore[arg-type]
-    with pytest.raises(MemoryError):
-        Broken(backend()).run(not_caught())  # type: ignore[arg-type]
+    shared = BatchingRuntime(FakeBackend(Script()))
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(shared.caller().run_on_host, wait)
+        assert reached.wait(10)
+        second = pool.submit(shared.caller().run_on_host, wait)
+        while not shared.waiting:
+            time.sleep(0.001)
+        shared.close(ValueError("closed"))
+        with pytest.raises(ValueError, match="closed"):
+            second.result(10)
+        go_on.set()
+        first.result(10)
+        shared.join(10)
+        with pytest.raises(ValueError, match="closed"):
+            shared.caller().run_on_host(wait)

@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
-from sottovoce.decoding.ctc.emission_decoder import EmissionDecoder
-from sottovoce.decoding.ctc.labels import Labels
-from sottovoce.decoding.ctc.search_options import CtcOptions
+from sottovoce.ctc.decoder import EmissionDecoder
+from sottovoce.ctc.labels import Labels
+from sottovoce.ctc.options import CtcOptions
 from sottovoce.errors import LanguageModelError
 from sottovoce.lm.causal import CausalWordModel
 from sottovoce.lm.fusion import WordFusion, WordModel
 from sottovoce.lm.lexicon import Lexicon
 from sottovoce.lm.neural import History, NeuralRescorer, ReplacedModel
-from tests.decoding.enumeration import RandomBigram, all_texts, best_of, emissions, readings
+from tests.ctc.enumeration import RandomBigram, all_texts, best_of, emissions, readings
 
 transformers = pytest.importorskip("transformers", reason="the extra neural-lm is not installed")
 

@@ -16,7 +16,7 @@ from sottovoce.lm.fusion import NEVER, UNKNOWN_SHARE, ShallowFusion, WordFusion,
 from sottovoce.lm.kenlm import KenlmModel
 from sottovoce.lm.lexicon import Lexicon, read_lexicon
 from sottovoce.lm.ngram import NgramModel
-from tests.decoding.enumeration import RandomBigram
+from tests.ctc.enumeration import RandomBigram
 
 LABELS = ["-", "a", "b", "|"]
 

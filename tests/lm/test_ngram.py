@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from sottovoce.ctc.decoder import CtcDecoder
-from sottovoce.ctc.models import CtcFusionOptions
-from sottovoce.decoding.ctc.search_options import CtcOptions, SearchEngine
+from sottovoce.ctc.options import CtcFusionOptions, CtcOptions, SearchEngine
 from sottovoce.errors import LanguageModelError
 from sottovoce.lm.automata import KeyTable
 from sottovoce.lm.kenlm import KenlmModel, is_kenlm_binary

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sottovoce.ctc.decoder import CtcDecoder
-from sottovoce.ctc.models import CtcFusionOptions
+from sottovoce.ctc.options import CtcFusionOptions
 from sottovoce.decoding.prompt import context_tokens
 from sottovoce.evaluation.wer import ScoredUtterance, count_errors
 from sottovoce.lm.grammar import Grammar

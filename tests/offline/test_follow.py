@@ -10,14 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from torch import Tensor
 
 from sottovoce.api import Model
 from sottovoce.audio.features import RecordingFeatures
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SpeechFinder, speech_segments
-from sottovoce.engine.calls import CallGenerator, EncodeCall
-from sottovoce.engine.executor import LocalExecutor
+from sottovoce.engine.runtime import DirectRuntime
 from sottovoce.evaluation.language_scores import FoundSwitch, score_switches
 from sottovoce.language.follow import MOST_HINT_NATS, REST_NATS, AskingLimits
 from sottovoce.language.probe import ProbedLanguage
@@ -28,7 +28,8 @@ from sottovoce.offline.resume import FollowerState, ProbedPiece, WaitingRun
 from sottovoce.offline.transcriber import Transcriber, TranscriptionState
 from sottovoce.options.transcribe import Mode, TranscribeOptions
 from sottovoce.options.vad import VadOptions
-from sottovoce.types import EncoderOutput, Segment
+from sottovoce.types import Segment
+from tests.engine.noting import Noting
 
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"
 MIXED = CLIPS / "mixed.flac"
@@ -147,7 +148,7 @@ def test_frames_of_a_recording_are_found_in_a_packed_window() -> None:
 
 def test_speech_that_a_text_left_before_a_change_goes_to_the_language_that_follows(model: Model) -> None:
     """But for speech that the text reached, and where nothing follows."""
-    transcriber = Transcriber(model.backend, model.tokenizer, TranscribeOptions())
+    transcriber = Transcriber(DirectRuntime(model.backend), model.tokenizer, TranscribeOptions())
     speech = SpeechFinder(PIECE_VAD)
     with Recording(MIXED) as recording, RecordingFeatures(recording, observer=speech) as features:
         locator = WindowLocator(transcriber, features, speech, TranscriptionState(language="en"))
@@ -180,7 +181,9 @@ def test_speech_that_a_text_left_before_a_change_goes_to_the_language_that_follo
 def test_a_recording_need_not_begin_in_its_own_language(model: Model) -> None:
     """To begin in another one is a change only where something was spoken before."""
     codes = model.tokenizer.language_codes
-    transcriber = Transcriber(model.backend, model.tokenizer, TranscribeOptions(follow_languages=True))
+    transcriber = Transcriber(
+        DirectRuntime(model.backend), model.tokenizer, TranscribeOptions(follow_languages=True)
+    )
     pieces = [Piece(0, 130), Piece(160, 460)]
     probed = []
     for piece, code, sureness, english in zip(
@@ -189,13 +192,12 @@ def test_a_recording_need_not_begin_in_its_own_language(model: Model) -> None:
         posterior = np.full(len(codes), (1.0 - sureness) / (len(codes) - 1))
         posterior[codes.index("en")], posterior[codes.index(code)] = english, sureness
         probed.append(ProbedPiece(piece.start, piece.end, tuple(posterior), 1.0, 0.0, is_alone=True))
-    executor = LocalExecutor(model.backend)
     with Recording(np.zeros(80_000, np.float32)) as recording, RecordingFeatures(recording) as features:
-        encoded = executor.run(_encoded(features))
+        encoded = transcriber.runtime.encode(features.window(0, n_frames=500))
         for is_beginning, expected in [(True, ["de", "en"]), (False, ["en"])]:
             follower = LanguageFollower(transcriber, features, TranscriptionState())
             follower.restore(FollowerState(True, is_beginning, pieces=tuple(probed)))
-            found = executor.run(follower.runs(encoded, pieces, [(0, 65), (80, 230)], "en"))
+            found = follower.runs(encoded, pieces, [(0, 65), (80, 230)], "en")
             assert [run.language for run in found] == expected
             assert not follower.state(0).is_beginning
 
@@ -203,7 +205,14 @@ def test_a_recording_need_not_begin_in_its_own_language(model: Model) -> None:
 def test_hints_that_were_nothing_are_heard_less_and_clear_ones_always(model: Model) -> None:
     """An hour in one language costs next to nothing, and does not make deaf."""
     codes = model.tokenizer.language_codes
-    transcriber = Transcriber(model.backend, model.tokenizer, TranscribeOptions())
+    english = np.full(len(codes), 1e-4)
+    english[codes.index("de")], english[codes.index("en")] = 0.01, 0.99
+
+    class Answering(Noting):
+        def probe_languages(self, probe: object, log_mels: Sequence[Tensor]) -> list[ProbedLanguage]:
+            return [ProbedLanguage(english, 1.0, 0.0) for _ in log_mels]
+
+    transcriber = Transcriber(Answering(model.backend), model.tokenizer, TranscribeOptions())
     with Recording(np.zeros(16_000 * 400, np.float32)) as recording, RecordingFeatures(recording) as features:
         follower = LanguageFollower(transcriber, features, TranscriptionState())
 
@@ -214,14 +223,7 @@ def test_hints_that_were_nothing_are_heard_less_and_clear_ones_always(model: Mod
             probed = ProbedPiece(piece.start, piece.end, tuple(posterior), 1.0, 0.0, is_alone=False)
             state = replace(follower.state(10**9), pieces=(probed,))
             follower.restore(state)
-            calls = follower._finds_another([piece], "en")
-            try:
-                next(calls)
-                posterior[codes.index("de")], posterior[codes.index("en")] = 0.01, 0.99
-                calls.send([ProbedLanguage(posterior, 1.0, 0.0)])
-            except StopIteration:
-                pass
-            assert not follower.is_several
+            assert not follower._finds_another([piece], "en")
             return follower._detections[piece].is_alone
 
         n_heard = sum(is_heard(window, 0.97) for window in range(100))
@@ -233,27 +235,22 @@ def test_hints_that_were_nothing_are_heard_less_and_clear_ones_always(model: Mod
         assert is_heard(102, 0.9985)
 
 
-def _encoded(features: RecordingFeatures) -> CallGenerator[EncoderOutput]:
-    return (yield EncodeCall(features.window(0, n_frames=500)))
-
-
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_text_is_likeliest_in_the_language_that_is_spoken(model: Model, language: str) -> None:
-    transcriber = Transcriber(model.backend, model.tokenizer, TranscribeOptions())
+    runtime = Noting(model.backend)
+    transcriber = Transcriber(runtime, model.tokenizer, TranscribeOptions())
     with Recording(CLIPS / f"{language}.flac") as recording, RecordingFeatures(recording) as features:
         features.has(400)
         stretch = Piece(0, 300)
-        executor = LocalExecutor(model.backend)
         together = TextLikelihood(transcriber, features)
-        found = executor.run(together.nats(stretch, LANGUAGES))
+        found = together.nats(stretch, LANGUAGES)
         assert max(found, key=lambda code: found[code]) == language
         alone = TextLikelihood(transcriber, features)
-        (nats,) = executor.run(alone.nats(stretch, [language])).values()
+        (nats,) = alone.nats(stretch, [language]).values()
         assert nats == pytest.approx(found[language], abs=1e-3)
-        calls = together.nats(stretch, LANGUAGES)
-        with pytest.raises(StopIteration) as remembered:  # and nothing is asked of the model again
-            next(calls)
-        assert remembered.value.value == found
+        runtime.done.clear()
+        assert together.nats(stretch, LANGUAGES) == found
+        assert not runtime.done, "it is remembered"
 
 
 def test_a_stretch_is_read_with_half_of_the_pauses_around_it() -> None:

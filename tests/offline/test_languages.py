@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sottovoce.decoding.detect import LanguageDetection, combine_detections
-from sottovoce.engine.executor import LocalExecutor
+from sottovoce.engine.runtime import DirectRuntime
 from sottovoce.offline.languages import FARTHEST_WINDOWS, SURE_ALONE, FoundLanguage, find_language
 from sottovoce.offline.transcriber import Transcriber
 from sottovoce.options.decoding import DecodingOptions
@@ -39,8 +39,8 @@ def found_in(*windows: str, lengths: tuple[int, ...] = (), **options: object) ->
             yield Features(torch.full((1, 80, 3000), float(CODES.index(code))), (n_frames,))
 
     kept = TranscribeOptions(**{"follow_languages": False, **options})  # type: ignore[arg-type]
-    transcriber = Transcriber(FakeBackend(hear), TOKENIZER, kept)
-    found = LocalExecutor(transcriber.backend).run(find_language(transcriber, features()))
+    transcriber = Transcriber(DirectRuntime(FakeBackend(hear)), TOKENIZER, kept)
+    found = find_language(transcriber, features())
     assert found is not None
     return found, asked
 
@@ -72,8 +72,8 @@ def test_silence_is_not_searched_to_the_end_of_a_long_recording() -> None:
 
 
 def test_a_recording_without_audio_has_no_language() -> None:
-    transcriber = Transcriber(FakeBackend(hear), TOKENIZER, TranscribeOptions())
-    assert LocalExecutor(transcriber.backend).run(find_language(transcriber, iter(()))) is None
+    transcriber = Transcriber(DirectRuntime(FakeBackend(hear)), TOKENIZER, TranscribeOptions())
+    assert find_language(transcriber, iter(())) is None
 
 
 def detection(**shares: float) -> LanguageDetection:
@@ -95,9 +95,9 @@ def test_what_is_common_decides_between_likely_ones_only() -> None:
 
 def test_a_listed_language_is_as_likely_as_any() -> None:
     heard = [detection(cy=0.5, en=0.4)]
-    by_all = Transcriber(FakeBackend(hear), TOKENIZER, TranscribeOptions())
+    by_all = Transcriber(DirectRuntime(FakeBackend(hear)), TOKENIZER, TranscribeOptions())
     by_list = DecodingOptions(allowed_languages=("cy", "en"))
-    by_two = Transcriber(FakeBackend(hear), TOKENIZER, TranscribeOptions(decoding=by_list))
+    by_two = Transcriber(DirectRuntime(FakeBackend(hear)), TOKENIZER, TranscribeOptions(decoding=by_list))
     assert by_all.combine(heard, [1.0]).language == "en"
     assert by_two.combine(heard, [1.0]).language == "cy"
 

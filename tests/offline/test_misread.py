@@ -13,7 +13,6 @@ from torch import Tensor
 
 from sottovoce.decoding.decode import DecodingResult
 from sottovoce.decoding.search import Candidate
-from sottovoce.engine.calls import CallGenerator
 from sottovoce.language import follow as smoothing
 from sottovoce.offline import follow, seek, unread
 from sottovoce.offline.pieces import Piece
@@ -173,8 +172,8 @@ def test_a_window_whose_text_shows_several_languages_is_read_anew(monkeypatch: p
     windows: list[tuple[int, int, str]] = []
     load = seek._SeekLoop._load
 
-    def noted(self: seek._SeekLoop, start: int, end: int | None) -> CallGenerator[seek._Window]:
-        window = yield from load(self, start, end)
+    def noted(self: seek._SeekLoop, start: int, end: int | None) -> seek._Window:
+        window = load(self, start, end)
         windows.append((window.seek, window.end, self._state.language or ""))
         return window
 

@@ -7,7 +7,7 @@ import pytest
 
 from sottovoce.audio.recording import Recording
 from sottovoce.offline.longform import outside_silences
-from sottovoce.offline.transcription import SegmentGenerator
+from sottovoce.offline.transcriber import Segments
 from sottovoce.types import SAMPLE_RATE, Segment, Word
 from tests.audio.stamped import stamped_bytes
 
@@ -23,7 +23,7 @@ def mended(segment: Times, words: list[Times] | None = None) -> tuple[Times, lis
         sound, lambda t: t + 5.5 * (t > 4), container="matroska", codec="pcm_s16le", rate=16_000
     )
 
-    def segments() -> SegmentGenerator:
+    def segments() -> Segments:
         own = None if words is None else tuple(Word(" a", *times, 1.0) for times in words)
         yield Segment(0, *segment, " a", "en", words=own)
 

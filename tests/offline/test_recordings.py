@@ -13,6 +13,7 @@ import torch
 
 from sottovoce.audio.recording import Recording
 from sottovoce.backends.base import AlignmentHeads, DecoderState
+from sottovoce.engine.runtime import DirectRuntime
 from sottovoce.errors import AudioError
 from sottovoce.offline.longform import transcribe_batch, transcriber_for, transcription_of
 from sottovoce.offline.transcription import FileTranscription, RunControl
@@ -94,7 +95,7 @@ def test_a_part_of_packed_speech_keeps_its_times() -> None:
 
 
 def opened(backend: FakeBackend, samples: Samples, control: RunControl | None = None) -> FileTranscription:
-    transcriber = transcriber_for(backend, TOKENIZER, ENGLISH, None)
+    transcriber = transcriber_for(DirectRuntime(backend), TOKENIZER, ENGLISH, None)
     return transcription_of(transcriber, Recording(samples), control, model="fake")
 
 
@@ -152,7 +153,7 @@ def test_the_text_of_a_recording() -> None:
 def together(
     backend: FakeBackend, sources: Iterable[Samples | Path], batch_size: int
 ) -> list[Transcript | Exception]:
-    transcriber = transcriber_for(backend, TOKENIZER, ENGLISH, None)
+    transcriber = transcriber_for(DirectRuntime(backend), TOKENIZER, ENGLISH, None)
     pairs = transcribe_batch(transcriber, sources, Recording, batch_size=batch_size, model="fake")
     return [outcome for _, outcome in pairs]
 
@@ -193,7 +194,7 @@ def test_sources_are_taken_as_they_are_needed() -> None:
             taken += 1
             yield rustle(5.0)
 
-    transcriber = transcriber_for(FakeBackend(MINUTE), TOKENIZER, ENGLISH, None)
+    transcriber = transcriber_for(DirectRuntime(FakeBackend(MINUTE)), TOKENIZER, ENGLISH, None)
     pairs = transcribe_batch(transcriber, sources(), Recording, batch_size=2, model="fake")
     next(pairs)
     assert taken <= 4
@@ -211,7 +212,7 @@ def test_the_text_together_is_that_of_each_alone(mode: str) -> None:
     )
     generator = np.random.default_rng(1)
     sources = [generator.normal(0, 0.1, 16000 * n).astype(np.float32) for n in (9, 5, 7)]
-    transcriber = transcriber_for(model, rig.tokenizer(), options, None)
+    transcriber = transcriber_for(DirectRuntime(model), rig.tokenizer(), options, None)
     pairs = transcribe_batch(transcriber, sources, Recording, batch_size=3, model="x")
     for samples, outcome in pairs:
         assert isinstance(outcome, Transcript)

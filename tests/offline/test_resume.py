@@ -7,15 +7,17 @@ import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
-from sottovoce.engine.executor import LocalExecutor
 from sottovoce.errors import OptionError
 from sottovoce.offline.resume import DraftState, ResumePoint, segment_of_json, segment_to_json
 from sottovoce.offline.transcriber import SecondModel
@@ -65,15 +67,16 @@ def whole_run(
     transcription = model.transcribe(samples, language=language, options=options, second=second)
     segments: list[Segment] = []
     points: list[tuple[int, ResumePoint]] = []
-    executor = LocalExecutor(transcription.backend)
 
     def note() -> None:
         point = transcription.resume_point
         if point is not None and (not points or points[-1][1] is not point):
             points.append((len(segments), point))
 
-    while (segment := executor.run(transcription.next_segment(note))) is not None:
+    for segment in transcription:
+        note()
         segments.append(segment)
+    note()
     return Run(segments, points, ended(transcription))
 
 
@@ -105,6 +108,7 @@ def check_points(
     return run
 
 
+NO_END = 10**9
 NEVER = DeferralOptions(logprob=-1e3, word=0.0)
 SHORT = TranscribeOptions(audio_ctx=500)
 """Windows of ten seconds: more points for less work."""
@@ -182,3 +186,51 @@ def test_a_point_of_another_mode_is_refused(model: Model) -> None:
         model.transcribe(GERMAN, options=SHORT, speakers=2, resume=point)
     with pytest.raises(OptionError, match="expected what to_json gives"):
         ResumePoint.of_json({"place": {}})
+
+
+KILLED = [
+    ("seek", SHORT, False),
+    ("batched", replace(SHORT, mode="vad", batch_size=2), False),
+    ("seek and a second model", SHORT, True),
+    ("batched and a second model", replace(SHORT, mode="vad", batch_size=2), True),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "options", "has_second"), KILLED, ids=[row[0] for row in KILLED])
+def test_a_kill_at_any_call_of_the_model_costs_no_word(
+    model: Model, name: str, options: TranscribeOptions, has_second: bool
+) -> None:
+    """The interrupted run and the one that goes on from its last point give the text of one run."""
+    second = model.as_second(replace(NEVER, logprob=-0.3)) if has_second else None
+
+    def run(n_calls: int, resume: ResumePoint | None = None) -> tuple[list[Segment], ResumePoint | None, int]:
+        calls = count()
+        transcription = model.transcribe(
+            SEVERAL,
+            language=LANGUAGES,
+            options=options,
+            second=second,
+            resume=resume,
+            abort=lambda: next(calls) >= n_calls,
+        )
+        segments: list[Segment] = []
+        done: tuple[list[Segment], ResumePoint | None] = [], resume
+        for segment in transcription:
+            point = transcription.resume_point
+            if point is not done[1]:
+                done = [*segments], point
+            segments.append(segment)
+        return (segments, None, next(calls)) if n_calls == NO_END else (*done, next(calls))
+
+    whole, _, n_all = run(NO_END)
+
+    @settings(max_examples=3, deadline=None, database=None, derandomize=True)
+    @given(st.integers(1, n_all - 1), st.integers(1, n_all - 1))
+    def check(first_kill: int, second_kill: int) -> None:
+        before, point, _ = run(first_kill)
+        more, later, _ = run(second_kill, point)
+        rest, _, _ = run(NO_END, later)
+        assert exact([*before, *more, *rest]) == exact(whole)
+
+    check()

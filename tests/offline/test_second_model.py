@@ -11,6 +11,7 @@ import pytest
 from torch import Tensor
 
 from sottovoce.audio.recording import Recording
+from sottovoce.engine.runtime import DirectRuntime
 from sottovoce.errors import OptionError
 from sottovoce.offline.longform import transcriber_for, transcription_of
 from sottovoce.offline.resume import ResumePoint, SeekPlace, StateSnapshot
@@ -49,10 +50,12 @@ def run(
     options: TranscribeOptions = ENGLISH,
 ) -> tuple[list[Segment], FileTranscription]:
     other = (
-        None if second is None else SecondModel(second, Tokenizer.for_model(second.dims.n_vocab), deferral)
+        None
+        if second is None
+        else SecondModel(DirectRuntime(second), Tokenizer.for_model(second.dims.n_vocab), deferral)
     )
     with Recording(source) as recording:
-        transcriber = transcriber_for(first, TOKENIZER, options, None, other)
+        transcriber = transcriber_for(DirectRuntime(first), TOKENIZER, options, None, other)
         transcription = transcription_of(transcriber, recording)
         return list(transcription), transcription
 
@@ -162,10 +165,10 @@ def test_speech_without_words_is_read_by_the_second() -> None:
     """The first model leaves out all that it reads; the second writes it."""
     samples = np.full(4 * 16000, 0.1, np.float32)
     second = FakeBackend(script(at(0), *[WORLD] * 12, at(4), at(4)))
-    other = SecondModel(second, TOKENIZER, NEVER)
+    other = SecondModel(DirectRuntime(second), TOKENIZER, NEVER)
     with Recording(samples) as recording:
         transcriber = transcriber_for(
-            FakeBackend(Script()), TOKENIZER, replace(ENGLISH, read_again=True), None, other
+            DirectRuntime(FakeBackend(Script())), TOKENIZER, replace(ENGLISH, read_again=True), None, other
         )
         transcription = transcription_of(transcriber, recording, speech_model=Loud())
         assert [one.start for one in transcription] == [0.0]
@@ -173,14 +176,16 @@ def test_speech_without_words_is_read_by_the_second() -> None:
 
 
 def test_it_goes_neither_with_clips_nor_on_from_one_model() -> None:
-    second = SecondModel(FakeBackend(SECOND), TOKENIZER)
+    second = SecondModel(DirectRuntime(FakeBackend(SECOND)), TOKENIZER)
     first = FakeBackend(PAIRS)
     with pytest.raises(OptionError, match="clip_timestamps: cannot be combined with a second model"):
-        transcriber_for(first, TOKENIZER, replace(ENGLISH, clip_timestamps=(1.0, 2.0)), None, second)
-    english = SecondModel(FakeBackend(SECOND), Tokenizer.for_model(51864))
+        transcriber_for(
+            DirectRuntime(first), TOKENIZER, replace(ENGLISH, clip_timestamps=(1.0, 2.0)), None, second
+        )
+    english = SecondModel(DirectRuntime(FakeBackend(SECOND)), Tokenizer.for_model(51864))
     with pytest.raises(OptionError, match="reads English alone; expected language 'en'"):
-        transcriber_for(first, TOKENIZER, TranscribeOptions(), None, english)
-    transcriber = transcriber_for(first, TOKENIZER, ENGLISH, None, second)
+        transcriber_for(DirectRuntime(first), TOKENIZER, TranscribeOptions(), None, english)
+    transcriber = transcriber_for(DirectRuntime(first), TOKENIZER, ENGLISH, None, second)
     point = ResumePoint(StateSnapshot(), (), True, None, SeekPlace(0, 0, 0.0, 0))
     with Recording(rustle(3.0)) as recording, pytest.raises(OptionError, match="expected no second model"):
         transcription_of(transcriber, recording, resume=point)

@@ -2,70 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
+from queue import Queue
+from threading import Thread
 from typing import Any
 
 import pytest
 
 from sottovoce.audio.recording import Recording
 from sottovoce.backends.base import Backend
-from sottovoce.engine.batching import Batching, BatchingExecutor
-from sottovoce.engine.calls import CallGenerator, DecodeCall, HostCall, Priority, Task
-from sottovoce.engine.executor import batch_key
+from sottovoce.engine.batching import Batching, BatchingRuntime, CallBatcher, Caller, PendingCall, Priority
+from sottovoce.engine.runtime import DecodeCall, HostCall, Runtime
 from sottovoce.offline.longform import transcriber_for, transcription_of
 from sottovoce.offline.transcription import FileTranscription
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions
-from sottovoce.types import EncoderOutput, Features, Samples, Segment
+from sottovoce.types import EncoderOutput, Features, Samples
 from tests.backends.fake import FakeBackend
+from tests.engine.noting import Noting
 from tests.offline.test_recordings import MINUTE, Listening
 from tests.offline.transcribing import ENGLISH, TOKENIZER, rustle
 
 
 def opened(
-    backend: Backend, samples: Samples, options: TranscribeOptions = ENGLISH, tokenizer: object = TOKENIZER
+    runtime: Runtime, samples: Samples, options: TranscribeOptions = ENGLISH, tokenizer: object = TOKENIZER
 ) -> FileTranscription:
-    transcriber = transcriber_for(backend, tokenizer, options, None)  # type: ignore[arg-type]
+    transcriber = transcriber_for(runtime, tokenizer, options, None)  # type: ignore[arg-type]
     return transcription_of(transcriber, Recording(samples), model="fake")
-
-
-def asked(executor: BatchingExecutor, recording: FileTranscription) -> Task[Segment | None]:
-    return executor.begin(recording.next_segment(), priority=Priority.FILE)
-
-
-def all_of(
-    executor: BatchingExecutor, recordings: Sequence[FileTranscription]
-) -> list[list[Segment] | Exception]:
-    """Segments of each, or what it failed with; each is asked for again as soon as it is there."""
-    found: list[list[Segment] | Exception] = [[] for _ in recordings]
-    waiting = list(enumerate(recordings))
-    running: dict[int, Task[Segment | None]] = {}
-    while waiting or running:
-        while waiting and executor.has_file_room:
-            place, recording = waiting.pop(0)
-            running[place] = asked(executor, recording)
-        executor.round()
-        for place, task in [(place, task) for place, task in running.items() if task.is_done]:
-            del running[place]
-            some = found[place]
-            assert isinstance(some, list)
-            if task.error is not None:
-                found[place] = task.error
-            elif task.result is not None:
-                some.append(task.result)
-                waiting.append((place, recordings[place]))
-    return found
 
 
 @pytest.mark.parametrize("encodes_together", [True, False])
 def test_those_who_wait_share_batches(encodes_together: bool) -> None:
     backend = Listening(MINUTE)
-    executor = BatchingExecutor(backend, Batching(files=4, encodes_files_together=encodes_together))
-    found = all_of(executor, [opened(backend, rustle(length)) for length in (65.0, 5.0, 125.0, 29.0, 31.0)])
-    assert [len(one) for one in found if isinstance(one, list)] == [3, 1, 5, 1, 2]
+    limits = Batching(files=4, encodes_files_together=encodes_together)
+    runtime = BatchingRuntime(backend, limits, waits_for_all=True)
+
+    def n_segments(length_s: float) -> int:
+        with runtime.caller(Priority.FILE) as caller:
+            return len(list(opened(caller, rustle(length_s))))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(n_segments, (65.0, 5.0, 125.0, 29.0, 31.0))) == [3, 1, 5, 1, 2]
+    runtime.close()
     assert sum(backend.batches) == 12
     assert max(backend.batches) == (4 if encodes_together else 1)
 
@@ -74,45 +56,45 @@ def test_other_options_are_decoded_in_batches_of_their_own() -> None:
     backend = FakeBackend(MINUTE)
 
     def key(options: TranscribeOptions) -> object:
-        calls = opened(backend, rustle(5.0), options).next_segment()
-        call = next(calls)
-        while not isinstance(call, DecodeCall):
-            call = calls.send(backend.encode(call.features))  # type: ignore[union-attr]
-        calls.close()
-        return batch_key(call)
+        runtime = Noting(backend)
+        list(opened(runtime, rustle(5.0), options))
+        return next(call.batch_key for call in runtime.done if isinstance(call, DecodeCall))
 
     assert key(ENGLISH) == key(replace(ENGLISH, decoding=DecodingOptions("de")))
     assert key(ENGLISH) != key(replace(ENGLISH, decoding=DecodingOptions("en", beam_size=2)))
     assert key(ENGLISH) != key(replace(ENGLISH, fallback=FallbackOptions((0.0, 0.5))))
 
 
-def test_a_recording_that_is_closed_is_not_worked_for() -> None:
-    backend = Listening(MINUTE)
-    executor = BatchingExecutor(backend)
-    recordings = [opened(backend, rustle(5.0)) for _ in range(2)]
-    tasks = [asked(executor, one) for one in recordings]
-    recordings[1].close()
-    while executor.n_tasks:
-        executor.round()
-    assert tasks[0].result is not None
-    assert tasks[1].result is None
-    assert backend.batches == [1]
+class Steps:
+    """A recording that is transcribed in a thread of its own, and the rounds of a batcher here."""
 
+    def __init__(self, backend: Backend, **options: Any) -> None:
+        self.batcher = CallBatcher(backend, **options)
+        self.backend = backend
+        self.calls: Queue[PendingCall | None] = Queue()
+        self.thread = Thread(target=self._transcribe)
+        self.thread.start()
 
-def test_what_is_let_go_of_is_closed() -> None:
-    backend = FakeBackend(MINUTE)
-    executor = BatchingExecutor(backend)
-    recording = opened(backend, rustle(65.0))
-    task = asked(executor, recording)
-    executor.round()
-    executor.forget()
-    assert not task.is_done
-    assert list(recording) == []
+    def submit(self, call: PendingCall) -> None:
+        self.calls.put(call)
 
+    def _transcribe(self) -> None:
+        list(opened(Caller(self, Priority.FILE), rustle(5.0)))  # type: ignore[arg-type]
+        self.calls.put(None)
 
-def live(said: list[str]) -> CallGenerator[None]:
-    for _ in range(3):
-        yield HostCall(lambda: said.append("live"))
+    def round(self) -> bool:
+        """Run a round once the recording waits for a call; return whether there is one."""
+        if not any(one.priority is Priority.FILE for one in self.batcher.calls):
+            call = self.calls.get(timeout=10)
+            if call is None:
+                self.thread.join(10)
+                return False
+            self.batcher.submit(call)
+        self.batcher.round()
+        return True
+
+    def live(self, work: Callable[[], object]) -> None:
+        self.batcher.submit(PendingCall(HostCall(work), Caller(self)))  # type: ignore[arg-type]
 
 
 class Counting(FakeBackend):
@@ -133,29 +115,24 @@ class Counting(FakeBackend):
 
 def test_live_calls_go_between_the_steps_of_a_recording() -> None:
     done: list[str] = []
-    executor = BatchingExecutor(Counting(done), clock=lambda: float(len(done)))
-    task = asked(executor, opened(Counting(done), rustle(5.0)))
+    steps = Steps(Counting(done), clock=lambda: float(len(done)))
     while done.count("step") < 2:
-        executor.round()
+        steps.round()
     before = len(done)
-    executor.begin(live(done))
-    while not task.is_done:
-        executor.round()
+    for _ in range(3):
+        steps.live(lambda: done.append("live"))
+    while steps.round():
+        pass
     assert done[before : before + 3] == ["live"] * 3
     assert done.count("step") > 3
 
 
 def test_recordings_have_their_share_of_the_time() -> None:
     done: list[str] = []
-    executor = BatchingExecutor(Counting(done), file_share=0.2, clock=lambda: float(len(done)))
-    task = asked(executor, opened(Counting(done), rustle(5.0)))
-
-    def endless() -> CallGenerator[None]:
-        while True:
-            yield HostCall(lambda: done.append("live"))
-
-    executor.begin(endless())
-    while not task.is_done:
-        executor.round()
+    steps = Steps(Counting(done), file_share=0.2, clock=lambda: float(len(done)))
+    goes_on = True
+    while goes_on:
+        steps.live(lambda: done.append("live"))
+        goes_on = steps.round()
     of_file = [place for place, one in enumerate(done) if one != "live"]
     assert {after - place for place, after in pairwise(of_file)} == {5}

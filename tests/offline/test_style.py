@@ -11,11 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sottovoce.decoding.prompt import context_tokens
-from sottovoce.engine.calls import ModelCall
 from sottovoce.errors import OptionError
 from sottovoce.offline.style import clean_segment, in_style
-from sottovoce.offline.transcriber import TranscriptionState
-from sottovoce.offline.transcription import SegmentGenerator
+from sottovoce.offline.transcriber import Segments, TranscriptionState
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.transcribe import VERBATIM_LOOPS, TranscribeOptions
@@ -29,8 +27,8 @@ CLEAN = TranscribeOptions(clean=True)
 VERBATIM = TranscribeOptions(decoding=DecodingOptions(verbatim=True))
 
 
-def styled(segments: Sequence[Segment], options: TranscribeOptions = CLEAN) -> list[Segment | ModelCall]:
-    def unstyled() -> SegmentGenerator:
+def styled(segments: Sequence[Segment], options: TranscribeOptions = CLEAN) -> list[Segment]:
+    def unstyled() -> Segments:
         yield from segments
 
     return list(in_style(unstyled(), options, TranscriptionState()))

@@ -9,6 +9,7 @@ from torch import Tensor
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SileroState, SpeechModel
 from sottovoce.backends.base import Backend
+from sottovoce.engine.runtime import DirectRuntime
 from sottovoce.offline.longform import transcriber_for, transcription_of
 from sottovoce.offline.transcription import FileTranscription
 from sottovoce.options.decoding import DecodingOptions
@@ -73,7 +74,7 @@ def transcribe(
     *,
     speech_model: SpeechModel | None = None,
 ) -> FileTranscription:
-    transcriber = transcriber_for(backend, tokenizer, options, None)
+    transcriber = transcriber_for(DirectRuntime(backend), tokenizer, options, None)
     return transcription_of(transcriber, recording, speech_model=speech_model)
 
 

@@ -20,7 +20,8 @@ from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import WINDOW_VAD, VadOptions
 from sottovoce.options.writer import WriterOptions
 from sottovoce.serving.apis.whisper_cpp import inference_request
-from sottovoce.serving.http.openapi import document
+from sottovoce.serving.http.app import APIS
+from sottovoce.serving.openapi import document
 from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.parsing.forms import FORM, Fields, fields_of, read_field, read_form, schema_of
 
@@ -199,7 +200,7 @@ def test_keys_flags_and_names_are_there_once() -> None:
 
 
 def test_every_field_of_the_forms_is_described() -> None:
-    paths: Any = document()["paths"]
+    paths: Any = document(APIS)["paths"]
     for api, path in (("openai", "/v1/audio/transcriptions"), ("whisper_cpp", "/inference")):
         form = paths[path]["post"]["requestBody"]["content"]["multipart/form-data"]["schema"]
         assert list(form["properties"]) == list(fields_of(api))  # type: ignore[arg-type]

@@ -15,8 +15,7 @@ from typing import Any, cast
 import torch
 
 from sottovoce.api import Model
-from sottovoce.engine.batching import BatchingExecutor
-from sottovoce.engine.calls import CallGenerator
+from sottovoce.engine.runtime import Runtime
 from sottovoce.errors import OptionError
 from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.scheduling.worker import Worker
@@ -76,43 +75,47 @@ class SlowModel:
         self.n_calls = 0
         self.threads: set[str] = set()
 
-    def session(self, languages: object = None, **options: object) -> SlowSession:
+    def session(
+        self, languages: object = None, runtime: Runtime | None = None, **options: object
+    ) -> SlowSession:
         if languages == ("xx",):
             raise OptionError("language 'xx': this model knows en, de")
         self.n_open += 1
-        return SlowSession(self)
+        return SlowSession(self, runtime)
 
     def fusion(self, hotwords: object) -> None:
         """Boost nothing."""
 
-    def transcribe(self, source: object, **options: object) -> SlowFile:
-        return SlowFile(self)
+    def transcribe(self, source: object, runtime: Runtime | None = None, **options: object) -> SlowFile:
+        return SlowFile(self, runtime)
+
+    def do(self, runtime: Runtime | None) -> None:
+        """Work as a call of the model."""
+        if runtime is None:
+            self._call()
+        else:
+            runtime.run_on_host(self._call)
+
+    def _call(self) -> None:
+        self.n_calls += 1
+        self.threads.add(threading.current_thread().name)
+        self.work()
 
 
 class SlowSession:
-    def __init__(self, model: SlowModel) -> None:
+    def __init__(self, model: SlowModel, runtime: Runtime | None = None) -> None:
         self._model = model
+        self._runtime = runtime
         self._n_samples = 0
         self._words: list[Word] = []
         self._n_final = 0
 
-    def listen(self, pcm: Samples, *, newest_only: bool = False) -> CallGenerator[list[Event]]:
-        yield from ()
-        return self.push(pcm)
-
-    def conclude(self) -> CallGenerator[list[Event]]:
-        yield from ()
+    def finalize(self) -> list[Event]:
         said, self._n_final = self._words[self._n_final :], len(self._words)
         return [self._final(said)] if said else []
 
-    def finish(self) -> CallGenerator[list[Event]]:
-        yield from ()
-        return self.close()
-
-    def push(self, pcm: Samples) -> list[Event]:
-        self._model.n_calls += 1
-        self._model.threads.add(threading.current_thread().name)
-        self._model.work()
+    def push(self, pcm: Samples, *, newest_only: bool = False) -> list[Event]:
+        self._model.do(self._runtime)
         self._n_samples += len(pcm)
         text, word_s = self._model.word, self._model.word_s
         n = int(self._n_samples / SAMPLE_RATE / word_s)
@@ -135,8 +138,9 @@ class SlowSession:
 class SlowFile:
     """A recording that never ends, until it is closed."""
 
-    def __init__(self, model: SlowModel) -> None:
+    def __init__(self, model: SlowModel, runtime: Runtime | None = None) -> None:
         self._model = model
+        self._runtime = runtime
         self.is_closed = False
 
     def __iter__(self) -> SlowFile:
@@ -145,15 +149,10 @@ class SlowFile:
     def __next__(self) -> object:
         if self.is_closed:
             raise StopIteration
-        self._model.n_calls += 1
-        self._model.work()
+        self._model.do(self._runtime)
         from sottovoce.types import Segment
 
         return Segment(0, 0.0, 1.0, " word", "en")
-
-    def next_segment(self) -> CallGenerator[object]:
-        yield from ()
-        return next(self, None)
 
     def close(self) -> None:
         self.is_closed = True
@@ -162,14 +161,13 @@ class SlowFile:
 class QuietModel(SlowModel):
     """Recordings hold no word; each takes as long as `work` does."""
 
-    def transcribe(self, source: object, **options: object) -> SlowFile:
-        return QuietFile(self)
+    def transcribe(self, source: object, runtime: Runtime | None = None, **options: object) -> SlowFile:
+        return QuietFile(self, runtime)
 
 
 class QuietFile(SlowFile):
     def __next__(self) -> object:
-        self._model.n_calls += 1
-        self._model.work()
+        self._model.do(self._runtime)
         raise StopIteration
 
     def collect(self) -> Transcript:
@@ -178,7 +176,7 @@ class QuietFile(SlowFile):
 
 def idle_worker(n_engines: int = 1, **options: Any) -> Worker:
     """A worker of engines without a model, for functions and calls that need none."""
-    return Worker([BatchingExecutor(FakeBackend(Script())) for _ in range(n_engines)], **options)
+    return Worker(FakeBackend(Script()), n_engines=n_engines, **options)
 
 
 @contextmanager

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import pytest
 
 from sottovoce.api import Model
-from sottovoce.engine.batching import BatchingExecutor
-from sottovoce.engine.calls import CallGenerator, IncrementalEncodeCall, Priority, Task
+from sottovoce.engine import batching
+from sottovoce.engine.batching import CallBatcher, Priority
 from sottovoce.errors import OptionError
 from sottovoce.formats.document import event_document
 from sottovoce.options.live import LiveOptions
 from sottovoce.serving.live.connection import InputQueue
 from sottovoce.serving.parsing.faults import ApiError
-from sottovoce.serving.scheduling import worker as room
 from sottovoce.serving.scheduling.scheduler import Scheduler
 from sottovoce.serving.scheduling.session_handle import SessionHandle
 from sottovoce.serving.scheduling.worker import Worker
 from sottovoce.types import SAMPLE_RATE, Samples
-from tests.backends.fake import FakeBackend, Script
-from tests.serving.servers import SlowModel
+from tests.serving.servers import SlowModel, idle_worker
 
+T = TypeVar("T")
 TENTH = np.zeros(1600, np.float32)
 
 
@@ -44,129 +44,97 @@ async def opened(level: int = 0) -> AsyncIterator[tuple[SlowModel, Scheduler, Se
 
 
 @contextmanager
-def working(*engines: object) -> Iterator[Worker]:
-    model = Worker(engines=[cast(BatchingExecutor, engine) for engine in engines])
+def working(n_engines: int = 1) -> Iterator[Worker]:
+    model = idle_worker(n_engines)
     yield model
     model.close()
     model.join(10)
 
 
-def executor() -> BatchingExecutor:
-    return BatchingExecutor(FakeBackend(Script()))
+def calling(model: Worker, work: Callable[[], T], priority: Priority = Priority.LIVE) -> Future[T]:
+    """Submit work that the model does."""
+    caller = model.caller()
+    return model.submit(lambda: caller.run_on_host(work), priority, caller)
 
 
-def steps(said: str, error: Exception | None = None) -> CallGenerator[str]:
-    yield from ()
-    if error is not None:
-        raise error
-    return said
+def failing(error: Exception) -> str:
+    raise error
 
 
-def test_steps_end_with_what_they_return_or_raise() -> None:
-    with working(executor()) as model:
-        good, bad = model.submit(steps("a")), model.submit(steps("b", OptionError("mine")))
-        other = model.submit(steps("c"))
+def test_work_ends_with_what_it_returns_or_raises() -> None:
+    with working() as model:
+        good, bad = calling(model, lambda: "a"), calling(model, lambda: failing(OptionError("mine")))
+        other = model.submit(lambda: "c")
         assert (good.result(10), other.result(10)) == ("a", "c")
         with pytest.raises(OptionError, match="mine"):
             bad.result(10)
     with pytest.raises(ApiError):
-        model.submit(steps("d"))
+        model.submit(lambda: "d")
 
 
-def asking(said: str) -> CallGenerator[str]:
-    yield IncrementalEncodeCall([])
-    return said
+@pytest.mark.parametrize("n_engines", [1, 2])
+def test_a_recording_has_its_turn_however_much_live_work_there_is(
+    n_engines: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batching, "PATIENCE_S", 0.2)
+    is_over, n_live = threading.Event(), 0
+
+    def live() -> None:
+        nonlocal n_live
+        while not is_over.is_set():
+            caller.run_on_host(lambda: is_over.wait(0.01))
+            n_live += 1
+
+    with working(n_engines) as model:
+        sessions = []
+        for _ in range(3 * n_engines):
+            caller = model.runtime.caller()
+            sessions.append(threading.Thread(target=live))
+            sessions[-1].start()
+        while n_live < 3:
+            is_over.wait(0.001)
+        before = n_live
+        assert calling(model, lambda: n_live, Priority.FILE).result(20) > before, "live work goes first"
+        is_over.set()
+        for one in sessions:
+            one.join(10)
 
 
-class Endless:
-    """An engine whose tasks go on until they are let go."""
+def test_work_under_way_at_the_end_is_told_so() -> None:
+    is_there, is_free = threading.Event(), threading.Event()
 
-    def __init__(self) -> None:
-        self.n_rounds = 0
-        self.is_free = threading.Event()
-        self.tasks: list[object] = []
+    def held() -> None:
+        is_there.set()
+        is_free.wait(10)
 
-    def begin(
-        self, steps: CallGenerator[str], deadline_s: float, on_end: object, priority: Priority
-    ) -> object:
-        task = Task(steps, deadline_s, on_end, priority)  # type: ignore[arg-type]
-        self.tasks.append(task)
-        return task
-
-    def advance(self) -> None:
-        pass
-
-    def round(self) -> Priority:
-        self.n_rounds += 1
-        self.is_free.wait(0.01)
-        if self.is_free.is_set():
-            for task in self.tasks:
-                task.begin()  # type: ignore[attr-defined]
-            self.tasks = []
-        return Priority.LIVE
-
-
-def test_a_recording_has_its_turn_however_much_live_work_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "PATIENCE_S", 0.2)
-    engine = Endless()
-    with working(engine) as model:
-        live = model.submit(steps("live"))
-        recording = model.submit(lambda: engine.n_rounds, Priority.FILE)
-        assert recording.result(20) > 0, "live work goes first"
-        assert not live.done()
-        engine.is_free.set()
-        assert live.result(20) == "live"
-
-
-class Full(Endless):
-    """An engine that takes one live update at a time, so that others wait in the queue."""
-
-    has_room = False
-    has_file_room = True
-
-
-def test_a_recording_behind_live_work_that_waits_has_its_turn_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Updates that no thread has room for stand before it in the queue, and always will."""
-    monkeypatch.setattr(room, "PATIENCE_S", 0.2)
-    engines = [Full(), Full()]
-    with working(*engines) as model:
-        live = [model.submit(steps("live")) for _ in range(6)]
-        recording = model.submit(lambda: sum(engine.n_rounds for engine in engines), Priority.FILE)
-        assert recording.result(20) > 0, "live work goes first"
-        assert model.n_waiting >= 4
-        assert not any(one.done() for one in live)
-        for engine in engines:
-            engine.is_free.set()
-        assert [one.result(20) for one in live] == ["live"] * 6
-
-
-def test_steps_under_way_at_the_end_are_told_so() -> None:
-    engine = Endless()
-    with working(engine) as model:
-        live = model.submit(steps("live"))
-        while not engine.n_rounds:
-            pass
+    with working() as model:
+        first, second = calling(model, held), calling(model, lambda: None, Priority.FILE)
+        assert is_there.wait(10)
+        while not model.runtime.waiting:
+            is_free.wait(0.001)
         model.close()
         with pytest.raises(ApiError, match="shutting down"):
-            live.result(10)
+            second.result(10)
+        is_free.set()
+        first.result(10)
 
 
 def test_a_fault_of_the_engine_itself_ends_what_is_under_way_and_nothing_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plain = BatchingExecutor.round
+    plain = CallBatcher.round
     faults = [AssertionError("of the engine")]
 
-    def round_(engine: BatchingExecutor) -> Priority | None:
+    def round_(engine: CallBatcher) -> Priority | None:
         if faults:
             raise faults.pop()
         return plain(engine)
 
-    monkeypatch.setattr(BatchingExecutor, "round", round_)
-    with working(executor()) as model:
+    monkeypatch.setattr(CallBatcher, "round", round_)
+    with working() as model:
         with pytest.raises(AssertionError, match="of the engine"):
-            model.submit(asking("lost")).result(10)
-        assert model.submit(steps("kept")).result(10) == "kept"
+            calling(model, lambda: "lost").result(10)
+        assert calling(model, lambda: "kept").result(10) == "kept"
 
 
 @pytest.mark.parametrize(("level", "calls"), [(0, [2.0, 4.0, 6.0, 7.0]), (1, [7.0])], ids=["idle", "load"])
@@ -219,7 +187,9 @@ def test_an_update_that_waits_takes_what_comes_meanwhile() -> None:
             inbox: InputQueue[str] = InputQueue(SAMPLE_RATE * 60)
             session.poll_newer_audio = inbox.take_audio
             is_free = threading.Event()
-            busy = [scheduler._worker.submit(is_free.wait, Priority.LIVE) for _ in scheduler.engines]
+            worker = scheduler._worker
+            n_threads = len(scheduler.engines) * worker.runtime.batching.sessions
+            busy = [worker.submit(is_free.wait, Priority.LIVE) for _ in range(n_threads)]
             pushing = asyncio.create_task(session.push(np.tile(TENTH, 10)))
             await asyncio.sleep(0.05)
             await inbox.put_audio(np.tile(TENTH, 30))

@@ -14,17 +14,15 @@ import torch
 
 from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
-from sottovoce.engine.batching import BatchingExecutor
-from sottovoce.engine.calls import CallGenerator, HostCall, Priority
+from sottovoce.engine.batching import THREADS, CallBatcher, Priority
 from sottovoce.errors import OptionError
 from sottovoce.options.live import LiveOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.serving.scheduling.scheduler import Scheduler, TranscriptionRequest
 from sottovoce.serving.scheduling.session_handle import SessionHandle
-from sottovoce.serving.scheduling.worker import THREADS, Worker
+from sottovoce.serving.scheduling.worker import Worker
 from sottovoce.serving.settings import Work
 from sottovoce.types import Final, Samples
-from tests.backends.fake import FakeBackend, Script
 from tests.serving.servers import idle_worker, serving
 
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"
@@ -92,25 +90,25 @@ def two() -> Iterator[Worker]:
     worker.join(20)
 
 
-def where() -> CallGenerator[str]:
-    """Steps that tell which thread does them."""
-    yield from ()
-    return f"{threading.get_ident()}"
-
-
 def test_an_engine_that_is_at_work_holds_nobody_up(two: Worker) -> None:
-    is_free = threading.Event()
+    is_there, is_free = threading.Event(), threading.Event()
 
-    def held() -> CallGenerator[str]:
+    def held() -> int:
+        is_there.set()
         is_free.wait(20)
-        return (yield from where())
+        return threading.get_ident()
 
-    first = two.submit(held())
-    others = [two.submit(where()).result(20) for _ in range(5)]
+    callers = [two.caller() for _ in range(6)]
+    first = two.submit(lambda: callers[0].run_on_host(held), caller=callers[0])
+    assert is_there.wait(20)
+    others = [
+        two.submit(lambda one=one: one.run_on_host(threading.get_ident), caller=one) for one in callers[1:]
+    ]
+    threads = {other.result(20) for other in others}
     assert not first.done()
     is_free.set()
-    assert first.result(20) not in others
-    assert len(set(others)) == 1
+    assert first.result(20) not in threads
+    assert len(threads) == 1
 
 
 def test_processor_threads_are_shared_by_the_engines_at_work(two: Worker) -> None:
@@ -123,9 +121,12 @@ def test_processor_threads_are_shared_by_the_engines_at_work(two: Worker) -> Non
         is_free.wait(20)
         return torch.get_num_threads()
 
-    first = two.submit(held, Priority.LIVE)
+    callers = [two.caller() for _ in range(2)]
+    first = two.submit(lambda: callers[0].run_on_host(held), Priority.LIVE, callers[0])
     assert is_there.wait(20)
-    second = two.submit(torch.get_num_threads, Priority.LIVE).result(20)
+    second = two.submit(
+        lambda: callers[1].run_on_host(torch.get_num_threads), Priority.LIVE, callers[1]
+    ).result(20)
     is_free.set()
     assert first.result(20) == 4, "it was alone when it began"
     assert second == 2
@@ -139,42 +140,13 @@ def test_processor_threads_are_shared_by_the_engines_at_work(two: Worker) -> Non
     assert of_new == [THREADS]
 
 
-def test_a_session_that_opens_beside_a_recording_leaves_live_work_first() -> None:
-    """For the rest of the recording, too; its share of the time is not due before the end of this test."""
-    worker = Worker(engines=[BatchingExecutor(FakeBackend(Script()), file_share=1e-9)])
-    is_there, is_asked = [threading.Event() for _ in range(3)], [threading.Event() for _ in range(3)]
-    done: list[str] = []
-
-    def recording() -> CallGenerator[None]:
-        for i in range(3):
-            yield HostCall(lambda: done.append("call"))
-            is_there[i].set()
-            is_asked[i].wait(20)
-
-    def live() -> CallGenerator[None]:
-        yield HostCall(lambda: done.append("live"))
-
-    held = worker.submit(recording(), Priority.FILE)
-    for there, asked in zip(is_there, is_asked, strict=True):
-        assert there.wait(20)
-        opening = worker.submit(lambda: done.append("opened"), Priority.LIVE)
-        speaking = worker.submit(live())
-        asked.set()
-        opening.result(20)
-        speaking.result(20)
-    held.result(20)
-    worker.close()
-    worker.join(20)
-    assert done == ["call", "opened", "live"] * 3
-
-
 def test_a_recording_says_the_same_beside_a_live_session(
     nano: Model, voice: Samples, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the session has its words before the recording is done, on one engine."""
     done: list[str] = []
     is_there, is_asked = threading.Event(), threading.Event()
-    step, round_ = nano.backend.step, BatchingExecutor.round
+    step, round_ = nano.backend.step, CallBatcher.round
 
     def counted(*given: Any, **options: Any) -> Any:
         done.append("recording")
@@ -182,7 +154,7 @@ def test_a_recording_says_the_same_beside_a_live_session(
         is_asked.wait(20)
         return step(*given, **options)
 
-    def counted_round(engine: BatchingExecutor) -> Priority | None:
+    def counted_round(engine: CallBatcher) -> Priority | None:
         served = round_(engine)
         if served is Priority.LIVE:
             done.append("live")
@@ -190,7 +162,7 @@ def test_a_recording_says_the_same_beside_a_live_session(
 
     expected = nano.transcribe(voice, language="en", beam_size=2).text
     monkeypatch.setattr(nano.backend, "step", counted)
-    monkeypatch.setattr(BatchingExecutor, "round", counted_round)
+    monkeypatch.setattr(CallBatcher, "round", counted_round)
     scheduler = Scheduler(nano, Work(engines=1, threads=1, longest_interval_s=0.5), beam_size=2)
 
     async def both() -> tuple[str, str]:

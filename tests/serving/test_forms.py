@@ -165,9 +165,8 @@ class PhraseModel(SlowModel):
 
 
 class EmptyFile:
-    def next_segment(self) -> Any:
-        yield from ()
-        return None
+    def __next__(self) -> Any:
+        raise StopIteration
 
     def collect(self) -> Transcript:
         return Transcript((), "en", 1.0, "phrases")

@@ -14,7 +14,9 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from sottovoce.errors import OptionError
-from sottovoce.serving.access.gate import AccessControl
+from sottovoce.serving.access.api_keys import KeyRing
+from sottovoce.serving.access.gate import AccessControl, ClientSecrets
+from sottovoce.serving.api import Auth
 from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.settings import Access, Listening, ModelSettings, ServerLimits, ServerSettings
 from tests.serving.servers import SlowModel, serving
@@ -163,8 +165,9 @@ PRIVATE = (
 
 
 def answers(host: str, access: Access) -> bool:
-    gate = AccessControl(ServerSettings(ModelSettings("nano"), Listening("0.0.0.0"), access))
-    return gate.refusal("/", "GET", {"host": host}) is None
+    settings = ServerSettings(ModelSettings("nano"), Listening("0.0.0.0"), access)
+    gate = AccessControl(settings, ClientSecrets(), KeyRing(access))
+    return gate.refusal(Auth.OPEN, {"host": host}, []) is None
 
 
 def test_where_all_may_ask_a_name_that_anybody_can_buy_is_not_answered() -> None:

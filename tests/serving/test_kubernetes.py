@@ -9,7 +9,8 @@ import httpx
 import pytest
 import yaml
 
-from sottovoce.serving.access.gate import OPEN_PATHS, PROBED_PATHS
+from sottovoce.serving.api import Auth, RouteTable
+from sottovoce.serving.http.app import APIS
 from sottovoce.serving.settings import Access
 from tests.serving.servers import SlowModel, serving
 from tests.serving.test_command import options_of
@@ -62,7 +63,7 @@ def test_probes_are_answered_without_a_key_by_any_name() -> None:
     assert [probe["path"] for probe in probes] == ["/ready", "/ready", "/health"]
     with serving(SlowModel(), access=Access(api_keys=("open-sesame",))) as server:
         for probe in probes:
-            assert probe["path"] in OPEN_PATHS & PROBED_PATHS
+            assert RouteTable(APIS).find(probe["path"], "GET").auth is Auth.PROBE
             headers = {"host": "10.0.0.1:8000"}
             assert httpx.get(server.url + probe["path"], headers=headers).status_code == 200
 

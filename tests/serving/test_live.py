@@ -254,7 +254,7 @@ def test_the_model_runs_in_its_own_thread_and_every_second_is_said_once() -> Non
         messages, _, _ = talk(server, saying(SECOND * 7, piece=5_000))
     words = [word for m in messages if m["type"] == "partial" for word in m["words"]]
     assert [word["start"] for word in words] == list(range(7))
-    assert model.threads == {"sottovoce-model"}
+    assert model.threads == {"sottovoce-model-0"}
 
 
 def test_a_sender_who_is_too_fast_is_slowed_down() -> None:

@@ -13,7 +13,6 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus
 
 from sottovoce.api import Model
-from sottovoce.engine.calls import CallGenerator, HostCall, Priority
 from sottovoce.engine.update_interval import UpdateIntervalController
 from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.parsing.faults import ApiError
@@ -265,15 +264,11 @@ def test_a_forecast_that_was_not_made_refuses_nobody_whatever_sessions_cost() ->
 
 
 def test_time_that_an_engine_waits_for_the_processor_is_no_work_of_a_session() -> None:
-
-    def calls() -> CallGenerator[None]:
-        yield HostCall(lambda: time.sleep(0.2))
-
     worked_s: list[float] = []
     worker = idle_worker()
     try:
-        worker.submit(calls(), on_work=worked_s.append).result(30)
-        worker.submit(lambda: None, Priority.LIVE).result(30)  # behind what is noted of the work
+        caller = worker.caller(worked_s.append)
+        worker.submit(lambda: caller.run_on_host(lambda: time.sleep(0.2)), caller=caller).result(30)
     finally:
         worker.close()
         worker.join(30)

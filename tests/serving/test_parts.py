@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from sottovoce.engine.calls import Priority
+from sottovoce.engine.batching import Priority
 from sottovoce.errors import CheckpointError, ModelNotFoundError, OptionError
 from sottovoce.formats.document import event_document
 from sottovoce.serving.live.connection import MAX_COMMANDS, InputQueue

@@ -19,9 +19,6 @@ import pytest
 
 from sottovoce.api import Model
 from sottovoce.cli.main import run
-from sottovoce.engine.calls import CallGenerator, CallRelay, HostCall, OtherModelCall
-from sottovoce.engine.executor import LocalExecutor
-from sottovoce.errors import OptionError
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.options.fallback import DeferralOptions
 from sottovoce.serving.http.server import ServerThread
@@ -195,49 +192,3 @@ def test_what_cannot_be_is_one_line(words: str, line: str, capsys: pytest.Captur
     assert run(["serve", "--port", "0", *words.split()]) == 2
     (found,) = capsys.readouterr().err.splitlines()
     assert found.startswith(f"error: {line}")
-
-
-def calls(heard: list[str]) -> CallGenerator[str]:
-    def other() -> CallGenerator[str]:
-        return (yield HostCall(lambda: "second"))
-
-    heard.append((yield HostCall(lambda: "first")))
-    of_other = other()
-    try:
-        heard.append((yield OtherModelCall(lambda: "here", of_other)))
-    except OptionError:
-        heard.append("failed")
-    heard.append((yield HostCall(lambda: "first")))
-    return "end"
-
-
-def test_calls_go_to_the_model_that_they_are_of() -> None:
-    executor, heard = LocalExecutor(FakeBackend(SAID)), list[str]()
-    relay = CallRelay(calls(heard), lambda: False)
-    found = executor.run(relay.until_other())
-    assert isinstance(found, OtherModelCall)
-    assert heard == ["first"]
-    relay.answer(executor.run(CallRelay(found.calls, lambda: False).until_other()))
-    assert executor.run(relay.until_other()) == "end"
-    assert heard == ["first", "second", "first"]
-
-
-def test_a_failure_of_the_other_model_is_thrown_where_it_was_asked() -> None:
-    executor, heard = LocalExecutor(FakeBackend(SAID)), list[str]()
-    relay = CallRelay(calls(heard), lambda: False)
-    executor.run(relay.until_other())
-    relay.fail(OptionError("of the other"))
-    assert executor.run(relay.until_other()) == "end"
-    assert heard == ["first", "failed", "first"]
-    assert executor.run(calls(heard)) == "end"
-    assert heard[-2:] == ["here", "first"], "whoever knows one model alone has the other called here"
-
-
-def test_nothing_goes_on_that_is_over() -> None:
-    executor, heard, over = LocalExecutor(FakeBackend(SAID)), list[str](), list[bool]()
-    relay = CallRelay(calls(heard), lambda: bool(over))
-    executor.run(relay.until_other())
-    over.append(True)
-    relay.answer("late")
-    assert executor.run(relay.until_other()) is None
-    assert heard == ["first"]

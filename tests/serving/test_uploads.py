@@ -324,7 +324,7 @@ def test_an_error_inside_a_stream_is_its_last_event() -> None:
 
 
 def test_live_work_goes_before_recordings() -> None:
-    from sottovoce.engine.calls import Priority
+    from sottovoce.engine.batching import Priority
 
     done: list[str] = []
     is_free = threading.Event()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import cast
 
 import httpx
 import pytest
 
-from sottovoce.engine.calls import CallGenerator, HostCall
 from sottovoce.errors import OptionError
 from sottovoce.serving.scheduling.worker import FAULTS_IN_A_ROW, Worker
 from sottovoce.serving.settings import ServerLimits
@@ -17,8 +17,10 @@ from tests.serving.servers import SlowModel, idle_worker, serving, until
 from tests.serving.test_uploads import wav
 
 
-def calling(do: Callable[[], object]) -> CallGenerator[object]:
-    return (yield HostCall(do))
+def submit(worker: Worker, work: Callable[[], object]) -> Future[object]:
+    """Submit work that the model does."""
+    caller = worker.caller()
+    return worker.submit(lambda: caller.run_on_host(work), caller=caller)
 
 
 def failing(error: Exception) -> Callable[[], object]:
@@ -41,16 +43,16 @@ def test_faults_in_a_row_are_trouble_and_work_that_goes_well_ends_it(worker: Wor
     for i in range(FAULTS_IN_A_ROW):
         assert worker.trouble(60.0) is None, i
         with pytest.raises(RuntimeError):
-            worker.submit(calling(broken)).result(10)
+            submit(worker, broken).result(10)
     assert worker.trouble(60.0) == f"{FAULTS_IN_A_ROW} faults in a row"
-    assert worker.submit(calling(lambda: "well")).result(10) == "well"
+    assert submit(worker, lambda: "well").result(10) == "well"
     assert worker.trouble(60.0) is None
 
 
 def test_faults_of_clients_are_no_trouble(worker: Worker) -> None:
     for _ in range(2 * FAULTS_IN_A_ROW):
         with pytest.raises(OptionError):
-            worker.submit(calling(failing(OptionError("theirs")))).result(10)
+            submit(worker, failing(OptionError("theirs"))).result(10)
     assert worker.trouble(60.0) is None
 
 
@@ -61,23 +63,20 @@ def test_a_call_that_does_not_end_is_trouble(worker: Worker) -> None:
         has_begun.set()
         free.wait(20)
 
-    for submit in (lambda: worker.submit(calling(stuck)), lambda: worker.submit(stuck, cast(int, 0))):  # type: ignore[arg-type]
-        has_begun.clear()
-        free.clear()
-        waiting = submit()  # type: ignore[no-untyped-call]
-        assert has_begun.wait(10)
-        assert worker.trouble(60.0) is None
-        until(lambda: worker.trouble(0.05) is not None)
-        assert "no progress" in str(worker.trouble(0.05))
-        free.set()
-        waiting.result(10)
-        until(lambda: worker.trouble(0.0) is None)
+    waiting = submit(worker, stuck)
+    assert has_begun.wait(10)
+    assert worker.trouble(60.0) is None
+    until(lambda: worker.trouble(0.05) is not None)
+    assert "no progress" in str(worker.trouble(0.05))
+    free.set()
+    waiting.result(10)
+    until(lambda: worker.trouble(0.0) is None)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_thread_that_has_ended_is_trouble_and_its_work_is_answered(worker: Worker) -> None:
     with pytest.raises(BaseException):  # noqa: B017, PT011
-        worker.submit(calling(failing(cast(Exception, SystemExit("torn out"))))).result(10)
+        submit(worker, failing(cast(Exception, SystemExit("torn out")))).result(10)
     until(lambda: worker.trouble(60.0) == "a thread of the model has ended")
 
 
@@ -91,9 +90,9 @@ class BrokenModel(SlowModel):
     def transcribe(self, source: object, **options: object) -> BrokenModel:  # type: ignore[override]
         return self
 
-    def next_segment(self) -> CallGenerator[object]:
-        yield HostCall(failing(RuntimeError("CUDA error: device-side assert triggered")))
-        return None
+    def __next__(self) -> object:
+        failing(RuntimeError("CUDA error: device-side assert triggered"))()
+        raise StopIteration
 
     def close(self) -> None:
         pass

@@ -5,14 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 
 from sottovoce.audio.vad import VadStream
 from sottovoce.backends.base import Backend, IncrementalWindow
-from sottovoce.engine.calls import ModelCall
-from sottovoce.engine.executor import LocalExecutor
 from sottovoce.language.probe import ProbeOptions
 from sottovoce.language.timeline import LanguageTimeline
 from sottovoce.streaming.audio_window import AudioWindow
@@ -20,7 +17,6 @@ from sottovoce.streaming.options import CommitOptions, StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions
 from sottovoce.streaming.utterance import LiveUtterance
 from sottovoce.streaming.utterance_decoder import StrategyFactory
-from sottovoce.streaming.words import HypothesisWord
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import (
     SAMPLE_RATE,
@@ -32,6 +28,7 @@ from sottovoce.types import (
     Samples,
     Word,
 )
+from tests.engine.noting import Noting
 from tests.streaming.speech import WORDS, ToneDetector, backend
 
 TOKENIZER = Tokenizer.for_model(51865)
@@ -115,28 +112,6 @@ def held_s(live: Session) -> float:
     return (utterance.end_sample - utterance.start_sample) / SAMPLE_RATE
 
 
-class ExhaustedError(RuntimeError):
-    """As when memory runs out."""
-
-
-class Noting(LocalExecutor):
-    """Keeps the calls that it executes, and fails at chosen ones, counted from 0."""
-
-    done: list[ModelCall]
-    failing: Sequence[int]
-
-    def __init__(self, model: Backend | None = None, failing: Sequence[int] = ()) -> None:
-        super().__init__(model or backend())
-        object.__setattr__(self, "done", [])
-        object.__setattr__(self, "failing", failing)
-
-    def execute(self, call: ModelCall) -> Any:
-        self.done.append(call)
-        if len(self.done) - 1 in self.failing:
-            raise ExhaustedError("no memory is left")
-        return super().execute(call)
-
-
 def blank_window(n_frames: int, start_sample: int = 0) -> AudioWindow:
     states = EncoderOutput(torch.zeros(1, n_frames, 1), (n_frames,))
     return AudioWindow(states, torch.zeros(80, 2 * n_frames), start_sample)
@@ -154,11 +129,12 @@ class Reading:
         language: str = "en",
     ) -> None:
         self.backend = model or backend()
+        self.runtime = Noting(self.backend)
         chosen = SessionOptions((language,), switching="off", stream=options)
         timeline = LanguageTimeline(
             (language,), chosen.smoothing, chosen.switch, full_width_s=1.0, current=language
         )
-        self.factory = StrategyFactory(self.backend, tokenizer, chosen, timeline)
+        self.factory = StrategyFactory(self.runtime, tokenizer, chosen, timeline)
         self.strategy = self.factory.single(language)
         self.utterance = self.factory.utterance(0, None)
 
@@ -173,7 +149,6 @@ class Reading:
     def read(
         self, window: AudioWindow, *, certain_until_s: float = float("inf"), final: bool = False
     ) -> list[Word]:
-        calls = self.strategy.decode(self.utterance, window, certain_until_s=certain_until_s, final=final)
-        words: list[HypothesisWord] = LocalExecutor(self.backend).run(calls)
+        words = self.strategy.decode(self.utterance, window, certain_until_s=certain_until_s, final=final)
         self.utterance.commit(words)
         return [read.word for read in words]

@@ -8,16 +8,15 @@ import numpy as np
 import pytest
 
 from sottovoce.audio.vad import VadStream
-from sottovoce.engine.calls import AlignAttCall, LanguageProbeCall
+from sottovoce.engine.runtime import ContinuousDecodeCall, LanguageProbeCall
 from sottovoce.language.probe import ProbeOptions
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions
 from sottovoce.types import Event, SpeechEnded, SpeechStarted
+from tests.engine.noting import ExhaustedError, Noting
 from tests.streaming.sessions import (
     ALIGNATT,
     TOKENIZER,
-    ExhaustedError,
-    Noting,
     changes_of,
     finals_of,
     spoken,
@@ -32,10 +31,10 @@ MIXED = np.concatenate([silence(0.5), say(FIRST), say(spoken("de", 9)), silence(
 
 
 def open_session(
-    executor: Noting, languages: Sequence[str] = ("en",), stream: StreamOptions = ALIGNATT
+    runtime: Noting, languages: Sequence[str] = ("en",), stream: StreamOptions = ALIGNATT
 ) -> Session:
     options = SessionOptions(tuple(languages), stream=stream, probe=ProbeOptions(1.0, 0.25, 0.25))
-    return Session(backend(), TOKENIZER, options, vad=VadStream(model=ToneDetector()), executor=executor)
+    return Session(backend(), TOKENIZER, options, vad=VadStream(model=ToneDetector()), runtime=runtime)
 
 
 def listen(live: Session, audio: np.ndarray, chunk: int = 8000) -> tuple[list[Event], int]:
@@ -52,9 +51,9 @@ def listen(live: Session, audio: np.ndarray, chunk: int = 8000) -> tuple[list[Ev
 
 
 def n_works(audio: np.ndarray, languages: Sequence[str] = ("en",)) -> int:
-    executor = Noting()
-    listen(open_session(executor, languages), audio)
-    return len(executor.done)
+    runtime = Noting(backend())
+    listen(open_session(runtime, languages), audio)
+    return len(runtime.done)
 
 
 def assert_sound(events: Sequence[Event]) -> None:
@@ -67,8 +66,8 @@ def assert_sound(events: Sequence[Event]) -> None:
 def test_a_failure_loses_no_word_but_those_left_at_the_end_of_an_utterance() -> None:
     whole = FIRST + SECOND
     for failing in range(0, n_works(AUDIO), 3):
-        executor = Noting(failing=[failing])
-        events, n_failed = listen(open_session(executor), AUDIO)
+        runtime = Noting(backend(), failing=[failing])
+        events, n_failed = listen(open_session(runtime), AUDIO)
         assert n_failed == 1
         assert_sound(events)
         found = words_of(events)
@@ -82,7 +81,7 @@ def test_a_failure_loses_no_word_but_those_left_at_the_end_of_an_utterance() -> 
 
 @pytest.mark.parametrize("failing", range(0, 40, 3))
 def test_a_failure_while_languages_are_followed_loses_no_more(failing: int) -> None:
-    events, n_failed = listen(open_session(Noting(failing=[failing]), ("en", "de")), MIXED)
+    events, n_failed = listen(open_session(Noting(backend(), failing=[failing]), ("en", "de")), MIXED)
     assert n_failed == 1
     assert_sound(events)
     whole = [*FIRST, *spoken("de", 9), *SECOND]
@@ -95,8 +94,8 @@ def test_a_failure_while_languages_are_followed_loses_no_more(failing: int) -> N
 
 def test_what_went_before_a_failure_comes_with_the_next_call() -> None:
     """In one call the start of speech and some words came before the failure, and others after it."""
-    executor = Noting(failing=[9])
-    live = open_session(executor)
+    runtime = Noting(backend(), failing=[9])
+    live = open_session(runtime)
     with pytest.raises(ExhaustedError):
         live.push(AUDIO)
     events = live.push(np.zeros(0, np.float32))
@@ -106,7 +105,7 @@ def test_what_went_before_a_failure_comes_with_the_next_call() -> None:
 
 def test_what_was_committed_before_a_failure_at_the_end_comes_with_a_second_close() -> None:
     last = n_works(AUDIO[:-16000]) - 1
-    live = open_session(Noting(failing=[last]))
+    live = open_session(Noting(backend(), failing=[last]))
     events = live.push(AUDIO[:-16000])
     with pytest.raises(ExhaustedError):
         live.close()
@@ -120,7 +119,7 @@ def test_what_was_committed_before_a_failure_at_the_end_comes_with_a_second_clos
 
 
 def test_a_model_that_never_works_says_nothing_and_breaks_nothing() -> None:
-    live = open_session(Noting(failing=range(10_000)))
+    live = open_session(Noting(backend(), failing=range(10_000)))
     events, n_failed = listen(live, AUDIO)
     assert n_failed > 5
     assert words_of(events) == []
@@ -132,23 +131,23 @@ def test_who_is_late_gets_one_update(seconds: float) -> None:
     """Of the updates that fall into late samples the last one is done; no word is lost by that."""
     words = spoken("en", 20)
     audio, late = say(words), round(seconds * 16000)
-    executors = [Noting(), Noting()]
+    runtimes = [Noting(backend()), Noting(backend())]
     plain, newest = (
-        Session(backend(), TOKENIZER, SessionOptions(("en",), stream=ALIGNATT), executor=executor)
-        for executor in executors
+        Session(backend(), TOKENIZER, SessionOptions(("en",), stream=ALIGNATT), runtime=runtime)
+        for runtime in runtimes
     )
     events = newest.push(audio[:late], newest_only=True)
-    assert len([call for call in executors[1].done if isinstance(call, AlignAttCall)]) == 1
+    assert len([call for call in runtimes[1].done if isinstance(call, ContinuousDecodeCall)]) == 1
     assert {event.emission_time for event in events if not isinstance(event, SpeechStarted)} == {seconds}
     in_time = plain.push(audio[:late])
-    assert len([call for call in executors[0].done if isinstance(call, AlignAttCall)]) > seconds
+    assert len([call for call in runtimes[0].done if isinstance(call, ContinuousDecodeCall)]) > seconds
     assert words_of(events) == words_of(in_time), "the last update reads all that the others would have"
     for live, said in ((newest, events), (plain, in_time)):
         assert words_of(said + live.push(audio[late:]) + live.close()) == words
 
 
 def test_a_change_whose_border_cannot_be_probed_is_told_all_the_same() -> None:
-    usual = Noting()
+    usual = Noting(backend())
     told, _ = listen(open_session(usual, ("en", "de")), MIXED)
     borders = [
         index
@@ -156,7 +155,7 @@ def test_a_change_whose_border_cannot_be_probed_is_told_all_the_same() -> None:
         if isinstance(call, LanguageProbeCall) and len(call.log_mels) > 1
     ]
     assert borders
-    events, n_failed = listen(open_session(Noting(failing=borders[:1]), ("en", "de")), MIXED)
+    events, n_failed = listen(open_session(Noting(backend(), failing=borders[:1]), ("en", "de")), MIXED)
     assert n_failed == 1
     assert [one.target for one in changes_of(events)] == [one.target for one in changes_of(told)]
     assert_sound(events)

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from sottovoce.audio.mel import log_mel, window_features
+from sottovoce.engine.runtime import DirectRuntime
 from sottovoce.language.probe import ProbeOptions
 from sottovoce.language.switching import SwitchOptions
 from sottovoce.language.timeline import LanguageTimeline
@@ -230,7 +231,7 @@ def test_the_better_word_wins_and_ties_go_to_certainty_then_margin() -> None:
 def multi_language() -> tuple[MultiLanguage, LiveUtterance]:
     """A plan of English and German, and an utterance that nothing was said in."""
     timeline = LanguageTimeline(("en", "de"), OPTIONS.smoothing, OPTIONS.switch, full_width_s=1.0)
-    factory = StrategyFactory(backend(), TOKENIZER, OPTIONS, timeline)
+    factory = StrategyFactory(DirectRuntime(backend()), TOKENIZER, OPTIONS, timeline)
     return factory.multi(), factory.utterance(0, None)
 
 

@@ -11,7 +11,7 @@ import torch
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel, window_features
-from sottovoce.engine.calls import AlignAttCall
+from sottovoce.engine.runtime import ContinuousDecodeCall
 from sottovoce.streaming.alignatt import (
     AlignAttDecoder,
     AlignAttRequest,
@@ -120,16 +120,13 @@ class Spying(sessions.Reading):
         self.append(piece)
         heard = self.encode()
         assert isinstance(self.strategy, SingleLanguage)
-        calls = self.strategy.decode(self.utterance, heard, final=final)
-        try:
-            call = next(calls)
-            while True:
-                assert isinstance(call, AlignAttCall)
-                (request,) = call.requests
-                self.n_known.append(0 if request.prefix_cache is None else len(request.prefix_cache.tokens))
-                call = calls.send(call.decoder.decode(call.encoded, call.requests))
-        except StopIteration as end:
-            self.utterance.commit(end.value)
+        self.runtime.done.clear()
+        self.read(heard, final=final)
+        for call in self.runtime.done:
+            assert isinstance(call, ContinuousDecodeCall)
+            (request,) = call.requests
+            assert isinstance(request, AlignAttRequest)
+            self.n_known.append(0 if request.prefix_cache is None else len(request.prefix_cache.tokens))
 
 
 def test_an_utterance_is_read_anew_at_its_end_and_where_its_audio_is_cut(

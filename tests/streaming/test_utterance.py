@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 
 from sottovoce.audio.vad import VadStream
-from sottovoce.engine.calls import AlignAttCall, IncrementalEncodeCall, ModelCall
+from sottovoce.engine.runtime import Call, ContinuousDecodeCall, IncrementalEncodeCall
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions
 from sottovoce.streaming.utterance import MOST_TOKENS, LiveUtterance
 from sottovoce.streaming.words import HypothesisWord
 from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, LanguageChanged, Partial, Word
 from tests.backends.fake import FakeBackend, Script, ScriptedToken
+from tests.engine.noting import Noting
 from tests.streaming.sessions import (
     ALIGNATT,
     TOKENIZER,
-    Noting,
     Reading,
     held_s,
     listen,
@@ -111,10 +111,10 @@ def test_dropped_words_become_the_prompt_of_their_language() -> None:
     assert held.encoder_state is None
 
 
-def prefixes(calls: Sequence[ModelCall]) -> list[tuple[str, str, str]]:
+def prefixes(calls: Sequence[Call[object]]) -> list[tuple[str, str, str]]:
     """The language, prompt and committed text of every decoding."""
     found = []
-    for request in [one for call in calls if isinstance(call, AlignAttCall) for one in call.requests]:
+    for request in [one for call in calls if isinstance(call, ContinuousDecodeCall) for one in call.requests]:
         tokens, sot = request.prefix.tokens, request.prefix.sot
         language = TOKENIZER.language_codes[tokens[sot + 1] - TOKENIZER.sot - 1]
         before = TOKENIZER.decode([token for token in tokens[:sot] if token < TOKENIZER.eot])
@@ -125,9 +125,9 @@ def prefixes(calls: Sequence[ModelCall]) -> list[tuple[str, str, str]]:
 @pytest.mark.parametrize("switching", ["restart", "parallel"])
 def test_an_initial_prompt_is_before_the_first_words_alone(switching: str) -> None:
     """Through a change of language and pauses, short and long."""
-    executor = Noting()
+    runtime = Noting(backend())
     options = SessionOptions(("en", "de"), switching=switching, stream=StreamOptions(init_prompt="prelude"))  # type: ignore[arg-type]
-    live = Session(backend(), TOKENIZER, options, vad=VadStream(model=ToneDetector()), executor=executor)
+    live = Session(backend(), TOKENIZER, options, vad=VadStream(model=ToneDetector()), runtime=runtime)
     parts = [("en", 0.8), ("de", 5.0), ("de", 0.8), ("en", 1.0)]
     words = [spoken(language, 10, seed=i) for i, (language, _) in enumerate(parts)]
     audio = [
@@ -137,7 +137,7 @@ def test_an_initial_prompt_is_before_the_first_words_alone(switching: str) -> No
     assert words_of(events) == [word for said in words for word in said]
     changed = [event for event in events if isinstance(event, LanguageChanged)]
     assert [event.target for event in changed] == ["en", "de", "en"]
-    seen = prefixes(executor.done)
+    seen = prefixes(runtime.done)
     assert seen[0][0] == "en"
     assert any("prelude" in before for _, before, _ in seen)
     said_something = False
@@ -211,16 +211,16 @@ def test_nothing_that_is_encoded_is_longer_than_what_may_be_held(how: str, beyon
     hum = np.random.default_rng(0).normal(0, 0.003, 30 * SAMPLE_RATE).astype(np.float32)
     audio = say(spoken("en", 20)) if how == "pause" else hum
     for seconds in (6.0, 6.5, 7.5, 8.0):
-        executor = Noting()
+        runtime = Noting(backend())
         options = SessionOptions(("en",), switching="off", stream=held)
         detector = VadStream(model=ToneDetector()) if how == "pause" else None
-        live = Session(backend(), TOKENIZER, options, vad=detector, executor=executor)
+        live = Session(backend(), TOKENIZER, options, vad=detector, runtime=runtime)
         live.push(audio[: round((seconds + beyond_s) * SAMPLE_RATE)])
         if how == "pause":
             live.push(silence(1.0))
         elif how == "finalize":
             live.finalize()
         live.close()
-        encoded = [call for call in executor.done if isinstance(call, IncrementalEncodeCall)]
+        encoded = [call for call in runtime.done if isinstance(call, IncrementalEncodeCall)]
         n_frames = max(window.log_mel.shape[1] for call in encoded for window in call.windows)
         assert 4.0 < n_frames * HOP_SAMPLES / SAMPLE_RATE <= held.audio_max_len_s

@@ -14,7 +14,7 @@ from sottovoce.archive.results import list_recordings
 from sottovoce.cli.align import read_text as text_to_align
 from sottovoce.cli.ctc_decode import read_emissions, read_priors
 from sottovoce.cli.serve import read_toml
-from sottovoce.decoding.ctc.labels import read_labels
+from sottovoce.ctc.labels import read_labels
 from sottovoce.errors import InputError, LanguageModelError
 from sottovoce.evaluation.manifest import read_manifest
 from sottovoce.formats.document_words import document_text

@@ -13,7 +13,6 @@ import pytest
 from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.cli.main import run
-from sottovoce.engine.calls import CallGenerator
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.translation.live_translator import LiveTranslator, SourceText
 from sottovoce.translation.whisper_translate import WhisperTranslator
@@ -32,14 +31,11 @@ class Listening:
         self.tokenizer = SimpleNamespace(is_multilingual=True)
         self.asked: list[tuple[Samples, str, str]] = []
 
-    def transcribe(self, source: Samples, *, language: str, task: str, options: Any) -> Any:
+    def transcribe(
+        self, source: Samples, *, language: str, task: str, options: Any, runtime: object = None
+    ) -> Any:
         self.asked.append((source.copy(), language, task))
-        return SimpleNamespace(collected=again)
-
-
-def again() -> CallGenerator[Any]:
-    yield from ()
-    return SimpleNamespace(text="heard again")
+        return SimpleNamespace(text="heard again")
 
 
 def counting(seconds: float, start_s: float = 0.0) -> Samples:

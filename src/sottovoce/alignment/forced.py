@@ -25,10 +25,10 @@ from sottovoce.audio.mel import MEL_FRAMES_PER_SECOND
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SpeechSegment, speech_segments
 from sottovoce.backends.base import Backend
+from sottovoce.ctc.align import align, token_times
+from sottovoce.ctc.labels import SEPARATORS
 from sottovoce.decoding.alignment import TimedWord, WindowText, align_windows
-from sottovoce.decoding.ctc.align import align
-from sottovoce.decoding.ctc.labels import SEPARATORS
-from sottovoce.decoding.ctc.state import token_times
+from sottovoce.engine.runtime import DirectRuntime
 from sottovoce.errors import OptionError
 from sottovoce.models.ctc_head import CtcHead
 from sottovoce.offline.longform import transcriber_for, transcription_of
@@ -463,7 +463,9 @@ class TextAligner:
 
     def _rough(self, recording: Recording) -> Iterator[Word]:
         decoding = replace(ROUGH.decoding, language=self.tokenizer.language)
-        transcriber = transcriber_for(self.backend, self.tokenizer, replace(ROUGH, decoding=decoding), None)
+        transcriber = transcriber_for(
+            DirectRuntime(self.backend), self.tokenizer, replace(ROUGH, decoding=decoding), None
+        )
         for segment in transcription_of(transcriber, recording, keeps_open=True):
             yield from segment.words or ()
 

@@ -25,8 +25,8 @@ from sottovoce.audio.mel import log_mel
 from sottovoce.backends.registry import choose_device
 from sottovoce.cli.options import DecoderOptions
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions, load_ngram
-from sottovoce.decoding.ctc.labels import LabelList, read_labels
-from sottovoce.decoding.ctc.search_options import CtcOptions
+from sottovoce.ctc.labels import LabelList, read_labels
+from sottovoce.ctc.options import CtcOptions
 from sottovoce.errors import InputError, ManifestError, OptionError, SottovoceError, cause_of
 from sottovoce.evaluation.wer import ErrorCounts, count_edits
 from sottovoce.formats.document_words import with_vocabulary

@@ -6,7 +6,7 @@ Imports nothing heavy, so that `--help` is fast.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -86,7 +86,7 @@ def set_up(given: dict[str, Any]) -> tuple[Model, tuple[str, ...]]:
     return model, (choice.fixed,) if choice.fixed else choice.allowed or model.languages
 
 
-def say(document: dict[str, Any]) -> None:
+def say(document: Mapping[str, object]) -> None:
     click.echo(json.dumps(document, ensure_ascii=False, indent=1))
 
 

@@ -56,7 +56,9 @@ def chosen_entries(
     return [entries[int(i * step)] for i in range(min(limit or len(entries), len(entries)))]
 
 
-def error_rates(model: Model, entries: Sequence[ManifestEntry], languages: Sequence[str]) -> dict[str, Any]:
+def error_rates(
+    model: Model, entries: Sequence[ManifestEntry], languages: Sequence[str]
+) -> dict[str, object]:
     utterances = [ScoredUtterance(e.text, offline(model, e, languages)[0], _label(e)) for e in entries]
     return score(utterances).to_dict()
 
@@ -81,7 +83,7 @@ def language_accuracy(
     widths: Sequence[float],
     noises: Sequence[Samples],
     snr_db: float,
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     probe = LanguageProbe(model.backend, model.tokenizer, languages)
     scores = {width: LanguageScores() for width in widths}
     for i, entry in enumerate(entries):
@@ -129,7 +131,7 @@ def mixed_with(audio: Samples, noise: Samples, snr_db: float) -> Samples:
 
 def switch_scores(
     model: Model, entries: Sequence[ManifestEntry], languages: Sequence[str], given: Mapping[str, Any]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     wide = narrow = NO_SCORES
     utterances, parts = [], []
     for entry in entries:
@@ -161,7 +163,7 @@ def switch_scores(
     }
 
 
-def _shown(scores: SwitchScores) -> dict[str, Any]:
+def _shown(scores: SwitchScores) -> dict[str, object]:
     return {
         "true": scores.n_true,
         "found": scores.n_found,
@@ -180,7 +182,7 @@ def latency_by_threshold(
     languages: Sequence[str],
     thresholds: Sequence[float],
     given: Mapping[str, Any],
-) -> dict[str, Any]:
+) -> dict[str, object]:
     whole = [offline(model, entry, languages) for entry in entries]
     offline_rates = _rates_of(entries, [text for text, _ in whole])
     rows = []
@@ -196,7 +198,7 @@ def latency_by_threshold(
 
 def latencies(
     entries: Sequence[ManifestEntry], whole: Sequence[tuple[str, list[Word]]], runs: Sequence[LiveRun]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Compute error rates, lags and word latencies.
 
     StreamLAAL: by sentence, if known. Word latency: emission minus the word's end in the offline alignment,

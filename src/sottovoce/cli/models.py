@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from sottovoce.models.checkpoint.kinds import KINDS, kind_by_name, require_ggml_name
+from sottovoce.models.checkpoint.formats import BY_NAME, WRITTEN, format_by_name, require_suffix
 from sottovoce.models.sources.find import Source, Sources, cached, resolve
 from sottovoce.models.sources.names import LICENCE, NANO, REPOSITORIES, list_models
 
@@ -126,7 +126,7 @@ def describe(checkpoint: Checkpoint, path: Path) -> dict[str, object]:
         "path": str(path),
         "file_mb": round(size_of(path) / 1e6, 1),
         "parameters_m": round(sum(tensor.numel() for tensor in checkpoint.tensors.values()) / 1e6, 1),
-        "format": KINDS.get(checkpoint.kind, "compact safetensors"),
+        "format": BY_NAME[checkpoint.kind].title,
         "stored_as": checkpoint.numbers or ", ".join(dtypes),
         "read_as": dtypes,
         "multilingual": dims.is_multilingual,
@@ -150,7 +150,7 @@ def shown(value: object) -> str:
 @click.option(
     "--to",
     "kind",
-    type=click.Choice(list(KINDS)),
+    type=click.Choice(WRITTEN),
     help="OpenAI .pt, Hugging Face folder, ggml file or CTranslate2 folder. [default: by the name of OUTPUT]",
 )
 @click.option(
@@ -165,7 +165,7 @@ def convert(model: str, output: Path, kind: str | None, number: str) -> None:
     from sottovoce.models.checkpoint.convert import write_checkpoint
     from sottovoce.models.load import load_checkpoint
 
-    kind = kind or kind_by_name(output)
+    kind = kind or format_by_name(output).name
     checkpoint = load_checkpoint(model)
     loss = write_checkpoint(checkpoint, output, kind, number)
     click.echo(f"{output}: {checkpoint.name} as {kind}, {number}")
@@ -189,7 +189,7 @@ def quantize(model: str, output: Path, number: str, as_json: bool) -> None:
     from sottovoce.models.load import load_checkpoint
 
     check_quantized(number)
-    require_ggml_name(output)
+    require_suffix(output, BY_NAME["ggml"])
     loss = write_checkpoint(load_checkpoint(model), output, "ggml", number)
     assert loss is not None
     if as_json:

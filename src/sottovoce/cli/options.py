@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from sottovoce.cli.flags import LIBRARY, flag_of, grouped
-from sottovoce.decoding.ctc.search_options import SearchEngine
+from sottovoce.ctc.options import SearchEngine
 from sottovoce.errors import OptionError
 from sottovoce.lm.phrase_lists import HOTWORD_WEIGHT
 from sottovoce.options.fallback import DeferralOptions
@@ -22,7 +22,7 @@ from sottovoce.options.speakers import SpeakerOptions
 
 if TYPE_CHECKING:
     from sottovoce.api import Model
-    from sottovoce.ctc.models import Case, Level
+    from sottovoce.ctc.options import Case, Level
     from sottovoce.lm.fusion import ShallowFusion
     from sottovoce.offline.transcriber import SecondModel
     from sottovoce.options.speakers import Diarizer, SpeakerOptions

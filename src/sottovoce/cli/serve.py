@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -175,9 +175,9 @@ def serve_app(given: dict[str, Any], call: Call) -> int:
     if given["replicas"] is not None:
         return serve_on_ray(given, settings, open_named, call)
     server = make_server(settings, open_named)
+    from sottovoce.engine.batching import THREAD_NAME
     from sottovoce.serving.http.request_log import log_as_json
     from sottovoce.serving.recordings.decode_pool import THREAD_NAME as DECODING
-    from sottovoce.serving.scheduling.worker import THREAD_NAME
 
     names = (THREAD_NAME, DECODING)
 
@@ -203,7 +203,9 @@ def open_one(given: Mapping[str, Any], paths: Mapping[str, str], name: str) -> M
     return open_model({**given, "model": paths[name]})
 
 
-def serve_on_ray(given: Mapping[str, Any], settings: ServerSettings, open_named: Any, call: Call) -> int:
+def serve_on_ray(
+    given: Mapping[str, Any], settings: ServerSettings, open_named: Callable[[str], Model], call: Call
+) -> int:
     """Serve as replicas of a Ray cluster until a signal. Raises: OptionError, MissingExtraError."""
     if settings.listening.port == 0:
         raise OptionError("--replicas: expected a --port, got 0: every machine listens on the same one")
@@ -255,7 +257,7 @@ def say_where(settings: ServerSettings, port: int) -> None:
     click.echo(f"listening on {listening.scheme}://{host}:{port}", err=True)
 
 
-def make_server(settings: ServerSettings, open_named: Any) -> Server:
+def make_server(settings: ServerSettings, open_named: Callable[[str], Model]) -> Server:
     with needing_extra():
         from sottovoce.serving.http.server import Server
     warn_if_open(settings)

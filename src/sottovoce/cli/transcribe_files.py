@@ -34,7 +34,6 @@ from sottovoce.cli.options import (
     second_of,
     translation_of,
 )
-from sottovoce.engine.executor import LocalExecutor
 from sottovoce.errors import AudioError, OptionError, cause_of
 from sottovoce.formats.output import STANDARD_INPUT, STANDARD_OUTPUT
 from sottovoce.lm.fusion import ShallowFusion
@@ -214,14 +213,11 @@ class PartWriter:
 
 
 def recorded(transcription: FileTranscription, writer: PartWriter) -> Iterator[Segment]:
-    executor = LocalExecutor(transcription.backend)
-
-    def note() -> None:
-        writer.note(transcription.resume_point)
-
-    while (segment := executor.run(transcription.next_segment(note))) is not None:
+    for segment in transcription:
+        writer.note(transcription.resume_point)  # which lies before this segment
         writer.add(segment)
         yield segment
+    writer.note(transcription.resume_point)
 
 
 def _line(row: Mapping[str, Any]) -> str:

@@ -1,6 +1,26 @@
-"""The public interface of CTC decoding, with labels and language models from files."""
+"""CTC decoding: labels, prefix search, and language models from files.
 
-from sottovoce.ctc.decoder import CtcDecoder
-from sottovoce.ctc.models import CtcFusionOptions, WordOrTokenModel, load_ngram
+Public names are loaded at their first use, so that options and labels need no PyTorch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sottovoce.ctc.decoder import CtcDecoder
+    from sottovoce.ctc.models import WordOrTokenModel, load_ngram
+    from sottovoce.ctc.options import CtcFusionOptions
 
 __all__ = ["CtcDecoder", "CtcFusionOptions", "WordOrTokenModel", "load_ngram"]
+
+_MODULES = {"CtcDecoder": "decoder", "CtcFusionOptions": "options"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module 'sottovoce.ctc' has no attribute '{name}'")
+    home = importlib.import_module(f"sottovoce.ctc.{_MODULES.get(name, 'models')}")
+    value: object = getattr(home, name)
+    return value

@@ -1,23 +1,594 @@
-"""A decoder of the emissions of any CTC model, with language models."""
+"""CTC decoding of emissions to hypotheses with words and times: greedy, or by prefix beam search."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from sottovoce.backends.registry import choose_device
-from sottovoce.ctc.models import CtcFusionOptions, DecoderParts, Spellings, WordOrTokenModel, load_ngram
-from sottovoce.decoding.ctc.emission_decoder import EmissionDecoder
-from sottovoce.decoding.ctc.emissions import Emitted, Lengths, as_tensors
-from sottovoce.decoding.ctc.labels import Labels
-from sottovoce.decoding.ctc.search_options import CtcOptions
+from sottovoce.ctc.align import NEVER, TokenTimes, token_times
+from sottovoce.ctc.commit import Committer, newly_committed
+from sottovoce.ctc.compiled import choose_engine
+from sottovoce.ctc.emissions import (
+    EmissionScaling,
+    Emitted,
+    IdleSeparators,
+    Lengths,
+    as_tensors,
+    checked,
+    joined,
+    without_blank_runs,
+)
+from sottovoce.ctc.homophones import Homophone
+from sottovoce.ctc.labels import UNFINISHED, Labels, SpelledWord, Speller
+from sottovoce.ctc.models import DecoderParts, Spellings, WordOrTokenModel, load_ngram
+from sottovoce.ctc.options import CtcFusionOptions, CtcOptions
+from sottovoce.ctc.search import CommittedHistory, PrefixSearch, PrefixState
+from sottovoce.errors import OptionError
+from sottovoce.lm.base import Floats, HistoryScorer, HistoryWord, PrefixScorer, WordHistory
 from sottovoce.lm.lexicon import Lexicon
 from sottovoce.lm.neural import WordLanguageModel
 from sottovoce.lm.phrase_lists import Hotwords, listed_phrases
-from sottovoce.types import Hypothesis
+from sottovoce.types import Hypothesis, Partial, Word
+
+
+class FinalHypothesis(NamedTuple):
+    """A complete hypothesis of an utterance: its score, posterior and beam.
+
+    mark: of the word that its end completes (0: none), or `UNFINISHED`.
+    """
+
+    utterance: int
+    score: float
+    posterior: float
+    beam: int
+    mark: int
+
+
+FindHomophones = Callable[[Sequence[Sequence[int]], int, torch.device], list[list[Homophone]]]
+"""Returns the best word sequences of label sequences, at most so many of each, best first."""
+
+
+def rescore_homophones(
+    find: FindHomophones,
+    state: PrefixState,
+    beams: Sequence[tuple[int, int, Sequence[int]]],
+    *,
+    most: int,
+    n_labels: int,
+) -> list[tuple[FinalHypothesis, tuple[int, ...]]]:
+    """Expand every label sequence of the beams to at most `most` word sequences, with their symbols.
+
+    If the search summed different paths for beams with one label sequence, the largest sum counts.
+    Posteriors are 0.
+
+    beams: utterance, beam and symbols.
+    """
+    acoustic, lm_offset = state.acoustic.tolist(), state.lm_offset.tolist()
+    best: dict[tuple[int, tuple[int, ...]], int] = {}
+    for row, beam, symbols in beams:
+        key = (row, tuple(symbol % n_labels for symbol in symbols))
+        if key not in best or acoustic[row][beam] > acoustic[row][best[key]]:
+            best[key] = beam
+    if not best:
+        return []
+    found = find([labels for _, labels in best], most, state.length.device)
+    return [
+        (FinalHypothesis(row, acoustic[row][beam] + score - lm_offset[row], 0.0, beam, mark), symbols)
+        for ((row, _), beam), several in zip(best.items(), found, strict=True)
+        for symbols, mark, score in several
+    ]
+
+
+def merge_rescored(
+    found: Sequence[tuple[FinalHypothesis, list[int]]],
+    more: Sequence[tuple[FinalHypothesis, tuple[int, ...]]],
+    n_best: int,
+) -> tuple[list[FinalHypothesis], list[list[int]]]:
+    """Merge hypotheses with rescored ones; return the n_best of each utterance and their symbols.
+
+    more: of utterances in `found`, which their posteriors include already.
+    """
+    endings: list[FinalHypothesis] = []
+    histories: list[list[int]] = []
+    for row in sorted({ending.utterance for ending, _ in found}):
+        own = [pair for pair in found if pair[0].utterance == row]
+        pool = {(tuple(history), ending.mark): ending for ending, history in own}
+        for one, symbols in more:
+            pooled = pool.get((symbols, one.mark))
+            if one.utterance == row and (pooled is None or pooled.score < one.score):
+                pool[symbols, one.mark] = one
+        ranked = sorted(pool.items(), key=lambda item: -item[1].score)[:n_best]
+        # A word sequence that the beam lost without pruning is in no mass: shares still sum to at most 1.
+        best = own[0][0]
+        total = max(best.score - math.log(best.posterior), _log_sum([ending.score for _, ending in ranked]))
+        endings += [ending._replace(posterior=math.exp(ending.score - total)) for _, ending in ranked]
+        histories += [list(symbols) for (symbols, _), _ in ranked]
+    return endings, histories
+
+
+def _log_sum(scores: Sequence[float]) -> float:
+    return float(torch.tensor(scores, dtype=torch.float64).logsumexp(dim=0))
+
+
+def _greedy_hypothesis(
+    labels: Labels,
+    path: Tensor,
+    starts: Tensor,
+    changes: Tensor,
+    acoustic: Tensor,
+    score: float,
+    *,
+    frame_s: float,
+) -> Hypothesis:
+    frames = starts.nonzero()[:, 0]
+    turns = changes.nonzero()[:, 0].tolist()
+    tokens = path[frames].tolist()
+    ends = dict(zip(turns, (*turns[1:], len(path)), strict=True))
+    first = frames.tolist()
+    words = [
+        Word(
+            word=word.text,
+            start=first[word.first] * frame_s,
+            end=ends[first[word.end - 1]] * frame_s,
+            probability=float(acoustic[frames[word.first : word.end]].mean().exp()),
+        )
+        for word in labels.words(tokens)
+    ]
+    return Hypothesis(
+        text=labels.spell(tokens),
+        tokens=tuple(tokens),
+        score=score,
+        acoustic_score=score,
+        words=tuple(words),
+        token_frames=tuple(first),
+    )
+
+
+class HistoryAdjuster:
+    """Replaces the scores of word histories in states by those of a `HistoryScorer`."""
+
+    def __init__(self, scorer: HistoryScorer, speller: Speller) -> None:
+        self._scorer = scorer
+        self._speller = speller
+
+    def adjust(self, state: PrefixState, rows: Tensor) -> None:
+        """Replace the scores of the words of all beams of rows (B,) bool."""
+        places = ((state.acoustic > NEVER) & rows[:, None]).nonzero().tolist()
+        if not places:
+            return
+        histories = [
+            self._history(state, row, self._speller.finished_words(self._open(state, row, symbols)))
+            for (row, _), symbols in zip(places, histories_of(state, places), strict=True)
+        ]
+        values = self._scorer.adjustments(histories, final=False)
+        new = state.adjustment.clone()
+        new[tuple(torch.tensor(places).t())] = torch.tensor(values, device=new.device)
+        state.lm = state.lm - state.adjustment + new
+        state.adjustment = new
+        living: dict[int, list[WordHistory]] = {}
+        for (row, _), history in zip(places, histories, strict=True):
+            living.setdefault(row, []).append(history)
+        for row, of_row in living.items():
+            state.committed[row].mark_scored(of_row)
+
+    def final_scores(self, state: PrefixState, scores: Tensor, beams: Tensor, marks: Tensor) -> Tensor:
+        """Return final scores (B, E) of endings, with those of whole sentences.
+
+        beams: (E,) of the endings. marks: (B, E) of the words that they complete.
+        """
+        alive = (scores > NEVER).nonzero().tolist()
+        symbols = histories_of(state, [(b, int(beams[i])) for b, i in alive])
+        histories = [
+            self._history(state, b, self._speller.words(self._open(state, b, row), int(marks[b, i])))
+            for row, (b, i) in zip(symbols, alive, strict=True)
+        ]
+        values = self._scorer.adjustments(histories, final=True)
+        scores = scores - state.adjustment.gather(1, beams.expand(len(scores), -1))
+        for (b, i), value in zip(alive, values, strict=True):
+            scores[b, i] += value
+        return scores
+
+    def _open(self, state: PrefixState, row: int, symbols: Sequence[int]) -> list[int]:
+        return [*state.committed[row].open_symbols(), *symbols]
+
+    def _history(self, state: PrefixState, row: int, newer: Iterable[SpelledWord]) -> WordHistory:
+        words = (HistoryWord(word.text, word.in_lexicon) for word in newer)
+        return state.committed[row].history().after(words)
+
+
+def histories_of(state: PrefixState, places: Iterable[Sequence[int]]) -> list[list[int]]:
+    symbols, lengths = state.symbols.cpu().numpy(), state.length.tolist()
+    return [symbols[b, k, 1 : lengths[b][k] + 1].tolist() for b, k in places]
+
+
+_READINGS_APART, _READINGS_JOINED = 4, 16
+"""Word sequences per n_best that are kept to list homophones, with and without a separator."""
+
+
+class EmissionDecoder:
+    """Prefix beam search from emissions to text, whole or in chunks.
+
+    scorer: language models, lexicon and boosting, or None. lexicon: the words of the scorer's marks, see
+    `Speller`. history_scorer: replaces the score of the words every `options.adjust_every_frames` frames
+    and at the end, or None. device: of the search.
+
+    Raises:
+        OptionError: the scorer has another number of labels.
+    """
+
+    def __init__(
+        self,
+        labels: Labels,
+        options: CtcOptions | None = None,
+        *,
+        scorer: PrefixScorer | None = None,
+        lexicon: Sequence[str | None] = (),
+        history_scorer: HistoryScorer | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        self.labels = labels
+        self._device = device or torch.device("cpu")
+        self.options = options or CtcOptions()
+        if scorer is not None and scorer.n_tokens != len(labels):
+            raise OptionError(f"language models: expected {len(labels)} labels, got {scorer.n_tokens}")
+        self._scorer = scorer
+        self._speller = Speller(labels, lexicon)
+        self._adjuster = None if history_scorer is None else HistoryAdjuster(history_scorer, self._speller)
+        self._scaling = EmissionScaling.from_options(labels, self.options)
+        search = PrefixSearch(
+            len(labels),
+            labels.blank,
+            self.options.beam_size,
+            scorer=scorer,
+            # Homophones are not pruned with a model of whole histories, which may rank them differently
+            # later. Otherwise the beam has room for other labels, and `finish` adds the homophones.
+            max_homophones=1 if history_scorer is None else None,
+            beam_threshold=self.options.beam_threshold,
+            top_tokens=self.options.top_tokens,
+        )
+        self._search = choose_engine(search, self.options.engine, self._device)
+        self._idle = IdleSeparators(labels.blank, None if scorer is None else scorer.word_separator)
+
+    @cached_property
+    def _committer(self) -> Committer:
+        return Committer(
+            self._search,
+            self._speller,
+            self._idle,
+            has_times=self.options.times,
+            most_frames=self.options.commit_frames,
+        )
+
+    def decode(self, log_probs: Emitted, lengths: Lengths | None = None) -> list[list[Hypothesis]]:
+        """Decode log-probabilities (B, T, V) or (T, V); return each utterance's hypotheses, best first.
+
+        log_probs: a tensor, a NumPy array or lists. lengths: (B,) frames of each utterance; None: all.
+
+        Raises:
+            InputError: these are not log-probabilities of these labels.
+        """
+        emissions, counts = self._checked(log_probs, lengths)
+        if not len(counts):
+            return []
+        state = self.start(len(emissions))
+        self._advance(state, emissions, counts)
+        return self.finish(state)
+
+    @torch.no_grad()
+    def greedy(self, log_probs: Emitted, lengths: Lengths | None = None) -> list[Hypothesis]:
+        """Decode emissions (B, T, V) or (T, V) greedily, without language models.
+
+        The score is that of the single path.
+
+        Raises:
+            InputError: as `decode`.
+        """
+        values, counts = as_tensors(log_probs, lengths, self._device)
+        is_normalised = self.options.is_normalised
+        emissions, counts = checked(values, counts, len(self.labels), is_normalised=is_normalised)
+        if not emissions.shape[1]:
+            return [Hypothesis(text="", tokens=(), score=0.0) for _ in range(len(emissions))]
+        blank = self.labels.blank
+        best, path = self._scaling.scores(emissions).max(dim=2)  # (B, T)
+        acoustic = self._scaling.probabilities(emissions).gather(2, path[:, :, None])[:, :, 0]
+        valid = torch.arange(path.shape[1], device=path.device) < counts[:, None]
+        path = path.masked_fill(~valid, blank)
+        changes = torch.ones_like(valid)
+        changes[:, 1:] = path[:, 1:] != path[:, :-1]
+        starts = changes & (path != blank)
+        scores = best.masked_fill(~valid, 0.0).sum(dim=1).tolist()
+        rows = zip(path.cpu(), starts.cpu(), changes.cpu(), acoustic.cpu(), scores, strict=True)
+        return [_greedy_hypothesis(self.labels, *row, frame_s=self.options.frame_s) for row in rows]
+
+    def start(self, n_batch: int = 1) -> PrefixState:
+        """Make the state of n_batch streams before their first frame."""
+        return self._search.start(n_batch, self._device)
+
+    def decode_chunk(
+        self, state: PrefixState, log_probs: Emitted, lengths: Lengths | None = None
+    ) -> list[str]:
+        """Advance the state over the next frames (B, T, V); return the best text so far of each stream.
+
+        The text may still change, except the part that `committed` has returned. `finish` returns the same
+        as `decode`, for any chunks.
+
+        Raises:
+            InputError: as `decode`.
+        """
+        self._advance(state, *self._checked(log_probs, lengths))
+        self._committer.commit(state)
+        best = list(enumerate((state.acoustic + state.lm).argmax(dim=1).tolist()))
+        return [
+            self._text_so_far(history, [*history.open_symbols(), *symbols])
+            for history, symbols in zip(state.committed, histories_of(state, best), strict=True)
+        ]
+
+    def committed(self, state: PrefixState) -> list[Partial]:
+        """Return the words committed since the last call, which no further frame can change.
+
+        At most one event per stream; `utterance` is its row. Without the option `times` events have no
+        words.
+        """
+        return newly_committed(state, self._speller, self.options.frame_s)
+
+    def partials(self, state: PrefixState) -> list[list[Hypothesis]]:
+        """Return the n_best texts so far of each stream, best first; the state is unchanged.
+
+        The first is that of `decode_chunk`. Hypotheses with one text are merged, with the best score and
+        the sum of posteriors; scores have no endings. tokens and words follow the committed words.
+        """
+        found: list[FinalHypothesis] = []
+        texts: list[str] = []
+        for row, ranked in enumerate(ranked_beams(state)):
+            by_text: dict[str, FinalHypothesis] = {}
+            symbols = histories_of(state, [(row, one.beam) for one in ranked])
+            for one, later in zip(ranked, symbols, strict=True):
+                history = state.committed[row]
+                text = self._text_so_far(history, [*history.open_symbols(), *later])
+                first = by_text.setdefault(text, one._replace(posterior=0.0))
+                by_text[text] = first._replace(posterior=first.posterior + one.posterior)
+            found += list(by_text.values())[: self.options.n_best]
+            texts += list(by_text)[: self.options.n_best]
+        symbols = histories_of(state, [(one.utterance, one.beam) for one in found])
+        return self._hypotheses(state, found, symbols, texts)
+
+    def finish(self, state: PrefixState) -> list[list[Hypothesis]]:
+        """Return the hypotheses of finished streams; the state is unchanged.
+
+        If all hypotheses of an utterance end inside a word that cannot be completed, they are returned as
+        `is_unfinished` with their search scores.
+        """
+        if not len(state.length):
+            return []
+        found = self._endings(state)
+        symbols = histories_of(state, [(ending.utterance, ending.beam) for ending in found])
+        if self._adjuster is None:
+            found, symbols = self._with_pruned(state, found, symbols)
+        return self._hypotheses(state, found, symbols)
+
+    def _hypotheses(
+        self,
+        state: PrefixState,
+        found: Sequence[FinalHypothesis],
+        symbols: Sequence[Sequence[int]],
+        texts: Sequence[str] | None = None,
+    ) -> list[list[Hypothesis]]:
+        """Make the hypotheses of each utterance from their uncommitted symbols.
+
+        texts: of unfinished hypotheses, which begin after the committed words; None: finished ones.
+        """
+        spans = self._align(state, found, symbols) if self.options.times and state.emissions else None
+        acoustic = state.acoustic.tolist()
+        hypotheses: list[list[Hypothesis]] = [[] for _ in range(len(state.length))]
+        for i, (ending, later) in enumerate(zip(found, symbols, strict=True)):
+            history = state.committed[ending.utterance]
+            begin = 0 if texts is None else history.n_closed
+            hypothesis = self._hypothesis(
+                [*history.symbols[begin:], *later],
+                ending,
+                acoustic[ending.utterance][ending.beam],
+                None if spans is None else history.times(spans[i], begin),
+            )
+            if texts is not None:
+                hypothesis = replace(hypothesis, text=texts[i])
+            hypotheses[ending.utterance].append(_with_offsets(hypothesis, state, ending.utterance))
+        return hypotheses
+
+    def _text_so_far(self, history: CommittedHistory, symbols: Sequence[int]) -> str:
+        return self._speller.join([history.text, self._speller.text(symbols, self._speller.words(symbols))])
+
+    def _checked(self, emissions: Emitted, lengths: Lengths | None) -> tuple[Tensor, Tensor]:
+        return checked(
+            *as_tensors(emissions, lengths, self._device),
+            len(self.labels),
+            is_normalised=self.options.is_normalised,
+            trusted=self._search.trusts,
+        )
+
+    def _advance(self, state: PrefixState, emissions: Tensor, lengths: Tensor) -> None:
+        log_probs, scores = self._scaling.probabilities(emissions), self._scaling.scores(emissions)
+        if self.options.times:
+            state.emissions.append((log_probs, lengths))
+        state.n_frames = state.n_frames + lengths
+        if self.options.blank_skip is not None:
+            blank = self.labels.blank
+            is_likely = log_probs[:, :, blank].exp() > self.options.blank_skip
+            scores, lengths = without_blank_runs(state, scores, lengths, blank=blank, is_likely=is_likely)
+        if self._adjuster is None:
+            self._run(state, scores, lengths)
+        else:
+            self._run_and_adjust(self._adjuster, state, scores, lengths)
+
+    def _run_and_adjust(
+        self, adjuster: HistoryAdjuster, state: PrefixState, log_probs: Tensor, lengths: Tensor
+    ) -> None:
+        """Search, and adjust each utterance after every `adjust_every_frames` of its own frames.
+
+        Chunks and the rest of the batch thus do not change the result.
+        """
+        every, begin = self.options.adjust_every_frames, 0
+        while bool((is_running := lengths > begin).any()):
+            left = every - state.n_searched % every
+            part = log_probs[:, begin : begin + int(left[is_running].min())]
+            counts = (lengths - begin).clamp(0, part.shape[1])
+            self._run(state, part, counts)
+            adjuster.adjust(state, (counts > 0) & (state.n_searched % every == 0))
+            begin += part.shape[1]
+
+    def _run(self, state: PrefixState, log_probs: Tensor, lengths: Tensor) -> None:
+        n_full = int(lengths.min()) if len(lengths) else 0
+        self._search.run(state, log_probs, lengths, n_full)
+        state.n_searched = state.n_searched + lengths
+
+    def _endings(self, state: PrefixState) -> list[FinalHypothesis]:
+        """Return the best complete hypotheses of each utterance, best first."""
+        n_batch, n_beams = state.length.shape
+        ranked = state.acoustic + state.lm
+        scores = ranked[:, :, None]  # (B, K, E)
+        endings = self._search.endings(state.scores.reshape(n_batch * n_beams, -1))
+        if endings is None:
+            marks = torch.zeros_like(state.length)[:, :, None]
+        else:
+            scores = scores + endings.scores.view(n_batch, n_beams, -1)
+            marks = endings.marks.view(n_batch, n_beams, -1)
+        scores, marks = scores.flatten(1), marks.flatten(1)
+        n_ways = scores.shape[1] // n_beams
+        is_stuck = ~(scores > NEVER).any(dim=1)
+        if self._adjuster is not None:
+            beams = torch.arange(scores.shape[1], device=scores.device) // n_ways
+            scores = self._adjuster.final_scores(state, scores, beams, marks)
+        scores[is_stuck, ::n_ways] = ranked[is_stuck]
+        marks[is_stuck] = UNFINISHED
+        best, index = scores.topk(min(self.options.n_best, scores.shape[1]), dim=1)
+        with_merged = scores + state.merged.repeat_interleave(n_ways, dim=1)
+        shares = _posteriors(best.cpu().numpy(), with_merged.cpu().numpy())
+        parts = [part.tolist() for part in (best, shares, index // n_ways, marks.gather(1, index))]
+        return [
+            FinalHypothesis(row, score, posterior, beam, mark)
+            for row, columns in enumerate(zip(*parts, strict=True))
+            for score, posterior, beam, mark in zip(*columns, strict=True)
+            if score > NEVER
+        ]
+
+    def _with_pruned(
+        self, state: PrefixState, found: list[FinalHypothesis], symbols: list[list[int]]
+    ) -> tuple[list[FinalHypothesis], list[list[int]]]:
+        """Merge in the pruned homophones of a list; return hypotheses and symbols.
+
+        Utterances with committed words and unfinished ones are unchanged. Posteriors already include
+        pruned homophones.
+        """
+        if self.options.n_best == 1 or self._scorer is None or self._scorer.n_arcs == 1:
+            return found, symbols
+        listed = [
+            (one.utterance, one.beam, row)
+            for one, row in zip(found, symbols, strict=True)
+            if not state.committed[one.utterance].symbols and one.mark != UNFINISHED
+        ]
+        each = _READINGS_JOINED if self._scorer.word_separator is None else _READINGS_APART
+        most = each * self.options.n_best
+        more = rescore_homophones(self._search.readings, state, listed, most=most, n_labels=len(self.labels))
+        return merge_rescored(list(zip(found, symbols, strict=True)), more, self.options.n_best)
+
+    def _align(
+        self, state: PrefixState, found: Sequence[FinalHypothesis], symbols: Sequence[Sequence[int]]
+    ) -> list[TokenTimes] | None:
+        n_tokens = [len(history) for history in symbols]
+        longest = max(n_tokens, default=0)
+        if not longest:
+            return [TokenTimes([], [], []) for _ in found]
+        tokens = np.zeros((len(symbols), longest), dtype=np.int64)
+        for row, history in enumerate(symbols):
+            tokens[row, : len(history)] = history
+        log_probs, lengths = joined(state)
+        device, n_labels = state.length.device, len(self.labels)
+        labels = torch.from_numpy(tokens % n_labels).to(device)
+        rows = torch.tensor([ending.utterance for ending in found], device=device)
+        before = state.symbols[rows, torch.tensor([ending.beam for ending in found], device=device), 0]
+        spans = self._search.align(
+            self._idle.emissions(log_probs),
+            lengths,
+            labels,
+            torch.tensor(n_tokens, device=device),
+            rows=rows,
+            blank=self._idle.blanks(labels, before % n_labels, n_labels),
+        )
+        return token_times(spans, n_tokens)
+
+    def _hypothesis(
+        self, symbols: list[int], ending: FinalHypothesis, acoustic: float, times: TokenTimes | None
+    ) -> Hypothesis:
+        n_labels, spelled = len(self.labels), self._speller.words(symbols, ending.mark)
+        return Hypothesis(
+            text=self._speller.text(symbols, spelled),
+            tokens=tuple(symbol % n_labels for symbol in symbols),
+            score=ending.score,
+            acoustic_score=acoustic,
+            lm_score=ending.score - acoustic,
+            words=() if times is None else tuple(self._word(word, times) for word in spelled),
+            token_frames=() if times is None else tuple(times.first),
+            posterior=ending.posterior,
+            is_unfinished=ending.mark == UNFINISHED,
+        )
+
+    def _word(self, word: SpelledWord, times: TokenTimes) -> Word:
+        """Make a word; its probability is the geometric mean of its tokens' highest ones."""
+        peaks = times.peak[word.first : word.end]
+        return Word(
+            word=word.text,
+            start=times.first[word.first] * self.options.frame_s,
+            end=(times.last[word.end - 1] + 1) * self.options.frame_s,
+            probability=math.exp(sum(peaks) / len(peaks)),
+        )
+
+
+def ranked_beams(state: PrefixState) -> list[list[FinalHypothesis]]:
+    """Return the living beams of each utterance, best first, without endings."""
+    ranked = (state.acoustic + state.lm).cpu()
+    best, beams = ranked.sort(dim=1, descending=True, stable=True)
+    shares = _posteriors(
+        (best + state.merged.cpu().gather(1, beams)).numpy(), (ranked + state.merged.cpu()).numpy()
+    )
+    rows = zip(best.tolist(), shares.tolist(), beams.tolist(), strict=True)
+    return [
+        [
+            FinalHypothesis(row, score, share, beam, 0)
+            for score, share, beam in zip(*columns, strict=True)
+            if score > NEVER
+        ]
+        for row, columns in enumerate(rows)
+    ]
+
+
+def _posteriors(some: Floats, scores: Floats) -> Floats:
+    """Return posteriors (B, n) of log-probabilities `some` among all (B, m). NumPy, as torch would wake
+    threads.
+    """
+    with np.errstate(invalid="ignore"):  # where nothing is possible
+        shares: Floats = np.exp(some - np.logaddexp.reduce(scores, axis=1, keepdims=True))
+    return shares
+
+
+def _with_offsets(hypothesis: Hypothesis, state: PrefixState, row: int) -> Hypothesis:
+    """Add what was subtracted from the scores of an utterance during the search."""
+    acoustic, lm = float(state.acoustic_offset[row]), float(state.lm_offset[row])
+    if not acoustic and not lm:
+        return hypothesis
+    return replace(
+        hypothesis,
+        score=hypothesis.score + acoustic + lm,
+        acoustic_score=hypothesis.acoustic_score + acoustic,
+        lm_score=hypothesis.lm_score + lm,
+    )
 
 
 class CtcDecoder(EmissionDecoder):
@@ -69,7 +640,8 @@ class CtcDecoder(EmissionDecoder):
         )
         parts = DecoderParts(named, fusion or CtcFusionOptions(), where)
         model = load_ngram(lm)
-        phrases = listed_phrases(hotwords, default_weight=parts.options.hotword_weight)
+        weight = parts.options.hotword_weight
+        phrases = [] if hotwords is None else listed_phrases(hotwords, default_weight=weight)
         beside = load_ngram(label_lm)
         scorer, self.lexicon = parts.scorer(model, lexicon, phrases, unknown_words, beside)
         """The words' tree, made or given; None without a lexicon."""

@@ -1,4 +1,4 @@
-"""Language models of a CTC decoder: weights, loading, spelling of words and phrases in labels, and fusion.
+"""Language models of a CTC decoder: loading, spelling of words and phrases in labels, and fusion.
 
 A phrase is spelled in its own letters, else in lower or upper case, then with simpler signs: hyphens
 become spaces or nothing, other signs are dropped, accents last. Digits stay: labels without digits need
@@ -10,13 +10,13 @@ from __future__ import annotations
 import itertools
 import unicodedata
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Literal
 
 import torch
 
-from sottovoce.decoding.ctc.labels import PIECE_START, Labels
+from sottovoce.ctc.labels import PIECE_START, Labels
+from sottovoce.ctc.options import Case, CtcFusionOptions
 from sottovoce.errors import LanguageModelError, OptionError
 from sottovoce.lm.base import LanguageModel, PrefixScorer
 from sottovoce.lm.boosting import Edges, Phrase, PhraseBooster, WholeWordBooster, WordCounter
@@ -28,52 +28,6 @@ from sottovoce.lm.neural import NeuralRescorer, ReplacedModel, WordLanguageModel
 from sottovoce.lm.ngram import NgramModel
 from sottovoce.lm.phrase_lists import ListedPhrase, without_faults
 from sottovoce.text.normalize import composed, forms_of, ids_by_form, is_composed, letter_spellings
-
-Level = Literal["auto", "token", "word"]
-Case = Literal["keep", "lower", "upper"]
-
-
-@dataclass(frozen=True, slots=True)
-class CtcFusionOptions:
-    """Weights of the parts of a `CtcDecoder`; scores are natural logs.
-
-    lm_weight: factor on the n-gram model's log-probability.
-    label_lm_weight: factor on that of the model over labels.
-    word_score: added for every word.
-    unknown_score: added for every word outside the lexicon.
-    neural_weight: factor on the neural model's log-probability, which replaces the n-gram's over words.
-    lm_kept: the share of lm_weight that remains with a neural model.
-    hotword_weight: added for each label of a hotword without a weight of its own.
-    look_ahead: use the n-gram's unigrams inside words.
-    level: whether the n-gram model is over labels or words; "auto" decides by its vocabulary.
-    token_offset: the words of an n-gram model over labels are `chr(label + token_offset)`, as in NeMo with
-    100.
-    case: how words of the n-gram model and of word lists are changed before they are spelled in labels.
-
-    Raises:
-        OptionError: lm_kept is not in [0, 1], or token_offset is negative or for a model over words.
-    """
-
-    lm_weight: float = 0.5
-    label_lm_weight: float = 0.3
-    word_score: float = 0.0
-    unknown_score: float = -10.0
-    neural_weight: float = 0.5
-    lm_kept: float = 0.0
-    hotword_weight: float = 2.0
-    look_ahead: bool = True
-    level: Level = "auto"
-    token_offset: int | None = None
-    case: Case = "keep"
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.lm_kept <= 1:
-            raise OptionError(f"lm_kept: expected a share from 0 to 1, got {self.lm_kept}")
-        if self.token_offset is not None and self.level == "word":
-            raise OptionError("token_offset: expected an n-gram model over labels, got level 'word'")
-        if self.token_offset is not None and self.token_offset < 0:
-            raise OptionError(f"token_offset: expected at least 0, got {self.token_offset}")
-
 
 MOST_SPELLINGS = 8
 """Most label sequences of a phrase, those of fewest labels; the first has the longest labels."""
@@ -269,7 +223,10 @@ class DecoderParts:
         self.labels = labels
         self.options = options
         self.device = device
-        self._speller = PhraseSpeller(labels, options.case)
+
+    @cached_property
+    def _speller(self) -> PhraseSpeller:
+        return PhraseSpeller(self.labels, self.options.case)
 
     def scorer(
         self,

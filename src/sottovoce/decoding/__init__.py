@@ -1,1 +1,1 @@
-"""From decoder logits or CTC emissions to hypotheses."""
+"""From decoder logits to hypotheses."""

@@ -1,70 +1,180 @@
-"""Batching of the calls of many live sessions and recordings on one model.
+"""One model for the calls of many threads: live sessions before recordings, in batches where it helps.
 
-Live windows of similar length are encoded in one batch, stretches probed in one, and AlignAtt requests
-decoded in one running batch. Calls of recordings run between them, a step at a time. A round runs the
-available calls without waiting for more. A failed batch is repeated call by call, and a failed call only
-affects its own generator. Everything runs in the thread that calls `round`, which alone may use the model.
+`CallBatcher` holds the calls of one engine and runs them in rounds. Live windows of similar length are
+encoded in one batch, stretches probed in one, and AlignAtt requests decoded in one running batch. Calls of
+recordings run between them, a decoder step at a time. A round runs the available calls without waiting for
+more. A failed batch is repeated call by call, so that an error only reaches its own caller.
+
+`BatchingRuntime` runs engines in threads of its own, which alone use the model.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from enum import IntEnum
+from types import TracebackType
+from typing import TypeVar, cast
+
+import torch
 
 from sottovoce.backends.base import Backend, IncrementalWindow
 from sottovoce.decoding.decode import Stepwise
-from sottovoce.engine.calls import (
-    AlignAttCall,
-    CallGenerator,
+from sottovoce.engine.runtime import (
+    AlignWordsCall,
+    Call,
     ContinuousBatch,
+    ContinuousDecodeCall,
+    ContinuousDecoder,
     DecodeCall,
     DetectLanguageCall,
     EncodeCall,
     HostCall,
     IncrementalEncodeCall,
     LanguageProbeCall,
-    ModelCall,
-    Priority,
     Result,
+    Runtime,
     SpanProbeCall,
-    Task,
-    WordAlignCall,
+    torch_threads_of,
 )
-from sottovoce.engine.executor import batch_key, run_batch, threads_of
 from sottovoce.errors import OptionError
 from sottovoce.models.dims import frames_of
+from sottovoce.threads import one_torch_thread
 
 log = logging.getLogger(__name__)
 FILE_SHARE = 0.1
 """Least share of the time for recordings, however many live calls there are."""
-LIVE_KINDS = (
+LIVE_KINDS: tuple[type[Call[object]], ...] = (
     HostCall,
     EncodeCall,
     DetectLanguageCall,
     LanguageProbeCall,
     SpanProbeCall,
     DecodeCall,
-    WordAlignCall,
+    AlignWordsCall,
 )
 """Kinds of live calls that run at once, whatever their number."""
-FILE_KINDS = (*LIVE_KINDS, IncrementalEncodeCall, AlignAttCall)
+FILE_KINDS: tuple[type[Call[object]], ...] = (*LIVE_KINDS, IncrementalEncodeCall, ContinuousDecodeCall)
 """Kinds of calls of recordings: encoding first and aligning last, so that recordings share the next batch."""
 MOST_PASSED = 4
 """Batches of other recordings before a call of any kind is done."""
 MELS_PER_FRAME = 2
 USUAL_FRAMES = 350
 """Frames usually computed of a window that grew."""
+PATIENCE_S = 1.0
+"""A recording waits this long for an engine without live calls; then it shares one, where live calls go
+first.
+"""
+_JUDGED_EVERY_S = 2.0
+"""Interval at which the utilisation of an engine is measured."""
+
+
+CallKind = TypeVar("CallKind", bound=Call[object])
+THREAD_NAME = "sottovoce-model"
+ENDED = "a thread of the model has ended"
+THREADS = torch.get_num_threads()
+"""PyTorch's for an operation, before any engine has set its own."""
+
+
+class Priority(IntEnum):
+    """Live sessions have priority over recordings."""
+
+    LIVE = 0
+    FILE = 1
+
+
+class Caller(Runtime):
+    """The runtime of one session or transcription among others.
+
+    priority: of its calls. since_s: earlier ones first, on the clock of the runtime. on_work: called in a
+    thread of an engine with the caller's part of its work, in seconds.
+    """
+
+    def __init__(
+        self,
+        shared: BatchingRuntime,
+        priority: Priority = Priority.LIVE,
+        since_s: float = 0.0,
+        on_work: Callable[[float], None] | None = None,
+    ) -> None:
+        self._shared = shared
+        self.backend = shared.backend
+        self.priority = priority
+        self.since_s = since_s
+        self.began_s = math.nan
+        """When its first call since `begin` began; nan before."""
+        self.on_work = on_work
+
+    def begin(self, priority: Priority, since_s: float) -> None:
+        """Begin another piece of work, which was asked for at since_s."""
+        self.priority, self.since_s, self.began_s = priority, since_s, math.nan
+
+    def execute(self, call: Call[Result]) -> Result:
+        pending = PendingCall(call, self)
+        self._shared.submit(pending)
+        return cast(Result, pending.result())
+
+    def torch_threads(self) -> AbstractContextManager[None]:
+        return one_torch_thread()
+
+    def __enter__(self) -> Caller:
+        self._shared.count_caller(1)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._shared.count_caller(-1)
+
+
+class PendingCall:
+    """A call that waits for its result."""
+
+    def __init__(self, call: Call[object], caller: Caller) -> None:
+        self.call = call
+        self.caller = caller
+        self.priority = caller.priority
+        self.order = (caller.since_s, next(_numbers))
+        self.n_passed = 0
+        """Batches of others that were done while it waited."""
+        self.error: Exception | None = None
+        self._result: object = None
+        self._done = threading.Event()
+
+    @property
+    def is_done(self) -> bool:
+        return self._done.is_set()
+
+    def result(self) -> object:
+        """Wait for the result and return it, or raise the error of the call."""
+        self._done.wait()
+        if self.error is not None:
+            raise self.error
+        return self._result
+
+    def answer(self, result: object) -> None:
+        self._result = result
+        self._done.set()
+
+    def fail(self, error: Exception) -> None:
+        self.error = error
+        self._done.set()
+
+
+_numbers = itertools.count()
 
 
 @dataclass(slots=True, eq=False)
 class _Batch:
-    tasks: Sequence[Task[Any]]
-    steps: Stepwise[Sequence[Any]] | None = None
+    calls: Sequence[PendingCall]
+    steps: Stepwise[Sequence[object]] | None = None
 
 
 class SteppedBatches:
@@ -81,20 +191,21 @@ class SteppedBatches:
     def is_empty(self) -> bool:
         return not self._batches
 
-    def add(self, tasks: Sequence[Task[Any]]) -> None:
-        self._batches.append(_Batch(tasks))
+    def add(self, calls: Sequence[PendingCall]) -> None:
+        self._batches.append(_Batch(calls))
 
     def step(self) -> None:
         """Advance the first batch to its next decoder pass, or to its end."""
         batch = self._batches[0]
         if batch.steps is None:
-            batch.steps = run_batch(self._backend, [one.call for one in batch.tasks if one.call is not None])
+            calls = [one.call for one in batch.calls]
+            batch.steps = type(calls[0]).run(self._backend, calls)
         try:
             next(batch.steps)
         except StopIteration as end:
             self._batches.popleft()
-            for task, result in zip(batch.tasks, end.value, strict=True):
-                task.answer(result)
+            for one, result in zip(batch.calls, end.value, strict=True):
+                one.answer(result)
         except Exception as error:
             self._batches.popleft()
             self._retry_alone(batch, error)
@@ -103,36 +214,29 @@ class SteppedBatches:
         while self._batches:
             self.step()
 
-    def forget(self) -> None:
-        self._batches.clear()
-
     def _retry_alone(self, batch: _Batch, error: Exception) -> None:
-        if len(batch.tasks) == 1:
-            batch.tasks[0].fail(error)
+        if len(batch.calls) == 1:
+            batch.calls[0].fail(error)
             return
-        log.warning("a batch of %d failed: %s", len(batch.tasks), type(error).__name__)
-        self._batches.extendleft(_Batch([task]) for task in reversed(batch.tasks))
+        log.warning("a batch of %d failed: %s", len(batch.calls), type(error).__name__)
+        self._batches.extendleft(_Batch([one]) for one in reversed(batch.calls))
 
 
 @dataclass(slots=True, eq=False)
-class _PendingCall:
-    """A call with requests in decoding; results: so far, by request index."""
+class _Decoding:
+    """A call whose requests are being decoded; results: so far, by request index."""
 
-    task: Task[Any]
-    call: AlignAttCall
-    results: dict[int, Any] = field(default_factory=dict)
-
-    @property
-    def is_over(self) -> bool:
-        return self.task.call is not self.call
+    pending: PendingCall
+    call: ContinuousDecodeCall[object, object]
+    results: dict[int, object] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
 class _Running:
     """A running batch. owners: by ticket, the call of a request and the request's index in it."""
 
-    batch: ContinuousBatch
-    owners: dict[int, tuple[_PendingCall, int]] = field(default_factory=dict)
+    batch: ContinuousBatch[ContinuousDecoder[object, object], object, object]
+    owners: dict[int, tuple[_Decoding, int]] = field(default_factory=dict)
 
 
 class ContinuousDecoding:
@@ -140,27 +244,27 @@ class ContinuousDecoding:
 
     def __init__(self) -> None:
         self._running: dict[Hashable, _Running] = {}
-        self._under_way: set[int] = set()  # numbers of tasks
+        self._under_way: set[PendingCall] = set()
 
     @property
     def n_requests(self) -> int:
         return sum(one.batch.n_requests for one in self._running.values())
 
-    def has(self, task: Task[Any]) -> bool:
-        return task.number in self._under_way
+    def has(self, pending: PendingCall) -> bool:
+        return pending in self._under_way
 
-    def admit(self, task: Task[Any], call: AlignAttCall) -> None:
+    def admit(self, pending: PendingCall, call: ContinuousDecodeCall[object, object]) -> None:
         running = self._running.get(call.decoder.batch_key)
         if running is None:
             running = self._running[call.decoder.batch_key] = _Running(call.decoder.new_batch())
-        decoding = _PendingCall(task, call)
-        self._under_way.add(task.number)
+        decoding = _Decoding(pending, call)
+        self._under_way.add(pending)
         for place, (encoded, request) in enumerate(zip(call.encoded, call.requests, strict=True)):
             try:
                 ticket = running.batch.admit(call.decoder, encoded, request)
             except Exception as error:
-                self._leave(decoding)
-                task.fail(error)
+                self._under_way.discard(pending)
+                pending.fail(error)
                 return
             running.owners[ticket] = (decoding, place)
 
@@ -181,31 +285,24 @@ class ContinuousDecoding:
             if not running.batch.n_requests:
                 del self._running[key]
 
-    def forget(self) -> None:
-        self._running, self._under_way = {}, set()
-
-    def _note(self, decoding: _PendingCall, place: int, result: Any) -> None:
+    def _note(self, decoding: _Decoding, place: int, result: object) -> None:
         decoding.results[place] = result
-        if len(decoding.results) == len(decoding.call.requests) and not decoding.is_over:
-            self._leave(decoding)
-            decoding.task.answer([decoding.results[i] for i in range(len(decoding.results))])
-
-    def _leave(self, decoding: _PendingCall) -> None:
-        self._under_way.discard(decoding.task.number)
+        if len(decoding.results) == len(decoding.call.requests) and not decoding.pending.is_done:
+            self._under_way.discard(decoding.pending)
+            decoding.pending.answer([decoding.results[i] for i in range(len(decoding.results))])
 
     def _decode_alone(self, running: _Running, error: Exception) -> None:
         log.warning("decoding %d requests together failed: %s", len(running.owners), type(error).__name__)
         for decoding in dict.fromkeys(owner for owner, _ in running.owners.values()):
-            if decoding.is_over:
+            if decoding.pending.is_done:
                 continue
-            call = decoding.call
-            self._leave(decoding)
+            self._under_way.discard(decoding.pending)
             try:
-                results = call.decoder.decode(call.encoded, call.requests)
+                results = decoding.call.decoder.decode(decoding.call.encoded, decoding.call.requests)
             except Exception as failure:
-                decoding.task.fail(failure)
+                decoding.pending.fail(failure)
             else:
-                decoding.task.answer(results)
+                decoding.pending.answer(results)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +310,8 @@ class Batching:
     """Limits of batches.
 
     encoder_frames: of one call; the first window is always taken. max_length_ratio: relative difference in
-    length of windows in a call. rows: requests decoded at a time. files: recordings at a time.
+    length of windows in a call. rows: requests decoded at a time. sessions, files: live sessions and
+    recordings at work at a time in an engine.
     encodes_files_together: encode their windows in one batch, which is cheap on an accelerator; on a CPU
     live calls would wait.
 
@@ -224,24 +322,30 @@ class Batching:
     encoder_frames: int = 400
     max_length_ratio: float = 0.25
     rows: int = 64
+    sessions: int = 1
     files: int = 2
     encodes_files_together: bool = False
 
     def __post_init__(self) -> None:
-        if min(self.encoder_frames, self.rows, self.files) < 1 or not 0.0 <= self.max_length_ratio <= 1.0:
+        if (
+            min(self.encoder_frames, self.rows, self.sessions, self.files) < 1
+            or not 0.0 <= self.max_length_ratio <= 1.0
+        ):
             raise OptionError(f"batching: expected counts from 1 and a part from 0 to 1, got {self}")
 
 
 ON_CPU = Batching()
 """A single window keeps a processor's cores busy; batching saves hardly anything."""
-ON_ACCELERATOR = Batching(encoder_frames=32 * USUAL_FRAMES, rows=512, files=16, encodes_files_together=True)
+ON_ACCELERATOR = Batching(
+    encoder_frames=32 * USUAL_FRAMES, rows=512, sessions=32, files=16, encodes_files_together=True
+)
 
 
-class BatchingExecutor:
-    """Executes the calls of many generators in batches, live sessions before recordings.
+class CallBatcher:
+    """The pending calls of one engine, which runs them in batches, live calls before those of recordings.
 
-    batching: limits; None: by the device. file_share: least share of the time for recordings. clock:
-    seconds, also for when tasks began.
+    Everything runs in the thread that calls `round`. batching: limits; None: by the device. file_share:
+    least share of the time for recordings. clock: seconds, also for when callers began.
     """
 
     def __init__(
@@ -253,78 +357,47 @@ class BatchingExecutor:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._backend = backend
-        self._given = batching
+        self.batching = batching or (ON_CPU if backend.device.type == "cpu" else ON_ACCELERATOR)
         self._file_share = file_share
         self._file_due_s = -math.inf
         self._clock = clock
-        self._tasks: list[Task[Any]] = []
+        self.calls: tuple[PendingCall, ...] = ()
+        """Without results yet; replaced, never changed, so that other threads may read it."""
         self._continuous = ContinuousDecoding()
         self._live = SteppedBatches(backend)
         self._files = SteppedBatches(backend)
 
     @property
-    def n_tasks(self) -> int:
-        return len(self._tasks)
+    def n_live(self) -> int:
+        return sum(one.priority is Priority.LIVE for one in self.calls)
+
+    @property
+    def n_files(self) -> int:
+        return len(self.calls) - self.n_live
 
     @property
     def has_room(self) -> bool:
         """Whether the next encoder call could take another live window of usual length."""
         n_asking = sum(
-            task.priority is Priority.LIVE and not isinstance(task.call, AlignAttCall) for task in self._tasks
+            one.priority is Priority.LIVE and not isinstance(one.call, ContinuousDecodeCall)
+            for one in self.calls
         )
-        return (n_asking + 1) * USUAL_FRAMES <= max(USUAL_FRAMES, self._batching.encoder_frames)
+        return (n_asking + 1) * USUAL_FRAMES <= max(USUAL_FRAMES, self.batching.encoder_frames)
 
     @property
     def has_file_room(self) -> bool:
-        """Whether another recording may be begun."""
-        n_files = sum(task.priority is Priority.FILE for task in self._tasks)
-        return n_files < self._batching.files
+        return self.n_files < self.batching.files
 
-    def begin(
-        self,
-        calls: CallGenerator[Result],
-        deadline_s: float = 0.0,
-        on_end: Callable[[Task[Result]], None] | None = None,
-        priority: Priority = Priority.LIVE,
-    ) -> Task[Result]:
-        """Add a generator; on_end: called in `round` when it is done.
-
-        A session or recording has one task at a time.
-        """
-        task = Task(calls, deadline_s, on_end, priority)
-        self._tasks.append(task)
-        return task
-
-    def run(self, calls: CallGenerator[Result]) -> Result:
-        """Run rounds until this generator is done; return its result.
-
-        Raises:
-            Exception: that ended the generator.
-        """
-        task = self.begin(calls)
-        while not task.is_done:
-            self.round()
-        return task.result
-
-    def advance(self) -> None:
-        """Advance new tasks to their first calls; tasks without calls are done."""
-        with threads_of(self._backend):
-            self._advance()
-
-    def _advance(self) -> None:
-        for task in self._tasks:
-            if task.call is None:
-                task.begin()
-        self._drop_done()
+    def submit(self, call: PendingCall) -> None:
+        self.calls = (*self.calls, call)
 
     def round(self) -> Priority | None:
         """Run the available live calls: one encoder call, the probes, one decoding step.
 
         Without any, or when recordings have waited for their share, run a step of theirs. Return the
-        owners of finished calls; None: there were no calls.
+        priority of the calls that ran; None: there were no calls.
         """
-        with threads_of(self._backend):
-            self._advance()
+        with torch_threads_of(self._backend):
             served = self._first_priority()
             if served is Priority.LIVE:
                 self._encode()
@@ -332,50 +405,48 @@ class BatchingExecutor:
                 self._decode()
             elif served is Priority.FILE:
                 self._step_files()
-            self._drop_done()
+        self.calls = tuple(one for one in self.calls if not one.is_done)
         return served
 
-    def forget(self) -> None:
-        """Drop all tasks without results."""
-        tasks, self._tasks = self._tasks, []
-        self._continuous.forget()
-        self._live.forget()
-        self._files.forget()
-        for task in tasks:
-            task.close()
-
-    def _drop_done(self) -> None:
-        self._tasks = [task for task in self._tasks if not task.is_done]
+    def fail_all(self, error: Exception) -> None:
+        """End all calls with an error."""
+        calls, self.calls = self.calls, ()
+        self._continuous = ContinuousDecoding()
+        self._live, self._files = SteppedBatches(self._backend), SteppedBatches(self._backend)
+        for one in calls:
+            if not one.is_done:
+                one.fail(error)
 
     def _first_priority(self) -> Priority | None:
-        kinds = {task.priority for task in self._tasks}
+        kinds = {one.priority for one in self.calls}
         if Priority.FILE in kinds and (len(kinds) == 1 or self._clock() >= self._file_due_s):
             return Priority.FILE
         return Priority.LIVE if kinds else None
 
-    def _asking(self, kind: type[ModelCall], priority: Priority = Priority.LIVE) -> list[Task[Any]]:
-        """Return the tasks that wait for a call of a kind, by deadline."""
-        asking = [one for one in self._tasks if one.priority is priority and isinstance(one.call, kind)]
-        return sorted(asking, key=lambda one: one.order)
+    def _pending(
+        self, kind: type[CallKind], priority: Priority = Priority.LIVE
+    ) -> list[tuple[PendingCall, CallKind]]:
+        """Return the pending calls of a kind, in order."""
+        found = [
+            (one, one.call)
+            for one in self.calls
+            if one.priority is priority and not one.is_done and isinstance(one.call, kind)
+        ]
+        return sorted(found, key=lambda pair: pair[0].order)
 
-    def _note_begun(self, tasks: Sequence[Task[Any]]) -> None:
+    def _note_begun(self, calls: Sequence[PendingCall]) -> None:
         now_s = self._clock()
-        for task in tasks:
-            if math.isnan(task.began_s):
-                task.began_s = now_s
-
-    @property
-    def _batching(self) -> Batching:
-        return self._given or (ON_CPU if self._backend.device.type == "cpu" else ON_ACCELERATOR)
+        for one in calls:
+            if math.isnan(one.caller.began_s):
+                one.caller.began_s = now_s
 
     def _encode(self) -> None:
         """Encode the windows with the earliest deadlines and others of similar length, up to the budget."""
-        batching = self._batching
-        chosen: list[Task[Any]] = []
+        batching = self.batching
+        chosen: list[PendingCall] = []
         first = n_frames = 0
-        for task in self._asking(IncrementalEncodeCall):
-            assert isinstance(task.call, IncrementalEncodeCall)
-            own = [_frames(window) for window in task.call.windows]
+        for one, call in self._pending(IncrementalEncodeCall):
+            own = [_frames(window) for window in call.windows]
             longest = max(own, default=0)
             if chosen and (
                 n_frames + sum(own) > batching.encoder_frames
@@ -384,7 +455,7 @@ class BatchingExecutor:
                 continue
             first = first or longest
             n_frames += sum(own)
-            chosen.append(task)
+            chosen.append(one)
         if chosen:
             self._note_begun(chosen)
             self._live.add(chosen)
@@ -393,20 +464,19 @@ class BatchingExecutor:
     def _do_live_batches(self) -> None:
         """Run the live calls without a budget or a running batch."""
         for kind in LIVE_KINDS:
-            for some in self._batches(self._asking(kind)):
+            for some in self._batches([one for one, _ in self._pending(kind)]):
                 self._note_begun(some)
                 self._live.add(some)
         self._live.finish()
 
     def _decode(self) -> None:
         n_rows = self._continuous.n_requests
-        for task in self._asking(AlignAttCall):
-            if self._continuous.has(task) or n_rows >= self._batching.rows:
+        for one, call in self._pending(ContinuousDecodeCall):
+            if self._continuous.has(one) or n_rows >= self.batching.rows:
                 continue
-            assert isinstance(task.call, AlignAttCall)
-            self._note_begun([task])
-            n_rows += len(task.call.requests)
-            self._continuous.admit(task, task.call)
+            self._note_begun([one])
+            n_rows += len(call.requests)
+            self._continuous.admit(one, call)
         self._continuous.step()
 
     def _step_files(self) -> None:
@@ -420,26 +490,23 @@ class BatchingExecutor:
 
     def _add_file_batches(self) -> None:
         """Add batches of the first kind that a recording waits for, or that was passed over for too long."""
-        waiting = [task for task in self._tasks if task.priority is Priority.FILE and task.call is not None]
-        passed = max(waiting, key=lambda task: task.n_passed, default=None)
-        if passed is None:
-            return
-        kinds = [kind for kind in FILE_KINDS if any(isinstance(task.call, kind) for task in waiting)]
+        waiting = [one for one in self.calls if one.priority is Priority.FILE]
+        passed = max(waiting, key=lambda one: one.n_passed)
+        kinds = [kind for kind in FILE_KINDS if any(isinstance(one.call, kind) for one in waiting)]
         is_due = passed.n_passed >= MOST_PASSED
         chosen = next(kind for kind in kinds if not is_due or isinstance(passed.call, kind))
-        for task in waiting:
-            task.n_passed = 0 if isinstance(task.call, chosen) else task.n_passed + 1
-        for some in self._batches(self._asking(chosen, Priority.FILE)):
+        for one in waiting:
+            one.n_passed = 0 if isinstance(one.call, chosen) else one.n_passed + 1
+        for some in self._batches([one for one, _ in self._pending(chosen, Priority.FILE)]):
             self._note_begun(some)
             self._files.add(some)
 
-    def _batches(self, tasks: Sequence[Task[Any]]) -> list[list[Task[Any]]]:
-        batches: dict[object, list[Task[Any]]] = {}
-        for task in tasks:
-            assert task.call is not None
-            is_apart = isinstance(task.call, EncodeCall) and not self._batching.encodes_files_together
-            key = None if is_apart else batch_key(task.call)
-            batches.setdefault(("alone", task.number) if key is None else key, []).append(task)
+    def _batches(self, calls: Sequence[PendingCall]) -> list[list[PendingCall]]:
+        batches: dict[object, list[PendingCall]] = {}
+        for one in calls:
+            is_apart = isinstance(one.call, EncodeCall) and not self.batching.encodes_files_together
+            key = None if is_apart else one.call.batch_key
+            batches.setdefault(("alone", one.order) if key is None else key, []).append(one)
         return list(batches.values())
 
 
@@ -448,3 +515,234 @@ def _frames(window: IncrementalWindow) -> int:
     if window.state is None or window.mode.recompute_s is None:
         return n_frames
     return min(n_frames, frames_of(window.mode.recompute_s))
+
+
+@dataclass(frozen=True, slots=True)
+class EngineState:
+    """State of an engine: its live calls, whether it runs a recording, and its utilisation."""
+
+    n_live: int
+    has_recording: bool
+    busy: float
+
+
+class BatchingRuntime:
+    """Runs the calls of many threads on one model, in one thread for each engine, until it is closed.
+
+    An engine takes calls from a common queue as far as it has room. A session or transcription calls the
+    model through its own `Caller`, made by `caller`.
+
+    batching: limits; None: by the device. n_engines: one suffices for an accelerator. n_threads: of
+    PyTorch for an operation, shared among the busy engines; None: as they are set. waits_for_all: begin a
+    round once every open caller (`with runtime.caller() as caller`) waits for a call. work_clock: seconds of
+    work of the calling thread, for `Caller.on_work`. on_live_round: called with the seconds of each round
+    of live calls.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        batching: Batching | None = None,
+        *,
+        n_engines: int = 1,
+        n_threads: int | None = None,
+        waits_for_all: bool = False,
+        work_clock: Callable[[], float] = time.thread_time,
+        on_live_round: Callable[[float], None] | None = None,
+    ) -> None:
+        self.backend = backend
+        self.condition = threading.Condition()
+        self.waiting: list[PendingCall] = []
+        self.closed_by: Exception | None = None
+        self._is_closed = False
+        self.n_threads = n_threads
+        self.waits_for_all = waits_for_all
+        self.n_callers = 0
+        self.work_clock = work_clock
+        self.on_live_round = on_live_round
+        self.engines = [_Engine(self, CallBatcher(backend, batching), i) for i in range(n_engines)]
+        for engine in self.engines:
+            engine.start()
+
+    @property
+    def batching(self) -> Batching:
+        return self.engines[0].batcher.batching
+
+    @property
+    def states(self) -> list[EngineState]:
+        return [engine.state for engine in self.engines]
+
+    def caller(
+        self, priority: Priority = Priority.LIVE, on_work: Callable[[float], None] | None = None
+    ) -> Caller:
+        """Return the runtime of one session or transcription."""
+        return Caller(self, priority, time.monotonic(), on_work)
+
+    def count_caller(self, change: int) -> None:
+        """Note that a caller is open, or no more."""
+        with self.condition:
+            self.n_callers += change
+            self.condition.notify_all()
+
+    def submit(self, call: PendingCall) -> None:
+        """Queue a call. Raises: the error that the runtime was closed with."""
+        with self.condition:
+            if self.closed_by is not None:
+                raise self.closed_by
+            self.waiting.append(call)
+            self.condition.notify()
+
+    def trouble(self, stall_s: float) -> str | None:
+        """Return a short reason why the engines make no progress, or None.
+
+        stall_s: of one round, after which its engine makes no progress.
+        """
+        if not self._is_closed and not all(engine.is_alive() for engine in self.engines):
+            return ENDED
+        stalled_s = max(engine.stalled_s for engine in self.engines)
+        return f"no progress for {stalled_s:.0f} s" if stalled_s > stall_s else None
+
+    def close(self, error: Exception | None = None) -> None:
+        """End after the current rounds; calls that wait, and later ones, raise the error."""
+        self._is_closed = True
+        self.end(error or RuntimeError("the runtime was closed"))
+
+    def end(self, error: Exception) -> None:
+        with self.condition:
+            self.closed_by = error
+            waiting, self.waiting = self.waiting, []
+            self.condition.notify_all()
+        for call in waiting:
+            call.fail(error)
+
+    def join(self, timeout_s: float | None = None) -> None:
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        for engine in self.engines:
+            engine.join(None if end is None else max(0.0, end - time.monotonic()))
+
+
+class _Engine(threading.Thread):
+    """A thread that runs the calls of a `BatchingRuntime`."""
+
+    def __init__(self, runtime: BatchingRuntime, batcher: CallBatcher, index: int) -> None:
+        super().__init__(name=f"{THREAD_NAME}-{index}", daemon=True)
+        self._runtime = runtime
+        self.batcher = batcher
+        self.is_at_work = False
+        self._n_threads = 0
+        self._busy = _Utilisation(time.monotonic())
+        self._round_since_s = math.nan
+
+    @property
+    def state(self) -> EngineState:
+        """Its state now; from any thread."""
+        calls = self.batcher.calls
+        n_live = sum(one.priority is Priority.LIVE for one in calls)
+        return EngineState(n_live, len(calls) > n_live, self._busy.now(time.monotonic()))
+
+    @property
+    def stalled_s(self) -> float:
+        since_s = self._round_since_s
+        return 0.0 if math.isnan(since_s) else time.monotonic() - since_s
+
+    def run(self) -> None:
+        runtime = self._runtime
+        try:
+            while True:
+                with runtime.condition:
+                    self.is_at_work = bool(self.batcher.calls)
+                    while not (self._is_ready() or runtime.closed_by):
+                        runtime.condition.wait()
+                    self.is_at_work = True
+                    if runtime.closed_by is not None:
+                        break
+                self._round()
+        finally:
+            if runtime.closed_by is None:  # this thread failed
+                runtime.end(RuntimeError(ENDED))
+            self.batcher.fail_all(runtime.closed_by or RuntimeError(ENDED))
+            if runtime.n_threads is not None:
+                torch.set_num_threads(THREADS)  # new threads inherit what was set last
+
+    def _is_ready(self) -> bool:
+        """Take waiting calls; return whether there is anything to do."""
+        runtime = self._runtime
+        self._take()
+        n_calls = len(self.batcher.calls)
+        return n_calls > 0 and (not runtime.waits_for_all or n_calls >= runtime.n_callers)
+
+    def _take(self) -> None:
+        """Take waiting calls into the batcher, as far as it has room.
+
+        A recording waits for an engine without live calls, but not longer than PATIENCE_S.
+        """
+        waiting, batcher = self._runtime.waiting, self.batcher
+        is_alone = all(engine.is_at_work for engine in self._runtime.engines if engine is not self)
+        now_s = time.monotonic()
+        taken = []
+        for one in sorted(waiting, key=lambda one: (one.priority, one.order)):
+            if one.priority is Priority.LIVE:
+                may_take = not batcher.n_live or batcher.has_room or len(self._runtime.engines) == 1
+            else:
+                is_free = not batcher.n_live or now_s - one.order[0] >= PATIENCE_S
+                may_take = is_free and batcher.has_file_room and (is_alone or not batcher.n_files)
+            if may_take:
+                batcher.submit(one)
+                taken.append(one)
+        self._runtime.waiting = [one for one in waiting if one not in taken]
+
+    def _round(self) -> None:
+        runtime = self._runtime
+        self._use_threads()
+        callers = [one.caller for one in self.batcher.calls if one.priority is Priority.LIVE]
+        began_s, work_began_s = time.monotonic(), runtime.work_clock()
+        self._round_since_s = began_s
+        served: Priority | None = None
+        try:
+            served = self.batcher.round()
+        except Exception as error:  # not of one call: of the batcher itself; the thread goes on
+            log.exception("the engine failed")
+            self.batcher.fail_all(error)
+        finally:
+            self._round_since_s = math.nan
+        now_s = time.monotonic()
+        self._busy.add(now_s - began_s, now_s)
+        if served is not Priority.LIVE:
+            return
+        worked_s = (runtime.work_clock() - work_began_s) / len(callers)
+        for caller in callers:
+            if caller.on_work is not None:
+                caller.on_work(worked_s)
+        if runtime.on_live_round is not None:
+            runtime.on_live_round(now_s - began_s)
+
+    def _use_threads(self) -> None:
+        """Set PyTorch's number of threads to this engine's share among the busy ones."""
+        n_threads = self._runtime.n_threads
+        if n_threads is None:
+            return
+        n_at_work = sum(engine.is_at_work for engine in self._runtime.engines)
+        share = max(1, n_threads // max(1, n_at_work))
+        if share != self._n_threads:
+            torch.get_num_threads()  # a thread that has not asked would take over what others set last
+            torch.set_num_threads(share)
+            self._n_threads = share
+
+
+class _Utilisation:
+    """The recent part of the time that something takes."""
+
+    def __init__(self, now_s: float) -> None:
+        self._since_s = now_s
+        self._sum_s = 0.0
+        self._last = 0.0
+
+    def add(self, seconds: float, now_s: float) -> None:
+        self._sum_s += seconds
+        if now_s - self._since_s >= _JUDGED_EVERY_S:
+            self._last = min(1.0, self._sum_s / (now_s - self._since_s))
+            self._since_s, self._sum_s = now_s, 0.0
+
+    def now(self, now_s: float) -> float:
+        passed_s = now_s - self._since_s
+        return self._last if passed_s < _JUDGED_EVERY_S else min(1.0, self._sum_s / passed_s)

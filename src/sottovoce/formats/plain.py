@@ -12,7 +12,7 @@ from sottovoce.formats.subtitles import behind_speaker, milliseconds
 from sottovoce.types import Segment, Turn
 
 
-class _LineWriter:
+class LineWriter:
     extension = ""
 
     def begin(self, info: TranscriptInfo) -> str:
@@ -25,7 +25,7 @@ class _LineWriter:
         return ""
 
 
-class TxtWriter(_LineWriter):
+class TxtWriter(LineWriter):
     """Plain text: one segment a line, with its speaker in front and its translation on the next line.
 
     Source: openai-whisper's `WriteTXT`.
@@ -38,7 +38,7 @@ class TxtWriter(_LineWriter):
         return behind_speaker(segment.speaker, segment.text.strip()) + "\n" + translation
 
 
-class TsvWriter(_LineWriter):
+class TsvWriter(LineWriter):
     """Tab-separated columns start, end (milliseconds), text, and translation if there are any.
 
     Source: openai-whisper's `WriteTSV`; line breaks also become spaces.
@@ -59,7 +59,7 @@ class TsvWriter(_LineWriter):
         return f"{start}\t{end}\t{text}\n"
 
 
-class CsvWriter(_LineWriter):
+class CsvWriter(LineWriter):
     """Columns start, end (milliseconds), language, speaker, text, and translation if there are any.
 
     Quoted as in RFC 4180, with lines ended by LF.
@@ -78,7 +78,7 @@ class CsvWriter(_LineWriter):
         return _row(start, end, segment.language, segment.speaker or "", _flat(segment.text), *more)
 
 
-class LrcWriter(_LineWriter):
+class LrcWriter(LineWriter):
     """Simple LRC lyrics: each line after the time of its first word; minutes may exceed 60.
 
     An empty line marks the end of the last segment.
@@ -103,7 +103,7 @@ class LrcWriter(_LineWriter):
         return f"[{_lrc_time(self._last_end)}]\n" if self._last_end else ""
 
 
-class LabelsWriter(_LineWriter):
+class LabelsWriter(LineWriter):
     """Audacity's labels, one a segment, tab-separated: start and end in seconds, speaker and text.
 
     Source: Audacity's manual, "Importing and Exporting Labels".
@@ -119,7 +119,7 @@ class LabelsWriter(_LineWriter):
         return f"{segment.start:.6f}\t{segment.end:.6f}\t{' '.join(text.split())}\n"
 
 
-class RttmWriter(_LineWriter):
+class RttmWriter(LineWriter):
     """Speaker turns, one a line, overlaps included; without turns, the speakers of segments.
 
     Names have no spaces, which separate fields.
@@ -178,7 +178,7 @@ class Interval:
     text: str
 
 
-class TextGridWriter(_LineWriter):
+class TextGridWriter(LineWriter):
     """Writes tiers of segments, of words if they have times, and of speakers if known.
 
     Intervals tile a tier: an overlapping one begins at the end of the one before.

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -282,7 +282,7 @@ def _ends(automaton: Automaton, factor: float) -> Floats:
     return found
 
 
-def _records(kind: np.dtype[np.void], **fields: np.ndarray[Any, Any]) -> Records:
+def _records(kind: np.dtype[np.void], **fields: npt.NDArray[np.generic]) -> Records:
     made = np.empty(len(next(iter(fields.values()))), kind)
     for name, values in fields.items():
         made[name] = values

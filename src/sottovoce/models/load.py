@@ -12,12 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from sottovoce.models.checkpoint.base import Checkpoint
-from sottovoce.models.checkpoint.compact import read_compact
-from sottovoce.models.checkpoint.ctranslate2 import read_ctranslate2
-from sottovoce.models.checkpoint.ggml import read_ggml
-from sottovoce.models.checkpoint.huggingface import read_huggingface
-from sottovoce.models.checkpoint.kinds import kind_of
-from sottovoce.models.checkpoint.openai import read_openai
+from sottovoce.models.checkpoint.formats import format_of
 from sottovoce.models.ctc_head import ctc_head_of
 from sottovoce.models.dims import AlignmentHeads, ModelDims
 from sottovoce.models.sources.find import Sources, local_path, resolve
@@ -93,17 +88,6 @@ def published_heads(name: str, dims: ModelDims) -> AlignmentHeads | None:
     return LARGE_V1 if heads is LARGE_V2 and FIRST_LARGE.search(name) else heads
 
 
-READERS = MappingProxyType(
-    {
-        "pt": read_openai,
-        "hf": read_huggingface,
-        "ggml": read_ggml,
-        "ct2": read_ctranslate2,
-        "compact": read_compact,
-    }
-)
-
-
 def load_checkpoint(name_or_path: str | Path, sources: Sources | None = None) -> Checkpoint:
     """Find a model and read it; a local path has precedence over a name.
 
@@ -121,9 +105,10 @@ def load_checkpoint(name_or_path: str | Path, sources: Sources | None = None) ->
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """Read a file or folder of any format in `kinds.kind_of`.
+    """Read a file or folder of any format in `checkpoint.formats.FORMATS`.
 
     Raises:
         CheckpointError: the file is damaged, of no known kind, or not readable.
     """
-    return READERS[kind_of(path)](path)
+    found = format_of(path)
+    return replace(found.codec().read(path), kind=found.name)

@@ -26,7 +26,6 @@ from sottovoce.audio.features import Fill, RecordingFeatures
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SpeechFinder, SpeechModel, SpeechSegment
 from sottovoce.decoding.decode import Attempt, DecodingResult
-from sottovoce.engine.calls import CallGenerator, EncodeCall, HostCall
 from sottovoce.offline.follow import follower_of
 from sottovoce.offline.languages import find_language
 from sottovoce.offline.pieces import PIECE_VAD, PackedWindow, Piece, pack_speech, speech_pieces
@@ -38,8 +37,14 @@ from sottovoce.offline.segments import (
     WindowCut,
     cut_window,
 )
-from sottovoce.offline.transcriber import Context, Request, Transcriber, TranscriptionState, numbered
-from sottovoce.offline.transcription import SegmentGenerator
+from sottovoce.offline.transcriber import (
+    Context,
+    Request,
+    Segments,
+    Transcriber,
+    TranscriptionState,
+    numbered,
+)
 from sottovoce.offline.unread import DecodedWindow, UncoveredSpeechReader
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.vad import WINDOW_VAD
@@ -114,14 +119,14 @@ def transcribe_speech(
     speech_model: SpeechModel | None = None,
     *,
     resume: ResumePoint | None = None,
-) -> SegmentGenerator:
+) -> Segments:
     with recording.open() as reader:
         state.duration = reader.info.duration_s
         n_samples = 0
         finder = SpeechFinder(transcriber.options.vad or WINDOW_VAD, model=speech_model)
         pieces = finder.beside(PIECE_VAD)
         for chunk in reader:
-            yield HostCall(partial(finder.push, chunk.samples))
+            transcriber.runtime.run_on_host(partial(finder.push, chunk.samples))
             n_samples = chunk.start_sample + len(chunk.samples)
         speech = finder.finish()
         missing = [(start + end) / 2 for start, end in reader.silences() if end - start >= LONG_MISSING_S]
@@ -166,11 +171,11 @@ class _SpeechLoop:
         self._read: list[ReadWindow] = []
         self._is_first = True
 
-    def run(self, resume: ResumePoint | None) -> SegmentGenerator:
+    def run(self, resume: ResumePoint | None) -> Segments:
         if resume is not None:
             self._restore(resume)
         elif self._state.language is None and not (self._follower and self._follower.is_several):
-            found = yield from find_language(self._transcriber, self._windows_in_silence())
+            found = find_language(self._transcriber, self._windows_in_silence())
             if found is not None:
                 self._state.language, self._state.detection = found.detection.language, found.detection
         while batch := self._next_batch():
@@ -217,10 +222,9 @@ class _SpeechLoop:
             mel = self._mel(window, self._transcriber.window_frames, fill="silence")
             yield Features(mel, (window.n_frames,))
 
-    def _encode(self, windows: Sequence[PackedWindow], n_frames: int) -> CallGenerator[EncoderOutput]:
+    def _encode(self, windows: Sequence[PackedWindow], n_frames: int) -> EncoderOutput:
         mel = torch.cat([self._mel(window, n_frames) for window in windows])
-        encoded: EncoderOutput = yield EncodeCall(Features(mel, tuple(window.n_frames for window in windows)))
-        return encoded
+        return self._transcriber.runtime.encode(Features(mel, tuple(window.n_frames for window in windows)))
 
     def _mel(self, window: PackedWindow, n_frames: int, *, fill: Fill = "zero") -> Tensor:
         pieces = [piece for piece in window.pieces if self._features.has(piece.start)]
@@ -231,8 +235,8 @@ class _SpeechLoop:
             parts.append(features.mel[..., :n_content])
         return torch.cat(parts, dim=-1)[..., :n_frames]
 
-    def _transcribe(self, windows: Sequence[PackedWindow]) -> SegmentGenerator:
-        found = yield from self._in_one_language_each(windows)
+    def _transcribe(self, windows: Sequence[PackedWindow]) -> Segments:
+        found = self._in_one_language_each(windows)
         prompt = self._context.prompt()
         is_first = self._is_first
         for alike in _by_length(found):
@@ -247,14 +251,14 @@ class _SpeechLoop:
                 for one in alike
             ]
             encoded = _stacked([one.encoded for one in alike])
-            attempts = yield from self._transcriber.decode(encoded, requests)
-            yield from self._take(encoded, attempts, [one.window for one in alike])
+            attempts = self._transcriber.decode(encoded, requests)
+            self._take(encoded, attempts, [one.window for one in alike])
         self._features.drop_before(self._ahead[0].start if self._ahead else windows[-1].end)
         yield from self._finished()
 
     def _take(
         self, encoded: EncoderOutput, attempts: Sequence[Attempt], windows: Sequence[PackedWindow]
-    ) -> CallGenerator[None]:
+    ) -> None:
         transcriber = self._transcriber
         cuts = [self._cut(attempt, window) for attempt, window in zip(attempts, windows, strict=True)]
         fallback, eot = transcriber.options.fallback_of_window, transcriber.tokenizer.eot
@@ -268,7 +272,7 @@ class _SpeechLoop:
             lengths = [window.n_frames for window in windows]
             results = [attempt.result for attempt in attempts]
             texts = list(zip(cuts, results, lengths, strict=True))
-            cuts = yield from transcriber.with_words(encoded, texts)
+            cuts = transcriber.with_words(encoded, texts)
         unread: list[PackedWindow] = []
         for index, (window, attempt, cut) in enumerate(zip(windows, attempts, cuts, strict=True)):
             if halves[index]:
@@ -282,7 +286,7 @@ class _SpeechLoop:
             segments = [place(segment) for segment in cut.segments]
             if transcriber.options.read_again:
                 speech = [piece for piece, _ in self._speech_in(done)]
-                segments = yield from self._again.completed(
+                segments = self._again.completed(
                     DecodedWindow(
                         encoded.row(index), cut, attempt.result, window.n_frames, speech, 0.0, place
                     )
@@ -290,7 +294,7 @@ class _SpeechLoop:
             self._read.append(ReadWindow(window, attempt.last_temperature, tuple(segments)))
         self._ahead = deque(sorted([*unread, *self._ahead], key=lambda window: window.start))
 
-    def _finished(self) -> Iterator[Segment]:
+    def _finished(self) -> Segments:
         self._read.sort(key=lambda read: read.window.start)
         while self._read and not (self._ahead and self._ahead[0].start < self._read[0].window.start):
             read = self._read.pop(0)
@@ -300,24 +304,22 @@ class _SpeechLoop:
             self._context.end_window(read.last_temperature)
             self._state.position = read.window.end / MEL_FRAMES_PER_SECOND
 
-    def _in_one_language_each(self, windows: Sequence[PackedWindow]) -> CallGenerator[list[_LanguageWindow]]:
+    def _in_one_language_each(self, windows: Sequence[PackedWindow]) -> list[_LanguageWindow]:
         full = [window for window in windows if not window.is_cut]
         states: dict[PackedWindow, EncoderOutput] = {}
         if full:
-            together = yield from self._encode(full, self._transcriber.window_frames)
+            together = self._encode(full, self._transcriber.window_frames)
             states = {window: together.row(index) for index, window in enumerate(full)}
         found: list[_LanguageWindow] = []
         before = self._state.language
         for window in windows:
             parts = [window]
             if not window.language:
-                parts = yield from self._in_languages(window, states[window])
+                parts = self._in_languages(window, states[window])
             for part in parts:
                 assert part.language is not None
                 if part.is_cut:
-                    encoded = yield from self._encode(
-                        [part], self._transcriber.frames_to_encode(part.n_frames)
-                    )
+                    encoded = self._encode([part], self._transcriber.frames_to_encode(part.n_frames))
                 else:
                     encoded = states[window]
                 found.append(_LanguageWindow(part, part.language, encoded))
@@ -326,24 +328,22 @@ class _SpeechLoop:
             self._context.reset()
         return found
 
-    def _in_languages(
-        self, window: PackedWindow, encoded: EncoderOutput
-    ) -> CallGenerator[list[PackedWindow]]:
+    def _in_languages(self, window: PackedWindow, encoded: EncoderOutput) -> list[PackedWindow]:
         state, transcriber = self._state, self._transcriber
         speech = self._speech_in(window)
         if self._follower is None or not speech:
             language = state.language
             if language is None:
-                language = (yield from transcriber.detect(encoded))[0].language
+                language = (transcriber.detect(encoded))[0].language
             return [replace(window, language=language)]
         if state.detection is None:
-            (state.detection,) = yield from transcriber.detect(encoded)
+            (state.detection,) = transcriber.detect(encoded)
         pieces = [piece for piece, _ in speech]
         spans = [span for _, span in speech]
-        runs = yield from self._follower.runs(encoded, pieces, spans, state.language)
+        runs = self._follower.runs(encoded, pieces, spans, state.language)
         parts, rest = [], window
         for run, after in pairwise(runs):
-            at = yield from self._follower.border(run, after)
+            at = self._follower.border(run, after)
             head, rest = rest.split(rest.window_frame(at))
             parts.append(replace(head, language=run.language, is_cut=True))
         return [*parts, replace(rest, language=runs[-1].language, is_cut=bool(parts))]

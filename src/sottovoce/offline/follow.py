@@ -19,7 +19,6 @@ import numpy.typing as npt
 
 from sottovoce.audio.features import RecordingFeatures
 from sottovoce.decoding.decode import Attempt, select_windows
-from sottovoce.engine.calls import CallGenerator, DecodeCall, EncodeCall, LanguageProbeCall, SpanProbeCall
 from sottovoce.language.follow import (
     AskingLimits,
     PieceEvidence,
@@ -57,16 +56,15 @@ class TextLikelihood:
         self._features = features
         self._found: dict[Piece, dict[str, float]] = {}
 
-    def nats(self, stretch: Piece, languages: Sequence[str]) -> CallGenerator[dict[str, float]]:
+    def nats(self, stretch: Piece, languages: Sequence[str]) -> dict[str, float]:
         """Return the log-probability of the text of a stretch, including its end, in each language."""
         found = self._found.setdefault(stretch, {})
         missing = [code for code in languages if code not in found]
         if missing:
             n_frames = self._transcriber.frames_to_encode(stretch.n_frames)
             features = self._features.window(stretch.start, stretch.end, n_frames=n_frames)
-            encoded: EncoderOutput = yield EncodeCall(features)
-            attempts: list[Attempt] = yield self._decode_call(encoded, missing)
-            for code, attempt in zip(missing, attempts, strict=True):
+            encoded = self._transcriber.runtime.encode(features)
+            for code, attempt in zip(missing, self._decode(encoded, missing), strict=True):
                 result = attempt.result
                 found[code] = result.avg_logprob * (len(result.tokens) + 1)
         return {code: found[code] for code in languages}
@@ -75,7 +73,7 @@ class TextLikelihood:
         for stretch in [stretch for stretch in self._found if stretch.end <= frame]:
             del self._found[stretch]
 
-    def _decode_call(self, encoded: EncoderOutput, languages: Sequence[str]) -> DecodeCall:
+    def _decode(self, encoded: EncoderOutput, languages: Sequence[str]) -> list[Attempt]:
         transcriber = self._transcriber
         sample_len = transcriber.sample_len(encoded.n_frames)
         options = [
@@ -83,7 +81,7 @@ class TextLikelihood:
             for code in languages
         ]
         rows = select_windows(encoded, [0] * len(languages))
-        return DecodeCall(transcriber.tokenizer, rows, options, ONCE, [False] * len(languages), None)
+        return transcriber.runtime.decode(transcriber.tokenizer, rows, options, ONCE)
 
 
 def with_silence(stretch: Sequence[Piece], pieces: Sequence[Piece]) -> Piece:
@@ -145,6 +143,7 @@ class LanguageFollower:
     ) -> None:
         tokenizer, listed = transcriber.tokenizer, transcriber.options.decoding.allowed_languages
         codes = tokenizer.language_codes
+        self._runtime = transcriber.runtime
         self._probe = LanguageProbe(transcriber.backend, tokenizer, codes)
         known = (tokenizer.with_language(language).language or "" for language in listed or codes)
         self._codes = list(dict.fromkeys(known))
@@ -171,7 +170,7 @@ class LanguageFollower:
         pieces: Sequence[Piece],
         spans: Sequence[tuple[int, int]],
         current: str | None,
-    ) -> CallGenerator[list[LanguageRun]]:
+    ) -> list[LanguageRun]:
         """Return the runs of a window's pieces in order; neighbouring runs differ in language.
 
         encoded: the window, a batch of 1. spans: encoder frames of each piece. current: the language
@@ -184,30 +183,30 @@ class LanguageFollower:
         self._forget_before(pieces[0].start)
         new = [index for index, piece in enumerate(pieces) if piece not in self._detections]
         if new:
-            found = yield SpanProbeCall(self._probe, encoded, [spans[i] for i in new])
+            found = self._runtime.probe_spans(self._probe, encoded, [spans[i] for i in new])
             for index, probed in zip(new, found, strict=True):
                 self._detections[pieces[index]] = _Detection(probed, is_alone=False)
         if self.is_several:
-            yield from self._detect_uncertain(pieces)
-        elif not (yield from self._finds_another(pieces, current)):
+            self._detect_uncertain(pieces)
+        elif not self._finds_another(pieces, current):
             return [LanguageRun(current or self._dominant(pieces), tuple(pieces), 1.0)]
-        found = yield from self._smoothed(pieces, None if is_beginning else current)
-        return (yield from self._detected_together(found)) if len(found) > 1 else found
+        runs = self._smoothed(pieces, None if is_beginning else current)
+        return self._detected_together(runs) if len(runs) > 1 else runs
 
-    def language_of(self, piece: Piece, current: str) -> CallGenerator[str]:
+    def language_of(self, piece: Piece, current: str) -> str:
         """Detect the language of one piece, encoded separately.
 
         In a monolingual recording this is `current`, unless the window shows several languages.
         """
-        yield from self._detect_separately([piece])
+        self._detect_separately([piece])
         expected = self._codes.index(current)
         if not self.is_several and is_likely(self._evidence(piece), expected):
             is_within = bool(self._pieces) and self._pieces[0].start <= piece.start < self._pieces[-1].end
-            yield from self._detect_separately(pieces := self._pieces if is_within else [piece])
+            self._detect_separately(pieces := self._pieces if is_within else [piece])
             self.is_several = self._are_several(pieces, expected)
         if not self.is_several:
             return current
-        return (yield from self._smoothed([piece], current))[0].language
+        return (self._smoothed([piece], current))[0].language
 
     def expect_several(self) -> None:
         self.is_several, self._is_beginning = True, self._was_beginning
@@ -217,17 +216,17 @@ class LanguageFollower:
 
     def other_language(
         self, piece: Piece, speech: Sequence[Piece], language: str
-    ) -> CallGenerator[tuple[str, float] | None]:
+    ) -> tuple[str, float] | None:
         """Return a likelier language for a stretch of improbable text, and its log-likelihood ratio in
         nats, or None.
 
         speech: the pieces around the stretch.
         """
-        yield from self._detect_separately([piece])
+        self._detect_separately([piece])
         evidence, expected = self._evidence(piece), self._codes.index(language)
         likeliest = [int(place) for place in np.argsort(-evidence.posterior) if place != expected][:1]
         if self.is_several and (others := {*likeliest, *self._spoken} - {expected}):
-            text = yield from self._text_nats([piece], speech, [expected, *sorted(others)])
+            text = self._text_nats([piece], speech, [expected, *sorted(others)])
             nats, least = likelier_nats(evidence, text, expected), LIKELIER_NATS
         else:
             nats, least = {place: gain([evidence], place, expected) for place in likeliest}, OTHER_NATS
@@ -237,7 +236,7 @@ class LanguageFollower:
             return None
         return self._codes[best], nats[best]
 
-    def border(self, run: LanguageRun, after: LanguageRun) -> CallGenerator[int]:
+    def border(self, run: LanguageRun, after: LanguageRun) -> int:
         """Return the frame of a change of language: in the pause, or at the quiet moment that separates
         the two best.
         """
@@ -249,7 +248,7 @@ class LanguageFollower:
             return moments[0]
         sides = sides_of(moments, before.start, first.end, SIDE_FRAMES)
         log_mels = [self._features.log_mel(start, end) for start, end in sides]
-        probed = yield LanguageProbeCall(self._probe, log_mels)
+        probed = self._runtime.probe_languages(self._probe, log_mels)
         here, there = (self._probe.languages.index(code) for code in (run.language, after.language))
         return surest_border(moments, probed, here, there)
 
@@ -287,19 +286,21 @@ class LanguageFollower:
             probed = ProbedLanguage(np.array(one.probabilities), one.allowed_mass, one.no_speech)
             self._detections[Piece(one.start, one.end)] = _Detection(probed, one.is_alone)
 
-    def _detected_together(self, runs: Sequence[LanguageRun]) -> CallGenerator[list[LanguageRun]]:
+    def _detected_together(self, runs: Sequence[LanguageRun]) -> list[LanguageRun]:
         found: list[LanguageRun] = []
         for run in runs:
             whole = Piece(run.pieces[0].start, run.pieces[-1].end)
             if len(run.pieces) > 1 and run.probability < JOINED_SURE and whole.duration_s <= JOINED_S:
-                run = yield from self._detected_whole(run, whole)
+                run = self._detected_whole(run, whole)
             if found and found[-1].language == run.language:
                 run = replace(run, pieces=(*found.pop().pieces, *run.pieces))
             found.append(run)
         return found
 
-    def _detected_whole(self, run: LanguageRun, whole: Piece) -> CallGenerator[LanguageRun]:
-        (probed,) = yield LanguageProbeCall(self._probe, [self._features.log_mel(whole.start, whole.end)])
+    def _detected_whole(self, run: LanguageRun, whole: Piece) -> LanguageRun:
+        (probed,) = self._runtime.probe_languages(
+            self._probe, [self._features.log_mel(whole.start, whole.end)]
+        )
         evidence = self._evidence_of(_Detection(probed, is_alone=True), whole.duration_s)
         if hint_nats(evidence, self._codes.index(run.language)) < OTHER_NATS:
             return run
@@ -307,15 +308,15 @@ class LanguageFollower:
             self._codes[int(evidence.posterior.argmax())], run.pieces, float(evidence.sureness)
         )
 
-    def _finds_another(self, pieces: Sequence[Piece], current: str | None) -> CallGenerator[bool]:
+    def _finds_another(self, pieces: Sequence[Piece], current: str | None) -> bool:
         expected = self._codes.index(current or self._dominant(pieces))
         self._limits = self._limits.rested()
         hints = {piece: self._hint(piece, expected) for piece in pieces}
         strong = [piece for piece in pieces if hints[piece] >= self._limits.hint_nats]
         for piece in sorted(strong, key=lambda piece: -hints[piece])[:N_HINTS]:
-            yield from self._detect_separately([piece])
+            self._detect_separately([piece])
             if is_likely(self._evidence(piece), expected):
-                yield from self._detect_separately(pieces)
+                self._detect_separately(pieces)
                 self.is_several = self._are_several(pieces, expected)
                 break
         if strong and not self.is_several:
@@ -328,7 +329,7 @@ class LanguageFollower:
     def _hint(self, piece: Piece, expected: int) -> float:
         return hint_nats(self._evidence(piece), expected) if piece.duration_s >= HINT_S else 0.0
 
-    def _detect_uncertain(self, pieces: Sequence[Piece]) -> CallGenerator[None]:
+    def _detect_uncertain(self, pieces: Sequence[Piece]) -> None:
         """Encode separately the pieces that may be in another language, and their neighbours."""
         expected = self._dominant(pieces)
         place, among = self._probe.languages.index(expected), self._codes.index(expected)
@@ -341,7 +342,7 @@ class LanguageFollower:
         finds_another = False
         while waiting:
             index = waiting.pop()
-            yield from self._detect_separately([pieces[index]])
+            self._detect_separately([pieces[index]])
             evidence = self._evidence(pieces[index])
             finds_another = finds_another or is_likely(evidence, among)
             if int(evidence.posterior.argmax()) != among:
@@ -354,12 +355,12 @@ class LanguageFollower:
         total = sum(piece.duration_s * self._evidence(piece).posterior for piece in pieces)
         return self._codes[int(np.argmax(total))]
 
-    def _detect_separately(self, pieces: Sequence[Piece]) -> CallGenerator[None]:
+    def _detect_separately(self, pieces: Sequence[Piece]) -> None:
         for piece in pieces:
             detection = self._detections.get(piece)
             if detection is None or not (detection.is_alone or piece.duration_s < SHORTEST_S):
                 log_mel = self._features.log_mel(piece.start, piece.end)
-                (probed,) = yield LanguageProbeCall(self._probe, [log_mel])
+                (probed,) = self._runtime.probe_languages(self._probe, [log_mel])
                 self._detections[piece] = _Detection(probed, is_alone=True)
                 self._note_outside(piece, probed)
 
@@ -384,7 +385,7 @@ class LanguageFollower:
         no_speech, counted_s = detection.probed.no_speech, seconds if is_reliable else 0.0
         return PieceEvidence(counted_s, posterior, no_speech, self._shares, text)
 
-    def _smoothed(self, pieces: Sequence[Piece], current: str | None) -> CallGenerator[list[LanguageRun]]:
+    def _smoothed(self, pieces: Sequence[Piece], current: str | None) -> list[LanguageRun]:
         before = self._codes.index(current) if current in self._codes else None
         pauses = pauses_s(pieces)
         evidence = [self._evidence(piece) for piece in pieces]
@@ -393,7 +394,7 @@ class LanguageFollower:
         uncertain = uncertain_runs(evidence, runs, before=before, english=english)
         for run, languages in uncertain:
             own = pieces[run.first : run.end]
-            nats = yield from self._text_nats(own, pieces, languages)
+            nats = self._text_nats(own, pieces, languages)
             added = text_evidence(nats, evidence, runs, before)
             seconds = sum(piece.duration_s for piece in own)
             self._text.update({piece: piece.duration_s / seconds * added for piece in own})
@@ -412,9 +413,9 @@ class LanguageFollower:
 
     def _text_nats(
         self, stretch: Sequence[Piece], pieces: Sequence[Piece], languages: Sequence[int]
-    ) -> CallGenerator[dict[int, float]]:
+    ) -> dict[int, float]:
         codes = [self._codes[place] for place in languages]
-        nats = yield from self._likelihood.nats(with_silence(stretch, pieces), codes)
+        nats = self._likelihood.nats(with_silence(stretch, pieces), codes)
         return {place: nats[code] for place, code in zip(languages, codes, strict=True)}
 
     def _forget_before(self, frame: int) -> None:

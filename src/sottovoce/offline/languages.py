@@ -18,8 +18,6 @@ from sottovoce.audio.features import RecordingFeatures
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SpeechFinder
 from sottovoce.decoding.detect import LanguageDetection
-from sottovoce.engine.calls import CallGenerator, EncodeCall
-from sottovoce.engine.executor import LocalExecutor
 from sottovoce.offline.follow import LanguageFollower, follower_of
 from sottovoce.offline.pieces import PIECE_VAD, Piece, speech_pieces
 from sottovoce.offline.resume import FollowerState, WaitingRun
@@ -50,9 +48,7 @@ class FoundLanguage(NamedTuple):
     encoded: EncoderOutput
 
 
-def find_language(
-    transcriber: Transcriber, windows: Iterable[Features]
-) -> CallGenerator[FoundLanguage | None]:
+def find_language(transcriber: Transcriber, windows: Iterable[Features]) -> FoundLanguage | None:
     """Detect the language over the first windows with speech, weighted by length; None without windows.
 
     windows: in order, padded with silence; taken as needed. Windows without speech only count if there are
@@ -63,9 +59,9 @@ def find_language(
     silent: list[Heard] = []
     first: tuple[Features, EncoderOutput] | None = None
     for features in islice(windows, FARTHEST_WINDOWS):
-        encoded: EncoderOutput = yield EncodeCall(features)
+        encoded = transcriber.runtime.encode(features)
         first = first or (features, encoded)
-        (detection,) = yield from transcriber.detect(encoded)
+        (detection,) = transcriber.detect(encoded)
         is_silent = threshold is not None and detection.no_speech_prob > threshold
         (silent if is_silent else heard).append((detection, float(features.n_content_frames[0])))
         if _is_enough(transcriber, heard):
@@ -148,8 +144,8 @@ class WindowLocator:
         if self.follower is not None and follower is not None:
             self.follower.restore(follower)
 
-    def find_language(self, start: int, end: int | None) -> CallGenerator[None]:
-        found = yield from find_language(self._transcriber, self._windows_in_silence(start, end))
+    def find_language(self, start: int, end: int | None) -> None:
+        found = find_language(self._transcriber, self._windows_in_silence(start, end))
         if found is None:
             return
         self._state.language, self._state.detection = found.detection.language, found.detection
@@ -157,7 +153,7 @@ class WindowLocator:
         if found.features.n_content_frames[0] == full == self._transcriber.content_frames:
             self._first = start, found.features, found.encoded  # the last window, which is transcribed next
 
-    def locate(self, seek: int, end: int | None) -> CallGenerator[LocatedWindow]:
+    def locate(self, seek: int, end: int | None) -> LocatedWindow:
         """Return the window that begins at a frame, or the next part of the last one, up to `end`."""
         while self._runs and self._runs[0].end - seek < SHORTEST_RUN_FRAMES:
             seek = max(seek, self._runs.popleft().end)
@@ -170,9 +166,9 @@ class WindowLocator:
             last = seek + self._transcriber.content_frames
             last = last if end is None else min(end, last)
             features = self._features.window(seek, last, n_frames=self._transcriber.window_frames)
-            encoded = yield EncodeCall(features)
+            encoded = self._transcriber.runtime.encode(features)
         end = seek + features.n_content_frames[0]
-        return (yield from self._in_one_language(seek, end, encoded))
+        return self._in_one_language(seek, end, encoded)
 
     def hand_over(self, seek: int, text_end: int) -> int:
         """Return where to go on, leaving skipped speech before a change to the language that follows.
@@ -198,18 +194,18 @@ class WindowLocator:
         self._features.has(end + LOOK_AHEAD_FRAMES)  # detected speech ends a little late
         return speech_pieces(self._features, self._speech, start, end)
 
-    def _in_one_language(self, seek: int, end: int, encoded: EncoderOutput) -> CallGenerator[LocatedWindow]:
+    def _in_one_language(self, seek: int, end: int, encoded: EncoderOutput) -> LocatedWindow:
         state, follower = self._state, self.follower
         if follower is None:
             assert state.language is not None
             return LocatedWindow(seek, end, state.language, encoded)
         if state.detection is None:
-            (state.detection,) = yield from self._transcriber.detect(encoded)
+            (state.detection,) = self._transcriber.detect(encoded)
         pieces = self.pieces(seek, end)
         if not pieces:
             language = state.language or state.detection.language
             return LocatedWindow(seek, end, language, encoded)
-        return (yield from self._followed(follower, seek, end, encoded, pieces))
+        return self._followed(follower, seek, end, encoded, pieces)
 
     def _followed(
         self,
@@ -218,14 +214,14 @@ class WindowLocator:
         end: int,
         encoded: EncoderOutput,
         pieces: list[Piece],
-    ) -> CallGenerator[LocatedWindow]:
+    ) -> LocatedWindow:
         spans = [_span(seek, one) for one in pieces]
-        runs = yield from follower.runs(encoded, pieces, spans, self._state.language)
+        runs = follower.runs(encoded, pieces, spans, self._state.language)
         if len(runs) == 1:
             return LocatedWindow(seek, end, runs[0].language, encoded, runs[0].probability)
         # The last run is detected again together with what follows it.
         for run, after in pairwise(runs):
-            at = yield from follower.border(run, after)
+            at = follower.border(run, after)
             self._runs.append(WaitingRun(seek, at, run.language, run.probability))
             seek = at
         return LocatedWindow.of(self._runs[0])
@@ -263,16 +259,15 @@ def language_spans(transcriber: Transcriber, recording: Recording) -> Iterator[L
         AudioError: the recording cannot be read.
     """
     state, speech = TranscriptionState(language=transcriber.fixed_language), SpeechFinder(PIECE_VAD)
-    executor = LocalExecutor(transcriber.backend)
     with transcriber.features(recording, speech) as features:
         locator = WindowLocator(transcriber, features, speech, state)
         if state.language is None and not locator.expects_several:
-            executor.run(locator.find_language(0, None))
+            locator.find_language(0, None)
         last: LanguageSpan | None = None
         seek = 0
         while features.has(seek):
             features.drop_before(seek)
-            window = executor.run(locator.locate(seek, None))
+            window = locator.locate(seek, None)
             state.language, seek = window.language, window.end
             if last is not None and last.language != window.language:
                 yield last
@@ -291,9 +286,8 @@ def recording_language(transcriber: Transcriber, recording: Recording) -> Langua
     transcriber = replace(transcriber, options=replace(transcriber.options, follow_languages=False))
     state = TranscriptionState()
     speech = SpeechFinder(PIECE_VAD)  # sees no audio: only windows are detected
-    executor = LocalExecutor(transcriber.backend)
     with transcriber.features(recording) as features:
-        executor.run(WindowLocator(transcriber, features, speech, state).find_language(0, None))
+        WindowLocator(transcriber, features, speech, state).find_language(0, None)
     return state.detection
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
-from functools import partial
 from itertools import islice
+from threading import Event
 from typing import TypeAlias, TypeVar
 
 from torch import Tensor
@@ -20,53 +20,23 @@ from torch import Tensor
 from sottovoce.audio.io import AudioSource
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SpeechModel
-from sottovoce.backends.base import Backend
 from sottovoce.decoding.search import Fusion
-from sottovoce.engine.batching import Batching, BatchingExecutor
-from sottovoce.engine.calls import CallGenerator, Priority, Task
+from sottovoce.engine.batching import Batching, BatchingRuntime, Priority
+from sottovoce.engine.runtime import Runtime
 from sottovoce.errors import OptionError, SottovoceError
 from sottovoce.offline.batched import transcribe_speech
-from sottovoce.offline.regroup import segment_moved
 from sottovoce.offline.resume import ResumePoint, SpeechPlace
 from sottovoce.offline.second_model import transcribe_with_both
 from sottovoce.offline.seek import transcribe_seeking
-from sottovoce.offline.speaking import by_turn_tokens, channels_apart, with_names, with_speakers
+from sottovoce.offline.speaking import by_turn_tokens, channels_apart, with_speakers
 from sottovoce.offline.style import in_style
-from sottovoce.offline.transcriber import SecondModel, Transcriber, TranscriptionState
-from sottovoce.offline.transcription import FileTranscription, RunControl, SegmentGenerator, next_segment
+from sottovoce.offline.transcriber import SecondModel, Segments, Transcriber, TranscriptionState
+from sottovoce.offline.transcription import FileTranscription, ObserveRuntime, RunControl
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.speakers.channel_diarizer import ChannelDiarizer
 from sottovoce.speakers.choose import make_diarizer
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import Segment, Transcript, Turn, Word
-
-
-def moved(
-    segments: SegmentGenerator,
-    start_s: float,
-    *,
-    part: Recording,
-    own: TranscriptionState,
-    state: TranscriptionState,
-) -> SegmentGenerator:
-    """Yield the segments of a part that begins at start_s, in recording time.
-
-    own: state of the part. state: of the recording, updated here.
-    """
-    state.position = start_s
-    note = partial(_note, state, own, part, start_s)
-    with closing(segments):
-        while (segment := (yield from next_segment(segments, note))) is not None:
-            yield segment_moved(segment, start_s)
-
-
-def _note(state: TranscriptionState, own: TranscriptionState, part: Recording, start_s: float) -> None:
-    state.take(own, start_s)
-    state.resume_point = own.resume_point
-    state.turns = tuple(Turn(one.start + start_s, one.end + start_s, one.speaker) for one in own.turns)
-    end_s = None if own.duration is None else start_s + own.duration
-    state.duration = end_s if part.declared_s is None else max(part.declared_s, end_s or 0.0)
-
+from sottovoce.types import Segment, Transcript, Word
 
 _Timed = TypeVar("_Timed", Segment, Word)
 
@@ -85,7 +55,7 @@ def open_recording(source: AudioSource, sample_rate: int, options: TranscribeOpt
 
 
 def transcriber_for(
-    backend: Backend,
+    runtime: Runtime,
     tokenizer: Tokenizer,
     options: TranscribeOptions,
     fusion: Fusion[Tensor] | None,
@@ -102,10 +72,10 @@ def transcriber_for(
     """
     if fusion is not None and options.decoding.beam_size is None:
         raise OptionError("language model fusion: needs beam search, got no beam_size")
-    most = backend.dims.n_audio_ctx
+    most = runtime.backend.dims.n_audio_ctx
     if options.audio_ctx is not None and options.audio_ctx > most:
         raise OptionError(f"audio_ctx: expected at most {most}, the model's, got {options.audio_ctx}")
-    transcriber = Transcriber(backend, tokenizer, options, fusion, second)
+    transcriber = Transcriber(runtime, tokenizer, options, fusion, second)
     transcriber.tokenizer_of(transcriber.fixed_language or "en")
     if second is not None and options.clip_timestamps:
         raise OptionError("clip_timestamps: cannot be combined with a second model")
@@ -133,28 +103,42 @@ def transcription_of(
         OptionError: a resume point of another mode, or with diarization.
         AudioError: while iterating, if the recording cannot be read.
     """
-    state = _state_at(transcriber, resume)
+    options, state = transcriber.options, _state_at(transcriber, resume)
+    part = recording.part(options.offset_s, options.duration_s) if options.is_part else None
+
+    def begin(observe: ObserveRuntime) -> Segments:
+        second = transcriber.second
+        observed = replace(
+            transcriber,
+            runtime=observe(transcriber.runtime),
+            second=None if second is None else replace(second, runtime=observe(second.runtime)),
+            options=replace(options, offset_s=0.0, duration_s=None),
+        )
+        return _segments(observed, part or recording, state, speech_model, resume)
+
     return FileTranscription(
         transcriber,
-        _segments(transcriber, recording, state, speech_model, resume),
+        begin,
         state,
         control or RunControl(),
         model=model,
         recording=None if keeps_open else recording,
+        part=part,
+        start_s=options.offset_s,
+        names=options.speaker_names,
     )
 
 
-def outside_silences(segments: SegmentGenerator, recording: Recording) -> SegmentGenerator:
+def outside_silences(segments: Iterator[Segment], recording: Recording) -> Segments:
     """Cut segments and words at missing sound: words never reach across it, segments only across gaps
     below 0.5 s.
     """
-    with closing(segments):
-        while (segment := (yield from next_segment(segments))) is not None:
-            silences = recording.silences()
-            for start, end in [one for one in silences if one[0] < segment.end and segment.start < one[1]]:
-                words = segment.words and tuple(_outside(word, start, end) for word in segment.words)
-                segment = replace(_outside(segment, start, end), words=words)
-            yield segment
+    for segment in segments:
+        silences = recording.silences()
+        for start, end in [one for one in silences if one[0] < segment.end and segment.start < one[1]]:
+            words = segment.words and tuple(_outside(word, start, end) for word in segment.words)
+            segment = replace(_outside(segment, start, end), words=words)
+        yield segment
 
 
 def _outside(one: _Timed, silence_start: float, silence_end: float) -> _Timed:
@@ -191,29 +175,19 @@ def _segments(
     state: TranscriptionState,
     speech_model: SpeechModel | None,
     resume: ResumePoint | None,
-) -> SegmentGenerator:
-    options = transcriber.options
-    if options.is_part:
-        whole = replace(transcriber, options=replace(options, offset_s=0.0, duration_s=None))
-        part, own = recording.part(options.offset_s, options.duration_s), _state_at(transcriber, resume)
-        segments = _segments(whole, part, own, speech_model, resume)
-        return moved(segments, options.offset_s, part=part, own=own, state=state)
-    if options.speaker_names:
-        unnamed = replace(transcriber, options=replace(options, speaker_names=()))
-        own = TranscriptionState(language=state.language)
-        segments = _segments(unnamed, recording, own, speech_model, resume)
-        return with_names(segments, options.speaker_names, own, state)
+) -> Segments:
+    options, runtime = transcriber.options, transcriber.runtime
 
     def by_one(
         model: Transcriber, one: Recording, own: TranscriptionState, resume: ResumePoint | None
-    ) -> SegmentGenerator:
+    ) -> Segments:
         if model.options.mode == "vad":
             segments = transcribe_speech(model, one, own, speech_model, resume=resume)
         else:
             segments = transcribe_seeking(model, one, own, speech_model, resume=resume)
         return outside_silences(segments, one)
 
-    def begin(one: Recording, own: TranscriptionState) -> SegmentGenerator:
+    def begin(one: Recording, own: TranscriptionState) -> Segments:
         if transcriber.second is None:
             return by_one(transcriber, one, own, resume)
         return transcribe_with_both(transcriber, transcriber.second, one, own, by_one, resume=resume)
@@ -224,9 +198,9 @@ def _segments(
     if options.decoding.speaker_turns:
         segments = by_turn_tokens(segments, transcriber.tokenizer, state)
     if options.channels == "energy":
-        segments = with_speakers(segments, ChannelDiarizer(), recording, state)
+        segments = with_speakers(runtime, segments, ChannelDiarizer(), recording, state)
     if options.speakers is not None:
-        segments = with_speakers(segments, make_diarizer(options.speakers), recording, state)
+        segments = with_speakers(runtime, segments, make_diarizer(options.speakers), recording, state)
     return in_style(segments, options, state)
 
 
@@ -251,39 +225,43 @@ def transcribe_batch(
 
     open_source: opens a source. model: its name, for the transcripts. A failed recording yields its error.
     """
-    executor = BatchingExecutor(transcriber.backend, Batching(files=batch_size, encodes_files_together=True))
+    limits = Batching(files=batch_size, encodes_files_together=True)
+    runtime = BatchingRuntime(transcriber.backend, limits, waits_for_all=True)
+    stopped = Event()
+
+    def transcribe(source: Source) -> Transcript:
+        with runtime.caller(Priority.FILE) as caller:
+            own, control = replace(transcriber, runtime=caller), RunControl(abort=stopped.is_set)
+            with transcription_of(own, open_source(source), control, model=model) as transcription:
+                return transcription.collect()
+
     waiting = iter(sources)
-    runs: deque[tuple[Source, Task[Transcript]]] = deque()  # all from the first that was not yielded yet
+    runs: deque[tuple[Source, Future[Transcript]]] = deque()  # all from the first that was not yielded yet
+    pool = ThreadPoolExecutor(batch_size)
     try:
         while True:
-            new: list[Source] = []
-            if executor.has_file_room and len(runs) < AHEAD * batch_size:
-                new = list(islice(waiting, 1))
-            for source in new:
-                calls = _transcript(transcriber, source, open_source, model)
-                runs.append((source, executor.begin(calls, priority=Priority.FILE)))
-                executor.advance()
-            while runs and runs[0][1].is_done:
-                source, task = runs.popleft()
-                yield source, _outcome(task)
-            if not new and executor.n_tasks:
-                executor.round()
-            elif not (new or runs):
+            while runs and runs[0][1].done():
+                source, run = runs.popleft()
+                yield source, _outcome(run)
+            open_runs = [run for _, run in runs if not run.done()]
+            room = min(batch_size - len(open_runs), AHEAD * batch_size - len(runs))
+            new = list(islice(waiting, room))
+            runs.extend((source, pool.submit(transcribe, source)) for source in new)
+            if not runs:
                 return
+            if not new:
+                wait(open_runs, return_when=FIRST_COMPLETED)
     finally:
-        executor.forget()
+        stopped.set()
+        pool.shutdown(cancel_futures=True)
+        runtime.close()
+        runtime.join()
 
 
-def _transcript(
-    transcriber: Transcriber, source: Source, open_source: Callable[[Source], Recording], model: str
-) -> CallGenerator[Transcript]:
-    with transcription_of(transcriber, open_source(source), model=model) as transcription:
-        return (yield from transcription.collected())
-
-
-def _outcome(task: Task[Transcript]) -> Outcome:
-    if task.error is None:
-        return task.result
-    if isinstance(task.error, FAILURES):
-        return task.error
-    raise task.error
+def _outcome(run: Future[Transcript]) -> Outcome:
+    error = run.exception()
+    if error is None:
+        return run.result()
+    if isinstance(error, FAILURES):
+        return error
+    raise error

@@ -6,24 +6,19 @@ share tokens, windows or languages. `options.fallback` decides which segments ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from typing import TypeAlias
 
 from sottovoce.audio.recording import Recording
-from sottovoce.engine.calls import CallGenerator, OtherModelCall
-from sottovoce.engine.executor import LocalExecutor
+from sottovoce.engine.runtime import ObservedRuntime
 from sottovoce.offline.regroup import segment_moved
 from sottovoce.offline.resume import DraftState, ResumePoint
-from sottovoce.offline.transcriber import SecondModel, Transcriber, TranscriptionState, numbered
-from sottovoce.offline.transcription import SegmentGenerator, next_segment
+from sottovoce.offline.transcriber import SecondModel, Segments, Transcriber, TranscriptionState, numbered
 from sottovoce.types import Segment
 
-Begin: TypeAlias = Callable[
-    [Transcriber, Recording, TranscriptionState, ResumePoint | None], SegmentGenerator
-]
+Begin: TypeAlias = Callable[[Transcriber, Recording, TranscriptionState, ResumePoint | None], Segments]
 LEAST_S = 0.1
 """Shorter stretches hold no word."""
 LONGEST_S = 60.0
@@ -38,7 +33,7 @@ def transcribe_with_both(
     begin: Begin,
     *,
     resume: ResumePoint | None = None,
-) -> SegmentGenerator:
+) -> Segments:
     """Yield the segments of a first model, with uncertain ones replaced by a second model's.
 
     state: of both, updated here. begin: makes the segments of one model.
@@ -49,10 +44,13 @@ def transcribe_with_both(
         draft.restore(resume)
     if second.deferral.word > 0.0:
         first = replace(first, options=replace(first.options, word_timestamps=True))
+    first = replace(first, runtime=ObservedRuntime(first.runtime, after=draft.note))
     with closing(begin(first, recording, own, resume)) as segments:
-        while (segment := (yield from next_segment(segments, draft.note))) is not None:
-            yield from numbered((yield from draft.take(segment)), state)
-        yield from numbered((yield from draft.read(own.duration or own.position)), state)
+        for segment in segments:
+            draft.note()
+            yield from numbered(draft.take(segment), state)
+        draft.note()
+        yield from numbered(draft.read(own.duration or own.position), state)
         draft.note()
         state.unread = tuple(sorted([*state.unread, *own.unread]))
 
@@ -93,19 +91,19 @@ class _Draft:
             draft = DraftState(point.progress, self._until_s, tuple(self._held))
             state.resume_point = replace(point, progress=state.snapshot(), draft=draft)
 
-    def take(self, segment: Segment) -> CallGenerator[list[Segment]]:
+    def take(self, segment: Segment) -> list[Segment]:
         is_in_doubt = self._second.deferral.defers(segment)
         if not self._first.options.needs_words:
             segment = replace(segment, words=None)
         if is_in_doubt:
             self._held.append(segment)
             long = segment.end - self._until_s >= LONGEST_S
-            return (yield from self.read(segment.end)) if long else []
-        found = yield from self.read(segment.start)
+            return self.read(segment.end) if long else []
+        found = self.read(segment.start)
         self._until_s = max(self._until_s, segment.end)
         return [*found, segment]
 
-    def read(self, end_s: float) -> CallGenerator[list[Segment]]:
+    def read(self, end_s: float) -> list[Segment]:
         """Transcribe the uncertain text before a time with the second model."""
         start_s, held = self._until_s, self._held
         gaps = [gap for gap in self._own.unread if gap[0] < end_s and gap[1] > start_s]
@@ -115,18 +113,13 @@ class _Draft:
             return held
         self._state.second_s += end_s - start_s
         language = held[0].language if held else self._own.language
-        calls = self._read_by_second(start_s, end_s, language)
-        executor = LocalExecutor(self._second.backend)
-        found: list[Segment] = yield OtherModelCall(partial(executor.run, calls), calls)
-        return found
+        return self._read_by_second(start_s, end_s, language)
 
-    def _read_by_second(
-        self, start_s: float, end_s: float, language: str | None
-    ) -> CallGenerator[list[Segment]]:
+    def _read_by_second(self, start_s: float, end_s: float, language: str | None) -> list[Segment]:
         own = TranscriptionState(language=language)
         part = self._recording.part(start_s, end_s - start_s)
         with closing(self._begin(self._reader(language), part, own, None)) as segments:
-            found = yield from _collected(segments)
+            found = list(segments)
         self._state.unread += tuple((start_s + start, start_s + end) for start, end in own.unread)
         return [self._in_first_tokens(segment_moved(one, start_s)) for one in found]
 
@@ -137,7 +130,7 @@ class _Draft:
             decoding = replace(decoding, language=language, allowed_languages=())
             options = replace(options, follow_languages=None)
         options = replace(options, decoding=decoding)
-        return Transcriber(self._second.backend, self._second.tokenizer, options, self._second.fusion)
+        return Transcriber(self._second.runtime, self._second.tokenizer, options, self._second.fusion)
 
     def _in_first_tokens(self, segment: Segment) -> Segment:
         tokenizer = self._first.tokenizer_of(segment.language)
@@ -145,10 +138,3 @@ class _Draft:
             return segment
         words = segment.words and tuple(replace(word, tokens=()) for word in segment.words)
         return replace(segment, tokens=tuple(tokenizer.encode(segment.text)), words=words)
-
-
-def _collected(segments: SegmentGenerator) -> CallGenerator[Sequence[Segment]]:
-    found: list[Segment] = []
-    while (segment := (yield from next_segment(segments))) is not None:
-        found.append(segment)
-    return found

@@ -13,20 +13,25 @@ import logging
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sottovoce.audio.features import RecordingFeatures
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SpeechFinder, SpeechModel
 from sottovoce.decoding.decode import DecodingResult
-from sottovoce.engine.calls import CallGenerator, EncodeCall, ModelCall
 from sottovoce.errors import AudioError
 from sottovoce.offline.languages import LOOK_AHEAD_FRAMES, WindowLocator
 from sottovoce.offline.pieces import PIECE_VAD
 from sottovoce.offline.resume import ResumePoint, SeekPlace
 from sottovoce.offline.segments import MEL_FRAMES_PER_SECOND, WindowCut, cut_window, mel_frames
-from sottovoce.offline.transcriber import Context, Request, Transcriber, TranscriptionState, numbered
-from sottovoce.offline.transcription import SegmentGenerator
+from sottovoce.offline.transcriber import (
+    Context,
+    Request,
+    Segments,
+    Transcriber,
+    TranscriptionState,
+    numbered,
+)
 from sottovoce.offline.unread import DecodedWindow, UncoveredSpeechReader
 from sottovoce.options.transcribe import APPENDED, PREPENDED, TranscribeOptions
 from sottovoce.options.vad import VadOptions
@@ -178,7 +183,7 @@ def transcribe_seeking(
     speech_model: SpeechModel | None = None,
     *,
     resume: ResumePoint | None = None,
-) -> SegmentGenerator:
+) -> Segments:
     """Transcribe the clips of a recording, window by window, from `resume` on if given."""
     speech = SpeechFinder(PIECE_VAD, model=speech_model)
     voices = VoiceFinder(speech)
@@ -245,13 +250,13 @@ class _SeekLoop:
         self._locator.restore(point.follower, place.runs)
         return place
 
-    def run(self, place: SeekPlace | None = None) -> SegmentGenerator:
+    def run(self, place: SeekPlace | None = None) -> Segments:
         clips = [
             (mel_frames(start), None if end is None else mel_frames(end))
             for start, end in self._options.clips
         ]
         if place is None and self._state.language is None and not self._locator.expects_several:
-            yield from self._locator.find_language(*clips[0])
+            self._locator.find_language(*clips[0])
         for clip, (start, end) in enumerate(clips):
             if place is not None and clip < place.clip:
                 continue
@@ -264,7 +269,7 @@ class _SeekLoop:
                     seek = reach
                     self._end_window(clip, seek)
                     continue
-                window = yield from self._load(seek, end)
+                window = self._load(seek, end)
                 after = yield from self._transcribe(window)
                 if after is None:
                     continue
@@ -281,9 +286,9 @@ class _SeekLoop:
         last = seek if seek == start else seek + SHORTEST_FRAMES - 1
         return (end is None or last < end) and self._features.has(last)
 
-    def _load(self, seek: int, end: int | None) -> CallGenerator[_Window]:
+    def _load(self, seek: int, end: int | None) -> _Window:
         """Return the window that begins at a frame, in one language, and set `state.language`."""
-        located = yield from self._locator.locate(seek, end)
+        located = self._locator.locate(seek, end)
         if self._state.language not in (None, located.language):
             self._context.reset()  # text in another language is no context
         self._state.language = located.language
@@ -291,10 +296,10 @@ class _SeekLoop:
         if located.encoded is not None:
             return _Window(seek, end - seek, located.encoded)
         features = self._features.window(seek, end, n_frames=self._transcriber.frames_to_encode(end - seek))
-        encoded = yield EncodeCall(features)
+        encoded = self._transcriber.runtime.encode(features)
         return _Window(seek, features.n_content_frames[0], encoded)
 
-    def _transcribe(self, window: _Window) -> Generator[Segment | ModelCall, Any, int | None]:
+    def _transcribe(self, window: _Window) -> Generator[Segment, None, int | None]:
         """Decode one window, yield its segments and return the frame to go on from.
 
         None: its text shows that the recording is multilingual, so the window is located again.
@@ -305,17 +310,17 @@ class _SeekLoop:
         counted_as_one = not self._locator.expects_several
         unread, last_speech = self._state.unread, self._last_speech
         request = Request(language, self._prompt(window), window.seek, self._is_first)
-        (attempt,) = yield from transcriber.decode(window.encoded, [request])
+        (attempt,) = transcriber.decode(window.encoded, [request])
         result = attempt.result
         if self._options.fallback.is_silence(result):
             seek = self._before_divided(window, window.end, window.seek)
             silence = WindowCut((), self._locator.hand_over(seek, window.seek))
-            yield from numbered((yield from self._completed(window, silence, result)), self._state)
+            yield from numbered((self._completed(window, silence, result)), self._state)
             return silence.seek
         tokenizer = transcriber.tokenizer_of(result.language)
         cut = cut_window(result.tokens, tokenizer, seek=window.seek, n_frames=window.n_frames)
         if self._options.needs_words:
-            cut = yield from self._with_words(window, cut, result)
+            cut = self._with_words(window, cut, result)
         if cut.restarts:
             return cut.seek
         text_end = window.start_s if cut.end_of_speech is None else cut.end_of_speech
@@ -324,7 +329,7 @@ class _SeekLoop:
         segments = list(transcriber.segments(cut, result))
         if self._options.read_again:
             segments = self._spoken(segments)
-        segments = yield from self._completed(window, replace(cut, segments=tuple(segments)), result)
+        segments = self._completed(window, replace(cut, segments=tuple(segments)), result)
         if counted_as_one and self._locator.expects_several:
             self._state.unread, self._last_speech = unread, last_speech
             return None
@@ -370,20 +375,16 @@ class _SeekLoop:
             and not (self._context.holds(segment.text) and self._voices.is_too_short_for(segment))
         ]
 
-    def _completed(
-        self, window: _Window, cut: WindowCut, result: DecodingResult
-    ) -> CallGenerator[list[Segment]]:
+    def _completed(self, window: _Window, cut: WindowCut, result: DecodingResult) -> list[Segment]:
         if not self._options.read_again:
             return list(cut.segments)
         speech = self._locator.pieces(window.seek, cut.seek)
         decoded = DecodedWindow(window.encoded, cut, result, window.n_frames, speech, window.start_s)
-        return (yield from self._again.completed(decoded))
+        return self._again.completed(decoded)
 
-    def _with_words(
-        self, window: _Window, cut: WindowCut, result: DecodingResult
-    ) -> CallGenerator[WindowCut]:
+    def _with_words(self, window: _Window, cut: WindowCut, result: DecodingResult) -> WindowCut:
         """Align the words of a window, drop hallucinations, and find where the next window begins."""
-        (placed,) = yield from self._transcriber.with_words(
+        (placed,) = self._transcriber.with_words(
             window.encoded,
             [(cut, result, window.n_frames)],
             window_start=window.start_s,

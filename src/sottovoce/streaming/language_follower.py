@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from sottovoce.backends.base import Backend, EncoderMode, IncrementalWindow
-from sottovoce.engine.calls import CallGenerator, IncrementalEncodeCall, LanguageProbeCall, SpanProbeCall
+from sottovoce.backends.base import EncoderMode, IncrementalWindow
+from sottovoce.engine.runtime import Runtime
 from sottovoce.errors import OptionError
 from sottovoce.language.follow import sides_of, surest_border
 from sottovoce.language.probe import LanguageProbe, ProbedLanguage
@@ -43,7 +43,8 @@ class LiveLanguageFollower:
         OptionError: languages that the model does not have.
     """
 
-    def __init__(self, backend: Backend, tokenizer: Tokenizer, options: SessionOptions) -> None:
+    def __init__(self, runtime: Runtime, tokenizer: Tokenizer, options: SessionOptions) -> None:
+        self._runtime = runtime
         self.languages = checked_languages(options.languages, tokenizer)
         several = len(self.languages) > 1
         self._options = options
@@ -55,7 +56,7 @@ class LiveLanguageFollower:
             full_width_s=self._stretches.width_s,
             current=None if several else self.languages[0],
         )
-        self._probe = LanguageProbe(backend, tokenizer, self.languages) if several else None
+        self._probe = LanguageProbe(runtime.backend, tokenizer, self.languages) if several else None
         self._hop = round(self._stretches.hop_s * SAMPLE_RATE)
         self._probed_until = 0
         """Sample at which the last stretch ended."""
@@ -95,25 +96,23 @@ class LiveLanguageFollower:
         self.timeline.begin(sample / SAMPLE_RATE)
         self._probed_until = sample
 
-    def update(self, utterance: LiveUtterance, until: int) -> CallGenerator[LanguageChange | None]:
+    def update(self, utterance: LiveUtterance, until: int) -> LanguageChange | None:
         """Probe new audio up to a sample; return the change that is due, or None."""
         if not self.is_following:
             return None
         since_s = self.timeline.since_s
-        yield from self._probe_new(utterance, until)
+        self._probe_new(utterance, until)
         change = self._take_unplaced() or self.timeline.due(until / SAMPLE_RATE)
-        return (yield from self._placed(change, utterance, since_s))
+        return self._placed(change, utterance, since_s)
 
-    def resolve(
-        self, utterance: LiveUtterance, until: int, now_s: float
-    ) -> CallGenerator[LanguageChange | None]:
+    def resolve(self, utterance: LiveUtterance, until: int, now_s: float) -> LanguageChange | None:
         """Probe the rest of an utterance that ends at a sample, and decide pending changes."""
         if not self.is_following:
             return None
         since_s = self.timeline.since_s
-        yield from self._probe_new(utterance, min(until, utterance.end_sample), final=True)
+        self._probe_new(utterance, min(until, utterance.end_sample), final=True)
         change = self._take_unplaced() or self.timeline.resolve(now_s)
-        return (yield from self._placed(change, utterance, since_s))
+        return self._placed(change, utterance, since_s)
 
     def _take_unplaced(self) -> LanguageChange | None:
         change, self._unplaced = self._unplaced, None
@@ -121,7 +120,7 @@ class LiveLanguageFollower:
 
     def _placed(
         self, change: LanguageChange | None, utterance: LiveUtterance, since_s: float
-    ) -> CallGenerator[LanguageChange | None]:
+    ) -> LanguageChange | None:
         """Move a change within an utterance to the quiet moment that best separates the two languages.
 
         since_s: start of the previous language.
@@ -137,7 +136,7 @@ class LiveLanguageFollower:
             return self.timeline.place(change, utterance.border_s(change.at_s, SNAP_S))
         parts = [utterance.log_mel_between(*side) for side in sides_of(moments, first, end, SIDE)]
         self._unplaced = change
-        probed: list[ProbedLanguage] = yield LanguageProbeCall(self._probe, parts)
+        probed = self._runtime.probe_languages(self._probe, parts)
         self._unplaced = None
         places = self.languages.index(change.source), self.languages.index(change.target)
         return self.timeline.place(change, surest_border(moments, probed, *places) / SAMPLE_RATE)
@@ -146,7 +145,7 @@ class LiveLanguageFollower:
         """Return the sample after the last complete log-mel frame."""
         return utterance.start_sample + utterance.log_mel().shape[1] * HOP_SAMPLES
 
-    def _probe_new(self, utterance: LiveUtterance, until: int, *, final: bool = False) -> CallGenerator[None]:
+    def _probe_new(self, utterance: LiveUtterance, until: int, *, final: bool = False) -> None:
         """Add the stretches that end in new audio to the timeline; they end at fixed samples.
 
         final: no more audio comes; a last stretch may be short, and end anywhere.
@@ -165,11 +164,20 @@ class LiveLanguageFollower:
         alone = parts if mode is None else parts[:-1]
         found: list[ProbedLanguage] = []
         if alone:
-            found = yield LanguageProbeCall(self._probe, alone)
+            found = self._runtime.probe_languages(self._probe, alone)
         if mode is not None:
-            found = [*found, *(yield from _probe_whole(self._probe, utterance, mode))]
+            found = [*found, *self._probe_whole(self._probe, utterance, mode)]
         for (start, end), probed in zip(stretches, found, strict=True):
             self.timeline.add(start / SAMPLE_RATE, end / SAMPLE_RATE, probed)
+
+    def _probe_whole(
+        self, probe: LanguageProbe, utterance: LiveUtterance, mode: EncoderMode
+    ) -> list[ProbedLanguage]:
+        """Probe all of an utterance's buffer, and keep the encoder states for its update."""
+        log_mel = utterance.log_mel()
+        (result,) = self._runtime.encode_incremental([IncrementalWindow(log_mel, mode)])
+        utterance.probed = WholeEncoding(mode, utterance.start_sample, log_mel.shape[1], result)
+        return self._runtime.probe_spans(probe, result.encoded, [(0, result.encoded.n_frames)])
 
     def _spans(self, utterance: LiveUtterance, ends: list[int], *, final: bool) -> list[tuple[int, int]]:
         """Return the stretches [start, end) (samples) that are long enough and complete."""
@@ -187,17 +195,6 @@ class LiveLanguageFollower:
             if end - start >= least:
                 found.append((start, end))
         return found
-
-
-def _probe_whole(
-    probe: LanguageProbe, utterance: LiveUtterance, mode: EncoderMode
-) -> CallGenerator[list[ProbedLanguage]]:
-    """Probe all of an utterance's buffer, and keep the encoder states for its update."""
-    log_mel = utterance.log_mel()
-    (result,) = yield IncrementalEncodeCall([IncrementalWindow(log_mel, mode)])
-    utterance.probed = WholeEncoding(mode, utterance.start_sample, log_mel.shape[1], result)
-    found: list[ProbedLanguage] = yield SpanProbeCall(probe, result.encoded, [(0, result.encoded.n_frames)])
-    return found
 
 
 def border_reach(near: int, first: int, end: int) -> range:

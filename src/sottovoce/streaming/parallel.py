@@ -16,8 +16,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from sottovoce.backends.base import EncoderMode, IncrementalResult, IncrementalWindow
-from sottovoce.engine.calls import AlignAttCall, CallGenerator, IncrementalEncodeCall
+from sottovoce.backends.base import EncoderMode, IncrementalWindow
+from sottovoce.engine.runtime import Runtime
 from sottovoce.language.switching import SmoothingOptions, smoothed
 from sottovoce.language.timeline import LanguageTimeline, TimelineFrame
 from sottovoce.streaming.alignatt import AlignAttDecoder, AlignAttRequest
@@ -162,13 +162,14 @@ def _overlap(one: tuple[float, float], other: tuple[float, float]) -> float:
 
 
 def encode_rows(
+    runtime: Runtime,
     window: AudioWindow,
     shares: Shares,
     rows: Sequence[LanguageRow],
     *,
     margin_s: float,
     mode: EncoderMode,
-) -> CallGenerator[RowInputs]:
+) -> RowInputs:
     """Return the audio of each row: its language's stretches, joined and encoded in this mode.
 
     This costs a second encoder pass over about as many frames as the first.
@@ -176,7 +177,7 @@ def encode_rows(
     window: the utterance's, encoded last. shares: (n_frames, L). margin_s: see `ParallelOptions`.
     """
     frames = tuple(_since(row, open_frames(shares, row.language, margin_s)).nonzero()[0] for row in rows)
-    results: list[IncrementalResult] = yield IncrementalEncodeCall(
+    results = runtime.encode_incremental(
         [IncrementalWindow(window.part(own), mode.whole()) for own in frames]
     )
     ends = tuple(bool(len(own)) and int(own[-1]) == window.n_frames - 1 for own in frames)
@@ -282,6 +283,7 @@ class MultiLanguage:
 
     def __init__(
         self,
+        runtime: Runtime,
         decoder: AlignAttDecoder,
         builder_of: Callable[[str], WordBuilder],
         policy: CommitPolicy,
@@ -289,6 +291,7 @@ class MultiLanguage:
         timeline: LanguageTimeline,
         mode: EncoderMode,
     ) -> None:
+        self._runtime = runtime
         self._decoder = decoder
         self._builder_of = builder_of
         self.policy = policy
@@ -308,7 +311,7 @@ class MultiLanguage:
         *,
         certain_until_s: float = math.inf,
         final: bool = False,
-    ) -> CallGenerator[list[HypothesisWord]]:
+    ) -> list[HypothesisWord]:
         undecoded_s = window.end_s - utterance.committed.until_s
         threshold = self.policy.stop_rules(undecoded_s, final=final).frame_threshold
         shares, active = self._shares(utterance, window)
@@ -316,11 +319,11 @@ class MultiLanguage:
         if threshold >= window.n_frames or not rows:
             return []
         update = _Update(utterance, window, shares, rows)
-        inputs = yield from encode_rows(
-            window, shares, rows, margin_s=self._options.margin_s, mode=self._mode
+        inputs = encode_rows(
+            self._runtime, window, shares, rows, margin_s=self._options.margin_s, mode=self._mode
         )
         requests = self._requests(update, inputs, final=final)
-        found: list[AlignAttHypothesis] = yield AlignAttCall(self._decoder, inputs.encoded, requests)
+        found = self._runtime.decode_continuously(self._decoder, inputs.encoded, requests)
         hypotheses = _in_window(found, inputs)
         until_s = math.inf if final else min(certain_until_s, self._passed_s(hypotheses, window))
         row_words = [

@@ -1,8 +1,8 @@
 """A live session: samples in, events out, across pauses and changes of language.
 
 The session is synchronous, with received samples as its only clock, so events do not depend on the sizes
-of pushes. Emitted words are never revised. It does not call the model: it is a generator of calls
-(`engine.calls`), and `push` executes them. Stages: schedule, language (`language_follower`), audio window,
+of pushes. Emitted words are never revised. It calls the model through a `Runtime`, which may serve several
+sessions. Stages: schedule, language (`language_follower`), audio window,
 AlignAtt (`alignatt`), words, commit policy, events.
 
 After a short pause an utterance is resumed, as its text is the best context. At a confirmed change of
@@ -15,6 +15,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -23,8 +24,7 @@ from torch import Tensor
 from sottovoce.audio.samples import AudioBuffer, is_tensor, tensor_array
 from sottovoce.audio.vad import SpeechEdge, VadStream
 from sottovoce.backends.base import Backend
-from sottovoce.engine.calls import CallGenerator
-from sottovoce.engine.executor import CallExecutor, LocalExecutor
+from sottovoce.engine.runtime import DirectRuntime, Runtime
 from sottovoce.errors import SessionClosedError
 from sottovoce.language.timeline import LanguageChange, LanguageTimeline
 from sottovoce.options.live import Switching as Switching
@@ -145,7 +145,7 @@ class Session:
     """Turns speech into events as it comes.
 
     tokenizer: of the backend's model. vad: voice activity detection; None: everything is speech until
-    `close`. speakers: an unused speaker labeller. executor: executes the calls; None: this backend.
+    `close`. speakers: an unused speaker labeller. runtime: runs the calls of the model; None: this backend.
 
     Raises:
         OptionError: languages that the model does not have.
@@ -159,15 +159,15 @@ class Session:
         *,
         vad: VadStream | None = None,
         speakers: LiveSpeakers | None = None,
-        executor: CallExecutor | None = None,
+        runtime: Runtime | None = None,
     ) -> None:
         self._options = (options or SessionOptions()).suited_to(backend.encoder_mode)
-        self._executor = executor or LocalExecutor(backend)
+        self._runtime = runtime or DirectRuntime(backend)
         stream = self._options.stream
         self._schedule = UpdateSchedule(vad, stream.chunk_s, stream.held_over_s)
-        self._follower = LiveLanguageFollower(backend, tokenizer, self._options)
+        self._follower = LiveLanguageFollower(self._runtime, tokenizer, self._options)
         timeline = self._follower.timeline
-        self._factory = StrategyFactory(backend, tokenizer, self._options, timeline)
+        self._factory = StrategyFactory(self._runtime, tokenizer, self._options, timeline)
         self._events = EventEmitter(
             stream.sentence_s, stream.longest_final_s, speakers, allowed_mass=timeline.allowed_mass
         )
@@ -201,51 +201,35 @@ class Session:
             AudioError: samples that are not finite float32 of that shape, or more than 10 minutes at once;
                 the session is unchanged. Errors of the model are raised too.
         """
-        return self._executor.run(self.listen(pcm, newest_only=newest_only))
+        if self._closed:
+            raise SessionClosedError("push: expected no audio after close(), got some; start a new session")
+        with self._runtime.torch_threads():
+            # The buffer raises the error for other types and shapes.
+            self._schedule.append(cast(Samples, tensor_array(pcm, "pushed audio") if is_tensor(pcm) else pcm))
+            self._advance(newest_only=newest_only)
+        return self._take_events()
 
     def close(self) -> list[Event]:
         """Finish the utterance and close the session.
 
         A second close returns only what a failure of the first held back.
         """
-        return self._executor.run(self.finish())
+        if not self._closed:
+            self._closed = True
+            with self._runtime.torch_threads():
+                self._schedule.stop()
+                self._advance()
+        return self._take_events()
 
     def finalize(self) -> list[Event]:
         """Commit the audio so far, as at the end of an utterance; the session continues in its language.
 
         Does nothing in a pause.
         """
-        return self._executor.run(self.conclude())
-
-    def listen(self, pcm: Samples | Tensor, *, newest_only: bool = False) -> CallGenerator[list[Event]]:
-        """Return `push` as a generator of calls, for an executor that serves several sessions.
-
-        pcm: (n,).
-
-        Raises:
-            SessionClosedError: after `close`.
-            AudioError: as `push`.
-        """
-        if self._closed:
-            raise SessionClosedError("push: expected no audio after close(), got some; start a new session")
-        # The buffer raises the error for other types and shapes.
-        self._schedule.append(cast(Samples, tensor_array(pcm, "pushed audio") if is_tensor(pcm) else pcm))
-        yield from self._advance(newest_only=newest_only)
-        return self._take_events()
-
-    def conclude(self) -> CallGenerator[list[Event]]:
-        """Return `finalize` as a generator of calls."""
         decoder = self._decoder
         if decoder is not None and decoder.is_open and not self._closed:
-            yield from self._flush(decoder, self._schedule.end, goes_on=True)
-        return self._take_events()
-
-    def finish(self) -> CallGenerator[list[Event]]:
-        """Return `close` as a generator of calls."""
-        if not self._closed:
-            self._closed = True
-            self._schedule.stop()
-            yield from self._advance()
+            with self._runtime.torch_threads():
+                self._flush(decoder, self._schedule.end, goes_on=True)
         return self._take_events()
 
     def _take_events(self) -> list[Event]:
@@ -254,24 +238,26 @@ class Session:
             raise failure
         return self._events.take()
 
-    def _advance(self, *, newest_only: bool = False) -> CallGenerator[None]:
+    def _advance(self, *, newest_only: bool = False) -> None:
         for point in self._schedule.points(newest_only=newest_only):
             self._diarize()
             if point.kind == "start":
                 self._start_speech(point.sample)
             elif point.kind == "end":
-                yield from self._end_speech(point.sample)
+                self._end_speech(point.sample)
             elif self._decoder is not None and self._decoder.is_open:
                 self._feed(self._decoder, point.sample)
-                yield from self._attempt(self._update(self._decoder))
+                with self._attempt():
+                    self._update(self._decoder)
         self._diarize()
         taken = 0 if self._decoder is None else self._decoder.utterance.end_sample
         self._schedule.discard(taken, is_open=self._decoder is not None and self._decoder.is_open)
 
-    def _attempt(self, calls: CallGenerator[None]) -> CallGenerator[None]:
-        """Run calls that may fail; only their own words are lost."""
+    @contextmanager
+    def _attempt(self) -> Iterator[None]:
+        """Keep the error of the body for the caller of the session; only the words of the body are lost."""
         try:
-            yield from calls
+            yield
         except Exception as error:
             log.warning("an update failed: %s", type(error).__name__)
             self._failure = error
@@ -301,6 +287,7 @@ class Session:
     def _new_decoder(self, sample: int, last: UtteranceDecoder | None) -> UtteranceDecoder:
         factory, is_parallel = self._factory, self._follower.is_parallel
         return UtteranceDecoder(
+            self._runtime,
             factory.utterance(sample, None if last is None else last.utterance.history),
             factory.multi() if is_parallel else factory.single(self._follower.language),
             factory.encoder_mode,
@@ -309,57 +296,59 @@ class Session:
             lost_s=LOST_S if self._schedule.has_vad else math.inf,
         )
 
-    def _end_speech(self, sample: int) -> CallGenerator[None]:
+    def _end_speech(self, sample: int) -> None:
         assert self._decoder is not None
-        yield from self._flush(self._decoder, sample, goes_on=False)
+        self._flush(self._decoder, sample, goes_on=False)
         self._decoder.is_open = False
         self._events.speech_ended(sample / SAMPLE_RATE, self._schedule.now_s)
 
-    def _update(self, decoder: UtteranceDecoder) -> CallGenerator[None]:
+    def _update(self, decoder: UtteranceDecoder) -> None:
         if not decoder.is_long_enough or not (
             self._follower.is_following or decoder.may_commit(self._follower.certain_until_s)
         ):
             return
-        change = yield from self._follower.update(decoder.utterance, self._schedule.now)
+        change = self._follower.update(decoder.utterance, self._schedule.now)
         if change is not None:
-            yield from self._switch(decoder, change)
+            self._switch(decoder, change)
         if decoder.may_commit(self._follower.certain_until_s):
-            window = yield from decoder.update(self._follower.certain_until_s)
+            window = decoder.update(self._follower.certain_until_s)
             self._emit_unstable(decoder, window)
 
-    def _flush(self, decoder: UtteranceDecoder, sample: int, *, goes_on: bool) -> CallGenerator[None]:
+    def _flush(self, decoder: UtteranceDecoder, sample: int, *, goes_on: bool) -> None:
         """Commit all audio up to a sample and emit a final. goes_on: speech continues."""
         self._feed(decoder, min(sample, self._schedule.end))
-        yield from self._attempt(self._resolve_language(decoder, sample))
-        yield from self._attempt(self._commit_rest(decoder, sample))
+        with self._attempt():
+            self._resolve_language(decoder, sample)
+        with self._attempt():
+            self._commit_rest(decoder, sample)
         self._emit_final(decoder, goes_on=goes_on)
 
-    def _resolve_language(self, decoder: UtteranceDecoder, until: int) -> CallGenerator[None]:
-        change = yield from self._follower.resolve(decoder.utterance, until, self._schedule.now_s)
+    def _resolve_language(self, decoder: UtteranceDecoder, until: int) -> None:
+        change = self._follower.resolve(decoder.utterance, until, self._schedule.now_s)
         if change is not None:
-            yield from self._switch(decoder, change)
+            self._switch(decoder, change)
 
-    def _commit_rest(self, decoder: UtteranceDecoder, until: int) -> CallGenerator[None]:
+    def _commit_rest(self, decoder: UtteranceDecoder, until: int) -> None:
         """Commit all audio up to a sample and clear the unstable text."""
         is_last = self._closed and decoder.utterance.end_sample == self._schedule.end
-        yield from decoder.flush(until, is_last=is_last)
+        decoder.flush(until, is_last=is_last)
         end_s = decoder.utterance.committed.until_s
         if self._options.unstable:
             nothing = UnstableText("", end_s, end_s)
             self._events.emit_unstable(nothing, decoder.strategy.language, self._schedule.now_s)
 
-    def _switch(self, decoder: UtteranceDecoder, change: LanguageChange) -> CallGenerator[None]:
+    def _switch(self, decoder: UtteranceDecoder, change: LanguageChange) -> None:
         """Switch languages: finish the old one at the change point, and continue in the new one."""
         at_s = change.at_s
         if not self._follower.is_parallel:
-            at_s = yield from self._finish_language(decoder, change)
+            at_s = self._finish_language(decoder, change)
             decoder.strategy = self._factory.single(change.target)
         confirmed_s = max(change.confirmed_s, at_s)
         self._events.language_changed(
             LanguageChanged(change.source, change.target, at_s, confirmed_s, self.timeline.belief)
         )
 
-    def _finish_language(self, decoder: UtteranceDecoder, change: LanguageChange) -> CallGenerator[float]:
+    def _finish_language(self, decoder: UtteranceDecoder, change: LanguageChange) -> float:
         """Commit and drop the audio before a change; return where (s) the new language begins."""
         utterance = decoder.utterance
         if change.source is None:
@@ -368,7 +357,8 @@ class Session:
         if at_s < utterance.committed.earliest_border_s:
             at_s = utterance.border_s(at_s, SNAP_S)
         if decoder.undecoded_s(at_s) > 0.0:
-            yield from self._attempt(self._commit_rest(decoder, round(at_s * SAMPLE_RATE)))
+            with self._attempt():
+                self._commit_rest(decoder, round(at_s * SAMPLE_RATE))
         self._emit_final(decoder, goes_on=True)
         until_s = max(at_s, utterance.committed.until_s)
         utterance.drop_before(at_s, words_until_s=until_s)

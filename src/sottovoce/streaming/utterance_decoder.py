@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from sottovoce.backends.base import EXACT, Backend, EncoderMode, IncrementalWindow
-from sottovoce.engine.calls import AlignAttCall, CallGenerator, IncrementalEncodeCall
+from sottovoce.engine.runtime import Runtime
 from sottovoce.language.timeline import LanguageTimeline
 from sottovoce.models.dims import FULL_WINDOW_S
 from sottovoce.streaming.alignatt import AlignAttDecoder, AlignAttRequest, LiveVocabulary
@@ -38,8 +38,14 @@ class SingleLanguage:
     """Decode all of the audio in one language, that of the builder."""
 
     def __init__(
-        self, decoder: AlignAttDecoder, builder: WordBuilder, options: StreamOptions, policy: CommitPolicy
+        self,
+        runtime: Runtime,
+        decoder: AlignAttDecoder,
+        builder: WordBuilder,
+        options: StreamOptions,
+        policy: CommitPolicy,
     ) -> None:
+        self._runtime = runtime
         self._decoder = decoder
         self._builder = builder
         self._options = options
@@ -60,7 +66,7 @@ class SingleLanguage:
         *,
         certain_until_s: float = math.inf,
         final: bool = False,
-    ) -> CallGenerator[list[HypothesisWord]]:
+    ) -> list[HypothesisWord]:
         """Return the words to commit after the committed ones.
 
         window: the last one encoded of the utterance. certain_until_s: see `CommitPolicy.decide`. final:
@@ -82,7 +88,7 @@ class SingleLanguage:
             prefix_cache=None if final or start_sample != window.start_sample else cache,
             n_recomputed=None if final else self._options.reread_tokens,
         )
-        hypotheses: list[AlignAttHypothesis] = yield AlignAttCall(self._decoder, [window.encoded], [request])
+        hypotheses = self._runtime.decode_continuously(self._decoder, [window.encoded], [request])
         self._cached = window.start_sample, hypotheses[0].prefix_cache
         return self._words_to_commit(hypotheses[0], window, after_s, certain_until_s, final=final)
 
@@ -120,13 +126,13 @@ class StrategyFactory:
 
     def __init__(
         self,
-        backend: Backend,
+        runtime: Runtime,
         tokenizer: Tokenizer,
         options: SessionOptions,
         timeline: LanguageTimeline,
     ) -> None:
-        stream = options.stream
-        self._backend = backend
+        stream, backend = options.stream, runtime.backend
+        self._runtime = runtime
         self._options = options
         self._timeline = timeline
         self._tokenizer = tokenizer.with_task(stream.task)
@@ -139,20 +145,28 @@ class StrategyFactory:
         return LiveUtterance(
             lambda language: self.builder(language).tokenizer,
             self._options.stream,
-            n_mels=self._backend.dims.n_mels,
-            device=self._backend.device,
+            n_mels=self._runtime.backend.dims.n_mels,
+            device=self._runtime.backend.device,
             start_sample=start_sample,
             history=history,
         )
 
     def single(self, language: str) -> SingleLanguage:
-        return SingleLanguage(self._decoder, self.builder(language), self._options.stream, self._new_policy())
+        return SingleLanguage(
+            self._runtime, self._decoder, self.builder(language), self._options.stream, self._new_policy()
+        )
 
     def multi(self) -> MultiLanguage:
-        parallel = self._options.suited_to(self._backend.encoder_mode).parallel
+        parallel = self._options.suited_to(self._runtime.backend.encoder_mode).parallel
         assert parallel is not None, "suited_to fills it"
         return MultiLanguage(
-            self._decoder, self.builder, self._new_policy(), parallel, self._timeline, self.encoder_mode
+            self._runtime,
+            self._decoder,
+            self.builder,
+            self._new_policy(),
+            parallel,
+            self._timeline,
+            self.encoder_mode,
         )
 
     def builder(self, language: str) -> WordBuilder:
@@ -185,6 +199,7 @@ class UtteranceDecoder:
 
     def __init__(
         self,
+        runtime: Runtime,
         utterance: LiveUtterance,
         strategy: DecodingStrategy,
         mode: EncoderMode,
@@ -193,6 +208,7 @@ class UtteranceDecoder:
         options: StreamOptions,
         lost_s: float = LOST_S,
     ) -> None:
+        self._runtime = runtime
         self.utterance = utterance
         self.strategy = strategy
         self.is_open = True
@@ -226,18 +242,18 @@ class UtteranceDecoder:
         undecoded_s = self.utterance.end_sample / SAMPLE_RATE - committed_s
         return may_hold_words(self._options, undecoded_s) and certain_until_s > committed_s
 
-    def update(self, certain_until_s: float) -> CallGenerator[AudioWindow | None]:
+    def update(self, certain_until_s: float) -> AudioWindow | None:
         """Encode and decode new audio, and commit words; return the window, None without audio.
 
         certain_until_s: see `CommitPolicy.decide`.
         """
-        window = yield from self._encode()
+        window = self._encode()
         if window is not None and certain_until_s > self.utterance.committed.until_s:
-            yield from self._decode(window, certain_until_s=certain_until_s)
+            self._decode(window, certain_until_s=certain_until_s)
             self._trim_stalled(window)
         return window
 
-    def flush(self, until_sample: int, *, is_last: bool = False) -> CallGenerator[None]:
+    def flush(self, until_sample: int, *, is_last: bool = False) -> None:
         """Commit all words of the audio up to a sample.
 
         If much of the audio gave no word, the rest after the last word is decoded once more, without a
@@ -245,10 +261,10 @@ class UtteranceDecoder:
         no more audio.
         """
         for is_retry, mode in ((False, self._flush_mode(until_sample)), (True, EXACT)):
-            window = yield from self._encode(mode, until_sample=until_sample, is_last=is_last)
+            window = self._encode(mode, until_sample=until_sample, is_last=is_last)
             if window is None:
                 return
-            yield from self._decode(window, final=True)
+            self._decode(window, final=True)
             if is_retry:
                 self._commit_agreed(window.end_s)
             if not self.strategy.policy.is_stuck and self.undecoded_s(window.end_s) < self._lost_s:
@@ -277,7 +293,7 @@ class UtteranceDecoder:
 
     def _encode(
         self, mode: EncoderMode | None = None, *, until_sample: int | None = None, is_last: bool = False
-    ) -> CallGenerator[AudioWindow | None]:
+    ) -> AudioWindow | None:
         """Encode the buffer, unless a language probe just did; None without a frame of audio.
 
         mode: None: as audio grows.
@@ -291,7 +307,7 @@ class UtteranceDecoder:
         if result is None:
             utterance.probed = None
             windows = [IncrementalWindow(log_mel, mode or self._mode, utterance.encoder_state)]
-            (result,) = yield IncrementalEncodeCall(windows)
+            (result,) = self._runtime.encode_incremental(windows)
         utterance.encoder_state = result.state
         encoded = replace(result.encoded, n_content_frames=(log_mel.shape[1] // MELS_PER_FRAME,))
         window = AudioWindow(encoded, log_mel, utterance.start_sample)
@@ -299,12 +315,8 @@ class UtteranceDecoder:
             self._full_encode = window.start_sample, window.end_s
         return window
 
-    def _decode(
-        self, window: AudioWindow, *, certain_until_s: float = math.inf, final: bool = False
-    ) -> CallGenerator[None]:
-        words = yield from self.strategy.decode(
-            self.utterance, window, certain_until_s=certain_until_s, final=final
-        )
+    def _decode(self, window: AudioWindow, *, certain_until_s: float = math.inf, final: bool = False) -> None:
+        words = self.strategy.decode(self.utterance, window, certain_until_s=certain_until_s, final=final)
         self._commit(words)
 
     def _commit(self, words: Sequence[HypothesisWord]) -> None:

@@ -11,8 +11,7 @@ from threading import Lock
 from sottovoce.api import Model
 from sottovoce.audio.io import AudioSource
 from sottovoce.audio.samples import AudioBuffer
-from sottovoce.engine.calls import CallGenerator
-from sottovoce.engine.executor import LocalExecutor
+from sottovoce.engine.runtime import Runtime
 from sottovoce.errors import OptionError
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
@@ -94,10 +93,12 @@ class WhisperTranslator:
 
     Call `push` with all samples before the session gets them; `translate` may run in another thread. English
     is returned unchanged. A repetitive result of a whole utterance is decoded again at temperature 0.4.
+    runtime: runs the calls of the model; None: the model's own backend.
     Raises: OptionError for a model that cannot translate.
     """
 
     model: Model
+    runtime: Runtime | None = None
     _audio: AudioBuffer = field(default_factory=AudioBuffer, init=False)
     _lock: Lock = field(default_factory=Lock, init=False)
 
@@ -130,19 +131,16 @@ class WhisperTranslator:
 
         Raises: the errors of the model.
         """
-        return LocalExecutor(self.model.backend).run(self.calls(source))
-
-    def calls(self, source: SourceText) -> CallGenerator[str]:
         if not source.text.strip() or source.language == TARGET:
             text = " ".join(source.text.split())
         else:
-            text = yield from self._decode(source)
+            text = self._decode(source)
         if source.is_whole:
             with self._lock:
                 self._audio.drop_before(round(source.end * SAMPLE_RATE))
         return text
 
-    def _decode(self, source: SourceText) -> CallGenerator[str]:
+    def _decode(self, source: SourceText) -> str:
         pcm = self._between(source.start - AROUND_S, source.end + AROUND_S)
         if not len(pcm):
             return ""
@@ -151,8 +149,9 @@ class WhisperTranslator:
             language=source.language,
             task="translate",
             options=live_options(len(pcm) / SAMPLE_RATE, is_whole=source.is_whole),
+            runtime=self.runtime,
         )
-        return (yield from transcription.collected()).text
+        return transcription.text
 
     def _between(self, start_s: float, end_s: float) -> Samples:
         with self._lock:

@@ -7,17 +7,19 @@ from __future__ import annotations
 import math
 import mmap
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
-from sottovoce.errors import CheckpointError, cause_of
+from sottovoce.errors import CheckpointError, OptionError, cause_of
 from sottovoce.models.dims import AlignmentHeads, EncoderMode, ModelDims
 
 Shape: TypeAlias = tuple[int, ...]
@@ -74,7 +76,7 @@ class Checkpoint:
     unknown. trained_tokens: ids with trained embeddings, None for all. languages: trained codes, None for
     all of the vocabulary. tail_s: seconds of padding that the encoder needs behind speech in a shortened
     window. encoder_mode: cheapest valid mode of incremental encoding, None for `default_encoder_mode`.
-    kind: source format as `convert` names it, or empty. numbers: stored number type, if the tensors do not
+    kind: name in `formats.FORMATS`, or empty. numbers: stored number type, if the tensors do not
     show it.
     """
 
@@ -352,6 +354,33 @@ class QuantizationLoss:
             bytes_before=sum(one.bytes_before for one in tensors),
             bytes_after=sum(one.bytes_after for one in tensors),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """Reads checkpoints of a format, and writes them if it can be written.
+
+    write: takes the checkpoint, a path and a number type, "float32", "float16", "bfloat16" or one of the
+    format; returns the quantisation loss, or None without quantisation.
+    """
+
+    read: Callable[[Path], Checkpoint]
+    write: Callable[[Checkpoint, Path, str], QuantizationLoss | None] | None = None
+
+
+LONG = MappingProxyType({"f32": "float32", "f16": "float16", "bf16": "bfloat16"})
+"""ggml's names of number types to the usual ones; both are accepted."""
+_DTYPES = MappingProxyType({name: getattr(torch, name) for name in LONG.values()})
+
+
+def plain_dtype(number: str, name: str) -> torch.dtype:
+    """Return a floating-point type; raise OptionError for others. name: of the format."""
+    found: torch.dtype | None = _DTYPES.get(number)
+    if found is None:
+        raise OptionError(
+            f"number format '{number}': {name} takes f32, f16 or bf16, quantised ones are for ggml and ct2"
+        )
+    return found
 
 
 def tensor_loss(

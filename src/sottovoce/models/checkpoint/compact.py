@@ -16,13 +16,15 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from sottovoce.errors import CheckpointError, cause_of
-from sottovoce.models.checkpoint.base import Checkpoint, CtcWeights, check_dims, validated
-from sottovoce.models.checkpoint.kinds import COMPACT_KEY, NANO_ASSET
+from sottovoce.models.checkpoint.base import Checkpoint, Codec, CtcWeights, check_dims, validated
+from sottovoce.models.checkpoint.formats import NANO_ASSET
 from sottovoce.models.checkpoint.openai import dims_from_mapping
 from sottovoce.models.checkpoint.writing import whole_file
 from sottovoce.models.dims import EncoderMode, ModelDims
 from sottovoce.models.whisper import sinusoids
 
+KEY = "sottovoce"
+"""Key of the description in the metadata."""
 ENCODER_MODE = EncoderMode(tail_s=0.0, bucket_s=0.5)
 """nano was trained on windows that end with the speech, and its encoder is small enough to recompute all."""
 EMBEDDING = "decoder.token_embedding"
@@ -67,6 +69,20 @@ def compact_languages(path: Path = NANO_ASSET) -> tuple[str, ...] | None:
     return _strings(_load(path, with_tensors=False)[0].get("languages"), "languages", source)
 
 
+def _read(path: Path) -> Checkpoint:
+    try:
+        with safe_open(path, framework="np") as file:
+            is_compact = KEY in (file.metadata() or {})
+    except (SafetensorError, OSError):
+        is_compact = False
+    if not is_compact:
+        raise CheckpointError(f"{path}: safetensors without dimensions, give the folder with its config.json")
+    return read_compact(path)
+
+
+CODEC = Codec(_read)
+
+
 def save_compact(checkpoint: Checkpoint, path: Path) -> None:
     """Write the compact form; all rows outside `trained_tokens` are stored as one.
 
@@ -95,19 +111,19 @@ def save_compact(checkpoint: Checkpoint, path: Path) -> None:
         tensors |= {f"{CTC}.weight": checkpoint.ctc_head.weight, f"{CTC}.bias": checkpoint.ctc_head.bias}
     halves = {name: tensor.to(torch.float16).contiguous() for name, tensor in tensors.items()}
     with whole_file(path) as unfinished:
-        save_file(halves, unfinished, metadata={COMPACT_KEY: json.dumps(metadata)})
+        save_file(halves, unfinished, metadata={KEY: json.dumps(metadata)})
 
 
 def _load(path: Path, *, with_tensors: bool = True) -> tuple[dict[str, object], dict[str, Tensor]]:
     try:
         with safe_open(path, framework="pt") as file:
-            metadata = json.loads((file.metadata() or {}).get(COMPACT_KEY, "null"))
+            metadata = json.loads((file.metadata() or {}).get(KEY, "null"))
             names = file.keys() if with_tensors else ()
             tensors = {name: file.get_tensor(name) for name in names}
     except (OSError, SafetensorError, ValueError) as error:
         raise CheckpointError(f"{path}: not a readable safetensors file ({cause_of(error)})") from error
     if not isinstance(metadata, dict):
-        raise CheckpointError(f"{path}: no metadata under {COMPACT_KEY!r}, expected a JSON object")
+        raise CheckpointError(f"{path}: no metadata under {KEY!r}, expected a JSON object")
     return metadata, tensors
 
 

@@ -31,6 +31,7 @@ from torch import Tensor
 from sottovoce.errors import CheckpointError, OptionError, cause_of
 from sottovoce.models.checkpoint.base import (
     Checkpoint,
+    Codec,
     Cursor,
     QuantizationLoss,
     Shape,
@@ -41,6 +42,7 @@ from sottovoce.models.checkpoint.base import (
     tensor_loss,
     validated,
 )
+from sottovoce.models.checkpoint.formats import CT2_MODEL
 from sottovoce.models.checkpoint.huggingface import (
     alignment_heads,
     has_vocabulary,
@@ -51,7 +53,6 @@ from sottovoce.models.checkpoint.huggingface import (
     write_features,
     write_tokenizer,
 )
-from sottovoce.models.checkpoint.kinds import CT2_MODEL
 from sottovoce.models.checkpoint.writing import whole_file, write_json
 from sottovoce.models.dims import AlignmentHeads, ModelDims, upper_half_heads
 from sottovoce.text.languages import language_codes
@@ -291,7 +292,6 @@ def read_ctranslate2(path: Path) -> Checkpoint:
         tensors=tensors,
         alignment_heads=_named_heads(config, dims, str(folder)),
         languages=_languages(config, dims, str(folder)),
-        kind="ct2",
         numbers=_numbers(contents),
     )
     return validated(checkpoint, source)
@@ -528,6 +528,9 @@ def save_ctranslate2(
         write_json(folder / "vocabulary.json", tokens_of(tokenizer), indent=None)
         write_tokenizer(tokenizer, folder)
     return QuantizationLoss.of(losses)
+
+
+CODEC = Codec(read_ctranslate2, save_ctranslate2)
 
 
 def quantize_int8(weights: Tensor) -> tuple[Tensor, Tensor]:

@@ -24,9 +24,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from sottovoce.audio.mel import mel_filters
 from sottovoce.errors import CheckpointError, OptionError
 from sottovoce.models.checkpoint.base import (
+    LONG,
     Checkpoint,
+    Codec,
     Cursor,
     QuantizationLoss,
     Shape,
@@ -37,9 +40,10 @@ from sottovoce.models.checkpoint.base import (
     tensor_loss,
     validated,
 )
-from sottovoce.models.checkpoint.kinds import GGML_MAGIC
+from sottovoce.models.checkpoint.formats import GGML_MAGIC
 from sottovoce.models.checkpoint.writing import whole_file
 from sottovoce.models.dims import ModelDims
+from sottovoce.text.tokenizer import Tokenizer
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Floats: TypeAlias = npt.NDArray[np.float32]
@@ -132,7 +136,7 @@ def read_ggml(path: Path) -> Checkpoint:
         _skip_filters(cursor, dims)
         _skip_vocabulary(cursor, dims)
         tensors = _read_tensors(cursor, dims)
-    checkpoint = Checkpoint(path.stem, dims=dims, tensors=tensors, kind="ggml", numbers=numbers)
+    checkpoint = Checkpoint(path.stem, dims=dims, tensors=tensors, numbers=numbers)
     return validated(checkpoint, source)
 
 
@@ -258,6 +262,17 @@ def save_ggml(
         _write_vocabulary(file, vocabulary)
         losses = [_write_tensor(file, name, tensor, kind) for name, tensor in checkpoint.tensors.items()]
     return QuantizationLoss.of(losses)
+
+
+def _write(checkpoint: Checkpoint, path: Path, number: str) -> QuantizationLoss | None:
+    tokenizer = Tokenizer.for_model(checkpoint.dims.n_vocab)
+    vocabulary = [tokenizer.token_bytes(token) for token in range(tokenizer.eot)]
+    short = {long: short for short, long in LONG.items()}.get(number, number)
+    filters = mel_filters(checkpoint.dims.n_mels)
+    return save_ggml(checkpoint, path, short, filters=filters, vocabulary=vocabulary)
+
+
+CODEC = Codec(read_ggml, _write)
 
 
 def check_ftype(ftype: str, types: Sequence[str] = WRITTEN) -> None:

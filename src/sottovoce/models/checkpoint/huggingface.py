@@ -20,8 +20,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from sottovoce.errors import CheckpointError, cause_of
-from sottovoce.models.checkpoint.base import Checkpoint, check_dims, validated
-from sottovoce.models.checkpoint.kinds import WEIGHT_FILES
+from sottovoce.models.checkpoint.base import Checkpoint, Codec, check_dims, plain_dtype, validated
+from sottovoce.models.checkpoint.formats import WEIGHT_FILES
 from sottovoce.models.checkpoint.openai import first_line, load_pickle
 from sottovoce.models.checkpoint.writing import as_os_error, whole_file, write_json
 from sottovoce.models.dims import AlignmentHeads, ModelDims
@@ -206,7 +206,7 @@ def read_huggingface(folder: Path) -> Checkpoint:
     generation = folder / "generation_config.json"
     heads = alignment_heads(read_json(generation), dims, source) if generation.exists() else None
     name = folder.resolve().name
-    checkpoint = Checkpoint(name, dims=dims, tensors=tensors, alignment_heads=heads, kind="hf")
+    checkpoint = Checkpoint(name, dims=dims, tensors=tensors, alignment_heads=heads)
     return validated(checkpoint, source)
 
 
@@ -225,6 +225,13 @@ def save_huggingface(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype = 
     if has_vocabulary(dims):
         write_tokenizer(Tokenizer.for_model(dims.n_vocab), folder)
         write_json(folder / "tokenizer_config.json", TOKENIZER)
+
+
+def _write(checkpoint: Checkpoint, folder: Path, number: str) -> None:
+    save_huggingface(checkpoint, folder, plain_dtype(number, "hf"))
+
+
+CODEC = Codec(read_huggingface, _write)
 
 
 def write_features(folder: Path, dims: ModelDims) -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sottovoce.errors import CheckpointError
-from sottovoce.models.checkpoint.base import Checkpoint, check_dims, validated
+from sottovoce.models.checkpoint.base import Checkpoint, Codec, check_dims, plain_dtype, validated
 from sottovoce.models.checkpoint.writing import as_os_error, whole_file
 from sottovoce.models.dims import ModelDims
 
@@ -38,7 +38,7 @@ def read_openai(path: Path) -> Checkpoint:
     if not isinstance(state, Mapping) or not all(isinstance(tensor, Tensor) for tensor in state.values()):
         raise CheckpointError(f"{path}: model_state_dict holds something else than tensors")
     tensors = {name: tensor for name, tensor in state.items() if name not in OPTIONAL_TENSORS}
-    return validated(Checkpoint(path.stem, dims=dims, tensors=tensors, kind="pt"), str(path))
+    return validated(Checkpoint(path.stem, dims=dims, tensors=tensors), str(path))
 
 
 def save_openai(checkpoint: Checkpoint, path: Path, dtype: torch.dtype = torch.float16) -> None:
@@ -46,6 +46,13 @@ def save_openai(checkpoint: Checkpoint, path: Path, dtype: torch.dtype = torch.f
     state = {name: tensor.to(dtype) for name, tensor in checkpoint.tensors.items()}
     with whole_file(path) as unfinished, as_os_error():
         torch.save({"dims": asdict(checkpoint.dims), "model_state_dict": state}, unfinished)
+
+
+def _write(checkpoint: Checkpoint, path: Path, number: str) -> None:
+    save_openai(checkpoint, path, plain_dtype(number, "pt"))
+
+
+CODEC = Codec(read_openai, _write)
 
 
 def dims_from_mapping(found: object, source: str) -> ModelDims:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from sottovoce.errors import ModelNotFoundError, OptionError, cause_of
-from sottovoce.models.checkpoint.kinds import HUB_FILES, NANO_ASSET, is_whole, may_be_model
+from sottovoce.models.checkpoint.formats import HUB_FILES, NANO_ASSET, is_whole, may_be_model
 from sottovoce.models.sources import package_index
 from sottovoce.models.sources.names import (
     NANO,
@@ -247,7 +247,7 @@ class _Search:
             if found is not None:
                 return found
         if self._entry is not None and os.path.isdir(self._folder):
-            self._fault = package_index.fault(self._folder, self._entry.files)
+            self._fault = package_index.verify(self._folder, self._entry.files)
             return None if self._fault else self._folder
         return None
 

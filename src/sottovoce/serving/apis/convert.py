@@ -11,13 +11,16 @@ from starlette.responses import Response
 
 from sottovoce.errors import MissingExtraError, OptionError
 from sottovoce.formats.base import as_bytes, info_of, pieces_of
+from sottovoce.formats.document import Json
 from sottovoce.formats.files import parse_transcript
 from sottovoce.formats.writers import FORMATS, OF_SPEAKERS, writer_for
 from sottovoce.offline.regroup import parse_rules, regrouped
 from sottovoce.options.schema import ApiField, Option, made, options_of
 from sottovoce.options.writer import WriterOptions
+from sottovoce.serving.api import Api, HttpRoute
+from sottovoce.serving.openapi import STRING, Schema, answers, post
 from sottovoce.serving.parsing.faults import ApiError, fault_of, wrong
-from sottovoce.serving.parsing.forms import read_field
+from sottovoce.serving.parsing.forms import TEXT, read_field, schema_of
 from sottovoce.serving.parsing.values import note_ignored, one_of, read_text
 from sottovoce.serving.recordings.decode_pool import Slices
 from sottovoce.serving.recordings.uploads import limited, whole_body
@@ -118,3 +121,24 @@ def converted(body: bytes, wanted: Conversion) -> Slices[bytes]:
 
 def has_speakers(transcript: Transcript) -> bool:
     return bool(transcript.turns) or any(segment.speaker for segment in transcript.segments)
+
+
+def openapi_paths() -> dict[str, Json]:
+    schemas: dict[str, Schema] = {
+        "format": {"type": "string", "enum": [*FORMATS]},
+        "title": TEXT,
+        "regroup": TEXT,
+        **{name: schema_of(option, field) for name, (option, field) in LAYOUT.items()},
+    }
+    kinds = sorted({PLAIN, *CONTENT_TYPES.values()})
+    return {
+        "/v1/convert": post(
+            "A transcript in another format, as `sottovoce convert`",
+            {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}},
+            answers({kind.partition(";")[0]: {"schema": STRING} for kind in kinds}),
+            parameters=[{"name": name, "in": "query", "schema": schema} for name, schema in schemas.items()],
+        )
+    }
+
+
+API = Api(routes=(HttpRoute("/v1/convert", convert, "POST"),), openapi=openapi_paths)

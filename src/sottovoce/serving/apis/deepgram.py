@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from functools import partial
 from itertools import pairwise
 
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 from starlette.websockets import WebSocket
 
@@ -24,13 +24,16 @@ from sottovoce.errors import OptionError
 from sottovoce.formats.document import Json, score, seconds
 from sottovoce.formats.subtitles import ends_with
 from sottovoce.options.live import LiveDecodingOptions, LiveOptions
+from sottovoce.options.requests import LANGUAGE_EXAMPLES
 from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import VadStreamOptions
-from sottovoce.serving.access.gate import LISTEN_SUBPROTOCOLS
+from sottovoce.serving.api import Api, HttpRoute, SocketRoute
 from sottovoce.serving.live.connection import WebSocketConnection
+from sottovoce.serving.openapi import FLAG, STRING, Schema, an_object, answers, parameter, post
 from sottovoce.serving.parsing.faults import ApiError, wrong
-from sottovoce.serving.parsing.pcm import PcmReader
+from sottovoce.serving.parsing.forms import TEXT, TEXTS
+from sottovoce.serving.parsing.pcm import MAX_RATE, MIN_RATE, PcmReader
 from sottovoce.serving.parsing.values import (
     MAX_CHARACTERS,
     MAX_TERMS,
@@ -63,6 +66,10 @@ from sottovoce.types import (
     Word,
 )
 
+KEY_SCHEMES = ("token", "bearer")
+"""Subprotocols of Deepgram's clients in browsers; the next subprotocol is the key."""
+ERROR_CODES = {401: "INVALID_AUTH", 429: "TOO_MANY_REQUESTS"}
+"""By the status of HTTP; of others the codes are our own. Source: Deepgram, API errors."""
 ENCODINGS = {"linear16": "s16le", "mulaw": "mulaw", "alaw": "alaw"}
 """By Deepgram's name."""
 CONTAINER = "ogg-opus"
@@ -324,10 +331,6 @@ def read_pause(text: str | None) -> float | None:
     return max(PAUSE_MS[0], number_of("endpointing", text, 0.0, PAUSE_MS[1]))
 
 
-async def listen(socket: WebSocket) -> None:
-    await DeepgramConnection(socket).serve()
-
-
 class DeepgramSocket(WebSocketConnection):
     """A client that sends raw audio or a container until it ends the stream."""
 
@@ -347,7 +350,7 @@ class DeepgramSocket(WebSocketConnection):
         self.take_place()
         await self.open(params.model or "", options)
         first = next(iter(self.socket.scope["subprotocols"]), None)
-        await self.websocket.accept(first if first in LISTEN_SUBPROTOCOLS else None)
+        await self.websocket.accept(first if first in KEY_SCHEMES else None)
 
     async def queue_stream(self, data: bytes) -> None:
         """Decode and queue audio. Raises: AudioError, ApiError."""
@@ -744,3 +747,56 @@ def text_of(words: Sequence[Word]) -> str:
 def speaker_of(words: Sequence[Word], params: DeepgramParams) -> dict[str, Json]:
     name = words[0].speaker
     return {"speaker": letter_index(name)} if params.has_speakers and name is not None else {}
+
+
+def render_error(connection: HTTPConnection, fault: ApiError) -> dict[str, Json]:
+    code = ERROR_CODES.get(fault.status, fault.code)
+    request_id = connection.scope["state"]["request_id"]
+    return {"err_code": code, "err_msg": fault.message, "request_id": request_id}
+
+
+LANGUAGE: Schema = {"type": "string", "examples": [*LANGUAGE_EXAMPLES], "maxLength": 50}
+SCHEMAS: Mapping[str, Schema] = {
+    "model": TEXT,
+    "language": {"type": "string", "examples": ["en-US", "multi"], "maxLength": 50},
+    "language_hint": {"type": "array", "items": LANGUAGE},
+    "keyterm": TEXTS,
+    "keywords": TEXTS,
+    "punctuate": FLAG,
+    "smart_format": FLAG,
+    "diarize": FLAG,
+    "diarize_model": TEXT,
+    "encoding": {"type": "string", "enum": [*ENCODINGS]},
+    "sample_rate": {"type": "integer", "minimum": MIN_RATE, "maximum": MAX_RATE},
+    "channels": {"type": "integer", "minimum": 1, "maximum": 1},
+    "utterances": FLAG,
+    "utt_split": {"type": "number", "minimum": UTT_SPLIT_S[0], "maximum": UTT_SPLIT_S[1]},
+    "paragraphs": FLAG,
+    "detect_language": {"anyOf": [FLAG, {"type": "array", "items": LANGUAGE}]},
+}
+
+
+def openapi_paths() -> dict[str, Json]:
+    recording: Schema = {"type": "string", "format": "binary"}
+    return {
+        "/v1/listen": post(
+            "Text, as Deepgram's API; also a WebSocket",
+            {"required": True, "content": {"application/octet-stream": {"schema": recording}}},
+            answers(
+                {"application/json": {"schema": an_object("metadata", "results")}},
+                error=an_object("err_msg", err_msg=STRING),
+            ),
+            parameters=[parameter(name, SCHEMAS[name]) for name in (*OF_BOTH, *OF_RECORDINGS)],
+        )
+    }
+
+
+API = Api(
+    routes=(
+        HttpRoute("/v1/listen", listen_recording, "POST"),
+        SocketRoute("/v1/listen", DeepgramConnection),
+    ),
+    error=render_error,
+    key_schemes=KEY_SCHEMES,
+    openapi=openapi_paths,
+)

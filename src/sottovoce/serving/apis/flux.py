@@ -15,13 +15,16 @@ from starlette.websockets import WebSocket
 
 from sottovoce.formats.document import Json, score, seconds
 from sottovoce.options.live import LiveOptions
+from sottovoce.serving.api import Api, SocketRoute
 from sottovoce.serving.apis.deepgram import (
+    KEY_SCHEMES,
     DeepgramSocket,
     ListenParams,
     checked_terms,
     read_format,
     read_query,
     read_terms,
+    render_error,
 )
 from sottovoce.serving.parsing.faults import ApiError, wrong
 from sottovoce.serving.parsing.values import (
@@ -175,10 +178,6 @@ def configured_flux(params: FluxParams, message: Mapping[str, object]) -> FluxPa
         hints = read_codes("language_hints", read_list("language_hints", given["language_hints"]))
         changed = replace(changed, languages=hints, has_hints=bool(hints))
     return changed
-
-
-async def listen_to_turns(socket: WebSocket) -> None:
-    await FluxConnection(socket).serve()
 
 
 class FluxConnection(DeepgramSocket):
@@ -419,3 +418,6 @@ def word_item(word: Word) -> dict[str, Json]:
         "start": seconds(word.start),
         "end": seconds(word.end),
     }
+
+
+API = Api(routes=(SocketRoute("/v2/listen", FluxConnection),), error=render_error, key_schemes=KEY_SCHEMES)

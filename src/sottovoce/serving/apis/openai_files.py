@@ -13,6 +13,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from sottovoce.formats.document import Json, json_text
+from sottovoce.options.requests import TRANSLATION_FORMATS
+from sottovoce.serving.api import Api, HttpRoute
+from sottovoce.serving.openapi import STRING, answers, form, form_schemas, post, transcript_content
 from sottovoce.serving.parsing.faults import fault_of, leaving
 from sottovoce.serving.parsing.forms import Fields
 from sottovoce.serving.recordings.openai_documents import (
@@ -24,7 +27,12 @@ from sottovoce.serving.recordings.openai_documents import (
     streamed_segment,
     text_answer,
 )
-from sottovoce.serving.recordings.requests import FileRequest, transcription_request, translation_request
+from sottovoce.serving.recordings.requests import (
+    SUPPORTED,
+    FileRequest,
+    transcription_request,
+    translation_request,
+)
 from sottovoce.serving.recordings.uploads import RunningJob, begin_job, received_form
 from sottovoce.types import Transcript
 
@@ -129,3 +137,30 @@ async def events(job: RunningJob) -> AsyncIterator[dict[str, Json]]:
         return
     job.count(transcript)
     yield done_event(transcript, job.request, job.handle.n_prompt_tokens)
+
+
+def openapi_paths() -> dict[str, Json]:
+    fields, content = form_schemas("openai"), transcript_content()
+    streamed = {**content, "text/event-stream": {"schema": STRING}}
+    formats: dict[str, Json] = {"type": "string", "enum": [*TRANSLATION_FORMATS]}
+    return {
+        "/v1/audio/transcriptions": post(
+            "Text in the language that is spoken, as OpenAI's API",
+            form(SUPPORTED["transcribe"], fields),
+            answers(streamed),
+        ),
+        "/v1/audio/translations": post(
+            "Text in English, as OpenAI's API",
+            form(SUPPORTED["translate"], {**fields, "response_format": formats}),
+            answers(content),
+        ),
+    }
+
+
+API = Api(
+    routes=(
+        HttpRoute("/v1/audio/transcriptions", transcriptions, "POST"),
+        HttpRoute("/v1/audio/translations", translations, "POST"),
+    ),
+    openapi=openapi_paths,
+)

@@ -21,8 +21,9 @@ from sottovoce.errors import OptionError
 from sottovoce.formats.document import Json, seconds
 from sottovoce.options.live import LiveDecodingOptions, LiveOptions
 from sottovoce.options.vad import VadStreamOptions
-from sottovoce.serving.access.gate import given_keys
+from sottovoce.serving.api import Api, Auth, HttpRoute, SocketRoute
 from sottovoce.serving.live.connection import WebSocketConnection, off_loop
+from sottovoce.serving.openapi import Schema, an_object, json_answer, post
 from sottovoce.serving.parsing.faults import ApiError, wrong
 from sottovoce.serving.parsing.pcm import PcmReader
 from sottovoce.serving.parsing.values import (
@@ -48,7 +49,7 @@ from sottovoce.serving.parsing.values import (
 from sottovoce.serving.recordings.openai_documents import logprob
 from sottovoce.serving.recordings.uploads import whole_body
 from sottovoce.serving.scheduling.model_registry import ModelRegistry
-from sottovoce.serving.services import key_of, services_of
+from sottovoce.serving.services import given_keys_of, key_of, services_of
 from sottovoce.types import Event, Final, Partial, Samples, SpeechEnded, SpeechStarted, Word
 
 DELAYS = {"minimal": 5.0, "low": 15.0, "medium": 25.0, "high": 50.0, "xhigh": 100.0}
@@ -282,10 +283,6 @@ def unknown_session_fields(session: object) -> tuple[str, ...]:
     return unknown_fields({"session": session}, known)
 
 
-async def realtime(socket: WebSocket) -> None:
-    await RealtimeConnection(socket).serve()
-
-
 class RealtimeConnection(WebSocketConnection):
     def __init__(self, socket: WebSocket) -> None:
         super().__init__(socket)
@@ -361,8 +358,7 @@ class RealtimeConnection(WebSocketConnection):
         if "call_id" in query:
             raise ApiError("call_id: not done here", param="call_id", code="unsupported_value")
         note_ignored(self.socket, self.services.registry.ignored(model, tuple(query)))
-        keys = given_keys(self.socket.headers.get("authorization", ""), self.socket.scope["subprotocols"])
-        session = self.services.secrets.session_of(keys)
+        session = self.services.secrets.session_of(given_keys_of(self.socket))
         config = RealtimeSessionConfig() if session is None else updated(RealtimeSessionConfig(), session)
         if model is None:
             return config
@@ -707,3 +703,28 @@ def speaker_runs(words: Iterable[Word]) -> list[tuple[str, list[Word]]]:
         else:
             runs.append((word.speaker, [word]))
     return [(speaker or "A", own) for speaker, own in runs]
+
+
+def openapi_paths() -> dict[str, Json]:
+    seconds: Schema = {"type": "integer", "minimum": int(MIN_SECRET_S), "maximum": int(MAX_SECRET_S)}
+    secret = an_object(
+        expires_after=an_object(anchor={"const": "created_at"}, seconds=seconds),
+        session=an_object("type", type={"const": "transcription"}, audio=an_object()),
+    )
+    return {
+        "/v1/realtime/client_secrets": post(
+            "A secret for a page, with the realtime session that it opens",
+            {"content": {"application/json": {"schema": secret}}},
+            json_answer(an_object("value", "expires_at", "session")),
+        )
+    }
+
+
+API = Api(
+    routes=(
+        SocketRoute("/v1/realtime", RealtimeConnection, Auth.KEY_OR_CLIENT_SECRET),
+        HttpRoute("/v1/realtime/client_secrets", client_secrets, "POST"),
+    ),
+    key_prefixes=("openai-insecure-api-key.",),
+    openapi=openapi_paths,
+)

@@ -23,7 +23,7 @@ from sottovoce.formats.document import Json, event_document
 from sottovoce.options.live import LiveOptions
 from sottovoce.options.requests import LIVE_REQUEST, MODEL
 from sottovoce.options.schema import changed
-from sottovoce.serving.access.gate import SUBPROTOCOL
+from sottovoce.serving.api import Api, HttpRoute, SocketRoute
 from sottovoce.serving.live.connection import WebSocketConnection, require_finite
 from sottovoce.serving.parsing.faults import ApiError, logged_fault, wrong
 from sottovoce.serving.parsing.forms import LIVE, fields_of, read_field
@@ -47,6 +47,7 @@ from sottovoce.translation.live_translator import LiveTranslation, LiveTranslato
 from sottovoce.translation.whisper_translate import N_NEW_WORDS, TARGET
 from sottovoce.types import SAMPLE_RATE, Event, Final, Partial, Samples
 
+SUBPROTOCOL = "sottovoce"
 MAX_NAME = 50
 """Characters of a speaker's name."""
 FIELDS = fields_of("sottovoce", LIVE)
@@ -89,10 +90,6 @@ class SessionRequest:
     encoding: str = "s16le"
     sample_rate: int = SAMPLE_RATE
     translate_to: str = ""
-
-
-async def live(socket: WebSocket) -> None:
-    await SottovoceConnection(socket).serve()
 
 
 class SottovoceConnection(WebSocketConnection):
@@ -388,3 +385,9 @@ class SessionTranslator:
         where = str(error).partition(" ")[0].rstrip(":")  # what follows may quote what was said
         logger.warning("translation failed", extra={"request_id": self._request_id, "server": where})
         return NOT_TRANSLATED
+
+
+API = Api(
+    routes=(HttpRoute("/v1/live", live_refusal), SocketRoute("/v1/live", SottovoceConnection)),
+    key_prefixes=("sottovoce-key.",),
+)

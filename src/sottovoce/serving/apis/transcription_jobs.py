@@ -7,14 +7,29 @@ from contextlib import AsyncExitStack
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from sottovoce.serving.jobs import JobRunner, TranscriptionJob
+from sottovoce.formats.document import Json
+from sottovoce.serving.api import Api, HttpRoute
+from sottovoce.serving.jobs import JOB_STATUSES, JobRunner, TranscriptionJob
+from sottovoce.serving.openapi import (
+    NUMBER,
+    STRING,
+    Schema,
+    an_object,
+    answers,
+    form,
+    form_schemas,
+    get,
+    json_answer,
+    parameter,
+    post,
+)
 from sottovoce.serving.parsing.faults import ApiError, wrong
 from sottovoce.serving.parsing.forms import Fields
 from sottovoce.serving.parsing.values import note_ignored, number_of
-from sottovoce.serving.recordings.requests import FileRequest, size_of, transcription_request
+from sottovoce.serving.recordings.requests import SUPPORTED, FileRequest, size_of, transcription_request
 from sottovoce.serving.recordings.uploads import checked_request, received_form
 from sottovoce.serving.services import key_of, services_of
-from sottovoce.serving.webhooks import WEBHOOK_URL, Webhook
+from sottovoce.serving.webhooks import MAX_URL, WEBHOOK_URL, Webhook
 
 DEFAULT_LISTED, MOST_LISTED = 20, 100
 OF_LISTS = ("limit", "after")
@@ -95,3 +110,44 @@ def owner_of(request: Request) -> str:
     """Return the name of the key of a request; requests without a named key share their jobs."""
     key = key_of(request)
     return key.name if key else ""
+
+
+def openapi_paths() -> dict[str, Json]:
+    states: Schema = {"type": "string", "enum": [*JOB_STATUSES]}
+    required = ("id", "object", "status", "created_at", "progress", "error", "webhook")
+    job = an_object(*required, id=STRING, status=states, progress=NUMBER)
+    several = an_object("data", "has_more", data={"type": "array", "items": job})
+    name = parameter("id", {"type": "string", "minLength": 1}, "path")
+    limit: Schema = {"type": "integer", "minimum": 1, "maximum": MOST_LISTED}
+    names = (*SUPPORTED["transcribe"], WEBHOOK_URL)
+    fields: dict[str, Schema] = {
+        **form_schemas("openai"),
+        WEBHOOK_URL: {"type": "string", "format": "uri", "maxLength": MAX_URL},
+    }
+    taken = answers({"application/json": {"schema": job}})
+    taken["202"] = taken.pop("200")
+    one = get("A job, and its result once it is there", json_answer(job), [name])
+    removed: Json = {
+        "summary": "Stop a job and remove it",
+        "parameters": [name],
+        "responses": json_answer(an_object("id", "deleted")),
+    }
+    pages = [parameter("limit", limit), parameter("after", STRING)]
+    return {
+        "/v1/jobs": {
+            **post("A recording that is answered later", form(names, fields), taken),
+            **get("Jobs, newest first", json_answer(several), pages),
+        },
+        "/v1/jobs/{id}": {**one, "delete": removed},
+    }
+
+
+API = Api(
+    routes=(
+        HttpRoute("/v1/jobs", create_job, "POST"),
+        HttpRoute("/v1/jobs", job_list),
+        HttpRoute("/v1/jobs/{id}", job_info),
+        HttpRoute("/v1/jobs/{id}", delete_job, "DELETE"),
+    ),
+    openapi=openapi_paths,
+)

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from itertools import zip_longest
 
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from sottovoce.audio.recording import Recording
@@ -19,9 +19,20 @@ from sottovoce.options.schema import Values, made, options_of
 from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import VadOptions
+from sottovoce.serving.api import Api, HttpRoute
 from sottovoce.serving.apis.openai_files import text_response
+from sottovoce.serving.openapi import (
+    STRING,
+    an_object,
+    answers,
+    component,
+    form,
+    form_schemas,
+    post,
+    transcript_content,
+)
 from sottovoce.serving.parsing.faults import ApiError
-from sottovoce.serving.parsing.forms import Fields, read_form
+from sottovoce.serving.parsing.forms import TEXT, Fields, read_form
 from sottovoce.serving.parsing.values import note_ignored
 from sottovoce.serving.recordings.decode_pool import Slices
 from sottovoce.serving.recordings.openai_documents import TEXT_TYPES, segment_document, verbose_document
@@ -225,3 +236,31 @@ def vad_options(values: Values) -> VadOptions | None:
         return None
     given = {one.field: values[one.key] for one in options_of(VadOptions) if values.get(one.key) is not None}
     return window_vad("vad", given)
+
+
+def render_error(connection: HTTPConnection, fault: ApiError) -> dict[str, Json]:
+    return {"error": fault.message}
+
+
+def openapi_paths() -> dict[str, Json]:
+    fields, error = form_schemas("whisper_cpp"), component("WhisperCppError")
+    return {
+        "/inference": post(
+            "Text, as whisper.cpp's server",
+            form(tuple(fields), fields),
+            answers(transcript_content(), error),
+        ),
+        "/load": post(
+            "Change the model of /inference, among those offered",
+            form(("model",), {"model": TEXT}, required="model"),
+            answers({"text/plain": {"schema": STRING}}, error),
+        ),
+    }
+
+
+API = Api(
+    routes=(HttpRoute("/inference", inference, "POST"), HttpRoute("/load", load, "POST")),
+    error=render_error,
+    openapi=openapi_paths,
+    schemas={"WhisperCppError": an_object("error", error=STRING)},
+)

@@ -21,7 +21,8 @@ from starlette.websockets import WebSocket
 
 from sottovoce.serving.access.api_keys import KeyLimits
 from sottovoce.serving.access.gate import AccessControl
-from sottovoce.serving.live.transport import deny, error_answer
+from sottovoce.serving.api import RouteMatch, RouteTable, error_answer
+from sottovoce.serving.live.transport import deny
 from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.parsing.values import ignored_header
 from sottovoce.serving.telemetry import STATUS, Metrics, SetAttribute, Tracing
@@ -52,7 +53,7 @@ QUIET_LOGGERS = ("uvicorn.error", "uvicorn.access", "asyncio", "websockets.serve
 
 
 class RequestLogMiddleware:
-    """The outermost layer of the app. routes: our paths; others are counted as one."""
+    """The outermost layer of the app."""
 
     def __init__(
         self,
@@ -61,7 +62,7 @@ class RequestLogMiddleware:
         access: AccessControl,
         key_limits: KeyLimits,
         metrics: Metrics,
-        routes: frozenset[str],
+        routes: RouteTable,
         tracing: Tracing,
     ) -> None:
         self._app = app
@@ -83,7 +84,7 @@ class RequestLogMiddleware:
         began = time.monotonic()
         headers = Headers(scope=scope)
         request_id = request_id_of(headers)
-        scope.setdefault("state", {})["request_id"] = request_id
+        route = self._begin(scope, scope["method"], request_id)
         status = 500
 
         async def sending(message: Message) -> None:
@@ -97,23 +98,23 @@ class RequestLogMiddleware:
                     answered.setdefault(name, value)
             await send(message)
 
-        with self._span(scope, scope["method"], headers) as set_attribute:
+        with self._span(scope, route, scope["method"], headers) as set_attribute:
             try:
-                fault = self._refusal(scope, scope["method"], headers)
+                fault = self._refusal(scope, route, headers)
                 inner = self._app if fault is None else error_answer(HTTPConnection(scope), fault)
                 await inner(scope, receive, sending)
             finally:
                 set_attribute(STATUS, status)
                 seconds, method = time.monotonic() - began, shown_method(scope["method"])
-                self._metrics.requests.labels(self._route(scope), method, str(status)).inc()
+                self._metrics.requests.labels(route.label, method, str(status)).inc()
                 self._metrics.request_seconds.observe(seconds)
-                self._log(scope, method, status, seconds, request_id)
+                self._log(scope, route, method, status, seconds)
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         began = time.monotonic()
         headers = Headers(scope=scope)
         request_id = request_id_of(headers)
-        scope.setdefault("state", {})["request_id"] = request_id
+        route = self._begin(scope, "WEBSOCKET", request_id)
         code = 1006
 
         async def receiving() -> Message:
@@ -134,64 +135,64 @@ class RequestLogMiddleware:
             await send(message)
 
         try:
-            with self._span(scope, "WEBSOCKET", headers) as set_attribute:
-                fault = self._refusal(scope, "GET", headers, scope["subprotocols"])
+            with self._span(scope, route, "WEBSOCKET", headers) as set_attribute:
+                fault = self._refusal(scope, route, headers, scope["subprotocols"])
                 if fault is None:
                     await self._app(scope, receiving, sending)
                 else:
                     await deny(WebSocket(scope, receiving, sending), fault)
                 set_attribute(STATUS if code < FIRST_CLOSE_CODE else "websocket.close_code", code)
         finally:
-            self._metrics.sessions.labels(self._route(scope), shown_code(code)).inc()
-            self._log(scope, "WEBSOCKET", code, time.monotonic() - began, request_id)
+            self._metrics.sessions.labels(route.label, shown_code(code)).inc()
+            self._log(scope, route, "WEBSOCKET", code, time.monotonic() - began)
 
-    def _span(self, scope: Scope, method: str, headers: Headers) -> AbstractContextManager[SetAttribute]:
-        route = self._route(scope)
+    def _begin(self, scope: Scope, method: str, request_id: str) -> RouteMatch:
+        """Find the route of a connection; keep its API and id in the state of the scope."""
+        route = self._routes.find(scope["path"], method)
+        scope.setdefault("state", {}).update(request_id=request_id, api=route.api)
+        return route
+
+    def _span(
+        self, scope: Scope, route: RouteMatch, method: str, headers: Headers
+    ) -> AbstractContextManager[SetAttribute]:
         return self._tracing.span(
-            f"{shown_method(method)} {route}",
+            f"{shown_method(method)} {route.label}",
             headers,
             http__request__method=shown_method(method),
-            http__route=route,
+            http__route=route.label,
             sottovoce__request_id=scope["state"]["request_id"],
         )
 
     def _refusal(
-        self, scope: Scope, method: str, headers: Headers, subprotocols: Sequence[str] = ()
+        self, scope: Scope, route: RouteMatch, headers: Headers, subprotocols: Sequence[str] = ()
     ) -> ApiError | None:
         """Return the reason to refuse a connection, or note its key and return None."""
-        fault = self._access.refusal(scope["path"], method, headers, subprotocols)
+        given = self._routes.given_keys(headers.get("authorization", ""), subprotocols)
+        fault = self._access.refusal(route.auth, headers, given)
         if fault is not None:
             return fault
-        key = scope["state"]["key"] = self._access.key_of(scope["path"], headers, subprotocols)
+        key = self._access.key_of(route.auth, given)
+        scope["state"].update(key=key, given_keys=given)
         try:
             self._key_limits.take_request(key)
         except ApiError as too_many:
             return too_many
         return None
 
-    def _log(self, scope: Scope, method: str, status: int, seconds: float, request_id: str) -> None:
+    def _log(self, scope: Scope, route: RouteMatch, method: str, status: int, seconds: float) -> None:
         client, key = scope.get("client"), scope["state"].get("key")
         logger.info(
             "request",
             extra={
-                "request_id": request_id,
+                "request_id": scope["state"]["request_id"],
                 "method": method,
-                "route": self._route(scope),
+                "route": route.label,
                 "status": status,
                 "seconds": round(seconds, 3),
                 "client": client[0] if client else None,
                 **({"key": key.name} if key is not None and key.name else {}),
             },
         )
-
-    def _route(self, scope: Scope) -> str:
-        """Return a path of ours, or a common name for others, which are neither labels nor logged."""
-        path: str = scope["path"]
-        if path.startswith("/static/"):
-            return "/static"
-        if path.startswith("/v1/jobs/"):
-            return "/v1/jobs/{id}"
-        return path if path in self._routes else "other"
 
 
 def request_id_of(headers: Headers) -> str:

@@ -6,21 +6,15 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 import anyio
-from starlette.requests import HTTPConnection
-from starlette.responses import JSONResponse
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from sottovoce.formats.document import Json, json_text
-from sottovoce.serving.access.gate import LISTEN_PATHS
+from sottovoce.serving.api import error_answer
 from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.settings import ServerLimits
 
 M = TypeVar("M", covariant=True)
 
-DEEPGRAM_CODES = {401: "INVALID_AUTH", 429: "TOO_MANY_REQUESTS"}
-"""By the status of HTTP; of others the codes are our own. Source: Deepgram, API errors."""
-WHISPER_CPP_PATHS = frozenset({"/inference", "/load"})
-"""Where errors are one line."""
 REFUSED = 1008
 """Close code for what no other try will change."""
 FAILED = 1011
@@ -139,21 +133,6 @@ class WebSocketTransport:
 
 async def deny(socket: WebSocket, fault: ApiError) -> None:
     await socket.send_denial_response(error_answer(socket, fault))
-
-
-def error_answer(connection: HTTPConnection, fault: ApiError) -> JSONResponse:
-    """Answer with an error of the API at the path: Deepgram's, whisper.cpp's, or OpenAI's."""
-    headers = dict(fault.headers)
-    if fault.status == 401:
-        headers["www-authenticate"] = "Bearer"
-    body: dict[str, Json] = fault.body
-    if connection.scope["path"] in WHISPER_CPP_PATHS:
-        body = {"error": fault.message}
-    elif connection.scope["path"] in LISTEN_PATHS:
-        code = DEEPGRAM_CODES.get(fault.status, fault.code)
-        request_id = connection.scope["state"]["request_id"]
-        body = {"err_code": code, "err_msg": fault.message, "request_id": request_id}
-    return JSONResponse(body, status_code=fault.status, headers=headers)
 
 
 def own_error(fault: ApiError) -> dict[str, Json]:

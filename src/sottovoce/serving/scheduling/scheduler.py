@@ -1,6 +1,6 @@
 """The interface to a model: live sessions and recordings go in, events and segments come out.
 
-The model runs in the threads of a `Worker`, whose executors batch the calls of sessions and recordings;
+The model runs in the threads of a `Worker`, whose runtime batches the calls of sessions and recordings;
 callers await futures. The cost of a live session is measured when a model is loaded, with a sound like a
 voice.
 """
@@ -21,8 +21,7 @@ import numpy as np
 
 from sottovoce.api import Model
 from sottovoce.audio.io import AudioSource
-from sottovoce.engine.batching import BatchingExecutor
-from sottovoce.engine.calls import CallGenerator, CallRelay, OtherModelCall, Priority
+from sottovoce.engine.batching import THREADS, Caller, EngineState, Priority
 from sottovoce.engine.update_interval import INTERVALS_S, UpdateIntervalController
 from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.offline.transcriber import SecondModel
@@ -32,7 +31,7 @@ from sottovoce.options.live import LiveOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.serving.scheduling.load_forecast import LoadForecast
 from sottovoce.serving.scheduling.session_handle import SessionHandle
-from sottovoce.serving.scheduling.worker import THREADS, EngineState, Worker
+from sottovoce.serving.scheduling.worker import Worker
 from sottovoce.serving.settings import MOST_ENGINES, Work
 from sottovoce.types import SAMPLE_RATE, Samples, Segment, Transcript
 
@@ -108,27 +107,27 @@ def voice(seconds: float = SOUND_S) -> Samples:
 class FileJob:
     """One recording under transcription: iterate over its segments as they are found.
 
-    second: runs the calls of the second model, so that other work does not wait. n_prompt_tokens: of its
-    prompt, as far as the model sees it.
+    start: opens the recording, whose transcription calls the model through `caller`. second: through which
+    it calls a second model, or None. n_prompt_tokens: of its prompt, as far as the model sees it.
     """
 
     def __init__(
         self,
         worker: Worker,
-        start: Callable[[], FileTranscription],
+        start: Callable[[Caller], FileTranscription],
         n_prompt_tokens: int,
-        second: Worker | None = None,
+        second: Caller | None = None,
     ) -> None:
         self._worker = worker
+        self._caller = worker.caller()
         self._start = start
         self._second = second
-        self._is_closed = False
         self.n_prompt_tokens = n_prompt_tokens
         self._running: FileTranscription | None = None
 
     async def begin(self) -> None:
         """Check the options and open the recording. Raises: AudioError, OptionError."""
-        self._running = await self._worker.result_of(self._start, Priority.FILE)
+        self._running = await self._worker.result_of(lambda: self._start(self._caller), Priority.FILE)
 
     def __aiter__(self) -> AsyncIterator[Segment]:
         return self
@@ -136,24 +135,12 @@ class FileJob:
     async def __anext__(self) -> Segment:
         running = self._running
         assert running is not None, "begin() first"
-        segment = await self._done(running.next_segment())
+        if self._second is not None:
+            self._second.begin(Priority.FILE, time.monotonic())
+        segment = await self._worker.result_of(lambda: next(running, None), Priority.FILE, self._caller)
         if segment is None:
             raise StopAsyncIteration
         return segment
-
-    async def _done(self, calls: CallGenerator[Segment | None]) -> Segment | None:
-        """Run each call on the engines of its model."""
-        first = CallRelay(calls, lambda: self._is_closed)
-        while True:
-            found = await self._worker.result_of(first.until_other(), Priority.FILE)
-            if not isinstance(found, OtherModelCall):
-                return found
-            assert self._second is not None
-            others = CallRelay(found.calls, lambda: self._is_closed)
-            try:
-                first.answer(await self._second.result_of(others.until_other(), Priority.FILE))
-            except Exception as error:
-                first.fail(error)
 
     async def collect(self) -> Transcript:
         running = self._running
@@ -163,7 +150,6 @@ class FileJob:
         return running.collect()  # at its end: no work is left
 
     def close(self) -> None:
-        self._is_closed = True
         if self._running is not None:
             self._running.close()
 
@@ -190,16 +176,15 @@ class Scheduler:
         self._fusions = anyio.CapacityLimiter(1)
         self._fusion_of = lru_cache(KEPT_FUSIONS)(lambda phrases: model.fusion(hotwords=phrases))
         work = work or Work()
-        engines = engines_for(model, work)
+        n_engines = engines_for(model, work)
         self._is_forecast = work.forecast
-        self.forecast = LoadForecast(len(engines))
+        self.forecast = LoadForecast(n_engines)
         self._worker = Worker(
-            engines,
+            model.backend,
+            n_engines=n_engines,
             on_live=on_live,
             interval_controller=UpdateIntervalController(time.monotonic(), work.longest_interval_s),
             n_threads=work.threads or THREADS,
-            # A thread that waits for an accelerator may sleep: its processor time says nothing of the work.
-            work_clock=time.thread_time if model.backend.device.type == "cpu" else time.monotonic,
         )
 
     @property
@@ -256,11 +241,14 @@ class Scheduler:
         fusion = await anyio.to_thread.run_sync(self._fusion, request, limiter=self._fusions)
         prompt = self._n_tokens(request.options.initial_prompt)
         other: SecondModel | None = None
+        caller: Caller | None = None
         if second is not None and self._can_read(second, request):
             of_second = await anyio.to_thread.run_sync(second._fusion, request, limiter=self._fusions)
-            other = second.model.as_second(self._deferral, of_second)
-        worker = None if second is None else second._worker
-        job = FileJob(self._worker, lambda: self._begin(source, request, fusion, other), prompt, worker)
+            caller = second._worker.caller()
+            other = second.model.as_second(self._deferral, of_second, caller)
+        job = FileJob(
+            self._worker, lambda own: self._begin(source, request, fusion, other, own), prompt, caller
+        )
         await job.begin()
         return job
 
@@ -299,6 +287,7 @@ class Scheduler:
         request: TranscriptionRequest,
         fusion: ShallowFusion | None,
         second: SecondModel | None,
+        caller: Caller,
     ) -> FileTranscription:
         options, beam_size = request.options, self._beam_size_of(request)
         if request.phrases and fusion is None:
@@ -312,10 +301,11 @@ class Scheduler:
             options=options,
             fusion=fusion,
             second=second,
+            runtime=caller,
         )
 
 
-def engines_for(model: Model, work: Work) -> list[BatchingExecutor]:
+def engines_for(model: Model, work: Work) -> int:
+    """Return the number of engines."""
     is_cpu = model.backend.device.type == "cpu"
-    n_engines = work.engines or (min(work.threads or THREADS, MOST_ENGINES) if is_cpu else 1)
-    return [BatchingExecutor(model.backend) for _ in range(n_engines)]
+    return work.engines or (min(work.threads or THREADS, MOST_ENGINES) if is_cpu else 1)

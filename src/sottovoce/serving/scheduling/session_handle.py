@@ -15,7 +15,7 @@ import anyio.to_thread
 import numpy as np
 
 from sottovoce.api import Model
-from sottovoce.engine.calls import CallGenerator, Priority
+from sottovoce.engine.batching import Caller, Priority
 from sottovoce.engine.update_interval import INTERVALS_S
 from sottovoce.errors import OptionError
 from sottovoce.options.live import LiveOptions
@@ -117,6 +117,7 @@ class QueuedTranslator:
 
     own: WhisperTranslator
     worker: Worker
+    caller: Caller
 
     @property
     def target(self) -> str:
@@ -128,7 +129,7 @@ class QueuedTranslator:
 
     def translate(self, source: SourceText) -> str:
         """Translate; called in a thread that may wait. Raises: the errors of the model."""
-        return self.worker.submit(self.own.calls(source), Priority.FILE).result()
+        return self.worker.submit(lambda: self.own.translate(source), Priority.FILE, self.caller).result()
 
 
 class SessionHandle:
@@ -151,6 +152,7 @@ class SessionHandle:
         self._options = options
         self._on_end = on_end
         self.load = load
+        self._caller = worker.caller(load.work)
         self._sequencer = EventSequencer()
         self._session: Session | None = None
         self._speakers: LiveSpeakers | None = None
@@ -203,14 +205,14 @@ class SessionHandle:
         self._held_audio.add(np.ascontiguousarray(pcm))
         self._n_samples += len(pcm)
         if self._held_audio.is_due(self.interval_s):
-            events += self._numbered(await self._done(self._update()))
+            events += self._numbered(await self._done(self._update))
         while self._held_audio.is_due(self.interval_s):
-            events += self._numbered(await self._done(self._listen()))
+            events += self._numbered(await self._done(self._listen))
         return events
 
     async def finalize(self) -> list[Event]:
         """Emit the text of the audio so far without waiting for more; the session continues."""
-        return self._numbered(await self._done(self._conclude()))
+        return self._numbered(await self._done(self._conclude))
 
     async def voices(self, enrolled: Mapping[str, Floats]) -> Mapping[str, Floats]:
         """Enroll speakers of an earlier session by name, voices (D,); return the speakers so far, likewise.
@@ -221,7 +223,7 @@ class SessionHandle:
 
     async def flush_and_reset(self) -> list[Event]:
         """Emit the text of the audio so far and forget it; the session continues without context."""
-        events = self._numbered(await self._done(self._finish()))
+        events = self._numbered(await self._done(self._finish))
         self._began_at = self._n_samples
         return events
 
@@ -247,7 +249,8 @@ class SessionHandle:
 
     def translator(self) -> QueuedTranslator:
         """Return the translator of this session into English. Raises: OptionError if the model has none."""
-        return QueuedTranslator(WhisperTranslator(self._model), self._worker)
+        caller = self._worker.caller()
+        return QueuedTranslator(WhisperTranslator(self._model, caller), self._worker, caller)
 
     def discard(self) -> None:
         """Drop the audio so far, without emitting its text."""
@@ -269,51 +272,50 @@ class SessionHandle:
         ahead_s = self.received_s - (time.monotonic() - self._opened_s)
         return Priority.FILE if ahead_s > MOST_AHEAD_S else Priority.LIVE
 
-    async def _done(self, calls: CallGenerator[list[Event]]) -> list[Event]:
+    async def _done(self, work: Callable[[], list[Event]]) -> list[Event]:
         self.load.is_waiting = True
         try:
-            return await self._worker.result_of(calls, self._priority, self.load.work)
+            return await self._worker.result_of(work, self._priority, self._caller)
         finally:
             self.load.is_waiting = False
 
-    def _update(self) -> CallGenerator[list[Event]]:
+    def _update(self) -> list[Event]:
         if self.poll_newer_audio is not None:
             newer = self.poll_newer_audio()
             self._held_audio.add(newer)
             self._n_samples += len(newer)
-        events = yield from self._listen()
-        return events
+        return self._listen()
 
-    def _listen(self) -> CallGenerator[list[Event]]:
+    def _listen(self) -> list[Event]:
         """Run one update: of all waiting audio under load, otherwise of the usual amount."""
         interval_s = self.interval_s
         is_stretched = interval_s > INTERVALS_S[0]
         most_s = MOST_BEHIND_S if is_stretched else MOST_AT_ONCE_S
         pcm = self._held_audio.take(round(most_s * SAMPLE_RATE))
         try:
-            events = yield from self._open().listen(pcm, newest_only=is_stretched)
+            events = self._open().push(pcm, newest_only=is_stretched)
         finally:
             self._n_taken = min(self._n_taken + len(pcm), self._n_samples)
             self.load.take_audio(len(pcm) / SAMPLE_RATE, interval_s)
         return events
 
-    def _conclude(self) -> CallGenerator[list[Event]]:
-        events = yield from self._caught_up()
+    def _conclude(self) -> list[Event]:
+        events = self._caught_up()
         if self._session is not None:
-            events += yield from self._session.conclude()
+            events += self._session.finalize()
         return events
 
-    def _caught_up(self) -> CallGenerator[list[Event]]:
+    def _caught_up(self) -> list[Event]:
         events: list[Event] = []
         while self._held_audio.waiting_s:
-            events += yield from self._listen()
+            events += self._listen()
         return events
 
-    def _finish(self) -> CallGenerator[list[Event]]:
-        events = yield from self._caught_up()
+    def _finish(self) -> list[Event]:
+        events = self._caught_up()
         session, self._session = self._session, None
         if session is not None:
-            events += yield from session.finish()
+            events += session.close()
         return events
 
     def _enroll(self, enrolled: Mapping[str, Floats]) -> Mapping[str, Floats]:
@@ -343,4 +345,5 @@ class SessionHandle:
             unstable=options.unstable,
             stream=StreamOptions.of(options.decoding),
             speakers=self._speakers if options.speakers else None,
+            runtime=self._caller,
         )

@@ -1,0 +1,60 @@
+"""What a call through a `BatchingRuntime` costs beside a direct one, and what an open session holds."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from sottovoce.api import load_model
+from sottovoce.audio.io import load_audio
+from sottovoce.engine.batching import BatchingRuntime
+from sottovoce.engine.runtime import DirectRuntime, Runtime
+from sottovoce.types import SAMPLE_RATE
+
+CLIPS = Path(__file__).parents[2] / "examples" / "clips"
+N_WARM = 10
+
+
+def call_us(runtime: Runtime, n_calls: int) -> list[float]:
+    """Return the microseconds of each of n calls that do nothing."""
+    found = []
+    for _ in range(n_calls):
+        began = time.perf_counter()
+        runtime.run_on_host(int)
+        found.append(1e6 * (time.perf_counter() - began))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="base")
+    parser.add_argument("--calls", type=int, default=5000)
+    parser.add_argument("--sessions", type=int, default=200)
+    given = parser.parse_args()
+    model = load_model(given.model)
+    shared = BatchingRuntime(model.backend)
+    kinds: dict[str, Runtime] = {"direct": DirectRuntime(model.backend), "batching": shared.caller()}
+    for runtime in kinds.values():
+        call_us(runtime, 200)
+    times = {name: call_us(runtime, given.calls) for name, runtime in kinds.items()}
+    for name, found in times.items():
+        print(f"{name:9} {statistics.median(found):6.1f} us median, {np.percentile(found, 95):6.1f} us 95 %")
+    process, speech = psutil.Process(), load_audio(str(CLIPS / "en.flac"))[: 3 * SAMPLE_RATE]
+    sessions, held = [], []
+    for _ in range(given.sessions + N_WARM):  # in the middle of an utterance
+        sessions.append(model.session(["en", "de"], runtime=shared.caller()))
+        sessions[-1].push(speech)
+        held.append(process.memory_info().rss / 2**20)
+    held_mb = (held[-1] - held[N_WARM]) / given.sessions
+    print(f"{given.sessions} open sessions, each after 3 s of speech: {held_mb:.2f} MB each")
+    shared.close()
+    shared.join()
+
+
+if __name__ == "__main__":
+    main()

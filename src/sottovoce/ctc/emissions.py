@@ -1,0 +1,232 @@
+"""Checks and scaling of emissions, removal of blank frames, and the blanks of alignments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from sottovoce.ctc.align import NEVER
+from sottovoce.ctc.labels import Labels
+from sottovoce.ctc.options import CtcOptions
+from sottovoce.ctc.search import PrefixState
+from sottovoce.errors import InputError, OptionError
+
+Emitted = (
+    Tensor
+    | npt.NDArray[np.float16 | np.float32 | np.float64]
+    | Sequence[Sequence[float]]
+    | Sequence[Sequence[Sequence[float]]]
+)
+"""Emissions (B, T, V) or (T, V): a tensor, a NumPy array or lists."""
+Lengths = Tensor | npt.NDArray[np.int32 | np.int64] | Sequence[int]
+_SUM_TOLERANCE = 0.6
+"""Tolerance of the log of a frame's summed probability: allows emissions rounded to whole nats, not
+logits.
+"""
+_POSITIVE_TOLERANCE = 1e-2
+_SEPARATOR_MARGIN = 1e-3
+"""Nats by which a separator that the hypothesis contains is preferred."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EmissionScaling:
+    """Scores are scale * (emissions - offset).
+
+    offset: (V,) float32 on the CPU; None: 0. is_normalised: emissions are log-probabilities already.
+    """
+
+    scale: float
+    offset: Tensor | None
+    is_normalised: bool
+
+    @classmethod
+    def from_options(cls, labels: Labels, options: CtcOptions) -> EmissionScaling:
+        """Make the scaling of options: label priors and the blank penalty are subtracted.
+
+        Raises:
+            OptionError: not one prior per label.
+        """
+        offset = None
+        if options.label_priors is not None or options.blank_penalty:
+            offset = torch.zeros(len(labels))
+            if options.label_priors is not None:
+                if len(options.label_priors) != len(labels):
+                    raise OptionError(
+                        f"label_priors: expected {len(labels)}, one a label, got {len(options.label_priors)}"
+                    )
+                offset += options.prior_scale * torch.tensor(options.label_priors).log()
+            offset[labels.blank] += options.blank_penalty
+        return cls(options.acoustic_scale, offset, options.is_normalised)
+
+    def scores(self, emissions: Tensor) -> Tensor:
+        if self.offset is not None:
+            emissions = emissions - self.offset.to(emissions.device)
+        return emissions if self.scale == 1 else emissions * self.scale
+
+    def probabilities(self, emissions: Tensor) -> Tensor:
+        """Return the model's log-probabilities (B, T, V), for confidences, times and blanks."""
+        return emissions if self.is_normalised else emissions.log_softmax(dim=-1)
+
+
+def as_tensors(
+    emissions: Emitted, lengths: Lengths | None, device: torch.device
+) -> tuple[Tensor, Tensor | None]:
+    """Convert emissions to a tensor on the device, and lengths to one.
+
+    Raises:
+        InputError: these are no numbers, or rows of different lengths.
+    """
+    try:
+        values = torch.as_tensor(emissions, device=device)
+        return values, None if lengths is None else torch.as_tensor(lengths)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"emissions: expected numbers (B, T, V), got {error}") from error
+
+
+def checked(
+    log_probs: Tensor,
+    lengths: Tensor | None,
+    n_labels: int,
+    *,
+    is_normalised: bool = True,
+    trusted: Callable[[Tensor, Tensor], bool] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Check emissions; return them as (B, T, V) float32 with lengths (B,) int64.
+
+    log_probs: (B, T, V) or (T, V) of any float type. lengths: frames of each utterance, None for all.
+    is_normalised: they are log-probabilities; False: any scores. trusted: a fast check; if it is None or
+    returns False, every value is checked.
+
+    Raises:
+        InputError: a wrong shape or size, NaN, log-probabilities that are positive or do not sum to 1, or
+            scores without a finite sum in a frame.
+    """
+    log_probs = log_probs.detach()
+    if log_probs.ndim == 2:
+        log_probs = log_probs[None]
+    if log_probs.ndim != 3 or not log_probs.is_floating_point():
+        raise InputError(
+            f"emissions: expected floats (B, T, V), got {log_probs.dtype} of shape {tuple(log_probs.shape)}"
+        )
+    if log_probs.shape[2] != n_labels:
+        raise InputError(f"emissions: expected {n_labels} labels in the last place, got {log_probs.shape[2]}")
+    lengths = _checked_lengths(lengths, log_probs)
+    log_probs = log_probs.float()
+    if is_normalised and trusted is not None and trusted(log_probs, lengths):
+        return log_probs, lengths
+    places = torch.arange(log_probs.shape[1], device=log_probs.device)
+    frames = log_probs[places < lengths[:, None]]
+    (_check_values if is_normalised else _check_scores)(frames)
+    return log_probs, lengths
+
+
+def _checked_lengths(lengths: Tensor | None, log_probs: Tensor) -> Tensor:
+    n_batch, n_frames, _ = log_probs.shape
+    if lengths is None:
+        return torch.full((n_batch,), n_frames, dtype=torch.int64, device=log_probs.device)
+    lengths = lengths.to(log_probs.device, torch.int64)
+    if lengths.shape != (n_batch,):
+        raise InputError(f"lengths: expected shape ({n_batch},), got {tuple(lengths.shape)}")
+    if n_batch and not bool(((lengths >= 0) & (lengths <= n_frames)).all()):
+        raise InputError(f"lengths: expected 0 to {n_frames} frames, got {lengths.tolist()}")
+    return lengths
+
+
+def _check_values(frames: Tensor) -> None:
+    if not len(frames):
+        return
+    if bool(frames.isnan().any()):
+        raise InputError("emissions: expected log-probabilities, got NaN")
+    highest = float(frames.max())
+    if highest > _POSITIVE_TOLERANCE:
+        raise InputError(
+            f"emissions: expected log-probabilities (at most 0), got {highest:.3g}: "
+            "these look like logits, apply log_softmax over the labels (or say is_normalised=False)"
+        )
+    sums = frames.logsumexp(dim=1)
+    if bool((sums.abs() <= _SUM_TOLERANCE).all()):
+        return
+    sums = sums.exp()
+    lowest, top = float(sums.min()), float(sums.max())
+    raise InputError(
+        f"emissions: expected frames whose probabilities sum to 1, got sums from {lowest:.3g} to {top:.3g}: "
+        "apply log_softmax over the labels (or say is_normalised=False)"
+    )
+
+
+def _check_scores(frames: Tensor) -> None:
+    if not bool(frames.logsumexp(dim=1).isfinite().all()):
+        raise InputError("emissions: expected scores, got NaN, infinity or a frame where nothing is possible")
+
+
+def without_blank_runs(
+    state: PrefixState, scores: Tensor, lengths: Tensor, *, blank: int, is_likely: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Drop all but the first frame of every run of likely blank frames, also across chunks.
+
+    Returns the remaining scores and lengths. Scores of dropped blanks are added to
+    `state.acoustic_offset`.
+
+    scores: (B, T, V). lengths: (B,). is_likely: (B, T) bool.
+    """
+    n_batch, n_frames, n_labels = scores.shape
+    if not n_frames:
+        return scores, lengths
+    valid = torch.arange(n_frames, device=scores.device) < lengths[:, None]
+    is_blank = is_likely & valid
+    dropped = is_blank & torch.cat((state.in_blank[:, None], is_blank[:, :-1]), dim=1)
+    state.acoustic_offset = state.acoustic_offset + scores[:, :, blank].masked_fill(~dropped, 0.0).sum(dim=1)
+    last = (lengths - 1).clamp_min(0)[:, None]
+    state.in_blank = torch.where(lengths > 0, is_blank.gather(1, last)[:, 0], state.in_blank)
+    remains = valid & ~dropped
+    order = (~remains).to(torch.uint8).argsort(dim=1, stable=True)
+    n_remaining = remains.sum(dim=1)
+    longest = int(n_remaining.max()) if n_batch else 0
+    index = order[:, :longest, None].expand(-1, -1, n_labels)
+    return scores.gather(1, index), n_remaining
+
+
+@dataclass(frozen=True, slots=True)
+class IdleSeparators:
+    """The blanks of an alignment. separator: the scorer's, which appends nothing when repeated; or None."""
+
+    blank: int
+    separator: int | None
+
+    def emissions(self, log_probs: Tensor) -> Tensor:
+        """Append a label to emissions (B, T, V) for "blank or idle separator"."""
+        if self.separator is None:
+            return log_probs
+        idle = torch.maximum(log_probs[:, :, self.blank], log_probs[:, :, self.separator] - _SEPARATOR_MARGIN)
+        return torch.cat((log_probs, idle[:, :, None]), dim=2)
+
+    def blanks(self, tokens: Tensor, before: Tensor, n_labels: int) -> int | Tensor:
+        """Return the label (N, L + 1) of the blanks around tokens (N, L), or one for all.
+
+        before: (N,) tokens before the first ones. n_labels: V of the model.
+        """
+        if self.separator is None:
+            return self.blank
+        after_separator = torch.cat((before[:, None], tokens), dim=1) == self.separator
+        return torch.full_like(after_separator, self.blank, dtype=torch.int64).masked_fill_(
+            after_separator, n_labels
+        )
+
+
+def joined(state: PrefixState) -> tuple[Tensor, Tensor]:
+    """Join the uncommitted emissions of a state: (B, T, V), and their lengths (B,)."""
+    if len(state.emissions) == 1:
+        return state.emissions[0]
+    lengths = state.n_frames - torch.tensor([each.n_frames for each in state.committed]).to(state.n_frames)
+    n_frames = int(lengths.max()) if len(lengths) else 0
+    n_labels = state.emissions[0][0].shape[2]
+    whole = state.blank.new_full((len(lengths), n_frames, n_labels), NEVER)
+    for row in range(len(lengths)):
+        parts = [chunk[row, : int(n_valid[row])] for chunk, n_valid in state.emissions]
+        whole[row, : int(lengths[row])] = torch.cat(parts)
+    return whole, lengths

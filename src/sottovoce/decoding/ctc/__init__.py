@@ -1,1 +1,0 @@
-"""CTC decoding: greedy, and prefix beam search in tensors or compiled."""

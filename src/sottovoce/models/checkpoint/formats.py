@@ -1,0 +1,222 @@
+"""The registry of checkpoint formats: their names, and how files and folders of them are recognised.
+
+Imports nothing heavy: the module that reads and writes a format is imported when it is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from dataclasses import dataclass
+from itertools import chain, zip_longest
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from sottovoce.errors import CheckpointError, OptionError, cause_of
+
+if TYPE_CHECKING:
+    from sottovoce.models.checkpoint.base import Codec
+
+NANO_ASSET = Path(__file__).parents[1] / "assets" / "nano.safetensors"
+CONFIG = "config.json"
+WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
+"""Weights in a Hugging Face folder, whole or with an index of shards."""
+CT2_MODEL = "model.bin"
+"""Weights in a CTranslate2 folder."""
+_CONFIGS = (CONFIG, "generation_config.json", "preprocessor_config.json")
+GGML_MAGIC = b"lmgg"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFormat:
+    """A format of checkpoints: files with a suffix, or folders.
+
+    name: as `models convert --to` takes it. title: in messages. module: in this package, with a `CODEC`.
+    content: kind of file in messages, empty for folders alone. suffixes: of its files, empty for folders.
+    magic, magic_at: the bytes that files hold at this offset. weights: names in a folder, whole or with an
+    index of shards. mark: the file that shows a folder to hold such a model. companion: pattern of another
+    file that belongs to the weights. hub_files: sets of file patterns to fetch from a hub repository, by
+    preference. is_written: whether models can be converted to it.
+    """
+
+    name: str
+    title: str
+    module: str
+    content: str = ""
+    suffixes: tuple[str, ...] = ()
+    magic: tuple[bytes, ...] = ()
+    magic_at: int = 0
+    weights: tuple[str, ...] = ()
+    mark: str = ""
+    companion: str = "*"
+    hub_files: tuple[tuple[str, ...], ...] = ()
+    is_written: bool = True
+
+    @property
+    def program(self) -> str:
+        """The program that the format belongs to, for messages."""
+        return self.title.removesuffix(" folder").removesuffix(f" {(*self.suffixes, '')[0]}")
+
+    def codec(self) -> Codec:
+        """Import what reads and writes the format."""
+        found: Codec = importlib.import_module(f"{__package__}.{self.module}").CODEC
+        return found
+
+    def matches(self, path: Path) -> bool:
+        """Return whether a file begins as files of the format do, or a folder holds its weights.
+
+        Raises:
+            CheckpointError: the file cannot be read.
+        """
+        if path.is_dir():
+            return any((path / name).exists() or _index(path, name).exists() for name in self.weights)
+        head = head_of(path)[self.magic_at :]
+        return any(head.startswith(magic) for magic in self.magic)
+
+    def is_complete(self, folder: Path) -> bool:
+        """Return whether a folder holds a complete set of weights."""
+        has_weights = any((folder / name).is_file() for name in self.weights)
+        has_weights = has_weights or any(_has_all_shards(folder, name) for name in self.weights)
+        return has_weights and any(folder.glob(self.companion))
+
+
+FORMATS = (
+    CheckpointFormat(
+        "pt", "OpenAI .pt", "openai", "PyTorch", suffixes=(".pt",), magic=(b"PK\x03\x04", b"\x80\x02")
+    ),
+    CheckpointFormat(
+        "compact",
+        "compact safetensors",
+        "compact",
+        "safetensors",
+        magic=(b"{",),
+        magic_at=8,
+        is_written=False,
+    ),
+    CheckpointFormat(
+        "hf",
+        "Hugging Face folder",
+        "huggingface",
+        weights=WEIGHT_FILES,
+        mark=CONFIG,
+        hub_files=(
+            (*_CONFIGS, "model.safetensors", "model.safetensors.index.json", "model-*.safetensors"),
+            (*_CONFIGS, "pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin"),
+        ),
+    ),
+    CheckpointFormat("ggml", "ggml", "ggml", "ggml", suffixes=(".bin", ".ggml"), magic=(GGML_MAGIC,)),
+    CheckpointFormat(
+        "ct2",
+        "CTranslate2 folder",
+        "ctranslate2",
+        "CTranslate2",
+        magic=(b"\x0c\0WhisperSpec\0",),  # behind a version of four bytes
+        magic_at=4,
+        weights=(CT2_MODEL,),
+        mark=CT2_MODEL,
+        companion="vocabulary.*",
+        hub_files=((*_CONFIGS, CT2_MODEL, "vocabulary.*", "tokenizer.json"),),
+    ),
+)
+"""All formats. A folder without weights is read as the first format of folders, whose error it gets."""
+
+BY_NAME = MappingProxyType({one.name: one for one in FORMATS})
+WRITTEN = tuple(one.name for one in FORMATS if one.is_written)
+HUB_FILES = tuple(filter(None, chain(*zip_longest(*(one.hub_files for one in FORMATS)))))
+"""Sets of files; the first for which a repository has weights is used."""
+_FOLDERS = tuple(one for one in FORMATS if one.weights)
+_HEAD_BYTES = max(one.magic_at + len(magic) for one in FORMATS for magic in one.magic)
+
+
+def format_of(path: Path) -> CheckpointFormat:
+    """Recognise a file or folder by its content.
+
+    Raises:
+        CheckpointError: the file is of no known format, or not readable.
+    """
+    found = next((one for one in FORMATS if one.matches(path)), None)
+    if found is None and path.is_dir():
+        return _FOLDERS[0]
+    if found is None:
+        *others, last = (one.content for one in FORMATS if one.content)
+        raise CheckpointError(
+            f"{path}: begins with {head_of(path)[:4]!r}, "
+            f"expected a {', '.join(others)} or {last} file, or a folder"
+        )
+    return found
+
+
+def head_of(path: Path) -> bytes:
+    """Read the bytes by which formats are recognised.
+
+    Raises:
+        CheckpointError: the file cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return file.read(_HEAD_BYTES)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({cause_of(error)})") from error
+
+
+def format_by_name(output: Path) -> CheckpointFormat:
+    """Choose a format by a file's ending; the first format of folders without one.
+
+    Raises:
+        OptionError: another ending.
+    """
+    ending = ending_of(output)
+    if not ending:
+        return _FOLDERS[0]
+    found = next((one for one in FORMATS if ending in one.suffixes), None)
+    if found is None:
+        files = " or ".join(f"{one.suffixes[0]} ({one.program})" for one in FORMATS if one.suffixes)
+        folders = f"{_FOLDERS[0].program}, or "
+        folders += " or ".join(f"{one.program} with --to {one.name}" for one in _FOLDERS[1:])
+        raise OptionError(
+            f"output '{output}': expected a name that ends in {files}, or a folder's "
+            f"({folders}), got '{output.suffix}'"
+        )
+    return found
+
+
+def require_suffix(output: Path, wanted: CheckpointFormat) -> None:
+    """Raise OptionError if a file's ending is that of another format."""
+    ending = ending_of(output)
+    if ending and ending not in wanted.suffixes:
+        raise OptionError(
+            f"output '{output}': expected a name that ends in {wanted.suffixes[0]} ({wanted.program}), "
+            f"got '{output.suffix}'"
+        )
+
+
+def ending_of(output: Path) -> str:
+    """Return the ending of a format in lower case; "" for model names that contain a dot.
+
+    Those end in a number (`large-v3.5`, `base.q5_0`) or a language (`small.en`).
+    """
+    ending = output.suffix.lower()
+    return ending if ending[1:].isalpha() and ending != ".en" else ""
+
+
+def is_whole(folder: Path) -> bool:
+    """Return whether a folder has a configuration and one complete set of weights."""
+    return (folder / CONFIG).is_file() and any(one.is_complete(folder) for one in FORMATS)
+
+
+def may_be_model(folder: Path) -> bool:
+    """Return whether a folder holds a file of a model."""
+    return any((folder / one.mark).exists() for one in FORMATS if one.mark)
+
+
+def _index(folder: Path, weights: str) -> Path:
+    return folder / f"{weights}.index.json"
+
+
+def _has_all_shards(folder: Path, weights: str) -> bool:
+    try:
+        names = set(json.loads(_index(folder, weights).read_text(encoding="utf-8"))["weight_map"].values())
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        return False
+    return bool(names) and all((folder / str(name)).is_file() for name in names)

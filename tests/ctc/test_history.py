@@ -1,0 +1,232 @@
+"""Scores of whole word histories, as a neural model gives them: exact, and whatever the chunks."""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections.abc import Iterator, Sequence
+from threading import Event, Thread
+
+import pytest
+import torch
+
+from sottovoce.ctc.decoder import EmissionDecoder
+from sottovoce.ctc.labels import Labels
+from sottovoce.ctc.options import CtcOptions
+from sottovoce.lm.base import WordHistory
+from sottovoce.lm.neural import History, NeuralRescorer
+from tests.ctc.engines import engine  # noqa: F401  # every test runs on both
+from tests.ctc.enumeration import Reading, Tokens, all_texts, best_of, emissions
+
+LABELS = Labels.of(["-", "a", "b", " "], 0)
+
+
+class RandomHistories:
+    """A `HistoryScorer` that gives every history a number of its own, and every ended one another."""
+
+    def adjustments(self, histories: Sequence[WordHistory], *, final: bool) -> list[float]:
+        return [random.Random(f"{each.context()} {final}").uniform(-4, 4) for each in histories]
+
+
+def decoder(every: int, **options: int) -> EmissionDecoder:
+    chosen = CtcOptions(adjust_every_frames=every, **options)  # type: ignore[arg-type]
+    return EmissionDecoder(LABELS, chosen, history_scorer=RandomHistories())
+
+
+def one_reading(tokens: Tokens) -> Iterator[Reading]:
+    yield ()
+
+
+def full_score(tokens: Tokens, _: Reading) -> float:
+    said = WordHistory().with_words(word.text for word in LABELS.words(tokens))
+    return RandomHistories().adjustments([said], final=True)[0]
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(3))
+def test_histories_without_other_models_equal_enumeration(seed: int, every: int) -> None:
+    """What a beam was given goes with it when beams change places, so that it can be taken back."""
+    log_probs = emissions(5, 4, seed)
+    truth = best_of(all_texts(log_probs, 0), one_reading, full_score)[:20]
+    found = decoder(every, beam_size=600, n_best=20).decode(log_probs)[0]
+    assert [h.score for h in found] == pytest.approx([score for score, _, _ in truth], abs=1e-4)
+    assert [h.tokens for h in found] == [tokens for _, tokens, _ in truth]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_narrow_beams_never_overestimate(seed: int) -> None:
+    log_probs = emissions(6, 4, seed)
+    texts = all_texts(log_probs, 0)
+    for found in decoder(2, beam_size=4, n_best=4).decode(log_probs)[0]:
+        assert found.score <= texts[found.tokens] + full_score(found.tokens, ()) + 1e-4
+
+
+@pytest.mark.parametrize("blank_skip", [None, 0.6])
+@pytest.mark.parametrize("seed", range(3))
+def test_ragged_chunks_equal_the_whole(seed: int, blank_skip: float | None) -> None:
+    """Every utterance is adjusted after as many of its own frames, whenever they come."""
+    rows = torch.stack([emissions(40, 4, 10 * seed + row) for row in range(3)])
+    options = CtcOptions(beam_size=4, n_best=4, adjust_every_frames=5, blank_skip=blank_skip)
+    searcher = EmissionDecoder(LABELS, options, history_scorer=RandomHistories())
+    lengths, seen = torch.tensor([40, 23, 31]), torch.zeros(3, dtype=torch.int64)
+    state, chooser = searcher.start(3), random.Random(seed)
+    while bool((seen < lengths).any()):
+        counts = torch.tensor([chooser.randrange(8) for _ in range(3)]).minimum(lengths - seen)
+        chunk = torch.zeros(3, 8, 4).log_softmax(dim=2)
+        for row in range(3):
+            chunk[row, : counts[row]] = rows[row, seen[row] : seen[row] + counts[row]]
+        searcher.decode_chunk(state, chunk, counts)
+        seen += counts
+    whole = searcher.decode(rows, lengths)
+    for ours, theirs, row, length in zip(searcher.finish(state), whole, rows, lengths, strict=True):
+        assert [h.tokens for h in ours] == [h.tokens for h in theirs]
+        assert [h.score for h in ours] == pytest.approx([h.score for h in theirs], abs=1e-4)
+        alone = searcher.decode(row[:length])[0]
+        assert [h.tokens for h in alone] == [h.tokens for h in theirs]
+
+
+class CountedWords:
+    """A word model that gives every pair a number of its own, and counts what it is asked."""
+
+    def __init__(self) -> None:
+        self.n_begun = self.n_cached = 0
+
+    def begin(self) -> None:
+        self.n_begun += 1
+
+    def score_words(self, pairs: Sequence[tuple[History, str]]) -> dict[tuple[History, str], float]:
+        assert pairs
+        self.n_cached += len(pairs)
+        return {pair: random.Random(f"{pair[0][-3:]} {pair[1]}").uniform(-4, 0) for pair in pairs}
+
+    def score_ends(self, histories: Sequence[History]) -> dict[History, float]:
+        assert histories
+        return dict.fromkeys(histories, -1.0)
+
+
+def test_a_model_is_not_asked_for_nothing() -> None:
+    """Not where nothing was said, nor where every history is known."""
+    model = CountedWords()
+    scorer = NeuralRescorer(model, 0.3)
+    beginning = WordHistory()
+    histories = [beginning.with_words(words) for words in ((), ("ab",), ("ab", "b"))]
+    assert scorer.adjustments([], final=True) == []
+    assert scorer.adjustments([beginning], final=False) == [0.0]
+    first = scorer.adjustments(histories, final=True)
+    assert scorer.adjustments(histories, final=True) == first
+    assert model.n_cached == 2
+
+
+class InterruptedWords(CountedWords):
+    """Lets another thread go on while words are scored; it has a moment, as it may have to wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_scoring, self.has_forgotten = Event(), Event()
+
+    def score_words(self, pairs: Sequence[tuple[History, str]]) -> dict[tuple[History, str], float]:
+        self.is_scoring.set()
+        self.has_forgotten.wait(0.2)
+        return super().score_words(pairs)
+
+
+def test_another_thread_may_forget_while_words_are_scored() -> None:
+    model, beginning = InterruptedWords(), WordHistory()
+    histories = [beginning.with_words(words) for words in (("ab",), ("ab", "b"), ("b",))]
+    scorer = NeuralRescorer(model, 0.3)
+    expected = NeuralRescorer(CountedWords(), 0.3).adjustments(histories, final=True)
+
+    def begin_another() -> None:
+        model.is_scoring.wait()
+        scorer.forget()
+        model.has_forgotten.set()
+
+    other = Thread(target=begin_another)
+    other.start()
+    assert scorer.adjustments(histories, final=True) == expected
+    other.join()
+    assert model.n_begun == 1
+
+
+def spoken_abs(n_words: int) -> torch.Tensor:
+    """Emissions (T, V) of a stream that says "ab" so many times, four frames each."""
+    rows = torch.full((4 * n_words, 4), 0.05)
+    for word in range(n_words):
+        for at, label in enumerate((1, 2, 3, 0)):
+            rows[4 * word + at, label] = 0.85
+    return rows.log().log_softmax(dim=1)
+
+
+def test_a_model_that_begins_anew_finds_the_same() -> None:
+    log_probs = spoken_abs(120)
+    texts, scores, asked = [], [], []
+    for cache_size in (20, 10**6):
+        model = CountedWords()
+        scorer = NeuralRescorer(model, 0.3, cache_size=cache_size)
+        options = CtcOptions(beam_size=4, n_best=2, adjust_every_frames=10)
+        searcher = EmissionDecoder(LABELS, options, history_scorer=scorer)
+        state = searcher.start()
+        for chunk in log_probs.split(25):
+            searcher.decode_chunk(state, chunk[None])
+        best = searcher.finish(state)[0][0]
+        texts.append(best.text)
+        scores.append(best.score)
+        asked.append(model.n_cached)
+        assert (model.n_begun > 0) == (cache_size == 20)
+    assert texts[0] == texts[1]
+    assert scores[0] == pytest.approx(scores[1], abs=1e-3)
+    assert asked[0] == asked[1]
+
+
+class ShownWords(CountedWords):
+    """Remembers how many words it was shown at most."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n_shown = 0
+
+    def score_words(self, pairs: Sequence[tuple[History, str]]) -> dict[tuple[History, str], float]:
+        self.n_shown = max(self.n_shown, *(len(history) for history, _ in pairs))
+        return super().score_words(pairs)
+
+
+def n_histories() -> int:
+    """Count what is held of histories, by anybody."""
+    gc.collect()
+    return sum(type(each) is WordHistory for each in gc.get_objects())
+
+
+def test_what_a_stream_holds_of_histories_does_not_grow() -> None:
+    """However much was said, a model is shown and the decoder holds the last words alone."""
+    before = n_histories()
+    model = ShownWords()
+    scorer = NeuralRescorer(model, 0.3, cache_size=50)
+    options = CtcOptions(beam_size=4, adjust_every_frames=10, commit_frames=100)
+    searcher = EmissionDecoder(LABELS, options, history_scorer=scorer)
+    state = searcher.start()
+    for chunk in spoken_abs(400).split(25):
+        searcher.decode_chunk(state, chunk[None])
+        assert scorer.n_cached <= 128 + 4 * 100
+    assert model.n_shown == 127
+    assert len(state.committed[0].words) > 300
+    assert len(state.committed[0].words) - state.committed[0].n_scored < 20
+    assert n_histories() - before <= 128 + 4 * 100
+    del state
+    assert n_histories() == before
+
+
+def test_streams_that_come_in_turn_are_asked_for_once() -> None:
+    """What one needs is not dropped because another came in between."""
+    log_probs = spoken_abs(150)
+    asked = []
+    for n_streams in (1, 2):
+        model = CountedWords()
+        scorer = NeuralRescorer(model, 0.3, cache_size=20)
+        options = CtcOptions(beam_size=4, adjust_every_frames=10, commit_frames=100)
+        searcher = EmissionDecoder(LABELS, options, history_scorer=scorer)
+        states = [searcher.start() for _ in range(n_streams)]
+        for chunk in log_probs.split(30):
+            for state in states:
+                searcher.decode_chunk(state, chunk[None])
+        asked.append(model.n_cached)
+    assert asked[1] == 2 * asked[0]

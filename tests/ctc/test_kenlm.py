@@ -1,0 +1,148 @@
+"""KenLM's models in the compiled search: the same hypotheses, each state and word asked for once."""
+
+from __future__ import annotations
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+
+from sottovoce.ctc import CtcDecoder, CtcFusionOptions
+from sottovoce.ctc.options import CtcOptions
+from sottovoce.ctc.search import PrefixSearch
+from sottovoce.errors import LanguageModelError, OptionError
+from sottovoce.lm import kenlm as kenlm_module
+from sottovoce.lm.kenlm import KenlmModel, words_of_binary
+from tests.ctc.enumeration import emissions
+from tests.ctc.test_engines import LABELS, random_arpa
+from tests.ctc.test_engines import WORDS as WORDS_OF_ARPA
+
+pytest.importorskip("kenlm", reason="KenLM's package is not installed")
+pytest.importorskip("numba", reason="the extra fast is not installed")
+
+WORDS = ["ab", "ba", "a", "aab", "bb"]
+LEXICON = [(word, [LABELS.index(letter) for letter in word]) for word in WORDS]
+ROWS = torch.stack([emissions(40, len(LABELS), seed) for seed in range(6)])
+
+
+@pytest.fixture
+def arpa(tmp_path: Path) -> Path:
+    path = tmp_path / "words.arpa"
+    path.write_text(random_arpa())
+    return path
+
+
+def decoder(model: KenlmModel | Path, engine: str, **fusion: float) -> CtcDecoder:
+    return CtcDecoder(
+        LABELS,
+        0,
+        lm=model,
+        lexicon=LEXICON,
+        unknown_words=True,
+        fusion=CtcFusionOptions(level="word", **fusion),  # type: ignore[arg-type]
+        options=CtcOptions(n_best=4, engine=engine),  # type: ignore[arg-type]
+    )
+
+
+def scores(found: CtcDecoder) -> list[tuple[str, float]]:
+    return [(best.text, best.score) for row in found.decode(ROWS) for best in row]
+
+
+def assert_same(ours: CtcDecoder, theirs: CtcDecoder) -> None:
+    for (text, score), (wanted, expected) in zip(scores(ours), scores(theirs), strict=True):
+        assert text == wanted
+        assert score == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("table_size", [2**20, 8])
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_the_compiled_search_finds_the_same(
+    arpa: Path, table_size: int, n_threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With room for all answers, and without."""
+    monkeypatch.setattr(kenlm_module, "_CACHE_SIZE", table_size)
+    monkeypatch.setattr("sottovoce.ctc.compiled._LEAST_FRAMES", 0)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: n_threads)
+    slow = decoder(KenlmModel(arpa), "tensors")
+    expected = decoder(arpa, "compiled")
+    assert_same(slow, expected)
+    monkeypatch.setattr(PrefixSearch, "run", None)  # nothing is handed over to the search in tensors
+    assert_same(decoder(KenlmModel(arpa), "compiled"), expected)
+
+
+@pytest.mark.reference
+def test_each_state_and_word_is_asked_for_once(arpa: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = KenlmModel(arpa)
+    searcher = decoder(model, "compiled")
+    first = scores(searcher)
+    n_cached = model.n_cached
+    assert n_cached > 5
+    assert scores(searcher) == first
+    assert model.n_cached == n_cached
+    model.forget()
+    assert scores(searcher) == first
+    assert model.n_cached == n_cached
+
+
+@pytest.mark.reference
+def test_threads_give_a_state_one_index(arpa: Path) -> None:
+    """And a place of the table one entry, whichever place they came to."""
+    model = KenlmModel(arpa)
+    tokens = model.ids(WORDS_OF_ARPA)
+    pairs = [(0, token) for token in tokens]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            answers = list(pool.map(lambda pair: model._answer(*pair, 7), pairs * 40))
+    finally:
+        sys.setswitchinterval(interval)
+    assert answers == answers[: len(pairs)] * 40
+    assert len(model._states) == len(model._indices) == 1 + max(model._indices.values())
+    assert model.n_cached == len(pairs) == int((model._cache["key"] != 0).sum())
+
+
+@pytest.mark.reference
+def test_a_negative_weight_is_searched_in_tensors(arpa: Path) -> None:
+    """Nothing says then how much a word can add at most."""
+    ours = decoder(KenlmModel(arpa), "compiled", lm_weight=-0.5)
+    assert_same(ours, decoder(arpa, "tensors", lm_weight=-0.5))
+
+
+BINARIES = Path(__file__).parents[1] / "lm" / "binaries"
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("kind", ["probing", "trie"])
+def test_a_binary_spells_its_own_words(kind: str) -> None:
+    """Without a lexicon, as the ARPA file does that it was made of."""
+    fusion = CtcFusionOptions(level="word", unknown_score=-1.0)
+    lists = []
+    for file in ("small.arpa", f"{kind}.bin"):
+        searcher = CtcDecoder(["-", "a", "b", " "], lm=BINARIES / file, fusion=fusion, n_best=6)
+        assert searcher.lexicon is not None
+        assert {word for word in searcher.lexicon.words if word is not None} == {"a", "b"}
+        lists.append([(h.text, h.score) for h in searcher.decode(emissions(7, 4, seed=2))[0]])
+    assert [text for text, _ in lists[0]] == [text for text, _ in lists[1]]
+    assert [score for _, score in lists[0]] == pytest.approx([score for _, score in lists[1]], abs=1e-4)
+
+
+@pytest.mark.reference
+def test_whether_a_binary_is_over_labels_is_told_by_its_words() -> None:
+    """As of ARPA files: that it knows every label is not enough."""
+    labels = ["-", "a", "b"]
+    assert CtcDecoder(labels, lm=BINARIES / "trie.bin").lexicon is None
+    with pytest.raises(OptionError, match="expected a lexicon beside a word model"):
+        CtcDecoder(labels, lm=BINARIES / "trie.bin", fusion=CtcFusionOptions(level="word"))
+
+
+@pytest.mark.parametrize("cut", [1, 5, 12])
+def test_a_binary_without_its_words_is_refused(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "cut.bin"
+    path.write_bytes((BINARIES / "probing.bin").read_bytes()[:-cut])
+    with pytest.raises(LanguageModelError, match=r"cut\.bin: expected a KenLM binary with its words"):
+        words_of_binary(path)
+    assert set(words_of_binary(BINARIES / "probing.bin")) == {"<unk>", "<s>", "</s>", "a", "b"}

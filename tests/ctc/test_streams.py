@@ -1,0 +1,196 @@
+"""Streams without end: what is settled leaves the state, and the result stays that of the whole."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from sottovoce.ctc import CtcDecoder
+from sottovoce.ctc.options import CtcOptions
+from sottovoce.types import Partial
+from tests.ctc.engines import engine  # noqa: F401  # every test runs on both
+from tests.ctc.enumeration import all_texts, emissions
+from tests.ctc.test_decoder import differences
+
+LABELS = ["-", "a", "b", "c", "d", " "]
+WORDS = ["ab", "ba", "cad", "dab", "bad", "ad", "cab"]
+CHUNK = 25
+
+
+def speech(n_words: int, seed: int, *, doubt: float = 0.9) -> Tensor:
+    """Emissions (T, V) of random words, as of a model that is mostly sure."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = []
+    for index in torch.randint(len(WORDS), (n_words,), generator=generator).tolist():
+        for letter in WORDS[index] + " ":
+            rows += [LABELS.index(letter), *([0] * int(torch.randint(1, 4, (1,), generator=generator)))]
+    logits = torch.randn(len(rows), len(LABELS), generator=generator) * doubt
+    logits[torch.arange(len(rows)), torch.tensor(rows)] += 4.0
+    return logits.log_softmax(dim=1)
+
+
+def decoder(kind: str, **options: object) -> CtcDecoder:
+    chosen = CtcOptions(beam_size=8, n_best=3, **options)  # type: ignore[arg-type]
+    if kind == "plain":
+        return CtcDecoder(LABELS, 0, options=chosen)
+    if kind == "lexicon":
+        return CtcDecoder(
+            LABELS, 0, options=chosen, lexicon=[(w, [LABELS.index(x) for x in w]) for w in WORDS]
+        )
+    if kind == "open":  # no separator: words end anywhere
+        names = [*LABELS[:-1], "e"]
+        spelled = [(w, [LABELS.index(x) for x in w] + [5]) for w in WORDS]
+        return CtcDecoder(names, 0, options=chosen, lexicon=spelled, hotwords=["cad"])
+    return CtcDecoder([*LABELS[:-1], "e"], 0, options=chosen)  # no words at all
+
+
+KINDS = ["plain", "lexicon", "open", "letters"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("options", [{}, {"blank_skip": 0.9}, {"times": False}])
+def test_a_stream_is_the_whole(kind: str, options: dict[str, object]) -> None:
+    rows = torch.zeros(2, 400, len(LABELS))
+    rows[:, :, 0] = 1.0
+    parts = [speech(40, seed) for seed in (1, 2)]
+    lengths = torch.tensor([min(len(part), 400 - 137 * i) for i, part in enumerate(parts)])
+    for row, part, n in zip(rows, parts, lengths.tolist(), strict=True):
+        row[:n] = part[:n]
+    searcher = decoder(kind, commit_frames=None, **options)
+    state = searcher.start(2)
+    for begin in range(0, 400, CHUNK):
+        counts = (lengths - begin).clamp(0, CHUNK)
+        searcher.decode_chunk(state, rows[:, begin : begin + CHUNK].log_softmax(2), counts)
+    assert all(past.n_frames > 0 for past in state.committed)
+    whole = searcher.decode(rows.log_softmax(2), lengths)
+    for ours, theirs in zip(searcher.finish(state), whole, strict=True):
+        assert differences(ours, theirs) == []
+
+
+@pytest.mark.parametrize("kind", ["plain", "lexicon"])
+@pytest.mark.parametrize("options", [{}, {"times": False}])
+def test_a_stream_stays_level(kind: str, options: dict[str, object]) -> None:
+    """Nothing in the state grows with what was said, but for the text itself."""
+    searcher = decoder(kind, commit_frames=200, **options)
+    state = searcher.start()
+    parts = [speech(30, seed) for seed in range(3)]
+    for part in torch.split(torch.cat(parts), CHUNK):
+        searcher.decode_chunk(state, part)
+        assert sum(chunk.shape[1] for chunk, _ in state.emissions) < 500
+        assert state.symbols.shape[2] <= 256
+    assert int(state.n_frames) > 700
+    ours, theirs = searcher.finish(state)[0][0], searcher.decode(torch.cat(parts))[0][0]
+    assert ours.score > theirs.score - 0.1  # what is dropped makes room: it is often higher
+
+
+@pytest.mark.parametrize("kind", ["plain", "lexicon"])
+def test_silence_is_dropped(kind: str) -> None:
+    rows = torch.randn(1000, len(LABELS), generator=torch.Generator().manual_seed(1))
+    rows[:, 0] += 9.0
+    rows[950, 1] += 20.0
+    rows[970, 2] += 20.0
+    rows = rows.log_softmax(dim=1)
+    searcher = decoder(kind, commit_frames=200)
+    state = searcher.start()
+    for part in torch.split(rows, CHUNK):
+        searcher.decode_chunk(state, part)
+        assert sum(chunk.shape[1] for chunk, _ in state.emissions) < 800
+    ours, theirs = searcher.finish(state)[0][0], searcher.decode(rows)[0][0]
+    assert (ours.text, ours.words) == (theirs.text, theirs.words)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_committed_words_are_told_once_and_stay(kind: str) -> None:
+    searcher = decoder(kind, commit_frames=200)
+    state = searcher.start()
+    events: list[Partial] = []
+    texts = []
+    for part in torch.split(speech(80, 3), CHUNK):
+        texts.append(searcher.decode_chunk(state, part)[0])
+        events += searcher.committed(state)
+        assert searcher.committed(state) == []
+        told = "".join(event.text for event in events).replace(" ", "")
+        assert texts[-1].replace(" ", "").startswith(told)
+    best = searcher.finish(state)[0][0]
+    words = [word for event in events for word in event.words]
+    assert len(events) > 3
+    assert len(told) > 0.6 * len(best.text.replace(" ", ""))
+    if kind == "letters":
+        assert best.text.replace(" ", "").startswith(told)
+    else:
+        assert list(best.words[: len(words)]) == words
+    for event in events:
+        assert event.utterance == 0
+        assert event.end <= event.emission_time
+        assert (event.start, event.end) == (event.words[0].start, event.words[-1].end)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("options", [{}, {"times": False}])
+def test_partial_texts_are_those_of_the_beams(kind: str, options: dict[str, object]) -> None:
+    """At any chunk: the first is the text so far, no text twice, and words follow the committed ones."""
+    searcher = decoder(kind, commit_frames=200, **options)
+    state = searcher.start(2)
+    rows = torch.stack([speech(40, seed)[:400] for seed in (3, 5)])
+    for part in torch.split(rows, CHUNK, dim=1):
+        texts = searcher.decode_chunk(state, part)
+        for row, (found, text) in enumerate(zip(searcher.partials(state), texts, strict=True)):
+            assert found[0].text == text
+            assert 1 <= len(found) <= 3
+            assert len({h.text for h in found}) == len(found)
+            assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
+            assert 0 < sum(h.posterior or 0.0 for h in found) <= 1 + 1e-4
+            told = state.committed[row]
+            for h in found:
+                assert h.score == pytest.approx(h.acoustic_score + h.lm_score, abs=1e-3)
+                said = [*told.words, *(word.word for word in h.words)]
+                if options == {}:
+                    assert "".join(said) == h.text.replace(" ", "")
+                    frames = [*told.first[: told.n_closed], *h.token_frames]
+                    assert frames == sorted(frames)
+    assert all(past.n_frames > 0 for past in state.committed)
+    settled = searcher.finish(state)[0][0].text
+    assert settled.split()[:20] == searcher.partials(state)[0][0].text.split()[:20]
+
+
+def test_partial_texts_are_the_likeliest_of_all() -> None:
+    """Those of a beam that holds everything, by enumeration of all paths; shares are of all texts."""
+    names, log_probs = ["-", "a", "b", " "], emissions(6, 4, seed=8)
+    searcher = CtcDecoder(names, options=CtcOptions(beam_size=1500, n_best=10, times=False))
+    state = searcher.start()
+    for end in (2, 4, 6):
+        searcher.decode_chunk(state, log_probs[end - 2 : end])
+        sums: dict[str, float] = {}
+        for tokens, score in all_texts(log_probs[:end], 0).items():
+            text = " ".join("".join(names[token] for token in tokens).split())
+            sums[text] = sums.get(text, 0.0) + math.exp(score)
+        for found in searcher.partials(state)[0]:
+            assert found.posterior == pytest.approx(sums[found.text], abs=1e-4)
+
+
+def test_without_times_committed_text_has_no_words() -> None:
+    searcher = decoder("plain", times=False, commit_frames=200)
+    state = searcher.start()
+    for part in torch.split(speech(60, 4), CHUNK):
+        searcher.decode_chunk(state, part)
+    (event,) = searcher.committed(state)
+    assert event.words == ()
+    assert event.start == event.end == event.emission_time
+    assert searcher.finish(state)[0][0].text.startswith(event.text)
+
+
+def test_scores_of_a_long_stream_count_from_its_beginning() -> None:
+    """What was taken off the beams on the way is in the scores at the end."""
+    parts = [speech(40, seed, doubt=2.0) for seed in range(8)]
+    searcher = decoder("lexicon", commit_frames=200)
+    state = searcher.start()
+    for part in parts:
+        searcher.decode_chunk(state, part)
+    assert float(state.acoustic_offset) < -1000
+    assert float((state.acoustic + state.lm).max()) > -1100
+    ours, theirs = searcher.finish(state)[0][0], searcher.decode(torch.cat(parts))[0][0]
+    assert ours.score == pytest.approx(theirs.score, rel=1e-2)
+    assert ours.acoustic_score + ours.lm_score == pytest.approx(ours.score)
