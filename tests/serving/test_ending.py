@@ -29,7 +29,9 @@ def test_a_server_that_ends_leaves_no_thread(seconds: float) -> None:
         client = connect(f"ws://{server.address}/v1/live")
         client.send(bytes(64_000))
         until(lambda: model.n_calls > 0)
-        assert {thread.name for thread in threads_of_servers() - before} == {"sottovoce-server", THREAD_NAME}
+        names = {thread.name for thread in threads_of_servers() - before}
+        assert {name for name in names if not name.startswith(THREAD_NAME)} == {"sottovoce-server"}
+        assert len(names) > 1
         client.socket.close()
     client.close()
     assert threads_of_servers() <= before
