@@ -53,6 +53,20 @@ def test_rows_of_any_age_audio_and_length_read_as_alone(subject: Subject) -> Non
     assert last.attention[1].shape[1] == 0
 
 
+def test_several_windows_are_admitted_at_once(subject: Subject) -> None:
+    backend, prompt = subject.backend, list(subject.prompt)
+    encoded = backend.encode(windows(backend))
+    rows = backend.rows()
+    rows.admit(encoded)
+    assert rows.n_rows == encoded.batch_size > 1
+    every = [prompt[: 1 + row] for row in range(rows.n_rows)]
+    output = rows.step(every, [[row] for row in range(rows.n_rows)])
+    for row, read in enumerate(every):
+        assert difference(output.logits[row], alone(subject, one_row(encoded, row), read)[0]) <= TOLERANCE
+    nothing = rows.step([[9]] * rows.n_rows, [[]] * rows.n_rows)
+    assert nothing.logits.shape == (0, backend.dims.n_vocab), "no position is wanted"
+
+
 @pytest.mark.parametrize("chosen", [[1, 0], [0, 0, 1], [1], [1, 1, 1], []])
 def test_rows_branch_move_and_leave(subject: Subject, chosen: list[int]) -> None:
     backend, prompt = subject.backend, list(subject.prompt)
@@ -106,8 +120,8 @@ def test_a_vocabulary_is_all_that_is_computed(subject: Subject) -> None:
 def test_what_cannot_be_is_said_in_one_line(subject: Subject) -> None:
     backend = subject.backend
     rows = backend.rows()
-    with pytest.raises(OptionError, match="one row"):
-        rows.admit(backend.encode(windows(backend)))
+    with pytest.raises(OptionError, match="one window"):
+        rows.admit(backend.encode(windows(backend)), heard(subject)[0])
     encoded = heard(subject)[0]
     rows.admit(encoded)
     for tokens, wanted in (([], []), ([[1], [2]], [[0], [0]]), ([[]], [[]])):

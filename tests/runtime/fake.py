@@ -342,7 +342,8 @@ class RowsByStep:
 
     def admit(self, encoded: EncoderOutput, prefix: RowPrefix | None = None) -> None:
         check_admitted(encoded, prefix, type(None), self._backend.name)
-        self._rows.append((self._backend.start(encoded), encoded.n_frames))
+        windows = map(encoded.row, range(encoded.batch_size))
+        self._rows += [(self._backend.start(window), encoded.n_frames) for window in windows]
 
     def select(self, rows: Sequence[int]) -> None:
         check_selected(rows, self.n_rows)

@@ -157,19 +157,15 @@ class LanguageProbe:
     def _raw_logits(self, log_mels: Sequence[Tensor]) -> Tensor:
         """Return logits (n, L + 1) of a full window with sparse padding, or else with `TAIL_S` of padding."""
         mode = self.window_mode
-        if mode is not None:
-            return self._window_logits([IncrementalWindow(log_mel, mode) for log_mel in log_mels])
-        encoded = self._backend.encode(window_features(log_mels, self._n_columns(log_mels)))
-        start = torch.full((len(log_mels), 1), self._token, device=self._backend.device)
-        output = self._backend.step(start, self._backend.start(encoded), vocabulary=self._rows)
-        return output.logits[:, 0].float()
-
-    def _window_logits(self, windows: Sequence[IncrementalWindow]) -> Tensor:
         rows = self._backend.rows()
-        for result in self._backend.encode_incremental(windows):
-            rows.admit(result.encoded)
-        tokens, positions = [[self._token] for _ in windows], [[0] for _ in windows]
-        return rows.step(tokens, positions, vocabulary=self._rows).logits.float()
+        if mode is None:
+            rows.admit(self._backend.encode(window_features(log_mels, self._n_columns(log_mels))))
+        else:
+            windows = [IncrementalWindow(log_mel, mode) for log_mel in log_mels]
+            for result in self._backend.encode_incremental(windows):
+                rows.admit(result.encoded)
+        n_rows = len(log_mels)
+        return rows.step([[self._token]] * n_rows, [[0]] * n_rows, vocabulary=self._rows).logits
 
     def _n_columns(self, log_mels: Sequence[Tensor]) -> int:
         tail_s = min(TAIL_S, self._backend.tail_s)

@@ -78,13 +78,12 @@ class RunningRows(Protocol):
     def n_rows(self) -> int: ...
 
     def admit(self, encoded: EncoderOutput, prefix: RowPrefix | None = None) -> None:
-        """Append a row without tokens, or with those of a prefix.
+        """Append a row without tokens for each window, or one with the tokens of a prefix.
 
-        encoded: its window, of one row. prefix: from `prefix_of` of a row with this audio, or with the
-        beginning of it (an approximation).
+        prefix: from `prefix_of` of a row with this audio, or with the beginning of it (an approximation).
 
         Raises:
-            OptionError: several windows, or a prefix of another backend.
+            OptionError: several windows with a prefix, or a prefix of another backend.
         """
         ...
 
@@ -306,17 +305,17 @@ class BestTokens:
 
 
 @runtime_checkable
-class ChoosingBackend(Protocol):
-    """A `Backend` that can choose the most probable next tokens itself, without returning logits."""
+class ChoosingRows(Protocol):
+    """`RunningRows` that can choose the most probable next tokens themselves, without returning logits."""
 
-    def step_best(self, tokens: Tensor, state: DecoderState, choice: TokenChoice) -> BestTokens | Tensor:
-        """Append a token to each row, (R, 1) int64, and return the most probable that may follow.
+    def step_best(self, tokens: Sequence[int], choice: TokenChoice) -> BestTokens | Tensor:
+        """Append a token to each row, and return the most probable that may follow.
 
         On ties, or if fewer may follow, it returns the logits (R, n_vocab) float32 instead, valid until
         the next step, in which forbidden ones may be -inf.
 
         Raises:
-            OptionError: as `Backend.step`, and for rows that have not read their left padding.
+            OptionError: as `RunningRows.step`.
         """
         ...
 
@@ -367,8 +366,8 @@ def check_admitted(
     encoded: EncoderOutput, prefix: RowPrefix | None, kind: type[Prefix], name: str
 ) -> Prefix | None:
     """Check the arguments of `RunningRows.admit` of the backend `name`; return the prefix."""
-    if encoded.batch_size != 1:
-        raise OptionError(f"rows: expected a window of one row, got {encoded.batch_size}")
+    if prefix is not None and encoded.batch_size != 1:
+        raise OptionError(f"rows: expected one window with a prefix, got {encoded.batch_size}")
     if prefix is not None and not isinstance(prefix, kind):
         raise OptionError(f"rows: expected the state of a row of {name}, got {type(prefix).__name__}")
     return prefix

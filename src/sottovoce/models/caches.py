@@ -1,9 +1,8 @@
 """KV caches of the decoder and attention over them.
 
-`DecoderCache` holds rows of one length, grouped by audio. `RowKvCache` holds one row of any age
-(continuous batching): new tokens of all rows go through the linear layers as one batch, and attention runs
-row by row without padding. One cache for both purposes would take 1.3 times as long for sixteen rows of
-one length (docs/log.md).
+`RowBuffers` holds rows of any age (continuous batching): new tokens of all rows go through the linear
+layers as one batch, and neighbouring rows with equally many new tokens through attention. `DecoderCache`
+holds rows of one length with padding at the left.
 """
 
 from __future__ import annotations
@@ -223,166 +222,225 @@ def decode_batch(
     return hidden, attention.finish()
 
 
-FIRST_ROW_CAPACITY = 64
-"""Positions allocated initially; a full buffer doubles."""
+class RowBuffers:
+    """Self-attention keys and values of all rows, a buffer (2, n_rows, H, capacity, d_head) for each layer.
 
+    lengths: filled positions of each row; the others are masked.
+    """
 
-class RowKvCache:
-    """Self-attention keys and values of one row: (n_layer, 2, H, capacity, d_head), filled up to n_tokens."""
+    def __init__(self, dims: ModelDims, dtype: torch.dtype, device: torch.device) -> None:
+        size = (2, 0, dims.n_text_head, FIRST_CAPACITY, dims.n_text_state // dims.n_text_head)
+        self.layers = [torch.zeros(size, dtype=dtype, device=device) for _ in range(dims.n_text_layer)]
+        self.lengths: list[int] = []
 
-    __slots__ = ("_buffer", "n_tokens")
+    def add(self, first: Sequence[Tensor] | None) -> None:
+        """Append a row; first: the keys and values (2, H, n, d_head) of its first positions per layer."""
+        self.lengths.append(0)
+        n_rows = len(self.lengths)
+        if n_rows > self.layers[0].shape[1]:
+            self._grow(1, max(n_rows, 2 * (n_rows - 1)))
+        if first is not None:
+            n_tokens = first[0].shape[2]
+            self.make_room(n_tokens)
+            self.lengths[-1] = n_tokens
+            for layer, cached in zip(self.layers, first, strict=True):
+                layer[:, n_rows - 1, :, :n_tokens] = cached
 
-    def __init__(self, dims: ModelDims, like: Tensor) -> None:
-        """Allocate an empty cache; like: any tensor of its dtype and device."""
-        d_head = dims.n_text_state // dims.n_text_head
-        self._buffer = like.new_empty(dims.n_text_layer, 2, dims.n_text_head, FIRST_ROW_CAPACITY, d_head)
-        self.n_tokens = 0
+    def select(self, rows: Sequence[int]) -> None:
+        if list(rows) != list(range(len(rows))):
+            index = torch.tensor(rows, device=self.layers[0].device)
+            self.layers = [layer.index_select(1, index) for layer in self.layers]
+        self.lengths = [self.lengths[row] for row in rows]
 
-    def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Write new positions (H, n_new, d_head) of a layer; return its keys and values (1, H, n, d_head).
+    def first(self, row: int, n_tokens: int) -> list[Tensor]:
+        """Copy the first positions of a row, as for `add`."""
+        return [layer[:, row, :, : min(n_tokens, self.lengths[row])].clone() for layer in self.layers]
 
-        `advance` counts the positions once all layers have written.
-        """
-        end = self.n_tokens + keys.shape[1]
-        if end > self._buffer.shape[3]:
-            self._buffer = self._with_room(end)
-        written = self._buffer[layer]
-        written[0, :, self.n_tokens : end] = keys
-        written[1, :, self.n_tokens : end] = values
-        return written[:1, :, :end], written[1:, :, :end]
+    def make_room(self, n_tokens: int) -> None:
+        """Make room for rows of up to `n_tokens`."""
+        capacity = self.layers[0].shape[3]
+        if n_tokens > capacity:
+            self._grow(3, max(n_tokens, 2 * capacity))
 
-    def advance(self, n_new: int) -> None:
-        self.n_tokens += n_new
-
-    def cut(self, n_tokens: int) -> None:
-        self.n_tokens = max(0, self.n_tokens - n_tokens)
-
-    def first(self, n_tokens: int) -> RowKvCache:
-        """Return a cache of the first `n_tokens` positions over the same buffer.
-
-        Only one of the caches that share a buffer may be written to.
-        """
-        other = object.__new__(RowKvCache)
-        other._buffer, other.n_tokens = self._buffer, min(n_tokens, self.n_tokens)
-        return other
-
-    def copy(self) -> RowKvCache:
-        other = object.__new__(RowKvCache)
-        other._buffer = self._with_room(self._buffer.shape[3])
-        other.n_tokens = self.n_tokens
-        return other
-
-    def _with_room(self, n_needed: int) -> Tensor:
-        capacity = self._buffer.shape[3]
-        while capacity < n_needed:
-            capacity *= 2
-        buffer = self._buffer.new_empty(*self._buffer.shape[:3], capacity, self._buffer.shape[4])
-        buffer[:, :, :, : self.n_tokens] = self._buffer[:, :, :, : self.n_tokens]
-        return buffer
+    def _grow(self, dim: int, size: int) -> None:
+        for at, layer in enumerate(self.layers):
+            shape = list(layer.shape)
+            shape[dim] = size - shape[dim]
+            self.layers[at] = torch.cat((layer, layer.new_zeros(shape)), dim=dim)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RowCrossAttention:
-    """Cross-attention keys and values (1, H, n_frames, d_head) of one row, per decoder layer.
+class RowAudio:
+    """The recording of a row: window `index` of cross-attention keys and values (B, H, n_frames, d_head).
 
-    bias: (1, 1, 1, n_frames) float32, added to the attention logits, or None.
+    log_weights: (B, n_frames) float32, added to the attention logits, or None.
     """
 
     keys_values: Sequence[KeysValues]
-    bias: Tensor | None = None
+    index: int
+    log_weights: Tensor | None
 
     @property
     def n_frames(self) -> int:
         return int(self.keys_values[0][0].shape[2])
 
+    def same_batch(self, other: RowAudio) -> bool:
+        return self.keys_values is other.keys_values and self.log_weights is other.log_weights
+
+
+class _EqualRows:
+    """Neighbouring rows with equally many new tokens: [start, end) of the flat batch, rows [first, last)."""
+
+    def __init__(
+        self, first: int, lengths: Sequence[int], n_new: int, start: int, device: torch.device
+    ) -> None:
+        self.n_rows, self.n_new = len(lengths), n_new
+        self.rows = slice(first, first + self.n_rows)
+        self.places = slice(start, start + self.n_rows * n_new)
+        self.n_total = max(lengths) + n_new
+        begins = torch.tensor(lengths, device=device)[:, None]
+        self.positions = begins + torch.arange(n_new, device=device)  # (n_rows, n_new)
+        self.is_even = min(lengths) == max(lengths)
+        self.is_causal = self.is_even and not lengths[0] and n_new > 1
+        self.mask: Tensor | None = None
+        if not (self.is_even and (n_new == 1 or not lengths[0])):
+            keys = torch.arange(self.n_total, device=device)
+            self.mask = (keys <= self.positions[..., None])[:, None]
+        self.indices = torch.arange(first, first + self.n_rows, device=device)[:, None]
+
+    def attend(self, buffer: Tensor, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Write keys and values, (1, n, H, d_head) of the flat batch, and attend: (n, H, d_head)."""
+        shape = (self.n_rows, self.n_new, *queries.shape[2:])
+        for written, new in zip(buffer, (keys, values), strict=True):
+            own = new[0, self.places].view(shape)
+            if self.is_even:
+                end = self.n_total
+                written[self.rows, :, end - self.n_new : end] = own.transpose(1, 2)
+            else:
+                written[self.indices, :, self.positions] = own
+        cached = buffer[:, self.rows, :, : self.n_total]
+        own = queries[0, self.places].view(shape).transpose(1, 2)
+        attended = attend(own, cached[0], cached[1], self.mask, causal=self.is_causal)
+        return attended.transpose(1, 2).flatten(0, 1)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RowBatchSlice:
-    """Positions [start, end) of one row's new tokens in the batch."""
+class _EqualAudios:
+    """Windows [first, last) of one batch with equally many queries each: [start, end) of the flat batch."""
 
-    cache: RowKvCache
-    audio: RowCrossAttention
+    audio: RowAudio
+    first: int
+    last: int
     start: int
     end: int
 
-    @property
-    def n_new(self) -> int:
-        return self.end - self.start
-
 
 class RowsAttention:
-    """`DecoderAttention` of rows of any age, row by row; x is (1, n, d), the new tokens of all rows."""
+    """`DecoderAttention` of rows of any age; x is (1, n, d), the new tokens of all rows.
 
-    def __init__(self, rows: Sequence[RowBatchSlice], capture: AlignmentHeads, device: torch.device) -> None:
-        self._rows = rows
-        self._masks = [_causal(row, device) for row in rows]
-        self._groups = list(_by_audio(rows))
+    Rows of one recording are queries over its single set of keys and values.
+    """
+
+    def __init__(
+        self,
+        buffers: RowBuffers,
+        audio: Sequence[RowAudio],
+        n_new: Sequence[int],
+        capture: AlignmentHeads,
+    ) -> None:
+        device = buffers.layers[0].device
+        self._buffers = buffers
         self._capture = capture
-        places = [row.cache.n_tokens + i for row in rows for i in range(row.n_new)]
-        self.positions = torch.tensor(places, device=device)
-        longest = max(row.audio.n_frames for row in rows)
-        self.captured = torch.zeros(len(capture), len(places), longest, device=device)
+        buffers.make_room(max(map(sum, zip(buffers.lengths, n_new, strict=True))))
+        self._rows = list(_equal_rows(buffers.lengths, n_new, device))
+        self._audios = _equal_audios(audio, n_new)
+        self.positions = torch.cat([rows.positions.flatten() for rows in self._rows])
+        longest = max(one.n_frames for one in audio)
+        self.captured = torch.zeros(len(capture), len(self.positions), longest, device=device)
 
     def over_text(self, layer: int, attention: MultiHeadAttention, x: Tensor) -> Tensor:
-        queries = attention.queries(x)
-        keys, values = attention.keys_values(x)
-        parts = []
-        for row, mask in zip(self._rows, self._masks, strict=True):
-            new = slice(row.start, row.end)
-            cached = row.cache.append(layer, keys[0, :, new], values[0, :, new])
-            causal = row.n_new > 1 and mask is None
-            parts.append(attend(queries[:, :, new], *cached, mask, causal=causal))
-        return attention.merged(torch.cat(parts, dim=2))
+        heads = (1, x.shape[1], attention.n_head, -1)
+        queries, keys = attention.query(x).view(heads), attention.key(x).view(heads)
+        values = attention.value(x).view(heads)
+        buffer = self._buffers.layers[layer]
+        parts = [rows.attend(buffer, queries, keys, values) for rows in self._rows]
+        attended = parts[0] if len(parts) == 1 else torch.cat(parts)
+        merged: Tensor = attention.out(attended.flatten(1)[None])
+        return merged
 
     def over_audio(self, layer: int, attention: MultiHeadAttention, x: Tensor) -> Tensor:
-        queries = attention.queries(x)
+        queries = attention.query(x)[0].view(x.shape[1], attention.n_head, -1)
         places = [(place, head) for place, (at, head) in enumerate(self._capture) if at == layer]
         parts = []
-        for audio, start, end in self._groups:
-            keys, values = audio.keys_values[layer]
-            own = queries[:, :, start:end]
-            mask = None if audio.bias is None else audio.bias.to(queries.dtype)
-            parts.append(attend(own, keys, values, mask))
+        for one in self._audios:
+            keys, values = (each[one.first : one.last] for each in one.audio.keys_values[layer])
+            own = queries[one.start : one.end].unflatten(0, (one.last - one.first, -1)).transpose(1, 2)
+            weights = one.audio.log_weights
+            bias = None if weights is None else weights[one.first : one.last, None, None]
+            mask = None if bias is None else bias.to(own.dtype)
+            parts.append(attend(own, keys, values, mask).transpose(1, 2).flatten(0, 1))
             if places:
-                weights = head_weights(own, keys, [head for _, head in places], audio.bias)[0]
+                found = head_weights(own, keys, [head for _, head in places], bias).flatten(0, 1)
                 for i, (place, _) in enumerate(places):
-                    self.captured[place, start:end, : audio.n_frames] = weights[:, i]
-        return attention.merged(torch.cat(parts, dim=2))
+                    self.captured[place, one.start : one.end, : one.audio.n_frames] = found[:, i]
+        attended = parts[0] if len(parts) == 1 else torch.cat(parts)
+        merged: Tensor = attention.out(attended.flatten(1)[None])
+        return merged
+
+
+def _equal_rows(lengths: Sequence[int], n_new: Sequence[int], device: torch.device) -> Iterator[_EqualRows]:
+    first = at = 0
+    while first < len(n_new):
+        last = first
+        while last < len(n_new) and n_new[last] == n_new[first]:
+            last += 1
+        if n_new[first]:
+            yield _EqualRows(first, lengths[first:last], n_new[first], at, device)
+        at += (last - first) * n_new[first]
+        first = last
+
+
+def _equal_audios(audio: Sequence[RowAudio], n_new: Sequence[int]) -> list[_EqualAudios]:
+    found: list[_EqualAudios] = []
+    at = 0
+    for one, n in zip(audio, n_new, strict=True):
+        before = found[-1] if found else None
+        if n and before and before.audio.same_batch(one) and before.last == one.index + 1:
+            found[-1] = _EqualAudios(one, before.first, before.last, before.start, at + n)
+        elif n:
+            found.append(_EqualAudios(one, one.index, one.index + 1, at, at + n))
+        at += n
+    joined: list[_EqualAudios] = []
+    for now in found:
+        before = joined[-1] if joined else None
+        if before and before.audio.same_batch(now.audio) and before.last == now.first:
+            size = (before.end - before.start) // (before.last - before.first)
+            if now.end - now.start == size:
+                joined[-1] = _EqualAudios(now.audio, before.first, now.last, before.start, now.end)
+                continue
+        joined.append(now)
+    return joined
 
 
 @torch.no_grad()
 def decode_rows(
-    decoder: TextDecoder, tokens: Tensor, rows: Sequence[RowBatchSlice], capture: AlignmentHeads
+    decoder: TextDecoder,
+    tokens: Sequence[Sequence[int]],
+    buffers: RowBuffers,
+    audio: Sequence[RowAudio],
+    capture: AlignmentHeads,
 ) -> tuple[Tensor, Tensor]:
-    """Run the decoder on the new tokens (n,) int64 of all rows, and append them to the rows' caches.
+    """Run the decoder on the new tokens of every row, and append them to the buffers.
 
     Returns normalised hidden states (n, d), and the captured attention (n_captured, n, n_frames) float32,
     where n_frames is that of the longest audio and shorter ones are padded with 0.0.
     """
-    attention = RowsAttention(rows, capture, tokens.device)
-    hidden: Tensor = decoder(tokens[None], attention)[0]
-    for row in rows:
-        row.cache.advance(row.n_new)
+    n_new = list(map(len, tokens))
+    attention = RowsAttention(buffers, audio, n_new, capture)
+    flat = torch.tensor([[token for new in tokens for token in new]], device=attention.positions.device)
+    hidden: Tensor = decoder(flat, attention)[0]
+    buffers.lengths = [length + n for length, n in zip(buffers.lengths, n_new, strict=True)]
     return hidden, attention.captured
-
-
-def _causal(row: RowBatchSlice, device: torch.device) -> Tensor | None:
-    """Return the causal mask (n_new, n_total) bool, or None for a single token."""
-    n_cached, n_new = row.cache.n_tokens, row.n_new
-    if n_new == 1 or not n_cached:
-        return None
-    return torch.ones(n_new, n_cached + n_new, dtype=torch.bool, device=device).tril(n_cached)
-
-
-def _by_audio(rows: Sequence[RowBatchSlice]) -> Iterator[tuple[RowCrossAttention, int, int]]:
-    """Group neighbouring rows with the same audio as positions [start, end)."""
-    at = 0
-    while at < len(rows):
-        last = at
-        while last + 1 < len(rows) and rows[last + 1].audio is rows[at].audio:
-            last += 1
-        yield rows[at].audio, rows[at].start, rows[last].end
-        at = last + 1
 
 
 class SpanAttention:

@@ -53,6 +53,7 @@ class NativeRows:
         self._decoder = decoder
         self._name = name
         self._rows: list[_NativeRow] = []
+        self._logits: Tensor | None = None
 
     @property
     def n_rows(self) -> int:
@@ -60,9 +61,9 @@ class NativeRows:
 
     def admit(self, encoded: EncoderOutput, prefix: RowPrefix | None = None) -> None:
         cached = check_admitted(encoded, prefix, kernels.Row, self._name)
-        (window,) = self._decoder.windows(encoded)
-        row = kernels.Row() if cached is None else cached.first(cached.n_tokens)
-        self._rows.append(_NativeRow(row, window))
+        for window in self._decoder.windows(encoded):
+            row = kernels.Row() if cached is None else cached.first(cached.n_tokens)
+            self._rows.append(_NativeRow(row, window))
 
     def select(self, rows: Sequence[int]) -> None:
         check_selected(rows, self.n_rows)
@@ -101,6 +102,24 @@ class NativeRows:
             logits, [part[..., : one.window.n_frames] for part, one in zip(parts, self._rows, strict=True)]
         )
 
+    def step_best(self, tokens: Sequence[int], choice: TokenChoice) -> BestTokens | Tensor:
+        if len(tokens) != self.n_rows or not tokens:
+            raise OptionError(f"rows: tokens for {len(tokens)} of {self.n_rows} rows")
+        batch = [
+            RowInput(one.row, one.window, [new], (0,)) for one, new in zip(self._rows, tokens, strict=True)
+        ]
+        longest = 1 + max(one.row.n_tokens for one in self._rows)
+        if longest > self._decoder.dims.n_text_ctx:
+            limit = self._decoder.dims.n_text_ctx
+            raise OptionError(f"rows: {longest} tokens in a row, {self._name} reads {limit}")
+        return self._decoder.step_best(batch, choice, self._room_for_logits())
+
+    def _room_for_logits(self) -> Tensor:
+        """Return memory (n_rows, n_vocab) float32, reused in every step."""
+        if self._logits is None or len(self._logits) < self.n_rows:
+            self._logits = torch.empty(self.n_rows, self._decoder.dims.n_vocab)
+        return self._logits[: self.n_rows]
+
 
 def branched(rows: Sequence[kernels.Row], chosen: Sequence[int]) -> list[kernels.Row]:
     """Select rows; a repeated row is forked, sharing its cache."""
@@ -122,7 +141,6 @@ class NativeState:
         self.padding = list(padding)
         self.rows = [kernels.Row() for _ in self.windows]
         self.n_tokens = 0
-        self._logits: Tensor | None = None
 
     @property
     def n_rows(self) -> int:
@@ -138,12 +156,6 @@ class NativeState:
         self.n_tokens = min(self.n_tokens, n_tokens)
         for row, padding in zip(self.rows, self.padding, strict=True):
             row.truncate(max(0, self.n_tokens - padding))
-
-    def room_for_logits(self, n_vocab: int) -> Tensor:
-        """Return memory (n_rows, n_vocab) float32, reused in every step."""
-        if self._logits is None or len(self._logits) < self.n_rows:
-            self._logits = torch.empty(self.n_rows, n_vocab)
-        return self._logits[: self.n_rows]
 
     def n_skipped(self, row: int, n_new: int) -> int:
         """Count the padding among the next tokens of a row."""
@@ -253,16 +265,6 @@ class NativeBackend:
             attention.transpose(0, 1), [[place >= skip for place in range(n_new)] for skip in skipped]
         )
         return StepOutput(filled, rows.transpose(1, 2))
-
-    def step_best(self, tokens: Tensor, state: DecoderState, choice: TokenChoice) -> BestTokens | Tensor:
-        state = self._checked(tokens, state)
-        if tokens.shape[1] != 1 or max(state.padding) > state.n_tokens:
-            raise OptionError("step: expected one token a row, and rows that have read their left padding")
-        rows = zip(state.rows, state.windows, tokens.tolist(), strict=True)
-        batch = [RowInput(row, window, new, [0]) for row, window, new in rows]
-        found = self._decoder.step_best(batch, choice, state.room_for_logits(self.dims.n_vocab))
-        state.n_tokens += 1
-        return found
 
     def _checked(self, tokens: Tensor, state: DecoderState) -> NativeState:
         if not isinstance(state, NativeState):

@@ -170,7 +170,7 @@ class NativeDecoder:
     def step_best(
         self, batch: Sequence[RowInput], choice: TokenChoice, logits: Tensor
     ) -> BestTokens | Tensor:
-        """Append new tokens to rows; see `ChoosingBackend.step_best`.
+        """Append new tokens to rows; see `ChoosingRows.step_best`.
 
         logits: (n_wanted, n_vocab) float32, written, and returned on ties.
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
@@ -28,10 +29,9 @@ from sottovoce.models.backend import (
 from sottovoce.models.caches import (
     AudioContext,
     DecoderCache,
-    RowBatchSlice,
-    RowCrossAttention,
+    RowAudio,
+    RowBuffers,
     RowGroups,
-    RowKvCache,
     decode_batch,
     decode_rows,
     first_token_logits,
@@ -56,15 +56,20 @@ class TorchEncoderState(CachedWindow[EncoderKvCache]):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Row:
-    cache: RowKvCache
-    audio: RowCrossAttention
+class TorchPrefix:
+    """keys_values: of a row's first tokens, per layer (2, H, n_tokens, d_head)."""
+
+    keys_values: list[Tensor]
+
+    @property
+    def n_tokens(self) -> int:
+        return self.keys_values[0].shape[2]
 
 
 class TorchRows:
     """`RunningRows` of one model.
 
-    keys_values: computes the cross-attention keys and values of a window, per layer (1, H, n_frames,
+    keys_values: computes the cross-attention keys and values of windows, per layer (B, H, n_frames,
     d_head).
     """
 
@@ -74,45 +79,44 @@ class TorchRows:
         self._model = model
         self._keys_values = keys_values
         self._name = name
-        self._rows: list[_Row] = []
+        self._buffers: RowBuffers | None = None
+        self._audio: list[RowAudio] = []
 
     @property
     def n_rows(self) -> int:
-        return len(self._rows)
+        return len(self._audio)
 
     @torch.no_grad()
     def admit(self, encoded: EncoderOutput, prefix: RowPrefix | None = None) -> None:
-        cached = check_admitted(encoded, prefix, RowKvCache, self._name)
-        if cached is None:
-            cache = RowKvCache(self._model.dims, encoded.states)
-        else:
-            cache = cached.first(cached.n_tokens)
-        weights = encoded.log_weights
-        folded = None if weights is None else weights[:, None, None]
-        self._rows.append(_Row(cache, self._audio(self._keys_values(encoded), folded)))
+        cached = check_admitted(encoded, prefix, TorchPrefix, self._name)
+        keys_values = self._keys_values(encoded)
+        if self._buffers is None:
+            states = encoded.states
+            self._buffers = RowBuffers(self._model.dims, states.dtype, states.device)
+        for index in range(encoded.batch_size):
+            self._buffers.add(None if cached is None else cached.keys_values)
+            self._audio.append(RowAudio(keys_values, index, encoded.log_weights))
 
-    def _audio(self, keys_values: Sequence[KeysValues], bias: Tensor | None) -> RowCrossAttention:
-        """Return a row's cross-attention; neighbours with the same audio share the object."""
-        last = self._rows[-1].audio if self._rows else None
-        if last is not None and bias is None and last.bias is None and last.keys_values is keys_values:
-            return last
-        return RowCrossAttention(keys_values, bias)
-
+    @torch.no_grad()
     def select(self, rows: Sequence[int]) -> None:
         check_selected(rows, self.n_rows)
-        taken: set[int] = set()
-        chosen = []
-        for index in rows:
-            row = self._rows[index]
-            chosen.append(replace(row, cache=row.cache.copy()) if index in taken else row)
-            taken.add(index)
-        self._rows = chosen
+        self._audio = [self._audio[row] for row in rows]
+        if self._buffers is not None:
+            self._buffers.select(rows)
+            self._buffers = self._buffers if rows else None
 
     def cut(self, row: int, n_tokens: int) -> None:
-        self._rows[row].cache.cut(n_tokens)
+        lengths = self._filled.lengths
+        lengths[row] = max(0, lengths[row] - n_tokens)
 
-    def prefix_of(self, row: int, n_tokens: int) -> RowKvCache:
-        return self._rows[row].cache.first(n_tokens)
+    def prefix_of(self, row: int, n_tokens: int) -> TorchPrefix:
+        return TorchPrefix(self._filled.first(row, n_tokens))
+
+    @property
+    def _filled(self) -> RowBuffers:
+        if self._buffers is None:
+            raise OptionError("rows: expected tokens for at least one row, got none")
+        return self._buffers
 
     @torch.no_grad()
     def step(
@@ -123,24 +127,20 @@ class TorchRows:
         vocabulary: Tensor | None = None,
         capture: AlignmentHeads = (),
     ) -> RowsOutput:
-        dims = self._model.dims
-        cached = [row.cache.n_tokens for row in self._rows]
-        check_step(tokens, wanted, cached, longest=dims.n_text_ctx, name=self._name)
+        dims, decoder, buffers = self._model.dims, self._model.decoder, self._filled
+        check_step(tokens, wanted, buffers.lengths, longest=dims.n_text_ctx, name=self._name)
         check_heads(capture, dims)
-        decoder = self._model.decoder
         device = decoder.positional_embedding.device
-        batch: list[RowBatchSlice] = []
-        places: list[int] = []
-        at = 0
-        for row, new, positions in zip(self._rows, tokens, wanted, strict=True):
-            batch.append(RowBatchSlice(row.cache, row.audio, at, at + len(new)))
-            places += [at + position for position in positions]
-            at += len(new)
-        flat = torch.tensor([token for new in tokens for token in new], device=device)
-        hidden, captured = decode_rows(decoder, flat, [row for row in batch if row.n_new], capture)
-        rows = None if vocabulary is None else vocabulary.to(device)
-        logits = decoder.logits(hidden[torch.tensor(places, device=device)][None], rows)[0]
-        attention = [captured[:, row.start : row.end, : row.audio.n_frames] for row in batch]
+        ends = list(accumulate(map(len, tokens), initial=0))
+        places = [at + one for at, own in zip(ends, wanted, strict=False) for one in own]
+        hidden, captured = decode_rows(decoder, tokens, buffers, self._audio, capture)
+        if places != list(range(len(hidden))):
+            hidden = hidden[torch.tensor(places, dtype=torch.int64, device=device)]
+        logits = decoder.logits(hidden[None], None if vocabulary is None else vocabulary.to(device))[0]
+        attention = [
+            captured[:, start:end, : audio.n_frames]
+            for (start, end), audio in zip(pairwise(ends), self._audio, strict=True)
+        ]
         return RowsOutput(logits, attention)
 
 
