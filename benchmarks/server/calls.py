@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import argparse
-<<<<<<< HEAD
-=======
 import os
->>>>>>> main
 import statistics
 import time
 from pathlib import Path
 
 import numpy as np
-<<<<<<< HEAD
-import psutil
-=======
->>>>>>> main
 
 from sottovoce.api import load_model
 from sottovoce.audio.io import load_audio
@@ -37,15 +30,12 @@ def call_us(runtime: Runtime, n_calls: int) -> list[float]:
     return found
 
 
-<<<<<<< HEAD
-=======
 def resident_mb() -> float:
     """Return the memory of this process (MiB), on Linux."""
     n_pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return n_pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
->>>>>>> main
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="base")
@@ -60,20 +50,12 @@ def main() -> None:
     times = {name: call_us(runtime, given.calls) for name, runtime in kinds.items()}
     for name, found in times.items():
         print(f"{name:9} {statistics.median(found):6.1f} us median, {np.percentile(found, 95):6.1f} us 95 %")
-<<<<<<< HEAD
-    process, speech = psutil.Process(), load_audio(str(CLIPS / "en.flac"))[: 3 * SAMPLE_RATE]
-=======
     speech = load_audio(str(CLIPS / "en.flac"))[: 3 * SAMPLE_RATE]
->>>>>>> main
     sessions, held = [], []
     for _ in range(given.sessions + N_WARM):  # in the middle of an utterance
         sessions.append(model.session(["en", "de"], runtime=shared.caller()))
         sessions[-1].push(speech)
-<<<<<<< HEAD
-        held.append(process.memory_info().rss / 2**20)
-=======
         held.append(resident_mb())
->>>>>>> main
     held_mb = (held[-1] - held[N_WARM]) / given.sessions
     print(f"{given.sessions} open sessions, each after 3 s of speech: {held_mb:.2f} MB each")
     shared.close()
