@@ -138,7 +138,7 @@ def _equal_rows(lengths: Sequence[int], n_new: Sequence[int], device: torch.devi
 class _EqualWindows:
     """Cross-attention to the same frames of `windows` of one encoded batch, with equally many queries each.
 
-    queries: their places in the batch of new tokens. bias: (n_windows, 1, n_queries, n_frames) float32,
+    queries: their places in the batch of new tokens. bias: (n_windows, 1, 1 or n_queries, n_frames) float32,
     added to the attention logits, or None.
     """
 
@@ -168,16 +168,19 @@ def _equal_windows(
     ends = [0, *accumulate(n_new)]
     by_window = [list(rows) for _, rows in groupby((row for row, n in enumerate(n_new) if n), key=window)]
     for _, some in groupby(enumerate(by_window), key=series):
-        rows = [row for _, own in some for row in own]
-        first, n_windows = audio[rows[0]], 1 + audio[rows[-1]].index - audio[rows[0]].index
-        biases = [_bias(audio[row], spans[row], is_masked) for row in rows for _ in range(n_new[row])]
+        windows = [rows for _, rows in some]
+        first, last = windows[0][0], windows[-1][-1]
+        biased = [rows[0] for rows in windows]
+        if is_masked:  # rows of one window differ
+            biased = [row for rows in windows for row in rows for _ in range(n_new[row])]
+        biases = [_bias(audio[row], spans[row], is_masked) for row in biased]
         given = [one for one in biases if one is not None]  # all or none of them
         yield _EqualWindows(
-            first.keys_values,
-            windows=slice(first.index, first.index + n_windows),
-            frames=slice(*frames[rows[0]]),
-            queries=slice(ends[rows[0]], ends[rows[-1] + 1]),
-            bias=torch.stack(given).view(n_windows, 1, -1, given[0].shape[0]) if given else None,
+            audio[first].keys_values,
+            windows=slice(audio[first].index, audio[last].index + 1),
+            frames=slice(*frames[first]),
+            queries=slice(ends[first], ends[last + 1]),
+            bias=torch.stack(given).view(len(windows), 1, -1, len(given[0])) if given else None,
         )
 
 
