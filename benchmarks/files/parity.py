@@ -69,8 +69,9 @@ class Sides:
         """Logits (n_tokens, n_vocab) after every token, by each network."""
         row = torch.tensor([tokens])
         with torch.inference_mode():
-            state = self.backend.start(self.encoded)
-            ours = self.backend.step(row, state, positions=None).logits[0].float()
+            rows = self.backend.rows()
+            rows.admit(self.encoded)
+            ours = rows.step([tokens], [range(len(tokens))]).logits
             theirs = self.reference.logits(row, self.states)[0].float()
         return ours, theirs
 

@@ -19,9 +19,9 @@ from torch.nn import functional as F
 
 from recipes.nano.pieces import CtcSymbols, Pieces
 from sottovoce.errors import CheckpointError
-from sottovoce.models.caches import AudioContext, BatchAttention, DecoderCache, RowGroups
 from sottovoce.models.checkpoint.base import Checkpoint, CtcWeights
 from sottovoce.models.dims import AlignmentHeads, ModelDims
+from sottovoce.models.layers import KeysValues, MultiHeadAttention, head_weights
 from sottovoce.models.whisper import Whisper, sinusoids
 from sottovoce.text.tokenizer import N_TIMESTAMPS, Tokenizer
 
@@ -87,6 +87,40 @@ class TokenTable:
         return self.rows_of([self.tokenizer.language_token(language)])[0]
 
 
+class WholeSequences:
+    """`DecoderAttention` of whole sequences (B, n_tokens), each over its own window, for training.
+
+    keys_values: per layer, (B, H, n_frames, d_head) twice. bias, capture: as in `NanoModel.decode`.
+    """
+
+    def __init__(
+        self, keys_values: Sequence[KeysValues], n_tokens: int, bias: Tensor | None, capture: AlignmentHeads
+    ) -> None:
+        self._keys_values, self._bias, self._capture = keys_values, bias, capture
+        self._weights: dict[tuple[int, int], Tensor] = {}
+        self.positions = torch.arange(n_tokens, device=keys_values[0][0].device)
+
+    def over_text(self, layer: int, attention: MultiHeadAttention, x: Tensor) -> Tensor:
+        attended: Tensor = attention(attention.queries(x), *attention.keys_values(x), causal=True)
+        return attended
+
+    def over_audio(self, layer: int, attention: MultiHeadAttention, x: Tensor) -> Tensor:
+        queries, (keys, values) = attention.queries(x), self._keys_values[layer]
+        heads = [head for at, head in self._capture if at == layer]
+        if heads:
+            weights = head_weights(queries, keys, heads, self._bias)
+            self._weights.update(zip([(layer, head) for head in heads], weights.unbind(2), strict=True))
+        mask = None if self._bias is None else self._bias.to(x.dtype)
+        attended: Tensor = attention(queries, keys, values, mask=mask)
+        return attended
+
+    @property
+    def captured(self) -> Tensor | None:
+        """(B, n_captured, n_tokens, n_frames) in the order of `capture`, or None."""
+        weights = [self._weights[head] for head in self._capture]
+        return torch.stack(weights, dim=1) if weights else None
+
+
 class NanoModel(nn.Module):
     """Whisper's encoder and decoder with a CTC head on the encoder, and the small token table."""
 
@@ -126,14 +160,10 @@ class NanoModel(nn.Module):
         tokens: (B, L) rows. bias: (B, 1, L, n_frames) added to the cross-attention, or None.
         """
         decoder = self.whisper.decoder
-        n_rows = len(tokens)
-        cache = DecoderCache(self.dims, n_rows, dtype=states.dtype, device=states.device)
-        groups = RowGroups.of(range(n_rows), n_rows, states.device)
-        audio = AudioContext(decoder.cross_keys_values(states), groups, bias, capture)
+        attention = WholeSequences(decoder.cross_keys_values(states), tokens.shape[1], bias, capture)
         weights = {"token_embedding.weight": self.rows()}
-        attention = BatchAttention(cache, audio, tokens.shape[1])
         hidden = functional_call(decoder, weights, (tokens, attention))
-        return hidden, attention.finish()
+        return hidden, attention.captured
 
     def token_log_probs(self, hidden: Tensor) -> Tensor:
         """(n, d) -> (n, n_rows) over Whisper's whole vocabulary: the last row counts for all unused ids."""

@@ -88,18 +88,6 @@ class EncoderOutput:
 
 
 @dataclass(frozen=True, slots=True)
-class StepOutput:
-    """The output of one decoder step.
-
-    logits: (R, n_positions, n_rows) float32 over the requested positions and vocabulary rows. attention:
-    (R, n_captured_heads, n_new, n_frames) cross-attention probabilities (softmax over frames), or None.
-    """
-
-    logits: Tensor
-    attention: Tensor | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Emissions:
     """CTC output: log_probs (B, T, V) float32, normalised over V; lengths (B,) valid frames."""
 

@@ -21,6 +21,7 @@ from sottovoce.models.backend import (
 )
 from tests.contracts.subjects import NAMES, TOLERANCE, difference, short_backend
 from tests.runtime.fake import FakeBackend
+from tests.runtime.reading import read
 
 N_FULL = 60
 """Encoder frames of the full window here: 1.2 s."""
@@ -54,8 +55,7 @@ def grow(backend: Backend, mel: Tensor, mode: EncoderMode, updates: Sequence[int
 
 
 def logits(backend: Backend, grown: IncrementalResult) -> Tensor:
-    prompt = torch.tensor([[5, 9, 30]])
-    return backend.step(prompt, backend.start(grown.encoded), positions=None).logits
+    return read(backend, grown.encoded, [[5, 9, 30]]).logits
 
 
 @pytest.mark.parametrize("n_columns", [2, 3, 47, 60, 120])

@@ -9,6 +9,7 @@ from sottovoce.errors import OptionError
 from sottovoce.types import EncoderOutput
 from tests.contracts.subjects import TOLERANCE, Subject, difference, one_row, subject_of, windows
 from tests.runtime.fake import FakeBackend
+from tests.runtime.reading import read
 
 
 def heard(subject: Subject) -> list[EncoderOutput]:
@@ -19,12 +20,7 @@ def heard(subject: Subject) -> list[EncoderOutput]:
 
 def alone(subject: Subject, encoded: EncoderOutput, tokens: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits and attention after the last token, read in one go."""
-    backend = subject.backend
-    output = backend.step(
-        torch.tensor([tokens]),
-        backend.start(encoded),
-        capture=backend.alignment_heads,
-    )
+    output = read(subject.backend, encoded, [tokens], capture=subject.backend.alignment_heads)
     return output.logits[0, -1], output.attention[0, :, -1:]
 
 
@@ -53,6 +49,20 @@ def test_rows_of_any_age_audio_and_length_read_as_alone(subject: Subject) -> Non
     assert last.attention[1].shape[1] == 0
 
 
+def test_several_windows_are_admitted_at_once(subject: Subject) -> None:
+    backend, prompt = subject.backend, list(subject.prompt)
+    encoded = backend.encode(windows(backend))
+    rows = backend.rows()
+    rows.admit(encoded)
+    assert rows.n_rows == encoded.batch_size > 1
+    every = [prompt[: 1 + row] for row in range(rows.n_rows)]
+    output = rows.step(every, [[row] for row in range(rows.n_rows)])
+    for row, tokens in enumerate(every):
+        assert difference(output.logits[row], alone(subject, one_row(encoded, row), tokens)[0]) <= TOLERANCE
+    nothing = rows.step([[9]] * rows.n_rows, [[]] * rows.n_rows)
+    assert nothing.logits.shape == (0, backend.dims.n_vocab), "no position is wanted"
+
+
 @pytest.mark.parametrize("chosen", [[1, 0], [0, 0, 1], [1], [1, 1, 1], []])
 def test_rows_branch_move_and_leave(subject: Subject, chosen: list[int]) -> None:
     backend, prompt = subject.backend, list(subject.prompt)
@@ -67,8 +77,8 @@ def test_rows_branch_move_and_leave(subject: Subject, chosen: list[int]) -> None
         return
     output = rows.step([[5 + i] for i in range(len(chosen))], [[0]] * len(chosen))
     for place, row in enumerate(chosen):
-        read = [*(prompt, prompt[:2])[row], 5 + place]
-        assert difference(output.logits[place], alone(subject, encoded[row], read)[0]) <= TOLERANCE
+        history = [*(prompt, prompt[:2])[row], 5 + place]
+        assert difference(output.logits[place], alone(subject, encoded[row], history)[0]) <= TOLERANCE
 
 
 def test_wrong_guesses_are_forgotten_by_their_row_alone(subject: Subject) -> None:
@@ -106,8 +116,8 @@ def test_a_vocabulary_is_all_that_is_computed(subject: Subject) -> None:
 def test_what_cannot_be_is_said_in_one_line(subject: Subject) -> None:
     backend = subject.backend
     rows = backend.rows()
-    with pytest.raises(OptionError, match="one row"):
-        rows.admit(backend.encode(windows(backend)))
+    with pytest.raises(OptionError, match="one window"):
+        rows.admit(backend.encode(windows(backend)), heard(subject)[0])
     encoded = heard(subject)[0]
     rows.admit(encoded)
     for tokens, wanted in (([], []), ([[1], [2]], [[0], [0]]), ([[]], [[]])):
@@ -147,4 +157,4 @@ def test_what_a_row_kept_is_gone_on_from_as_if_it_were_read_anew(subject: Subjec
 def test_a_state_of_another_kind_is_refused() -> None:
     subject = subject_of("torch")
     with pytest.raises(OptionError, match="state of a row"):
-        subject.backend.rows().admit(heard(subject)[0], subject.backend.start(heard(subject)[0]))
+        subject.backend.rows().admit(heard(subject)[0], subject.backend.rows())

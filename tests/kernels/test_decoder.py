@@ -16,6 +16,7 @@ from sottovoce.models.backend import Backend  # noqa: E402
 from sottovoce.models.checkpoint.base import Checkpoint  # noqa: E402
 from sottovoce.types import EncoderOutput, Features  # noqa: E402
 from tests.models import tiny  # noqa: E402
+from tests.runtime.reading import start, step  # noqa: E402
 
 DIMS = tiny.dims(n_text_state=256, n_audio_state=256)
 EIGHT_BITS = 0.08
@@ -43,10 +44,10 @@ def test_heads_that_are_too_wide_are_refused() -> None:
 
 def said(backend: Backend, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits and attention of a beam that reads a prompt, branches and goes on."""
-    state = backend.start(EncoderOutput(states, (states.shape[1],) * len(states)), 2)
-    first = backend.step(torch.tensor([[7, 250, 31, 4, 99]] * 4), state, capture=backend.alignment_heads)
-    state.reorder(torch.tensor([0, 0, 3, 2]))
-    second = backend.step(torch.tensor([[1], [2], [3], [4]]), state, capture=backend.alignment_heads)
+    rows = start(backend, EncoderOutput(states, (states.shape[1],) * len(states)), 2)
+    first = step(rows, [[7, 250, 31, 4, 99]] * 4, capture=backend.alignment_heads)
+    rows.select([0, 0, 3, 2])
+    second = step(rows, [[1], [2], [3], [4]], capture=backend.alignment_heads)
     return torch.cat([first.logits, second.logits], 1), torch.cat([first.attention, second.attention], 2)
 
 
@@ -80,10 +81,10 @@ def test_threads_change_nothing(name: str, n_threads: int) -> None:
 
 def test_a_token_that_is_none_is_refused() -> None:
     ours = backends()[1]
-    state = ours.start(EncoderOutput(torch.randn(1, 35, 256), (35,)))
+    rows = start(ours, EncoderOutput(torch.randn(1, 35, 256), (35,)))
     with pytest.raises(ValueError, match="token 300 given"):
-        ours.step(torch.tensor([[300]]), state)
-    assert ours.step(torch.tensor([[299]]), state).logits.isfinite().all()
+        step(rows, [[300]])
+    assert step(rows, [[299]]).logits.isfinite().all()
 
 
 def test_an_encoder_in_eight_bits_is_near_the_one_in_floats() -> None:

@@ -44,7 +44,7 @@ def test_mass_outside_the_allow_list_is_reported() -> None:
 def test_the_probe_computes_no_keys_of_its_own() -> None:
     backend = FakeBackend(BOTH)
     states = encoded(backend)
-    backend.start(states)
+    backend.rows().admit(states)
     shared = states.cross_kv
     LanguageProbe(backend, TOKENIZER, ("de", "en")).detect_spans(states, [(0, 50)])
     assert states.cross_kv is shared

@@ -34,6 +34,7 @@ from sottovoce.models.load import open_checkpoint
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Features
 from tests.models import tiny
+from tests.runtime.reading import read
 
 WHISPER_VOCABULARY = tiny.dims(n_vocab=51865, n_audio_layer=1, n_text_layer=3, n_audio_ctx=50)
 OURS = Tokenizer.for_model(51865)
@@ -44,7 +45,7 @@ def logits(checkpoint: Checkpoint, n_frames: int = 80) -> Tensor:
     backend = tiny.backend(checkpoint)
     mel = torch.linspace(-1, 1, checkpoint.dims.n_mels * n_frames).sin().reshape(1, -1, n_frames)
     encoded = backend.encode(Features(mel, (n_frames,)))
-    return backend.step(torch.tensor([[3, 1, 4, 1, 5]]), backend.start(encoded), positions=None).logits
+    return read(backend, encoded, [[3, 1, 4, 1, 5]]).logits
 
 
 def ggml(checkpoint: Checkpoint, path: Path, ftype: str = "f32") -> Path:
@@ -221,7 +222,7 @@ def test_transformers_reads_and_writes_the_same_folder(shard_bytes: str, tmp_pat
         expected = theirs.eval()(input_features=mel, decoder_input_ids=tokens).logits
     backend = tiny.backend(original)
     encoded = backend.encode(Features(mel, (80,)))
-    ours = backend.step(tokens, backend.start(encoded), positions=None).logits
+    ours = read(backend, encoded, tokens).logits
     torch.testing.assert_close(ours, expected, atol=1e-4, rtol=0)
     theirs.save_pretrained(tmp_path / "back", max_shard_size=shard_bytes)
     assert (tmp_path / "back" / "model.safetensors").exists() is (shard_bytes == "1GB")

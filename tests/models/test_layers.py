@@ -33,6 +33,7 @@ from sottovoce.models.layers import (
 )
 from sottovoce.types import Features
 from tests.models import tiny
+from tests.runtime.reading import start, step
 
 
 @pytest.mark.parametrize("n_rows", [0, 1, 2, 6, FEW_ROWS_OF_LARGE, FEW_ROWS_OF_LARGE + 1])
@@ -197,11 +198,11 @@ def test_a_network_says_nearly_the_same(dtype: torch.dtype) -> None:
     for numbers in (NumberFormat(torch.float32), NumberFormat(dtype, int8=True)):
         backend = tiny.backend(checkpoint, dtype=numbers.dtype, int8=numbers.int8)
         encoded = backend.encode(Features(torch.linspace(-1, 1, 6400).sin().reshape(1, 80, 80), (80,)))
-        state = backend.start(encoded)
-        prompt = backend.step(torch.arange(20)[None], state, positions=None).logits
-        single = backend.step(torch.tensor([[7]]), state, vocabulary=torch.tensor([5, 6, 7, 8])).logits
-        asked = torch.tensor([4, 5, 6])
-        first = backend.first_step(encoded, [(0, 20), (5, 9)], token=3, vocabulary=asked)
+        rows = start(backend, encoded)
+        prompt = step(rows, [range(20)]).logits
+        single = step(rows, [[7]], vocabulary=torch.tensor([5, 6, 7, 8])).logits
+        some, spans = torch.tensor([4, 5, 6]), [(0, 20), (5, 9)]
+        first = step(start(backend, encoded, 2), [[3], [3]], vocabulary=some, spans=spans).logits
         logits.append((prompt, single, first))
         assert backend.dtype == numbers.dtype
     for full, eight in zip(*logits, strict=True):

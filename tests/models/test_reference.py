@@ -13,6 +13,7 @@ from sottovoce.models.dims import ModelDims
 from sottovoce.runtime.torch import TorchBackend
 from sottovoce.types import Features
 from tests.models import tiny
+from tests.runtime.reading import read, start, step
 
 whisper = pytest.importorskip("whisper", reason="openai-whisper is not installed")
 
@@ -50,9 +51,9 @@ def both(dims: ModelDims) -> tuple[TorchBackend, nn.Module]:
 
 def our_logits(backend: TorchBackend, mel: Tensor, tokens: Tensor) -> Tensor:
     encoded = backend.encode(Features(mel, (mel.shape[2],) * len(mel)))
-    state = backend.start(encoded)
-    prompt = backend.step(tokens[:, :4], state, positions=None).logits
-    steps = [backend.step(tokens[:, i : i + 1], state).logits for i in range(4, tokens.shape[1])]
+    rows = start(backend, encoded)
+    prompt = step(rows, tokens[:, :4]).logits
+    steps = [step(rows, tokens[:, i : i + 1]).logits for i in range(4, tokens.shape[1])]
     return torch.cat([prompt, *steps], dim=1)
 
 
@@ -84,8 +85,7 @@ def test_captured_attention_equals_openai_whisper() -> None:
     mel = torch.randn(2, 80, 80)
     tokens = torch.randint(0, 300, (2, 7))
     heads = ((3, 1), (2, 0), (2, 3))
-    state = backend.start(backend.encode(Features(mel, (80, 80))))
-    ours = backend.step(tokens, state, capture=heads).attention
+    ours = read(backend, backend.encode(Features(mel, (80, 80))), tokens, capture=heads).attention
     kept: dict[int, Tensor] = {}
 
     def keep(layer: int, output: tuple[Tensor, Tensor]) -> None:

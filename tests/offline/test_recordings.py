@@ -9,18 +9,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import AudioError
-from sottovoce.models.backend import AlignmentHeads, DecoderState
 from sottovoce.offline.transcriber import transcriber_for
 from sottovoce.offline.transcription import FileTranscription, RunControl, transcribe_batch, transcription_of
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime.calls import DirectRuntime
-from sottovoce.types import EncoderOutput, Features, Samples, Segment, StepOutput, Transcript
+from sottovoce.types import EncoderOutput, Features, Samples, Segment, Transcript
 from tests.decoding import rig
 from tests.offline.transcribing import (
     ENGLISH,
@@ -52,20 +50,8 @@ class Listening(FakeBackend):
         self.batches.append(len(features.n_content_frames))
         return super().encode(features)
 
-    def step(
-        self,
-        tokens: torch.Tensor,
-        state: DecoderState,
-        *,
-        positions: Sequence[int] | None = (-1,),
-        vocabulary: torch.Tensor | None = None,
-        capture: AlignmentHeads = (),
-        bias: torch.Tensor | None = None,
-    ) -> StepOutput:
-        if tokens.shape[1] > 1:
-            self.prompts.extend(tokens.tolist())
-        more = {"positions": positions, "vocabulary": vocabulary, "capture": capture, "bias": bias}
-        return super().step(tokens, state, **more)  # type: ignore[arg-type]
+    def note_step(self, tokens: Sequence[Sequence[int]]) -> None:
+        self.prompts.extend(list(new) for new in tokens if len(new) > 1)
 
 
 @pytest.mark.parametrize(("seconds", "n_windows"), [(15.05, 3), (15.2, 4), (0.05, 1)])

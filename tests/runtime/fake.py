@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import torch
@@ -21,19 +21,17 @@ from sottovoce.errors import OptionError
 from sottovoce.models.backend import (
     EXACT,
     AlignmentHeads,
-    Backend,
-    DecoderState,
     IncrementalResult,
     IncrementalWindow,
     ModelDims,
     RowPrefix,
     RowsOutput,
+    Span,
     check_admitted,
-    check_reordered,
+    check_heads,
     check_selected,
-    check_start,
+    check_spans,
     check_step,
-    check_tokens,
 )
 from sottovoce.runtime.incremental_encoder import (
     EncoderCacheInfo,
@@ -42,9 +40,8 @@ from sottovoce.runtime.incremental_encoder import (
     plan_update,
     state_of,
 )
-from sottovoce.runtime.torch import first_step_by_bias
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import EncoderOutput, Features, StepOutput
+from sottovoce.types import EncoderOutput, Features
 
 FAKE_DIMS = ModelDims(
     n_mels=80,
@@ -114,36 +111,12 @@ def by_row(*scripts: Script) -> Hear:
 
 
 @dataclass(slots=True)
-class FakeState:
-    """Tokens read by each row: (R, n_tokens) int64."""
+class _FakeRow:
+    """States (n_frames, d) of a window, its frames of audio, and the tokens read so far."""
 
-    encoded: EncoderOutput
-    audio: list[int]
-    padding: list[int]
-    read: list[list[int]] = field(default_factory=list)
-
-    @property
-    def n_rows(self) -> int:
-        return len(self.audio)
-
-    @property
-    def n_tokens(self) -> int:
-        return len(self.read[0])
-
-    def reorder(self, rows: Tensor) -> None:
-        """Replace the rows by `rows`."""
-        chosen = check_reordered(rows, self.n_rows)
-        self.audio = [self.audio[row] for row in chosen]
-        self.padding = [self.padding[row] for row in chosen]
-        self.read = [list(self.read[row]) for row in chosen]
-
-    def truncate(self, n_tokens: int) -> None:
-        """Forget every position from `n_tokens` on."""
-        self.read = [row[:n_tokens] for row in self.read]
-
-    def fork(self) -> FakeState:
-        """An independent copy that shares the encoder output."""
-        return FakeState(self.encoded, list(self.audio), list(self.padding), [list(row) for row in self.read])
+    states: Tensor
+    n_content: int
+    read: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,54 +172,12 @@ class FakeBackend:
         check_windows(windows, self.dims, self.name)
         return [self._grown(window, row) for row, window in enumerate(windows)]
 
-    def start(
-        self, encoded: EncoderOutput, n_hypotheses: int = 1, *, left_padding: Tensor | None = None
-    ) -> FakeState:
-        """An empty state; see `Backend.start`."""
-        check_start(encoded, n_hypotheses, left_padding)
-        audio = [index for index in range(encoded.batch_size) for _ in range(n_hypotheses)]
-        padding = [0] * len(audio) if left_padding is None else [int(n) for n in left_padding]
-        if encoded.cross_kv is None:
-            encoded.cross_kv = [(encoded.states[:, None], encoded.states[:, None])]
-        return FakeState(encoded, audio, padding, [[] for _ in audio])
-
-    def step(
-        self,
-        tokens: Tensor,
-        state: DecoderState,
-        *,
-        positions: Sequence[int] | None = (-1,),
-        vocabulary: Tensor | None = None,
-        capture: AlignmentHeads = (),
-        bias: Tensor | None = None,
-    ) -> StepOutput:
-        """Read tokens, and say what comes next after each; see `Backend.step`."""
-        if not isinstance(state, FakeState):
-            raise OptionError(f"step: a state of {type(state).__name__} given, expected one from start()")
-        check_tokens(tokens, state, min(state.padding), self)
-        heard = [self._heard(state, row, bias) for row in range(state.n_rows)]
-        n_new = tokens.shape[1]
-        logits = torch.zeros(state.n_rows, n_new, self.dims.n_vocab)
-        frames: list[list[int]] = []
-        for row, new in enumerate(tokens.tolist()):
-            known = state.read[row][state.padding[row] :]
-            skipped = max(0, state.padding[row] - len(state.read[row]))
-            contexts = [known + new[skipped : at + 1] for at in range(n_new)]
-            frames.append([self._say(heard[row], c, logits[row, at]) for at, c in enumerate(contexts)])
-            state.read[row] += new
-        asked = logits if positions is None else logits[:, list(positions)]
-        rows = asked if vocabulary is None else asked.index_select(2, vocabulary)
-        return StepOutput(rows, self._attention(frames, heard, len(capture)) if capture else None)
-
-    def rows(self) -> RowsByStep:
+    def rows(self) -> FakeRows:
         """Rows that come and go; see `Backend.rows`."""
-        return RowsByStep(self)
+        return FakeRows(self)
 
-    def first_step(
-        self, encoded: EncoderOutput, spans: Sequence[tuple[int, int]], *, token: int, vocabulary: Tensor
-    ) -> Tensor:
-        """What follows `token` alone, for each span; see `Backend.first_step`."""
-        return first_step_by_bias(self, encoded, spans, token=token, vocabulary=vocabulary)
+    def note_step(self, tokens: Sequence[Sequence[int]]) -> None:
+        """Called with the new tokens of all rows before each step, for tests."""
 
     def _grown(self, window: IncrementalWindow, row: int) -> IncrementalResult:
         state = state_of(window, FakeEncoderState)
@@ -268,10 +199,11 @@ class FakeBackend:
                 states[token.frame, _TOKEN] = token.id
         return states
 
-    def _heard(self, state: FakeState, row: int, bias: Tensor | None) -> _Heard:
-        states = state.encoded.states[state.audio[row]]
-        weights = torch.zeros(len(states)) if bias is None else bias[row].float().cpu()
-        n_content = state.encoded.n_content_frames[state.audio[row]]
+    def _heard(self, states: Tensor, n_content: int, span: Span | None) -> _Heard:
+        """What a row makes of the states (n_frames, d) of a window, within a span."""
+        weights = torch.zeros(len(states))
+        if span is not None:
+            weights[: span[0]] = weights[span[1] :] = -torch.inf
         audible = weights > -torch.inf
         audible[n_content:] = False
         said = ((states[:, _TOKEN] >= 0) & audible).nonzero()[:, 0]
@@ -320,21 +252,13 @@ class FakeBackend:
             wanted = [first, *wanted, last]
         return wanted[len(said)] if len(said) < len(wanted) else (names.eot, last_frame)
 
-    def _attention(self, frames: list[list[int]], heard: list[_Heard], n_heads: int) -> Tensor:
-        places = torch.arange(len(heard[0].bias), dtype=torch.float32)
-        centres = torch.tensor(frames, dtype=torch.float32)[:, :, None]  # (R, n_new, 1)
-        peaks = -0.5 * ((places - centres) / FOCUS_FRAMES) ** 2
-        bias = torch.stack([row.bias for row in heard])[:, None]
-        weights: Tensor = (peaks + bias).softmax(dim=-1)  # (R, n_new, n_frames)
-        return weights[:, None].expand(-1, n_heads, -1, -1).contiguous()
 
+class FakeRows:
+    """`RunningRows` that say what the script of their window says."""
 
-class RowsByStep:
-    """`RunningRows` with a `DecoderState` of its own for each row."""
-
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: FakeBackend) -> None:
         self._backend = backend
-        self._rows: list[tuple[DecoderState, int]] = []  # state, frames
+        self._rows: list[_FakeRow] = []
 
     @property
     def n_rows(self) -> int:
@@ -342,21 +266,19 @@ class RowsByStep:
 
     def admit(self, encoded: EncoderOutput, prefix: RowPrefix | None = None) -> None:
         check_admitted(encoded, prefix, type(None), self._backend.name)
-        self._rows.append((self._backend.start(encoded), encoded.n_frames))
+        if encoded.cross_kv is None:
+            encoded.cross_kv = [(encoded.states[:, None], encoded.states[:, None])]
+        for states, n_content in zip(encoded.states, encoded.n_content_frames, strict=True):
+            self._rows.append(_FakeRow(states, n_content, []))
 
     def select(self, rows: Sequence[int]) -> None:
         check_selected(rows, self.n_rows)
-        taken: set[int] = set()
-        chosen = []
-        for row in rows:
-            state, n_frames = self._rows[row]
-            chosen.append((state.fork() if row in taken else state, n_frames))
-            taken.add(row)
-        self._rows = chosen
+        chosen = [self._rows[row] for row in rows]
+        self._rows = [replace(one, read=list(one.read)) for one in chosen]
 
     def cut(self, row: int, n_tokens: int) -> None:
-        state = self._rows[row][0]
-        state.truncate(state.n_tokens - n_tokens)
+        read = self._rows[row].read
+        del read[max(0, len(read) - n_tokens) :]
 
     def prefix_of(self, row: int, n_tokens: int) -> None:
         """Return None; see `RunningRows.prefix_of`."""
@@ -368,22 +290,32 @@ class RowsByStep:
         *,
         vocabulary: Tensor | None = None,
         capture: AlignmentHeads = (),
+        spans: Sequence[Span] | None = None,
     ) -> RowsOutput:
-        cached = [state.n_tokens for state, _ in self._rows]
-        check_step(tokens, wanted, cached, longest=self._backend.dims.n_text_ctx, name=self._backend.name)
-        device = self._backend.device
-        logits, attention = [], []
-        for (state, n_frames), new, positions in zip(self._rows, tokens, wanted, strict=True):
-            if not new:
-                attention.append(torch.zeros(len(capture), 0, n_frames, device=device))
-                continue
-            output = self._backend.step(
-                torch.tensor([list(new)], device=device),
-                state,
-                positions=list(positions),
-                vocabulary=vocabulary,
-                capture=capture,
-            )
-            logits.append(output.logits[0])
-            attention.append(torch.zeros(0) if output.attention is None else output.attention[0])
-        return RowsOutput(torch.cat(logits), attention)
+        dims = self._backend.dims
+        cached = [len(row.read) for row in self._rows]
+        check_step(tokens, wanted, cached, longest=dims.n_text_ctx, name=self._backend.name)
+        check_heads(capture, dims)
+        check_spans(spans, [len(row.states) for row in self._rows])
+        self._backend.note_step(tokens)
+        logits, attention = [torch.zeros(0, dims.n_vocab)], []
+        for at, (row, new, places) in enumerate(zip(self._rows, tokens, wanted, strict=True)):
+            heard = self._backend._heard(row.states, row.n_content, None if spans is None else spans[at])
+            found = torch.zeros(len(new), dims.n_vocab)
+            contexts = [row.read + list(new[: i + 1]) for i in range(len(new))]
+            frames = [self._backend._say(heard, *each) for each in zip(contexts, found, strict=True)]
+            logits.append(found[list(places)])
+            attention.append(_attention(frames, heard.bias, len(capture)))
+            if spans is None:
+                row.read += new
+        every = torch.cat(logits)
+        return RowsOutput(every if vocabulary is None else every.index_select(1, vocabulary), attention)
+
+
+def _attention(frames: list[int], bias: Tensor, n_heads: int) -> Tensor:
+    """Attention (n_heads, n_new, n_frames) around these frames."""
+    places = torch.arange(len(bias), dtype=torch.float32)
+    centres = torch.tensor(frames, dtype=torch.float32)[:, None]  # (n_new, 1)
+    peaks = -0.5 * ((places - centres) / FOCUS_FRAMES) ** 2
+    weights: Tensor = (peaks + bias).softmax(dim=-1)
+    return weights.expand(n_heads, -1, -1).contiguous()

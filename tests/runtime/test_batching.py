@@ -19,7 +19,7 @@ import torch
 from sottovoce.api import load_model
 from sottovoce.audio.vad import VadStream
 from sottovoce.language.probe import ProbeOptions
-from sottovoce.models.backend import Backend, IncrementalResult, IncrementalWindow, RunningRows
+from sottovoce.models.backend import Backend, IncrementalResult, IncrementalWindow
 from sottovoce.runtime.batching import (
     Batching,
     BatchingRuntime,
@@ -182,24 +182,13 @@ class SmallMemory(FakeBackend):
         self._check(len(windows))
         return super().encode_incremental(windows)
 
-    def rows(self) -> RunningRows:  # type: ignore[override]
-        rows = super().rows()
-        plain, check = rows.step, self._check
+    def note_step(self, tokens: Sequence[Sequence[int]]) -> None:
+        self._check(len(tokens))
 
-        def step(*given: Any, **options: Any) -> Any:
-            check(rows.n_rows)
-            return plain(*given, **options)
-
-        rows.step = step  # type: ignore[method-assign]
-        return rows
-
-    def _check(self, *given: Any) -> None:
-        if len(given) == 1:
-            if given[0] > self.most:
-                self.n_refused += 1
-                raise RuntimeError("out of memory")
-            return
-        super()._check(*given)
+    def _check(self, n: int) -> None:
+        if n > self.most:
+            self.n_refused += 1
+            raise RuntimeError("out of memory")
 
 
 def test_what_is_too_much_together_is_done_one_by_one() -> None:

@@ -186,7 +186,7 @@ def test_windows_of_different_length_are_read_as_alone(beam_size: int, started: 
     model = backend()
     if started:
         for window in heard:
-            model.start(window)
+            model.rows().admit(window)
     reader = AlignAttDecoder(model, TOKENIZER.eot, VOCABULARY, beam_size)
     alone = [reader.decode([one], [request])[0] for one, request in zip(heard, requests(), strict=True)]
     assert [reading.tokens[0] for reading in alone] == [TOKEN_OF["time"], TOKEN_OF["way"]]

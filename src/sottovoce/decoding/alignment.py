@@ -199,7 +199,7 @@ def _best_steps(cost: Tensor) -> _Steps:
 
 
 _CHUNK_TOKENS = 64
-"""Positions with logits held at once: rows * 64 * n_vocab floats."""
+"""Tokens of each row in one pass: logits take rows * 64 * n_vocab floats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,40 +273,43 @@ def attention_of(backend: Backend, encoded: EncoderOutput, text: WindowText) -> 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Reading:
-    """attention: (R, n_heads, n_tokens, n_frames). probabilities: of each text token of each row."""
+    """Of each row: attention (n_heads, n_tokens, n_frames), and the probabilities of its text tokens."""
 
-    attention: Tensor
+    attention: list[Tensor]
     probabilities: list[list[float]]
 
 
 def _read(backend: Backend, encoded: EncoderOutput, texts: Sequence[WindowText]) -> Stepwise[_Reading]:
     starts = [text.tokenizer.sot_sequence_including_notimestamps for text in texts]
     eot = texts[0].tokenizer.eot
-    rows = [[*start, *text.tokens, eot] for start, text in zip(starts, texts, strict=True)]
-    longest = max(map(len, rows))
-    # Tokens do not attend to padding after the end.
-    tokens = torch.tensor([row + [eot] * (longest - len(row)) for row in rows], device=backend.device)
-    decoder = backend.start(encoded)
-    attention, logprobs = [], []
-    for first in range(0, longest, _CHUNK_TOKENS):
-        chunk = tokens[:, first : first + _CHUNK_TOKENS]
+    sequences = [[*start, *text.tokens, eot] for start, text in zip(starts, texts, strict=True)]
+    rows = backend.rows()
+    rows.admit(encoded)
+    attention: list[list[Tensor]] = [[] for _ in texts]
+    probabilities: list[list[float]] = [[] for _ in texts]
+    for first in range(0, max(map(len, sequences)), _CHUNK_TOKENS):
+        last = first + _CHUNK_TOKENS
+        new = [sequence[first:last] for sequence in sequences]
+        # The places before text tokens, which lie between the start and the end.
+        places = [
+            range(max(first, len(start) - 1), min(last, len(start) - 1 + len(text.tokens)))
+            for start, text in zip(starts, texts, strict=True)
+        ]
         yield
-        step = backend.step(chunk, decoder, positions=None, capture=backend.alignment_heads)
-        assert step.attention is not None
-        attention.append(step.attention)
-        following = tokens[:, first + 1 : first + 1 + chunk.shape[1]]
-        logits = step.logits[:, : following.shape[1], :eot].float()
-        chosen = logits.gather(2, following.clamp(max=eot - 1)[..., None])[..., 0]
-        logprobs.append(chosen - logits.logsumexp(dim=2))
-    probabilities = torch.cat(logprobs, dim=1).exp().cpu()
-    first_text = len(starts[0]) - 1
-    return _Reading(
-        attention=torch.cat(attention, dim=2),
-        probabilities=[
-            probabilities[row, first_text : first_text + len(text.tokens)].tolist()
-            for row, text in enumerate(texts)
-        ],
-    )
+        wanted = [[place - first for place in own] for own in places]
+        output = rows.step(new, wanted, capture=backend.alignment_heads)
+        following = [
+            min(sequence[place + 1], eot - 1)
+            for sequence, own in zip(sequences, places, strict=True)
+            for place in own
+        ]
+        logits = output.logits[:, :eot]
+        index = torch.tensor(following, dtype=torch.int64, device=logits.device)[:, None]
+        found = (logits.gather(1, index)[:, 0] - logits.logsumexp(dim=1)).exp().cpu()
+        for row, own in enumerate(torch.split(found, list(map(len, places)))):
+            attention[row].append(output.attention[row])
+            probabilities[row] += own.tolist()
+    return _Reading([torch.cat(parts, dim=1) for parts in attention], probabilities)
 
 
 def _onsets(reading: _Reading, texts: Sequence[WindowText]) -> list[list[float]]:

@@ -29,7 +29,7 @@ from sottovoce.decoding.search import (
     ranked_candidates,
 )
 from sottovoce.errors import OptionError
-from sottovoce.models.backend import Backend, BestTokens, ChoosingBackend, DecoderState
+from sottovoce.models.backend import Backend, BestTokens, ChoosingRows, RunningRows
 from sottovoce.options.decoding import DecodingOptions, shared_options
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.text.tokenizer import Tokenizer
@@ -121,8 +121,6 @@ def decode_stepwise(
     prompts = batch_prompts(
         [context_tokens(*pair, n_ctx) for pair in zip(options, tokenizers, strict=True)],
         [start_tokens(*pair, n_ctx) for pair in zip(options, tokenizers, strict=True)],
-        tokenizer.eot,
-        backend.device,
     )
     search: Search = _make_search(options, tokenizer.eot, n_ctx, fusion, backend.device)
     filters = build_filters(shared, tokenizer, backend.device, is_fused=fusion is not None)
@@ -173,36 +171,40 @@ class _Decoding:
         Returns the candidates of each window, and its probability of <|nospeech|>.
         """
         yield
-        logits_at_sot, logits, decoder = self._run_prompts()
+        rows = self.backend.rows()
+        rows.admit(self.encoded)
+        places = [(self.prompts.sot_positions[row], n - 1) for row, n in enumerate(self.prompts.lengths)]
+        logits = rows.step(self.prompts.tokens, places).logits  # two of each window
+        logits_at_sot, logits = logits[::2], logits[1::2].clone()
         no_speech_probs = logits_at_sot.softmax(dim=1)[:, no_speech].tolist()
         n_ctx = self.backend.dims.n_text_ctx
         limits = [min(sample_len, n_ctx + 1 - length) for length in self.prompts.lengths]
         state = self.search.start(len(limits), self.backend.device)
         if self.search.n_hypotheses > 1:
-            first_rows = torch.tensor(state.audio, device=self.backend.device)
-            decoder.reorder(first_rows)
-            logits = logits[first_rows]
+            rows.select(state.audio)
+            logits = logits[torch.tensor(state.audio, device=self.backend.device)]
         output: BestTokens | Tensor = logits
         for n_sampled in range(1, max(limits) + 1):
-            rows = self._extend(output, state)
+            kept = self._extend(output, state)
             full = [audio for audio in dict.fromkeys(state.audio) if n_sampled >= limits[audio]]
             if full:
                 remaining = self.search.stop(state, full)
-                rows = remaining if rows is None else rows[remaining]
+                kept = remaining if kept is None else kept[remaining]
             if state.n_rows == 0:
                 break
-            if rows is not None and rows.tolist() != list(range(decoder.n_rows)):
-                decoder.reorder(rows)
+            chosen = None if kept is None else kept.tolist()
+            if chosen is not None and chosen != list(range(rows.n_rows)):
+                rows.select(chosen)
             yield
-            output = self._read(decoder, state)
+            output = self._read(rows, state)
         return state.candidates, no_speech_probs
 
-    def _read(self, decoder: DecoderState, state: SearchState) -> BestTokens | Tensor:
+    def _read(self, rows: RunningRows, state: SearchState) -> BestTokens | Tensor:
         """Process the newest token of every row; return the best next tokens, or logits (R, n_vocab)."""
-        newest = state.tokens[:, -1:]
-        if self.rules is not None and isinstance(self.backend, ChoosingBackend):
-            return self.backend.step_best(newest, decoder, self.rules.choice(state.tokens))
-        return self.backend.step(newest, decoder).logits[:, 0].float().clone()
+        newest = state.tokens[:, -1].tolist()
+        if self.rules is not None and isinstance(rows, ChoosingRows):
+            return rows.step_best(newest, self.rules.choice(state.tokens))
+        return rows.step([[token] for token in newest], [(0,)] * len(newest)).logits
 
     def _extend(self, output: BestTokens | Tensor, state: SearchState) -> Tensor | None:
         if isinstance(output, BestTokens):
@@ -210,16 +212,6 @@ class _Decoding:
         for rule in self.filters:
             rule.apply(output, state.tokens)
         return self.search.step(output, state)
-
-    def _run_prompts(self) -> tuple[Tensor, Tensor, DecoderState]:
-        """Return logits (B, n_vocab) at <|startoftranscript|> and after the last prompt token, and the
-        state.
-        """
-        decoder = self.backend.start(self.encoded, left_padding=self.prompts.left_padding)
-        last = self.prompts.tokens.shape[1] - 1
-        positions = (self.prompts.sot_position, last)
-        logits = self.backend.step(self.prompts.tokens, decoder, positions=positions).logits.float()
-        return logits[:, 0], logits[:, 1].clone(), decoder
 
 
 def _detections(

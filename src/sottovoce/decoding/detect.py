@@ -52,14 +52,14 @@ def detect_language(
     """
     if not tokenizer.is_multilingual:
         raise OptionError(f"{backend.name}: an English-only model has no languages to tell apart")
-    rows = torch.tensor([*tokenizer.language_tokens, tokenizer.no_speech], device=backend.device)
-    start = torch.full((encoded.batch_size, 1), tokenizer.sot, device=backend.device)
-    logits = backend.step(start, backend.start(encoded), vocabulary=rows).logits[:, 0].float()
+    n_windows = encoded.batch_size
+    answers = torch.tensor([*tokenizer.language_tokens, tokenizer.no_speech], device=backend.device)
+    rows = backend.rows()
+    rows.admit(encoded)
+    logits = rows.step([[tokenizer.sot]] * n_windows, [[0]] * n_windows, vocabulary=answers).logits
     probabilities = logits[:, :-1].softmax(dim=1).cpu()
     no_speech = logits.softmax(dim=1)[:, -1].tolist()
-    return [
-        _choose(probabilities[row], no_speech[row], tokenizer, allowed) for row in range(encoded.batch_size)
-    ]
+    return [_choose(probabilities[row], no_speech[row], tokenizer, allowed) for row in range(n_windows)]
 
 
 def combine_detections(

@@ -8,27 +8,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from sottovoce.errors import OptionError
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.text.disfluency import verbatim_tokens
 from sottovoce.text.tokenizer import Tokenizer
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class PromptBatch:
-    """Prompts of different lengths, aligned at their right end.
+    """Prompts of any lengths, and the place of <|startoftranscript|> in each."""
 
-    tokens: (B, n) int64. left_padding: (B,) int64 padding tokens, or None. sot_position: column of
-    <|startoftranscript|>. lengths: tokens of each row.
-    """
+    tokens: list[list[int]]
+    sot_positions: list[int]
 
-    tokens: Tensor
-    left_padding: Tensor | None
-    sot_position: int
-    lengths: tuple[int, ...]
+    @property
+    def lengths(self) -> list[int]:
+        return list(map(len, self.tokens))
 
 
 def context_tokens(options: DecodingOptions, tokenizer: Tokenizer, n_text_ctx: int) -> list[int]:
@@ -83,23 +78,10 @@ def prefix_tokens(options: DecodingOptions, tokenizer: Tokenizer) -> list[int]:
     return _as_tokens(options.prefix, tokenizer)
 
 
-def batch_prompts(
-    contexts: Sequence[Sequence[int]], starts: Sequence[Sequence[int]], padding: int, device: torch.device
-) -> PromptBatch:
-    """Join each context with its start and pad on the left with the token `padding`.
-
-    starts: all of one length, beginning with <|startoftranscript|>.
-    """
+def batch_prompts(contexts: Sequence[Sequence[int]], starts: Sequence[Sequence[int]]) -> PromptBatch:
+    """Join each context with its start, which begins with <|startoftranscript|>."""
     rows = [[*context, *start] for context, start in zip(contexts, starts, strict=True)]
-    longest = max(map(len, rows))
-    missing = [longest - len(row) for row in rows]
-    tokens = [[padding] * n + row for n, row in zip(missing, rows, strict=True)]
-    return PromptBatch(
-        tokens=torch.tensor(tokens, device=device),
-        left_padding=torch.tensor(missing, device=device) if any(missing) else None,
-        sot_position=longest - len(starts[0]),
-        lengths=tuple(map(len, rows)),
-    )
+    return PromptBatch(rows, list(map(len, contexts)))
 
 
 def _as_tokens(text: str | Sequence[int] | None, tokenizer: Tokenizer) -> list[int]:

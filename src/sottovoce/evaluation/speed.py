@@ -18,7 +18,7 @@ from torch import Tensor
 
 from sottovoce.audio.mel import MEL_FRAMES_PER_SECOND, log_mel, window_features
 from sottovoce.errors import OptionError
-from sottovoce.models.backend import Backend, DecoderState
+from sottovoce.models.backend import Backend, RunningRows
 from sottovoce.types import SAMPLE_RATE, EncoderOutput
 
 PROMPT_TOKENS = 100
@@ -93,7 +93,6 @@ class _NoiseWindow:
         n_samples = int(self.seconds * SAMPLE_RATE)
         self._noise = 0.1 * np.random.default_rng(0).standard_normal(n_samples).astype(np.float32)
         self._features = window_features([self.spectrogram()], n_frames)
-        self._prompt = torch.arange(PROMPT_TOKENS, device=backend.device)[None]
         with torch.inference_mode():
             self._encoded = self.encode()
 
@@ -103,20 +102,22 @@ class _NoiseWindow:
     def encode(self) -> EncoderOutput:
         return self._backend.encode(self._features)
 
-    def read_prompt(self, n_rows: int = 1) -> DecoderState:
-        state = self._backend.start(self._encoded, n_rows)
-        self._backend.step(self._prompt.expand(n_rows, -1), state)
-        return state
+    def read_prompt(self, n_rows: int = 1) -> RunningRows:
+        rows = self._backend.rows()
+        rows.admit(self._encoded)
+        rows.select([0] * n_rows)
+        rows.step([range(PROMPT_TOKENS)] * n_rows, [[PROMPT_TOKENS - 1]] * n_rows)
+        return rows
 
     def reading_on(self, n_rows: int) -> Callable[[], None]:
         with torch.inference_mode():
-            state = self.read_prompt(n_rows)
-        token = torch.full((n_rows, 1), PROMPT_TOKENS, device=self._backend.device)
+            rows = self.read_prompt(n_rows)
 
         def read_on() -> None:
             for _ in range(STEPS):
-                self._backend.step(token, state)
-            state.truncate(PROMPT_TOKENS)
+                rows.step([[PROMPT_TOKENS]] * n_rows, [[0]] * n_rows)
+            for row in range(n_rows):
+                rows.cut(row, STEPS)
 
         return read_on
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from sottovoce.audio.mel import SILENCE_LOG_MEL, window_features
 from sottovoce.errors import OptionError
 from sottovoce.language.switching import Posterior, allowed_indices
-from sottovoce.models.backend import Backend, EncoderMode, IncrementalWindow
+from sottovoce.models.backend import Backend, EncoderMode, IncrementalWindow, RunningRows, Span
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, EncoderOutput
 
@@ -124,8 +124,10 @@ class LanguageProbe:
         """
         if not spans:
             return []
-        logits = self._backend.first_step(encoded, spans, token=self._token, vocabulary=self._rows)
-        return self._probed(logits)
+        rows = self._backend.rows()
+        rows.admit(encoded)
+        rows.select([0] * len(spans))
+        return self._probed(self._first_logits(rows, spans))
 
     def detect(self, log_mels: Sequence[Tensor]) -> list[ProbedLanguage]:
         """Detect the language of stretches, encoded separately in one batch.
@@ -157,19 +159,18 @@ class LanguageProbe:
     def _raw_logits(self, log_mels: Sequence[Tensor]) -> Tensor:
         """Return logits (n, L + 1) of a full window with sparse padding, or else with `TAIL_S` of padding."""
         mode = self.window_mode
-        if mode is not None:
-            return self._window_logits([IncrementalWindow(log_mel, mode) for log_mel in log_mels])
-        encoded = self._backend.encode(window_features(log_mels, self._n_columns(log_mels)))
-        start = torch.full((len(log_mels), 1), self._token, device=self._backend.device)
-        output = self._backend.step(start, self._backend.start(encoded), vocabulary=self._rows)
-        return output.logits[:, 0].float()
-
-    def _window_logits(self, windows: Sequence[IncrementalWindow]) -> Tensor:
         rows = self._backend.rows()
-        for result in self._backend.encode_incremental(windows):
-            rows.admit(result.encoded)
-        tokens, positions = [[self._token] for _ in windows], [[0] for _ in windows]
-        return rows.step(tokens, positions, vocabulary=self._rows).logits.float()
+        if mode is None:
+            rows.admit(self._backend.encode(window_features(log_mels, self._n_columns(log_mels))))
+        else:
+            windows = [IncrementalWindow(log_mel, mode) for log_mel in log_mels]
+            for result in self._backend.encode_incremental(windows):
+                rows.admit(result.encoded)
+        return self._first_logits(rows)
+
+    def _first_logits(self, rows: RunningRows, spans: Sequence[Span] | None = None) -> Tensor:
+        tokens, wanted = [[self._token]] * rows.n_rows, [[0]] * rows.n_rows
+        return rows.step(tokens, wanted, vocabulary=self._rows, spans=spans).logits
 
     def _n_columns(self, log_mels: Sequence[Tensor]) -> int:
         tail_s = min(TAIL_S, self._backend.tail_s)

@@ -1,7 +1,6 @@
 """The interface of runtimes (encode audio, run decoder steps), and common argument checks.
 
-Tensors are torch; decoder states are opaque. R is the number of rows of a batch, B of audios, n_rows of
-requested vocabulary rows.
+Tensors are torch's. R is the number of decoder rows, B of windows.
 """
 
 from __future__ import annotations
@@ -18,40 +17,18 @@ from sottovoce.models.dims import EXACT as EXACT
 from sottovoce.models.dims import AlignmentHeads as AlignmentHeads
 from sottovoce.models.dims import EncoderMode as EncoderMode
 from sottovoce.models.dims import ModelDims as ModelDims
-from sottovoce.types import EncoderOutput, Features, StepOutput
+from sottovoce.models.dims import Span as Span
+from sottovoce.types import EncoderOutput, Features
 
 Prefix = TypeVar("Prefix")
-
-
-class DecoderState(Protocol):
-    """Self-attention cache of R hypotheses over one EncoderOutput.
-
-    Rows are audio-major: initially rows [b * n, (b + 1) * n) belong to audio b.
-    """
-
-    @property
-    def n_rows(self) -> int: ...
-
-    @property
-    def n_tokens(self) -> int:
-        """Positions in the cache, including left padding."""
-        ...
-
-    def reorder(self, rows: Tensor) -> None:
-        """Replace the rows by `rows` (R',) int64: beam steps, and dropping finished audio."""
-        ...
-
-    def truncate(self, n_tokens: int) -> None:
-        """Drop every position from `n_tokens` on."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowsOutput:
     """The output of one step of running rows.
 
-    logits: (n_wanted, n_rows) float32 of the wanted positions of all rows. attention: per row
-    (n_captured_heads, n_new, n_frames) float32, with at least the frames of its window.
+    logits: (n_wanted, n_vocabulary) float32 of the wanted positions, row by row. attention: of each row,
+    cross-attention probabilities (n_captured_heads, n_new, n_frames) float32 over its window.
     """
 
     logits: Tensor
@@ -78,13 +55,12 @@ class RunningRows(Protocol):
     def n_rows(self) -> int: ...
 
     def admit(self, encoded: EncoderOutput, prefix: RowPrefix | None = None) -> None:
-        """Append a row without tokens, or with those of a prefix.
+        """Append a row without tokens for each window, or one with the tokens of a prefix.
 
-        encoded: its window, of one row. prefix: from `prefix_of` of a row with this audio, or with the
-        beginning of it (an approximation).
+        prefix: from `prefix_of` of a row with this audio, or with the beginning of it (an approximation).
 
         Raises:
-            OptionError: several windows, or a prefix of another backend.
+            OptionError: several windows with a prefix, or a prefix of another backend.
         """
         ...
 
@@ -111,14 +87,19 @@ class RunningRows(Protocol):
         *,
         vocabulary: Tensor | None = None,
         capture: AlignmentHeads = (),
+        spans: Sequence[Span] | None = None,
     ) -> RowsOutput:
-        """Append any number of tokens to every row; after an error the rows are unchanged.
+        """Append any number of tokens to each row; after an error the rows are unchanged.
 
-        wanted: which of a row's new positions get logits. vocabulary, capture: as in `Backend.step`.
+        wanted: which of a row's new positions get logits. vocabulary: (n_vocabulary,) int64, the ids to
+        compute (None: all). capture: (layer, head) pairs whose cross-attention is returned for every new
+        position, in this order. spans: the encoder frames that each row attends to (None: all); the
+        tokens of such a step are not appended.
 
         Raises:
             OptionError: not one entry of tokens and wanted per row, no tokens at all, more tokens than the
-                text context, or heads that the model does not have.
+                text context, heads that the model does not have, or spans that are empty or outside the
+                window.
         """
         ...
 
@@ -218,56 +199,8 @@ class Backend(Protocol):
         """
         ...
 
-    def start(
-        self, encoded: EncoderOutput, n_hypotheses: int = 1, *, left_padding: Tensor | None = None
-    ) -> DecoderState:
-        """Make an empty state of R = B * n_hypotheses rows.
-
-        left_padding: (R,) int64 padding tokens at the left of each row, which are never attended to and
-        have no position; None: no padding.
-
-        Raises:
-            OptionError: no hypothesis, or a left_padding of another shape.
-        """
-        ...
-
-    def step(
-        self,
-        tokens: Tensor,
-        state: DecoderState,
-        *,
-        positions: Sequence[int] | None = (-1,),
-        vocabulary: Tensor | None = None,
-        capture: AlignmentHeads = (),
-    ) -> StepOutput:
-        """Append tokens (R, n_new) int64 to the state and return logits.
-
-        positions: which of the new positions get logits (None: all). vocabulary: (n_rows,) int64,
-        vocabulary rows to compute (None: all). capture: heads whose cross-attention is returned for every
-        new position, in this order.
-
-        Raises:
-            OptionError: a state of another backend, arguments of other shapes, more tokens than the text
-                context, or heads that the model does not have.
-        """
-        ...
-
     def rows(self) -> RunningRows:
         """Make an empty continuous batch."""
-        ...
-
-    def first_step(
-        self, encoded: EncoderOutput, spans: Sequence[tuple[int, int]], *, token: int, vocabulary: Tensor
-    ) -> Tensor:
-        """Return the logits (n_spans, n_rows) float32 after `token` alone, for each span of one window.
-
-        Row r only attends to the encoder frames [start, end) of span r. There is no state.
-
-        vocabulary: (n_rows,) int64, the vocabulary rows to compute.
-
-        Raises:
-            OptionError: no span, an empty one or one outside the window, or several windows.
-        """
         ...
 
 
@@ -306,46 +239,19 @@ class BestTokens:
 
 
 @runtime_checkable
-class ChoosingBackend(Protocol):
-    """A `Backend` that can choose the most probable next tokens itself, without returning logits."""
+class ChoosingRows(Protocol):
+    """`RunningRows` that can choose the most probable next tokens themselves, without returning logits."""
 
-    def step_best(self, tokens: Tensor, state: DecoderState, choice: TokenChoice) -> BestTokens | Tensor:
-        """Append a token to each row, (R, 1) int64, and return the most probable that may follow.
+    def step_best(self, tokens: Sequence[int], choice: TokenChoice) -> BestTokens | Tensor:
+        """Append a token to each row, and return the most probable that may follow.
 
         On ties, or if fewer may follow, it returns the logits (R, n_vocab) float32 instead, valid until
         the next step, in which forbidden ones may be -inf.
 
         Raises:
-            OptionError: as `Backend.step`, and for rows that have not read their left padding.
+            OptionError: as `RunningRows.step`.
         """
         ...
-
-
-def check_start(encoded: EncoderOutput, n_hypotheses: int, left_padding: Tensor | None) -> int:
-    """Check the arguments of `Backend.start`; return the number of rows, B * n_hypotheses.
-
-    Raises:
-        OptionError: no hypothesis, or a left_padding of another shape than (B * n_hypotheses,).
-    """
-    if n_hypotheses < 1:
-        raise OptionError(f"start: {n_hypotheses} hypotheses given, expected at least 1")
-    n_rows = encoded.batch_size * n_hypotheses
-    if left_padding is not None and tuple(left_padding.shape) != (n_rows,):
-        raise OptionError(f"start: left_padding {tuple(left_padding.shape)} given, expected ({n_rows},)")
-    return n_rows
-
-
-def check_tokens(tokens: Tensor, state: DecoderState, n_least_padding: int, backend: Backend) -> None:
-    """Check the tokens of `Backend.step`. n_least_padding: least padding of the rows.
-
-    Raises:
-        OptionError: they are not (R, n_new), or exceed the text context.
-    """
-    if tokens.ndim != 2 or tokens.shape[0] != state.n_rows or tokens.shape[1] < 1:
-        raise OptionError(f"step: tokens {tuple(tokens.shape)} given, expected ({state.n_rows}, n_new)")
-    n_read = state.n_tokens + tokens.shape[1] - n_least_padding
-    if n_read > backend.dims.n_text_ctx:
-        raise OptionError(f"step: {n_read} tokens in all, {backend.name} reads {backend.dims.n_text_ctx}")
 
 
 def check_heads(heads: AlignmentHeads, dims: ModelDims) -> None:
@@ -355,20 +261,12 @@ def check_heads(heads: AlignmentHeads, dims: ModelDims) -> None:
             raise OptionError(f"step: head ({layer}, {head}) of {n_layer} layers of {n_head} was asked for")
 
 
-def check_reordered(rows: Tensor, n_rows: int) -> list[int]:
-    """Check the argument of `DecoderState.reorder`; return it as a list."""
-    chosen: list[int] = rows.tolist()
-    if not chosen or min(chosen) < 0 or max(chosen) >= n_rows:
-        raise OptionError(f"reorder: rows {chosen} given, expected indices below {n_rows}")
-    return chosen
-
-
 def check_admitted(
     encoded: EncoderOutput, prefix: RowPrefix | None, kind: type[Prefix], name: str
 ) -> Prefix | None:
     """Check the arguments of `RunningRows.admit` of the backend `name`; return the prefix."""
-    if encoded.batch_size != 1:
-        raise OptionError(f"rows: expected a window of one row, got {encoded.batch_size}")
+    if prefix is not None and encoded.batch_size != 1:
+        raise OptionError(f"rows: expected one window with a prefix, got {encoded.batch_size}")
     if prefix is not None and not isinstance(prefix, kind):
         raise OptionError(f"rows: expected the state of a row of {name}, got {type(prefix).__name__}")
     return prefix
@@ -401,13 +299,10 @@ def check_step(
             raise OptionError(f"rows: {n_cached + len(new)} tokens in a row, {name} reads {longest}")
 
 
-def check_spans(encoded: EncoderOutput, spans: Sequence[tuple[int, int]]) -> None:
-    if encoded.batch_size != 1:
-        raise OptionError(f"first step: expected one window, got {encoded.batch_size}")
-    if not spans:
-        raise OptionError("first step: expected at least one span of frames, got none")
-    for start, end in spans:
-        if not 0 <= start < end <= encoded.n_frames:
-            raise OptionError(
-                f"first step: expected frames within [0, {encoded.n_frames}), got [{start}, {end})"
-            )
+def check_spans(spans: Sequence[Span] | None, n_frames: Sequence[int]) -> None:
+    """Check the spans of `RunningRows.step`. n_frames: of each row's window."""
+    if spans is not None and len(spans) != len(n_frames):
+        raise OptionError(f"rows: spans for {len(spans)} of {len(n_frames)} rows")
+    for (start, end), n in zip(spans or (), n_frames, strict=False):
+        if not 0 <= start < end <= n:
+            raise OptionError(f"rows: expected frames within [0, {n}), got [{start}, {end})")

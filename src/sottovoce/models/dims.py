@@ -21,6 +21,8 @@ from sottovoce.types import FRAMES_PER_SECOND
 
 AlignmentHeads: TypeAlias = tuple[tuple[int, int], ...]
 """(decoder layer, head) pairs."""
+Span: TypeAlias = tuple[int, int]
+"""Encoder frames [start, end)."""
 
 
 @dataclass(frozen=True, slots=True)

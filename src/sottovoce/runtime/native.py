@@ -18,20 +18,17 @@ from sottovoce.errors import OptionError
 from sottovoce.models.backend import (
     AlignmentHeads,
     BestTokens,
-    DecoderState,
     IncrementalResult,
     IncrementalWindow,
     RowPrefix,
     RowsOutput,
+    Span,
     TokenChoice,
     check_admitted,
     check_heads,
-    check_reordered,
     check_selected,
     check_spans,
-    check_start,
     check_step,
-    check_tokens,
 )
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.runtime.kernels import WIDEST_HEAD
@@ -39,7 +36,7 @@ from sottovoce.runtime.native_decoder import NativeDecoder, RowInput, WindowKv
 from sottovoce.runtime.native_encoder import NativeEncoder, fits_kernels, network_without_decoder
 from sottovoce.runtime.torch import DTYPES, TorchBackend
 from sottovoce.threads import all_torch_threads
-from sottovoce.types import EncoderOutput, Features, StepOutput
+from sottovoce.types import EncoderOutput, Features
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,12 +44,19 @@ class _NativeRow:
     row: kernels.Row
     window: WindowKv
 
+    def fork(self) -> _NativeRow:
+        """Copy the row; both share the cache so far."""
+        return replace(self, row=self.row.first(self.row.n_tokens))
+
 
 class NativeRows:
+    """`RunningRows` of one decoder."""
+
     def __init__(self, decoder: NativeDecoder, name: str) -> None:
         self._decoder = decoder
         self._name = name
         self._rows: list[_NativeRow] = []
+        self._logits: Tensor | None = None
 
     @property
     def n_rows(self) -> int:
@@ -60,16 +64,19 @@ class NativeRows:
 
     def admit(self, encoded: EncoderOutput, prefix: RowPrefix | None = None) -> None:
         cached = check_admitted(encoded, prefix, kernels.Row, self._name)
-        (window,) = self._decoder.windows(encoded)
-        row = kernels.Row() if cached is None else cached.first(cached.n_tokens)
-        self._rows.append(_NativeRow(row, window))
+        for window in self._decoder.windows(encoded):
+            row = kernels.Row() if cached is None else cached.first(cached.n_tokens)
+            self._rows.append(_NativeRow(row, window))
 
     def select(self, rows: Sequence[int]) -> None:
         check_selected(rows, self.n_rows)
-        branches = branched([one.row for one in self._rows], rows)
-        self._rows = [
-            _NativeRow(row, self._rows[index].window) for row, index in zip(branches, rows, strict=True)
-        ]
+        taken: set[int] = set()
+        chosen = []
+        for index in rows:
+            row = self._rows[index]
+            chosen.append(row.fork() if index in taken else row)
+            taken.add(index)
+        self._rows = chosen
 
     def cut(self, row: int, n_tokens: int) -> None:
         state = self._rows[row].row
@@ -86,68 +93,39 @@ class NativeRows:
         *,
         vocabulary: Tensor | None = None,
         capture: AlignmentHeads = (),
+        spans: Sequence[Span] | None = None,
     ) -> RowsOutput:
-        dims = self._decoder.dims
-        cached = [one.row.n_tokens for one in self._rows]
-        check_step(tokens, wanted, cached, longest=dims.n_text_ctx, name=self._name)
-        check_heads(capture, dims)
-        batch = [
-            RowInput(one.row, one.window, new, positions)
-            for one, new, positions in zip(self._rows, tokens, wanted, strict=True)
-        ]
+        batch = self._batch(tokens, wanted, spans)
+        check_heads(capture, self._decoder.dims)
         logits, attention = self._decoder.step(batch, vocabulary=vocabulary, capture=capture)
+        if spans is not None:
+            for row, new in enumerate(tokens):
+                self.cut(row, len(new))
         parts = torch.split(attention, [len(new) for new in tokens], dim=1)
         return RowsOutput(
             logits, [part[..., : one.window.n_frames] for part, one in zip(parts, self._rows, strict=True)]
         )
 
-
-def branched(rows: Sequence[kernels.Row], chosen: Sequence[int]) -> list[kernels.Row]:
-    """Select rows; a repeated row is forked, sharing its cache."""
-    taken: set[int] = set()
-    branches = []
-    for index in chosen:
-        row = rows[index]
-        branches.append(row.first(row.n_tokens) if index in taken else row)
-        taken.add(index)
-    return branches
-
-
-class NativeState:
-    """`DecoderState` of the kernels: each row's KV cache and window."""
-
-    def __init__(self, windows: Sequence[WindowKv], padding: Sequence[int]) -> None:
-        """windows: of each row. padding: left padding tokens of each row."""
-        self.windows = list(windows)
-        self.padding = list(padding)
-        self.rows = [kernels.Row() for _ in self.windows]
-        self.n_tokens = 0
-        self._logits: Tensor | None = None
-
-    @property
-    def n_rows(self) -> int:
-        return len(self.rows)
-
-    def reorder(self, rows: Tensor) -> None:
-        chosen = check_reordered(rows, self.n_rows)
-        self.rows = branched(self.rows, chosen)
-        self.windows = [self.windows[row] for row in chosen]
-        self.padding = [self.padding[row] for row in chosen]
-
-    def truncate(self, n_tokens: int) -> None:
-        self.n_tokens = min(self.n_tokens, n_tokens)
-        for row, padding in zip(self.rows, self.padding, strict=True):
-            row.truncate(max(0, self.n_tokens - padding))
-
-    def room_for_logits(self, n_vocab: int) -> Tensor:
-        """Return memory (n_rows, n_vocab) float32, reused in every step."""
+    def step_best(self, tokens: Sequence[int], choice: TokenChoice) -> BestTokens | Tensor:
+        batch = self._batch([[token] for token in tokens], [(0,)] * len(tokens))
         if self._logits is None or len(self._logits) < self.n_rows:
-            self._logits = torch.empty(self.n_rows, n_vocab)
-        return self._logits[: self.n_rows]
+            self._logits = torch.empty(self.n_rows, self._decoder.dims.n_vocab)  # of every later step
+        return self._decoder.step_best(batch, choice, self._logits[: self.n_rows])
 
-    def n_skipped(self, row: int, n_new: int) -> int:
-        """Count the padding among the next tokens of a row."""
-        return min(n_new, max(0, self.padding[row] - self.n_tokens))
+    def _batch(
+        self,
+        tokens: Sequence[Sequence[int]],
+        wanted: Sequence[Sequence[int]],
+        spans: Sequence[Span] | None = None,
+    ) -> list[RowInput]:
+        cached = [one.row.n_tokens for one in self._rows]
+        check_step(tokens, wanted, cached, longest=self._decoder.dims.n_text_ctx, name=self._name)
+        check_spans(spans, [one.window.n_frames for one in self._rows])
+        frames: Sequence[Span | None] = spans or [None] * self.n_rows
+        return [
+            RowInput(one.row, one.window, new, positions, span)
+            for one, new, positions, span in zip(self._rows, tokens, wanted, frames, strict=True)
+        ]
 
 
 class NativeBackend:
@@ -214,79 +192,5 @@ class NativeBackend:
             results = self._encoder.encode_incremental(windows)
         return [replace(one, encoded=replace(one.encoded, cross_kv=None)) for one in results]
 
-    def start(
-        self, encoded: EncoderOutput, n_hypotheses: int = 1, *, left_padding: Tensor | None = None
-    ) -> NativeState:
-        n_rows = check_start(encoded, n_hypotheses, left_padding)
-        windows = [one for one in self._decoder.windows(encoded) for _ in range(n_hypotheses)]
-        return NativeState(windows, [0] * n_rows if left_padding is None else left_padding.tolist())
-
-    def step(
-        self,
-        tokens: Tensor,
-        state: DecoderState,
-        *,
-        positions: Sequence[int] | None = (-1,),
-        vocabulary: Tensor | None = None,
-        capture: AlignmentHeads = (),
-    ) -> StepOutput:
-        state = self._checked(tokens, state)
-        check_heads(capture, self.dims)
-        n_rows, n_new = tokens.shape
-        places = range(n_new) if positions is None else [position % n_new for position in positions]
-        skipped = [state.n_skipped(row, n_new) for row in range(n_rows)]
-        batch = [
-            RowInput(
-                state.rows[row],
-                state.windows[row],
-                new[skipped[row] :],
-                [place - skipped[row] for place in places if place >= skipped[row]],
-            )
-            for row, new in enumerate(tokens.tolist())
-        ]
-        logits, attention = self._decoder.step(batch, vocabulary=vocabulary, capture=capture)
-        state.n_tokens += n_new
-        filled = _filled(logits, [[place >= skip for place in places] for skip in skipped])
-        if not capture:
-            return StepOutput(filled)
-        rows = _filled(
-            attention.transpose(0, 1), [[place >= skip for place in range(n_new)] for skip in skipped]
-        )
-        return StepOutput(filled, rows.transpose(1, 2))
-
-    def step_best(self, tokens: Tensor, state: DecoderState, choice: TokenChoice) -> BestTokens | Tensor:
-        state = self._checked(tokens, state)
-        if tokens.shape[1] != 1 or max(state.padding) > state.n_tokens:
-            raise OptionError("step: expected one token a row, and rows that have read their left padding")
-        rows = zip(state.rows, state.windows, tokens.tolist(), strict=True)
-        batch = [RowInput(row, window, new, [0]) for row, window, new in rows]
-        found = self._decoder.step_best(batch, choice, state.room_for_logits(self.dims.n_vocab))
-        state.n_tokens += 1
-        return found
-
-    def _checked(self, tokens: Tensor, state: DecoderState) -> NativeState:
-        if not isinstance(state, NativeState):
-            raise OptionError(f"step: a state of {type(state).__name__} given, expected one from start()")
-        check_tokens(tokens, state, min(state.padding), self)
-        return state
-
     def rows(self) -> NativeRows:
         return NativeRows(self._decoder, self.name)
-
-    def first_step(
-        self, encoded: EncoderOutput, spans: Sequence[tuple[int, int]], *, token: int, vocabulary: Tensor
-    ) -> Tensor:
-        check_spans(encoded, spans)
-        (window,) = self._decoder.windows(encoded)
-        batch = [RowInput(kernels.Row(), window, [token], [0], span) for span in spans]
-        return self._decoder.step(batch, vocabulary=vocabulary)[0]
-
-
-def _filled(values: Tensor, read: Sequence[Sequence[bool]]) -> Tensor:
-    """Scatter values (n_true, *rest) to where `read` is true, zeros elsewhere: (n_rows, n_places, *rest)."""
-    if all(map(all, read)):
-        return values.reshape(len(read), len(read[0]), *values.shape[1:])
-    mask = torch.tensor(read, dtype=torch.bool)
-    filled = values.new_zeros(*mask.shape, *values.shape[1:])
-    filled[mask] = values
-    return filled

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sottovoce.errors import OptionError
-from sottovoce.models.backend import AlignmentHeads, BestTokens, ModelDims, TokenChoice
+from sottovoce.models.backend import AlignmentHeads, BestTokens, ModelDims, Span, TokenChoice
 from sottovoce.threads import n_threads
 from sottovoce.types import EncoderOutput
 
@@ -49,15 +49,15 @@ class WindowKv:
 class RowInput:
     """One row of a step.
 
-    tokens: new ones, of any number. wanted: positions among these that get logits. span: the
-    frames [start, end) to attend to; None: all.
+    tokens: new ones, of any number. wanted: positions among these that get logits. span: the frames to
+    attend to; None: all.
     """
 
     row: kernels.Row
     window: WindowKv
     tokens: Sequence[int]
     wanted: Sequence[int]
-    span: tuple[int, int] | None = None
+    span: Span | None = None
 
 
 class NativeDecoder:
@@ -170,7 +170,7 @@ class NativeDecoder:
     def step_best(
         self, batch: Sequence[RowInput], choice: TokenChoice, logits: Tensor
     ) -> BestTokens | Tensor:
-        """Append new tokens to rows; see `ChoosingBackend.step_best`.
+        """Append new tokens to rows; see `ChoosingRows.step_best`.
 
         logits: (n_wanted, n_vocab) float32, written, and returned on ties.
 

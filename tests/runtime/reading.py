@@ -1,0 +1,55 @@
+"""Steps of rows that all read equally many tokens, as tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from sottovoce.models.backend import AlignmentHeads, Backend, RunningRows, Span
+from sottovoce.types import EncoderOutput
+
+
+class Read(NamedTuple):
+    """Logits (R, n_new, n_vocabulary) of all positions; attention (R, n_heads, n_new, n_frames)."""
+
+    logits: Tensor
+    attention: Tensor
+
+
+def start(backend: Backend, encoded: EncoderOutput, n_rows: int = 1) -> RunningRows:
+    """So many rows without tokens for each window."""
+    rows = backend.rows()
+    rows.admit(encoded)
+    if n_rows > 1:
+        rows.select([window for window in range(encoded.batch_size) for _ in range(n_rows)])
+    return rows
+
+
+def step(
+    rows: RunningRows,
+    tokens: Tensor | Sequence[Sequence[int]],
+    *,
+    vocabulary: Tensor | None = None,
+    capture: AlignmentHeads = (),
+    spans: Sequence[Span] | None = None,
+) -> Read:
+    """Read tokens (R, n_new)."""
+    new = [list(map(int, row)) for row in tokens]
+    wanted = [range(len(row)) for row in new]
+    found = rows.step(new, wanted, vocabulary=vocabulary, capture=capture, spans=spans)
+    return Read(found.logits.unflatten(0, (len(new), -1)), torch.stack(list(found.attention)))
+
+
+def read(
+    backend: Backend,
+    encoded: EncoderOutput,
+    tokens: Tensor | Sequence[Sequence[int]],
+    *,
+    vocabulary: Tensor | None = None,
+    capture: AlignmentHeads = (),
+) -> Read:
+    """Read tokens (R, n_new), a row for each window."""
+    return step(start(backend, encoded), tokens, vocabulary=vocabulary, capture=capture)
