@@ -149,4 +149,4 @@ def main() -> None:
         end_s = asyncio.run(ended(process, address))
     show_table(HEADS, rows)
     print(f"\ntold to end within {SHUTDOWN_S:g} s: gone after {end_s:.1f} s")
-    show_json("serving attacks", {**vars(options), "end_s": end_s, **found})
+    show_json("server attacks", {**vars(options), "end_s": end_s, **found})

@@ -214,5 +214,5 @@ def main() -> None:
     if faults:
         print(*errors, sep="", file=sys.stderr)
     figures = {"frames": frames, "requests": requests, "faults": faults}
-    show_json("serving fuzz", {**vars(options), **figures, "s": time.monotonic() - began})
+    show_json("server fuzz", {**vars(options), **figures, "s": time.monotonic() - began})
     sys.exit(1 if faults else 0)

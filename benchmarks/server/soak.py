@@ -425,4 +425,4 @@ def report(
         print("  ".join(f"{cell:>9}" for cell in row))
     print("\n".join(f"FAILED: {what}" for what in failed) or "all as it was")
     figures = {"first": asdict(states[0]), "last": asdict(states[-1]), "chaos": n_bad, "failed": failed}
-    show_json("serving soak", {**vars(options), **figures})
+    show_json("server soak", {**vars(options), **figures})

@@ -161,4 +161,4 @@ def main() -> None:
         figures = f"{row['mb_a_stream']:.0f}", f"{row['wrong']:.1%}", f"{row['cpu_s_per_s']:.3f}"
         show_row(n_streams, row["engines"], f"{row['within']:.1%}", *times, *figures)
         rows.append(row)
-    show_json("serving streams", {"model": given.model, "dtype": given.dtype, "rows": rows})
+    show_json("server streams", {"model": given.model, "dtype": given.dtype, "rows": rows})
