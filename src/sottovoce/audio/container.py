@@ -417,7 +417,8 @@ def cut_frame(frame: av.AudioFrame, n_samples: int) -> av.AudioFrame:
 
 SEEKABLE_FORMATS = ("mov", "matroska", "mp3", "flac", "wav", "w64", "ogg", "aiff")
 """Containers with an index or positions in their packets; others (ADTS) guess them from the bit rate."""
-SHORTEST_S = 10.0
+SHORTEST_SEEK_S = 10.0
+"""A part that starts earlier is reached by decoding from the beginning."""
 PREROLL_S = 1.0
 WARM_UP_S = 0.5
 """Sound decoded and discarded after a seek, while the decoder lacks earlier packets."""
@@ -737,7 +738,7 @@ class ContainerDecoder:
         is not exact) the decoder is spent.
         """
         has_positions = self._container.format.name.split(",")[0] in SEEKABLE_FORMATS
-        if not has_positions or start_sample < SHORTEST_S * SAMPLE_RATE:
+        if not has_positions or start_sample < SHORTEST_SEEK_S * SAMPLE_RATE:
             return True
         found = None if self._file.is_chained() else self._frames_before(start_sample)
         self._n_damaged = 0

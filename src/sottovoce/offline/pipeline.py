@@ -1,6 +1,6 @@
 """The path of a recording: windows → language → decode → words → verify → segments.
 
-The windows come in the order of `windows.SeekWindows` or `windows.SpeechWindows`; everything after them is
+The windows come in the order of `windows.SeekWindows` or `windows.PackedWindows`; everything after them is
 the same for both. Between two batches the whole state is a `ResumePoint`.
 """
 
@@ -41,8 +41,8 @@ from sottovoce.offline.verify import (
 )
 from sottovoce.offline.windows import (
     LanguageWindow,
+    PackedWindows,
     SeekWindows,
-    SpeechWindows,
     WindowOrder,
     packed_speech,
 )
@@ -74,7 +74,7 @@ def transcribe_recording(
         if packed is None:
             windows, voices = SeekWindows(transcriber, features, languages, state), SpeechPresence(speech)
         else:
-            windows, voices = SpeechWindows(transcriber, features, languages, state, packed), None
+            windows, voices = PackedWindows(transcriber, features, languages, state, packed), None
         start = mel_frames(start_s)
         features.skip_to(start, n_frames_read=start)
         if start > 0 and not features.has(start):

@@ -1,8 +1,8 @@
 """Verify the text of a window: drop hallucinations, decode skipped speech and wrong languages again.
 
 - Improbable words of implausible duration between silences, and text without a voice, are dropped.
-- Whisper writes a sentence that is said again and again once over all of its time, or in a loop that the
-  fallback rejects. A window of several pieces with too little or repeated text is read in halves.
+- Where a speaker repeats a sentence, Whisper writes it once, stretched over all repetitions, or in a loop
+  that the fallback rejects. A window of several pieces with too little or repeated text is decoded in halves.
 - Whisper skips sentences: it ends a window with one timestamp, or writes one of two sentences. After each
   window its words are compared with the detected speech. Uncovered speech is encoded and decoded separately,
   then in halves; what stays empty is reported. Improbable or repeated text is rejected: a reported gap is

@@ -3,10 +3,10 @@
 `SeekWindows` are consecutive: each begins at the last timestamp of the one before it, at the end of its
 words, or where its speech was skipped. A rest of less than 100 ms is not transcribed.
 
-`SpeechWindows` are read in batches: a first pass detects speech, which fills windows without its pauses.
+`PackedWindows` are decoded in batches: a first pass detects speech, which fills windows without its pauses.
 A window is cut where the language changes. Speech after the text of a window becomes another window, and so
-do both halves of a window with too little or repeated text. Windows of a batch have the same prompt, so a
-batch gives the text of single windows.
+do both halves of a window with too little or repeated text. In batches of several windows none is conditioned
+on earlier text, so that each has the text that it has alone.
 
 Source of the seek rules: openai-whisper 20250625, transcribe.py; of packed speech: WhisperX
 (https://arxiv.org/abs/2303.00747), faster-whisper.
@@ -356,7 +356,7 @@ def _within(speech: Sequence[SpeechSegment], start_s: float, end_s: float | None
     return [one for one in inside if one.start_sample < one.end_sample]
 
 
-class SpeechWindows(WindowOrder):
+class PackedWindows(WindowOrder):
     """Windows of packed speech, `batch_size` at a time; full ones are taken as needed."""
 
     def __init__(
