@@ -1,42 +1,26 @@
 """Detect the language of each piece of speech in a window.
 
-A masked probe of the window's encoder states costs nothing, but self-attention has mixed the languages, so
-it only selects the pieces that are encoded separately. That costs a tenth of a window or more and is
-nearly always right from two seconds on. `language.follow` smooths the detected languages and adds the
-likelihood of the text where sound does not decide.
+The pieces are the spans of the language model (`language.spans`), which asks for what it needs to know:
+pieces are encoded separately and probed, or decoded in several languages.
 
-Without a list of languages a recording counts as monolingual until `language.follow.are_several` finds
-clear evidence of others.
+Without a list of languages a recording counts as monolingual until a window shows several languages.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from sottovoce.audio.features import RecordingFeatures
 from sottovoce.decoding.decode import Attempt, select_windows
-from sottovoce.language.follow import (
-    AskingLimits,
-    PieceEvidence,
-    are_several,
-    gain,
-    hint_nats,
-    is_likely,
-    is_sure,
-    language_runs,
-    likelier_nats,
-    neighbour_shares,
-    sides_of,
-    surest_border,
-    text_evidence,
-    uncertain_runs,
-)
+from sottovoce.language.border import sides_of, surest_border
+from sottovoce.language.chain import TINY, Array, Emission
 from sottovoce.language.probe import LanguageProbe, ProbedLanguage
-from sottovoce.offline.pieces import Piece, energy_minima, energy_minimum, pauses_s
+from sottovoce.language.spans import ONE_NATS, SHORTEST_S, Hear, Read, Spans
+from sottovoce.offline.pieces import Piece, energy_minima, energy_minimum
 from sottovoce.offline.resume import FollowerState, ProbedPiece
 from sottovoce.offline.transcriber import Transcriber, TranscriptionState
 from sottovoce.options.decoding import DecodingOptions
@@ -96,22 +80,14 @@ def with_silence(stretch: Sequence[Piece], pieces: Sequence[Piece]) -> Piece:
 
 SIDE_FRAMES = 200
 """Log-mel frames probed on each side of a possible change of language."""
-SHORTEST_S = 0.5
-"""The language of a shorter piece is not detected; it follows its neighbours."""
-BESIDE = 4
-"""Pieces on each side of a foreign piece that are encoded separately too."""
-HINT_S, N_HINTS = 0.8, 3
-"""In a monolingual recording, a piece of HINT_S that the masked probe assigns to another language is a
-hint; the N_HINTS strongest of a window are encoded separately.
-"""
-OTHER_NATS, LIKELIER_NATS = 3.0, 1.0
-"""Log-likelihood ratio (nats) that the sound of a stretch needs for a language other than its text's; in a
-multilingual recording sound and text together need LIKELIER_NATS.
-"""
-JOINED_S, JOINED_SURE = 8.0, 0.9
-"""Less certain pieces of a run of up to JOINED_S are detected together."""
 OUTSIDE, OUTSIDE_S = 0.8, 2.0
 """A piece this long and this certainly outside the listed languages is reported."""
+SURPRISAL = 0.45
+"""Mean surprisal of a text (nats a token) above which its language is verified. A text no more improbable
+than the mean of those whose language was confirmed is not verified.
+"""
+SPOKEN_S = 2.0
+"""Seconds of speech in a language from which improbable text is decoded in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,19 +124,20 @@ class LanguageFollower:
         known = (tokenizer.with_language(language).language or "" for language in listed or codes)
         self._codes = list(dict.fromkeys(known))
         self._places = [codes.index(code) for code in self._codes]
-        self._prior = np.ones(len(self._codes))
-        self._shares = None if transcriber.is_listed else neighbour_shares(self._codes)
-        if not transcriber.is_listed:
-            odds = transcriber.options.language_prior
-            self._prior = np.exp([odds.get(code, 0.0) for code in self._codes])
+        self._emission = Emission(codes, self._codes)
+        odds = {} if transcriber.is_listed else transcriber.options.language_prior
+        prior = np.exp([odds.get(code, 0.0) for code in self._codes])
+        self._base: Array = prior / prior.sum()
         self._features = features
         self._state = state
         self._detections: dict[Piece, _Detection] = {}
-        self._likelihood = TextLikelihood(transcriber, features)
-        self._text: dict[Piece, npt.NDArray[np.float64]] = {}
+        self._posteriors: dict[Piece, Array] = {}
+        self._text = TextLikelihood(transcriber, features)
         self._is_beginning = self._was_beginning = True
-        self._spoken: set[int] = set()
-        self._limits = AskingLimits()
+        self._spoken_s: Array = np.zeros(len(self._codes))
+        self._n_one = 0
+        self._confirmed: tuple[float, int] = (0.0, 0)
+        """Sum of the surprisals of improbable texts in the right language, and their number."""
         self.is_several = transcriber.options.follows_languages
 
     def runs(
@@ -177,20 +154,26 @@ class LanguageFollower:
         """
         is_beginning, self._is_beginning = self._is_beginning, False
         self._was_beginning = is_beginning
-        self._text.clear()
-        self._limits = self._limits.in_next_window()
         self._forget_before(pieces[0].start)
         new = [index for index, piece in enumerate(pieces) if piece not in self._detections]
         if new:
             found = self._runtime.probe_spans(self._probe, encoded, [spans[i] for i in new])
             for index, probed in zip(new, found, strict=True):
                 self._detections[pieces[index]] = _Detection(probed, is_alone=False)
-        if self.is_several:
-            self._detect_uncertain(pieces)
-        elif not self._finds_another(pieces, current):
-            return [LanguageRun(current or self._dominant(pieces), tuple(pieces), 1.0)]
-        runs = self._smoothed(pieces, None if is_beginning else current)
-        return self._detected_together(runs) if len(runs) > 1 else runs
+        before = None if is_beginning else self._place_of(current)
+        model = self._spans(pieces, before, self._place_of(current))
+        self._ask(model, pieces)
+        if not self.is_several:
+            self.is_several = model.shows_several()
+            self._n_one += not self.is_several
+            if self.is_several:
+                model.expect_several(before)
+                self._ask(model, pieces)
+        self._posteriors.update(zip(pieces, model.posterior, strict=True))
+        return [
+            LanguageRun(self._codes[run.language], tuple(pieces[run.first : run.end]), run.probability)
+            for run in model.runs()
+        ]
 
     def language_of(self, piece: Piece, current: str, speech: Sequence[Piece]) -> str:
         """Detect the language of one piece, encoded separately.
@@ -199,42 +182,47 @@ class LanguageFollower:
 
         speech: the pieces of the window.
         """
-        self._detect_separately([piece])
-        expected = self._codes.index(current)
-        if not self.is_several and is_likely(self._evidence(piece), expected):
-            self._detect_separately(speech)
-            self.is_several = self._are_several(speech, expected)
-        if not self.is_several:
-            return current
-        return self._smoothed([piece], current)[0].language
+        self._hear(piece)
+        place = self._place_of(current)
+        model = self._spans([piece], place, None)
+        (run,) = model.runs()
+        if not self.is_several and run.language != place:
+            for one in speech:
+                self._hear(one)
+            self.is_several = self._spans(speech, place, place).shows_several()
+        return self._codes[run.language] if self.is_several else current
 
     def expect_several(self) -> None:
         self.is_several, self._is_beginning = True, self._was_beginning
 
     def is_low_confidence(self, mean: float) -> bool:
-        return mean < -self._limits.surprisal
+        total, n_texts = self._confirmed
+        return -mean > max(SURPRISAL, total / max(n_texts, 1))
 
     def other_language(
-        self, piece: Piece, speech: Sequence[Piece], language: str
+        self, piece: Piece, speech: Sequence[Piece], language: str, mean: float
     ) -> tuple[str, float] | None:
         """Return a likelier language for a stretch of improbable text, and its log-likelihood ratio in
         nats, or None.
 
-        speech: the pieces around the stretch.
+        speech: the pieces around the stretch. mean: log-probability of its text, a token.
         """
-        self._detect_separately([piece])
-        evidence, expected = self._evidence(piece), self._codes.index(language)
-        likeliest = [int(place) for place in np.argsort(-evidence.posterior) if place != expected][:1]
-        if self.is_several and (others := {*likeliest, *self._spoken} - {expected}):
-            text = self._text_nats([piece], speech, [expected, *sorted(others)])
-            nats, least = likelier_nats(evidence, text, expected), LIKELIER_NATS
-        else:
-            nats, least = {place: gain([evidence], place, expected) for place in likeliest}, OTHER_NATS
-        best = max(nats, key=lambda place: nats[place], default=expected)
-        if best == expected or nats[best] < least:
-            self._limits = self._limits.after_text()
+        self._hear(piece)
+        expected = self._place_of(language)
+        assert expected is not None, "the text is in an allowed language"
+        model = self._spans([piece], expected, None)
+        if self.is_several:
+            spoken = np.flatnonzero(self._spoken_before(speech[-1].end) >= SPOKEN_S)
+            likeliest = np.argsort(-model.sound[0])[:2]
+            places = dict.fromkeys([expected, *likeliest.tolist(), *spoken.tolist()])
+            model.read(0, self._text_nats(piece, speech, tuple(places)))
+        nats = np.log(np.maximum(model.posterior[0], TINY))
+        best = int(nats.argmax())
+        if best == expected:
+            total, n_texts = self._confirmed
+            self._confirmed = total - mean, n_texts + 1
             return None
-        return self._codes[best], nats[best]
+        return self._codes[best], float(nats[best] - nats[expected])
 
     def border(self, run: LanguageRun, after: LanguageRun) -> int:
         """Return the frame of a change of language: in the pause, or at the quiet moment that separates
@@ -258,9 +246,10 @@ class LanguageFollower:
         )
 
     def may_change(self, piece: Piece, language: str, other: str) -> bool:
-        evidence = self._evidence(piece)
-        here, there = self._codes.index(language), self._codes.index(other)
-        return evidence.duration_s == 0.0 or evidence.posterior[there] >= evidence.posterior[here]
+        if piece.duration_s < SHORTEST_S:
+            return True
+        likelihood = self._emission.likelihood(self._detections[piece].probed)
+        return bool(likelihood[self._codes.index(other)] >= likelihood[self._codes.index(language)])
 
     def state(self, frame: int) -> FollowerState:
         """Return the probed pieces that reach beyond a frame, for a resume point."""
@@ -272,97 +261,69 @@ class LanguageFollower:
                 detection.probed.allowed_mass,
                 detection.probed.no_speech,
                 detection.is_alone,
+                tuple(self._posteriors[piece].tolist()) if piece in self._posteriors else (),
             )
             for piece, detection in self._detections.items()
             if piece.end > frame
         ]
-        spoken = tuple(self._codes[place] for place in sorted(self._spoken))
-        return FollowerState(self.is_several, self._is_beginning, self._limits, spoken, tuple(pieces))
+        spoken = self._spoken_before(frame)
+        return FollowerState(
+            self.is_several,
+            self._is_beginning,
+            {code: float(s) for code, s in zip(self._codes, spoken, strict=True) if s > 0.0},
+            self._n_one,
+            self._confirmed,
+            tuple(pieces),
+        )
 
     def restore(self, state: FollowerState) -> None:
         self.is_several, self._is_beginning = state.is_several, state.is_beginning
-        self._limits, self._spoken = state.limits, {self._codes.index(code) for code in state.spoken}
+        self._spoken_s = np.array([state.spoken_s.get(code, 0.0) for code in self._codes])
+        self._n_one, self._confirmed = state.n_one, state.confirmed
         for one in state.pieces:
+            piece = Piece(one.start, one.end)
             probed = ProbedLanguage(np.array(one.probabilities), one.allowed_mass, one.no_speech)
-            self._detections[Piece(one.start, one.end)] = _Detection(probed, one.is_alone)
+            self._detections[piece] = _Detection(probed, one.is_alone)
+            if one.posterior:
+                self._posteriors[piece] = np.array(one.posterior)
 
-    def _detected_together(self, runs: Sequence[LanguageRun]) -> list[LanguageRun]:
-        found: list[LanguageRun] = []
-        for run in runs:
-            whole = Piece(run.pieces[0].start, run.pieces[-1].end)
-            if len(run.pieces) > 1 and run.probability < JOINED_SURE and whole.duration_s <= JOINED_S:
-                run = self._detected_whole(run, whole)
-            if found and found[-1].language == run.language:
-                run = replace(run, pieces=(*found.pop().pieces, *run.pieces))
-            found.append(run)
-        return found
-
-    def _detected_whole(self, run: LanguageRun, whole: Piece) -> LanguageRun:
-        (probed,) = self._runtime.probe_languages(
-            self._probe, [self._features.log_mel(whole.start, whole.end)]
+    def _spans(self, pieces: Sequence[Piece], before: int | None, expected: int | None) -> Spans:
+        """Return the model of pieces that were probed; expected: the language of a monolingual recording."""
+        found = [self._detections[piece] for piece in pieces]
+        model = Spans(
+            self._emission,
+            [piece.duration_s for piece in pieces],
+            [one.probed for one in found],
+            base=self._base,
+            spoken_s=self._spoken_before(pieces[0].start),
+            before=before,
+            expected=None if self.is_several else expected,
+            one_nats=ONE_NATS + math.log1p(self._n_one),
         )
-        evidence = self._evidence_of(_Detection(probed, is_alone=True), whole.duration_s)
-        if hint_nats(evidence, self._codes.index(run.language)) < OTHER_NATS:
-            return run
-        return LanguageRun(
-            self._codes[int(evidence.posterior.argmax())], run.pieces, float(evidence.sureness)
-        )
+        for index, one in enumerate(found):
+            if one.is_alone:
+                model.hear(index, one.probed)
+        return model
 
-    def _finds_another(self, pieces: Sequence[Piece], current: str | None) -> bool:
-        expected = self._codes.index(current or self._dominant(pieces))
-        self._limits = self._limits.rested()
-        hints = {piece: self._hint(piece, expected) for piece in pieces}
-        strong = [piece for piece in pieces if hints[piece] >= self._limits.hint_nats]
-        for piece in sorted(strong, key=lambda piece: -hints[piece])[:N_HINTS]:
-            self._detect_separately([piece])
-            if is_likely(self._evidence(piece), expected):
-                self._detect_separately(pieces)
-                self.is_several = self._are_several(pieces, expected)
-                break
-        if strong and not self.is_several:
-            self._limits = self._limits.after_hints()
-        return self.is_several
+    def _ask(self, model: Spans, pieces: Sequence[Piece]) -> None:
+        """Answer the questions of the model."""
+        while (question := model.question()) is not None:
+            piece = pieces[question.span]
+            match question:
+                case Hear():
+                    model.hear(question.span, self._hear(piece))
+                case Read():
+                    model.read(question.span, self._text_nats(piece, pieces, question.languages))
 
-    def _are_several(self, pieces: Sequence[Piece], expected: int) -> bool:
-        return are_several([self._evidence(one) for one in pieces], pauses_s(pieces), expected)
-
-    def _hint(self, piece: Piece, expected: int) -> float:
-        return hint_nats(self._evidence(piece), expected) if piece.duration_s >= HINT_S else 0.0
-
-    def _detect_uncertain(self, pieces: Sequence[Piece]) -> None:
-        """Encode separately the pieces that may be in another language, and their neighbours."""
-        expected = self._dominant(pieces)
-        place, among = self._probe.languages.index(expected), self._codes.index(expected)
-        waiting = [
-            index
-            for index, piece in enumerate(pieces)
-            if self._detections[piece].probed.probabilities[place] < self._limits.clear
-        ]
-        doubtful = set(waiting)
-        finds_another = False
-        while waiting:
-            index = waiting.pop()
-            self._detect_separately([pieces[index]])
-            evidence = self._evidence(pieces[index])
-            finds_another = finds_another or is_likely(evidence, among)
-            if int(evidence.posterior.argmax()) != among:
-                beside = range(max(0, index - BESIDE), min(len(pieces), index + BESIDE + 1))
-                waiting += [one for one in beside if one not in doubtful]
-                doubtful.update(beside)
-        self._limits = self._limits.after_pieces(finds_another=finds_another)
-
-    def _dominant(self, pieces: Sequence[Piece]) -> str:
-        total = sum(piece.duration_s * self._evidence(piece).posterior for piece in pieces)
-        return self._codes[int(np.argmax(total))]
-
-    def _detect_separately(self, pieces: Sequence[Piece]) -> None:
-        for piece in pieces:
-            detection = self._detections.get(piece)
-            if detection is None or not (detection.is_alone or piece.duration_s < SHORTEST_S):
-                log_mel = self._features.log_mel(piece.start, piece.end)
-                (probed,) = self._runtime.probe_languages(self._probe, [log_mel])
-                self._detections[piece] = _Detection(probed, is_alone=True)
-                self._note_outside(piece, probed)
+    def _hear(self, piece: Piece) -> ProbedLanguage:
+        """Probe a piece that is encoded separately, once."""
+        detection = self._detections.get(piece)
+        if detection is None or not (detection.is_alone or piece.duration_s < SHORTEST_S):
+            log_mel = self._features.log_mel(piece.start, piece.end)
+            (probed,) = self._runtime.probe_languages(self._probe, [log_mel])
+            detection = self._detections[piece] = _Detection(probed, is_alone=True)
+            self._note_outside(piece, probed)
+        return detection.probed
 
     def _note_outside(self, piece: Piece, probed: ProbedLanguage) -> None:
         likeliest = int(probed.probabilities.argmax())
@@ -372,58 +333,25 @@ class LanguageFollower:
             seconds = outside.get(code, 0.0) + piece.duration_s
             self._state.outside_languages = {**outside, code: seconds}
 
-    def _evidence(self, piece: Piece) -> PieceEvidence:
-        return self._evidence_of(self._detections[piece], piece.duration_s, self._text.get(piece))
-
-    def _evidence_of(
-        self, detection: _Detection, seconds: float, text: npt.NDArray[np.float64] | None = None
-    ) -> PieceEvidence:
-        chosen = detection.probed.probabilities[self._places] * self._prior
-        total = chosen.sum()
-        posterior = chosen / total if total > 0.0 else np.full(len(chosen), 1.0 / len(chosen))
-        is_reliable = detection.is_alone or seconds >= SHORTEST_S
-        no_speech, counted_s = detection.probed.no_speech, seconds if is_reliable else 0.0
-        return PieceEvidence(counted_s, posterior, no_speech, self._shares, text)
-
-    def _smoothed(self, pieces: Sequence[Piece], current: str | None) -> list[LanguageRun]:
-        before = self._codes.index(current) if current in self._codes else None
-        pauses = pauses_s(pieces)
-        evidence = [self._evidence(piece) for piece in pieces]
-        runs = language_runs(evidence, pauses, before=before)
-        english = self._codes.index("en") if "en" in self._codes else None
-        uncertain = uncertain_runs(evidence, runs, before=before, english=english)
-        for run, languages in uncertain:
-            own = pieces[run.first : run.end]
-            nats = self._text_nats(own, pieces, languages)
-            added = text_evidence(nats, evidence, runs, before)
-            seconds = sum(piece.duration_s for piece in own)
-            self._text.update({piece: piece.duration_s / seconds * added for piece in own})
-        if uncertain:
-            evidence = [self._evidence(piece) for piece in pieces]
-            runs = language_runs(evidence, pauses, before=before)
-        self._spoken |= {run.language for run in runs if is_sure(evidence[run.first : run.end], run)}
-        return [
-            LanguageRun(
-                self._codes[run.language],
-                tuple(pieces[run.first : run.end]),
-                _mean(evidence[run.first : run.end], run.language),
-            )
-            for run in runs
-        ]
-
-    def _text_nats(
-        self, stretch: Sequence[Piece], pieces: Sequence[Piece], languages: Sequence[int]
-    ) -> dict[int, float]:
+    def _text_nats(self, piece: Piece, pieces: Sequence[Piece], languages: Sequence[int]) -> dict[int, float]:
         codes = [self._codes[place] for place in languages]
-        nats = self._likelihood.nats(with_silence(stretch, pieces), codes)
+        nats = self._text.nats(with_silence([piece], pieces), codes)
         return {place: nats[code] for place, code in zip(languages, codes, strict=True)}
 
+    def _place_of(self, language: str | None) -> int | None:
+        return self._codes.index(language) if language in self._codes else None
+
+    def _spoken_before(self, frame: int) -> Array:
+        """Return the seconds of speech in each language (A,) before a frame."""
+        spoken_s = self._spoken_s
+        for piece in sorted(self._posteriors, key=lambda piece: piece.end):
+            if piece.end <= frame:
+                spoken_s = spoken_s + piece.duration_s * self._posteriors[piece]
+        return spoken_s
+
     def _forget_before(self, frame: int) -> None:
+        self._spoken_s = self._spoken_before(frame)
         for piece in [piece for piece in self._detections if piece.end <= frame]:
             del self._detections[piece]
-        self._likelihood.forget_before(frame)
-
-
-def _mean(evidence: Sequence[PieceEvidence], language: int) -> float:
-    weights = [max(one.duration_s, 1e-3) for one in evidence]
-    return float(np.average([one.posterior[language] for one in evidence], weights=weights))
+            self._posteriors.pop(piece, None)
+        self._text.forget_before(frame)

@@ -14,7 +14,6 @@ from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from sottovoce.decoding.detect import LanguageDetection
 from sottovoce.errors import OptionError
-from sottovoce.language.follow import AskingLimits
 from sottovoce.offline.pieces import Window
 from sottovoce.types import Segment
 
@@ -37,7 +36,8 @@ class StateSnapshot:
 class ProbedPiece:
     """A piece of speech in log-mel frames [start, end), and its language posterior.
 
-    probabilities: (L,) over all languages of the model. is_alone: encoded separately.
+    probabilities: (L,) over all languages of the model. is_alone: encoded separately. posterior: (A,) over
+    the allowed languages with the speech around it; empty: not computed.
     """
 
     start: int
@@ -46,19 +46,23 @@ class ProbedPiece:
     allowed_mass: float
     no_speech: float
     is_alone: bool
+    posterior: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class FollowerState:
     """State of a language follower: the probed pieces that may be needed again.
 
-    is_beginning: no speech was found yet. spoken: languages detected with certainty.
+    is_beginning: no speech was found yet. spoken_s: seconds of speech by language. n_one: windows that did
+    not show several languages. confirmed: sum of the surprisals of improbable texts in the right language,
+    and their number.
     """
 
     is_several: bool
     is_beginning: bool
-    limits: AskingLimits = field(default_factory=AskingLimits)
-    spoken: tuple[str, ...] = ()
+    spoken_s: Mapping[str, float] = field(default_factory=dict)
+    n_one: int = 0
+    confirmed: tuple[float, int] = (0.0, 0)
     pieces: tuple[ProbedPiece, ...] = ()
 
 

@@ -394,7 +394,7 @@ class SkippedSpeechRecovery:
             speech = speech_in(segment, pieces)
             if mean is None or speech is None or not follower.is_low_confidence(mean):
                 continue
-            if (other := follower.other_language(speech, pieces, result.language)) is not None:
+            if (other := follower.other_language(speech, pieces, result.language, mean)) is not None:
                 hypotheses.append(LanguageHypothesis((segment,), speech, mean, *other))
         found = list(segments)
         for one in joined(hypotheses, segments):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from sottovoce.errors import OptionError
-from sottovoce.language.follow import sides_of, surest_border
+from sottovoce.language.border import sides_of, surest_border
 from sottovoce.language.probe import LanguageProbe, ProbedLanguage
 from sottovoce.language.timeline import LanguageChange, LanguageTimeline
 from sottovoce.runtime.calls import Runtime

@@ -1,0 +1,173 @@
+"""Which language is spoken when: a hidden Markov model over spans of speech (docs/language.md).
+
+The states are languages. `Emission` turns the language probe of a span into the log-likelihood of its
+audio in every language. A change of language costs `Numbers.change` nats. Languages that were spoken before
+are likelier than others (`prior_after`). Files use both directions of the chain (`posterior`, `best_path`),
+live sessions the forward one (`moved`).
+
+Source: Rabiner (1989), A tutorial on hidden Markov models, section III.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from sottovoce.language.probe import ProbedLanguage
+
+Array: TypeAlias = npt.NDArray[np.float64]
+
+CLIPS_RIGHT, CLIPS_ANYWHERE = 3.0, 1.0
+"""Prior of the confusion matrix: clips that are detected right, and clips detected as any language."""
+TINY = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """The fitted numbers of the model (`python -m benchmarks language fit`).
+
+    weight, weight_a_second: a span of d seconds has the weight `weight + weight_a_second * d`.
+    masked: weight of a masked probe. text: weight of the log-probability of a text. change: cost of a
+    change of language in nats. unspoken_s: seconds of speech that the prior of the languages counts as.
+    several: log-likelihood ratio (nats) from which a recording is multilingual. understood: mean
+    probability of its languages from which that counts.
+    """
+
+    weight: float
+    weight_a_second: float
+    masked: float
+    text: float
+    change: float
+    unspoken_s: float
+    several: float
+    understood: float
+
+
+@cache
+def _fitted() -> tuple[Numbers, Mapping[str, Mapping[str, float]]]:
+    table = json.loads(files("sottovoce.language").joinpath("fitted.json").read_text("utf-8"))
+    return Numbers(**table["numbers"]), table["detected"]
+
+
+def fitted_numbers() -> Numbers:
+    return _fitted()[0]
+
+
+def spoken_given_detected(codes: Sequence[str]) -> Array:
+    """Return P(language spoken | language detected) as (L spoken, L detected).
+
+    It is estimated from development clips in 32 languages (`fitted.json`: clips by spoken language and
+    their mean probability of each detected one) with a prior that a detection is right.
+    """
+    places = {code: index for index, code in enumerate(codes)}
+    counts = CLIPS_RIGHT * np.eye(len(codes)) + CLIPS_ANYWHERE / len(codes)
+    for spoken, row in _fitted()[1].items():
+        for detected, n_clips in row.items():
+            if spoken in places and detected in places:
+                counts[places[spoken], places[detected]] += n_clips
+    detected_given_spoken = counts / counts.sum(axis=1, keepdims=True)
+    found: Array = detected_given_spoken / detected_given_spoken.sum(axis=0)
+    return found
+
+
+class Emission:
+    """Log-likelihoods of the audio of spans.
+
+    codes: all languages of the model, as in its probe. allowed: the states, some of them.
+    """
+
+    def __init__(self, codes: Sequence[str], allowed: Sequence[str], numbers: Numbers | None = None) -> None:
+        self.numbers = numbers or fitted_numbers()
+        self._spoken = spoken_given_detected(codes)[[codes.index(code) for code in allowed]]
+
+    def likelihood(self, probed: ProbedLanguage) -> Array:
+        """Return the likelihood (A,) of each allowed language, at most 1."""
+        found: Array = np.maximum(self._spoken @ probed.probabilities, TINY)
+        return found
+
+    def weight(self, probed: ProbedLanguage, seconds: float, *, masked: bool = False) -> float:
+        numbers = self.numbers
+        weight = numbers.masked if masked else numbers.weight + numbers.weight_a_second * seconds
+        return weight * (1.0 - probed.no_speech)
+
+    def log_likelihood(self, probed: ProbedLanguage, seconds: float, *, masked: bool = False) -> Array:
+        """Return the weighted log-likelihood (A,) of each allowed language.
+
+        masked: the span was probed in the encoder states of its window, which mix its languages.
+        """
+        found: Array = self.weight(probed, seconds, masked=masked) * np.log(self.likelihood(probed))
+        return found
+
+
+def prior_after(base: Array, spoken_s: Array, unspoken_s: float) -> Array:
+    """Return the log-prior (A,) of languages after seconds of speech in each; base: (A,), sums to 1."""
+    seconds = spoken_s + unspoken_s * base
+    found: Array = np.log(np.maximum(seconds / seconds.sum(), TINY))
+    return found
+
+
+def moved(log_belief: Array, log_prior: Array, change: float) -> Array:
+    """Return the log-belief (A,) of the next span, before its evidence.
+
+    With probability e^-change a language is drawn from the prior, or else it stays.
+    """
+    total = np.logaddexp.reduce(log_belief)
+    found: Array = np.logaddexp(log_belief + np.log1p(-np.exp(-change)), log_prior + total - change)
+    return found
+
+
+def _beginning(log_prior: Array, change: float, before: int | None) -> Array:
+    if before is None:
+        return log_prior
+    known = np.full(len(log_prior), np.log(TINY))
+    known[before] = 0.0
+    return moved(known, log_prior, change)
+
+
+def posterior(
+    evidence: Array, log_prior: Array, change: float, before: int | None = None
+) -> tuple[Array, float]:
+    """Return P(language of each span | all evidence) (T, A), and the log-likelihood of the evidence.
+
+    evidence: (T, A). before: the language before the first span, or None.
+    """
+    n_spans = len(evidence)
+    forward, backward = np.empty_like(evidence), np.zeros_like(evidence)
+    belief, log_likelihood = _beginning(log_prior, change, before), 0.0
+    for index, own in enumerate(evidence):
+        joint = (moved(belief, log_prior, change) if index else belief) + own
+        total = float(np.logaddexp.reduce(joint))
+        log_likelihood += total
+        belief = forward[index] = joint - total
+    stay = np.log1p(-np.exp(-change))
+    for index in range(n_spans - 1, 0, -1):
+        joint = backward[index] + evidence[index]
+        changed = np.logaddexp.reduce(log_prior + joint) - change
+        back = np.logaddexp(joint + stay, changed)
+        backward[index - 1] = back - back.max()
+    joint = forward + backward
+    found: Array = np.exp(joint - np.logaddexp.reduce(joint, axis=1, keepdims=True))
+    return found, log_likelihood
+
+
+def best_path(evidence: Array, log_prior: Array, change: float, before: int | None = None) -> list[int]:
+    """Return the likeliest language of each span (Viterbi), as indices; the rest as for `posterior`."""
+    score = _beginning(log_prior, change, before) + evidence[0]
+    stay, places = np.log1p(-np.exp(-change)), np.arange(len(log_prior))
+    arrivals = []
+    for own in evidence[1:]:
+        source = int(score.argmax())
+        changed, stayed = score[source] - change + log_prior, score + stay
+        arrivals.append(np.where(changed > stayed, source, places))
+        score = np.maximum(changed, stayed) + own
+    path = [int(score.argmax())]
+    for arrival in reversed(arrivals):
+        path.append(int(arrival[path[-1]]))
+    return path[::-1]
