@@ -18,7 +18,6 @@ from sottovoce.audio.io import load_audio
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SpeechFinder, speech_segments
 from sottovoce.evaluation.language_scores import FoundSwitch, score_switches
-from sottovoce.language.follow import MOST_HINT_NATS, REST_NATS, AskingLimits
 from sottovoce.language.probe import ProbedLanguage
 from sottovoce.offline.follow import SILENCE, LanguageFollower, TextLikelihood, with_silence
 from sottovoce.offline.languages import WindowLanguages
@@ -207,7 +206,7 @@ def test_a_recording_need_not_begin_in_its_own_language(model: Model) -> None:
             assert not follower.state(0).is_beginning
 
 
-def test_hints_that_were_nothing_are_heard_less_and_clear_ones_always(model: Model) -> None:
+def test_windows_in_one_language_are_asked_about_less_and_clear_hints_always(model: Model) -> None:
     """An hour in one language costs next to nothing, and does not make deaf."""
     codes = model.tokenizer.language_codes
     english = np.full(len(codes), 1e-4)
@@ -219,25 +218,27 @@ def test_hints_that_were_nothing_are_heard_less_and_clear_ones_always(model: Mod
 
     transcriber = Transcriber(Answering(model.backend), model.tokenizer, TranscribeOptions())
     with Recording(np.zeros(16_000 * 400, np.float32)) as recording, RecordingFeatures(recording) as features:
-        follower = LanguageFollower(transcriber, features, TranscriptionState())
+        encoded = transcriber.runtime.encode(features.window(0, n_frames=1000))
 
-        def is_heard(window: int, sureness: float) -> bool:
-            piece = Piece(300 * window, 300 * window + 150)
-            posterior = np.full(len(codes), 1e-4)
-            posterior[codes.index("de")], posterior[codes.index("en")] = sureness, 1.0 - sureness
-            probed = ProbedPiece(piece.start, piece.end, tuple(posterior), 1.0, 0.0, is_alone=False)
-            state = replace(follower.state(10**9), pieces=(probed,))
-            follower.restore(state)
-            assert not follower._finds_another([piece], "en")
-            return follower._detections[piece].is_alone
+        def is_heard(n_windows: int, sureness: float) -> bool:
+            """Whether one of four pieces is encoded separately that may be in German."""
+            pieces = [Piece(300 * index, 300 * index + 250) for index in range(4)]
+            probed = []
+            for index, piece in enumerate(pieces):
+                german = sureness if index == 3 else 1e-4
+                posterior = np.full(len(codes), 1e-4)
+                posterior[codes.index("de")], posterior[codes.index("en")] = german, 1.0 - german
+                probed.append(ProbedPiece(piece.start, piece.end, tuple(posterior), 1.0, 0.0, is_alone=False))
+            follower = LanguageFollower(transcriber, features, TranscriptionState())
+            follower.restore(FollowerState(False, False, n_one=n_windows, pieces=tuple(probed)))
+            (run,) = follower.runs(encoded, pieces, [(0, 1)] * 4, "en")
+            assert run.language == "en"
+            return follower._detections[pieces[3]].is_alone
 
-        n_heard = sum(is_heard(window, 0.97) for window in range(100))
-        assert 1 <= n_heard <= 100 * REST_NATS + 2
-        assert not is_heard(100, 0.6)
-        follower._limits = AskingLimits(hint_nats=MOST_HINT_NATS)
-        assert not is_heard(101, 0.99)
-        follower._limits = AskingLimits(hint_nats=6.0)
-        assert is_heard(102, 0.9985)
+        assert is_heard(0, 0.97)
+        assert not is_heard(1000, 0.97)
+        assert not is_heard(0, 0.3)
+        assert is_heard(10, 0.999)
 
 
 def test_the_language_of_a_part_needs_no_speech_of_earlier_windows(model: Model) -> None:

@@ -1,0 +1,142 @@
+"""The hidden Markov model of languages is what enumerating all paths gives."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from sottovoce.language.chain import (
+    Array,
+    Emission,
+    Numbers,
+    best_path,
+    fitted_numbers,
+    moved,
+    posterior,
+    prior_after,
+    spoken_given_detected,
+)
+from sottovoce.language.probe import ProbedLanguage
+from sottovoce.text.languages import LANGUAGES
+
+CODES = [one.code for one in LANGUAGES]
+CHANGE = 1.5
+
+
+def example(seed: int) -> tuple[Array, Array]:
+    """Evidence (T, A) and a log-prior (A,)."""
+    rng = np.random.default_rng(seed)
+    n_spans, n_languages = rng.integers(1, 6), rng.integers(2, 4)
+    return rng.normal(0.0, 2.0, (n_spans, n_languages)), np.log(rng.dirichlet(np.ones(n_languages)))
+
+
+def all_paths(evidence: Array, log_prior: Array, before: int | None) -> dict[tuple[int, ...], float]:
+    """The log-probability of each path with the evidence, where a change may draw the same language."""
+    n_spans, n_languages = evidence.shape
+    prior, change = np.exp(log_prior), np.exp(-CHANGE)
+    found = {}
+    for path in product(range(n_languages), repeat=n_spans):
+        total = 0.0
+        for index, place in enumerate(path):
+            source = path[index - 1] if index else before
+            if source is None:
+                total += np.log(prior[place])
+            else:
+                total += np.log((source == place) * (1.0 - change) + change * prior[place])
+            total += evidence[index, place]
+        found[path] = total
+    return found
+
+
+@pytest.mark.parametrize("before", [None, 0])
+@pytest.mark.parametrize("seed", range(20))
+def test_posteriors_sum_over_all_paths(seed: int, before: int | None) -> None:
+    evidence, log_prior = example(seed)
+    paths = all_paths(evidence, log_prior, before)
+    expected = np.zeros_like(evidence)
+    for path, nats in paths.items():
+        expected[np.arange(len(path)), path] += np.exp(nats)
+    found, log_likelihood = posterior(evidence, log_prior, CHANGE, before)
+    np.testing.assert_allclose(found, expected / expected.sum(axis=1, keepdims=True), atol=1e-9)
+    assert log_likelihood == pytest.approx(np.logaddexp.reduce(list(paths.values())), abs=1e-9)
+
+
+def score(path: list[int], evidence: Array, log_prior: Array, before: int | None) -> float:
+    """The best of the ways to a path: to stay, or to change to the same language, costs no more than one."""
+    total = 0.0
+    for index, place in enumerate(path):
+        source = path[index - 1] if index else before
+        if source is None:
+            total += log_prior[place]
+        elif index == 0:
+            total += moved(np.where(np.arange(len(log_prior)) == source, 0.0, -1e9), log_prior, CHANGE)[place]
+        else:
+            changed = log_prior[place] - CHANGE
+            total += max(changed, np.log1p(-np.exp(-CHANGE))) if source == place else changed
+        total += evidence[index, place]
+    return total
+
+
+@pytest.mark.parametrize("before", [None, 1])
+@pytest.mark.parametrize("seed", range(20))
+def test_no_other_path_is_better(seed: int, before: int | None) -> None:
+    evidence, log_prior = example(seed)
+    found = best_path(evidence, log_prior, CHANGE, before)
+    best = max(
+        score(list(path), evidence, log_prior, before)
+        for path in product(range(evidence.shape[1]), repeat=len(evidence))
+    )
+    assert score(found, evidence, log_prior, before) == pytest.approx(best, abs=1e-9)
+
+
+def test_a_belief_that_moves_stays_a_distribution() -> None:
+    _, log_prior = example(3)
+    belief = np.log(np.array([0.7, 0.3, 0.0][: len(log_prior)]) + 1e-9)
+    belief -= np.logaddexp.reduce(belief)
+    assert np.exp(moved(belief, log_prior, CHANGE)).sum() == pytest.approx(1.0)
+
+
+def test_a_language_that_was_spoken_is_likelier() -> None:
+    base = np.full(4, 0.25)
+    unknown = prior_after(base, np.zeros(4), 2.0)
+    np.testing.assert_allclose(unknown, np.log(base))
+    after = np.exp(prior_after(base, np.array([6.0, 0.0, 2.0, 0.0]), 2.0))
+    np.testing.assert_allclose(after, [0.65, 0.05, 0.25, 0.05])
+
+
+def test_each_detected_language_was_spoken_in_one() -> None:
+    found = spoken_given_detected(CODES)
+    np.testing.assert_allclose(found.sum(axis=0), 1.0)
+    assert (found > 0.0).all()
+    detected = CODES.index("gl")  # base detects Galician in Spanish and Portuguese
+    assert found[CODES.index("es"), detected] > 5 * found[CODES.index("de"), detected]
+    assert found[CODES.index("pl"), CODES.index("pl")] > 0.5
+
+
+def probed(no_speech: float = 0.0, **shares: float) -> ProbedLanguage:
+    probabilities = np.full(len(CODES), (1.0 - sum(shares.values())) / len(CODES))
+    for code, share in shares.items():
+        probabilities[CODES.index(code)] += share
+    return ProbedLanguage(probabilities, 1.0, no_speech)
+
+
+def test_evidence_grows_with_duration_and_falls_with_silence() -> None:
+    emission = Emission(CODES, ["de", "pl"])
+
+    def nats(one: ProbedLanguage, seconds: float, *, masked: bool = False) -> float:
+        german, polish = emission.log_likelihood(one, seconds, masked=masked)
+        return float(german - polish)
+
+    german = probed(de=0.9)
+    assert 0.0 < nats(german, 1.0) < nats(german, 3.0)
+    assert nats(probed(no_speech=0.9, de=0.9), 3.0) == pytest.approx(0.1 * nats(german, 3.0))
+    assert nats(german, 1.0, masked=True) == nats(german, 9.0, masked=True)
+    assert nats(probed(ru=0.9), 3.0) < 0.0, "base detects Russian in Polish"
+
+
+def test_the_numbers_are_those_of_the_file() -> None:
+    numbers = fitted_numbers()
+    assert isinstance(numbers, Numbers)
+    assert numbers.weight_a_second > 0.0
