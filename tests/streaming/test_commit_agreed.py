@@ -22,7 +22,7 @@ WAITING = StreamOptions(commit=NEVER, rewind_threshold=50)
 WORDS = spoken("en", 20)  # 8 s; word i is attended to at 0.15 + 0.4 i s
 TWICE, ONCE = 6, 1
 """Words that the updates at 2.5 and 3.0 s read (up to 0.3 s from the end), and those of the second alone."""
-SWITCHINGS = pytest.mark.parametrize("switching", ["off", "parallel"])
+SWITCHINGS = pytest.mark.parametrize("switching", ["off", "restart"])
 
 
 class Losing(FakeBackend):

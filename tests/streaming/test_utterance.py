@@ -122,11 +122,10 @@ def prefixes(calls: Sequence[ModelCall[object]]) -> list[tuple[str, str, str]]:
     return found
 
 
-@pytest.mark.parametrize("switching", ["restart", "parallel"])
-def test_an_initial_prompt_is_before_the_first_words_alone(switching: str) -> None:
+def test_an_initial_prompt_is_before_the_first_words_alone() -> None:
     """Through a change of language and pauses, short and long."""
     runtime = Noting(backend())
-    options = SessionOptions(("en", "de"), switching=switching, stream=StreamOptions(init_prompt="prelude"))  # type: ignore[arg-type]
+    options = SessionOptions(("en", "de"), stream=StreamOptions(init_prompt="prelude"))
     live = Session(backend(), TOKENIZER, options, vad=VadStream(model=ToneDetector()), runtime=runtime)
     parts = [("en", 0.8), ("de", 5.0), ("de", 0.8), ("en", 1.0)]
     words = [spoken(language, 10, seed=i) for i, (language, _) in enumerate(parts)]

@@ -38,14 +38,12 @@ class HypothesisWord:
 
     @property
     def letters(self) -> str:
-        return letters_of(self.word)
+        """The word without case and punctuation."""
+        return "".join(filter(str.isalnum, self.word.word.casefold()))
 
     def not_before(self, start_s: float) -> HypothesisWord:
         start_s = max(self.word.start, start_s)
         return replace(self, word=replace(self.word, start=start_s, end=max(self.word.end, start_s)))
-
-    def at(self, start_s: float, end_s: float) -> HypothesisWord:
-        return replace(self, word=replace(self.word, start=start_s, end=end_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +117,6 @@ class WordBuilder:
             else:
                 groups.append(TokenWord(text, tuple(group)))
         return groups
-
-
-def letters_of(word: Word) -> str:
-    """Return a word without case and punctuation."""
-    return "".join(filter(str.isalnum, word.word.casefold()))
 
 
 def is_punctuation(text: str) -> bool:
