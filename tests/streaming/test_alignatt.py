@@ -158,9 +158,9 @@ def test_nothing_more_may_be_the_best_of_all_beams(beam_size: int) -> None:
 
 def test_an_end_at_once_that_is_unlikely_loses_to_what_is_likely() -> None:
     """Of two beams, by the mean over the tokens and the end of text."""
-    nothing = BeamPath().extended(TOKENIZER.eot, 10, -2.0, 0.1).stopped(StopReason.END_OF_TEXT, n_tokens=-1)
-    likely = BeamPath().extended(7, 10, -1.0, 0.1).extended(TOKENIZER.eot, 20, -0.1, 0.1)
-    unlikely = BeamPath().extended(7, 10, -4.5, 0.1).extended(TOKENIZER.eot, 20, -0.1, 0.1)
+    nothing = BeamPath().extended(TOKENIZER.eot, 10, -2.0).stopped(StopReason.END_OF_TEXT, n_tokens=-1)
+    likely = BeamPath().extended(7, 10, -1.0).extended(TOKENIZER.eot, 20, -0.1)
+    unlikely = BeamPath().extended(7, 10, -4.5).extended(TOKENIZER.eot, 20, -0.1)
     standings = [path.stopped(StopReason.END_OF_TEXT, n_tokens=-1).ranking_key for path in (likely, unlikely)]
     assert standings[0] > nothing.ranking_key > standings[1]
 
@@ -226,7 +226,7 @@ def test_the_first_token_may_not_jump_back_behind_what_was_said() -> None:
     assert jumped is not None
     assert jumped.stop_reason is StopReason.REWOUND
     assert rules.stopped_by_attention(BeamPath(), 300, 600, 7) is None
-    assert rules.stopped_by_attention(BeamPath().extended(5, 310, -0.1, 0.1), 299, 600, 7) is None, (
+    assert rules.stopped_by_attention(BeamPath().extended(5, 310, -0.1), 299, 600, 7) is None, (
         "only the first token looks there"
     )
 

@@ -121,7 +121,7 @@ def test_agreed_words_are_said_before_their_audio_is_let_go() -> None:
 
 
 def read(*words: str) -> list[HypothesisWord]:
-    return [HypothesisWord(Word(f" {word}", i, i + 0.5, 0.9), (i,), 0.0) for i, word in enumerate(words)]
+    return [HypothesisWord(Word(f" {word}", i, i + 0.5, 0.9), (i,)) for i, word in enumerate(words)]
 
 
 def taken(agreed: AgreedWords, until_s: float = 99.0, after_s: float = 0.0) -> list[str]:

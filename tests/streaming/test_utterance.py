@@ -40,7 +40,7 @@ def utterance(
 
 def commit(spoken_to: LiveUtterance, text: str, *, language: str = "en", at_s: float = 1.0) -> None:
     word = Word(text, at_s, at_s + 0.3, 0.9, language)
-    spoken_to.commit([HypothesisWord(word, tuple(TOKENIZER.encode(text)), 0.0, 60)])
+    spoken_to.commit([HypothesisWord(word, tuple(TOKENIZER.encode(text)), 60)])
 
 
 def prompt(spoken_to: LiveUtterance, language: str = "en") -> str:

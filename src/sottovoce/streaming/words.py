@@ -28,12 +28,11 @@ MIN_WORD_S = 0.1
 class HypothesisWord:
     """A word of a hypothesis, with its tokens.
 
-    entropy: mean over the tokens, in nats. last_frame: frame attended to at the last token, in its window.
+    last_frame: frame attended to at the last token, in its window.
     """
 
     word: Word
     tokens: tuple[int, ...]
-    entropy: float
     last_frame: int = 0
 
     @property
@@ -86,7 +85,7 @@ class WordBuilder:
         n_tokens, (start_s, end_s, last_frame) = len(group.tokens), time
         probability = math.exp(sum(hypothesis.logprobs[span]) / n_tokens)
         word = Word(group.text, start_s, end_s, probability, language=self.language)
-        return HypothesisWord(word, group.tokens, sum(hypothesis.entropies[span]) / n_tokens, last_frame)
+        return HypothesisWord(word, group.tokens, last_frame)
 
     def _times(
         self, frames: Sequence[int], spans: Sequence[slice], window: AudioWindow, after_s: float
