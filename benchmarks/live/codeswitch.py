@@ -16,7 +16,7 @@ from benchmarks.live.counts import error_rate, errors
 from benchmarks.live.runs import GIVEN, Bench, Item, counted, item_of, run_command, settings, show_live_json
 from sottovoce.models.load import load_checkpoint
 
-MODES = "off", "restart", "parallel"
+MODES = "off", "restart"
 
 HELP = """Real code-switching: errors of each mode beside openai-whisper told its best single language.
 

@@ -355,7 +355,7 @@ def _add_common(parser: argparse.ArgumentParser, switching: str, languages: str)
         "--chunk-s", type=listed(float), default=[0.5], metavar="S[,S…]", help="update intervals"
     )
     parser.add_argument("--beam-sizes", type=listed(int), default=[1], metavar="N[,N…]", help="1: greedy [1]")
-    parser.add_argument("--switching", choices=("off", "restart", "parallel"), default=switching)
+    parser.add_argument("--switching", choices=("off", "restart"), default=switching)
     parser.add_argument("--languages", default=languages, metavar="given|auto|CODE,CODE")
     parser.add_argument(
         "--stream",

@@ -376,7 +376,7 @@ class Model:
         """Open a live session: push 16 kHz mono float32 samples, get events.
 
         languages: one code, or several to follow among; None: all of the model.
-        switching: "off", "restart" (between sentences) or "parallel" (inside them).
+        switching: "off", or "restart" (between sentences); "parallel" now means "restart".
         vad: decode only speech that Silero detects, or with these options.
         unstable: also send decoded words that are not committed.
         stream: how speech is decoded.

@@ -246,8 +246,18 @@ def test_boosted_phrases_come_out(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "quorl" not in said("--beam-size", "3")
     assert "quorl" in said("--beam-size", "3", *boost)
     assert "quorl" not in said("--hotwords", "Gertrude")
-    assert run([*command, *boost, "--beam-size", "3", "--switching", "parallel"]) == 2
-    assert "parallel" in capsys.readouterr().err
+
+
+def test_parallel_switching_means_restart_and_a_warning_says_so(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    command = ["stream", str(CLIP), *QUICK, "--languages", "en,de", "--jsonl", "--switching"]
+    found = []
+    for switching, n_warnings in (("restart", 0), ("parallel", 1)):
+        assert run([*command, switching]) == 0
+        assert caplog.text.count("now means 'restart'") == n_warnings
+        found.append(capsys.readouterr().out)
+    assert found[0] == found[1]
 
 
 def test_an_ngram_model_takes_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

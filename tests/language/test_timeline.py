@@ -107,7 +107,6 @@ def test_a_change_is_moved_to_where_it_is_better_known() -> None:
     assert found is not None
     placed = line.place(found, 3.9)
     assert (placed.at_s, placed.target, line.since_s) == (3.9, "de", 3.9)
-    assert line.confirmed_languages(3.95) == ("de",)
 
 
 def test_after_a_pause_another_language_needs_less_than_within_an_utterance() -> None:
@@ -156,22 +155,6 @@ def test_a_first_language_is_corrected_by_all_of_the_utterance() -> None:
     assert corrected is not None
     assert (corrected.source, corrected.target) == ("en", "de")
     assert corrected.at_s <= 2.0, "what may be another language is no later than what spoke for the first"
-
-
-def test_the_languages_in_use_are_those_that_were_switched_to() -> None:
-    line = timeline()
-    line.begin(0.0)
-    assert line.confirmed_languages(0.0) == ()
-    hear(line, 6.0, 0.0, 3.0)
-    assert line.due(3.0, at_end=True) is not None
-    assert line.confirmed_languages(0.0) == ("en",)
-    for end in np.arange(3.25, 9.1, HOP):
-        english = float(np.clip((6.0 - (end - WIDTH)) / WIDTH, 0.02, 0.98))
-        line.add(end - WIDTH, end, ProbedLanguage(np.array([english, 1 - english]), 1.0, 0.0))
-    change = line.due(9.0, at_end=True)
-    assert change is not None
-    assert line.confirmed_languages(0.0) == ("en", "de")
-    assert line.confirmed_languages(change.at_s) == ("de",)
 
 
 @pytest.mark.parametrize(("allowed_mass", "no_speech"), [(1.0, 1.0), (0.0, 0.0)], ids=["silence", "outside"])

@@ -103,13 +103,12 @@ def speakers() -> list[Speaker]:
     english = SessionOptions(("en",), switching="off", stream=ALIGNATT)
     beams = replace(english, stream=replace(ALIGNATT, beam_size=3))
     several = SessionOptions(("en", "de", "es"), stream=ALIGNATT, probe=fast)
-    parallel = replace(several, switching="parallel")
     mixed = [*spoken("en", 6), *spoken("de", 7), *spoken("en", 4, seed=1)]
     return [
         Speaker(english, np.concatenate([silence(0.3), say(spoken("en", 9)), silence(1.0)])),
         Speaker(beams, np.concatenate([say(spoken("en", 7, seed=2)), silence(1.5), say(spoken("en", 3))])),
         Speaker(several, np.concatenate([silence(0.5), say(mixed), silence(0.5)]), chunk=3000),
-        Speaker(parallel, say(mixed), chunk=12_000),
+        Speaker(several, say(mixed), chunk=12_000),
         Speaker(several, say(spoken("es", 12))),
         Speaker(replace(english, unstable=True), say(spoken("en", 5, seed=3)), chunk=16_000),
     ]
@@ -154,7 +153,7 @@ def test_a_real_network_says_the_same_in_company() -> None:
         {"languages": "en", "switching": "off", "vad": False},
         {"languages": ["en", "de"], "vad": False},
         {"languages": "de", "vad": False, "stream": StreamOptions(beam_size=2)},
-        {"languages": ["en", "de", "es"], "switching": "parallel", "vad": False},
+        {"languages": ["en", "de", "es"], "vad": False},
     ]
     voice = [say(spoken("en", 5, seed=i), word_s=0.3 + 0.1 * i) for i in range(len(kinds))]
     audio = [one + rng.normal(0, 0.02, len(one)).astype(np.float32) for one in voice]

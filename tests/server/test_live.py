@@ -111,9 +111,11 @@ def test_events_are_those_of_the_library_however_the_audio_is_cut(
     assert messages[-1]["received"] == pytest.approx(len(samples) / 16_000, abs=0.001)
 
 
-def test_events_are_numbered_and_share_the_utterance_of_their_final(server: ServerThread) -> None:
-    messages, _, _ = talk(server, saying(clip("mixed")), "languages=en,de,es,fr")
+@pytest.mark.parametrize("more", ["", "&switching=parallel"])
+def test_events_are_numbered_and_share_the_utterance_of_their_final(server: ServerThread, more: str) -> None:
+    messages, _, _ = talk(server, saying(clip("mixed")), f"languages=en,de,es,fr{more}")
     events = events_of(messages)
+    assert any(event["type"] == "final" for event in events)
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
     finals = [event for event in events if event["type"] == "final"]
     assert [final["utterance"] for final in finals] == sorted({final["utterance"] for final in finals})

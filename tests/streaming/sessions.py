@@ -10,7 +10,6 @@ import torch
 
 from sottovoce.audio.vad import VadStream
 from sottovoce.language.probe import ProbeOptions
-from sottovoce.language.timeline import LanguageTimeline
 from sottovoce.models.backend import Backend, IncrementalWindow
 from sottovoce.streaming.audio_window import AudioWindow
 from sottovoce.streaming.options import CommitOptions, StreamOptions
@@ -130,10 +129,7 @@ class Reading:
         self.backend = model or backend()
         self.runtime = Noting(self.backend)
         chosen = SessionOptions((language,), switching="off", stream=options)
-        timeline = LanguageTimeline(
-            (language,), chosen.smoothing, chosen.switch, full_width_s=1.0, current=language
-        )
-        self.factory = StrategyFactory(self.runtime, tokenizer, chosen, timeline)
+        self.factory = StrategyFactory(self.runtime, tokenizer, chosen)
         self.strategy = self.factory.single(language)
         self.utterance = self.factory.utterance(0, None)
 

@@ -117,8 +117,8 @@ def test_short_audio_has_a_frontier_too() -> None:
     assert int(tracker.frontier()[0]) in (0, 1)
 
 
-def encoded(words: list[str]) -> EncoderOutput:
-    return backend().encode(window_features([log_mel(say(words))], 400))
+def encoded(words: list[str], n_mels: int = 400) -> EncoderOutput:
+    return backend().encode(window_features([log_mel(say(words))], n_mels))
 
 
 def reader(beam_size: int = 1) -> AlignAttDecoder:
@@ -158,9 +158,9 @@ def test_nothing_more_may_be_the_best_of_all_beams(beam_size: int) -> None:
 
 def test_an_end_at_once_that_is_unlikely_loses_to_what_is_likely() -> None:
     """Of two beams, by the mean over the tokens and the end of text."""
-    nothing = BeamPath().extended(TOKENIZER.eot, 10, -2.0, 0.1).stopped(StopReason.END_OF_TEXT, n_tokens=-1)
-    likely = BeamPath().extended(7, 10, -1.0, 0.1).extended(TOKENIZER.eot, 20, -0.1, 0.1)
-    unlikely = BeamPath().extended(7, 10, -4.5, 0.1).extended(TOKENIZER.eot, 20, -0.1, 0.1)
+    nothing = BeamPath().extended(TOKENIZER.eot, 10, -2.0).stopped(StopReason.END_OF_TEXT, n_tokens=-1)
+    likely = BeamPath().extended(7, 10, -1.0).extended(TOKENIZER.eot, 20, -0.1)
+    unlikely = BeamPath().extended(7, 10, -4.5).extended(TOKENIZER.eot, 20, -0.1)
     standings = [path.stopped(StopReason.END_OF_TEXT, n_tokens=-1).ranking_key for path in (likely, unlikely)]
     assert standings[0] > nothing.ranking_key > standings[1]
 
@@ -226,7 +226,7 @@ def test_the_first_token_may_not_jump_back_behind_what_was_said() -> None:
     assert jumped is not None
     assert jumped.stop_reason is StopReason.REWOUND
     assert rules.stopped_by_attention(BeamPath(), 300, 600, 7) is None
-    assert rules.stopped_by_attention(BeamPath().extended(5, 310, -0.1, 0.1), 299, 600, 7) is None, (
+    assert rules.stopped_by_attention(BeamPath().extended(5, 310, -0.1), 299, 600, 7) is None, (
         "only the first token looks there"
     )
 
@@ -264,3 +264,32 @@ def test_a_looping_model_is_stopped() -> None:
     (found,) = AlignAttDecoder(looping, TOKENIZER.eot, VOCABULARY).decode([states], [request])
     assert found.stop_reason is StopReason.REPEATED
     assert found.tokens == (token,)
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+@pytest.mark.parametrize("is_started", [False, True])
+def test_windows_of_different_length_are_decoded_as_alone(beam_size: int, is_started: bool) -> None:
+    """What is behind a shorter window is hidden. is_started: other rows hold keys and values already."""
+    windows = [encoded(["time", "year", "people"], 160), encoded(["time", "way", "day", "man"], 240)]
+    german = (*TOKENIZER.with_language("de").sot_sequence_including_notimestamps, TOKEN_OF["time"])
+    rules = StopRules(frame_threshold=25)
+    requests = [AlignAttRequest(PREFIX, rules), AlignAttRequest(DecoderPrefix(german, 0, 1), rules)]
+    model = backend()
+    if is_started:
+        for window in windows:
+            model.rows().admit(window)
+    decoder = AlignAttDecoder(model, TOKENIZER.eot, VOCABULARY, beam_size)
+    alone = [decoder.decode([one], [request])[0] for one, request in zip(windows, requests, strict=True)]
+    assert [one.tokens[0] for one in alone] == [TOKEN_OF["time"], TOKEN_OF["way"]]
+    assert_same(decoder.decode(windows, requests), alone)
+    assert_same(decoder.decode(windows[::-1], requests[::-1]), alone[::-1])
+
+
+def assert_same(ours: Sequence[AlignAttHypothesis], theirs: Sequence[AlignAttHypothesis]) -> None:
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.tokens
+        assert (one.tokens, one.frames, one.stop_reason) == (other.tokens, other.frames, other.stop_reason)
+        assert one.held_back_token == other.held_back_token
+        assert one.no_speech_prob == pytest.approx(other.no_speech_prob)
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
+        assert one.avg_logprob == pytest.approx(other.avg_logprob, abs=1e-5)

@@ -22,7 +22,7 @@ WAITING = StreamOptions(commit=NEVER, rewind_threshold=50)
 WORDS = spoken("en", 20)  # 8 s; word i is attended to at 0.15 + 0.4 i s
 TWICE, ONCE = 6, 1
 """Words that the updates at 2.5 and 3.0 s read (up to 0.3 s from the end), and those of the second alone."""
-SWITCHINGS = pytest.mark.parametrize("switching", ["off", "parallel"])
+SWITCHINGS = pytest.mark.parametrize("switching", ["off", "restart"])
 
 
 class Losing(FakeBackend):
@@ -121,7 +121,7 @@ def test_agreed_words_are_said_before_their_audio_is_let_go() -> None:
 
 
 def read(*words: str) -> list[HypothesisWord]:
-    return [HypothesisWord(Word(f" {word}", i, i + 0.5, 0.9), (i,), 0.0) for i, word in enumerate(words)]
+    return [HypothesisWord(Word(f" {word}", i, i + 0.5, 0.9), (i,)) for i, word in enumerate(words)]
 
 
 def taken(agreed: AgreedWords, until_s: float = 99.0, after_s: float = 0.0) -> list[str]:

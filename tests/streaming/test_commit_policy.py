@@ -41,9 +41,7 @@ def words_of(words: Sequence[Decoded], n_frames: int = N_FRAMES) -> list[Hypothe
     found = []
     for one in words:
         last = n_frames - one.n_behind
-        found.append(
-            HypothesisWord(Word(one.text, last / 50, last / 50 + 0.1, one.probability), (1,), 0.0, last)
-        )
+        found.append(HypothesisWord(Word(one.text, last / 50, last / 50 + 0.1, one.probability), (1,), last))
     return found
 
 

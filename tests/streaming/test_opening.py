@@ -24,7 +24,7 @@ from sottovoce.text.tokenizer import Tokenizer
 from tests.streaming.sessions import TOKENIZER, listen, session, words_of
 from tests.streaming.speech import backend, say
 
-EVERY_MODE: Sequence[Switching] = ("off", "restart", "parallel")
+EVERY_MODE: Sequence[Switching] = ("off", "restart")
 CLIP = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"
 
 

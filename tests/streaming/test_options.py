@@ -10,7 +10,7 @@ import pytest
 from sottovoce.errors import OptionError
 from sottovoce.language.switching import SmoothingOptions, SwitchOptions
 from sottovoce.runtime.batching import Batching
-from sottovoce.streaming.options import CommitOptions, ParallelOptions, StreamOptions
+from sottovoce.streaming.options import CommitOptions, StreamOptions
 
 OUT_OF_RANGE: dict[type, dict[str, tuple[float, ...]]] = {
     StreamOptions: {
@@ -37,8 +37,7 @@ OUT_OF_RANGE: dict[type, dict[str, tuple[float, ...]]] = {
         "n_agreeing_low": (0,),
         "min_audio_s": (nan,),
     },
-    ParallelOptions: {"max_languages": (0,), "active_share": (1.5,), "margin_s": (-1.0,)},
-    SmoothingOptions: {"renewal": (1.0,), "stay": (0.0, 1.0), "evidence": (0.0,)},
+    SmoothingOptions: {"renewal": (1.0,), "stay": (0.0, 1.0)},
     SwitchOptions: {"margin": (-0.1, 1.0), "min_frames": (0,), "min_dwell_s": (-1.0,)},
     Batching: {"encoder_frames": (0,), "max_length_ratio": (1.5,), "rows": (0,)},
 }

@@ -12,6 +12,7 @@ import pytest
 from sottovoce.audio.vad import VadStream
 from sottovoce.errors import AudioError, OptionError, SessionClosedError
 from sottovoce.language.probe import ProbeOptions
+from sottovoce.language.switching import SwitchOptions
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions, Switching
 from sottovoce.text.tokenizer import Tokenizer
@@ -30,6 +31,7 @@ from tests.streaming.sessions import (
     finals_of,
     held_s,
     listen,
+    said_words,
     session,
     spoken,
     utterance_of,
@@ -105,7 +107,7 @@ def test_partials_add_up_to_finals_and_time_goes_on() -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("switching", ["restart", "parallel"])
+@pytest.mark.parametrize("switching", ["off", "restart"])
 def test_any_cutting_gives_the_same_events(switching: Switching, seed: int) -> None:
     audio, _, _ = mixed(["de", "en"], 8, 0.2)
     whole = listen(session(switching=switching), audio, len(audio))
@@ -216,6 +218,25 @@ def test_after_close_nothing_is_taken() -> None:
     assert live.close() == []
     with pytest.raises(SessionClosedError):
         live.push(silence(0.1))
+
+
+def test_parallel_means_restart_and_one_warning_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    audio, _, _ = mixed(["de", "en"], 8, 0.2)
+    named_parallel = session(switching="parallel")
+    assert [record.getMessage() for record in caplog.records] == [
+        "switching: 'parallel' is no longer a mode of its own and now means 'restart'"
+    ]
+    assert listen(named_parallel, audio) == listen(session(switching="restart"), audio)
+    assert len(caplog.records) == 1
+
+
+def test_nothing_is_said_before_the_first_language_is_known() -> None:
+    """Words of the language that stands first in the list would come in a language nobody speaks."""
+    audio = np.concatenate([silence(0.5), say(spoken("de", 15)), silence(1.0)])
+    events = listen(session(["en", "de"], switch=SwitchOptions(first_frames=12, first_wait_s=2.5)), audio)
+    kinds = [type(event) for event in events]
+    assert kinds.index(LanguageChanged) < kinds.index(Partial)
+    assert {word.language for word in said_words(events)} == {"de"}
 
 
 def test_languages_are_checked() -> None:

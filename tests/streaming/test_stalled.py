@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from sottovoce.streaming.options import ParallelOptions, StreamOptions
+from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session
 from sottovoce.streaming.utterance import STALL_KEEP_S
 from sottovoce.types import SAMPLE_RATE, Event, Samples
@@ -105,20 +105,6 @@ def test_an_utterance_that_ends_lost_is_read_once_more(loss: str, n_words: int) 
     """The thread is lost in the last seconds, of which no later reading comes to the rescue."""
     words = words_from(FIRST, n_words)
     live = session(["en"], model=MODELS[loss](), stream=ALIGNATT)
-    events, _ = listen(live, np.concatenate([silence(0.5), say(words), silence(1.5), say(["man", "way"])]))
-    assert words_of(events) == [*words, "man", "way"]
-
-
-@pytest.mark.parametrize("n_words", [9, 12, 16])
-def test_a_row_of_parallel_mode_that_jumps_back_says_nothing_twice(n_words: int) -> None:
-    words = words_from(FIRST, n_words)
-    live = session(
-        ["en", "de"],
-        switching="parallel",
-        parallel=ParallelOptions(),
-        model=JumpsBack(hear),
-        stream=ALIGNATT,
-    )
     events, _ = listen(live, np.concatenate([silence(0.5), say(words), silence(1.5), say(["man", "way"])]))
     assert words_of(events) == [*words, "man", "way"]
 

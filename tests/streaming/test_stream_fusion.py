@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from sottovoce.errors import OptionError
 from sottovoce.streaming.alignatt import (
     AlignAttDecoder,
     AlignAttHypothesis,
@@ -15,8 +14,6 @@ from sottovoce.streaming.alignatt import (
     LiveVocabulary,
     StopRules,
 )
-from sottovoce.streaming.options import StreamOptions
-from sottovoce.streaming.session import SessionOptions
 from sottovoce.types import Features
 from tests.runtime.fake import SURE, FakeBackend, Script, ScriptedToken
 from tests.streaming.speech import TOKENIZER
@@ -86,8 +83,3 @@ def test_what_is_added_is_not_counted_as_the_decoders() -> None:
 def test_committed_text_has_been_read() -> None:
     reading = read(AfterThat(1000, 2 * SURE), beam_size=1, committed=(1000,))
     assert reading.tokens[0] == WANTED
-
-
-def test_parallel_switching_has_no_place_for_it() -> None:
-    with pytest.raises(OptionError, match="got parallel"):
-        SessionOptions(switching="parallel", stream=StreamOptions(fusion=AfterThat(1, 1.0)))

@@ -54,7 +54,7 @@ def reading(
     held_back: int | None = None,
 ) -> AlignAttHypothesis:
     nothing = (0.0,) * len(tokens)
-    return AlignAttHypothesis(tokens, tuple(at), nothing, nothing, ending, held_back_token=held_back)
+    return AlignAttHypothesis(tokens, tuple(at), nothing, ending, held_back_token=held_back)
 
 
 def words_of(

@@ -49,11 +49,12 @@ PROBE = (
 )
 SWITCHING = (
     Option(
-        "How changes are followed.",
+        "How changes are followed. `parallel` now means `restart`.",
         key="switching",
         kind="choice",
         default="restart",
         choices=("restart", "parallel"),
+        metavar="[restart]",
     ),
     Option("Folder for pictures of the timelines.", key="plots", metavar="DIRECTORY"),
 )
@@ -140,6 +141,7 @@ def switching(
 ) -> None:
     """Change points, delays, false switches and mixed error rate of live sessions."""
     from sottovoce.cli.measures import chosen_entries, stream_options, switch_scores
+    from sottovoce.options.live import without_parallel
     from sottovoce.pictures.draw import require_plots
 
     if plots:
@@ -147,8 +149,9 @@ def switching(
         writable_folder(Path(plots))
     model, allowed = set_up(given, languages)
     entries = chosen_entries(manifest, limit, allowed)
-    found = switch_scores(model, entries, allowed, stream_options(chunk_ms, audio_max_len), switching, plots)
-    say({"model": model.name, "mode": switching, **found})
+    mode = without_parallel(switching)
+    found = switch_scores(model, entries, allowed, stream_options(chunk_ms, audio_max_len), mode, plots)
+    say({"model": model.name, "mode": mode, **found})
 
 
 @evaluate.command()

@@ -28,8 +28,7 @@ class SmoothingOptions:
     """How posteriors are smoothed.
 
     stay: probability of the same language in the next stretch of an utterance. renewal: probability of
-    another one after a pause. evidence: exponent on the posteriors in `smoothed`; hop / width counts every
-    second of overlapping frames once.
+    another one after a pause.
 
     Raises:
         OptionError: a value is out of range.
@@ -37,14 +36,11 @@ class SmoothingOptions:
 
     stay: float = 0.9
     renewal: float = 0.4
-    evidence: float = 0.4
 
     def __post_init__(self) -> None:
         for name, value in (("stay", self.stay), ("renewal", self.renewal)):
             if not 0.0 < value < 1.0:
                 raise OptionError(f"{name}: expected a probability between 0 and 1, got {value}")
-        if not 0.0 < self.evidence <= 1.0:
-            raise OptionError(f"evidence: expected an exponent in (0, 1], got {self.evidence}")
 
 
 def transition_matrix(n_languages: int, stay: float) -> npt.NDArray[np.float64]:
@@ -56,35 +52,16 @@ def transition_matrix(n_languages: int, stay: float) -> npt.NDArray[np.float64]:
     return matrix
 
 
-def log_evidence(posteriors: npt.NDArray[np.float64], evidence: float = 1.0) -> npt.NDArray[np.float64]:
-    """Return scaled log-likelihoods of posteriors (..., L) under a uniform prior, floored and tempered."""
+def log_evidence(posteriors: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return scaled log-likelihoods of posteriors (..., L) under a uniform prior, floored."""
     floored = np.maximum(posteriors, _TINY)
-    scaled: npt.NDArray[np.float64] = evidence * np.log(floored / floored.sum(-1, keepdims=True))
+    scaled: npt.NDArray[np.float64] = np.log(floored / floored.sum(-1, keepdims=True))
     return scaled
 
 
 def carried_on(belief: Posterior, stay: float) -> Posterior:
     moved: Posterior = belief @ transition_matrix(len(belief), stay)
     return moved
-
-
-def smoothed(posteriors: npt.NDArray[np.float64], options: SmoothingOptions) -> npt.NDArray[np.float64]:
-    """Return P(language at each frame | all frames) (T, L) of posteriors (T, L), with a uniform prior.
-
-    Source: Rabiner (1989), the scaled forward-backward recursion.
-    """
-    transitions = transition_matrix(posteriors.shape[1], options.stay)
-    likelihoods = np.exp(log_evidence(posteriors, options.evidence))
-    forward, backward = np.empty_like(likelihoods), np.ones_like(likelihoods)
-    for t, likelihood in enumerate(likelihoods):
-        joint = likelihood * (forward[t - 1] @ transitions if t else 1.0)
-        forward[t] = joint / joint.sum()
-    for t in reversed(range(len(likelihoods) - 1)):
-        back = transitions @ (likelihoods[t + 1] * backward[t + 1])
-        backward[t] = back / back.sum()
-    joint = forward * backward
-    found: npt.NDArray[np.float64] = joint / joint.sum(axis=1, keepdims=True)
-    return found
 
 
 def change_point(

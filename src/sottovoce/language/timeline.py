@@ -106,7 +106,6 @@ class LanguageTimeline:
         self._prior: Posterior = np.full(len(self._languages), 1.0 / len(self._languages))
         self._belief = self._prior
         self._after_pause = True
-        self._changes: deque[LanguageChange] = deque()
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -116,10 +115,6 @@ class LanguageTimeline:
     def current(self) -> str | None:
         index = self._hysteresis.current
         return None if index is None else self._languages[index]
-
-    @property
-    def likeliest(self) -> str:
-        return self._languages[int(self._belief.argmax())]
 
     @property
     def frames(self) -> tuple[TimelineFrame, ...]:
@@ -157,16 +152,6 @@ class LanguageTimeline:
                 certain = frame is self._frames[-1] and not self._hysteresis.in_doubt
                 return math.inf if certain else frame.centre_s
         return self._floor_s
-
-    def confirmed_languages(self, since_s: float) -> tuple[str, ...]:
-        """Return the languages that were used since a time of the last minute."""
-        found = {self.current} if self.current is not None else set()
-        until_s = math.inf
-        for change in reversed(self._changes):
-            if until_s > since_s:
-                found.add(change.target)
-            until_s = change.at_s
-        return tuple(code for code in self._languages if code in found)
 
     def allowed_mass(self, start_s: float, end_s: float) -> float | None:
         """Return the mean `TimelineFrame.allowed_mass` of stretches with their middle in a span (s), or
@@ -237,10 +222,8 @@ class LanguageTimeline:
         return self._carry_out(Switch(current, likeliest, now_s))
 
     def place(self, change: LanguageChange, at_s: float) -> LanguageChange:
-        assert self._changes
         self._floor_s = at_s
-        self._changes[-1] = replace(change, at_s=at_s)
-        return self._changes[-1]
+        return replace(change, at_s=at_s)
 
     def _carry_out(self, switch: Switch) -> LanguageChange:
         at_s = self._floor_s if switch.source is None else self._change_point(switch.source, switch.target)
@@ -250,11 +233,7 @@ class LanguageTimeline:
             self._prior = transition_matrix(len(self._languages), SWITCH_BELIEF)[switch.target]
             self._belief = self._prior
         source = None if switch.source is None else self._languages[switch.source]
-        change = LanguageChange(source, self._languages[switch.target], at_s, switch.confirmed_s)
-        while self._changes and self._changes[0].confirmed_s < switch.confirmed_s - HISTORY_S:
-            self._changes.popleft()
-        self._changes.append(change)
-        return change
+        return LanguageChange(source, self._languages[switch.target], at_s, switch.confirmed_s)
 
     def _change_point(self, source: int, target: int) -> float:
         frames = self._recent()

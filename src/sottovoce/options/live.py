@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,9 +14,19 @@ from sottovoce.options.vad import VadStreamOptions
 from sottovoce.types import Task
 
 Switching: TypeAlias = Literal["off", "restart", "parallel"]
+"""How a change of language is followed; "parallel", a mode of earlier versions, means "restart"."""
 _in_policy = partial(Option, group="When words are said")
 _in_language = partial(Option, group="Language")
 _in_python = partial(Option, flag=None)
+log = logging.getLogger(__name__)
+
+
+def without_parallel(switching: Switching) -> Switching:
+    """Return "restart" in place of "parallel", with a warning; other values unchanged."""
+    if switching != "parallel":
+        return switching
+    log.warning("switching: 'parallel' is no longer a mode of its own and now means 'restart'")
+    return "restart"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +127,7 @@ class LiveDecodingOptions:
         least=1,
         expected="a whole number of at least 1 or None",
     ).as_field(16)
-    """Cached states of earlier tokens are reused until an utterance ends or its audio is cut; parallel
-    switching recomputes all.
-    """
+    """Cached states of earlier tokens are reused until an utterance ends or its audio is cut."""
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -158,13 +167,14 @@ class LiveOptions:
     ).as_field(())
     """Codes, tags or names; empty: all of the model."""
     switching: Switching = _in_language(
-        "Follow a change of language: not, between sentences, or inside them.",
+        "Follow a change of language: not, or between sentences. `parallel` now means `restart`.",
         choices=("off", "restart", "parallel"),
+        metavar="[off|restart]",
         apis={
             "sottovoce": ApiField(
                 "switching",
-                "follow a change of language: `off`, between sentences (`restart`, the default), or inside "
-                "them (`parallel`)",
+                "follow a change of language: `off`, or between sentences (`restart`, the default; "
+                "`parallel` now means `restart`)",
             )
         },
     ).as_field("restart")

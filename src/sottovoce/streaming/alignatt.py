@@ -88,16 +88,15 @@ class StopReason(Enum):
 class AlignAttHypothesis:
     """The tokens that one decode found after its prefix.
 
-    tokens: text ids. frames: the frame attended to most at each. logprobs, entropies: in nats, of each
-    token and its distribution. avg_logprob: mean over the tokens, and <|endoftext|> if decoded.
-    held_back_token: rejected at the frontier. no_speech_prob: at <|startoftranscript|>. mean_score:
-    avg_logprob with language model scores. prefix_cache: for the next update, if requested.
+    tokens: text ids. frames: the frame attended to most at each. logprobs: of each, in nats. avg_logprob:
+    mean over the tokens, and <|endoftext|> if decoded. held_back_token: rejected at the frontier.
+    no_speech_prob: at <|startoftranscript|>. mean_score: avg_logprob with language model scores.
+    prefix_cache: for the next update, if requested.
     """
 
     tokens: tuple[int, ...]
     frames: tuple[int, ...]
     logprobs: tuple[float, ...]
-    entropies: tuple[float, ...]
     stop_reason: StopReason
     avg_logprob: float = 0.0
     held_back_token: int | None = None
@@ -127,7 +126,6 @@ class BeamPath:
     tokens: tuple[int, ...] = ()
     frames: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
-    entropies: tuple[float, ...] = ()
     score: float = 0.0
     lm_score: float = 0.0
 
@@ -135,14 +133,11 @@ class BeamPath:
     def total_score(self) -> float:
         return self.score + self.lm_score
 
-    def extended(
-        self, token: int, frame: int, logprob: float, entropy: float, lm_score: float = 0.0
-    ) -> BeamPath:
+    def extended(self, token: int, frame: int, logprob: float, lm_score: float = 0.0) -> BeamPath:
         return BeamPath(
             (*self.tokens, token),
             (*self.frames, frame),
             (*self.logprobs, logprob),
-            (*self.entropies, entropy),
             self.score + logprob,
             self.lm_score + lm_score,
         )
@@ -156,7 +151,6 @@ class BeamPath:
             tokens=self.tokens[part],
             frames=self.frames[part],
             logprobs=self.logprobs[part],
-            entropies=self.entropies[part],
             stop_reason=stop_reason,
             avg_logprob=self.score / max(1, len(self.tokens)),
             held_back_token=held_back_token,
@@ -369,8 +363,6 @@ def statistics_of(
 
 FEW = 0.25
 """Up to this fraction of the vocabulary, selecting its rows is cheaper than computing all."""
-LEAST_LOG_PROB = -1e4
-"""Floor in sums of p log p, for forbidden tokens."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -466,28 +458,24 @@ class DraftStep:
 class NextTokens:
     """The best next tokens of one beam, with their log-probabilities and language-model scores.
 
-    frame: the one attended to most. entropy: of the whole distribution, in nats.
+    frame: the one attended to most.
     """
 
     frame: int
-    entropy: float
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
     lm_scores: tuple[float, ...]
 
     @classmethod
     def from_values(cls, values: Sequence[float], n_best: int) -> NextTokens:
-        """Parse frame, entropy, and then n_best tokens, log-probabilities and language-model scores."""
-        frame, entropy, *others = values
+        """Parse the frame, and then n_best tokens, log-probabilities and language-model scores."""
+        frame, *others = values
         tokens, logprobs, lm_scores = (others[i * n_best : (i + 1) * n_best] for i in range(3))
-        return cls(int(frame), entropy, tuple(map(int, tokens)), tuple(logprobs), tuple(lm_scores))
+        return cls(int(frame), tuple(map(int, tokens)), tuple(logprobs), tuple(lm_scores))
 
     def extend(self, path: BeamPath, n_best: int) -> list[BeamPath]:
         best = list(zip(self.tokens, self.logprobs, self.lm_scores, strict=True))[:n_best]
-        return [
-            path.extended(token, self.frame, logprob, self.entropy, lm_score)
-            for token, logprob, lm_score in best
-        ]
+        return [path.extended(token, self.frame, logprob, lm_score) for token, logprob, lm_score in best]
 
 
 class LmRows:
@@ -813,14 +801,13 @@ class AlignAttBatch:
         paths = [path for one in ready for path in one.paths]
         first = [place for place, path in enumerate(paths) if not path.tokens]
         log_probs = self._vocabulary.log_probs(torch.cat(logits).float(), first=first)
-        entropies = -(log_probs.exp() * log_probs.clamp(min=LEAST_LOG_PROB)).sum(dim=-1)
         n_best = max(one.n_candidates for one in ready)
         lm_scores = _lm_scores(ready, log_probs)
         best = (log_probs if lm_scores is None else log_probs + lm_scores).topk(n_best, dim=-1).indices
         logprobs = log_probs.gather(1, best)
         added = torch.zeros_like(logprobs) if lm_scores is None else lm_scores.gather(1, best)
         frames, tokens = self._tracker.frontier(rows).to(logprobs), self._vocabulary.ids[best].to(logprobs)
-        values = torch.cat([frames[:, None], entropies[:, None], tokens, logprobs, added], dim=1).tolist()
+        values = torch.cat([frames[:, None], tokens, logprobs, added], dim=1).tolist()
         return [NextTokens.from_values(row, n_best) for row in values]
 
 

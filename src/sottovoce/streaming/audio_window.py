@@ -45,11 +45,6 @@ class AudioWindow:
     def n_frames(self) -> int:
         return self.encoded.n_content_frames[0]
 
-    def part(self, frames: npt.NDArray[np.int64]) -> Tensor:
-        """Return the log-mel of ascending encoder frames (n,), joined: (n_mels, 2 * n)."""
-        mels = (MELS_PER_FRAME * frames[:, None] + np.arange(MELS_PER_FRAME)).reshape(-1)
-        return self.log_mel[:, torch.from_numpy(mels).to(self.log_mel.device)]
-
     @property
     def loudness(self) -> npt.NDArray[np.float64]:
         return loudness(self.log_mel[:, : self.n_frames * MELS_PER_FRAME])

@@ -36,8 +36,6 @@ class LiveLanguageTracker:
     and encoded separately, because in a window across a change the encoder mixes the languages
     (docs/streaming.md).
 
-    options: suited to the checkpoint.
-
     Raises:
         OptionError: languages that the model does not have.
     """
@@ -47,7 +45,7 @@ class LiveLanguageTracker:
         self.languages = checked_languages(options.languages, tokenizer)
         several = len(self.languages) > 1
         self._options = options
-        self._stretches = options.probed_stretches
+        self._stretches = options.probe
         self.timeline = LanguageTimeline(
             self.languages,
             options.smoothing,
@@ -63,11 +61,6 @@ class LiveLanguageTracker:
         """A change whose sides could not be probed: it stays where the timeline puts it."""
 
     @property
-    def is_parallel(self) -> bool:
-        """Whether several languages are decoded in parallel."""
-        return self._probe is not None and self._options.switching == "parallel"
-
-    @property
     def is_following(self) -> bool:
         """Whether the language may still change."""
         if self._probe is None:
@@ -78,10 +71,6 @@ class LiveLanguageTracker:
     def certain_until_s(self) -> float:
         """Time (s) up to which the language is certain: inf without doubt, -inf before the first is known."""
         if not self.is_following:
-            return math.inf
-        parallel = self._options.parallel
-        waits = not self.is_parallel or (parallel is not None and parallel.confirmed)
-        if self.timeline.current is not None and not waits:
             return math.inf
         return self.timeline.certain_until_s
 
@@ -124,7 +113,7 @@ class LiveLanguageTracker:
 
         since_s: start of the previous language.
         """
-        if change is None or change.source is None or change.at_s <= since_s or self.is_parallel:
+        if change is None or change.source is None or change.at_s <= since_s:
             return change
         assert self._probe is not None, "a language changes only where several are allowed"
         first, end = round(since_s * SAMPLE_RATE), self._log_mel_end(utterance)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 
 from torch import Tensor
 
@@ -11,11 +11,8 @@ from sottovoce.errors import OptionError
 from sottovoce.language.probe import ProbeOptions
 from sottovoce.language.switching import SmoothingOptions, SwitchOptions
 from sottovoce.models.backend import EXACT, EncoderMode
-from sottovoce.options.live import LiveDecodingOptions, Switching
+from sottovoce.options.live import LiveDecodingOptions, Switching, without_parallel
 from sottovoce.text.languages import find_language
-
-LONG_TAIL_S = 5.0
-"""Seconds of padding that models trained on windows of 30 s need."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +54,7 @@ class StreamOptions(LiveDecodingOptions):
     """How live speech is decoded.
 
     commit: which words are committed at once. encoder: how growing audio is encoded; None: the
-    checkpoint's default. fusion: language models, or None; not with parallel switching.
+    checkpoint's default. fusion: language models, or None.
 
     Raises:
         OptionError: a value is out of range.
@@ -79,65 +76,12 @@ class StreamOptions(LiveDecodingOptions):
 
 
 @dataclass(frozen=True, slots=True)
-class ParallelOptions:
-    """How several languages are decoded at once, see `parallel`.
-
-    max_languages: most rows.
-    active_share: a language is active if the timeline gives it this share of some frame, and it owns
-    least_s of audio; frames of other languages go to the active ones.
-    margin_s: margin of a row's audio around its language's frames.
-    weight: of the timeline in the fused score.
-    stable_s: a word waits until the timeline is this far past it.
-    confirmed: only languages that the session has switched to are active, and words wait while a change is
-    in doubt, as in restart mode.
-    stretch_s: length of the probed stretches, shorter than in restart mode.
-    smoothing: of their posteriors, in both directions.
-
-    Raises:
-        OptionError: a value is out of range.
-    """
-
-    max_languages: int = 2
-    active_share: float = 0.7
-    least_s: float = 0.6
-    margin_s: float = 0.06
-    weight: float = 0.5
-    stable_s: float = 0.25
-    confirmed: bool = False
-    stretch_s: float = 1.0
-    smoothing: SmoothingOptions = field(default_factory=lambda: SmoothingOptions(stay=0.85, evidence=0.5))
-
-    def __post_init__(self) -> None:
-        if self.max_languages < 1:
-            raise OptionError(f"max_languages: expected at least 1, got {self.max_languages}")
-        if not 0.0 <= self.active_share <= 1.0:
-            raise OptionError(f"active_share: expected 0 to 1, got {self.active_share}")
-        for name in ("least_s", "margin_s", "weight", "stable_s"):
-            if not getattr(self, name) >= 0.0:
-                raise OptionError(f"{name}: expected 0 or more, got {getattr(self, name)}")
-        if not 0.1 <= self.stretch_s <= 30.0:
-            raise OptionError(f"stretch_s: expected 0.1 to 30 seconds, got {self.stretch_s}")
-
-    @classmethod
-    def suited_to(cls, mode: EncoderMode) -> ParallelOptions:
-        """Return the defaults for a checkpoint; mode: how it encodes growing audio.
-
-        Models trained on short windows identify the language of a phrase in a second. Padded Whisper is
-        right among all languages only once in four times after a second, so it gets the stretches of
-        restart mode and rows of confirmed languages.
-        """
-        needs_padding = mode.has_sparse_padding or (mode.tail_s or 0.0) >= LONG_TAIL_S
-        return cls(stretch_s=3.0, confirmed=True) if needs_padding else cls()
-
-
-@dataclass(frozen=True, slots=True)
 class SessionOptions:
     """How a session follows speech and languages.
 
     languages: allowed codes; one: the language is given; empty: all of the model.
     switching: "off" detects the language once; "restart" ends the text at a change and continues in the
-    new language; "parallel" decodes the active languages at once, for switches inside a sentence.
-    parallel: its options; None: the defaults for the checkpoint.
+    new language; "parallel" is accepted for "restart".
     unstable: also emit decoded words that are not committed.
 
     Raises:
@@ -150,28 +94,14 @@ class SessionOptions:
     probe: ProbeOptions = field(default_factory=ProbeOptions)
     smoothing: SmoothingOptions = field(default_factory=SmoothingOptions)
     switch: SwitchOptions = field(default_factory=SwitchOptions)
-    parallel: ParallelOptions | None = None
     unstable: bool = False
 
     def __post_init__(self) -> None:
         if self.switching not in ("off", "restart", "parallel"):
             raise OptionError(f"switching: expected off, restart or parallel, got '{self.switching}'")
+        object.__setattr__(self, "switching", without_parallel(self.switching))
         if isinstance(self.languages, str):
             raise OptionError(f"languages: expected a tuple of codes, got the string '{self.languages}'")
         object.__setattr__(self, "languages", tuple(map(find_language, self.languages)))
         if not isinstance(self.unstable, bool):
             raise OptionError(f"unstable: expected True or False, got {self.unstable!r}")
-        if self.switching == "parallel" and self.stream.fusion is not None:
-            raise OptionError("fusion: expected switching off or restart, got parallel")
-
-    def suited_to(self, mode: EncoderMode) -> SessionOptions:
-        """Return the options with defaults that depend on how a checkpoint encodes growing audio."""
-        return self if self.parallel else replace(self, parallel=ParallelOptions.suited_to(mode))
-
-    @property
-    def probed_stretches(self) -> ProbeOptions:
-        if self.switching != "parallel" or self.parallel is None:
-            return self.probe
-        width_s = min(self.probe.width_s, self.parallel.stretch_s)
-        least_s = min(self.probe.min_width_s, width_s)
-        return replace(self.probe, width_s=width_s, min_width_s=least_s, opening_s=0.0)

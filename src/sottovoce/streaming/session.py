@@ -35,7 +35,6 @@ from sottovoce.streaming.commit_policy import CommitPolicy
 from sottovoce.streaming.language_tracker import LiveLanguageTracker
 from sottovoce.streaming.options import SessionOptions as SessionOptions
 from sottovoce.streaming.options import StreamOptions
-from sottovoce.streaming.parallel import MultiLanguage
 from sottovoce.streaming.utterance import RETRY_AFTER_S, LiveUtterance, SingleLanguage, UtteranceDecoder
 from sottovoce.streaming.words import WordBuilder
 from sottovoce.text.tokenizer import Tokenizer
@@ -269,22 +268,17 @@ class UpdateSchedule:
 
 
 class StrategyFactory:
-    """Makes the utterances and strategies of one session; word builders are cached by language.
-
-    options: suited to the checkpoint. timeline: for strategies of several languages.
-    """
+    """Makes the utterances and strategies of one session; word builders are cached by language."""
 
     def __init__(
         self,
         runtime: Runtime,
         tokenizer: Tokenizer,
         options: SessionOptions,
-        timeline: LanguageTimeline,
     ) -> None:
         stream, backend = options.stream, runtime.backend
         self._runtime = runtime
         self._options = options
-        self._timeline = timeline
         self._tokenizer = tokenizer.with_task(stream.task)
         self._builders: dict[str, WordBuilder] = {}
         vocabulary = LiveVocabulary.of(tokenizer, backend.dims.n_vocab, backend.device)
@@ -303,29 +297,17 @@ class StrategyFactory:
 
     def single(self, language: str) -> SingleLanguage:
         return SingleLanguage(
-            self._runtime, self._decoder, self.builder(language), self._options.stream, self._new_policy()
-        )
-
-    def multi(self) -> MultiLanguage:
-        parallel = self._options.suited_to(self._runtime.backend.encoder_mode).parallel
-        assert parallel is not None, "suited_to fills it"
-        return MultiLanguage(
             self._runtime,
             self._decoder,
-            self.builder,
-            self._new_policy(),
-            parallel,
-            self._timeline,
-            self.encoder_mode,
+            self.builder(language),
+            self._options.stream,
+            CommitPolicy(self._options.stream),
         )
 
     def builder(self, language: str) -> WordBuilder:
         if language not in self._builders:
             self._builders[language] = WordBuilder(self._tokenizer.with_language(language))
         return self._builders[language]
-
-    def _new_policy(self) -> CommitPolicy:
-        return CommitPolicy(self._options.stream)
 
 
 def encoder_mode(options: StreamOptions, backend: Backend) -> EncoderMode:
@@ -360,15 +342,14 @@ class Session:
         speakers: LiveSpeakers | None = None,
         runtime: Runtime | None = None,
     ) -> None:
-        self._options = (options or SessionOptions()).suited_to(backend.encoder_mode)
+        self._options = options or SessionOptions()
         self._runtime = runtime or DirectRuntime(backend)
         stream = self._options.stream
         self._schedule = UpdateSchedule(vad, stream.chunk_s, stream.max_pause_s)
         self._tracker = LiveLanguageTracker(self._runtime, tokenizer, self._options)
-        timeline = self._tracker.timeline
-        self._factory = StrategyFactory(self._runtime, tokenizer, self._options, timeline)
+        self._factory = StrategyFactory(self._runtime, tokenizer, self._options)
         self._events = EventEmitter(
-            stream.sentence_s, stream.longest_final_s, speakers, allowed_mass=timeline.allowed_mass
+            stream.sentence_s, stream.longest_final_s, speakers, allowed_mass=self.timeline.allowed_mass
         )
         self._speakers = speakers
         self._decoder: UtteranceDecoder | None = None
@@ -484,10 +465,9 @@ class Session:
         self._events.speech_started(at / SAMPLE_RATE, self._schedule.now_s)
 
     def _new_decoder(self, sample: int, last: UtteranceDecoder | None) -> UtteranceDecoder:
-        factory, is_parallel = self._factory, self._tracker.is_parallel
         return UtteranceDecoder(
-            factory.utterance(sample, None if last is None else last.utterance.history),
-            factory.multi() if is_parallel else factory.single(self._tracker.language),
+            self._factory.utterance(sample, None if last is None else last.utterance.history),
+            self._factory.single(self._tracker.language),
             self._emit_words,
             options=self._options.stream,
             retry_after_s=RETRY_AFTER_S if self._schedule.has_vad else math.inf,
@@ -510,8 +490,7 @@ class Session:
         if decoder.may_commit(self._tracker.certain_until_s):
             window = decoder.update(self._tracker.certain_until_s)
             if window is not None:
-                language = decoder.strategy.language if self.timeline.current else self.timeline.likeliest
-                self._emit_unstable(decoder, decoder.strategy.policy.unstable, language)
+                self._emit_unstable(decoder, decoder.strategy.policy.unstable)
 
     def _flush(self, decoder: UtteranceDecoder, sample: int, *, goes_on: bool) -> None:
         """Commit all audio up to a sample and emit a final. goes_on: speech continues."""
@@ -531,14 +510,12 @@ class Session:
         """Commit all audio up to a sample and clear the unstable text."""
         is_last = self._closed and decoder.utterance.end_sample == self._schedule.end
         decoder.flush(until, is_last=is_last)
-        self._emit_unstable(decoder, (), decoder.strategy.language)
+        self._emit_unstable(decoder, ())
 
     def _switch(self, decoder: UtteranceDecoder, change: LanguageChange) -> None:
         """Switch languages: finish the old one at the change point, and continue in the new one."""
-        at_s = change.at_s
-        if not self._tracker.is_parallel:
-            at_s = self._finish_language(decoder, change)
-            decoder.strategy = self._factory.single(change.target)
+        at_s = self._finish_language(decoder, change)
+        decoder.strategy = self._factory.single(change.target)
         confirmed_s = max(change.confirmed_s, at_s)
         self._events.language_changed(
             LanguageChanged(change.source, change.target, at_s, confirmed_s, self.timeline.belief)
@@ -567,7 +544,7 @@ class Session:
     def _emit_final(self, decoder: UtteranceDecoder, *, goes_on: bool) -> None:
         self._events.emit_final(decoder.strategy.language, self._schedule.now_s, goes_on=goes_on)
 
-    def _emit_unstable(self, decoder: UtteranceDecoder, words: Sequence[Word], language: str) -> None:
+    def _emit_unstable(self, decoder: UtteranceDecoder, words: Sequence[Word]) -> None:
         if self._options.unstable:
-            committed_s = decoder.utterance.committed.until_s
+            language, committed_s = decoder.strategy.language, decoder.utterance.committed.until_s
             self._events.emit_unstable(words, language, self._schedule.now_s, committed_s=committed_s)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from torch import Tensor
 
@@ -205,13 +204,6 @@ class LiveUtterance:
         """Return the decoder prefix of a language: its prompt, and all its committed words."""
         return self._context(language).prefix(self.committed.tokens(language))
 
-    def prefix_since_change(self, language: str) -> DecoderPrefix:
-        """Return the prefix with the words since the last one of another language; earlier ones are
-        prompt.
-        """
-        _, before, since = self.committed.run_of(language)
-        return self._context(language).prefix(since, before)
-
     def commit(self, words: Sequence[HypothesisWord]) -> None:
         if words and self._is_first:
             self._is_first = False
@@ -286,19 +278,6 @@ class CommittedWords:
     def tokens(self, language: str | None = None) -> tuple[int, ...]:
         return _tokens([word for word in self._words if language in (None, word.word.language)])
 
-    def run_of(self, language: str) -> tuple[float | None, tuple[int, ...], tuple[int, ...]]:
-        """Split the words of a language at the last word of another one.
-
-        Returns the end (s) of that word or None, and the tokens before and after it.
-        """
-        others = [i for i, one in enumerate(self._words) if one.word.language != language]
-        if not others:
-            return None, (), self.tokens(language)
-        until = others[-1]
-        before = [one for one in self._words[:until] if one.word.language == language]
-        after = self._words[until + 1 :]
-        return self._words[until].word.end, _tokens(before), _tokens(after)
-
     def cut_point(self, earliest_s: float, target_s: float) -> float:
         """Return where to cut the buffer: the middle of the widest gap after a word, from earliest_s to
         target_s + 2 s.
@@ -364,13 +343,10 @@ class PromptContext:
         """Return the text with these committed tokens, for the next utterance."""
         return (*self._history, *committed)[-self._limit :] if self._limit else ()
 
-    def prefix(self, committed: Sequence[int], before: Sequence[int] = ()) -> DecoderPrefix:
-        """Return prompt, start-of-transcript sequence and committed tokens.
-
-        before: tokens of committed words that this row's audio does not include; they end the prompt.
-        """
+    def prefix(self, committed: Sequence[int]) -> DecoderPrefix:
+        """Return prompt, start-of-transcript sequence and committed tokens."""
         room = max(0, self._limit - len(self._static))
-        history = (*self._history, *before)[-room:] if room else ()
+        history = self._history[-room:] if room else ()
         static = self._static[: self._limit]
         prompt = (self._tokenizer.sot_prev, *static, *history) if static or history else ()
         start = self._tokenizer.sot_sequence_including_notimestamps
@@ -386,29 +362,6 @@ STALL_KEEP_S = 2.0
 """Seconds of audio kept if none of it gives words."""
 REST_OF_WORD_S = 0.3
 """A word ends within this time after its last attended frame."""
-
-
-class DecodingStrategy(Protocol):
-    """Decodes a window of an utterance: `SingleLanguage`, or `parallel.MultiLanguage`."""
-
-    policy: CommitPolicy
-
-    @property
-    def language(self) -> str: ...
-
-    def decode(
-        self,
-        utterance: LiveUtterance,
-        window: AudioWindow,
-        *,
-        certain_until_s: float = math.inf,
-        final: bool = False,
-    ) -> list[HypothesisWord]:
-        """Return the words to commit after the committed ones.
-
-        window: the last one encoded of the utterance. certain_until_s: see `CommitPolicy.decide`. final:
-        no more audio comes.
-        """
 
 
 class SingleLanguage:
@@ -444,6 +397,11 @@ class SingleLanguage:
         certain_until_s: float = math.inf,
         final: bool = False,
     ) -> list[HypothesisWord]:
+        """Return the words to commit after the committed ones.
+
+        window: the last one encoded of the utterance. certain_until_s: see `CommitPolicy.decide`. final:
+        no more audio comes.
+        """
         after_s = utterance.committed.until_s
         rules = self.policy.stop_rules(
             window.end_s - after_s,
@@ -497,7 +455,7 @@ class UtteranceDecoder:
     def __init__(
         self,
         utterance: LiveUtterance,
-        strategy: DecodingStrategy,
+        strategy: SingleLanguage,
         on_words: Callable[[Sequence[Word], str], None],
         *,
         options: StreamOptions,

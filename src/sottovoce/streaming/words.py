@@ -28,24 +28,21 @@ MIN_WORD_S = 0.1
 class HypothesisWord:
     """A word of a hypothesis, with its tokens.
 
-    entropy: mean over the tokens, in nats. last_frame: frame attended to at the last token, in its window.
+    last_frame: frame attended to at the last token, in its window.
     """
 
     word: Word
     tokens: tuple[int, ...]
-    entropy: float
     last_frame: int = 0
 
     @property
     def letters(self) -> str:
-        return letters_of(self.word)
+        """The word without case and punctuation."""
+        return "".join(filter(str.isalnum, self.word.word.casefold()))
 
     def not_before(self, start_s: float) -> HypothesisWord:
         start_s = max(self.word.start, start_s)
         return replace(self, word=replace(self.word, start=start_s, end=max(self.word.end, start_s)))
-
-    def at(self, start_s: float, end_s: float) -> HypothesisWord:
-        return replace(self, word=replace(self.word, start=start_s, end=end_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +85,7 @@ class WordBuilder:
         n_tokens, (start_s, end_s, last_frame) = len(group.tokens), time
         probability = math.exp(sum(hypothesis.logprobs[span]) / n_tokens)
         word = Word(group.text, start_s, end_s, probability, language=self.language)
-        return HypothesisWord(word, group.tokens, sum(hypothesis.entropies[span]) / n_tokens, last_frame)
+        return HypothesisWord(word, group.tokens, last_frame)
 
     def _times(
         self, frames: Sequence[int], spans: Sequence[slice], window: AudioWindow, after_s: float
@@ -119,11 +116,6 @@ class WordBuilder:
             else:
                 groups.append(TokenWord(text, tuple(group)))
         return groups
-
-
-def letters_of(word: Word) -> str:
-    """Return a word without case and punctuation."""
-    return "".join(filter(str.isalnum, word.word.casefold()))
 
 
 def is_punctuation(text: str) -> bool:
