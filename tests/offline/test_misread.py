@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from sottovoce.decoding.decode import DecodingResult
 from sottovoce.decoding.search import Candidate
-from sottovoce.language import follow as smoothing
+from sottovoce.language.spans import Spans
 from sottovoce.offline import follow, verify
 from sottovoce.offline.pieces import Piece
 from sottovoce.offline.verify import LanguageHypothesis, joined, segment_means, speech_in, text_mean
@@ -118,15 +117,13 @@ def spoken(mel: Tensor, _: int) -> Script:
 
 
 def ask_texts_from(surprisal: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(smoothing, "LEAST_SURPRISAL", surprisal)
-    monkeypatch.setattr(follow, "AskingLimits", partial(smoothing.AskingLimits, surprisal=surprisal))
+    monkeypatch.setattr(follow, "SURPRISAL", surprisal)
 
 
 @pytest.fixture
 def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is heard of another language but in text, whose probabilities are those of a script."""
-    monkeypatch.setattr(follow, "N_HINTS", 0)
-    monkeypatch.setattr("sottovoce.language.follow.CHANGE_COST", 100.0)
+    monkeypatch.setattr(Spans, "question", lambda self: None)
     ask_texts_from(0.05, monkeypatch)
     monkeypatch.setattr(verify, "GAIN", 0.05)
     monkeypatch.setattr(verify, "FAR_GAIN", 0.05)
@@ -169,7 +166,6 @@ def test_a_probable_text_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("deaf")
 def test_a_window_whose_text_shows_several_languages_is_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Piece by piece; what was written of it as in one language is not kept."""
-    monkeypatch.setattr("sottovoce.language.follow.CHANGE_COST", 1.0)
     windows: list[tuple[int, int, str]] = []
     load = SeekWindows._load
 
