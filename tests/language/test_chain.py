@@ -12,7 +12,7 @@ from sottovoce.language.chain import (
     Emission,
     Numbers,
     best_path,
-    fitted_numbers,
+    fitted,
     moved,
     posterior,
     prior_after,
@@ -107,7 +107,7 @@ def test_a_language_that_was_spoken_is_likelier() -> None:
 
 
 def test_each_detected_language_was_spoken_in_one() -> None:
-    found = spoken_given_detected(CODES)
+    found = spoken_given_detected(CODES, fitted().detected)
     np.testing.assert_allclose(found.sum(axis=0), 1.0)
     assert (found > 0.0).all()
     detected = CODES.index("gl")  # base detects Galician in Spanish and Portuguese
@@ -137,6 +137,6 @@ def test_evidence_grows_with_duration_and_falls_with_silence() -> None:
 
 
 def test_the_numbers_are_those_of_the_file() -> None:
-    numbers = fitted_numbers()
+    numbers = fitted().numbers
     assert isinstance(numbers, Numbers)
     assert numbers.weight_a_second > 0.0

@@ -50,28 +50,34 @@ class Numbers:
     understood: float
 
 
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The fitted model.
+
+    detected: clips by spoken language, divided by the mean probability of each detected one.
+    """
+
+    numbers: Numbers
+    detected: Mapping[str, Mapping[str, float]]
+
+
 @cache
-def _fitted() -> tuple[Numbers, Mapping[str, Mapping[str, float]]]:
+def fitted() -> Fit:
     table = json.loads(files("sottovoce.language").joinpath("fitted.json").read_text("utf-8"))
-    return Numbers(**table["numbers"]), table["detected"]
+    return Fit(Numbers(**table["numbers"]), table["detected"])
 
 
-def fitted_numbers() -> Numbers:
-    return _fitted()[0]
-
-
-def spoken_given_detected(codes: Sequence[str]) -> Array:
+def spoken_given_detected(codes: Sequence[str], detected: Mapping[str, Mapping[str, float]]) -> Array:
     """Return P(language spoken | language detected) as (L spoken, L detected).
 
-    It is estimated from development clips in 32 languages (`fitted.json`: clips by spoken language and
-    their mean probability of each detected one) with a prior that a detection is right.
+    detected: as in `Fit`, of development clips in 32 languages; a prior that detections are right is added.
     """
     places = {code: index for index, code in enumerate(codes)}
     counts = CLIPS_RIGHT * np.eye(len(codes)) + CLIPS_ANYWHERE / len(codes)
-    for spoken, row in _fitted()[1].items():
-        for detected, n_clips in row.items():
-            if spoken in places and detected in places:
-                counts[places[spoken], places[detected]] += n_clips
+    for spoken, row in detected.items():
+        for other, n_clips in row.items():
+            if spoken in places and other in places:
+                counts[places[spoken], places[other]] += n_clips
     detected_given_spoken = counts / counts.sum(axis=1, keepdims=True)
     found: Array = detected_given_spoken / detected_given_spoken.sum(axis=0)
     return found
@@ -80,12 +86,14 @@ def spoken_given_detected(codes: Sequence[str]) -> Array:
 class Emission:
     """Log-likelihoods of the audio of spans.
 
-    codes: all languages of the model, as in its probe. allowed: the states, some of them.
+    codes: all languages of the model, as in its probe. allowed: the states, some of them. fit: None: the
+    one of the package.
     """
 
-    def __init__(self, codes: Sequence[str], allowed: Sequence[str], numbers: Numbers | None = None) -> None:
-        self.numbers = numbers or fitted_numbers()
-        self._spoken = spoken_given_detected(codes)[[codes.index(code) for code in allowed]]
+    def __init__(self, codes: Sequence[str], allowed: Sequence[str], fit: Fit | None = None) -> None:
+        fit = fit or fitted()
+        self.numbers = fit.numbers
+        self._spoken = spoken_given_detected(codes, fit.detected)[[codes.index(code) for code in allowed]]
 
     def likelihood(self, probed: ProbedLanguage) -> Array:
         """Return the likelihood (A,) of each allowed language, at most 1."""

@@ -20,7 +20,7 @@ import numpy as np
 from sottovoce.language.chain import TINY, Array, Emission, best_path, posterior, prior_after
 from sottovoce.language.probe import ProbedLanguage
 
-ASK = 0.15
+ASK = 0.1
 """Least entropy (nats) times duration (s) of a span that is asked about."""
 SHORTEST_S, SHORTEST_TEXT_S = 0.5, 0.8
 """Shorter spans are not encoded separately, or not decoded."""

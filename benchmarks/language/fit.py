@@ -1,0 +1,473 @@
+"""Fit the model of which language is spoken when, and write its numbers (`sottovoce/language/fitted.json`).
+
+    python -m benchmarks language fit ../shared/data collect --log evidence.jsonl   # goes on; an hour
+    python -m benchmarks language fit ../shared/data fit --log evidence.jsonl [--write]
+    python -m benchmarks language fit ../shared/data show --part test --log test.jsonl
+
+`collect` probes stretches of every clip, and the pieces of speech of recordings in several languages
+(`mixed_recordings`) and in one (`one_language`): in their window of 30 s, and encoded separately. Doubtful
+pieces are decoded in a few languages too.
+
+`fit` counts what is detected where a language is spoken. It maximises the likelihood of the languages of the
+pieces over weight, weight_a_second, change and unspoken_s (everything heard, with the recording's languages
+and with all of the model), over masked (masked probes alone) and over text. several and understood separate
+recordings in one language from those in several with the fewest errors, then the largest margin. It prints
+the curvature: the factor by which each number changes until the log-likelihood falls by 2. `show` reports
+seconds in a wrong language, calibration, and what asking costs, for several values of `spans.ASK`.
+Needs `make test`'s environment and base.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+
+from benchmarks.harness.clips import NOISE, Clip, clips
+from benchmarks.harness.report import Log, add_part, benchmark_parser, show_json, show_table
+from benchmarks.language.mixed_recordings import mixed_recordings
+from benchmarks.language.one_language import items
+from sottovoce.api import load_model
+from sottovoce.audio.features import RecordingFeatures
+from sottovoce.audio.io import load_audio
+from sottovoce.audio.recording import Recording
+from sottovoce.audio.vad import SpeechFinder, speech_segments
+from sottovoce.language import chain, spans
+from sottovoce.language.chain import Array, Emission, Fit, Numbers
+from sottovoce.language.probe import LanguageProbe, ProbedLanguage
+from sottovoce.offline.follow import TextLikelihood
+from sottovoce.offline.pieces import PIECE_VAD, Piece, speech_pieces
+from sottovoce.offline.transcriber import transcriber_for
+from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.options.vad import VadOptions
+from sottovoce.runtime.calls import DirectRuntime
+from sottovoce.types import SAMPLE_RATE, Samples
+
+STRETCHES_S = (1.0, 1.5, 2.0, 3.0, 4.5, 6.0)
+COUNTED_S = (1.5, 6.0)
+"""Stretches that are counted for the confusion matrix."""
+WINDOW = 3000
+DOUBTFUL = 0.95
+"""Pieces whose likeliest language has less are decoded."""
+SETS = (("text", "clean", 20), ("text", "noise", 20), ("all", "clean", 20))
+DISTRACTORS = ("en", "de", "es", "pl")
+"""The list of a recording in one language is its own and these."""
+LEAST_COUNT = 0.02
+
+
+class Prober:
+    """Whisper base and what it detects; probabilities are rounded to 1e-5."""
+
+    def __init__(self) -> None:
+        self._model = load_model("base", device="cpu")
+        self._runtime = DirectRuntime(self._model.backend)
+        self.codes = list(self._model.tokenizer.language_codes)
+        self._probe = LanguageProbe(self._model.backend, self._model.tokenizer, self.codes)
+
+    def clip(self, clip: Clip) -> list[dict[str, Any]]:
+        """Probe two stretches of each length at random places of the speech."""
+        samples = load_audio(clip.file)
+        found = speech_segments(samples, VadOptions(min_silence_ms=160.0, speech_pad_ms=50.0))
+        if not found:
+            return []
+        rng, rows = random.Random(clip.name), []
+        features = RecordingFeatures(Recording(samples, sample_rate=SAMPLE_RATE))
+        first, last = found[0].start_sample // 160, found[-1].end_sample // 160
+        features.has(last)
+        for seconds in STRETCHES_S:
+            length = round(100 * seconds)
+            for _ in range(2 if last - first > length else 0):
+                at = rng.randrange(first, last - length)
+                rows.append({"seconds": seconds, "own": self._alone(features, Piece(at, at + length))})
+        return rows
+
+    def recording(self, samples: Samples, parts: Sequence[tuple[float, float, str]]) -> list[dict[str, Any]]:
+        """Probe the pieces of windows of 30 s."""
+        finder = SpeechFinder(PIECE_VAD)
+        options = TranscribeOptions()
+        transcriber = transcriber_for(self._runtime, self._model.tokenizer, options, None)
+        recording = Recording(samples, sample_rate=SAMPLE_RATE)
+        rows: list[dict[str, Any]] = []
+        with RecordingFeatures(recording, observer=finder) as features:
+            texts = TextLikelihood(transcriber, features)
+            for start in range(0, round(100 * len(samples) / SAMPLE_RATE) - 10, WINDOW):
+                features.has(start + WINDOW + 200)
+                end = min(start + WINDOW, features.n_frames or start + WINDOW)
+                pieces = speech_pieces(features, finder, start, end)
+                if not pieces:
+                    continue
+                encoded = self._runtime.encode(features.window(start, end, n_frames=WINDOW))
+                inside = [
+                    ((one.start - start) // 2, max((one.start - start) // 2 + 1, (one.end - start) // 2))
+                    for one in pieces
+                ]
+                masked = self._runtime.probe_spans(self._probe, encoded, inside)
+                for piece, other in zip(pieces, masked, strict=True):
+                    own = self._alone(features, piece) if piece.n_frames > 10 else _row(other)
+                    likely = np.argsort(-np.array(own["p"]))[:3]
+                    codes = dict.fromkeys([*(code for *_, code in parts), *(self.codes[i] for i in likely)])
+                    is_asked = piece.duration_s >= spans.SHORTEST_TEXT_S and max(own["p"]) < DOUBTFUL
+                    nats = (
+                        texts.nats(Piece(piece.start - 10, piece.end + 10), list(codes))
+                        if is_asked and len(parts) > 1 and piece.start > 10
+                        else {}
+                    )
+                    rows.append(
+                        {
+                            "start": piece.start,
+                            "end": piece.end,
+                            "window": start,
+                            "own": own,
+                            "masked": _row(other),
+                            "text": nats,
+                            "spoken": _spoken(piece, parts),
+                        }
+                    )
+        return rows
+
+    def _alone(self, features: RecordingFeatures, piece: Piece) -> dict[str, Any]:
+        (probed,) = self._runtime.probe_languages(self._probe, [features.log_mel(piece.start, piece.end)])
+        return _row(probed)
+
+
+def _row(probed: ProbedLanguage) -> dict[str, Any]:
+    return {"p": [round(float(one), 6) for one in probed.probabilities], "no_speech": probed.no_speech}
+
+
+def _probed(row: Mapping[str, Any]) -> ProbedLanguage:
+    return ProbedLanguage(np.array(row["p"]), 1.0, row["no_speech"])
+
+
+def _spoken(piece: Piece, parts: Sequence[tuple[float, float, str]]) -> str | None:
+    """Return the language of three quarters of a piece, or None."""
+    shares: dict[str, float] = {}
+    for start_s, end_s, code in parts:
+        shared = min(piece.end, 100 * end_s) - max(piece.start, 100 * start_s)
+        shares[code] = shares.get(code, 0.0) + max(0.0, shared)
+    best = max(shares, key=lambda code: shares[code])
+    return best if shares[best] > 0.75 * sum(shares.values()) > 0.0 else None
+
+
+def collect(data: Path, part: Any, log: Log) -> None:
+    prober = Prober()
+    log.add("codes", "", {"codes": prober.codes})
+    for clip in clips(data, part):
+        if not clip.languages[1:] and clip.group != NOISE and log.get("clip", clip.name) is None:
+            log.add("clip", clip.name, {"language": clip.language, "rows": prober.clip(clip)})
+    for one in items(data, part, 40, 24):
+        if len(one.files) > 1 and log.get("one", one.name) is None:
+            samples = one.audio()
+            rows = prober.recording(samples, [(0.0, len(samples) / SAMPLE_RATE, one.language)])
+            log.add("one", one.name, rows)
+    for kind, condition, n in SETS:
+        for each in mixed_recordings(data, part, n, with_text=kind == "text", condition=condition):
+            if log.get(f"{kind}-{condition}", each.name) is None:
+                log.add(f"{kind}-{condition}", each.name, prober.recording(each.audio(), each.spans))
+                print(each.name, flush=True)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Evidence:
+    """The pieces of a recording. spoken: an index of all languages each, or -1. languages: those spoken."""
+
+    name: str
+    seconds: Array
+    own: list[ProbedLanguage]
+    masked: list[ProbedLanguage]
+    text: list[dict[str, float]]
+    window: list[int]
+    spoken: list[int]
+    languages: tuple[str, ...]
+
+
+def evidence(log: Log, kind: str, codes: Sequence[str]) -> list[Evidence]:
+    found = []
+    for (key, name), rows in log.found.items():
+        if key == kind and rows:
+            seconds = np.array([(row["end"] - row["start"]) / 100 for row in rows])
+            spoken = [codes.index(row["spoken"]) if row["spoken"] in codes else -1 for row in rows]
+            languages = dict.fromkeys(row["spoken"] for row in rows if row["spoken"])
+            if kind == "one":
+                languages |= dict.fromkeys(DISTRACTORS)
+            own, masked = ([_probed(row[which]) for row in rows] for which in ("own", "masked"))
+            texts, windows = [row["text"] for row in rows], [row["window"] for row in rows]
+            found.append(Evidence(name, seconds, own, masked, texts, windows, spoken, tuple(languages)))
+    return found
+
+
+def counts(log: Log, codes: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Return clips by language spoken, divided by the mean probability of each one detected."""
+    found: dict[str, Array] = {}
+    for (kind, _), clip in log.found.items():
+        rows = (
+            [row["own"]["p"] for row in clip["rows"] if COUNTED_S[0] <= row["seconds"] <= COUNTED_S[1]]
+            if kind == "clip"
+            else []
+        )
+        if rows:
+            found[clip["language"]] = found.get(clip["language"], np.zeros(len(codes))) + np.mean(
+                rows, axis=0
+            )
+    table = {}
+    for code, row in sorted(found.items()):
+        places = [place for place in np.argsort(-row) if row[place] >= LEAST_COUNT]
+        table[code] = {codes[place]: round(float(row[place]), 2) for place in places}
+    return table
+
+
+class Judge:
+    """Scores numbers on recordings; with a list, or with all languages."""
+
+    def __init__(self, codes: Sequence[str], detected: Mapping[str, Mapping[str, float]]) -> None:
+        self._codes, self._detected = list(codes), detected
+        self._emissions: dict[tuple[str, ...], Emission] = {}
+
+    def allowed(self, one: Evidence, *, is_listed: bool) -> tuple[str, ...]:
+        return one.languages if is_listed and len(one.languages) > 1 else tuple(self._codes)
+
+    def emission(self, allowed: tuple[str, ...], numbers: Numbers) -> Emission:
+        found = self._emissions.setdefault(
+            allowed, Emission(self._codes, allowed, Fit(numbers, self._detected))
+        )
+        found.numbers = numbers
+        return found
+
+    def posterior(
+        self, one: Evidence, numbers: Numbers, *, is_listed: bool, masked: bool = False, text: bool = False
+    ) -> tuple[Array, tuple[str, ...]]:
+        """Return the posterior (T, A) of all pieces together, with the evidence of one kind of probe."""
+        allowed = self.allowed(one, is_listed=is_listed)
+        emission, probes = self.emission(allowed, numbers), one.masked if masked else one.own
+        pairs = zip(probes, one.seconds, strict=True)
+        nats = np.stack([emission.log_likelihood(probe, s, masked=masked) for probe, s in pairs])
+        for index, row in enumerate(one.text if text else ()):
+            own = {code: value for code, value in row.items() if code in allowed}
+            if own:
+                added = np.full(len(allowed), min(own.values()))
+                for code, value in own.items():
+                    added[allowed.index(code)] = value
+                nats[index] += numbers.text * (added - added.max())
+        base, spoken_s = np.full(len(allowed), 1 / len(allowed)), np.zeros(len(allowed))
+        for _ in range(2):
+            prior = chain.prior_after(base, spoken_s, numbers.unspoken_s)
+            found, _ = chain.posterior(nats, prior, numbers.change)
+            spoken_s = found.T @ one.seconds
+        return found, allowed
+
+    def nats(self, some: Sequence[Evidence], numbers: Numbers, **kind: bool) -> float:
+        """Return the log-likelihood of the languages spoken; one piece costs eight nats at most."""
+        total = 0.0
+        for one in some:
+            found, allowed = self.posterior(one, numbers, **kind)
+            for row, place in zip(found, one.spoken, strict=True):
+                if place >= 0 and self._codes[place] in allowed:
+                    total += max(-8.0, float(np.log(max(row[allowed.index(self._codes[place])], 1e-9))))
+        return total
+
+
+def best(objective: Callable[[Array], float], start: Sequence[float]) -> tuple[list[float], list[float]]:
+    """Return the positive numbers that maximise an objective, and factors by which each may change until it
+    falls by 2.
+    """
+    first = np.log(np.array(start))
+    simplex = np.vstack([first, first + 0.5 * np.eye(len(first))])
+    options = {"initial_simplex": simplex, "xatol": 0.02, "fatol": 0.2, "maxiter": 40 * len(first)}
+    found = minimize(lambda x: -objective(np.exp(x)), first, method="Nelder-Mead", options=options)
+    factors = []
+    for index in range(len(first)):
+        step = 0.25 * np.eye(len(first))[index]
+        falls = [found.fun - -objective(np.exp(found.x + sign * step)) for sign in (1, -1)]
+        bend = max(1e-6, -(falls[0] + falls[1]) / 0.25**2)
+        factors.append(float(np.exp(min(3.0, np.sqrt(4.0 / bend)))))
+    return [float(one) for one in np.exp(found.x)], factors
+
+
+def several(
+    judge: Judge, some: Sequence[Evidence], numbers: Numbers, codes: Sequence[str]
+) -> list[tuple[float, float]]:
+    """Return the ratio and the understanding of the window of each recording that shows several most."""
+    found = []
+    for one in some:
+        emission = judge.emission(tuple(codes), numbers)
+        values = []
+        for window in dict.fromkeys(one.window):
+            inside = [index for index, own in enumerate(one.window) if own == window]
+            nats = np.stack([emission.log_likelihood(one.own[i], float(one.seconds[i])) for i in inside])
+            prior = np.full(len(codes), -np.log(len(codes)))
+            shares, _ = chain.posterior(nats, prior, numbers.change)
+            prior = chain.prior_after(np.exp(prior), shares.T @ one.seconds[inside], numbers.unspoken_s)
+            path = chain.best_path(nats, prior, numbers.change)
+            ratio = float(sum(nats[i, place] for i, place in enumerate(path)) - nats.sum(axis=0).max())
+            means = [
+                emission.likelihood(one.own[index])[place] for index, place in zip(inside, path, strict=True)
+            ]
+            values.append((ratio, float(np.average(means, weights=one.seconds[inside]))))
+        found.append(max(values, key=lambda pair: min(pair[0] / 8.0, pair[1] / 0.37)))
+    return found
+
+
+def separation(
+    apart: Sequence[tuple[float, float]], together: Sequence[tuple[float, float]]
+) -> dict[str, float]:
+    """Return the limits of ratio and understanding that separate two kinds of recordings best."""
+
+    def quality(limits: tuple[float, float]) -> tuple[int, float]:
+        shown = [
+            [min(np.log(max(r, 1e-3) / limits[0]), np.log(u / limits[1])) for r, u in some]
+            for some in (apart, together)
+        ]
+        margins = [*shown[0], *(-one for one in shown[1])]
+        return sum(margin > 0.0 for margin in margins), float(min(margins))
+
+    ratio, understood = max(product(np.arange(3.0, 15.0, 0.5), np.arange(0.2, 0.6, 0.01)), key=quality)
+    n_right, margin = quality((ratio, understood))
+    print(f"{n_right} of {len(apart) + len(together)} recordings are told apart, margin {margin:.2f} (log)")
+    return {"several": round(float(ratio), 1), "understood": round(float(understood), 2)}
+
+
+def fit(log: Log, target: Path | None) -> None:
+    codes = log.found["codes", ""]["codes"]
+    numbers, table = chain.fitted().numbers, counts(log, codes)
+    judge = Judge(codes, table)
+    mixed = [one for kind, condition, _ in SETS for one in evidence(log, f"{kind}-{condition}", codes)]
+    single = evidence(log, "one", codes)
+
+    def heard(x: Array) -> float:
+        now = replace(numbers, weight=x[0], weight_a_second=x[1], change=x[2], unspoken_s=x[3])
+        listed = judge.nats(mixed, now, is_listed=True) + 0.5 * judge.nats(single, now, is_listed=True)
+        return listed + judge.nats(mixed, now, is_listed=False)
+
+    (weight, a_second, change, unspoken), factors = best(heard, (0.3, 0.5, 1.2, 0.3))
+    numbers = replace(numbers, weight=weight, weight_a_second=a_second, change=change, unspoken_s=unspoken)
+    (masked,), more = best(
+        lambda x: judge.nats([*mixed, *single], replace(numbers, masked=x[0]), is_listed=True, masked=True),
+        (0.8,),
+    )
+    numbers, factors = replace(numbers, masked=masked), factors + more
+    (text,), more = best(
+        lambda x: judge.nats(mixed, replace(numbers, text=x[0]), is_listed=True, text=True), (0.1,)
+    )
+    numbers, factors = replace(numbers, text=text), factors + more
+    apart, together = several(judge, mixed, numbers, codes), several(judge, single, numbers, codes)
+    least = separation(apart, together)
+    names = ("weight", "weight_a_second", "change", "unspoken_s", "masked", "text")
+    rows = [
+        [name, f"{getattr(numbers, name):.3g}", f"{factor:.2f}"]
+        for name, factor in zip(names, factors, strict=True)
+    ]
+    show_table(("number", "fitted", "factor within 2 nats"), rows)
+    values = {name: float(f"{getattr(numbers, name):.3g}") for name in Numbers.__dataclass_fields__} | least
+    if target is not None:
+        target.write_text(
+            json.dumps({"numbers": values, "detected": table}, indent=1) + "\n", encoding="utf-8"
+        )
+    show_json("language fit", {"numbers": values})
+
+
+def asked(
+    one: Evidence, judge: Judge, numbers: Numbers, *, is_listed: bool
+) -> Iterator[tuple[float, bool, float, bool]]:
+    """Yield of each piece its seconds, whether its language is right, its probability, whether it was heard."""
+    allowed = judge.allowed(one, is_listed=is_listed)
+    before, spoken_s = None, np.zeros(len(allowed))
+    for window in dict.fromkeys(one.window):
+        inside = [index for index, own in enumerate(one.window) if own == window]
+        model = spans.Spans(
+            judge.emission(allowed, numbers),
+            [float(one.seconds[index]) for index in inside],
+            [one.masked[index] for index in inside],
+            base=np.full(len(allowed), 1 / len(allowed)),
+            spoken_s=spoken_s,
+            before=before,
+        )
+        heard = set()
+        while (question := model.question()) is not None:
+            index = inside[question.span]
+            if isinstance(question, spans.Hear):
+                heard.add(index)
+                model.hear(question.span, one.own[index])
+            else:
+                own = {allowed.index(code): nats for code, nats in one.text[index].items() if code in allowed}
+                model.read(
+                    question.span, {place: nats for place, nats in own.items() if place in question.languages}
+                )
+        for run in model.runs():
+            for place in range(run.first, run.end):
+                spoken, index = one.spoken[inside[place]], inside[place]
+                if spoken >= 0:
+                    is_right = judge._codes[spoken] == allowed[run.language]
+                    yield (
+                        float(one.seconds[index]),
+                        is_right,
+                        float(model.posterior[place, run.language]),
+                        index in heard,
+                    )
+            before = run.language
+        spoken_s = spoken_s + model.posterior.T @ one.seconds[inside]
+
+
+def show(log: Log) -> None:
+    codes = log.found["codes", ""]["codes"]
+    fit = chain.fitted()
+    judge, numbers, rows, all_pieces = Judge(codes, fit.detected), fit.numbers, [], []
+    kinds = [*(f"{kind}-{condition}" for kind, condition, _ in SETS), "one"]
+    for ask in (0.05, 0.1, 0.2, 0.4):
+        spans.ASK = ask
+        for kind in kinds:
+            for is_listed in (True, False) if kind != "one" else (True,):
+                some = evidence(log, kind, codes)
+                found = [piece for one in some for piece in asked(one, judge, numbers, is_listed=is_listed)]
+                wrong = sum(seconds for seconds, is_right, *_ in found if not is_right)
+                share = np.mean([heard for *_, heard in found])
+                rows.append(
+                    [
+                        f"{ask:g}",
+                        kind,
+                        "list" if is_listed else "all",
+                        f"{wrong:.1f}",
+                        f"{sum(f[0] for f in found):.0f}",
+                        f"{100 * share:.0f} %",
+                    ]
+                )
+                if ask == 0.1:
+                    all_pieces += found
+    show_table(("ask", "recordings", "languages", "wrong s", "of s", "encoded separately"), rows)
+    sure = np.array([probability for _, _, probability, _ in all_pieces])
+    right = np.array([is_right for _, is_right, *_ in all_pieces])
+    places = np.minimum((10 * sure).astype(int), 9)
+    bins = [
+        (sure[places == i].mean(), right[places == i].mean(), int((places == i).sum()))
+        for i in range(10)
+        if (places == i).any()
+    ]
+    show_table(
+        ("mean probability", "right", "pieces"), [[f"{a:.2f}", f"{b:.2f}", str(n)] for a, b, n in bins]
+    )
+    error = sum(abs(a - b) * n for a, b, n in bins) / len(sure)
+    show_json("language fit show", {"calibration_error": round(float(error), 4), "pieces": len(sure)})
+
+
+def main() -> None:
+    parser = benchmark_parser(__doc__)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("action", choices=("collect", "fit", "show"))
+    add_part(parser, "dev")
+    parser.add_argument("--log", type=Path, required=True)
+    parser.add_argument("--write", action="store_true", help="write fitted.json in the source")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    log = Log(given.log)
+    if given.action == "collect":
+        collect(given.data, given.part, log)
+    elif given.action == "fit":
+        fit(log, Path(chain.__file__).with_name("fitted.json") if given.write else None)
+    else:
+        show(log)
