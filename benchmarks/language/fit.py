@@ -375,7 +375,9 @@ def fit(log: Log, target: Path | None) -> None:
 def asked(
     one: Evidence, judge: Judge, numbers: Numbers, *, is_listed: bool
 ) -> Iterator[tuple[float, bool, float, bool]]:
-    """Yield of each piece its seconds, whether its language is right, its probability, whether it was heard."""
+    """Yield the seconds of each piece, whether its language is right and how probable, and whether it was
+    heard.
+    """
     allowed = judge.allowed(one, is_listed=is_listed)
     before, spoken_s = None, np.zeros(len(allowed))
     for window in dict.fromkeys(one.window):
