@@ -46,7 +46,7 @@ from sottovoce.language.probe import LanguageProbe, ProbedLanguage
 from sottovoce.offline.follow import TextLikelihood
 from sottovoce.offline.pieces import PIECE_VAD, Piece, speech_pieces
 from sottovoce.offline.transcriber import transcriber_for
-from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.options.transcribe import LANGUAGE_PRIOR, TranscribeOptions
 from sottovoce.options.vad import VadOptions
 from sottovoce.runtime.calls import DirectRuntime
 from sottovoce.types import SAMPLE_RATE, Samples
@@ -233,6 +233,11 @@ class Judge:
     def allowed(self, one: Evidence, *, is_listed: bool) -> tuple[str, ...]:
         return one.languages if is_listed and len(one.languages) > 1 else tuple(self._codes)
 
+    def base(self, allowed: tuple[str, ...]) -> Array:
+        if len(allowed) < len(self._codes):
+            return np.full(len(allowed), 1 / len(allowed))
+        return chain.frequency_prior(allowed, LANGUAGE_PRIOR)
+
     def emission(self, allowed: tuple[str, ...], numbers: Numbers) -> Emission:
         found = self._emissions.setdefault(
             allowed, Emission(self._codes, allowed, Fit(numbers, self._detected))
@@ -255,7 +260,7 @@ class Judge:
                 for code, value in own.items():
                     added[allowed.index(code)] = value
                 nats[index] += numbers.text * (added - added.max())
-        base, spoken_s = np.full(len(allowed), 1 / len(allowed)), np.zeros(len(allowed))
+        base, spoken_s = self.base(allowed), np.zeros(len(allowed))
         for _ in range(2):
             prior = chain.prior_after(base, spoken_s, numbers.unspoken_s)
             found, _ = chain.posterior(nats, prior, numbers.change)
@@ -386,7 +391,7 @@ def asked(
             judge.emission(allowed, numbers),
             [float(one.seconds[index]) for index in inside],
             [one.masked[index] for index in inside],
-            base=np.full(len(allowed), 1 / len(allowed)),
+            base=judge.base(allowed),
             spoken_s=spoken_s,
             before=before,
         )

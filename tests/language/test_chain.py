@@ -13,6 +13,7 @@ from sottovoce.language.chain import (
     Numbers,
     best_path,
     fitted,
+    frequency_prior,
     moved,
     posterior,
     prior_after,
@@ -104,6 +105,15 @@ def test_a_language_that_was_spoken_is_likelier() -> None:
     np.testing.assert_allclose(unknown, np.log(base))
     after = np.exp(prior_after(base, np.array([6.0, 0.0, 2.0, 0.0]), 2.0))
     np.testing.assert_allclose(after, [0.65, 0.05, 0.25, 0.05])
+
+
+def test_frequent_languages_are_likelier_and_odds_count() -> None:
+    plain, less = (
+        frequency_prior(["en", "zh", "de"], {}),
+        frequency_prior(["en", "zh", "de"], {"zh": -np.inf}),
+    )
+    np.testing.assert_allclose(plain, np.array([6, 3, 2]) / 11)
+    np.testing.assert_allclose(less, np.array([3, 0, 1]) / 4)
 
 
 def test_each_detected_language_was_spoken_in_one() -> None:

@@ -114,6 +114,18 @@ class Emission:
         return found
 
 
+def frequency_prior(codes: Sequence[str], odds: Mapping[str, float]) -> Array:
+    """Return the prior (L,) of all languages of a model: the n-th one has 1 / n, by Zipf's law.
+
+    codes: in the model's order, which is that of its training hours. odds: natural logarithms of further
+    factors by code.
+    """
+    ranks = np.arange(1, len(codes) + 1)
+    weights = np.exp([odds.get(code, 0.0) for code in codes]) / ranks
+    prior: Array = weights / weights.sum()
+    return prior
+
+
 def prior_after(base: Array, spoken_s: Array, unspoken_s: float) -> Array:
     """Return the log-prior (A,) of languages after seconds of speech in each; base: (A,), sums to 1."""
     seconds = spoken_s + unspoken_s * base
