@@ -2,7 +2,8 @@
 
     python -m benchmarks language fit ../shared/data collect --log evidence.jsonl   # goes on; an hour
     python -m benchmarks language fit ../shared/data fit --log evidence.jsonl [--write]
-    python -m benchmarks language fit ../shared/data show --part test --log test.jsonl
+    python -m benchmarks language fit ../shared/data show --log evidence.jsonl
+    python -m benchmarks language fit ../shared/data draw --log evidence.jsonl --picture posterior.png
 
 `collect` probes stretches of every clip, and the pieces of speech of recordings in several languages
 (`mixed_recordings`) and in one (`one_language`): in their window of 30 s, and encoded separately. Doubtful
@@ -462,13 +463,45 @@ def show(log: Log) -> None:
     show_json("language fit show", {"calibration_error": round(float(error), 4), "pieces": len(sure)})
 
 
+def draw(log: Log, target: Path, name: str) -> None:
+    """Draw the posterior of the spans of a recording, as heard where the model asks, and what was spoken."""
+    import matplotlib.pyplot as plt
+
+    codes = log.found["codes", ""]["codes"]
+    judge, numbers = Judge(codes, chain.fitted().detected), chain.fitted().numbers
+    one = next(each for each in evidence(log, "text-clean", codes) if each.name == name)
+    rows = log.found["text-clean", name]
+    posterior, allowed = judge.posterior(one, numbers, is_listed=False, text=True)
+    shown = sorted(one.languages, key=allowed.index)
+    colours = {code: f"C{index}" for index, code in enumerate(shown)}
+    figure, axes = plt.subplots(figsize=(8.0, 2.8), layout="constrained")
+    for row, shares, spoken in zip(rows, posterior, one.spoken, strict=True):
+        start_s, width_s, bottom = row["start"] / 100, (row["end"] - row["start"]) / 100, 0.0
+        for code in shown:
+            share = float(shares[allowed.index(code)])
+            axes.bar(start_s, share, width_s, bottom, align="edge", color=colours[code])
+            bottom += share
+        axes.bar(start_s, 1.0 - bottom, width_s, bottom, align="edge", color="0.8")
+        truth = codes[spoken] if spoken >= 0 else ""
+        axes.bar(start_s, 0.12, width_s, 1.08, align="edge", color=colours.get(truth, "0.8"))
+    axes.set(xlabel="seconds", ylabel="probability", ylim=(0.0, 1.22), yticks=(0.0, 0.5, 1.0, 1.14))
+    axes.set_yticklabels(("0", "0.5", "1", "spoken"))
+    handles = [plt.Rectangle((0, 0), 1, 1, color=colour) for colour in (*colours.values(), "0.8")]
+    figure.legend(handles, [*shown, "other"], loc="outside right center", frameon=False)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    figure.savefig(target, dpi=160)
+
+
 def main() -> None:
     parser = benchmark_parser(__doc__)
     parser.add_argument("data", type=Path)
-    parser.add_argument("action", choices=("collect", "fit", "show"))
+    parser.add_argument("action", choices=("collect", "fit", "show", "draw"))
     add_part(parser, "dev")
     parser.add_argument("--log", type=Path, required=True)
     parser.add_argument("--write", action="store_true", help="write fitted.json in the source")
+    parser.add_argument("--picture", type=Path, default=Path("language-posterior.png"))
+    parser.add_argument("--recording", default="text-dev-07", help="the one to draw")
     given = parser.parse_args()
     torch.set_num_threads(1)
     log = Log(given.log)
@@ -476,5 +509,7 @@ def main() -> None:
         collect(given.data, given.part, log)
     elif given.action == "fit":
         fit(log, Path(chain.__file__).with_name("fitted.json") if given.write else None)
+    elif given.action == "draw":
+        draw(log, given.picture, given.recording)
     else:
         show(log)
