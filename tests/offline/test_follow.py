@@ -206,6 +206,22 @@ def test_a_recording_need_not_begin_in_its_own_language(model: Model) -> None:
             assert not follower.state(0).is_beginning
 
 
+def test_without_a_language_before_it_a_window_is_in_its_likeliest_one(model: Model) -> None:
+    codes = model.tokenizer.language_codes
+    german = np.full(len(codes), 1e-4)
+    german[codes.index("de")] = 0.99
+    transcriber = Transcriber(DirectRuntime(model.backend), model.tokenizer, TranscribeOptions())
+    with Recording(np.zeros(80_000, np.float32)) as recording, RecordingFeatures(recording) as features:
+        encoded = transcriber.runtime.encode(features.window(0, n_frames=500))
+        piece = Piece(0, 300)
+        probed = ProbedPiece(piece.start, piece.end, tuple(german), 1.0, 0.0, is_alone=True)
+        follower = LanguageFollower(transcriber, features, TranscriptionState())
+        follower.restore(FollowerState(False, True, pieces=(probed,)))
+        (run,) = follower.runs(encoded, [piece], [(0, 150)], None)
+        assert run.language == "de"
+        assert not follower.is_several
+
+
 def test_windows_in_one_language_are_asked_about_less_and_clear_hints_always(model: Model) -> None:
     """An hour in one language costs next to nothing, and does not make deaf."""
     codes = model.tokenizer.language_codes

@@ -161,7 +161,7 @@ class LanguageFollower:
             for index, probed in zip(new, found, strict=True):
                 self._detections[pieces[index]] = _Detection(probed, is_alone=False)
         before = None if is_beginning else self._place_of(current)
-        model = self._spans(pieces, before, self._place_of(current))
+        model = self._spans(pieces, before, self._place_of(current or self._likeliest(pieces)))
         self._ask(model, pieces)
         if not self.is_several:
             self.is_several = model.shows_several()
@@ -304,6 +304,11 @@ class LanguageFollower:
             if one.is_alone:
                 model.hear(index, one.probed)
         return model
+
+    def _likeliest(self, pieces: Sequence[Piece]) -> str:
+        """Return the language with the most seconds of probed pieces."""
+        model = self._spans(pieces, None, None)
+        return self._codes[int((model.seconds @ model.posterior).argmax())]
 
     def _ask(self, model: Spans, pieces: Sequence[Piece]) -> None:
         """Answer the questions of the model."""
