@@ -2,25 +2,28 @@
 
     python -m benchmarks language fit ../shared/data collect --log evidence.jsonl   # goes on; an hour
     python -m benchmarks language fit ../shared/data fit --log evidence.jsonl [--write]
-    python -m benchmarks language fit ../shared/data show --log evidence.jsonl
+    python -m benchmarks language fit ../shared/data collect --part test --log held-out.jsonl
+    python -m benchmarks language fit ../shared/data show --log held-out.jsonl --picture reliability.png
     python -m benchmarks language fit ../shared/data draw --log evidence.jsonl --picture posterior.png
 
 `collect` probes stretches of every clip, and the pieces of speech of recordings in several languages
 (`mixed_recordings`) and in one (`one_language`): in their window of 30 s, and encoded separately. Doubtful
-pieces are decoded in a few languages too.
+pieces are decoded in a few languages too. The stretches that a live session probes are kept as well.
 
 `fit` counts what is detected where a language is spoken. It maximises the likelihood of the languages of the
-pieces over weight, weight_a_second, change and unspoken_s (everything heard, with the recording's languages
-and with all of the model), over masked (masked probes alone) and over text. several and understood separate
-recordings in one language from those in several with the fewest errors, then the largest margin. It prints
-the curvature: the factor by which each number changes until the log-likelihood falls by 2. `show` reports
-seconds in a wrong language, calibration, and what asking costs, for several values of `spans.ASK`.
+pieces and of the live stretches over weight_a_second, ceiling, change and unspoken_s (everything heard, with
+the recording's languages and with all of the model), over masked (masked probes alone) and over text.
+several and understood separate recordings in one language from those in several with the fewest errors, then
+the largest margin. It prints the curvature: the factor by which each number changes until the log-likelihood
+falls by 2. `show` reports seconds in a wrong language, what asking costs for several values of `spans.ASK`,
+and the calibration of pieces and of stretches of clips, with a reliability diagram.
 Needs `make test`'s environment and base.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +35,7 @@ import numpy as np
 import torch
 from scipy.optimize import minimize
 
-from benchmarks.harness.clips import NOISE, Clip, clips
+from benchmarks.harness.clips import NOISE, VOXLINGUA, Clip, clips
 from benchmarks.harness.report import Log, add_part, benchmark_parser, show_json, show_table
 from benchmarks.language.mixed_recordings import mixed_recordings
 from benchmarks.language.one_language import items
@@ -41,15 +44,18 @@ from sottovoce.audio.features import RecordingFeatures
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SpeechFinder, speech_segments
+from sottovoce.evaluation.latency import run_live
 from sottovoce.language import chain, spans
 from sottovoce.language.chain import Array, Emission, Fit, Numbers
 from sottovoce.language.probe import LanguageProbe, ProbedLanguage
+from sottovoce.language.timeline import LanguageTimeline
 from sottovoce.offline.follow import TextLikelihood
 from sottovoce.offline.pieces import PIECE_VAD, Piece, speech_pieces
 from sottovoce.offline.transcriber import transcriber_for
 from sottovoce.options.transcribe import LANGUAGE_PRIOR, TranscribeOptions
 from sottovoce.options.vad import VadOptions
 from sottovoce.runtime.calls import DirectRuntime
+from sottovoce.streaming.options import StreamOptions
 from sottovoce.types import SAMPLE_RATE, Samples
 
 STRETCHES_S = (1.0, 1.5, 2.0, 3.0, 4.5, 6.0)
@@ -62,6 +68,8 @@ SETS = (("text", "clean", 20), ("text", "noise", 20), ("all", "clean", 20))
 DISTRACTORS = ("en", "de", "es", "pl")
 """The list of a recording in one language is its own and these."""
 LEAST_COUNT = 0.02
+LIVE_SHARE = 0.2
+"""Weight of a live stretch against a piece: the newest half second of the mean length of a piece is new."""
 
 
 class Prober:
@@ -134,6 +142,28 @@ class Prober:
                     )
         return rows
 
+    def live(self, samples: Samples, parts: Sequence[tuple[float, float, str]]) -> list[dict[str, Any]]:
+        """Return what a live session probes, by utterance; its words are held back."""
+        rows: list[dict[str, Any]] = []
+        held = StreamOptions(frame_threshold=math.inf, stall_timeout_s=math.inf)
+        codes = dict.fromkeys(code for *_, code in parts)
+        session = self._model.session([*codes, *(DISTRACTORS if len(codes) == 1 else ())], stream=held)
+        begin, add = session.timeline.begin, session.timeline.add
+
+        def begun(start_s: float) -> None:
+            rows.append({"start": start_s, "stretches": []})
+            begin(start_s)
+
+        def added(start_s: float, end_s: float, probed: ProbedLanguage) -> None:
+            newest = Piece(round(100 * end_s) - 50, round(100 * end_s))
+            stretch = {"start": start_s, "end": end_s, "own": _row(probed), "spoken": _spoken(newest, parts)}
+            rows[-1]["stretches"].append(stretch)
+            add(start_s, end_s, probed)
+
+        session.timeline.begin, session.timeline.add = begun, added  # type: ignore[method-assign]
+        run_live(session, samples, chunk_s=session._options.stream.chunk_s)
+        return rows
+
     def _alone(self, features: RecordingFeatures, piece: Piece) -> dict[str, Any]:
         (probed,) = self._runtime.probe_languages(self._probe, [features.log_mel(piece.start, piece.end)])
         return _row(probed)
@@ -166,12 +196,15 @@ def collect(data: Path, part: Any, log: Log) -> None:
     for one in items(data, part, 40, 24):
         if len(one.files) > 1 and log.get("one", one.name) is None:
             samples = one.audio()
-            rows = prober.recording(samples, [(0.0, len(samples) / SAMPLE_RATE, one.language)])
-            log.add("one", one.name, rows)
+            parts = [(0.0, len(samples) / SAMPLE_RATE, one.language)]
+            log.add("one", one.name, prober.recording(samples, parts))
+            log.add("live-one", one.name, prober.live(samples, parts))
     for kind, condition, n in SETS:
         for each in mixed_recordings(data, part, n, with_text=kind == "text", condition=condition):
             if log.get(f"{kind}-{condition}", each.name) is None:
-                log.add(f"{kind}-{condition}", each.name, prober.recording(each.audio(), each.spans))
+                samples = each.audio()
+                log.add(f"{kind}-{condition}", each.name, prober.recording(samples, each.spans))
+                log.add(f"live-{kind}-{condition}", each.name, prober.live(samples, each.spans))
                 print(each.name, flush=True)
 
 
@@ -204,6 +237,35 @@ def evidence(log: Log, kind: str, codes: Sequence[str]) -> list[Evidence]:
     return found
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class LiveEvidence:
+    """The stretches of a live session, by utterance. languages: those spoken."""
+
+    utterances: list[tuple[float, list[tuple[float, float, ProbedLanguage, str | None]]]]
+    languages: tuple[str, ...]
+
+
+def live_evidence(log: Log, kind: str) -> list[LiveEvidence]:
+    found = []
+    for (key, _), rows in log.found.items():
+        if key == f"live-{kind}":
+            utterances = [
+                (
+                    row["start"],
+                    [
+                        (one["start"], one["end"], _probed(one["own"]), one["spoken"])
+                        for one in row["stretches"]
+                    ],
+                )
+                for row in rows
+            ]
+            languages = dict.fromkeys(code for _, some in utterances for *_, code in some if code)
+            if kind == "one":
+                languages |= dict.fromkeys(DISTRACTORS)
+            found.append(LiveEvidence(utterances, tuple(languages)))
+    return found
+
+
 def counts(log: Log, codes: Sequence[str]) -> dict[str, dict[str, float]]:
     """Return clips by language spoken, divided by the mean probability of each one detected."""
     found: dict[str, Array] = {}
@@ -231,13 +293,11 @@ class Judge:
         self._codes, self._detected = list(codes), detected
         self._emissions: dict[tuple[str, ...], Emission] = {}
 
-    def allowed(self, one: Evidence, *, is_listed: bool) -> tuple[str, ...]:
+    def allowed(self, one: Evidence | LiveEvidence, *, is_listed: bool) -> tuple[str, ...]:
         return one.languages if is_listed and len(one.languages) > 1 else tuple(self._codes)
 
     def base(self, allowed: tuple[str, ...]) -> Array:
-        if len(allowed) < len(self._codes):
-            return np.full(len(allowed), 1 / len(allowed))
-        return chain.frequency_prior(allowed, LANGUAGE_PRIOR)
+        return chain.base_prior(self._codes, allowed, LANGUAGE_PRIOR)
 
     def emission(self, allowed: tuple[str, ...], numbers: Numbers) -> Emission:
         found = self._emissions.setdefault(
@@ -267,6 +327,21 @@ class Judge:
             found, _ = chain.posterior(nats, prior, numbers.change)
             spoken_s = found.T @ one.seconds
         return found, allowed
+
+    def live_nats(self, some: Sequence[LiveEvidence], numbers: Numbers, *, is_listed: bool) -> float:
+        """Return the log-likelihood of the languages spoken at the ends of live stretches."""
+        total = 0.0
+        for one in some:
+            allowed = self.allowed(one, is_listed=is_listed)
+            emission, base = self.emission(allowed, numbers), self.base(allowed)
+            line = LanguageTimeline(allowed, emission, base, certainty=1.0, first_wait_s=math.inf)
+            for start_s, stretches in one.utterances:
+                line.begin(start_s)
+                for first_s, end_s, probed, spoken in stretches:
+                    line.add(first_s, end_s, probed)
+                    if spoken in allowed:
+                        total += max(-8.0, math.log(max(line.belief[spoken], 1e-9)))
+        return total
 
     def nats(self, some: Sequence[Evidence], numbers: Numbers, **kind: bool) -> float:
         """Return the log-likelihood of the languages spoken; one piece costs eight nats at most."""
@@ -345,14 +420,20 @@ def fit(log: Log, target: Path | None) -> None:
     judge = Judge(codes, table)
     mixed = [one for kind, condition, _ in SETS for one in evidence(log, f"{kind}-{condition}", codes)]
     single = evidence(log, "one", codes)
+    live = [one for kind, condition, _ in SETS for one in live_evidence(log, f"{kind}-{condition}")]
+    live_single = live_evidence(log, "one")
 
     def heard(x: Array) -> float:
-        now = replace(numbers, weight=x[0], weight_a_second=x[1], change=x[2], unspoken_s=x[3])
-        listed = judge.nats(mixed, now, is_listed=True) + 0.5 * judge.nats(single, now, is_listed=True)
-        return listed + judge.nats(mixed, now, is_listed=False)
+        now = replace(numbers, weight_a_second=x[0], ceiling=x[1], change=x[2], unspoken_s=x[3])
 
-    (weight, a_second, change, unspoken), factors = best(heard, (0.3, 0.5, 1.2, 0.3))
-    numbers = replace(numbers, weight=weight, weight_a_second=a_second, change=change, unspoken_s=unspoken)
+        def of(nats: Callable[..., float], some: Sequence[Any], one: Sequence[Any]) -> float:
+            listed = nats(some, now, is_listed=True) + 0.5 * nats(one, now, is_listed=True)
+            return listed + nats(some, now, is_listed=False)
+
+        return of(judge.nats, mixed, single) + LIVE_SHARE * of(judge.live_nats, live, live_single)
+
+    (a_second, ceiling, change, unspoken), factors = best(heard, (1.0, 3.0, 1.2, 3.0))
+    numbers = replace(numbers, weight_a_second=a_second, ceiling=ceiling, change=change, unspoken_s=unspoken)
     (masked,), more = best(
         lambda x: judge.nats([*mixed, *single], replace(numbers, masked=x[0]), is_listed=True, masked=True),
         (0.8,),
@@ -364,7 +445,7 @@ def fit(log: Log, target: Path | None) -> None:
     numbers, factors = replace(numbers, text=text), factors + more
     apart, together = several(judge, mixed, numbers, codes), several(judge, single, numbers, codes)
     least = separation(apart, together)
-    names = ("weight", "weight_a_second", "change", "unspoken_s", "masked", "text")
+    names = ("weight_a_second", "ceiling", "change", "unspoken_s", "masked", "text")
     rows = [
         [name, f"{getattr(numbers, name):.3g}", f"{factor:.2f}"]
         for name, factor in zip(names, factors, strict=True)
@@ -422,7 +503,7 @@ def asked(
         spoken_s = spoken_s + model.posterior.T @ one.seconds[inside]
 
 
-def show(log: Log) -> None:
+def show(log: Log, picture: Path | None) -> None:
     codes = log.found["codes", ""]["codes"]
     fit = chain.fitted()
     judge, numbers, rows, all_pieces = Judge(codes, fit.detected), fit.numbers, [], []
@@ -448,19 +529,54 @@ def show(log: Log) -> None:
                 if ask == 0.1:
                     all_pieces += found
     show_table(("ask", "recordings", "languages", "wrong s", "of s", "encoded separately"), rows)
-    sure = np.array([probability for _, _, probability, _ in all_pieces])
-    right = np.array([is_right for _, is_right, *_ in all_pieces])
+    pieces = [(probability, is_right) for _, is_right, probability, _ in all_pieces]
+    errors = {"pieces": calibration(pieces), "clips": calibration(stretches_of_clips(log, codes))}
+    for name, (rows, error, n) in errors.items():
+        shown = [[f"{sure:.2f}", f"{right:.2f}", str(count)] for sure, right, count in rows]
+        show_table((f"mean probability, {name}", "right", "number"), shown)
+        show_json("language fit show", {"of": name, "calibration_error": round(error, 4), "number": n})
+    if picture is not None:
+        draw_reliability({name: rows for name, (rows, *_) in errors.items()}, picture)
+
+
+def stretches_of_clips(log: Log, codes: Sequence[str]) -> list[tuple[float, bool]]:
+    """Return the probability of the likeliest of all languages in stretches of VoxLingua clips, and whether it
+    is right; languages are equally likely before.
+    """
+    emission, found = Emission(codes, codes), []
+    for (kind, name), clip in log.found.items():
+        for row in clip["rows"] if kind == "clip" and VOXLINGUA in name else ():
+            nats = emission.log_likelihood(_probed(row["own"]), row["seconds"])
+            best = int(nats.argmax())
+            sure = float(np.exp(nats[best] - np.logaddexp.reduce(nats)))
+            found.append((sure, codes[best] == clip["language"]))
+    return found
+
+
+def calibration(found: Sequence[tuple[float, bool]]) -> tuple[list[tuple[float, float, int]], float, int]:
+    """Return (mean probability, share right, number) in ten bins of probability, and the expected error."""
+    sure, right = (np.array(column, dtype=float) for column in zip(*found, strict=True))
     places = np.minimum((10 * sure).astype(int), 9)
-    bins = [
-        (sure[places == i].mean(), right[places == i].mean(), int((places == i).sum()))
-        for i in range(10)
-        if (places == i).any()
-    ]
-    show_table(
-        ("mean probability", "right", "pieces"), [[f"{a:.2f}", f"{b:.2f}", str(n)] for a, b, n in bins]
-    )
-    error = sum(abs(a - b) * n for a, b, n in bins) / len(sure)
-    show_json("language fit show", {"calibration_error": round(float(error), 4), "pieces": len(sure)})
+    inside = [places == place for place in range(10) if (places == place).any()]
+    rows = [(float(sure[one].mean()), float(right[one].mean()), int(one.sum())) for one in inside]
+    return rows, sum(abs(a - b) * n for a, b, n in rows) / len(found), len(found)
+
+
+def draw_reliability(bins: Mapping[str, Sequence[tuple[float, float, int]]], target: Path) -> None:
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(4.2, 3.8), layout="constrained")
+    axes.plot((0, 1), (0, 1), color="0.7", lw=1)
+    for name, rows in bins.items():
+        sure, right, n = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
+        (line,) = axes.plot(sure, right, lw=1, label=f"{name} ({int(n.sum())})")
+        axes.scatter(sure, right, s=8 + 300 * n / n.sum(), color=line.get_color(), alpha=0.7, lw=0)
+    axes.set(xlabel="probability of the likeliest language", ylabel="share that is right", xlim=(0, 1.02))
+    axes.set_ylim(0, 1.05)
+    axes.legend(frameon=False, loc="upper left")
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    figure.savefig(target, dpi=160)
 
 
 def draw(log: Log, target: Path, name: str) -> None:
@@ -500,7 +616,7 @@ def main() -> None:
     add_part(parser, "dev")
     parser.add_argument("--log", type=Path, required=True)
     parser.add_argument("--write", action="store_true", help="write fitted.json in the source")
-    parser.add_argument("--picture", type=Path, default=Path("language-posterior.png"))
+    parser.add_argument("--picture", type=Path, help="where `draw` or `show` draws")
     parser.add_argument("--recording", default="text-dev-07", help="the one to draw")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -510,6 +626,6 @@ def main() -> None:
     elif given.action == "fit":
         fit(log, Path(chain.__file__).with_name("fitted.json") if given.write else None)
     elif given.action == "draw":
-        draw(log, given.picture, given.recording)
+        draw(log, given.picture or Path("language-posterior.png"), given.recording)
     else:
-        show(log)
+        show(log, given.picture)

@@ -11,9 +11,9 @@ from sottovoce.language.chain import (
     Array,
     Emission,
     Numbers,
+    base_prior,
     best_path,
     fitted,
-    frequency_prior,
     moved,
     posterior,
     prior_after,
@@ -109,8 +109,8 @@ def test_a_language_that_was_spoken_is_likelier() -> None:
 
 def test_frequent_languages_are_likelier_and_odds_count() -> None:
     plain, less = (
-        frequency_prior(["en", "zh", "de"], {}),
-        frequency_prior(["en", "zh", "de"], {"zh": -np.inf}),
+        base_prior(["en", "zh", "de"], ["en", "zh", "de"], {}),
+        base_prior(["en", "zh", "de"], ["en", "zh", "de"], {"zh": -np.inf}),
     )
     np.testing.assert_allclose(plain, np.array([6, 3, 2]) / 11)
     np.testing.assert_allclose(less, np.array([3, 0, 1]) / 4)

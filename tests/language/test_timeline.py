@@ -1,33 +1,82 @@
-"""The timeline: when words are settled, where a change lies, and decisions at the end of an utterance."""
+"""The timeline of a live session: its posterior against enumeration, switches, change points, decisions."""
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
 import pytest
 
+from sottovoce.language.chain import Emission, base_prior, fitted, prior_after
 from sottovoce.language.probe import ProbedLanguage
-from sottovoce.language.switching import SmoothingOptions, SwitchOptions
 from sottovoce.language.timeline import HISTORY_S, LanguageTimeline
+from sottovoce.text.tokenizer import Tokenizer
 
+CODES = Tokenizer.for_model(51865).language_codes
 HOP, WIDTH = 0.25, 1.5
 
 
-def timeline(current: str | None = None) -> LanguageTimeline:
+def timeline(
+    current: str | None = None,
+    languages: tuple[str, ...] = ("en", "de"),
+    *,
+    certainty: float = 0.8,
+    first_wait_s: float = 3.5,
+) -> LanguageTimeline:
+    base = base_prior(CODES, languages, {})
+    emission = Emission(CODES, languages)
     return LanguageTimeline(
-        ("en", "de"), SmoothingOptions(), SwitchOptions(), full_width_s=WIDTH, current=current
+        languages, emission, base, certainty=certainty, first_wait_s=first_wait_s, current=current
     )
 
 
-def hear(line: LanguageTimeline, change_s: float, start_s: float, end_s: float) -> list[float]:
-    """Windows over speech that turns from English to German at change_s; times of the ends."""
-    ends = list(np.arange(start_s + 0.5, end_s + 1e-9, HOP))
-    for end in ends:
+def probed(no_speech: float = 0.0, **shares: float) -> ProbedLanguage:
+    probabilities = np.zeros(len(CODES))
+    for code, share in shares.items():
+        probabilities[CODES.index(code)] = share
+    return ProbedLanguage(probabilities, 1.0, no_speech)
+
+
+def hear(line: LanguageTimeline, change_s: float, start_s: float, end_s: float) -> None:
+    """Add stretches over speech that turns from English to German at change_s."""
+    for end in np.arange(start_s + 0.5, end_s + 1e-9, HOP):
         first = max(start_s, end - WIDTH)
         english = float(np.clip((change_s - first) / (end - first), 0.002, 0.998))
-        line.add(first, end, ProbedLanguage(np.array([english, 1 - english]), 1.0, 0.0))
-    return ends
+        line.add(first, end, probed(en=english, de=1 - english))
+
+
+def test_the_posterior_is_that_of_all_paths() -> None:
+    """Of stretches without overlap; the languages before the utterance count too."""
+    languages, rng = ("en", "de", "fr"), np.random.default_rng(5)
+    line = timeline("en", languages)
+    line.begin(0.0)
+    line.add(0.0, 2.0, probed(en=0.9, de=0.05, fr=0.05))
+    spoken_s = 2.0 * np.array([line.belief[code] for code in languages])
+    line.begin(4.0)
+    rows = [probed(**dict(zip(languages, rng.dirichlet(np.ones(3)), strict=True))) for _ in range(4)]
+    for index, row in enumerate(rows):
+        line.add(4.0 + index, 5.0 + index, row)
+
+    emission, change = Emission(CODES, languages), fitted().numbers.change
+    equal = np.full(3, 1 / 3)
+
+    def move(log_prior: np.ndarray) -> np.ndarray:
+        moves = np.exp(-change) * np.tile(np.exp(log_prior), (3, 1))
+        return moves + (1 - np.exp(-change)) * np.eye(3)
+
+    before = move(prior_after(equal, np.zeros(3), fitted().numbers.unspoken_s))
+    after = move(prior_after(equal, spoken_s, fitted().numbers.unspoken_s))
+    likelihoods = [np.exp(emission.log_likelihood(probed(en=0.9, de=0.05, fr=0.05), 2.0))]
+    likelihoods += [np.exp(emission.log_likelihood(row, 1.0)) for row in rows]
+    ending = np.zeros(3)
+    for path in itertools.product(range(3), repeat=5):
+        score = likelihoods[0][path[0]] * before[0, path[0]]  # English before the session
+        for index, (a, b) in enumerate(itertools.pairwise(path), start=1):
+            score *= after[a, b] * likelihoods[index][b]
+        ending[path[-1]] += score
+    expected = dict(zip(languages, ending / ending.sum(), strict=True))
+    assert line.belief == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("change_s", [3.0, 4.1, 5.37])
@@ -35,7 +84,7 @@ def test_a_change_is_found_where_it_is(change_s: float) -> None:
     line = timeline("en")
     line.begin(0.0)
     hear(line, change_s, 0.0, change_s + 2.25)
-    change = line.due(change_s + 2.25, at_end=True)
+    change = line.decide()
     assert change is not None
     assert (change.source, change.target) == ("en", "de")
     assert abs(change.at_s - change_s) <= 0.3
@@ -47,7 +96,7 @@ def test_words_wait_from_the_last_sure_stretch_on() -> None:
     line.begin(0.0)
     hear(line, 100.0, 0.0, 3.0)
     assert line.certain_until_s == math.inf
-    line.add(1.75, 3.25, ProbedLanguage(np.array([0.3, 0.7]), 1.0, 0.0))
+    line.add(1.75, 3.25, probed(en=0.2, de=0.8))
     assert line.certain_until_s == pytest.approx(2.25)
 
 
@@ -56,46 +105,51 @@ def test_before_the_first_language_nothing_is_certain() -> None:
     assert line.certain_until_s == -math.inf
     line.begin(0.0)
     hear(line, 100.0, 0.0, 3.0)
-    change = line.due(3.0)
+    change = line.decide()
     assert change is not None
     assert (change.source, change.target, change.at_s) == (None, "en", 0.0)
+
+
+def test_the_first_language_waits_no_longer_than_allowed() -> None:
+    line = timeline(first_wait_s=2.0)
+    line.begin(10.0)
+    line.add(10.0, 11.5, probed(en=0.5, de=0.5))
+    assert line.decide() is None
+    line.add(10.0, 12.0, probed(en=0.4, de=0.6))
+    change = line.decide()
+    assert change is not None
+    assert change.target == "de"
 
 
 def test_the_end_of_an_utterance_decides() -> None:
     line = timeline()
     line.begin(0.0)
-    line.add(0.0, 0.3, ProbedLanguage(np.array([0.2, 0.8]), 1.0, 0.0))
-    change = line.resolve(0.4)
+    line.add(0.0, 0.3, probed(en=0.2, de=0.8))
+    change = line.decide(at_end=True)
     assert change is not None
     assert change.target == "de"
-    assert line.resolve(0.5) is None
-
-
-def test_what_holds_the_whole_utterance_takes_the_place_of_what_came_before() -> None:
-    line = timeline()
-    line.begin(1.0)
-    for end, english in ((2.0, 0.02), (2.25, 0.3), (1.0 + WIDTH, 0.8)):
-        line.add(1.0, end, ProbedLanguage(np.array([english, 1 - english]), 1.0, 0.0))
-    assert line.belief["en"] == pytest.approx(0.8)
+    assert line.decide(at_end=True) is None
 
 
 def test_stretches_of_the_same_speech_count_once() -> None:
     """A longer one takes the place of those that it overlaps, wherever speech before it was heard."""
-    once, often = timeline("en"), timeline("en")
-    for line, ends in ((once, (8.0,)), (often, (7.0, 7.5, 8.0))):
-        line.begin(0.0)
-        hear(line, 100.0, 0.0, 6.0)
-        for end in ends:
-            line.add(6.0, end, ProbedLanguage(np.array([0.2, 0.8]), 1.0, 0.0))
-    assert often.belief == pytest.approx(once.belief)
+    for before_s in (0.0, 6.0):
+        once, often = timeline("en"), timeline("en")
+        for line, ends in ((once, (8.0,)), (often, (7.0, 7.5, 8.0))):
+            line.begin(0.0)
+            if before_s:
+                hear(line, 100.0, 0.0, before_s)
+            for end in ends:
+                line.add(before_s, end, probed(en=0.2, de=0.8))
+        assert often.belief == pytest.approx(once.belief)
 
 
 def test_long_certainty_gives_way_to_a_few_seconds_of_the_contrary() -> None:
     line = timeline("en")
     line.begin(0.0)
     for end in range(2, 200):
-        line.add(float(end - 1), float(end), ProbedLanguage(np.array([1.0, 0.0]), 1.0, 0.0))
-    line.add(199.0, 201.0, ProbedLanguage(np.array([0.0, 1.0]), 1.0, 0.0))
+        line.add(float(end - 1), float(end), probed(en=1.0))
+    line.add(199.0, 202.0, probed(de=1.0))
     assert line.belief["de"] > 0.9
 
 
@@ -103,23 +157,24 @@ def test_a_change_is_moved_to_where_it_is_better_known() -> None:
     line = timeline("en")
     line.begin(0.0)
     hear(line, 4.0, 0.0, 7.0)
-    found = line.due(7.0, at_end=True)
+    found = line.decide()
     assert found is not None
     placed = line.place(found, 3.9)
     assert (placed.at_s, placed.target, line.since_s) == (3.9, "de", 3.9)
 
 
-def test_after_a_pause_another_language_needs_less_than_within_an_utterance() -> None:
-    begun, within = timeline("en"), timeline("en")
-    begun.begin(10.0)
-    within.begin(0.0)
-    hear(within, 100.0, 0.0, 10.0)
-    begun.add(10.0, 11.5, ProbedLanguage(np.array([0.1, 0.9]), 1.0, 0.0))
-    within.add(10.0, 11.5, ProbedLanguage(np.array([0.1, 0.9]), 1.0, 0.0))
-    change = begun.due(11.5, at_end=True)
-    assert change is not None
-    assert (change.target, change.at_s) == ("de", 10.0)
-    assert within.due(11.5, at_end=True) is None
+def test_a_language_that_was_spoken_before_needs_less() -> None:
+    """Spanish was spoken for a while, French never was."""
+    lines = [timeline("es", ("en", "es", "fr")) for _ in range(2)]
+    for line, target in zip(lines, ("es", "fr"), strict=True):
+        line.begin(0.0)
+        line.add(0.0, 5.0, probed(es=1.0))
+        line.begin(10.0)
+        line.add(10.0, 15.0, probed(en=1.0))
+        assert line.decide(at_end=True) is not None
+        line.begin(20.0)
+        line.add(20.0, 21.0, probed(**{target: 0.8}, en=0.2))
+    assert lines[0].belief["es"] > lines[1].belief["fr"] + 0.1
 
 
 def test_a_stretch_begins_no_earlier_than_the_last_change() -> None:
@@ -127,7 +182,7 @@ def test_a_stretch_begins_no_earlier_than_the_last_change() -> None:
     line.begin(2.0)
     assert line.since_s == 2.0
     hear(line, 7.0, 2.0, 10.0)
-    change = line.due(10.0, at_end=True)
+    change = line.decide()
     assert change is not None
     assert line.since_s == change.at_s > 6.0
     assert not line.is_opening
@@ -137,39 +192,55 @@ def test_the_first_language_leaves_the_utterance_open() -> None:
     line = timeline()
     line.begin(0.0)
     hear(line, 100.0, 0.0, 3.0)
-    assert line.due(3.0, at_end=True) is not None
+    assert line.decide() is not None
     assert line.is_opening, "all of the utterance may still be heard at once"
 
 
 def test_a_first_language_is_corrected_by_all_of_the_utterance() -> None:
     """Its evidence is replaced by that of longer stretches, and does not count twice."""
-    line = LanguageTimeline(("en", "de", "es"), SmoothingOptions(), SwitchOptions(), full_width_s=WIDTH)
+    line = timeline(languages=("en", "de", "es"))
     line.begin(0.0)
     for end in (1.0, 1.5, 2.0):
-        line.add(0.0, end, ProbedLanguage(np.array([0.95, 0.03, 0.02]), 1.0, 0.0))
-    first = line.due(2.0)
+        line.add(0.0, end, probed(en=0.95, de=0.03, es=0.02))
+    first = line.decide()
     assert first is not None
     assert first.target == "en"
-    line.add(0.0, 4.0, ProbedLanguage(np.array([0.3, 0.65, 0.05]), 1.0, 0.0))
-    corrected = line.due(4.0)
+    line.add(0.0, 4.0, probed(en=0.2, de=0.75, es=0.05))
+    corrected = line.decide()
     assert corrected is not None
     assert (corrected.source, corrected.target) == ("en", "de")
     assert corrected.at_s <= 2.0, "what may be another language is no later than what spoke for the first"
 
 
-@pytest.mark.parametrize(("allowed_mass", "no_speech"), [(1.0, 1.0), (0.0, 0.0)], ids=["silence", "outside"])
-def test_silence_and_languages_outside_the_list_say_nothing(allowed_mass: float, no_speech: float) -> None:
+def test_a_higher_certainty_takes_more_evidence() -> None:
+    times = []
+    for certainty in (0.6, 0.9, 0.99):
+        line = timeline("en", certainty=certainty)
+        line.begin(0.0)
+        end_s, change = 0.5, None
+        while change is None:
+            end_s += 0.1
+            line.add(0.0, end_s, probed(en=0.1, de=0.9))
+            change = line.decide()
+        times.append(end_s)
+    assert times == sorted(set(times))
+
+
+@pytest.mark.parametrize(("no_speech", "shares"), [(1.0, {"en": 0.99, "de": 0.01}), (0.0, {"ja": 1.0})])
+def test_silence_and_languages_outside_the_list_say_little(
+    no_speech: float, shares: dict[str, float]
+) -> None:
     speech, nothing = timeline(), timeline()
-    speech.add(0.0, WIDTH, ProbedLanguage(np.array([0.99, 0.01]), 1.0, 0.0))
-    nothing.add(0.0, WIDTH, ProbedLanguage(np.array([0.99, 0.01]), allowed_mass, no_speech))
-    assert speech.belief["en"] > 0.75
-    assert nothing.belief["en"] == pytest.approx(0.5)
+    speech.add(0.0, WIDTH, probed(en=0.99, de=0.01))
+    nothing.add(0.0, WIDTH, probed(no_speech, **shares))
+    assert speech.belief["en"] > 0.9
+    assert nothing.belief["en"] < 0.8
 
 
 def test_history_is_bounded() -> None:
     line = timeline("en")
     for i in range(2000):
-        line.add(i * HOP, i * HOP + WIDTH, ProbedLanguage(np.array([0.9, 0.1]), 1.0, 0.0))
+        line.add(i * HOP, i * HOP + WIDTH, probed(en=0.9, de=0.1))
     assert len(line.frames) <= HISTORY_S / HOP + 1
 
 
@@ -177,7 +248,7 @@ def test_mass_outside_of_the_list_is_told_for_a_span() -> None:
     line = timeline("en")
     line.begin(0.0)
     for end, mass in ((1.0, 0.9), (1.5, 0.7), (3.0, 0.2)):
-        line.add(end - 0.5, end, ProbedLanguage(np.array([0.5, 0.5]), mass, 0.0))
+        line.add(end - 0.5, end, probed(en=mass, fr=1 - mass))
     assert line.allowed_mass(0.0, 2.0) == pytest.approx(0.8)
     assert line.allowed_mass(2.0, 3.0) == pytest.approx(0.2)
     assert line.allowed_mass(4.0, 5.0) is None

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from sottovoce.errors import OptionError
-from sottovoce.language.switching import SmoothingOptions, SwitchOptions
 from sottovoce.runtime.batching import Batching
-from sottovoce.streaming.options import CommitOptions, StreamOptions
+from sottovoce.streaming.options import CommitOptions, SessionOptions, StreamOptions
 
 OUT_OF_RANGE: dict[type, dict[str, tuple[float, ...]]] = {
     StreamOptions: {
@@ -37,8 +36,7 @@ OUT_OF_RANGE: dict[type, dict[str, tuple[float, ...]]] = {
         "n_agreeing_low": (0,),
         "min_audio_s": (nan,),
     },
-    SmoothingOptions: {"renewal": (1.0,), "stay": (0.0, 1.0)},
-    SwitchOptions: {"margin": (-0.1, 1.0), "min_frames": (0,), "min_dwell_s": (-1.0,)},
+    SessionOptions: {"switch_certainty": (0.4, 1.1, nan), "first_language_s": (-1.0, nan)},
     Batching: {"encoder_frames": (0,), "max_length_ratio": (1.5,), "rows": (0,)},
 }
 

@@ -12,7 +12,6 @@ import pytest
 from sottovoce.audio.vad import VadStream
 from sottovoce.errors import AudioError, OptionError, SessionClosedError
 from sottovoce.language.probe import ProbeOptions
-from sottovoce.language.switching import SwitchOptions
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions, Switching
 from sottovoce.text.tokenizer import Tokenizer
@@ -233,7 +232,7 @@ def test_parallel_means_restart_and_one_warning_says_so(caplog: pytest.LogCaptur
 def test_nothing_is_said_before_the_first_language_is_known() -> None:
     """Words of the language that stands first in the list would come in a language nobody speaks."""
     audio = np.concatenate([silence(0.5), say(spoken("de", 15)), silence(1.0)])
-    events = listen(session(["en", "de"], switch=SwitchOptions(first_frames=12, first_wait_s=2.5)), audio)
+    events = listen(session(["en", "de"], switch_certainty=1.0, first_language_s=2.5), audio)
     kinds = [type(event) for event in events]
     assert kinds.index(LanguageChanged) < kinds.index(Partial)
     assert {word.language for word in said_words(events)} == {"de"}
@@ -254,7 +253,7 @@ def test_languages_are_checked() -> None:
     assert Session(backend(), english).languages == ("en",)
 
 
-N_WORDS = 4
+N_WORDS = 8
 """Of a turn."""
 
 

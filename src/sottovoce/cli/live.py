@@ -46,7 +46,7 @@ from sottovoce.formats.output import label_of
 from sottovoce.models.backend import EXACT, EncoderMode
 from sottovoce.options.schema import made
 from sottovoce.options.vad import VadStreamOptions
-from sottovoce.streaming.options import StreamOptions
+from sottovoce.streaming.options import SessionOptions, StreamOptions
 from sottovoce.streaming.session import Session
 from sottovoce.translation.live_translator import LiveTranslation, LiveTranslator, mark_newest
 from sottovoce.translation.whisper_translate import N_NEW_WORDS, WhisperTranslator
@@ -126,6 +126,7 @@ def open_session(model: Model, given: Given, flags: StreamFlags, fusion: FusionO
     return model.session(
         flags.languages,
         switching=flags.switching,
+        following=SessionOptions(switch_certainty=flags.switch_certainty),
         vad=False if flags.no_vad else vad,
         unstable=flags.unstable,
         stream=stream,

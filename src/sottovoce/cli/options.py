@@ -18,7 +18,7 @@ from sottovoce.errors import OptionError
 from sottovoce.formats.writers import FORMATS
 from sottovoce.lm.phrase_lists import HOTWORD_WEIGHT
 from sottovoce.options.fallback import DeferralOptions
-from sottovoce.options.live import Switching
+from sottovoce.options.live import SWITCH_CERTAINTY, Switching
 from sottovoce.options.schema import Option, changed, options_of
 from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.types import Task
@@ -421,6 +421,7 @@ class StreamFlags:
     log_path: str | None = None
     languages: str | None = None
     switching: Switching = "restart"
+    switch_certainty: float = SWITCH_CERTAINTY
     speakers: str | None = None
     beam_size: int = 1
     task: Task = "transcribe"

@@ -11,6 +11,7 @@ Source: Rabiner (1989), A tutorial on hidden Markov models, section III.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -33,15 +34,16 @@ TINY = 1e-12
 class Numbers:
     """The fitted numbers of the model (`python -m benchmarks language fit`).
 
-    weight, weight_a_second: a span of d seconds has the weight `weight + weight_a_second * d`.
+    weight_a_second, ceiling: a span of d seconds has the weight
+    `ceiling * (1 - exp(-weight_a_second * d / ceiling))`, which grows by weight_a_second at first.
     masked: weight of a masked probe. text: weight of the log-probability of a text. change: cost of a
     change of language in nats. unspoken_s: seconds of speech that the prior of the languages counts as.
     several: log-likelihood ratio (nats) from which a recording is multilingual. understood: mean
     probability of its languages from which that counts.
     """
 
-    weight: float
     weight_a_second: float
+    ceiling: float
     masked: float
     text: float
     change: float
@@ -93,7 +95,12 @@ class Emission:
     def __init__(self, codes: Sequence[str], allowed: Sequence[str], fit: Fit | None = None) -> None:
         fit = fit or fitted()
         self.numbers = fit.numbers
-        self._spoken = spoken_given_detected(codes, fit.detected)[[codes.index(code) for code in allowed]]
+        self._places = [codes.index(code) for code in allowed]
+        self._spoken = spoken_given_detected(codes, fit.detected)[self._places]
+
+    def allowed_mass(self, probed: ProbedLanguage) -> float:
+        """Return the probability of the allowed languages among all."""
+        return float(probed.probabilities[self._places].sum())
 
     def likelihood(self, probed: ProbedLanguage) -> Array:
         """Return the likelihood (A,) of each allowed language, at most 1."""
@@ -102,8 +109,8 @@ class Emission:
 
     def weight(self, probed: ProbedLanguage, seconds: float, *, masked: bool = False) -> float:
         numbers = self.numbers
-        weight = numbers.masked if masked else numbers.weight + numbers.weight_a_second * seconds
-        return weight * (1.0 - probed.no_speech)
+        share = 1.0 - math.exp(-numbers.weight_a_second * seconds / numbers.ceiling)
+        return (numbers.masked if masked else numbers.ceiling * share) * (1.0 - probed.no_speech)
 
     def log_likelihood(self, probed: ProbedLanguage, seconds: float, *, masked: bool = False) -> Array:
         """Return the weighted log-likelihood (A,) of each allowed language.
@@ -114,12 +121,16 @@ class Emission:
         return found
 
 
-def frequency_prior(codes: Sequence[str], odds: Mapping[str, float]) -> Array:
-    """Return the prior (L,) of all languages of a model: the n-th one has 1 / n, by Zipf's law.
+def base_prior(codes: Sequence[str], allowed: Sequence[str], odds: Mapping[str, float]) -> Array:
+    """Return the prior (A,) of the allowed languages before any speech.
 
-    codes: in the model's order, which is that of its training hours. odds: natural logarithms of further
-    factors by code.
+    In a list they are equal. Among all languages of the model the n-th one has 1 / n, by Zipf's law.
+
+    codes: all, in the model's order, which is that of its training hours. odds: natural logarithms of
+    further factors among all languages, by code.
     """
+    if len(allowed) < len(codes):
+        return np.full(len(allowed), 1.0 / len(allowed))
     ranks = np.arange(1, len(codes) + 1)
     weights = np.exp([odds.get(code, 0.0) for code in codes]) / ranks
     prior: Array = weights / weights.sum()

@@ -10,18 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from sottovoce.audio.mel import SILENCE_LOG_MEL, window_features
 from sottovoce.errors import OptionError
-from sottovoce.language.switching import Posterior, allowed_indices
 from sottovoce.models.backend import Backend, EncoderMode, IncrementalWindow, RunningRows, Span
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, EncoderOutput
 
+Posterior: TypeAlias = npt.NDArray[np.float64]
 MELS_PER_SECOND = SAMPLE_RATE // HOP_SAMPLES
 SILENCE_CORRECTION = 0.3
 """Factor on the log-probabilities of silence, which are subtracted from those of speech. Chosen on
@@ -99,7 +101,7 @@ class LanguageProbe:
         if not tokenizer.is_multilingual:
             raise OptionError(f"{backend.name}: an English-only model cannot tell languages apart")
         self._languages = tuple(languages)
-        self._allowed = list(allowed_indices(languages, tokenizer.language_codes))
+        self._allowed = _allowed_indices(languages, tokenizer.language_codes)
         self._backend = backend
         self._token = tokenizer.sot
         rows = (*tokenizer.language_tokens, tokenizer.no_speech)
@@ -187,6 +189,22 @@ class LanguageProbe:
 
     def _probed(self, logits: Tensor) -> list[ProbedLanguage]:
         return probed_languages(logits.cpu().double().numpy(), self._allowed)
+
+
+def _allowed_indices(languages: Sequence[str], codes: Sequence[str]) -> list[int]:
+    """Return the indices of allowed languages in the model's language codes.
+
+    Raises:
+        OptionError: no language, a repeated code, or an unknown one.
+    """
+    if not languages:
+        raise OptionError("languages: expected at least one code, got none")
+    for language in languages:
+        if language not in codes:
+            raise OptionError(f"language '{language}': the model knows {', '.join(codes) or 'English only'}")
+    if len(set(languages)) != len(languages):
+        raise OptionError(f"languages: expected each code once, got {', '.join(languages)}")
+    return [codes.index(language) for language in languages]
 
 
 def detect_together(

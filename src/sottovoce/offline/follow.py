@@ -17,7 +17,7 @@ import numpy as np
 from sottovoce.audio.features import RecordingFeatures
 from sottovoce.decoding.decode import Attempt, select_windows
 from sottovoce.language.border import sides_of, surest_border
-from sottovoce.language.chain import TINY, Array, Emission, frequency_prior
+from sottovoce.language.chain import TINY, Array, Emission, base_prior
 from sottovoce.language.probe import LanguageProbe, ProbedLanguage
 from sottovoce.language.spans import ONE_NATS, SHORTEST_S, Hear, Read, Spans
 from sottovoce.offline.pieces import Piece, energy_minima, energy_minimum
@@ -125,9 +125,7 @@ class LanguageFollower:
         self._codes = list(dict.fromkeys(known))
         self._places = [codes.index(code) for code in self._codes]
         self._emission = Emission(codes, self._codes)
-        self._base: Array = np.full(len(self._codes), 1.0 / len(self._codes))
-        if not transcriber.is_listed:
-            self._base = frequency_prior(self._codes, transcriber.options.language_prior)
+        self._base = base_prior(codes, self._codes, transcriber.options.language_prior)
         self._features = features
         self._state = state
         self._detections: dict[Piece, _Detection] = {}

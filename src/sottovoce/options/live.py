@@ -15,6 +15,7 @@ from sottovoce.types import Task
 
 Switching: TypeAlias = Literal["off", "restart", "parallel"]
 """How a change of language is followed; "parallel", a mode of earlier versions, means "restart"."""
+SWITCH_CERTAINTY = 0.8
 _in_policy = partial(Option, group="When words are said")
 _in_language = partial(Option, group="Language")
 _in_python = partial(Option, flag=None)
@@ -178,6 +179,17 @@ class LiveOptions:
             )
         },
     ).as_field("restart")
+    switch_certainty: float = _in_language(
+        "Posterior of another language from which the session switches to it; more is later and surer.",
+        least=0.5,
+        most=1.0,
+        apis={
+            "sottovoce": ApiField(
+                "switch_certainty",
+                "posterior of another language, 0.5 to 1, from which the session switches to it",
+            )
+        },
+    ).as_field(SWITCH_CERTAINTY)
     unstable: bool = _in_python(
         "Also send text that may still change.",
         apis={"sottovoce": ApiField("unstable", "`true`: send text that may still change too")},

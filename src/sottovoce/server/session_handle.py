@@ -24,7 +24,7 @@ from sottovoce.server.worker import Worker
 from sottovoce.speakers.choose import make_live_speakers
 from sottovoce.speakers.live_speakers import LiveSpeakers
 from sottovoce.speakers.networks import Floats
-from sottovoce.streaming.options import StreamOptions
+from sottovoce.streaming.options import SessionOptions, StreamOptions
 from sottovoce.streaming.session import Session
 from sottovoce.translation.live_translator import SourceText
 from sottovoce.translation.whisper_translate import WhisperTranslator
@@ -342,6 +342,7 @@ class SessionHandle:
         return self._model.session(
             options.languages or None,
             switching=options.switching,
+            following=SessionOptions(switch_certainty=options.switch_certainty),
             vad=options.vad,
             unstable=options.unstable,
             stream=StreamOptions.of(options.decoding),

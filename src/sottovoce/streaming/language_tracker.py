@@ -7,8 +7,10 @@ from collections.abc import Sequence
 
 from sottovoce.errors import OptionError
 from sottovoce.language.border import sides_of, surest_border
+from sottovoce.language.chain import Emission, base_prior
 from sottovoce.language.probe import LanguageProbe, ProbedLanguage
 from sottovoce.language.timeline import LanguageChange, LanguageTimeline
+from sottovoce.options.transcribe import LANGUAGE_PRIOR
 from sottovoce.runtime.calls import Runtime
 from sottovoce.streaming.audio_window import SNAP_S
 from sottovoce.streaming.options import SessionOptions
@@ -46,14 +48,16 @@ class LiveLanguageTracker:
         several = len(self.languages) > 1
         self._options = options
         self._stretches = options.probe
+        codes = tokenizer.language_codes if several else self.languages
         self.timeline = LanguageTimeline(
             self.languages,
-            options.smoothing,
-            options.switch,
-            full_width_s=self._stretches.width_s,
+            Emission(codes, self.languages),
+            base_prior(codes, self.languages, LANGUAGE_PRIOR),
+            certainty=options.switch_certainty,
+            first_wait_s=options.first_language_s,
             current=None if several else self.languages[0],
         )
-        self._probe = LanguageProbe(runtime.backend, tokenizer, self.languages) if several else None
+        self._probe = LanguageProbe(runtime.backend, tokenizer, codes) if several else None
         self._hop = round(self._stretches.hop_s * SAMPLE_RATE)
         self._probed_until = 0
         """Sample at which the last stretch ended."""
@@ -90,16 +94,16 @@ class LiveLanguageTracker:
             return None
         since_s = self.timeline.since_s
         self._probe_new(utterance, until)
-        change = self._take_unplaced() or self.timeline.due(until / SAMPLE_RATE)
+        change = self._take_unplaced() or self.timeline.decide()
         return self._placed(change, utterance, since_s)
 
-    def resolve(self, utterance: LiveUtterance, until: int, now_s: float) -> LanguageChange | None:
-        """Probe the rest of an utterance that ends at a sample, and decide pending changes."""
+    def resolve(self, utterance: LiveUtterance, until: int) -> LanguageChange | None:
+        """Probe the rest of an utterance that ends at a sample, and decide its language."""
         if not self.is_following:
             return None
         since_s = self.timeline.since_s
         self._probe_new(utterance, min(until, utterance.end_sample), final=True)
-        change = self._take_unplaced() or self.timeline.resolve(now_s)
+        change = self._take_unplaced() or self.timeline.decide(at_end=True)
         return self._placed(change, utterance, since_s)
 
     def _take_unplaced(self) -> LanguageChange | None:
@@ -126,7 +130,7 @@ class LiveLanguageTracker:
         self._unplaced = change
         probed = self._runtime.probe_languages(self._probe, parts)
         self._unplaced = None
-        places = self.languages.index(change.source), self.languages.index(change.target)
+        places = (self._probe.languages.index(code) for code in (change.source, change.target))
         return self.timeline.place(change, surest_border(moments, probed, *places) / SAMPLE_RATE)
 
     def _log_mel_end(self, utterance: LiveUtterance) -> int:

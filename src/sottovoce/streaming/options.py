@@ -9,9 +9,8 @@ from torch import Tensor
 from sottovoce.decoding.search import Fusion
 from sottovoce.errors import OptionError
 from sottovoce.language.probe import ProbeOptions
-from sottovoce.language.switching import SmoothingOptions, SwitchOptions
 from sottovoce.models.backend import EXACT, EncoderMode
-from sottovoce.options.live import LiveDecodingOptions, Switching, without_parallel
+from sottovoce.options.live import SWITCH_CERTAINTY, LiveDecodingOptions, Switching, without_parallel
 from sottovoce.text.languages import find_language
 
 
@@ -82,6 +81,8 @@ class SessionOptions:
     languages: allowed codes; one: the language is given; empty: all of the model.
     switching: "off" detects the language once; "restart" ends the text at a change and continues in the
     new language; "parallel" is accepted for "restart".
+    switch_certainty: posterior of another language from which a session switches to it.
+    first_language_s: seconds of speech after which the first language is decided by any posterior.
     unstable: also emit decoded words that are not committed.
 
     Raises:
@@ -92,8 +93,8 @@ class SessionOptions:
     switching: Switching = "restart"
     stream: StreamOptions = field(default_factory=StreamOptions)
     probe: ProbeOptions = field(default_factory=ProbeOptions)
-    smoothing: SmoothingOptions = field(default_factory=SmoothingOptions)
-    switch: SwitchOptions = field(default_factory=SwitchOptions)
+    switch_certainty: float = SWITCH_CERTAINTY
+    first_language_s: float = 3.5
     unstable: bool = False
 
     def __post_init__(self) -> None:
@@ -103,5 +104,9 @@ class SessionOptions:
         if isinstance(self.languages, str):
             raise OptionError(f"languages: expected a tuple of codes, got the string '{self.languages}'")
         object.__setattr__(self, "languages", tuple(map(find_language, self.languages)))
+        if not 0.5 <= self.switch_certainty <= 1.0:
+            raise OptionError(f"switch_certainty: expected 0.5 to 1, got {self.switch_certainty}")
+        if not self.first_language_s >= 0.0:
+            raise OptionError(f"first_language_s: expected seconds from 0, got {self.first_language_s}")
         if not isinstance(self.unstable, bool):
             raise OptionError(f"unstable: expected True or False, got {self.unstable!r}")

@@ -502,7 +502,7 @@ class Session:
         self._emit_final(decoder, goes_on=goes_on)
 
     def _resolve_language(self, decoder: UtteranceDecoder, until: int) -> None:
-        change = self._tracker.resolve(decoder.utterance, until, self._schedule.now_s)
+        change = self._tracker.resolve(decoder.utterance, until)
         if change is not None:
             self._switch(decoder, change)
 
