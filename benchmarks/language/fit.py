@@ -68,8 +68,8 @@ SETS = (("text", "clean", 20), ("text", "noise", 20), ("all", "clean", 20))
 DISTRACTORS = ("en", "de", "es", "pl")
 """The list of a recording in one language is its own and these."""
 LEAST_COUNT = 0.02
-LIVE_SHARE = 0.2
-"""Weight of a live stretch against a piece: the newest half second of the mean length of a piece is new."""
+LIVE_SHARE = 0.05
+"""Weight of a live stretch against a piece: neighbouring stretches share up to 5 s, and their errors."""
 
 
 class Prober:
@@ -427,7 +427,7 @@ def fit(log: Log, target: Path | None) -> None:
         now = replace(numbers, weight_a_second=x[0], ceiling=x[1], change=x[2], unspoken_s=x[3])
 
         def of(nats: Callable[..., float], some: Sequence[Any], one: Sequence[Any]) -> float:
-            listed = nats(some, now, is_listed=True) + 0.5 * nats(one, now, is_listed=True)
+            listed = nats(some, now, is_listed=True) + nats(one, now, is_listed=True)
             return listed + nats(some, now, is_listed=False)
 
         return of(judge.nats, mixed, single) + LIVE_SHARE * of(judge.live_nats, live, live_single)
@@ -540,8 +540,8 @@ def show(log: Log, picture: Path | None) -> None:
 
 
 def stretches_of_clips(log: Log, codes: Sequence[str]) -> list[tuple[float, bool]]:
-    """Return the probability of the likeliest of all languages in stretches of VoxLingua clips, and whether it
-    is right; languages are equally likely before.
+    """Return the probability of the likeliest of all languages in each stretch of a VoxLingua clip, with a
+    uniform prior, and whether it is right.
     """
     emission, found = Emission(codes, codes), []
     for (kind, name), clip in log.found.items():

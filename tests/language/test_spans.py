@@ -99,7 +99,7 @@ def test_text_is_asked_for_where_sound_leaves_two_languages() -> None:
 def test_languages_without_text_count_as_the_least_of_those_that_have_one() -> None:
     found = spans([{}])
     sound = found.posterior[0].copy()
-    found.read(0, {PL: -10.0, DE: -60.0})
+    found.read(0, {PL: -10.0, DE: -160.0})
     ratios = found.posterior[0] / sound
     assert ratios[RU] < ratios[PL] / 10.0
     assert ratios[EN] < ratios[PL] / 10.0

@@ -213,17 +213,18 @@ def test_a_first_language_is_corrected_by_all_of_the_utterance() -> None:
 
 
 def test_a_higher_certainty_takes_more_evidence() -> None:
-    times = []
-    for certainty in (0.6, 0.9, 0.99):
+    ends = np.arange(0.5, 5.0, 0.1)
+    n_switched = []
+    for certainty in (0.6, 0.9, 0.98, 1.0):
         line = timeline("en", certainty=certainty)
         line.begin(0.0)
-        end_s, change = 0.5, None
-        while change is None:
-            end_s += 0.1
-            line.add(0.0, end_s, probed(en=0.1, de=0.9))
-            change = line.decide()
-        times.append(end_s)
-    assert times == sorted(set(times))
+        for n, end in enumerate(ends):
+            line.add(0.0, float(end), probed(en=0.01, de=0.99))
+            if line.decide() is not None:
+                break
+        n_switched.append(n)
+    assert n_switched == sorted(set(n_switched))
+    assert n_switched[-1] == len(ends) - 1, "certainty 1 never switches within an utterance"
 
 
 @pytest.mark.parametrize(("no_speech", "shares"), [(1.0, {"en": 0.99, "de": 0.01}), (0.0, {"ja": 1.0})])
