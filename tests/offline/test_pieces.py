@@ -181,3 +181,21 @@ def test_where_speech_is_cut_does_not_hang_on_what_follows() -> None:
             assert [one for one in shorter if one.end < until - 100 * LONGEST_S - 100 * LEAST_S] == [
                 one for one in parts if one.end < until - 100 * LONGEST_S - 100 * LEAST_S
             ]
+
+
+class Found(SpeechFinder):
+    """Finds the given speech, of which no pause separates the parts."""
+
+    def __init__(self, found: list[SpeechSegment]) -> None:
+        self.found = found
+
+    def segments(self, start_sample: int = 0, end_sample: int | None = None) -> list[SpeechSegment]:
+        return self.found
+
+
+def test_pieces_do_not_overlap_where_speech_is_cut_within_a_frame() -> None:
+    """Two pieces that begin at the same frame have nothing between them that a probe could encode."""
+    finder = Found([SpeechSegment(16000, 16100), SpeechSegment(16100, 32000)])
+    assert pieces_between(finder, 0, 300) == [Piece(100, 101), Piece(101, 200)]
+    finder = Found([SpeechSegment(16000, 16020), SpeechSegment(16020, 16040), SpeechSegment(16040, 32000)])
+    assert pieces_between(finder, 0, 150) == [Piece(100, 101), Piece(101, 150)]

@@ -21,6 +21,7 @@ OWNERS = {"LiveDecodingOptions": StreamOptions, "VadStreamOptions": VadStreamOpt
 FIELDS: dict[str, tuple[object, Any]] = {
     "languages": ("en,german", ("en", "de")),
     "switching": ("off", "off"),
+    "switch_certainty": (0.95, 0.95),
     "unstable": ("true", True),
     "vad": (False, False),
     "speakers": ("3", "3"),

@@ -5,6 +5,7 @@ Positions are log-mel frames of 10 ms.
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -168,6 +169,9 @@ def pack_speech(
 
 
 def _pieces(speech: Sequence[SpeechSegment], longest: int) -> Iterator[Piece]:
+    """Yield ascending speech as pieces of at most `longest` frames; a frame that two segments share is in
+    the first.
+    """
     done = 0
     for segment in speech:
         start = max(done, segment.start_sample // HOP_SAMPLES)
@@ -200,10 +204,11 @@ def speech_pieces(features: RecordingFeatures, speech: SpeechFinder, start: int,
 
 
 def pieces_between(speech: SpeechFinder, start: int, end: int) -> list[Piece]:
-    """Return the speech between pauses in frames [start, end), clipped to them; at least 10 ms each."""
+    """Return the speech between pauses in frames [start, end), clipped to them; at least 10 ms each, and
+    none reaches into the next.
+    """
     found = speech.segments(start * HOP_SAMPLES, end * HOP_SAMPLES)
-    frames = [Piece(one.start_sample // HOP_SAMPLES, -(-one.end_sample // HOP_SAMPLES)) for one in found]
-    return clipped(frames, 0, end)
+    return clipped(_pieces(found, sys.maxsize), 0, end)
 
 
 def energy_minimum(features: RecordingFeatures, before: Piece, after: Piece) -> int:
