@@ -190,9 +190,7 @@ def test_a_recording_need_not_begin_in_its_own_language(model: Model) -> None:
     )
     pieces = [Piece(0, 130), Piece(160, 460)]
     probed = []
-    for piece, code, sureness, english in zip(
-        pieces, ("de", "en"), (0.9, 0.999), (0.05, 0.999), strict=True
-    ):
+    for piece, code, sureness, english in zip(pieces, ("de", "en"), (0.9, 0.999), (0.05, 0.999), strict=True):
         posterior = np.full(len(codes), (1.0 - sureness) / (len(codes) - 1))
         posterior[codes.index("en")], posterior[codes.index(code)] = english, sureness
         probed.append(ProbedPiece(piece.start, piece.end, tuple(posterior), 1.0, 0.0, is_alone=True))

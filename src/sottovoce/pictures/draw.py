@@ -21,10 +21,13 @@ from sottovoce.errors import MissingExtraError, OptionError, cause_of
 from sottovoce.evaluation.language_scores import FoundSwitch
 from sottovoce.evaluation.manifest import LabelledSpan
 from sottovoce.formats.document import VERY_LOW_CONFIDENCE, has_low_confidence
+from sottovoce.language.chain import Emission, base_prior
 from sottovoce.language.probe import LanguageProbe
+from sottovoce.language.spans import Spans
 from sottovoce.language.timeline import TimelineFrame
 from sottovoce.models.checkpoint.writing import whole_file
 from sottovoce.offline.pieces import PIECE_VAD, pieces_between
+from sottovoce.options.transcribe import LANGUAGE_PRIOR
 from sottovoce.options.vad import WINDOW_SAMPLES
 from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Samples, Transcript, Word
 
@@ -43,11 +46,11 @@ Array = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Languages:
-    """Language probabilities (n, n_languages) of `codes` at times `centres_s` (n,), within speech."""
+    """Posteriors (n, n_languages) of `codes` at times `centres_s` (n,), within speech."""
 
     codes: tuple[str, ...]
     centres_s: Array
-    probabilities: Array
+    posterior: Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,16 +117,19 @@ def _languages(model: Model, samples: Samples, mel: Tensor, start_s: float) -> L
     pieces = [piece for piece in pieces_between(finder, 0, mel.shape[1]) if piece.n_frames >= LEAST_FRAMES]
     if not pieces:
         return None
-    probe = LanguageProbe(model.backend, model.tokenizer, model.languages)
-    centres, found = [], []
-    for piece in pieces:
-        (probed,) = probe.detect([mel[:, piece.start : piece.end]])
-        for frame in range(piece.start, piece.end, HOP_FRAMES):
-            centres.append(frame / MEL_FRAMES_PER_SECOND + start_s)
-            found.append(probed.probabilities)
-        centres.append(piece.end / MEL_FRAMES_PER_SECOND + start_s)
-        found.append(probed.probabilities)
-    return Languages(model.languages, np.array(centres, np.float32), np.array(found, np.float32))
+    codes, seconds = model.languages, [piece.duration_s for piece in pieces]
+    probe = LanguageProbe(model.backend, model.tokenizer, codes)
+    probed = probe.detect([mel[:, piece.start : piece.end] for piece in pieces])
+    emission, base = Emission(codes, codes), base_prior(codes, codes, LANGUAGE_PRIOR)
+    spans = Spans(emission, seconds, probed, base=base, spoken_s=np.zeros(len(codes)))
+    for index, one in enumerate(probed):
+        spans.hear(index, one)
+    frames = [[*range(one.start, one.end, HOP_FRAMES), one.end] for one in pieces]
+    return Languages(
+        codes,
+        np.concatenate(frames).astype(np.float32) / MEL_FRAMES_PER_SECOND + np.float32(start_s),
+        np.repeat(spans.posterior, list(map(len, frames)), axis=0).astype(np.float32),
+    )
 
 
 def _attention(model: Model, mel: Tensor, transcript: Transcript) -> Attention | None:
@@ -147,7 +153,7 @@ def _text_tokens(transcript: Transcript, eot: int) -> tuple[int, ...]:
 
 
 def likeliest(languages: Languages, n_languages: int = 5, least: float = 0.15) -> Sequence[int]:
-    mean, peak = languages.probabilities.mean(axis=0), languages.probabilities.max(axis=0)
+    mean, peak = languages.posterior.mean(axis=0), languages.posterior.max(axis=0)
     order = np.argsort(-mean)
     return [int(i) for i in order if peak[i] >= least][:n_languages] or [int(order[0])]
 
@@ -323,7 +329,7 @@ def _draw_language(axis: Axes, data: FigureData) -> None:
     centres = data.languages.centres_s
     gaps = np.flatnonzero(np.diff(centres) > 1.1)  # no speech in between
     for number, index in enumerate(likeliest(data.languages)):
-        values = data.languages.probabilities[:, index]
+        values = data.languages.posterior[:, index]
         axis.plot(
             np.insert(centres, gaps + 1, np.nan),
             np.insert(values, gaps + 1, np.nan),
