@@ -15,7 +15,7 @@ from sottovoce.types import Task
 
 Switching: TypeAlias = Literal["off", "restart", "parallel"]
 """How a change of language is followed; "parallel", a mode of earlier versions, means "restart"."""
-SWITCH_CERTAINTY = 0.9
+SWITCH_CERTAINTY = 0.8
 _in_policy = partial(Option, group="When words are said")
 _in_language = partial(Option, group="Language")
 _in_python = partial(Option, flag=None)
