@@ -22,7 +22,7 @@ from sottovoce.types import Samples
 
 BEAM_SIZE = 5
 PARTS = "parts"
-LIVE_CHUNK_S = 0.5
+LIVE_CHUNK_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)

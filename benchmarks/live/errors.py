@@ -40,6 +40,9 @@ HEADS = (
     *("cpu s/s", "frames", "starts", "ends", "< 40 ms"),
 )
 
+SIMUL_THRESHOLD = 25.0
+"""Frames, where none are given."""
+
 
 @dataclass(frozen=True, slots=True)
 class Side:
@@ -85,7 +88,7 @@ def sides(given: argparse.Namespace, bench: Bench) -> list[Side]:
     if given.simul is None:
         return ours
     simul = Simul(given.simul, given.model, bench.log, vac=given.simul_vac)
-    asked = product(given.chunk_s, given.frame_thresholds)
+    asked = product(given.chunk_s, given.frame_thresholds or [SIMUL_THRESHOLD])
     return ours + [
         Side(simul.name(threshold, chunk_s), partial(simul.live, frame_threshold=threshold, chunk_s=chunk_s))
         for chunk_s, threshold in asked

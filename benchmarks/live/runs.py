@@ -101,11 +101,12 @@ class Setting:
     @property
     def name(self) -> str:
         """For a table: what differs from one row to the next."""
-        threshold = self.stream.get("frame_threshold", StreamOptions().frame_threshold)
-        parts = [f"{threshold:g} frames", f"{self.chunk_s:g} s", self.dtype]
+        threshold = self.stream.get("frame_threshold")
+        rule = self.stream.get("latency", "balanced") if threshold is None else f"{threshold:g} frames"
+        parts = [rule, f"{self.chunk_s:g} s", self.dtype]
         parts += [self.switching] if self.languages != GIVEN or self.switching != "off" else []
         parts += [] if self.languages == GIVEN else [self.languages]
-        others = {k: v for k, v in self.stream.items() if k not in ("frame_threshold", "chunk_s")}
+        others = {k: v for k, v in self.stream.items() if k not in ("frame_threshold", "chunk_s", "latency")}
         return ", ".join(parts + [f"{name}={value}" for name, value in others.items()])
 
     def choice(self, item: Item) -> Sequence[str] | str:
@@ -330,12 +331,12 @@ def settings(given: argparse.Namespace) -> list[Setting]:
         replace(
             one,
             dtype=dtype,
-            stream={"frame_threshold": threshold, "chunk_s": chunk_s}
-            | ({} if beam_size == 1 else {"beam_size": beam_size})
+            stream={"chunk_s": chunk_s, "beam_size": beam_size, "latency": latency}
+            | ({} if threshold is None else {"frame_threshold": threshold})
             | given.stream,
         )
-        for dtype, chunk_s, threshold, beam_size in product(
-            given.dtypes, given.chunk_s, given.frame_thresholds, given.beam_sizes
+        for dtype, chunk_s, latency, threshold, beam_size in product(
+            given.dtypes, given.chunk_s, given.latencies, given.frame_thresholds or [None], given.beam_sizes
         )
     ]
 
@@ -350,11 +351,12 @@ def _add_common(parser: argparse.ArgumentParser, switching: str, languages: str)
     parser.add_argument("--log", type=Path, help="what was done so far: JSON lines that are added to")
     parser.add_argument("--model", default="base")
     parser.add_argument("--dtypes", type=listed(), default=["float32"])
-    parser.add_argument("--frame-thresholds", type=listed(float), default=[25.0], metavar="N[,N…]")
+    parser.add_argument("--latencies", type=listed(), default=["balanced"], metavar="NAME[,NAME…]")
+    parser.add_argument("--frame-thresholds", type=listed(float), default=[], metavar="N[,N…]")
     parser.add_argument(
-        "--chunk-s", type=listed(float), default=[0.5], metavar="S[,S…]", help="update intervals"
+        "--chunk-s", type=listed(float), default=[0.25], metavar="S[,S…]", help="update intervals"
     )
-    parser.add_argument("--beam-sizes", type=listed(int), default=[1], metavar="N[,N…]", help="1: greedy [1]")
+    parser.add_argument("--beam-sizes", type=listed(int), default=[5], metavar="N[,N…]", help="1: greedy [5]")
     parser.add_argument("--switching", choices=("off", "restart"), default=switching)
     parser.add_argument("--languages", default=languages, metavar="given|auto|CODE,CODE")
     parser.add_argument(

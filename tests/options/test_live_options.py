@@ -22,6 +22,7 @@ FIELDS: dict[str, tuple[object, Any]] = {
     "languages": ("en,german", ("en", "de")),
     "switching": ("off", "off"),
     "switch_certainty": (0.95, 0.95),
+    "latency": ("low", "low"),
     "unstable": ("true", True),
     "vad": (False, False),
     "speakers": ("3", "3"),
@@ -35,7 +36,8 @@ NAMED = [one for one in LIVE if one.owner and "sottovoce" in one.apis]
 @pytest.mark.parametrize("option", FLAGS, ids=lambda option: option.key)
 def test_a_flag_sets_its_field_as_python_does(option: Option) -> None:
     number = 120 if option.owner == "VadStreamOptions" else int(option.least or 0) + 7
-    value = "Anna" if option.kind == "text" else number
+    value = {"text": "Anna", "choice": option.choices[-1:]}.get(option.kind, number)
+    value = value[0] if isinstance(value, tuple) else value
     words = [str(option.flags), f"{value}"]
     given = stream.make_context("stream", ["-", *words], help_option_names=["-h", "--help"]).params
     owner = OWNERS[option.owner]

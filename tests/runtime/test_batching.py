@@ -100,9 +100,10 @@ def together(
 def speakers() -> list[Speaker]:
     """Of every kind, and every length."""
     fast = ProbeOptions(1.0, 0.25, 0.25)
-    english = SessionOptions(("en",), switching="off", stream=ALIGNATT)
+    greedy = replace(ALIGNATT, beam_size=1)
+    english = SessionOptions(("en",), switching="off", stream=greedy)
     beams = replace(english, stream=replace(ALIGNATT, beam_size=3))
-    several = SessionOptions(("en", "de", "es"), stream=ALIGNATT, probe=fast)
+    several = SessionOptions(("en", "de", "es"), stream=greedy, probe=fast)
     mixed = [*spoken("en", 6), *spoken("de", 7), *spoken("en", 4, seed=1)]
     return [
         Speaker(english, np.concatenate([silence(0.3), say(spoken("en", 9)), silence(1.0)])),

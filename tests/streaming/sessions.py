@@ -30,7 +30,7 @@ from tests.runtime.noting import Noting
 from tests.streaming.speech import WORDS, ToneDetector, backend
 
 TOKENIZER = Tokenizer.for_model(51865)
-AT_ONCE = CommitOptions(commit_prob=0.0, always_commit_frames=0, n_agreeing=1, min_audio_s=0.0)
+AT_ONCE = CommitOptions(commit_prob=0.0)
 """What AlignAtt alone lets through is safe."""
 ALIGNATT = StreamOptions(frame_threshold=25, commit=AT_ONCE)
 

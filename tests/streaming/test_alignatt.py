@@ -161,8 +161,10 @@ def test_an_end_at_once_that_is_unlikely_loses_to_what_is_likely() -> None:
     nothing = BeamPath().extended(TOKENIZER.eot, 10, -2.0).stopped(StopReason.END_OF_TEXT, n_tokens=-1)
     likely = BeamPath().extended(7, 10, -1.0).extended(TOKENIZER.eot, 20, -0.1)
     unlikely = BeamPath().extended(7, 10, -4.5).extended(TOKENIZER.eot, 20, -0.1)
-    standings = [path.stopped(StopReason.END_OF_TEXT, n_tokens=-1).ranking_key for path in (likely, unlikely)]
-    assert standings[0] > nothing.ranking_key > standings[1]
+    standings = [
+        path.stopped(StopReason.END_OF_TEXT, n_tokens=-1).ranking_score for path in (likely, unlikely)
+    ]
+    assert standings[0] > nothing.ranking_score > standings[1]
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])

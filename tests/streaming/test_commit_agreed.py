@@ -16,9 +16,9 @@ from tests.runtime.fake import FakeBackend
 from tests.streaming.sessions import finals_of, said_words, session, spoken, text, words_of
 from tests.streaming.speech import hear, say, silence
 
-NEVER = CommitOptions(commit_prob=2.0, low_prob=2.0, n_agreeing_low=99, always_commit_frames=10_000)
+NEVER = CommitOptions(commit_prob=2.0, agreed_s=1e6)
 """No word is safe before the end."""
-WAITING = StreamOptions(commit=NEVER, rewind_threshold=50)
+WAITING = StreamOptions(chunk_s=0.5, commit=NEVER, rewind_threshold=50)
 WORDS = spoken("en", 20)  # 8 s; word i is attended to at 0.15 + 0.4 i s
 TWICE, ONCE = 6, 1
 """Words that the updates at 2.5 and 3.0 s read (up to 0.3 s from the end), and those of the second alone."""

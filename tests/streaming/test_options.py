@@ -31,10 +31,7 @@ OUT_OF_RANGE: dict[type, dict[str, tuple[float, ...]]] = {
     },
     CommitOptions: {
         "commit_prob": (-0.1,),
-        "always_commit_frames": (-1,),
-        "n_agreeing": (0,),
-        "n_agreeing_low": (0,),
-        "min_audio_s": (nan,),
+        "agreed_s": (-1.0, nan),
     },
     SessionOptions: {"switch_certainty": (0.4, 1.1, nan), "first_language_s": (-1.0, nan)},
     Batching: {"encoder_frames": (0,), "max_length_ratio": (1.5,), "rows": (0,)},

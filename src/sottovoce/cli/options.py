@@ -407,7 +407,7 @@ class StreamFlags:
         unset="a container, or s16le at 16 kHz",
         metavar="NAME[:RATE[:CHANNELS]]",
     ).as_field(None)
-    chunk_ms: int = Option("Audio an update.", least=10).as_field(500)
+    chunk_ms: int = Option("Audio an update.", least=10).as_field(250)
     encoder: Literal["auto", "whole", "exact"] = Option(
         "An update encodes the newest audio beside what is kept; all audio held; or 30 s, as trained.",
         choices=("auto", "whole", "exact"),
@@ -423,7 +423,7 @@ class StreamFlags:
     switching: Switching = "restart"
     switch_certainty: float = SWITCH_CERTAINTY
     speakers: str | None = None
-    beam_size: int = 1
+    beam_size: int = 5
     task: Task = "transcribe"
 
 

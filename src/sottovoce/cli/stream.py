@@ -20,7 +20,7 @@ SOURCES = (
     click.option("--save-audio", type=click.Path(dir_okay=False), help="Write what was heard to a WAV file."),
 )
 LIVE = (*options_of(LiveOptions), *options_of(LiveDecodingOptions), *options_of(VadStreamOptions))
-POLICY = (CHUNK_MS, *grouped("When words are said", of=LIVE), ENCODER, *grouped("Padding", of=LIVE))
+POLICY = (*grouped("When words are said", of=LIVE), CHUNK_MS, ENCODER, *grouped("Padding", of=LIVE))
 VAD = (NO_VAD, *grouped("Edges", of=LIVE))
 SINKS = (
     *(JSONL, UNSTABLE),
@@ -32,7 +32,7 @@ SECTIONS = {
     "Model": MODEL,
     "Source": SOURCES,
     "Language": (*grouped("Language", of=LIVE), *TASK),
-    "Search": (*beam_size(1), *FUSION),
+    "Search": (*beam_size(5), *FUSION),
     "When words are said": POLICY,
     "Speech": VAD,
     "Speakers": (*grouped("Speakers", of=LIVE), *VOICES),

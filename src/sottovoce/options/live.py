@@ -6,7 +6,7 @@ import logging
 import math
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from sottovoce.errors import OptionError
 from sottovoce.options.schema import ApiField, Option, check_options
@@ -16,6 +16,7 @@ from sottovoce.types import Task
 Switching: TypeAlias = Literal["off", "restart", "parallel"]
 """How a change of language is followed; "parallel", a mode of earlier versions, means "restart"."""
 SWITCH_CERTAINTY = 0.8
+Latency: TypeAlias = Literal["low", "balanced", "sure"]
 _in_policy = partial(Option, group="When words are said")
 _in_language = partial(Option, group="Language")
 _in_python = partial(Option, flag=None)
@@ -37,11 +38,23 @@ class LiveDecodingOptions:
     Raises: OptionError for values out of range.
     """
 
-    frame_threshold: float = _in_policy(
+    latency: Latency = _in_policy(
+        "How sure a word has to be: low commits words sooner, with more errors; sure later.",
+        choices=get_args(Latency),
+        apis={
+            "sottovoce": ApiField(
+                "latency",
+                "how sure a word has to be: `low` commits it sooner than `balanced`, the default, with more "
+                "errors; `sure` later",
+            )
+        },
+    ).as_field("balanced")
+    frame_threshold: float | None = _in_policy(
         "A word waits while it is attended this near to the end of the audio (20 ms frames).",
+        unset="that of --latency",
         least=0.0,
         may_be_infinite=True,
-    ).as_field(25)
+    ).as_field(None)
     """inf holds all words back."""
     rewind_threshold: int = _in_policy(
         "A jump back by more frames than this discards an update.", least=0
@@ -52,7 +65,7 @@ class LiveDecodingOptions:
     """0 decodes to the end of text; SimulStreaming stops 4 frames early."""
     chunk_s: float = _in_python(
         "Seconds between two updates.", least=0.01, expected="at least 0.01 seconds"
-    ).as_field(0.5)
+    ).as_field(0.25)
     audio_min_len_s: float = _in_policy(
         "Least seconds before an update.", key="audio_min_len", least=0.0
     ).as_field(0.0)
@@ -62,7 +75,7 @@ class LiveDecodingOptions:
     audio_trim_s: float | None = _in_python(
         "Seconds that a cut leaves less.", unset="a third, at most 10"
     ).as_field(None)
-    beam_size: int = _in_python("Hypotheses of the beam search; 1 is greedy.", least=1).as_field(1)
+    beam_size: int = _in_python("Hypotheses of the beam search; 1 is greedy.", least=1).as_field(5)
     task: Task = _in_python(
         "translate: into English.",
         choices=("transcribe", "translate"),

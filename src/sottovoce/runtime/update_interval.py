@@ -5,7 +5,7 @@ Twice the interval takes 0.7 of the work and delays words slightly; a queue woul
 
 from __future__ import annotations
 
-INTERVALS_S = (0.5, 1.0, 1.5, 2.0)
+INTERVALS_S = (0.25, 0.5, 1.0, 1.5, 2.0)
 JUDGED_EVERY_S = 2.0
 BUSY, IDLE = 0.85, 0.42
 """Utilisation (0 to 1) above which the interval is raised, and below which it is lowered: IDLE is less

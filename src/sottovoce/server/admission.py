@@ -24,7 +24,11 @@ from sottovoce.server.errors import ApiError, too_many_requests
 
 MAX_LOAD = 0.85
 """The part of the engines' time that sessions may take; the rest absorbs bursts."""
-RELATIVE_COST = {0.5: 1.0, 1.0: 0.66, 1.5: 0.58, 2.0: 0.5}
+FORECAST_INTERVAL_S = 0.5
+"""The interval of updates at which loads are counted: shorter ones are for idle engines, longer ones for load
+that was not foreseen.
+"""
+RELATIVE_COST = {0.25: 1.6, FORECAST_INTERVAL_S: 1.0, 1.0: 0.66, 1.5: 0.58, 2.0: 0.5}
 """Cost of a session by the interval of its updates (docs/figures/serving.md)."""
 MEASURED_S = 4.0
 """Audio of a session between two measurements."""
@@ -54,7 +58,7 @@ def overloaded(n_sessions: int) -> ApiError:
 class SessionLoad:
     """Load of one session on its model, made by `LoadForecast.enter`.
 
-    cost: engine seconds per second of audio at the shortest interval. is_processing: its work is under way.
+    cost: engine seconds per second of audio at `FORECAST_INTERVAL_S`. is_processing: its work is under way.
     """
 
     def __init__(self, forecast: LoadForecast) -> None:
@@ -96,7 +100,7 @@ class SessionLoad:
 class LoadForecast:
     """Admission of sessions to one model by the time of its engines.
 
-    The time is that at the shortest interval of updates: longer ones are for load that was not foreseen.
+    The time is that at `FORECAST_INTERVAL_S`.
     n_engines: at work at a time. clock: monotonic seconds. typical_cost: of a session that was not measured;
     0: unknown, and all are admitted.
     """

@@ -28,8 +28,8 @@ from sottovoce.options.fallback import DeferralOptions
 from sottovoce.options.live import LiveOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime.batching import THREADS, Caller, Priority
-from sottovoce.runtime.update_interval import INTERVALS_S, UpdateIntervalController
-from sottovoce.server.admission import LoadForecast
+from sottovoce.runtime.update_interval import UpdateIntervalController
+from sottovoce.server.admission import FORECAST_INTERVAL_S, LoadForecast
 from sottovoce.server.session_handle import SessionHandle
 from sottovoce.server.settings import MOST_ENGINES, Work
 from sottovoce.server.worker import Worker
@@ -56,7 +56,7 @@ class TranscriptionRequest:
 
 
 async def calibrate(open_session: OpenSession, n_engines: int) -> float:
-    """Return the engine seconds per second of speech, at the shortest interval; 0: unknown."""
+    """Return the engine seconds per second of speech, at `FORECAST_INTERVAL_S`; 0: unknown."""
     options = LiveOptions(vad=False)
     handles = [await open_session(options) for _ in range(n_engines)]
     try:
@@ -70,7 +70,7 @@ async def calibrate(open_session: OpenSession, n_engines: int) -> float:
 
 async def measure_cost(handle: SessionHandle, sound: Samples) -> float:
     """Return the engine seconds per second of a sound (n,) without its first second; 0: unknown."""
-    handle.fixed_interval_s = INTERVALS_S[0]
+    handle.fixed_interval_s = FORECAST_INTERVAL_S
     ends_s = time.monotonic() + CALIBRATION_TIMEOUT_S
     step, n_warm_up = round(PIECE_S * SAMPLE_RATE), round(WARM_UP_S * SAMPLE_RATE)
     await handle.push(sound[:n_warm_up])

@@ -110,13 +110,14 @@ class AlignAttHypothesis:
         return self.stop_reason in (StopReason.REWOUND, StopReason.REPEATED)
 
     @property
-    def ranking_key(self) -> tuple[bool, float]:
-        """Sort key of finished beams: not stuck, then `mean_score`.
+    def ranking_score(self) -> float:
+        """`mean_score`, by which finished beams are ranked.
 
-        An empty text is ranked by <|endoftext|>; one that stopped before its first token comes last.
+        An empty text is ranked by <|endoftext|>; one that stopped before its first token comes last. A beam
+        that is stuck may win: what the others make of a loop is a loop with other words in it.
         """
         has_score = bool(self.logprobs) or self.stop_reason is StopReason.END_OF_TEXT
-        return not self.is_stuck, self.mean_score if has_score else -math.inf
+        return self.mean_score if has_score else -math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -570,7 +571,7 @@ class ActiveRequest:
 
     @property
     def hypothesis(self) -> AlignAttHypothesis:
-        best = max(self._finished, key=lambda one: one.ranking_key)
+        best = max(self._finished, key=lambda one: one.ranking_score)
         return replace(best, no_speech_prob=self.no_speech_prob, prefix_cache=self._new_cache)
 
     def save_cache(self, state: RowPrefix | None) -> None:
@@ -632,7 +633,7 @@ class AlignAttDecoder:
     """Decode windows by beam search under AlignAtt; beam_size 1 is greedy.
 
     A request is done when beam_size beams have stopped (see `StopReason`); the result is the best by
-    `AlignAttHypothesis.ranking_key`.
+    `AlignAttHypothesis.ranking_score`.
     """
 
     backend: Backend

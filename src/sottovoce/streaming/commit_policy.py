@@ -25,13 +25,15 @@ from sottovoce.streaming.words import HypothesisWord, WordBuilder, is_punctuatio
 from sottovoce.text.tokenizer import Detokenizer, TokenWord
 from sottovoce.types import FRAMES_PER_SECOND, Word
 
+TOLERANCE_S = 1e-3
+"""Of seconds of audio, which are rounded."""
 DECODE_AHEAD = 0.6
 """Decoding continues to this fraction of the frame threshold, as repeated words there are more certain."""
 
 
 def can_commit(options: StreamOptions, undecoded_s: float) -> bool:
     """Return whether this much audio after the committed words suffices for a commit."""
-    return undecoded_s * FRAMES_PER_SECOND > options.frame_threshold
+    return undecoded_s * FRAMES_PER_SECOND > options.near_frames
 
 
 class CommitPolicy:
@@ -45,17 +47,14 @@ class CommitPolicy:
 
     def __init__(self, options: StreamOptions) -> None:
         self._options = options
-        self._agreement = Agreement(options.commit, options.frame_threshold)
+        self._agreement = Agreement(
+            options.commit_rule, options.near_frames, options.stall_timeout_s * FRAMES_PER_SECOND
+        )
         self._agreed = AgreedWords()
         self.unstable: tuple[Word, ...] = ()
         """Words of the last hypothesis that were not committed."""
         self.is_stuck = False
         """Whether the last update looped or jumped back."""
-
-    @property
-    def frame_threshold(self) -> float:
-        """Distance (frames) to the end of the audio that every word needs."""
-        return self._options.frame_threshold
 
     def stop_rules(self, undecoded_s: float, *, final: bool, committed_until: int | None = None) -> StopRules:
         """Return when decoding stops.
@@ -65,7 +64,7 @@ class CommitPolicy:
         """
         options = self._options
         return StopRules(
-            options.final_frame_threshold if final else DECODE_AHEAD * options.frame_threshold,
+            options.final_frame_threshold if final else DECODE_AHEAD * options.near_frames,
             options.rewind_threshold,
             options.max_repeats,
             MAX_TOKENS if final else max_tokens_in(undecoded_s),
@@ -187,57 +186,48 @@ class AgreedWords:
 
 
 class Agreement:
-    """Count how many consecutive hypotheses had each word at its place, to find the stable words.
+    """Find the stable words of consecutive hypotheses.
 
-    near_frames: least distance of every word from the end of the audio.
+    near_frames: least distance of every word from the end of the audio. far_frames: at this distance every
+    word is stable, so that one that every hypothesis spells otherwise holds up no others.
     """
 
-    def __init__(self, options: CommitOptions, near_frames: float) -> None:
+    def __init__(self, options: CommitOptions, near_frames: float, far_frames: float = math.inf) -> None:
         self._options = options
         self._near_frames = near_frames
-        self._agreed_frames = max(near_frames, options.agreed_frames)
-        self._always_commit_frames = max(near_frames, options.always_commit_frames)
+        self._far_frames = far_frames
         self._letters: list[str] = []
-        self._counts: list[int] = []
+        self._since_s: list[float] = []
+        """By word: end of the audio at the first of the consecutive hypotheses that have it."""
+        self._end_s = -math.inf
 
     def reset(self) -> None:
-        self._letters, self._counts = [], []
+        self._letters, self._since_s = [], []
 
     def drop_committed(self, n_words: int) -> None:
-        self._letters, self._counts = self._letters[n_words:], self._counts[n_words:]
+        self._letters, self._since_s = self._letters[n_words:], self._since_s[n_words:]
 
     @property
     def n_agreed(self) -> int:
         """Number of uncommitted words in at least two consecutive hypotheses."""
-        return sum(1 for _ in takewhile(lambda count: count >= 2, self._counts))
+        return sum(1 for _ in takewhile(lambda since_s: since_s < self._end_s, self._since_s))
 
     def count_stable(self, words: Sequence[HypothesisWord], window: AudioWindow) -> int:
         """Add a hypothesis; return how many of its words, from the first, are stable."""
-        self._count(words)
-        if window.n_frames < self._options.min_audio_s * FRAMES_PER_SECOND:
-            return 0
-        for place, (one, count) in enumerate(zip(words, self._counts, strict=True)):
-            if not self._is_stable(window.n_frames - one.last_frame, count, one.word.probability):
-                return place
-        return len(words)
+        letters, self._end_s = [one.letters for one in words], window.end_s
+        pairs = zip(letters, self._letters, strict=False)
+        n_same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        self._letters = letters
+        self._since_s = self._since_s[:n_same] + [window.end_s] * (len(words) - n_same)
+        known = zip(words, self._since_s, strict=True)
+        return sum(1 for _ in takewhile(lambda pair: self._is_stable(*pair, window), known))
 
-    def _count(self, words: Sequence[HypothesisWord]) -> None:
-        letters = [one.letters for one in words]
-        counts, same = [], True
-        for place, spelt in enumerate(letters):
-            same = same and place < len(self._letters) and spelt == self._letters[place]
-            counts.append(self._counts[place] + 1 if same else 1)
-        self._letters, self._counts = letters, counts
-
-    def _is_stable(self, n_behind: int, count: int, probability: float) -> bool:
-        """Return whether a word is stable that is n_behind frames from the end of the audio."""
-        options = self._options
-        if n_behind >= self._always_commit_frames:
-            return True
-        if probability >= options.commit_prob:
+    def _is_stable(self, one: HypothesisWord, since_s: float, window: AudioWindow) -> bool:
+        n_behind = window.n_frames - one.last_frame
+        if n_behind < self._near_frames or n_behind >= self._far_frames:
             return n_behind >= self._near_frames
-        needed = options.n_agreeing if probability >= options.low_prob else options.n_agreeing_low
-        return count >= needed and n_behind >= self._agreed_frames
+        is_agreed = window.end_s - since_s >= self._options.agreed_s - TOLERANCE_S
+        return is_agreed or one.word.probability >= self._options.commit_prob
 
 
 def count_same(words: Sequence[HypothesisWord], others: Sequence[HypothesisWord]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 from torch import Tensor
@@ -10,7 +11,13 @@ from sottovoce.decoding.search import Fusion
 from sottovoce.errors import OptionError
 from sottovoce.language.probe import ProbeOptions
 from sottovoce.models.backend import EXACT, EncoderMode
-from sottovoce.options.live import SWITCH_CERTAINTY, LiveDecodingOptions, Switching, without_parallel
+from sottovoce.options.live import (
+    SWITCH_CERTAINTY,
+    Latency,
+    LiveDecodingOptions,
+    Switching,
+    without_parallel,
+)
 from sottovoce.text.languages import find_language
 
 
@@ -18,48 +25,42 @@ from sottovoce.text.languages import find_language
 class CommitOptions:
     """Which words are stable enough to be committed, see `commit_policy.Agreement`.
 
-    A word's distance is from its last attended frame to the end of the audio; frames are 20 ms.
-
-    commit_prob: a word of at least this probability is committed at the distance
-    `StreamOptions.frame_threshold`.
-    agreed_frames, n_agreeing: other words need this distance, at least the threshold, and this many
-    consecutive hypotheses; n_agreeing_low below probability low_prob.
-    always_commit_frames: at this distance any word is committed.
-    min_audio_s: least audio of an utterance for a commit.
+    commit_prob: a word of at least this probability is committed once it is far enough from the end of the
+    audio. agreed_s: any other word when consecutive hypotheses have had it for this many seconds of audio.
 
     Raises:
         OptionError: a value is out of range.
     """
 
     commit_prob: float = 0.7
-    low_prob: float = 0.5
-    agreed_frames: int = 35
-    always_commit_frames: int = 125
-    n_agreeing: int = 2
-    n_agreeing_low: int = 3
-    min_audio_s: float = 2.0
+    agreed_s: float = 0.5
 
     def __post_init__(self) -> None:
-        for name in ("n_agreeing", "n_agreeing_low"):
-            if getattr(self, name) < 1:
-                raise OptionError(f"{name}: expected at least 1, got {getattr(self, name)}")
-        for name in ("commit_prob", "low_prob", "agreed_frames", "always_commit_frames", "min_audio_s"):
+        for name in ("commit_prob", "agreed_s"):
             if not getattr(self, name) >= 0:
                 raise OptionError(f"{name}: expected 0 or more, got {getattr(self, name)}")
+
+
+LATENCIES: Mapping[Latency, tuple[float, CommitOptions]] = {
+    "low": (10.0, CommitOptions(commit_prob=0.6)),
+    "balanced": (25.0, CommitOptions()),
+    "sure": (50.0, CommitOptions(commit_prob=0.9, agreed_s=1.0)),
+}
+"""`frame_threshold` and `commit` by latency, from the curve in docs/figures/live.md."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions(LiveDecodingOptions):
     """How live speech is decoded.
 
-    commit: which words are committed at once. encoder: how growing audio is encoded; None: the
+    commit: which words are stable; None: by the latency. encoder: how growing audio is encoded; None: the
     checkpoint's default. fusion: language models, or None.
 
     Raises:
         OptionError: a value is out of range.
     """
 
-    commit: CommitOptions = field(default_factory=CommitOptions)
+    commit: CommitOptions | None = None
     encoder: EncoderMode | None = None
     fusion: Fusion[Tensor] | None = None
 
@@ -67,6 +68,15 @@ class StreamOptions(LiveDecodingOptions):
         LiveDecodingOptions.__post_init__(self)  # without super(): the class with slots is another one
         if self.tail_s is not None and self.encoder == EXACT:
             raise OptionError(f"tail_s: expected none where encoder is the full window, got {self.tail_s}")
+
+    @property
+    def near_frames(self) -> float:
+        """Distance (frames of 20 ms) of every committed word from the end of the audio."""
+        return LATENCIES[self.latency][0] if self.frame_threshold is None else self.frame_threshold
+
+    @property
+    def commit_rule(self) -> CommitOptions:
+        return self.commit or LATENCIES[self.latency][1]
 
     @classmethod
     def of(cls, options: LiveDecodingOptions) -> StreamOptions:
