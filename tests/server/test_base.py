@@ -45,7 +45,7 @@ def test_a_live_session_has_the_events_of_the_library(
     base: Model, server_of_base: ServerThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "sottovoce.runtime.update_interval.INTERVALS_S", (0.5,)
+        "sottovoce.runtime.update_interval.INTERVALS_S", (0.25,)
     )  # also where others use the processor
     audio = pcm(load_audio(SPEECH / "de.flac"))
     messages, code, _ = talk(server_of_base, saying(audio), "languages=de")
