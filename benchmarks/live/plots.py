@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import get_args
 
 import matplotlib as mpl
 
@@ -12,14 +13,15 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
 from benchmarks.live.counts import Summary
+from sottovoce.options.live import Latency
 
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#aa3377", "#66ccee", "#ccbb44")
 plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
 
 
 def plot_curve(path: Path, found: Mapping[str, Summary], offline: float) -> None:
-    """Errors over median word latency. found: by names with the threshold in frames; what is left of a name
-    is a line. offline: error rate of the files' transcripts, dashed."""
+    """Errors over median word latency. found: by names with a threshold in frames or a latency; what is left of a
+    name is a line. offline: error rate of the files' transcripts, dashed."""
     figure, axes = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
     lines: dict[str, list[tuple[float, float, str]]] = {}
     for name, one in found.items():
@@ -38,9 +40,9 @@ def plot_curve(path: Path, found: Mapping[str, Summary], offline: float) -> None
 
 
 def line_of(name: str) -> tuple[str, str]:
-    """What is left of "SimulStreaming, 25 frames, 0.5 s" without its threshold, and the threshold."""
+    """What is left of "SimulStreaming, 25 frames, 0.5 s" or "low, 0.5 s" without its threshold, and that."""
     parts = name.split(", ")
-    threshold = next(part for part in parts if part.endswith(" frames"))
+    threshold = next(part for part in parts if part.endswith(" frames") or part in get_args(Latency))
     return ", ".join(part for part in parts if part != threshold), threshold.removesuffix(" frames")
 
 

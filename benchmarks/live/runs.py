@@ -106,7 +106,9 @@ class Setting:
         parts = [rule, f"{self.chunk_s:g} s", self.dtype]
         parts += [self.switching] if self.languages != GIVEN or self.switching != "off" else []
         parts += [] if self.languages == GIVEN else [self.languages]
-        others = {k: v for k, v in self.stream.items() if k not in ("frame_threshold", "chunk_s", "latency")}
+        shown = {"frame_threshold", "chunk_s", "latency"}
+        usual = {"beam_size": StreamOptions().beam_size}
+        others = {k: v for k, v in self.stream.items() if k not in shown and usual.get(k) != v}
         return ", ".join(parts + [f"{name}={value}" for name, value in others.items()])
 
     def choice(self, item: Item) -> Sequence[str] | str:

@@ -43,7 +43,7 @@ class MeasureOptions:
 
 
 MEASURE = (*LANGUAGE, *beam_size(5), *options_of(MeasureOptions))
-UPDATE_S = 0.5
+UPDATE_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ SET = (
     ),
 )
 LIVE = (
-    Option("New audio of an update.", key="chunk_ms", kind="integer", default=500, least=10),
+    Option("New audio of an update.", key="chunk_ms", kind="integer", default=250, least=10),
     Option(
         "Seconds of audio that are read at once.",
         key="audio_max_len",
