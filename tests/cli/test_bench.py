@@ -61,15 +61,15 @@ def test_a_recording_is_transcribed_and_heard_live(capsys: pytest.CaptureFixture
         "loading",
         "encoder, 30 s",
         "transcription, 2 s, beam 2",
-        "live, updates of 0.5 s",
+        "live, updates of 0.25 s",
         MEMORY,
     ]
-    assert 0 <= measures["live, updates of 0.5 s"]["late_updates"] <= 1
+    assert 0 <= measures["live, updates of 0.25 s"]["late_updates"] <= 1
     loading = measures["loading"]
     assert 0 < loading["lowest_s"] <= loading["s"] <= loading["highest_s"]
     assert sys.platform != "linux" or measures[MEMORY]["mb"] > 10
     assert measures["transcription, 2 s, beam 2"]["audio_s"] == 2.0
-    assert measures["live, updates of 0.5 s"]["n_words"] > 0
+    assert measures["live, updates of 0.25 s"]["n_words"] > 0
 
 
 @pytest.mark.usefixtures("one_part")
