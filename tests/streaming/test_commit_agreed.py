@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sottovoce.streaming.commit_policy import AgreedWords
+from sottovoce.streaming.commit_policy import Agreement, CommitPolicy
 from sottovoce.streaming.options import CommitOptions, StreamOptions
 from sottovoce.streaming.session import Session, Switching
 from sottovoce.streaming.words import HypothesisWord
 from sottovoce.types import SAMPLE_RATE, Event, Samples, Word
 from tests.runtime.fake import FakeBackend
-from tests.streaming.sessions import finals_of, said_words, session, spoken, text, words_of
+from tests.streaming.sessions import blank_window, finals_of, said_words, session, spoken, text, words_of
 from tests.streaming.speech import hear, say, silence
 
 NEVER = CommitOptions(commit_prob=2.0, agreed_s=1e6)
@@ -80,7 +80,7 @@ def test_a_lost_update_between_takes_nothing_back() -> None:
     push(live, audio, 3.5, 4.0)
     model.is_lost = True
     push(live, audio, 4.0, 4.5)
-    assert words_of(live.close()) == WORDS[:TWICE]
+    assert words_of(live.close()) == WORDS[: TWICE + ONCE], "the readings at 3.0 and 4.0 s had them"
 
 
 def test_an_end_that_finds_its_way_decides() -> None:
@@ -121,54 +121,45 @@ def test_agreed_words_are_said_before_their_audio_is_let_go() -> None:
 
 
 def read(*words: str) -> list[HypothesisWord]:
-    return [HypothesisWord(Word(f" {word}", i, i + 0.5, 0.9), (i,)) for i, word in enumerate(words)]
+    return [HypothesisWord(Word(f" {word}", i, i + 0.5, 0.1), (i,), 25 * i) for i, word in enumerate(words)]
 
 
-def taken(agreed: AgreedWords, until_s: float = 99.0, after_s: float = 0.0) -> list[str]:
-    return text([one.word for one in agreed.take(after_s, until_s)])
+def agreed_on(*words: str) -> Agreement:
+    """Words that two hypotheses had."""
+    agreement = Agreement(NEVER, 0.0)
+    for n_frames in (400, 425):
+        assert agreement.add(read(*words), blank_window(n_frames)) == 0
+    return agreement
 
 
-def agreed_on(*words: str) -> AgreedWords:
-    agreed = AgreedWords()
-    agreed.update((), read(*words), len(words), is_stuck=False)
-    return agreed
+def taken(agreement: Agreement) -> list[str]:
+    return text([one.word for one in agreement.take_agreed()])
 
 
 @pytest.mark.parametrize(
-    ("said", "waiting", "n_agreed", "left"),
-    [
-        ([], ["a", "x", "c"], 0, ["a"]),
-        ([], ["a", "b", "c"], 3, ["a", "b", "c"]),
-        ([], ["x", "b"], 1, ["x"]),
-        ([], [], 0, []),
-        (["a"], ["b", "x"], 0, ["b"]),
-        (["x"], ["b", "c"], 0, []),
-    ],
+    ("then", "left"), [(["a", "x", "c"], ["a"]), (["a", "b", "c"], ["a", "b"]), (["x", "b"], []), ([], [])]
 )
-def test_a_reading_that_finds_its_way_decides_what_is_agreed(
-    said: list[str], waiting: list[str], n_agreed: int, left: list[str]
-) -> None:
-    agreed = agreed_on("a", "b")
-    agreed.update(read(*said), read(*waiting), n_agreed, is_stuck=False)
-    assert taken(agreed) == left
-    assert taken(agreed) == []
+def test_a_reading_that_finds_its_way_decides_what_is_agreed(then: list[str], left: list[str]) -> None:
+    agreement = agreed_on("a", "b")
+    agreement.add(read(*then), blank_window(450))
+    assert taken(agreement) == left
+    assert taken(agreement) == []
 
 
 @pytest.mark.parametrize(
     ("said", "left"), [([], ["a", "b", "c"]), (["A,"], ["b", "c"]), (["x"], []), (["a", "b", "c", "d"], [])]
 )
 def test_of_a_lost_reading_only_what_it_said_counts(said: list[str], left: list[str]) -> None:
-    agreed = agreed_on("a", "b", "c")
-    agreed.update(read(*said), (), 0, is_stuck=True)
-    assert taken(agreed) == left
+    agreement = agreed_on("a", "b", "c")
+    agreement.add(read(*said, "lost"), blank_window(450), is_stuck=True)
+    agreement.drop_committed(read(*said))
+    assert taken(agreement) == left
 
 
-def test_only_words_of_the_audio_that_is_given_up_are_taken() -> None:
-    agreed = agreed_on("a", "b", "c")
-    assert taken(agreed, until_s=1.4) == ["a", "b"]
-
-
-def test_agreed_words_begin_behind_the_committed_ones() -> None:
-    agreed = agreed_on("a", "b")
-    words = [one.word for one in agreed.take(0.7, 99.0)]
+def test_only_words_of_the_audio_that_is_given_up_are_taken_behind_the_committed_ones() -> None:
+    policy = CommitPolicy(WAITING)
+    for n_frames in (100, 125):
+        policy.decide(read("a", "b", "c"), blank_window(n_frames), is_stuck=False)
+    words = [one.word for one in policy.take_agreed(0.7, 1.4)]
     assert [(word.start, word.end) for word in words] == [(0.7, 0.7), (1.0, 1.5)]
+    assert policy.take_agreed(0.0, 99.0) == []

@@ -49,7 +49,7 @@ class Readings:
     def n_stable(self, *words: Decoded, after: int = STEP) -> int:
         """Count the stable words of a hypothesis whose audio is `after` frames longer than the last."""
         self.n_frames += after
-        return self.agreement.count_stable(words_of(words, self.n_frames), blank_window(self.n_frames))
+        return self.agreement.add(words_of(words, self.n_frames), blank_window(self.n_frames))
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_what_was_committed_is_counted_no_more_and_the_rest_goes_on() -> None:
     readings = Readings()
     words = [Decoded(" a", 1.0, 58), Decoded(" b", 0.6, 45)]
     assert readings.n_stable(*words) == 1
-    readings.agreement.drop_committed(1)
+    readings.agreement.drop_committed(words_of(words[:1]))
     assert readings.n_stable(words[1], after=2 * STEP) == 1
 
 
@@ -151,7 +151,7 @@ def test_no_word_near_the_end_is_ever_safe_and_far_ones_always_are(
         assert all(word.n_behind >= near for word in words[:n])
         far = max(near, FAR)
         assert n >= next((i for i, word in enumerate(words) if word.n_behind < far), len(words))
-        readings.agreement.drop_committed(n)
+        readings.agreement.drop_committed(words_of(words[:n]))
 
 
 @given(READINGS, CHOSEN, NEARNESS)

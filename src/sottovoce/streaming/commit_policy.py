@@ -50,7 +50,6 @@ class CommitPolicy:
         self._agreement = Agreement(
             options.commit_rule, options.near_frames, options.stall_timeout_s * FRAMES_PER_SECOND
         )
-        self._agreed = AgreedWords()
         self.unstable: tuple[Word, ...] = ()
         """Words of the last hypothesis that were not committed."""
         self.is_stuck = False
@@ -125,68 +124,38 @@ class CommitPolicy:
         words: usable ones of this update, after the committed words. is_stuck: decoding looped or jumped
         back. certain_until_s: words that end later wait for the language. final: no more audio comes.
         """
-        n_stable = len(words) if final else self._agreement.count_stable(words, window)
+        n_stable = self._agreement.add(words, window, is_stuck=is_stuck)
         n_certain = sum(1 for _ in takewhile(lambda one: one.word.end <= certain_until_s, words))
-        n_committed = min(n_stable, n_certain)
-        self._agreement.drop_committed(n_committed)
-        self._agreed.update(
-            words[:n_committed], words[n_committed:], self._agreement.n_agreed, is_stuck=is_stuck
-        )
+        n_committed = min(len(words) if final else n_stable, n_certain)
+        self._agreement.drop_committed(words[:n_committed])
         self.unstable = tuple(one.word for one in words[n_committed:])
         self.is_stuck = is_stuck
         return n_committed
 
     def discard(self, hypothesis: AlignAttHypothesis) -> None:
-        """Discard an unusable hypothesis and reset agreement."""
+        """Discard an unusable hypothesis; without speech in it, forget those before it too."""
         self.is_stuck = not self.is_no_speech(hypothesis)
-        self._agreement.reset()
-        self._agreed.update((), (), 0, is_stuck=self.is_stuck)
+        if not self.is_stuck:
+            self._agreement.reset()
         self.unstable = ()
 
     def take_agreed(self, after_s: float, until_s: float) -> list[HypothesisWord]:
-        return self._agreed.take(after_s, until_s)
-
-
-class AgreedWords:
-    """The uncommitted words that two hypotheses agreed on.
-
-    If later updates fail until the end, these words were still decoded well.
-    """
-
-    def __init__(self) -> None:
-        self._words: list[HypothesisWord] = []
-
-    def update(
-        self,
-        committed: Sequence[HypothesisWord],
-        waiting: Sequence[HypothesisWord],
-        n_agreed: int,
-        *,
-        is_stuck: bool,
-    ) -> None:
-        """Add what an update committed and what waits, of which the first n_agreed words agree.
-
-        is_stuck: words beyond the failure keep their agreement.
-        """
-        n_same = count_same([*committed, *waiting], self._words) - len(committed)
-        if is_stuck:
-            is_same = count_same(committed, self._words) == len(committed)
-            self._words = self._words[len(committed) :] if is_same else []
-        else:
-            self._words = list(waiting[: max(n_agreed, n_same)])
-
-    def take(self, after_s: float, until_s: float) -> list[HypothesisWord]:
-        """Return the words up to the first whose middle lies after until_s, and reset.
+        """Remove and return the words that two hypotheses agreed on, up to the first whose middle lies after
+        until_s.
 
         after_s: none starts earlier.
         """
-        words, self._words = self._words, []
-        within = takewhile(lambda one: (one.word.start + one.word.end) / 2 <= until_s, words)
+        within = takewhile(
+            lambda one: (one.word.start + one.word.end) / 2 <= until_s, self._agreement.take_agreed()
+        )
         return [one.not_before(after_s) for one in within]
 
 
 class Agreement:
-    """Find the stable words of consecutive hypotheses.
+    """The uncommitted words of consecutive hypotheses, and which of them are stable.
+
+    A hypothesis that is stuck counts for the words that it commits, and leaves the others as they were: if
+    all later updates fail, the words that two hypotheses agreed on were still decoded well (`take_agreed`).
 
     near_frames: least distance of every word from the end of the audio. far_frames: at this distance every
     word is stable, so that one that every hypothesis spells otherwise holds up no others.
@@ -196,31 +165,34 @@ class Agreement:
         self._options = options
         self._near_frames = near_frames
         self._far_frames = far_frames
-        self._letters: list[str] = []
+        self._words: list[HypothesisWord] = []
         self._since_s: list[float] = []
         """By word: end of the audio at the first of the consecutive hypotheses that have it."""
         self._end_s = -math.inf
 
     def reset(self) -> None:
-        self._letters, self._since_s = [], []
+        self._words, self._since_s = [], []
 
-    def drop_committed(self, n_words: int) -> None:
-        self._letters, self._since_s = self._letters[n_words:], self._since_s[n_words:]
-
-    @property
-    def n_agreed(self) -> int:
-        """Number of uncommitted words in at least two consecutive hypotheses."""
-        return sum(1 for _ in takewhile(lambda since_s: since_s < self._end_s, self._since_s))
-
-    def count_stable(self, words: Sequence[HypothesisWord], window: AudioWindow) -> int:
+    def add(self, words: Sequence[HypothesisWord], window: AudioWindow, *, is_stuck: bool = False) -> int:
         """Add a hypothesis; return how many of its words, from the first, are stable."""
-        letters, self._end_s = [one.letters for one in words], window.end_s
-        pairs = zip(letters, self._letters, strict=False)
-        n_same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-        self._letters = letters
-        self._since_s = self._since_s[:n_same] + [window.end_s] * (len(words) - n_same)
-        known = zip(words, self._since_s, strict=True)
+        n_same = count_same(words, self._words)
+        since_s = self._since_s[:n_same] + [window.end_s] * (len(words) - n_same)
+        if not is_stuck:
+            self._words, self._since_s, self._end_s = list(words), since_s, window.end_s
+        known = zip(words, since_s, strict=True)
         return sum(1 for _ in takewhile(lambda pair: self._is_stable(*pair, window), known))
+
+    def drop_committed(self, words: Sequence[HypothesisWord]) -> None:
+        """Remove committed words of the last hypothesis; if they are others than before, remove all."""
+        n_dropped = len(words) if count_same(words, self._words) == len(words) else len(self._words)
+        self._words, self._since_s = self._words[n_dropped:], self._since_s[n_dropped:]
+
+    def take_agreed(self) -> list[HypothesisWord]:
+        """Remove all words; return those that at least two consecutive hypotheses had."""
+        n_agreed = sum(1 for _ in takewhile(lambda since_s: since_s < self._end_s, self._since_s))
+        found = self._words[:n_agreed]
+        self.reset()
+        return found
 
     def _is_stable(self, one: HypothesisWord, since_s: float, window: AudioWindow) -> bool:
         n_behind = window.n_frames - one.last_frame
