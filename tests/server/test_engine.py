@@ -230,7 +230,7 @@ def test_under_load_audio_is_held_until_an_update_is_due() -> None:
         async with opened() as (model, scheduler, session):
             await session.push(TENTH)
             calls.append(model.n_calls)
-            scheduler.worker.interval_controller._level = 1
+            scheduler.worker.interval_controller._level = 2
             for _ in range(9):
                 assert await session.push(TENTH) == []
             calls.append(model.n_calls)
