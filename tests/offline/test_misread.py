@@ -13,7 +13,7 @@ from torch import Tensor
 from sottovoce.decoding.decode import DecodingResult
 from sottovoce.decoding.search import Candidate
 from sottovoce.language.spans import Spans
-from sottovoce.offline import follow, verify
+from sottovoce.offline import follow
 from sottovoce.offline.pieces import Piece
 from sottovoce.offline.verify import LanguageHypothesis, joined, segment_means, speech_in, text_mean
 from sottovoce.offline.windows import LanguageWindow, SeekWindows
@@ -69,15 +69,12 @@ def hypothesis(
     return LanguageHypothesis(segments, Piece(start, end), mean, language, nats)
 
 
-def test_text_has_to_be_clearly_better_before_a_recording_counts_as_in_several_languages() -> None:
-    one = segment(0, 2)
-    assert hypothesis(one).is_accepted_by(-0.5, is_first=False)
-    assert not hypothesis(one).is_accepted_by(-0.65, is_first=False)
-    assert not hypothesis(one, mean=-1.5).is_accepted_by(-0.8, is_first=False)  # hardly a text
-    assert hypothesis(one).is_accepted_by(-0.3, is_first=True)
-    assert not hypothesis(one, nats=4.0).is_accepted_by(-0.3, is_first=True)
-    assert not hypothesis(one).is_accepted_by(-0.5, is_first=True)
-    assert not hypothesis(one, mean=-1.5).is_accepted_by(-0.5, is_first=True)  # better, but hardly a text
+def test_text_has_to_be_better_and_its_language_likely_enough() -> None:
+    one = hypothesis(segment(0, 2), mean=-0.7, nats=6.0)
+    assert one.is_accepted_by(-0.7, 0.0)
+    assert not one.is_accepted_by(-0.71, 0.0)
+    assert one.is_accepted_by(-0.5, 6.0)
+    assert not one.is_accepted_by(-0.5, 6.1)
 
 
 def test_hypotheses_that_follow_each_other_are_one() -> None:
@@ -125,8 +122,6 @@ def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is heard of another language but in text, whose probabilities are those of a script."""
     monkeypatch.setattr(Spans, "question", lambda self: None)
     ask_texts_from(0.05, monkeypatch)
-    monkeypatch.setattr(verify, "GAIN", 0.05)
-    monkeypatch.setattr(verify, "FAR_GAIN", 0.05)
 
 
 def languages(options: TranscribeOptions) -> list[tuple[str, bool]]:

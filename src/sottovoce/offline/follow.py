@@ -190,6 +190,11 @@ class LanguageFollower:
             self.is_several = self._spans(speech, place, place).shows_several()
         return self._codes[run.language] if self.is_several else current
 
+    @property
+    def least_nats(self) -> float:
+        """Log-likelihood ratio (nats) from which text is in another language than it was decoded in."""
+        return 0.0 if self.is_several else self._emission.numbers.several
+
     def expect_several(self) -> None:
         self.is_several, self._is_beginning = True, self._was_beginning
 

@@ -222,14 +222,6 @@ def is_too_little(segment: Segment, eot: int, long_s: float, fewest_s: float) ->
 
 LEAST_MISREAD_S = 0.8
 """Seconds of speech in a segment for language verification."""
-GAIN, FAR_GAIN, LEAST = 0.1, 0.3, -0.7
-"""In a multilingual recording, the gain in mean log-probability that text in another language needs, and
-its least value.
-"""
-FIRST_NATS, FIRST_LEAST = 5.0, -0.4
-"""The stricter limits (with FAR_GAIN) in a monolingual recording; no development recording in one language
-became multilingual with them, including languages that the model hardly knows.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,14 +238,12 @@ class LanguageHypothesis:
     language: str
     nats: float
 
-    def is_accepted_by(self, mean: float, *, is_first: bool) -> bool:
+    def is_accepted_by(self, mean: float, least_nats: float) -> bool:
         """Return whether text with this mean log-probability in the other language replaces the first.
 
-        is_first: the recording counted as monolingual.
+        least_nats: log-likelihood ratio that the recording requires, see `LanguageFollower.least_nats`.
         """
-        if is_first:
-            return self.nats >= FIRST_NATS and mean >= max(FIRST_LEAST, self.mean + FAR_GAIN)
-        return mean >= max(LEAST, self.mean + GAIN)
+        return mean >= self.mean and self.nats >= least_nats
 
 
 def joined(hypotheses: Sequence[LanguageHypothesis], segments: Sequence[Segment]) -> list[LanguageHypothesis]:
@@ -410,7 +400,7 @@ class SkippedSpeechRecovery:
         if decoded is None:
             return ()
         mean = text_mean(decoded.result, self._transcriber.tokenizer.eot)
-        if not hypothesis.is_accepted_by(mean, is_first=not follower.is_several):
+        if not hypothesis.is_accepted_by(mean, follower.least_nats):
             return ()
         follower.expect_several()
         return decoded.cut.segments
