@@ -20,8 +20,8 @@ plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.righ
 
 
 def plot_curve(path: Path, found: Mapping[str, Summary], offline: float) -> None:
-    """Errors over median word latency. found: by names with a threshold in frames or a latency; what is left of a
-    name is a line. offline: error rate of the files' transcripts, dashed."""
+    """Errors over median word latency. found: by names with a threshold in frames or a latency; what is left
+    of a name is a line. offline: error rate of the files' transcripts, dashed."""
     figure, axes = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
     lines: dict[str, list[tuple[float, float, str]]] = {}
     for name, one in found.items():
