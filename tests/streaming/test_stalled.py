@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -36,13 +37,13 @@ def ends_early(mel: Tensor, row: int = 0) -> Script:
     return replace(script, tokens=tuple(token for token in script.tokens if token.frame < LOST_FROM))
 
 
-def loops(mel: Tensor, row: int = 0) -> Script:
-    """The same word again and again, up to the end of the window."""
+def loops(mel: Tensor, row: int = 0, every: int = 1) -> Script:
+    """The same word again and again, every so many frames, up to the end of the window."""
     script = hear(mel, row)
     if not loses_the_thread(script):
         return script
     sound = [token for token in script.tokens if token.frame < LOST_FROM]
-    babble = [ScriptedToken(sound[-1].id, frame) for frame in range(LOST_FROM, mel.shape[1] // 2)]
+    babble = [ScriptedToken(sound[-1].id, frame) for frame in range(LOST_FROM, mel.shape[1] // 2, every)]
     return replace(script, tokens=(*sound, *babble))
 
 
@@ -109,6 +110,15 @@ def test_an_utterance_that_ends_lost_is_read_once_more(loss: str, n_words: int) 
     assert words_of(events) == [*words, "man", "way"]
 
 
+def test_a_slow_loop_is_found_in_updates_of_half_a_second() -> None:
+    """It has the eight tokens of a loop in each update; in shorter ones its words would be committed."""
+    words = words_from(FIRST, 40)
+    for stream in (StreamOptions(chunk_s=0.5), replace(ALIGNATT, chunk_s=0.5)):
+        live = session(["en"], model=FakeBackend(partial(loops, every=3)), stream=stream)
+        events, _ = listen(live, np.concatenate([silence(0.5), say(words), silence(1.0)]))
+        assert words_of(events) == words
+
+
 def nothing(mel: Tensor, row: int = 0) -> Script:
     return Script()
 
@@ -142,12 +152,14 @@ def test_audio_without_words_is_let_go(heard: Hear, vad: bool) -> None:
 
 
 @pytest.mark.parametrize("vad", [True, False])
-def test_words_after_a_minute_of_noise_are_said(vad: bool) -> None:
+@pytest.mark.parametrize(("chunk_s", "more_s"), [(0.25, ALIGNATT.stall_timeout_s), (0.5, 1.0)])
+def test_words_after_a_minute_of_noise_are_said(vad: bool, chunk_s: float, more_s: float) -> None:
+    """more_s: how old the noise is that is held when speech begins depends on the updates."""
     words = spoken("en", 8)
-    live = session(["en"], vad=vad, stream=ALIGNATT)
+    live = session(["en"], vad=vad, stream=replace(ALIGNATT, chunk_s=chunk_s))
     events, most_s = listen(live, np.concatenate([noise(30.0), say(words), noise(20.0)]))
     assert words_of(events) == words
-    assert most_s <= STALL_KEEP_S + 0.4 * len(words) + 2 * ALIGNATT.stall_timeout_s
+    assert most_s <= STALL_KEEP_S + 0.4 * len(words) + ALIGNATT.stall_timeout_s + more_s
 
 
 def test_silence_that_counts_as_speech_is_read_no_second_time() -> None:

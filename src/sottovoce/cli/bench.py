@@ -19,6 +19,7 @@ from sottovoce.cli.flags import SectionedCommand, given_as
 from sottovoce.cli.options import LANGUAGE, MODEL, ModelOptions, beam_size, open_model
 from sottovoce.cli.progress import source_of
 from sottovoce.errors import OptionError
+from sottovoce.options.live import LiveDecodingOptions
 from sottovoce.options.schema import Option, options_of
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class MeasureOptions:
 
 
 MEASURE = (*LANGUAGE, *beam_size(5), *options_of(MeasureOptions))
-UPDATE_S = 0.25
+UPDATE_S = LiveDecodingOptions().chunk_s
 
 
 @dataclass(frozen=True, slots=True)
