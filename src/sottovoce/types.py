@@ -149,7 +149,8 @@ class Segment:
 
     tokens: text ids and timestamps. avg_logprob: mean natural log-probability of the tokens and the end.
     compression_ratio: bytes over zlib bytes of the text. no_speech_prob: at the SOT position. translation:
-    the text in another language, if requested.
+    the text in another language, if requested. language_probability: the posterior of its language among
+    those allowed (docs/language.md); None in a recording in one language, and where its text decided.
     """
 
     id: int
@@ -165,6 +166,7 @@ class Segment:
     words: tuple[Word, ...] | None = None
     speaker: str | None = None
     translation: str | None = None
+    language_probability: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,20 @@ def full() -> Transcript:
         Word(" there", 0.5, 1.0, 0.5, None, None, (Token(9, " there", 0.5, 1.0, 0.5),)),
     )
     first = Segment(
-        0, 0.0, 1.0, " Hi there", "en", (50364, 7, 8, 9, 50414), 0.2, -0.25, 0.75, 0.125, words, "A", "Hallo"
+        0,
+        0.0,
+        1.0,
+        " Hi there",
+        "en",
+        (50364, 7, 8, 9, 50414),
+        0.2,
+        -0.25,
+        0.75,
+        0.125,
+        words,
+        "A",
+        "Hallo",
+        0.875,
     )
     silent = Segment(1, 1.0, 1.5, "", "de", (), 0.0, -1.0, 0.0, 0.5, (), None, None)
     return Transcript(

@@ -115,3 +115,23 @@ def test_a_browser_shows_what_was_said(tmp_path: Path) -> None:
 
 def _quoted(text: str) -> str:
     return "".join(f"%{byte:02X}" for byte in text.encode())
+
+
+def test_a_change_of_language_is_a_comment_with_its_posterior() -> None:
+    said = [
+        ("Hello.", "en", 0.97),
+        ("Hallo.", "de", 0.984),
+        ("Wie geht es?", "de", 0.9),
+        ("Ciao.", "it", None),
+    ]
+    segments = tuple(
+        Segment(number, number, number + 0.5, f" {text}", language, language_probability=probability)
+        for number, (text, language, probability) in enumerate(said)
+    )
+    written = document(Transcript(segments, "en", 4.0, "nano"))
+    notes = [line for line in written.splitlines() if line.startswith("NOTE")]
+    assert notes == ["NOTE language de 0.98"]
+    assert written.index("NOTE") < written.index("Hallo.")
+    assert [flat(each.text) for each in parse_transcript(written.encode(), "talk.vtt").segments] == [
+        text for text, *_ in said
+    ]

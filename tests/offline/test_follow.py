@@ -60,6 +60,7 @@ def test_every_language_is_read_at_its_own_time(
     transcription = model.transcribe(MIXED, language=language, options=options)
     segments = list(transcription)
     assert languages(segments) == LANGUAGES
+    assert all(0.5 < (segment.language_probability or 0.0) <= 1.0 for segment in segments)
     assert transcription.outside_languages == {}
     for start, end, spoken in TRUTH:
         middle = (start + end) / 2

@@ -10,6 +10,7 @@ import json
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TypeAlias
 
 from sottovoce.formats.base import TranscriptInfo
@@ -105,7 +106,9 @@ def document(transcript: Transcript) -> dict[str, Json]:
     }
 
 
-def detection_document(probability: float | None, probabilities: Mapping[str, float]) -> dict[str, Json]:
+def detection_document(
+    probability: float | None, probabilities: Mapping[str, float] = MappingProxyType({})
+) -> dict[str, Json]:
     found: dict[str, Json] = {} if probability is None else {"language_probability": score(probability)}
     if probabilities:
         found["language_probabilities"] = {code: score(value) for code, value in probabilities.items()}
@@ -128,6 +131,7 @@ def segment_document(segment: Segment) -> dict[str, Json]:
         "end": seconds(segment.end),
         "text": segment.text,
         "language": segment.language,
+        **detection_document(segment.language_probability),
         "speaker": segment.speaker,
         "tokens": list(segment.tokens),
         "temperature": score(segment.temperature),

@@ -59,13 +59,12 @@ def transcript_of_json(document: object) -> Transcript:
     segments = _each(rows, lambda number, row: _segment(number, row, spans[number], code, has_words))
     if not whole.get("segments"):
         segments = list(regrouped(segments, [Split(after=SENTENCE_ENDS)]))
-    probability = whole.get("language_probability")
     return Transcript(
         segments=tuple(segments),
         language=code,
         duration=max((segment.end for segment in segments), default=0.0) if duration is None else duration,
         model=_text(whole.get("model") or "", "model"),
-        language_probability=None if probability is None else _number(probability, "language_probability"),
+        language_probability=_language_probability(whole),
         language_probabilities=_probabilities(whole.get("language_probabilities")),
         turns=tuple(map(_turn, _some_rows(whole, "turns"))),
         unread=_unread(whole),
@@ -171,7 +170,13 @@ def _segment(number: int, row: Row, span: Span, language: str, has_words: bool) 
         words=words if words or (has_words and not text.strip()) else None,
         speaker=_name(row.get("speaker")),
         translation=None if translation is None else _text(translation, "translation"),
+        language_probability=_language_probability(row),
     )
+
+
+def _language_probability(row: Row) -> float | None:
+    probability = row.get("language_probability")
+    return None if probability is None else _number(probability, "language_probability")
 
 
 def _is_ours(row: Row) -> bool:

@@ -43,15 +43,25 @@ class VttWriter(CueWriter):
     """WebVTT: hours only if needed, and text escaped as in section 3.1 of the specification.
 
     openai-whisper leaves `&` and `<` bare, which players take for entities and tags, and shortens `-->`. A
-    speaker is the voice of a cue (`<v A>`), on one line with single spaces. Nothing else differs.
+    speaker is the voice of a cue (`<v A>`), on one line with single spaces. Where the language changes, a
+    comment gives the new one and its posterior: `NOTE language de 0.98`. Nothing else differs.
 
     Source: https://www.w3.org/TR/webvtt1/, laid out as openai-whisper's `WriteVTT`.
     """
 
     extension = "vtt"
+    _language: str | None
 
     def begin(self, info: TranscriptInfo) -> str:
+        self._language = None
         return super().begin(info) + "WEBVTT\n\n"
+
+    def segment(self, segment: Segment) -> str:
+        before, self._language = self._language, segment.language
+        if segment.language_probability is None or before in (None, segment.language):
+            return super().segment(segment)
+        note = f"NOTE language {segment.language} {segment.language_probability:.2f}\n\n"
+        return "".join(map(self.render, self._cues.flush())) + note + super().segment(segment)
 
     def escape(self, text: str) -> str:
         """Escape markup and times; a null would be read as U+FFFD."""

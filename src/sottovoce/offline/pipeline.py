@@ -218,6 +218,9 @@ class _Pipeline:
 
     def _verified(self, decoded: DecodedWindow, done: Window) -> ReadWindow:
         segments = list(self._transcriber.segments(decoded.cut, decoded.result))
+        if self._languages.expects_several:
+            probability = decoded.window.probability
+            segments = [replace(segment, language_probability=probability) for segment in segments]
         if self._options.read_again and self._voices is not None:
             segments = self._spoken(segments, self._voices)
         decoded = replace(decoded, cut=replace(decoded.cut, segments=tuple(segments)))
