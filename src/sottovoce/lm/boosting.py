@@ -106,7 +106,7 @@ class PhraseBooster:
 
     def automaton(self) -> Automaton:
         nodes = torch.arange(self.n_nodes, device=self._potential.device)
-        return automaton_of(self._table, self.finish(nodes))
+        return automaton_of(self._table, ends=self.finish(nodes))
 
 
 class _PhraseTree:
@@ -356,7 +356,7 @@ class WordCounter:
         scores, after = self._scores.cpu().numpy(), self._after.cpu().numpy()
         return Automaton(
             first=np.array([0, 0, n]),
-            tokens=np.arange(n, dtype=np.int32),
+            keys=np.arange(_BETWEEN * n, (_BETWEEN + 1) * n),
             weights=scores[_BETWEEN],
             targets=after,
             backoff=np.zeros(2, np.float32),
@@ -364,5 +364,4 @@ class WordCounter:
             root_weights=scores[_INSIDE],
             root_targets=after,
             ids=np.arange(n),
-            ends=np.zeros(2, np.float32),
         )

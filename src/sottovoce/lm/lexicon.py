@@ -24,7 +24,7 @@ from torch import Tensor
 
 from sottovoce.errors import LanguageModelError
 from sottovoce.lm.automata import KeyTable
-from sottovoce.lm.base import CHILD, LEXICON_NODE, FlatLexicon, Ints
+from sottovoce.lm.base import FlatLexicon, Ints
 from sottovoce.lm.ngram import BLANKS, fields_of
 from sottovoce.text.files import read_lines
 from sottovoce.text.normalize import composed, ids_by_form, letter_spellings, letters_of
@@ -266,21 +266,13 @@ class Lexicon:
         return found
 
     def flat(self, ahead: Tensor, word_scores: Tensor) -> FlatLexicon:
-        """Return the tree as arrays. look_ahead: (n_nodes,). word scores: (n_words,)."""
-        keys, looked = self._children.keys.cpu(), ahead.cpu().float().numpy()
-        nodes, children = np.zeros(self.n_nodes + 1, LEXICON_NODE), np.empty(len(keys), CHILD)
-        children["token"], children["target"] = keys % self.n_tokens, self._targets.cpu()
-        best = np.full(self.n_nodes, -np.inf, np.float32)
-        np.maximum.at(best, (keys // self.n_tokens).numpy(), looked[children["target"]])
-        if self.allow_unknown:
-            best = np.maximum(best, looked[UNKNOWN_NODE])
-        nodes["first"] = torch.searchsorted(keys, torch.arange(self.n_nodes + 1) * self.n_tokens)
-        nodes["first_word"][:-1], nodes["n_words"][:-1] = self._first.cpu(), self._counts.cpu()
-        nodes["ahead"][:-1], nodes["inside"][:-1] = looked, best - looked
+        """Return the tree as arrays. ahead: (n_nodes,) look-ahead. word_scores: (n_words,)."""
         return FlatLexicon(
-            nodes=nodes,
-            children=children,
+            keys=self._children.keys.cpu().numpy(),
             words=self._words.cpu().numpy(),
+            first_word=self._first.cpu().numpy(),
+            n_words=self._counts.cpu().numpy(),
+            ahead=ahead.cpu().float().numpy(),
             word_scores=word_scores.cpu().float().numpy(),
             unknown=-1 if self.unknown is None else self.unknown,
             separator=-1 if self.separator is None else self.separator,

@@ -373,8 +373,7 @@ class NgramModel:
         return self._table.follow(states, torch.full_like(states, self._end))[0]
 
     def automaton(self) -> Automaton:
-        parent = self._table.parent
-        return automaton_of(self._table, self.finish(torch.arange(len(parent), device=parent.device)))
+        return automaton_of(self._table, end=self._end)
 
 
 def _with_oov_word(vocabulary: dict[str, int]) -> dict[str, int]:

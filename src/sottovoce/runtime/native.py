@@ -31,7 +31,7 @@ from sottovoce.models.backend import (
     check_step,
 )
 from sottovoce.models.checkpoint.base import Checkpoint
-from sottovoce.runtime.kernels import WIDEST_HEAD
+from sottovoce.kernels import WIDEST_HEAD
 from sottovoce.runtime.native_decoder import NativeDecoder, RowInput, WindowKv
 from sottovoce.runtime.native_encoder import NativeEncoder, fits_kernels, network_without_decoder
 from sottovoce.runtime.torch import DTYPES, TorchBackend

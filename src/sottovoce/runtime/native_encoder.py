@@ -24,7 +24,7 @@ from sottovoce.runtime.incremental_encoder import (
     plan_updates,
     result_of,
 )
-from sottovoce.runtime.kernels import WIDEST_HEAD
+from sottovoce.kernels import WIDEST_HEAD
 from sottovoce.runtime.native_decoder import floats
 from sottovoce.threads import n_threads
 from sottovoce.types import EncoderOutput, Features
