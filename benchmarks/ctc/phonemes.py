@@ -66,9 +66,7 @@ def main() -> None:
     batch = torch.nn.utils.rnn.pad_sequence(emissions, batch_first=True).log_softmax(dim=2)
     spellings = clock.timed("reading the lexicon", lambda: read_lexicon(data / "lexicon.txt", labels))
     separator = labels.index("|")
-    lexicon = clock.timed(
-        "lexicon tree", lambda: Lexicon(spellings, len(labels), separator=separator)
-    )
+    lexicon = clock.timed("lexicon tree", lambda: Lexicon(spellings, len(labels), separator=separator))
     ngram = clock.timed("reading the n-gram", lambda: NgramModel.from_arpa(data / "bigram.arpa.gz"))
     for beam in options.beam:
         decoder = clock.timed(
@@ -84,8 +82,7 @@ def main() -> None:
                 options=CtcOptions(engine=options.engine),
             ),
         )
-        short = batch[:1, :1]
-        clock.timed(f"first frame, beam {beam}", lambda decoder=decoder: decoder.decode(short))
+        clock.timed(f"first frame, beam {beam}", lambda decoder=decoder: decoder.decode(batch[:1, :1]))
         seconds = []
         for _ in range(options.repeats):
             begin = time.process_time()

@@ -13,8 +13,8 @@ import torch
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.ctc.align import align, common_cut
-from sottovoce.ctc.native import choose_engine
 from sottovoce.ctc.emissions import checked
+from sottovoce.ctc.native import choose_engine
 from sottovoce.ctc.options import CtcOptions
 from sottovoce.ctc.search import PrefixSearch
 from sottovoce.errors import InputError

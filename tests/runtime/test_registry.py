@@ -14,9 +14,9 @@ import torch
 
 import sottovoce
 from sottovoce.errors import OptionError
+from sottovoce.kernels import load_kernels
 from sottovoce.models.backend import Backend, ModelDims
 from sottovoce.models.devices import NumberFormat, choose_device, choose_number_format, cpu_has_bfloat16
-from sottovoce.kernels import load_kernels
 from sottovoce.runtime.registry import BACKENDS, KERNELS, LEAST_TEXT_STATE, RUNTIMES, choose_runtime
 from tests.models import tiny
 

@@ -38,17 +38,17 @@ int on_rows(int n, int n_threads, const Work& work) {
 
 // Emissions (n_rows, n_frames, n_labels), of which lengths (n_rows,) frames count.
 struct sv_ctc_emissions {
+    int64_t n_frames, n_labels;
     const float* values;
     const int64_t* lengths;
-    int64_t n_frames, n_labels;
 
     Frames row(int64_t i) const { return {values + i * n_frames * n_labels, lengths[i], n_labels}; }
 };
 
 // Texts (n, stride), of which n_tokens (n,) count, of emissions rows (n,), with blanks (n, stride + 1) around them.
 struct sv_ctc_texts {
-    const int64_t *tokens, *n_tokens, *rows, *blanks;
     int64_t n, stride;
+    const int64_t *tokens, *n_tokens, *rows, *blanks;
 
     Text text(int64_t i) const {
         return {tokens + i * stride, blanks + i * (stride + 1), static_cast<int>(n_tokens[i])};
@@ -127,8 +127,8 @@ SV_API int sv_ctc_common_cut(const sv_ctc_emissions* emissions, const sv_ctc_tex
     });
 }
 
-// The scores of labels of a frame, as the search finds them, for tests: the `most` likeliest above `least`, then at
-// most n_others further ones. Returns how many there are of both.
+// The labels of a frame as the search finds them, for tests: the `most` likeliest above `least`, then at most n_others
+// further ones. Returns how many there are of both.
 SV_API int sv_ctc_labels(const float* frame, int n, float least, int blank, int most, int n_others, int64_t* ids) {
     Labels labels;
     labels.find_likeliest(frame, n, least, blank, most);

@@ -32,7 +32,9 @@ using Callback = int64_t (*)(int64_t, int64_t, int64_t);
 // that scores it, or -1.
 // Callbacks: root_weights bound the score of every id from above.
 struct ModelArrays {
-    int64_t n_nodes, n_ids, n_arcs;
+    int64_t n_nodes, n_ids, end;
+    int64_t silent;      // the id that is scored implicitly before the tokens `begins`
+    int64_t cache_size;  // a power of two
     const int64_t* first;
     const int64_t* keys;
     const float* weights;
@@ -42,13 +44,10 @@ struct ModelArrays {
     const float* root_weights;
     const int64_t* root_targets;
     const float* ends;
-    int64_t end;
+    const int64_t* ids;     // (n_tokens,) the model's id of every token
+    const uint8_t* begins;  // (n_tokens,) or null
     Callback callback;
     const CachedAnswer* cache;
-    int64_t cache_size;  // a power of two
-    const int64_t* ids;     // (n_tokens,) the model's id of every token
-    const uint8_t* begins;  // (n_tokens,) or null: tokens before which the id `silent` is scored implicitly
-    int64_t silent;
     float weight;  // of all scores
 };
 

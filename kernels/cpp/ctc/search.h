@@ -21,13 +21,13 @@ struct SearchSettings {
 // The arrays of a `PrefixState` of B utterances with K beams, written in place: (B, K), the states (B, K, s), and the
 // prefixes (B, K, K). symbols: (B, K, n_symbols) before, histories: (B, K, n_histories) after.
 struct BeamArrays {
+    int64_t n_symbols, n_histories;
     float *blank, *token, *lm, *adjustment, *merged;
     int64_t *length, *last, *arc;
     const int64_t* symbols;
     int64_t* histories;
     uint8_t *is_prefix, *is_label_prefix;
     int64_t* scores;
-    int64_t n_symbols, n_histories;
 };
 
 // log(exp(a) + exp(b)), to the precision of a float32.

@@ -22,13 +22,11 @@ def _fields(numbers: str, addresses: str, floats: str = "") -> list[tuple[str, t
 class ModelArrays(ctypes.Structure):
     """A language model as arrays; see `ModelArrays` of `cpp/ctc/scorer.h`."""
 
-    _fields_ = [
-        *_fields("n_nodes n_ids n_arcs", "first keys weights targets backoff parent root_weights root_targets"),
-        *_fields("", "ends"),
-        *_fields("end", "callback cache"),
-        *_fields("cache_size", "ids begins"),
-        *_fields("silent", "", "weight"),
-    ]
+    _fields_ = _fields(
+        "n_nodes n_ids end silent cache_size",
+        "first keys weights targets backoff parent root_weights root_targets ends ids begins callback cache",
+        "weight",
+    )
 
 
 class LexiconArrays(ctypes.Structure):
@@ -43,31 +41,28 @@ class LexiconArrays(ctypes.Structure):
 class Settings(ctypes.Structure):
     """See `SearchSettings` of `cpp/ctc/search.h`."""
 
-    _fields_ = _fields(
-        "blank initial_symbol n_labels beam_size n_tokens max_homophones", "", "threshold"
-    )
+    _fields_ = _fields("blank initial_symbol n_labels beam_size n_tokens max_homophones", "", "threshold")
 
 
 class Beams(ctypes.Structure):
     """The beams of utterances; see `BeamArrays` of `cpp/ctc/search.h`."""
 
-    _fields_ = [
-        *_fields("", "blank token lm adjustment merged length last arc symbols histories"),
-        *_fields("", "is_prefix is_label_prefix scores"),
-        *_fields("n_symbols n_histories", ""),
-    ]
+    _fields_ = _fields(
+        "n_symbols n_histories",
+        "blank token lm adjustment merged length last arc symbols histories is_prefix is_label_prefix scores",
+    )
 
 
 class Emissions(ctypes.Structure):
     """Log-probabilities (n_rows, n_frames, n_labels), of which lengths (n_rows,) frames count."""
 
-    _fields_ = [*_fields("", "values lengths"), *_fields("n_frames n_labels", "")]
+    _fields_ = _fields("n_frames n_labels", "values lengths")
 
 
 class Texts(ctypes.Structure):
-    """Texts (n, stride), of which n_tokens (n,) count, of the emissions `rows` (n,); blanks (n, stride + 1)."""
+    """Texts (n, stride), of which n_tokens (n,) count, of emissions rows (n,); blanks (n, stride + 1)."""
 
-    _fields_ = [*_fields("", "tokens n_tokens rows blanks"), *_fields("n stride", "")]
+    _fields_ = _fields("n stride", "tokens n_tokens rows blanks")
 
 
 A, N = c_void_p, c_int
@@ -161,7 +156,7 @@ def common_cut(
 
 
 def likeliest(frame: int, n: int, least: float, blank: int, most: int, n_others: int) -> tuple[int, ...]:
-    """Return the `most` likeliest labels of frame (n,) above `least`, then n_others of the next likely ones."""
+    """Return the `most` likeliest labels of frame (n,) above `least`, then n_others of the next ones."""
     ids = (c_int64 * n)()
     return tuple(ids[: library.sv_ctc_labels(frame, n, least, blank, most, n_others, ids)])
 

@@ -438,9 +438,7 @@ class DecoderParts:
 
     def _word_model(self, model: WordOrTokenModel, lexicon: Lexicon) -> WordModel:
         ids = np.array(model.ids(["<unk>" if word is None else word for word in lexicon.words]))
-        return WordModel(
-            model.to(self.device), torch.from_numpy(ids).to(self.device), self.options.lm_weight
-        )
+        return WordModel(model.to(self.device), torch.from_numpy(ids).to(self.device), self.options.lm_weight)
 
     def _word_booster(self, phrases: list[ListedPhrase], lexicon: Lexicon) -> WordModel:
         index = {word: i for i, word in enumerate(lexicon.words) if word is not None}

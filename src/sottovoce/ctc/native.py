@@ -9,7 +9,6 @@ import logging
 from collections.abc import Sequence
 from types import ModuleType
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,6 +29,11 @@ _WRITTEN = (
     *("is_prefix", "is_label_prefix", "scores"),
 )
 """Tensors of a state that are written in place."""
+_ARRAYS_OF_MODELS = (
+    *("first", "keys", "weights", "targets", "backoff", "parent", "root_weights", "root_targets"),
+    *("ends", "ids", "begins"),
+)
+_ARRAYS_OF_LEXICONS = ("keys", "words", "first_word", "ahead", "word_scores", "may_begin", "may_go_on")
 
 
 class NativeSearch(PrefixSearch):
@@ -167,49 +171,45 @@ class NativeSearch(PrefixSearch):
         is_late: bool = False,
     ) -> Cut:
         emissions, counts = log_probs[None].contiguous(), torch.tensor([len(log_probs)])
-        arrays = (tokens.contiguous(), n_tokens.contiguous(), torch.zeros_like(n_tokens), _blanks(tokens, blank))
+        arrays = (
+            tokens.contiguous(),
+            n_tokens.contiguous(),
+            torch.zeros_like(n_tokens),
+            _blanks(tokens, blank),
+        )
         texts = self._texts(*arrays)
         given = (self._emissions(emissions, counts), texts, n_shared, CUT_MARGIN)
         return Cut(*self._kernels.common_cut(*given, is_late=is_late))
 
     def _emissions(self, values: Tensor, lengths: Tensor) -> object:
-        return self._kernels.Emissions(values.data_ptr(), lengths.data_ptr(), *values.shape[1:])
+        return self._kernels.Emissions(*values.shape[1:], values.data_ptr(), lengths.data_ptr())
 
     def _texts(self, tokens: Tensor, n_tokens: Tensor, *of_emissions: Tensor) -> object:
         """Describe texts; of_emissions: rows and blanks of their alignments."""
-        addresses = [each.data_ptr() for each in (tokens, n_tokens, *of_emissions)]
-        n, stride = tokens.shape
-        return self._kernels.Texts(*addresses, n=n, stride=stride)
+        parts = (tokens, n_tokens, *of_emissions)
+        return self._kernels.Texts(*tokens.shape, *(part.data_ptr() for part in parts))
 
     def _model(self, automaton: Automaton, weight: float) -> object:
-        arrays = {
-            name: _address(getattr(automaton, name))
-            for name in (
-                *("first", "keys", "weights", "targets", "backoff", "parent"),
-                *("root_weights", "root_targets", "ends", "ids", "begins"),
-            )
-        }
-        callback = automaton.callback
-        if callback is not None:
-            arrays |= {"callback": callback.address, "cache": _address(callback.cache)}
+        of_callback = {}
+        if automaton.callback is not None:
+            cache, address = automaton.callback
+            of_callback = {"cache": _address(cache), "cache_size": len(cache), "callback": address}
         return self._kernels.ModelArrays(
             n_nodes=len(automaton.parent),
             n_ids=len(automaton.root_weights),
-            n_arcs=len(automaton.keys),
             end=-1 if automaton.end is None else automaton.end,
             silent=-1 if automaton.silent is None else automaton.silent,
-            cache_size=0 if callback is None else len(callback.cache),
             weight=weight,
-            **arrays,
+            **{name: _address(getattr(automaton, name)) for name in _ARRAYS_OF_MODELS},
+            **of_callback,
         )
 
     def _lexicon(self, lexicon: FlatLexicon) -> object:
-        names = ("keys", "words", "first_word", "ahead", "word_scores", "may_begin", "may_go_on")
         return self._kernels.LexiconArrays(
             n_nodes=len(lexicon.ahead),
             n_words=len(lexicon.word_scores),
             n_words_of=_address(lexicon.n_words),
-            **{name: _address(getattr(lexicon, name)) for name in names},
+            **{name: _address(getattr(lexicon, name)) for name in _ARRAYS_OF_LEXICONS},
             **{name: getattr(lexicon, name) for name in ("unknown", "separator", "n_homophones")},
         )
 

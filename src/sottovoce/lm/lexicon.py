@@ -26,7 +26,7 @@ from torch import Tensor
 from sottovoce.errors import LanguageModelError
 from sottovoce.lm.automata import KeyTable
 from sottovoce.lm.base import FlatLexicon, Ints
-from sottovoce.lm.ngram import BLANKS, fields_of
+from sottovoce.lm.ngram import fields_of
 from sottovoce.text.files import read_lines
 from sottovoce.text.normalize import composed, ids_by_form, letter_spellings, letters_of
 
@@ -38,7 +38,8 @@ UNKNOWN_NODE = 1
 class Spellings:
     """Words and their concatenated tokens.
 
-    names, spelled: of n words. words: (n,) ids. tokens: (n_tokens,). lengths: (n,), without a separator at the end.
+    names, spelled: of n words. words: (n,) ids. tokens: (n_tokens,). lengths: (n,), without a separator at
+    the end.
 
     Raises:
         LanguageModelError: an empty spelling, a token out of range or a separator inside.

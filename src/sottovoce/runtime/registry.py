@@ -11,11 +11,11 @@ from typing import TypeAlias
 import torch
 
 from sottovoce.errors import OptionError
+from sottovoce.kernels import WIDEST_HEAD, load_kernels
 from sottovoce.models.backend import Backend
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.devices import NumberFormat
 from sottovoce.models.dims import ModelDims
-from sottovoce.kernels import WIDEST_HEAD, load_kernels
 from sottovoce.runtime.torch import TorchBackend
 
 KERNELS = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
