@@ -195,7 +195,7 @@ class NativeSearch(PrefixSearch):
             cache, address = automaton.callback
             of_callback = {"cache": _address(cache), "cache_size": len(cache), "callback": address}
         return self._kernels.ModelArrays(
-            n_nodes=len(automaton.parent),
+            n_nodes=0 if automaton.parent is None else len(automaton.parent),
             n_ids=len(automaton.root_weights),
             end=-1 if automaton.end is None else automaton.end,
             silent=-1 if automaton.silent is None else automaton.silent,

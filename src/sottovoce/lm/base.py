@@ -200,23 +200,23 @@ class Automaton(NamedTuple):
 
     A node without an arc for an id backs off to its parent. Node 0 is the root, which has every id.
 
-    first: (n_nodes + 1,) first arc of each node. keys: (n_arcs,) node * n_ids + id, ascending. weights
-    (natural logs), targets: (n_arcs,). backoff, parent: (n_nodes,). root_weights, root_targets: (n_ids,).
-    ids: (n_tokens,) the model's ids of the caller's tokens. ends: (n_nodes,) score of ending, or None: the
+    ids: (n_tokens,) the model's ids of the caller's tokens. root_weights, root_targets: (n_ids,). first:
+    (n_nodes + 1,) first arc of each node. keys: (n_arcs,) node * n_ids + id, ascending. weights (natural
+    logs), targets: (n_arcs,). backoff, parent: (n_nodes,). ends: (n_nodes,) score of ending, or None: the
     id `end` scores it, without one 0. silent: id of the word boundary that is scored implicitly before each
-    of the tokens `begins` (n_tokens,) bool, or None. callback: scores come from calls; the root's weights
-    then bound the score of each id, and there are no other arcs.
+    of the tokens `begins` (n_tokens,) bool, or None. callback: scores come from calls; root_weights then
+    bound the score of each id, and there are no other arrays.
     """
 
-    first: Ints
-    keys: Ints
-    weights: Floats
-    targets: Ints
-    backoff: Floats
-    parent: Ints
-    root_weights: Floats
-    root_targets: Ints
     ids: Ints
+    root_weights: Floats
+    root_targets: Ints | None = None
+    first: Ints | None = None
+    keys: Ints | None = None
+    weights: Floats | None = None
+    targets: Ints | None = None
+    backoff: Floats | None = None
+    parent: Ints | None = None
     ends: Floats | None = None
     end: int | None = None
     silent: int | None = None

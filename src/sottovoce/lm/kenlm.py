@@ -205,15 +205,8 @@ class KenlmModel:
         address = ctypes.cast(self._callback, ctypes.c_void_p).value
         assert address is not None
         return Automaton(
-            first=np.zeros(2, np.int64),
-            keys=np.zeros(0, np.int64),
-            weights=np.zeros(0, np.float32),
-            targets=np.zeros(0, np.int64),
-            backoff=np.zeros(1, np.float32),
-            parent=np.zeros(1, np.int64),
-            root_weights=np.zeros(n_words, np.float32),
-            root_targets=np.zeros(n_words, np.int64),
             ids=np.arange(n_words),
+            root_weights=np.zeros(n_words, np.float32),
             callback=CallbackLm(self._cache, address),
         )
 

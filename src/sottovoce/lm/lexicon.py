@@ -26,7 +26,7 @@ from torch import Tensor
 from sottovoce.errors import LanguageModelError
 from sottovoce.lm.automata import KeyTable
 from sottovoce.lm.base import FlatLexicon, Ints
-from sottovoce.lm.ngram import fields_of
+from sottovoce.lm.ngram import BLANKS, fields_of
 from sottovoce.text.files import read_lines
 from sottovoce.text.normalize import composed, ids_by_form, letter_spellings, letters_of
 
@@ -354,18 +354,16 @@ def read_lexicon(path: str | Path, labels: Sequence[str]) -> list[tuple[str, tup
     Raises:
         LanguageModelError: the file is unreadable, or no word can be spelled.
     """
-    lines = list(read_lines(path, "a lexicon", LanguageModelError))
-    is_list = all(len(fields_of(line)) <= 1 for line in lines)
+    lines = read_lines(path, "a lexicon", LanguageModelError)
+    rows = [(number, fields_of(line)) for number, line in enumerate(lines, start=1) if line.strip(BLANKS)]
+    is_list = all(len(fields) == 1 for _, fields in rows)
     ids = ids_by_form(labels)
     spellings: list[tuple[str, tuple[int, ...]]] = []
     faults: list[str] = []
-    for number, line in enumerate(lines, start=1):
-        word, *spelling = fields_of(line) or ("",)
+    for number, (word, *spelling) in rows:
         known = [ids[part] for part in spelling if part in ids]
         if known and len(known) == len(spelling):
             spellings.append((word, tuple(known)))
-            continue
-        if not word:
             continue
         parts = letters_of(word) if is_list else _with_marks(spelling, ids)
         unknown = next((part for part in parts if not _part_ways(part, ids)), None)
