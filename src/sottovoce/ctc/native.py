@@ -9,6 +9,7 @@ import logging
 from collections.abc import Sequence
 from types import ModuleType
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,7 +19,7 @@ from sottovoce.ctc.options import SearchEngine
 from sottovoce.ctc.search import PrefixSearch, PrefixState, first_state
 from sottovoce.errors import OptionError
 from sottovoce.kernels import load_kernels
-from sottovoce.lm.base import Automaton, Endings, FlatLexicon, FlatScorer, Records
+from sottovoce.lm.base import CACHE_ENTRY, Automaton, Endings, FlatLexicon, FlatScorer, Records
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +34,7 @@ _ARRAYS_OF_MODELS = (
     *("first", "keys", "weights", "targets", "backoff", "parent", "root_weights", "root_targets"),
     *("ends", "ids", "begins"),
 )
+_DTYPES = (np.int64, np.float32, np.bool_, CACHE_ENTRY)
 _ARRAYS_OF_LEXICONS = ("keys", "words", "first_word", "ahead", "word_scores", "may_begin", "may_go_on")
 
 
@@ -98,13 +100,13 @@ class NativeSearch(PrefixSearch):
             n_symbols=symbols.shape[2],
             n_histories=n_symbols,
         )
-        emissions, counts = log_probs.contiguous(), lengths.contiguous()
+        emissions, counts = log_probs.float().contiguous(), lengths.long().contiguous()
         given = self._emissions(emissions, counts)
         self._native.search(self._settings, beams, given, n_rows, _n_threads(n_rows, n_frames))
         state.symbols = histories
 
     def trusts(self, log_probs: Tensor, lengths: Tensor) -> bool:
-        emissions, counts = log_probs.contiguous(), lengths.contiguous()
+        emissions, counts = log_probs.float().contiguous(), lengths.long().contiguous()
         return bool(self._kernels.are_plausible(self._emissions(emissions, counts), len(counts)))
 
     def endings(self, states: Tensor) -> Endings | None:
@@ -147,7 +149,7 @@ class NativeSearch(PrefixSearch):
         rows: Tensor,
         blank: int | Tensor,
     ) -> TokenSpans:
-        emissions, counts = log_probs.contiguous(), lengths.contiguous()
+        emissions, counts = log_probs.float().contiguous(), lengths.long().contiguous()
         arrays = (tokens.contiguous(), n_tokens.contiguous(), rows.contiguous(), _blanks(tokens, blank))
         first, last = torch.zeros_like(arrays[0]), torch.zeros_like(arrays[0])
         peak, score = torch.zeros(tokens.shape), torch.empty(len(tokens))
@@ -170,7 +172,7 @@ class NativeSearch(PrefixSearch):
         blank: int | Tensor,
         is_late: bool = False,
     ) -> Cut:
-        emissions, counts = log_probs[None].contiguous(), torch.tensor([len(log_probs)])
+        emissions, counts = log_probs[None].float().contiguous(), torch.tensor([len(log_probs)])
         arrays = (
             tokens.contiguous(),
             n_tokens.contiguous(),
@@ -215,7 +217,11 @@ class NativeSearch(PrefixSearch):
 
 
 def _address(values: Records | None) -> int:
-    return 0 if values is None else int(values.ctypes.data)
+    if values is None:
+        return 0
+    assert values.flags.c_contiguous, values.strides
+    assert values.dtype in _DTYPES, values.dtype
+    return int(values.ctypes.data)
 
 
 def _n_threads(n_rows: int, n_frames: int) -> int:

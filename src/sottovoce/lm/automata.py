@@ -178,7 +178,7 @@ def automaton_of(table: BackoffTable, *, ends: Tensor | None = None, end: int | 
         parent=_ints(table.parent),
         root_weights=_floats(table.root_weights),
         root_targets=_ints(table.root_targets),
-        ids=np.arange(table.n_tokens),
+        ids=np.arange(table.n_tokens, dtype=np.int64),
         ends=None if ends is None else _floats(ends),
         end=end,
     )

@@ -205,7 +205,7 @@ class KenlmModel:
         address = ctypes.cast(self._callback, ctypes.c_void_p).value
         assert address is not None
         return Automaton(
-            ids=np.arange(n_words),
+            ids=np.arange(n_words, dtype=np.int64),
             root_weights=np.zeros(n_words, np.float32),
             callback=CallbackLm(self._cache, address),
         )
