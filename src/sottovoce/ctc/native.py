@@ -139,7 +139,7 @@ class NativeSearch(PrefixSearch):
             for labels, *of_row in rows
         ]
 
-    def align(  # type: ignore[override]  # a function of the other class
+    def align(
         self,
         log_probs: Tensor,
         lengths: Tensor,
@@ -162,7 +162,7 @@ class NativeSearch(PrefixSearch):
         )
         return spans
 
-    def common_cut(  # type: ignore[override]  # a function of the other class
+    def common_cut(
         self,
         log_probs: Tensor,
         tokens: Tensor,
