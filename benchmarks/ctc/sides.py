@@ -94,8 +94,8 @@ def sides(task: Task, options: argparse.Namespace) -> Iterator[tuple[str, Side]]
     plain = CtcOptions(times=False)
     on_cpu, given = task.device == "cpu", options.references
     if on_cpu:
-        yield "ours", ours(task, replace(plain, engine="compiled"))
-        yield "ours, pruned", ours(task, replace(plain, engine="compiled", **PRUNED))
+        yield "ours", ours(task, replace(plain, engine="native"))
+        yield "ours, pruned", ours(task, replace(plain, engine="native", **PRUNED))
     if not on_cpu or (options.tensors and len(task.known.labels) * (1 + task.closed) <= 64):
         yield "ours, tensors", ours(task, replace(plain, engine="tensors"))
     if "nemo" in given and task.lm is None:

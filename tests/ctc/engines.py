@@ -1,4 +1,4 @@
-"""Runs the tests of a module twice: with the search in tensors, and with the compiled one alone."""
+"""Runs the tests of a module twice: with the search in tensors, and with the native one alone."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import pytest
 import torch
 
 from sottovoce.ctc import decoder
-from sottovoce.ctc.compiled import choose_engine
+from sottovoce.ctc.native import choose_engine
 from sottovoce.ctc.search import PrefixSearch
 
 
-@pytest.fixture(params=["compiled", "tensors"], autouse=True)
+@pytest.fixture(params=["native", "tensors"], autouse=True)
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     chosen: str = request.param
-    if chosen == "compiled":
-        pytest.importorskip("numba", reason="the extra fast is not installed")
+    if chosen == "native":
+        pytest.importorskip("sottovoce_kernels.ctc", reason="sottovoce-kernels is not installed")
 
         def refuse(*_: object) -> None:
-            raise AssertionError("the compiled search handed over to the one in tensors")
+            raise AssertionError("the native search handed over to the one in tensors")
 
         monkeypatch.setattr(PrefixSearch, "run", refuse)
 

@@ -128,7 +128,7 @@ class RandomBigram:
         table = self.table[:, :n].numpy()
         return Automaton(
             first=np.concatenate(([0], np.arange(n + 1) * n)),
-            tokens=np.tile(np.arange(n, dtype=np.int32), n),
+            keys=np.arange(n, n * (n + 1)),
             weights=table[1:].reshape(-1),
             targets=np.tile(np.arange(n), n),
             backoff=np.zeros(n + 1, np.float32),

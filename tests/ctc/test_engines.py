@@ -1,25 +1,26 @@
-"""The compiled search finds what the search in tensors finds, whatever the prunings and language models."""
+"""The native search finds what the search in tensors finds, whatever the prunings and language models."""
 
 from __future__ import annotations
 
 import random
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from sottovoce.ctc import CtcDecoder, CtcFusionOptions, compiled
+from sottovoce.ctc import CtcDecoder, CtcFusionOptions, native
 from sottovoce.ctc.decoder import EmissionDecoder
 from sottovoce.ctc.labels import Labels
 from sottovoce.ctc.options import CtcOptions
 from sottovoce.ctc.search import PrefixSearch
-from sottovoce.errors import MissingExtraError, OptionError
+from sottovoce.errors import OptionError
 from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.types import Hypothesis
 from tests.ctc.enumeration import RandomBigram, emissions
 
-pytest.importorskip("numba", reason="the extra fast is not installed")
+pytest.importorskip("sottovoce_kernels.ctc", reason="sottovoce-kernels is not installed")
 
 LABELS = ["-", *"abcde", "|"]
 WORDS = ("ab", "a", "bad", "cab", "dd", "abba", "be", "decade", "ace")
@@ -118,7 +119,7 @@ def test_same_hypotheses(name: str, options: dict[str, float], has_separator: bo
     chosen = CtcOptions(**options)  # type: ignore[arg-type]
     log_probs, lengths = rows()
     found = []
-    for engine in ("compiled", "tensors"):
+    for engine in ("native", "tensors"):
         decoder = CtcDecoder(
             labels, 0, beam_size=12, n_best=5, options=replace(chosen, engine=engine), **given
         )
@@ -136,34 +137,34 @@ def test_many_labels(n_labels: int, fused: bool) -> None:
     log_probs = torch.stack([emissions(12, n_labels, seed) * 1.5 for seed in range(2)]).log_softmax(dim=2)
     labels = wide_labels(n_labels)
     found = []
-    for engine in ("compiled", "tensors"):
+    for engine in ("native", "tensors"):
         options = CtcOptions(beam_size=6, n_best=6, top_tokens=200 if fused else None, engine=engine)
         scorer = ShallowFusion([RandomBigram(n_labels, 1)], [0.4]) if fused else None
         found.append(EmissionDecoder(labels, options, scorer=scorer).decode(log_probs))
     assert not differences(*found)
 
 
-@pytest.mark.parametrize("begins", ["compiled", "tensors"])
+@pytest.mark.parametrize("begins", ["native", "tensors"])
 def test_a_state_can_change_engines(begins: str, arpa: Path) -> None:
     """Both work on the same state, so that each can go on where the other stopped."""
     log_probs, _ = rows()
     decoders = {
         engine: CtcDecoder(LABELS, 0, lm=arpa, n_best=4, options=CtcOptions(engine=engine))
-        for engine in ("compiled", "tensors")
+        for engine in ("native", "tensors")
     }
     state = decoders[begins].start(len(log_probs))
     turn = begins
     for part in log_probs.split(11, dim=1):
         decoders[turn].decode_chunk(state, part)
-        turn = "tensors" if turn == "compiled" else "compiled"
+        turn = "tensors" if turn == "native" else "native"
     assert not differences(decoders["tensors"].finish(state), decoders["tensors"].decode(log_probs))
 
 
 @pytest.mark.parametrize("n_threads", [1, 4])
 def test_threads_share_the_batch(n_threads: int, arpa: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log_probs, lengths = rows()
-    decoder = CtcDecoder(LABELS, 0, lm=arpa, n_best=4, options=CtcOptions(engine="compiled"))
-    monkeypatch.setattr(compiled, "_LEAST_FRAMES", 0)
+    decoder = CtcDecoder(LABELS, 0, lm=arpa, n_best=4, options=CtcOptions(engine="native"))
+    monkeypatch.setattr(native, "_LEAST_FRAMES", 0)
     before = torch.get_num_threads()
     torch.set_num_threads(n_threads)
     try:
@@ -201,17 +202,17 @@ def test_models_without_arrays_run_in_tensors(monkeypatch: pytest.MonkeyPatch) -
 CPU = torch.device("cpu")
 
 
-def test_without_numba_the_search_runs_in_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "has_compiler", lambda: False)
+def test_without_the_kernels_the_search_runs_in_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sottovoce_kernels", None)
     search = PrefixSearch(4, 0, 6)
-    assert compiled.choose_engine(search, "auto", CPU) is search
-    with pytest.raises(MissingExtraError, match=r"sottovoce\[fast\]"):
-        compiled.choose_engine(search, "compiled", CPU)
+    assert native.choose_engine(search, "auto", CPU) is search
+    with pytest.raises(OptionError, match=r"engine native: sottovoce-kernels is not installed \(pip install"):
+        native.choose_engine(search, "native", CPU)
     with pytest.raises(OptionError, match="engine"):
         CtcOptions(engine="quick")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("engine", ["compiled", "tensors"])
+@pytest.mark.parametrize("engine", ["native", "tensors"])
 def test_the_lone_mark_of_a_words_beginning_is_a_piece_like_others(engine: str) -> None:
     """SentencePiece vocabularies hold it beside "▁the"; nothing has to be said between words there."""
     names = ["-", "▁", "▁ab", "▁c", "a", "b"]

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
-from sottovoce.ctc.compiled import choose_engine
 from sottovoce.ctc.decoder import EmissionDecoder
 from sottovoce.ctc.labels import Labels
+from sottovoce.ctc.native import choose_engine
 from sottovoce.ctc.options import CtcOptions
 from sottovoce.ctc.search import PrefixSearch
 from sottovoce.lm.base import PrefixScorer

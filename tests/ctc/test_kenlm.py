@@ -1,4 +1,4 @@
-"""KenLM's models in the compiled search: the same hypotheses, each state and word asked for once."""
+"""KenLM's models in the native search: the same hypotheses, each state and word asked for once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.ctc.test_engines import LABELS, random_arpa
 from tests.ctc.test_engines import WORDS as WORDS_OF_ARPA
 
 pytest.importorskip("kenlm", reason="KenLM's package is not installed")
-pytest.importorskip("numba", reason="the extra fast is not installed")
+pytest.importorskip("sottovoce_kernels.ctc", reason="sottovoce-kernels is not installed")
 
 WORDS = ["ab", "ba", "a", "aab", "bb"]
 LEXICON = [(word, [LABELS.index(letter) for letter in word]) for word in WORDS]
@@ -59,24 +59,24 @@ def assert_same(ours: CtcDecoder, theirs: CtcDecoder) -> None:
 @pytest.mark.reference
 @pytest.mark.parametrize("table_size", [2**20, 8])
 @pytest.mark.parametrize("n_threads", [1, 3])
-def test_the_compiled_search_finds_the_same(
+def test_the_native_search_finds_the_same(
     arpa: Path, table_size: int, n_threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With room for all answers, and without."""
     monkeypatch.setattr(kenlm_module, "_CACHE_SIZE", table_size)
-    monkeypatch.setattr("sottovoce.ctc.compiled._LEAST_FRAMES", 0)
+    monkeypatch.setattr("sottovoce.ctc.native._LEAST_FRAMES", 0)
     monkeypatch.setattr(torch, "get_num_threads", lambda: n_threads)
     slow = decoder(KenlmModel(arpa), "tensors")
-    expected = decoder(arpa, "compiled")
+    expected = decoder(arpa, "native")
     assert_same(slow, expected)
     monkeypatch.setattr(PrefixSearch, "run", None)  # nothing is handed over to the search in tensors
-    assert_same(decoder(KenlmModel(arpa), "compiled"), expected)
+    assert_same(decoder(KenlmModel(arpa), "native"), expected)
 
 
 @pytest.mark.reference
 def test_each_state_and_word_is_asked_for_once(arpa: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = KenlmModel(arpa)
-    searcher = decoder(model, "compiled")
+    searcher = decoder(model, "native")
     first = scores(searcher)
     n_cached = model.n_cached
     assert n_cached > 5
@@ -108,7 +108,7 @@ def test_threads_give_a_state_one_index(arpa: Path) -> None:
 @pytest.mark.reference
 def test_a_negative_weight_is_searched_in_tensors(arpa: Path) -> None:
     """Nothing says then how much a word can add at most."""
-    ours = decoder(KenlmModel(arpa), "compiled", lm_weight=-0.5)
+    ours = decoder(KenlmModel(arpa), "native", lm_weight=-0.5)
     assert_same(ours, decoder(arpa, "tensors", lm_weight=-0.5))
 
 

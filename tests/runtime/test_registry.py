@@ -14,9 +14,9 @@ import torch
 
 import sottovoce
 from sottovoce.errors import OptionError
+from sottovoce.kernels import load_kernels
 from sottovoce.models.backend import Backend, ModelDims
 from sottovoce.models.devices import NumberFormat, choose_device, choose_number_format, cpu_has_bfloat16
-from sottovoce.runtime.kernels import load_kernels
 from sottovoce.runtime.registry import BACKENDS, KERNELS, LEAST_TEXT_STATE, RUNTIMES, choose_runtime
 from tests.models import tiny
 
@@ -136,7 +136,7 @@ def test_an_instruction_set_that_is_not_there_is_an_error_of_the_user(
     monkeypatch.delitem(sys.modules, "sottovoce_kernels")
     monkeypatch.setenv("SOTTOVOCE_KERNELS", "mmx")
     with pytest.raises(OptionError, match="'mmx' given, expected auto or one of portable"):
-        load_kernels()
+        load_kernels("encoder")
 
 
 def test_an_instruction_set_of_no_name_is_the_best() -> None:

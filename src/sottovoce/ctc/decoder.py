@@ -15,7 +15,6 @@ from torch import Tensor
 
 from sottovoce.ctc.align import NEVER, TokenTimes, token_times
 from sottovoce.ctc.commit import Committer, newly_committed
-from sottovoce.ctc.compiled import choose_engine
 from sottovoce.ctc.emissions import (
     EmissionScaling,
     Emitted,
@@ -29,6 +28,7 @@ from sottovoce.ctc.emissions import (
 from sottovoce.ctc.homophones import Homophone
 from sottovoce.ctc.labels import UNFINISHED, Labels, SpelledWord, Speller
 from sottovoce.ctc.models import DecoderParts, Spellings, WordOrTokenModel, load_ngram
+from sottovoce.ctc.native import choose_engine
 from sottovoce.ctc.options import CtcFusionOptions, CtcOptions
 from sottovoce.ctc.search import CommittedHistory, PrefixSearch, PrefixState
 from sottovoce.errors import OptionError

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from sottovoce.ctc.labels import PIECE_START, Labels
@@ -371,7 +372,7 @@ class DecoderParts:
     ) -> tuple[Lexicon, list[ListedPhrase]]:
         """Make the words' tree, and return the phrases that it can spell; others are warnings."""
         if isinstance(lexicon, Lexicon):
-            return lexicon, self._listed(phrases, frozenset(lexicon.words), {})
+            return lexicon, self._listed(phrases, frozenset(lexicon.words) if phrases else (), {})
         allow = lexicon is None if unknown_words is None else unknown_words
         if isinstance(lexicon, str | Path):
             spellings: list[tuple[str, Sequence[int]]] = [*read_lexicon(lexicon, self.labels.names)]
@@ -380,7 +381,7 @@ class DecoderParts:
         else:
             spellings = self._spelled_vocabulary(model)
         added: dict[str, Sequence[int]] = {}
-        phrases = self._listed(phrases, {word for word, _ in spellings}, added)
+        phrases = self._listed(phrases, {word for word, _ in spellings} if phrases else (), added)
         made = Lexicon(
             [*spellings, *added.items()],
             len(self.labels),
@@ -436,8 +437,8 @@ class DecoderParts:
         return spellings
 
     def _word_model(self, model: WordOrTokenModel, lexicon: Lexicon) -> WordModel:
-        ids = model.ids(["<unk>" if word is None else word for word in lexicon.words])
-        return WordModel(model.to(self.device), torch.tensor(ids, device=self.device), self.options.lm_weight)
+        ids = np.array(model.ids(["<unk>" if word is None else word for word in lexicon.words]))
+        return WordModel(model.to(self.device), torch.from_numpy(ids).to(self.device), self.options.lm_weight)
 
     def _word_booster(self, phrases: list[ListedPhrase], lexicon: Lexicon) -> WordModel:
         index = {word: i for i, word in enumerate(lexicon.words) if word is not None}

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from sottovoce.errors import OptionError
 
-SearchEngine = Literal["auto", "compiled", "tensors"]
+SearchEngine = Literal["auto", "native", "tensors"]
 Level = Literal["auto", "token", "word"]
 Case = Literal["keep", "lower", "upper"]
 
@@ -34,8 +34,8 @@ class CtcOptions:
     commit_frames: with this many uncommitted frames, hypotheses that differ from the best in the older
     half of them are dropped, to bound time and memory; None: never. Shorter streams give the same results
     as whole utterances; n-best lists of longer ones only differ in newer words.
-    engine: "compiled" (machine code on the CPU, extra `fast`), "tensors" (any device), or "auto" (compiled
-    if possible). Results are the same.
+    engine: "native" (the kernels package, on the CPU), "tensors" (any device), or "auto" (native if
+    possible). Results are the same.
 
     Raises:
         OptionError: a value is out of range.

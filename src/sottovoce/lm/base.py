@@ -19,8 +19,6 @@ from torch import Tensor
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-SmallInts = npt.NDArray[np.int32]
-Record = Any
 Records = npt.NDArray[Any]
 """Arrays of named fields."""
 
@@ -108,7 +106,7 @@ class PrefixScorer(Protocol):
         ...
 
     def flat(self) -> FlatScorer | None:
-        """Return the scorer as arrays, for a compiled search; None if a part of it has no such form."""
+        """Return the scorer as arrays, for the native search; None if a part of it has no such form."""
         ...
 
 
@@ -185,7 +183,7 @@ class HistoryScorer(Protocol):
 
 
 class CallbackLm(NamedTuple):
-    """A language model that compiled code calls by address, with a cache of its results.
+    """A language model that the native search calls by address, with a cache of its results.
 
     cache: (2 ** n,) `CACHE_ENTRY`, an open-addressing table by key (state + 1, id + 1); key 0 is free.
     address: of a C function (int64 state, int64 id, int64 place) -> int64 that returns the score's float32
@@ -200,26 +198,27 @@ class CallbackLm(NamedTuple):
 class Automaton(NamedTuple):
     """A language model as arrays: weighted arcs between nodes (the states), with back-off.
 
-    A node without an arc for a token backs off to its parent. Node 0 is the root, which has every token.
+    A node without an arc for an id backs off to its parent. Node 0 is the root, which has every id.
 
-    first: (n_nodes + 1,) first arc of each node. tokens: (n_arcs,) int32, ascending per node. weights
-    (natural logs), targets: (n_arcs,). backoff, parent: (n_nodes,). root_weights, root_targets: (n_ids,).
-    ids: (n_tokens,) the model's ids of the caller's tokens. ends: (n_nodes,) score of ending. silent: id
-    of the word boundary that is scored implicitly before each of the tokens `begins` (n_tokens,) bool, or
-    None. callback: scores come from calls; the root's weights then bound the score of each token, and
-    there are no other arcs.
+    ids: (n_tokens,) the model's ids of the caller's tokens. root_weights, root_targets: (n_ids,). first:
+    (n_nodes + 1,) first arc of each node. keys: (n_arcs,) node * n_ids + id, ascending. weights (natural
+    logs), targets: (n_arcs,). backoff, parent: (n_nodes,). ends: (n_nodes,) score of ending, or None: the
+    id `end` scores it, without one 0. silent: id of the word boundary that is scored implicitly before each
+    of the tokens `begins` (n_tokens,) bool, or None. callback: scores come from calls; root_weights then
+    bound the score of each id, and there are no other arrays.
     """
 
-    first: Ints
-    tokens: SmallInts
-    weights: Floats
-    targets: Ints
-    backoff: Floats
-    parent: Ints
-    root_weights: Floats
-    root_targets: Ints
     ids: Ints
-    ends: Floats
+    root_weights: Floats
+    root_targets: Ints | None = None
+    first: Ints | None = None
+    keys: Ints | None = None
+    weights: Floats | None = None
+    targets: Ints | None = None
+    backoff: Floats | None = None
+    parent: Ints | None = None
+    ends: Floats | None = None
+    end: int | None = None
     silent: int | None = None
     begins: Bools | None = None
     callback: CallbackLm | None = None
@@ -241,68 +240,26 @@ class ContextFreeModel(Protocol):
         ...
 
 
-MODEL = np.dtype(
-    [
-        ("base", np.int64),
-        ("weight", np.float32),
-        ("address", np.int64),
-        ("cache_first", np.int64),
-        ("cache_size", np.int64),
-    ]
-)
 CACHE_ENTRY = np.dtype([("key", np.int64), ("score", np.float32), ("target", np.int32)])
 END = -1
 """The id of the end."""
-NODE = np.dtype([("first", np.int64), ("parent", np.int32), ("backoff", np.float32)])
-ARC = np.dtype([("token", np.int32), ("target", np.int32), ("weight", np.float32)])
-ROOT_ARC = np.dtype([("id", np.int32), ("target", np.int32), ("weight", np.float32), ("is_begun", np.bool_)])
-LEXICON_NODE = np.dtype(
-    [
-        ("first", np.int32),
-        ("first_word", np.int32),
-        ("n_words", np.int32),
-        ("ahead", np.float32),
-        ("inside", np.float32),
-        ("ending", np.float32),
-    ]
-)
-CHILD = np.dtype([("token", np.int32), ("target", np.int32)])
-
-
-class FlatModels(NamedTuple):
-    """The automata of M models over the same tokens, with concatenated nodes and arcs; see `Automaton`.
-
-    models: (M,) `MODEL`, first node and weight; for a `CallbackLm` its address, else 0, and its part of
-    `cache`. nodes: (n_nodes + 1,) `NODE`; parents and targets are counted per model. arcs: (n_arcs,)
-    `ARC`, by the model's ids. roots: (M, n_tokens + 1) `ROOT_ARC`, with the model's id of every token and
-    whether the word boundary, the last one, is scored before it. bounds: (n_tokens,), upper bound of each
-    token's score in any state, all models together. ends: (n_nodes,), weighted scores of ending. cache:
-    (n,) `CACHE_ENTRY` of all callbacks.
-    """
-
-    models: Records
-    nodes: Records
-    arcs: Records
-    roots: Records
-    bounds: Floats
-    ends: Floats
-    cache: Records
 
 
 class FlatLexicon(NamedTuple):
-    """A token tree of words as arrays; n_homophones is 0 without a lexicon.
+    """A token tree of words as arrays. Node 0 is the root, node 1 the inside of unknown words.
 
-    nodes: (n_nodes + 1,) `LEXICON_NODE`: first child and first word of each node, numbers of words,
-    look-ahead, and the most that a step can gain that ends no word, and that ends one. children:
-    (n_children,) `CHILD`, ascending by token per node. words: the words that end at nodes. word_scores:
+    keys: (n_nodes - 2,) parent * n_tokens + token of the other nodes, ascending. first_word, n_words:
+    (n_nodes,), of the words that end at each node, in `words`. ahead: (n_nodes,) look-ahead. word_scores:
     (n_words,). unknown: the unknown word, or -1. separator: or -1. n_homophones: the most words of one
     spelling. may_begin, may_go_on: (n_tokens,) bool, tokens that begin and continue an unknown word
     without a separator.
     """
 
-    nodes: Records
-    children: Records
+    keys: Ints
     words: Ints
+    first_word: Ints
+    n_words: Ints
+    ahead: Floats
     word_scores: Floats
     unknown: int
     separator: int
@@ -312,38 +269,12 @@ class FlatLexicon(NamedTuple):
 
 
 class FlatScorer(NamedTuple):
-    """A `PrefixScorer` as arrays; states are the lexicon's node if any, then those of the word models,
-    then those of the token models.
+    """A `PrefixScorer` as arrays: weighted models over the lexicon's words, and over n_tokens tokens.
 
-    bound: no token scores more, except for word ends and look-ahead.
+    States are the lexicon's node if any, then those of the word models, then those of the token models.
     """
 
-    n_arcs: int
-    lexicon: FlatLexicon
-    words: FlatModels
-    tokens: FlatModels
-    bound: float
-
-
-def silent_scorer(n_tokens: int) -> FlatScorer:
-    lexicon = FlatLexicon(
-        nodes=np.zeros(1, LEXICON_NODE),
-        children=np.zeros(0, CHILD),
-        words=np.zeros(0, np.int64),
-        word_scores=np.zeros(0, np.float32),
-        unknown=-1,
-        separator=-1,
-        n_homophones=0,
-        may_begin=np.zeros(n_tokens, np.bool_),
-        may_go_on=np.zeros(n_tokens, np.bool_),
-    )
-    models = FlatModels(
-        models=np.zeros(0, MODEL),
-        nodes=np.zeros(1, NODE),
-        arcs=np.zeros(0, ARC),
-        roots=np.zeros((0, n_tokens + 1), ROOT_ARC),
-        bounds=np.zeros(n_tokens, np.float32),
-        ends=np.zeros(0, np.float32),
-        cache=np.zeros(0, CACHE_ENTRY),
-    )
-    return FlatScorer(1, lexicon, models, models, 0.0)
+    n_tokens: int
+    words: Sequence[tuple[Automaton, float]] = ()
+    tokens: Sequence[tuple[Automaton, float]] = ()
+    lexicon: FlatLexicon | None = None

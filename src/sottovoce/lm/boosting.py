@@ -106,7 +106,7 @@ class PhraseBooster:
 
     def automaton(self) -> Automaton:
         nodes = torch.arange(self.n_nodes, device=self._potential.device)
-        return automaton_of(self._table, self.finish(nodes))
+        return automaton_of(self._table, ends=self.finish(nodes))
 
 
 class _PhraseTree:
@@ -276,7 +276,7 @@ class WholeWordBooster:
         if bool(self._edges.after.any()):
             return None
         begins = self._edges.before.cpu().numpy()
-        ids = np.arange(self.n_tokens)
+        ids = np.arange(self.n_tokens, dtype=np.int64)
         return self._inside.automaton()._replace(ids=ids, silent=self._boundary, begins=begins)
 
     def start(self, n: int) -> Tensor:
@@ -355,14 +355,13 @@ class WordCounter:
         n = self.n_tokens
         scores, after = self._scores.cpu().numpy(), self._after.cpu().numpy()
         return Automaton(
-            first=np.array([0, 0, n]),
-            tokens=np.arange(n, dtype=np.int32),
+            first=np.array([0, 0, n], np.int64),
+            keys=np.arange(_BETWEEN * n, (_BETWEEN + 1) * n, dtype=np.int64),
             weights=scores[_BETWEEN],
             targets=after,
             backoff=np.zeros(2, np.float32),
             parent=np.zeros(2, np.int64),
             root_weights=scores[_INSIDE],
             root_targets=after,
-            ids=np.arange(n),
-            ends=np.zeros(2, np.float32),
+            ids=np.arange(n, dtype=np.int64),
         )

@@ -19,14 +19,13 @@ import torch
 from torch import Tensor
 
 from sottovoce.errors import LanguageModelError, OptionError
-from sottovoce.lm.automata import flat_models, token_scorer, word_scorer
+from sottovoce.lm.automata import automata
 from sottovoce.lm.base import (
     Arcs,
     Automaton,
     AutomatonModel,
     ContextFreeModel,
     Endings,
-    FlatModels,
     FlatScorer,
     LanguageModel,
 )
@@ -265,11 +264,8 @@ class ShallowFusion:
 
     def flat(self) -> FlatScorer | None:
         """Return the fusion as arrays; None if a model has no such form."""
-        models = self.flat_models()
-        return None if models is None else token_scorer(models, self.n_tokens)
-
-    def flat_models(self) -> FlatModels | None:
-        return flat_models(list(zip(self._models, self._weights, strict=True)), self.n_tokens)
+        models = automata(zip(self._models, self._weights, strict=True))
+        return None if models is None else FlatScorer(self.n_tokens, tokens=models)
 
     def _follow(self, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         total = torch.zeros(tokens.shape, device=tokens.device)
@@ -398,14 +394,12 @@ class WordFusion:
 
     def flat(self) -> FlatScorer | None:
         """Return the fusion as arrays; None if a model has no such form."""
-        weighted = [(Relabelled(word.model, word.ids), word.weight) for word in self._models]
-        words = flat_models(weighted, self._n_words)
-        tokens = flat_models((), self.n_tokens) if self._tokens is None else self._tokens.flat_models()
+        words = automata((Relabelled(word.model, word.ids), word.weight) for word in self._models)
+        tokens = FlatScorer(self.n_tokens) if self._tokens is None else self._tokens.flat()
         if words is None or tokens is None:
             return None
         ahead = torch.zeros(self._lexicon.n_nodes) if self._ahead is None else self._ahead
-        lexicon = self._lexicon.flat(ahead, self._word_scores)
-        return word_scorer(lexicon, words, tokens, self.n_arcs)
+        return tokens._replace(words=words, lexicon=self._lexicon.flat(ahead, self._word_scores))
 
     def _score_ended_words(
         self, states: Tensor, marks: Tensor, exists: Tensor, tokens: Tensor | None = None

@@ -1,7 +1,7 @@
 """KenLM binaries through the `kenlm` package (an extra).
 
 KenLM's Python interface scores one word at a time, so every pair of state and word is computed once and
-cached in a table that compiled searches read without a call. It does not list its words: in a binary they
+cached in a table that the native search reads without a call. It does not list its words: in a binary they
 stand at the end, in the order of their ids, each before a null byte.
 """
 
@@ -130,7 +130,7 @@ class KenlmModel:
         """Threads call at any time: a state gets one index, a cache position one entry."""
         self.n_cached = 0
         """Pairs of state and word in the cache."""
-        self._callback = _CALL(self._answer)  # kept alive here, as compiled code only has its address
+        self._callback = _CALL(self._answer)  # kept alive here, as native code only has its address
 
     @property
     def n_tokens(self) -> int:
@@ -205,16 +205,8 @@ class KenlmModel:
         address = ctypes.cast(self._callback, ctypes.c_void_p).value
         assert address is not None
         return Automaton(
-            first=np.zeros(2, np.int64),
-            tokens=np.zeros(0, np.int32),
-            weights=np.zeros(0, np.float32),
-            targets=np.zeros(0, np.int64),
-            backoff=np.zeros(1, np.float32),
-            parent=np.zeros(1, np.int64),
+            ids=np.arange(n_words, dtype=np.int64),
             root_weights=np.zeros(n_words, np.float32),
-            root_targets=np.zeros(n_words, np.int64),
-            ids=np.arange(n_words),
-            ends=np.zeros(1, np.float32),
             callback=CallbackLm(self._cache, address),
         )
 
@@ -225,7 +217,7 @@ class KenlmModel:
         self._after.clear()
 
     def _answer(self, state: int, word: int, place: int) -> int:
-        """Execute a call of compiled code; see `lm.base.CallbackLm`."""
+        """Execute a call of native code; see `lm.base.CallbackLm`."""
         with self._lock:
             score, index = self._compute(state, "</s>" if word == END else self._words[word])
             entry = _ENTRY.pack(score, index)

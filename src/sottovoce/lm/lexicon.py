@@ -15,6 +15,7 @@ import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import NoReturn
 
@@ -24,7 +25,7 @@ from torch import Tensor
 
 from sottovoce.errors import LanguageModelError
 from sottovoce.lm.automata import KeyTable
-from sottovoce.lm.base import CHILD, LEXICON_NODE, FlatLexicon, Ints
+from sottovoce.lm.base import FlatLexicon, Ints
 from sottovoce.lm.ngram import BLANKS, fields_of
 from sottovoce.text.files import read_lines
 from sottovoce.text.normalize import composed, ids_by_form, letter_spellings, letters_of
@@ -37,17 +38,24 @@ UNKNOWN_NODE = 1
 class Spellings:
     """Words and their concatenated tokens.
 
-    words: (n,) ids. tokens: (n_tokens,). lengths: (n,), without a separator at the end.
+    names, spelled: of n words. words: (n,) ids. tokens: (n_tokens,). lengths: (n,), without a separator at
+    the end.
 
     Raises:
         LanguageModelError: an empty spelling, a token out of range or a separator inside.
     """
 
     def __init__(
-        self, named: Sequence[tuple[str, Sequence[int]]], words: Ints, n_tokens: int, separator: int | None
+        self,
+        names: Sequence[str],
+        spelled: Sequence[Sequence[int]],
+        words: Ints,
+        *,
+        n_tokens: int,
+        separator: int | None,
     ) -> None:
-        counts = np.fromiter((len(tokens) for _, tokens in named), np.int64, len(named))
-        every = itertools.chain.from_iterable(tokens for _, tokens in named)
+        counts = np.fromiter(map(len, spelled), np.int64, len(spelled))
+        every = itertools.chain.from_iterable(spelled)
         self.words = words
         self.tokens: Ints = np.fromiter(every, np.int64, int(counts.sum()))
         self.first: Ints = counts.cumsum() - counts
@@ -59,8 +67,7 @@ class Spellings:
         is_wrong = is_separator | (self.tokens < 0) | (self.tokens >= n_tokens)
         wrong = np.searchsorted(self.first, is_wrong.nonzero()[0], side="right") - 1
         for row in np.union1d(wrong, (self.lengths == 0).nonzero()[0])[:1]:
-            name, tokens = named[row]
-            _refuse(name, list(tokens)[: int(self.lengths[row])], n_tokens)
+            _refuse(names[row], list(spelled[row])[: int(self.lengths[row])], n_tokens)
 
 
 class TokenTree:
@@ -153,7 +160,6 @@ class Lexicon:
     separator only spellings that are no word's, without one any spelling.
     word_starts: one per token; without a separator an unknown word begins with such a token and ends
     before the next. None: it begins and ends anywhere.
-    lengths: how many tokens the first spelling of each word has.
 
     Raises:
         LanguageModelError: no words, an empty spelling, a token out of range or a separator inside.
@@ -171,17 +177,18 @@ class Lexicon:
         self.n_tokens = n_tokens
         self.separator = separator
         self.allow_unknown = allow_unknown
-        named = [(composed(word), tokens) for word, tokens in spellings]
-        ids: dict[str, int] = {}
-        words = np.fromiter((ids.setdefault(word, len(ids)) for word, _ in named), np.int64, len(named))
+        pairs = list(spellings)
+        names = [word if word.isascii() else composed(word) for word, _ in pairs]
+        ids = dict(zip(dict.fromkeys(names), range(len(names)), strict=False))
+        words = np.fromiter(map(ids.__getitem__, names), np.int64, len(names))
         if not ids:
             raise LanguageModelError("lexicon: expected at least one word, got none")
-        spelled = Spellings(named, words, n_tokens, separator)
+        every = [tokens for _, tokens in pairs]
+        spelled = Spellings(names, every, words, n_tokens=n_tokens, separator=separator)
         tree = TokenTree(spelled, n_tokens)
-        first = np.unique(words, return_index=True)[1]
         self.words: tuple[str | None, ...] = (*ids, *((None,) if allow_unknown else ()))
         self.unknown = len(ids) if allow_unknown else None
-        self.lengths: Mapping[str, int] = dict(zip(ids, spelled.lengths[first].tolist(), strict=True))
+        self._lengths = spelled.lengths[np.unique(words, return_index=True)[1]]
         self._tree = tree
         self._device = torch.device("cpu")
         self._children = KeyTable.of(torch.from_numpy(tree.keys), tree.n_nodes, n_tokens)
@@ -194,6 +201,11 @@ class Lexicon:
     @property
     def device(self) -> torch.device:
         return self._device
+
+    @cached_property
+    def lengths(self) -> Mapping[str, int]:
+        """How many tokens the first spelling of each word has."""
+        return {word: n for word, n in zip(self.words, self._lengths.tolist(), strict=False) if word}
 
     @property
     def n_nodes(self) -> int:
@@ -266,21 +278,13 @@ class Lexicon:
         return found
 
     def flat(self, ahead: Tensor, word_scores: Tensor) -> FlatLexicon:
-        """Return the tree as arrays. look_ahead: (n_nodes,). word scores: (n_words,)."""
-        keys, looked = self._children.keys.cpu(), ahead.cpu().float().numpy()
-        nodes, children = np.zeros(self.n_nodes + 1, LEXICON_NODE), np.empty(len(keys), CHILD)
-        children["token"], children["target"] = keys % self.n_tokens, self._targets.cpu()
-        best = np.full(self.n_nodes, -np.inf, np.float32)
-        np.maximum.at(best, (keys // self.n_tokens).numpy(), looked[children["target"]])
-        if self.allow_unknown:
-            best = np.maximum(best, looked[UNKNOWN_NODE])
-        nodes["first"] = torch.searchsorted(keys, torch.arange(self.n_nodes + 1) * self.n_tokens)
-        nodes["first_word"][:-1], nodes["n_words"][:-1] = self._first.cpu(), self._counts.cpu()
-        nodes["ahead"][:-1], nodes["inside"][:-1] = looked, best - looked
+        """Return the tree as arrays. ahead: (n_nodes,) look-ahead. word_scores: (n_words,)."""
         return FlatLexicon(
-            nodes=nodes,
-            children=children,
+            keys=self._children.keys.cpu().numpy(),
             words=self._words.cpu().numpy(),
+            first_word=self._first.cpu().numpy(),
+            n_words=self._counts.cpu().numpy(),
+            ahead=ahead.cpu().float().numpy(),
             word_scores=word_scores.cpu().float().numpy(),
             unknown=-1 if self.unknown is None else self.unknown,
             separator=-1 if self.separator is None else self.separator,
@@ -357,6 +361,10 @@ def read_lexicon(path: str | Path, labels: Sequence[str]) -> list[tuple[str, tup
     spellings: list[tuple[str, tuple[int, ...]]] = []
     faults: list[str] = []
     for number, (word, *spelling) in rows:
+        known = [ids[part] for part in spelling if part in ids]
+        if known and len(known) == len(spelling):
+            spellings.append((word, tuple(known)))
+            continue
         parts = letters_of(word) if is_list else _with_marks(spelling, ids)
         unknown = next((part for part in parts if not _part_ways(part, ids)), None)
         if unknown is not None or not parts:

@@ -21,6 +21,7 @@ import gzip
 import hashlib
 import logging
 import math
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -52,8 +53,11 @@ _SPECIAL = ("<s>", "</s>", "<unk>")
 """Unigrams that recipes add to files that have them."""
 
 
+_FIELD = re.compile(r"[^ \t]+")
+
+
 def fields_of(line: str) -> list[str]:
-    return [field for field in line.strip(BLANKS).replace("\t", " ").split(" ") if field]
+    return _FIELD.findall(line.strip(BLANKS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,8 +337,11 @@ class NgramModel:
 
     def ids(self, words: Sequence[str]) -> list[int]:
         """Return ids of words, in any Unicode form; unknown ones get that of <unk>."""
-        found = (self._id(word) for word in words)
-        return [self.unknown if each is None else each for each in found]
+        found = [self.vocabulary.get(word, -1) for word in words]
+        for i in [i for i, each in enumerate(found) if each < 0]:
+            other = self._id(words[i])
+            found[i] = self.unknown if other is None else other
+        return found
 
     def __contains__(self, word: str) -> bool:
         return self._id(word) is not None
@@ -373,8 +380,7 @@ class NgramModel:
         return self._table.follow(states, torch.full_like(states, self._end))[0]
 
     def automaton(self) -> Automaton:
-        parent = self._table.parent
-        return automaton_of(self._table, self.finish(torch.arange(len(parent), device=parent.device)))
+        return automaton_of(self._table, end=self._end)
 
 
 def _with_oov_word(vocabulary: dict[str, int]) -> dict[str, int]:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sottovoce.errors import OptionError
+from sottovoce.kernels import WIDEST_HEAD
 from sottovoce.models.backend import (
     AlignmentHeads,
     BestTokens,
@@ -31,7 +32,6 @@ from sottovoce.models.backend import (
     check_step,
 )
 from sottovoce.models.checkpoint.base import Checkpoint
-from sottovoce.runtime.kernels import WIDEST_HEAD
 from sottovoce.runtime.native_decoder import NativeDecoder, RowInput, WindowKv
 from sottovoce.runtime.native_encoder import NativeEncoder, fits_kernels, network_without_decoder
 from sottovoce.runtime.torch import DTYPES, TorchBackend

@@ -12,6 +12,7 @@ from sottovoce_kernels.encoder import Encoder, Window
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 
+from sottovoce.kernels import WIDEST_HEAD
 from sottovoce.models.backend import IncrementalResult, IncrementalWindow
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.dims import ModelDims, default_encoder_mode, upper_half_heads
@@ -24,7 +25,6 @@ from sottovoce.runtime.incremental_encoder import (
     plan_updates,
     result_of,
 )
-from sottovoce.runtime.kernels import WIDEST_HEAD
 from sottovoce.runtime.native_decoder import floats
 from sottovoce.threads import n_threads
 from sottovoce.types import EncoderOutput, Features

@@ -11,11 +11,11 @@ from typing import TypeAlias
 import torch
 
 from sottovoce.errors import OptionError
+from sottovoce.kernels import WIDEST_HEAD, load_kernels
 from sottovoce.models.backend import Backend
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.devices import NumberFormat
 from sottovoce.models.dims import ModelDims
-from sottovoce.runtime.kernels import WIDEST_HEAD, load_kernels
 from sottovoce.runtime.torch import TorchBackend
 
 KERNELS = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
@@ -48,7 +48,7 @@ def _torch(checkpoint: Checkpoint, device: torch.device, numbers: NumberFormat) 
 
 def _native(checkpoint: Checkpoint, device: torch.device, numbers: NumberFormat) -> Backend:
     try:
-        load_kernels()
+        load_kernels("encoder")
     except ImportError as error:
         raise OptionError(f"native backend: {error}") from error
     from sottovoce.runtime.native import NativeBackend
@@ -109,7 +109,7 @@ def choose_runtime(backend: str, dtype: str, device: torch.device, dims: ModelDi
 
 def _by_kernels() -> RuntimeChoice:
     try:
-        instruction_set = load_kernels().in_use()
+        instruction_set = load_kernels("encoder").in_use()
     except ImportError as error:
         return RuntimeChoice("torch", str(error))
     if instruction_set in SLOW_SETS:

@@ -11,8 +11,8 @@ WIDEST_HEAD = 256
 """Widest attention head of the native kernels."""
 
 
-def load_kernels() -> ModuleType:
-    """Import the package of native kernels, which chooses an instruction set, and its encoder.
+def load_kernels(part: str) -> ModuleType:
+    """Import the package of native kernels, which chooses an instruction set, with its module `part`.
 
     Raises:
         ImportError: not installed, too old or not loadable.
@@ -20,10 +20,10 @@ def load_kernels() -> ModuleType:
     """
     try:
         kernels = importlib.import_module("sottovoce_kernels")
-        importlib.import_module("sottovoce_kernels.encoder")
+        importlib.import_module(f"sottovoce_kernels.{part}")
         return kernels
     except ModuleNotFoundError as error:
-        lack = "too old" if error.name == "sottovoce_kernels.encoder" else "not installed"
+        lack = "not installed" if error.name == "sottovoce_kernels" else "too old"
         raise ImportError(f"sottovoce-kernels is {lack} (pip install ./kernels)") from error
     except (OSError, AttributeError) as error:
         raise ImportError(f"sottovoce-kernels cannot be loaded: {error}") from error

@@ -1,11 +1,10 @@
-"""Parts of the compiled search against what they stand for."""
+"""Parts of the native search against what they stand for."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import random
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,37 +13,30 @@ import torch
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.ctc.align import align, common_cut
-from sottovoce.ctc.compiled import choose_engine
 from sottovoce.ctc.emissions import checked
+from sottovoce.ctc.native import choose_engine
 from sottovoce.ctc.options import CtcOptions
 from sottovoce.ctc.search import PrefixSearch
 from sottovoce.errors import InputError
 from tests.ctc.enumeration import emissions
 from tests.ctc.test_engines import differences, random_arpa
 
-numba = pytest.importorskip("numba", reason="the extra fast is not installed")
+kernels = pytest.importorskip("sottovoce_kernels.ctc", reason="sottovoce-kernels is not installed")
 
 
 @pytest.mark.parametrize("n_labels", [3, 40, 200])
 @pytest.mark.parametrize("least", [-np.inf, -4.0, 10.0])
 def test_likeliest_tokens_and_the_others_are_those_above_a_bar(n_labels: int, least: float) -> None:
-    from sottovoce.ctc.kernel.candidates import likeliest, new_tokens, others
-
     # Few different values, so that many are equal.
     frame = np.random.default_rng(0).integers(-9, 0, n_labels).astype(np.float32)
-    blank, bar = n_labels // 2, np.float32(least)
-    above = [token for token in range(n_labels) if token != blank and frame[token] > bar]
+    blank = n_labels // 2
+    above = [token for token in range(n_labels) if token != blank and frame[token] > least]
     ranked = sorted(above, key=lambda token: (-frame[token], token))
-    found = new_tokens(n_labels)
-    n_first = likeliest(frame, bar, blank, 7, found)
-    assert found.ids[:n_first].tolist() == ranked[:7]
-    if n_first < 7:
-        return
     for most in (n_labels, 20):
-        likeliest(frame, bar, blank, 7, found)
-        n = others(frame, bar, blank, most, 7, found)
-        assert sorted(-found.log_probs[:n]) == [-frame[token] for token in ranked[7 : 7 + most]]
-        assert set(found.ids[:n].tolist()) <= set(ranked[7:])
+        found = kernels.likeliest(frame.ctypes.data, n_labels, least, blank, 7, most)
+        assert list(found[:7]) == ranked[:7]
+        assert sorted(-frame[list(found[7:])]) == [-frame[token] for token in ranked[7 : 7 + most]]
+        assert set(found[7:]) <= set(ranked[7:])
 
 
 @pytest.mark.parametrize("top_tokens", [None, 16, 17, 40])
@@ -71,7 +63,7 @@ def test_word_pieces_of_many_labels(top_tokens: int | None, unknown_words: bool,
             fusion=fusion,
             options=CtcOptions(engine=engine, top_tokens=top_tokens),  # type: ignore[arg-type]
         ).decode(log_probs)
-        for engine in ("compiled", "tensors")
+        for engine in ("native", "tensors")
     ]
     assert not differences(*found)
 
@@ -79,12 +71,12 @@ def test_word_pieces_of_many_labels(top_tokens: int | None, unknown_words: bool,
 V, BLANK, SEPARATOR = 5, 0, 4
 
 
-def compiled_search() -> PrefixSearch:
-    return choose_engine(PrefixSearch(V, BLANK, 8), "compiled", torch.device("cpu"))
+def native_search() -> PrefixSearch:
+    return choose_engine(PrefixSearch(V, BLANK, 8), "native", torch.device("cpu"))
 
 
 def test_emissions_that_are_trusted_would_pass_the_full_check() -> None:
-    search, rows = compiled_search(), torch.stack([emissions(9, V, seed) for seed in range(3)])
+    search, rows = native_search(), torch.stack([emissions(9, V, seed) for seed in range(3)])
     lengths = torch.tensor([9, 4, 0])
     assert search.trusts(rows, lengths)
     checked(rows, lengths, V)
@@ -98,13 +90,11 @@ def test_emissions_that_are_trusted_would_pass_the_full_check() -> None:
 
 
 def test_sums_of_probabilities_equal_logaddexp() -> None:
-    from sottovoce.ctc.kernel.beams import log_add
-
     first, second = -40 * torch.rand(2, 40, generator=torch.Generator().manual_seed(1))
     first[:5], second[3:8] = -math.inf, -math.inf
     first[8:10], first[10] = second[8:10], second[10] + 1e-3
     first[11:15] = second[11:15] + torch.tensor([17.9999, 18.0, 18.0001, 30.0])
-    ours = [float(log_add(a, b)) for a, b in zip(first.numpy(), second.numpy(), strict=True)]
+    ours = [kernels.log_add(a, b) for a, b in zip(first.tolist(), second.tolist(), strict=True)]
     assert ours == pytest.approx(torch.logaddexp(first, second).tolist())
 
 
@@ -125,7 +115,7 @@ def test_alignments_equal_the_plain_ones() -> None:
     for blank in blanks:
         ours, theirs = (
             each(rows, lengths, labels, counts, rows=of, blank=blank)
-            for each in (compiled_search().align, align)
+            for each in (native_search().align, align)
         )
         torch.testing.assert_close(ours.score, theirs.score, atol=1e-4, rtol=0)
         assert torch.equal(ours.first[inside], theirs.first[inside])
@@ -145,7 +135,7 @@ def test_texts_longer_than_their_emissions_have_no_path() -> None:
             del junk
             ours, theirs = (
                 each(rows, lengths, labels, counts, rows=of, blank=BLANK)
-                for each in (compiled_search().align, align)
+                for each in (native_search().align, align)
             )
             torch.testing.assert_close(ours.score, theirs.score, atol=1e-4, rtol=0)
             assert ((ours.score == -math.inf) == (counts == n_tokens)).all()
@@ -155,31 +145,15 @@ def test_texts_longer_than_their_emissions_have_no_path() -> None:
 
 def test_common_cuts_equal_the_plain_ones() -> None:
     rows, labels, counts, blanks = texts_to_align()
-    compiled_cut = compiled_search().common_cut
+    native_cut = native_search().common_cut
     for sharpness in (3, 300):  # where one path is hundreds of nats before the others, few are walked
         frames = (sharpness * rows[0]).log_softmax(dim=1)
         for n_shared, blank, is_late in itertools.product(range(5), blanks, (False, True)):
             ours, theirs = (
                 each(frames, labels, counts, n_shared=n_shared, is_late=is_late, blank=blank)
-                for each in (compiled_cut, common_cut)
+                for each in (native_cut, common_cut)
             )
             assert ours == theirs
-    for each in (compiled_cut, common_cut):  # a text that no path spells
+    for each in (native_cut, common_cut):  # a text that no path spells
         found = each(frames[:2], labels[:1], torch.tensor([4]), n_shared=0, is_late=True, blank=BLANK)
         assert found == (0, 0)
-
-
-@pytest.mark.parametrize("is_terminal", [True, False])
-def test_a_person_is_told_once_why_there_is_a_wait(
-    is_terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from sottovoce.jit import notice_of_compiling
-
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
-    made = numba.njit(lambda x: x + 1)
-    with notice_of_compiling("the CTC search"):
-        assert made(1) == 2
-        assert made(1.0) == 2.0
-    written = capsys.readouterr().err
-    assert written.count("compiling") == int(is_terminal)
-    assert written.count("\n") == int(is_terminal)
