@@ -80,8 +80,8 @@ def estimate(
 ) -> None:
     """Estimate a model from texts with one sentence a line, plain or .gz, by modified Kneser-Ney smoothing.
 
-    The model equals that of KenLM's lmplz. Words are what spaces separate; fold their case first. About 60
-    bytes of memory per word of the texts.
+    The model equals that of KenLM's lmplz. Words are what spaces separate; fold their case first. Takes about
+    130 bytes of memory per word of the texts for 5-grams, part of it in temporary files beside FILE.
     """
     from sottovoce.lm.estimate import count_text, read_sentences
     from sottovoce.lm.estimate import estimate as estimated

@@ -3,7 +3,7 @@
 Chen and Goodman 1998, as in KenLM's `lmplz` (Heafield et al. 2013): discounts for counts of 1, 2, and 3 or
 more per order (their equation 26); below the highest order, n-grams are counted by the words that precede
 them, unless they begin with <s>; unigrams are interpolated with a uniform distribution, of which <unk> gets
-its share. Texts are kept in memory, with about 60 bytes per word.
+its share. Texts are kept in memory: about 130 bytes per word for 5-grams, part of them in temporary files.
 """
 
 from __future__ import annotations
