@@ -23,7 +23,6 @@ CALLS = [
     ("serve -m nano --port 0", "starlette", "serve"),
     ("serve -m nano --port 0", "uvicorn", "serve"),
     ("ctc {tmp}/e.npy --labels {tmp}/labels.txt --neural-lm {tmp}", "transformers", "neural-lm"),
-    ("ctc {tmp}/e.npy --labels {tmp}/labels.txt --lm {tmp}/lm.bin", "kenlm", "kenlm"),
 ]
 
 

@@ -1,4 +1,4 @@
-"""KenLM's models in the native search: the same hypotheses, each state and word asked for once."""
+"""KenLM's probing tables in the native search: the same hypotheses, each state and word asked for once."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ import torch
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.ctc.options import CtcOptions
 from sottovoce.ctc.search import PrefixSearch
-from sottovoce.errors import LanguageModelError, OptionError
+from sottovoce.errors import OptionError
 from sottovoce.lm import kenlm as kenlm_module
-from sottovoce.lm.kenlm import KenlmModel, words_of_binary
+from sottovoce.lm.arpa import read_arpa
+from sottovoce.lm.kenlm import KenlmModel
 from tests.ctc.enumeration import emissions
 from tests.ctc.test_engines import LABELS, random_arpa
 from tests.ctc.test_engines import WORDS as WORDS_OF_ARPA
+from tests.lm.test_kenlm import write_probing
 
-pytest.importorskip("kenlm", reason="KenLM's package is not installed")
 pytest.importorskip("sottovoce_kernels.ctc", reason="sottovoce-kernels is not installed")
 
 WORDS = ["ab", "ba", "a", "aab", "bb"]
@@ -32,6 +33,19 @@ def arpa(tmp_path: Path) -> Path:
     path = tmp_path / "words.arpa"
     path.write_text(random_arpa())
     return path
+
+
+def probing(arpa: Path) -> KenlmModel:
+    table = read_arpa(arpa)
+    ngrams = {
+        tuple(table.words[word] for word in row): (log10, backoff)
+        for order in table.orders
+        for row, log10, backoff in zip(
+            order.words.tolist(), order.log10.tolist(), order.backoff.tolist(), strict=True
+        )
+    }
+    write_probing(arpa.with_suffix(".bin"), ngrams)
+    return KenlmModel(arpa.with_suffix(".bin"))
 
 
 def decoder(model: KenlmModel | Path, engine: str, **fusion: float) -> CtcDecoder:
@@ -56,7 +70,6 @@ def assert_same(ours: CtcDecoder, theirs: CtcDecoder) -> None:
         assert score == pytest.approx(expected, abs=1e-3)
 
 
-@pytest.mark.reference
 @pytest.mark.parametrize("table_size", [2**20, 8])
 @pytest.mark.parametrize("n_threads", [1, 3])
 def test_the_native_search_finds_the_same(
@@ -66,16 +79,15 @@ def test_the_native_search_finds_the_same(
     monkeypatch.setattr(kenlm_module, "_CACHE_SIZE", table_size)
     monkeypatch.setattr("sottovoce.ctc.native._LEAST_FRAMES", 0)
     monkeypatch.setattr(torch, "get_num_threads", lambda: n_threads)
-    slow = decoder(KenlmModel(arpa), "tensors")
+    slow = decoder(probing(arpa), "tensors")
     expected = decoder(arpa, "native")
     assert_same(slow, expected)
     monkeypatch.setattr(PrefixSearch, "run", None)  # nothing is handed over to the search in tensors
-    assert_same(decoder(KenlmModel(arpa), "native"), expected)
+    assert_same(decoder(probing(arpa), "native"), expected)
 
 
-@pytest.mark.reference
 def test_each_state_and_word_is_asked_for_once(arpa: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = KenlmModel(arpa)
+    model = probing(arpa)
     searcher = decoder(model, "native")
     first = scores(searcher)
     n_cached = model.n_cached
@@ -87,10 +99,9 @@ def test_each_state_and_word_is_asked_for_once(arpa: Path, monkeypatch: pytest.M
     assert model.n_cached == n_cached
 
 
-@pytest.mark.reference
 def test_threads_give_a_state_one_index(arpa: Path) -> None:
     """And a place of the table one entry, whichever place they came to."""
-    model = KenlmModel(arpa)
+    model = probing(arpa)
     tokens = model.ids(WORDS_OF_ARPA)
     pairs = [(0, token) for token in tokens]
     interval = sys.getswitchinterval()
@@ -105,17 +116,15 @@ def test_threads_give_a_state_one_index(arpa: Path) -> None:
     assert model.n_cached == len(pairs) == int((model._cache["key"] != 0).sum())
 
 
-@pytest.mark.reference
 def test_a_negative_weight_is_searched_in_tensors(arpa: Path) -> None:
     """Nothing says then how much a word can add at most."""
-    ours = decoder(KenlmModel(arpa), "native", lm_weight=-0.5)
+    ours = decoder(probing(arpa), "native", lm_weight=-0.5)
     assert_same(ours, decoder(arpa, "tensors", lm_weight=-0.5))
 
 
 BINARIES = Path(__file__).parents[1] / "lm" / "binaries"
 
 
-@pytest.mark.reference
 @pytest.mark.parametrize("kind", ["probing", "trie"])
 def test_a_binary_spells_its_own_words(kind: str) -> None:
     """Without a lexicon, as the ARPA file does that it was made of."""
@@ -130,19 +139,9 @@ def test_a_binary_spells_its_own_words(kind: str) -> None:
     assert [score for _, score in lists[0]] == pytest.approx([score for _, score in lists[1]], abs=1e-4)
 
 
-@pytest.mark.reference
 def test_whether_a_binary_is_over_labels_is_told_by_its_words() -> None:
     """As of ARPA files: that it knows every label is not enough."""
     labels = ["-", "a", "b"]
     assert CtcDecoder(labels, lm=BINARIES / "trie.bin").lexicon is None
     with pytest.raises(OptionError, match="expected a lexicon beside a word model"):
         CtcDecoder(labels, lm=BINARIES / "trie.bin", fusion=CtcFusionOptions(level="word"))
-
-
-@pytest.mark.parametrize("cut", [1, 5, 12])
-def test_a_binary_without_its_words_is_refused(tmp_path: Path, cut: int) -> None:
-    path = tmp_path / "cut.bin"
-    path.write_bytes((BINARIES / "probing.bin").read_bytes()[:-cut])
-    with pytest.raises(LanguageModelError, match=r"cut\.bin: expected a KenLM binary with its words"):
-        words_of_binary(path)
-    assert set(words_of_binary(BINARIES / "probing.bin")) == {"<unk>", "<s>", "</s>", "a", "b"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from sottovoce.lm.kenlm import KenlmModel
 from sottovoce.lm.lexicon import Lexicon, read_lexicon
 from sottovoce.lm.ngram import NgramModel
 from tests.ctc.enumeration import RandomBigram
+from tests.lm.test_kenlm import write_probing
 
 LABELS = ["-", "a", "b", "|"]
 
@@ -172,7 +172,10 @@ ngram 2=1
 
 def models_of(path: Path) -> list[NgramModel | KenlmModel]:
     path.write_text(STARTS)
-    return [NgramModel.from_arpa(path), *([KenlmModel(path)] if find_spec("kenlm") else [])]
+    unigrams = {"<unk>": (-1, 0), "<s>": (-9, -2), "</s>": (-1, 0), "ab": (-0.5, 0), "ba": (-0.7, 0)}
+    bigrams = {("<s>", "ba"): (-0.1, 0)}
+    write_probing(path.with_suffix(".bin"), {(word,): pair for word, pair in unigrams.items()} | bigrams)
+    return [NgramModel.from_arpa(path), KenlmModel(path.with_suffix(".bin"))]
 
 
 def test_look_ahead_is_of_unigrams_not_of_how_sentences_begin(tmp_path: Path) -> None:

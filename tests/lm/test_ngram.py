@@ -13,7 +13,7 @@ from sottovoce.ctc.decoder import CtcDecoder
 from sottovoce.ctc.options import CtcFusionOptions, CtcOptions, SearchEngine
 from sottovoce.errors import LanguageModelError
 from sottovoce.lm.automata import KeyTable
-from sottovoce.lm.kenlm import KenlmModel, is_kenlm_binary
+from sottovoce.lm.kenlm import KenlmModel
 from sottovoce.lm.ngram import NgramModel
 
 BINARIES = Path(__file__).parent / "binaries"
@@ -271,36 +271,6 @@ def test_known_sentence_of_the_large_model(shared_dir: Path) -> None:
     expected = [-1.05971, -4.19448, -3.33383, -2.76726, -1.16237, -4.64589]
     assert scores == pytest.approx(expected, abs=1e-4)
     assert sum(scores) + float(model.finish(states)[0]) / LN10 == pytest.approx(-19.5123, abs=1e-3)
-
-
-@pytest.mark.reference
-def test_kenlm_models_stand_behind_the_same_seam(small: Path) -> None:
-    pytest.importorskip("kenlm", reason="KenLM's package is not installed")
-    ours, theirs = NgramModel.from_arpa(small), KenlmModel(small)
-    text = [["a", "b", "a", "x"], ["b", "b", "a", "a"]]
-    assert torch.allclose(sentences(ours, text), sentences(theirs, text), atol=1e-4)
-    assert theirs.score(theirs.start(1))[0].shape == (1, theirs.n_tokens)
-
-
-def test_which_files_are_binaries(small: Path) -> None:
-    assert is_kenlm_binary(BINARIES / "probing.bin")
-    assert is_kenlm_binary(BINARIES / "trie.bin")
-    assert not is_kenlm_binary(small)
-
-
-@pytest.mark.reference
-@pytest.mark.parametrize("kind", ["probing", "trie"])
-def test_real_binaries_score_as_their_arpa_file(small: Path, kind: str, tmp_path: Path) -> None:
-    pytest.importorskip("kenlm", reason="KenLM's package is not installed")
-    ours, theirs = NgramModel.from_arpa(small), KenlmModel(BINARIES / f"{kind}.bin")
-    text = [random.Random(i).choices(["a", "b", "zebra"], k=6) for i in range(200)]
-    assert torch.allclose(sentences(ours, text), sentences(theirs, text), atol=1e-4)
-    binary = (BINARIES / f"{kind}.bin").read_bytes()
-    cut = tmp_path / "cut.bin"
-    for n_bytes in (60, 100, len(binary) // 2, len(binary) - 40):
-        cut.write_bytes(binary[:n_bytes])
-        with pytest.raises(LanguageModelError, match=r"cut\.bin"):
-            KenlmModel(cut)
 
 
 def of_words(a: str, b: str) -> str:

@@ -6,6 +6,7 @@ import gzip
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -38,7 +39,7 @@ def arpa(tmp_path: Path) -> Path:
 
 def everything(model: NgramModel) -> tuple[object, ...]:
     """Words, and scores and states of every word in every state."""
-    states = torch.arange(len(model.automaton().parent))
+    states = torch.arange(model.trie.starts[-1])
     tokens = torch.arange(model.n_tokens)
     scores, after = model.score(states.repeat_interleave(len(tokens)), tokens.repeat(len(states)))
     parts = (scores, after, model.finish(states), model.start(1))
@@ -100,11 +101,10 @@ def test_a_folder_that_cannot_be_written_is_no_error(
 def test_an_entry_appears_whole_or_not_at_all(
     arpa: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(tensors: object, path: Path, metadata: object) -> None:
-        path.write_bytes(b"half")
-        raise RuntimeError("no space left")
+    def interrupted(array: object) -> None:
+        raise OSError("no space left")
 
-    monkeypatch.setattr(ngram, "save_file", interrupted)
+    monkeypatch.setattr(np, "ascontiguousarray", interrupted)
     NgramModel.from_arpa(arpa)
     assert list(cache.iterdir()) == []
 

@@ -19,9 +19,9 @@ from sottovoce.errors import InputError, LanguageModelError
 from sottovoce.evaluation.manifest import read_manifest
 from sottovoce.formats.document_words import document_text
 from sottovoce.formats.files import load_transcript
+from sottovoce.lm.arpa import read_arpa
 from sottovoce.lm.grammar import Grammar
 from sottovoce.lm.lexicon import read_lexicon
-from sottovoce.lm.ngram import read_arpa
 from sottovoce.lm.phrase_lists import read_phrases
 from sottovoce.models.checkpoint.huggingface import read_json
 from sottovoce.server.auth import read_keys
@@ -40,7 +40,7 @@ READERS: dict[str, tuple[str, str, Reader]] = {
     "hotwords": ("hotwords.txt", "[drinks] 9\ncafé\n", lambda path: [
         phrase[:2] for phrase in read_phrases(path, default_weight=1.0)
     ]),
-    "n-grams": ("words.arpa", ARPA, lambda path: read_arpa(path).vocabulary),
+    "n-grams": ("words.arpa", ARPA, lambda path: read_arpa(path).words),
     "grammar": ("answers.gbnf", 'root ::= "é"\n', lambda path: Grammar.read(path).text),
     "document": ("notes.md", "Grüße\nan alle\n", document_text),
     "text to align": ("talk.txt", "Grüße\n", lambda path: text_to_align(str(path))),
@@ -86,7 +86,7 @@ def test_another_encoding_is_an_error_that_names_the_file_and_the_line(kind: str
 def test_zipped_n_grams_are_text_as_well(tmp_path: Path) -> None:
     path = tmp_path / "words.arpa.gz"
     path.write_bytes(gzip.compress(ARPA.encode("utf-8-sig")))
-    assert list(read_arpa(path).vocabulary) == ["é", "</s>"]
+    assert list(read_arpa(path).words) == ["é", "</s>"]
     path.write_bytes(gzip.compress(ARPA.encode())[:-20])
     with pytest.raises(LanguageModelError, match=r"words\.arpa\.gz"):
         read_arpa(path)

@@ -50,8 +50,8 @@ Step Model::call(int64_t state, int64_t id) const {
 float Model::end(int64_t state) const {
     constexpr int64_t kEnd = -1;
     if (a_.callback) return weighted(call(state, kEnd).score, a_.weight);
-    if (a_.ends) return weighted(a_.ends[state], a_.weight);
-    return a_.end < 0 ? 0.0f : weighted(back_off(state, a_.end).score, a_.weight);
+    if (a_.trie) return weighted(a_.trie->end(static_cast<uint64_t>(state)), a_.weight);
+    return a_.ends ? weighted(a_.ends[state], a_.weight) : 0.0f;
 }
 
 // The most that backing off from a node gains.

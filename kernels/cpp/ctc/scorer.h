@@ -8,6 +8,8 @@
 #include <memory>
 #include <vector>
 
+#include "trie.h"
+
 namespace sottovoce::ctc {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
@@ -28,11 +30,10 @@ using Callback = int64_t (*)(int64_t, int64_t, int64_t);
 //
 // Tables with back-off: node 0 is the root, which has every id. keys: (n_arcs,) node * n_ids + id, ascending; first:
 // (n_nodes + 1,) the first of each node. weights, targets: (n_arcs,). A node without an arc for an id backs off to its
-// parent, at a cost. root_weights, root_targets: (n_ids,). ends: (n_nodes,) scores of ending, or null: `end` is the id
-// that scores it, or -1.
-// Callbacks: root_weights bound the score of every id from above.
+// parent, at a cost. root_weights, root_targets: (n_ids,). ends: (n_nodes,) scores of ending, or null: 0.
+// Callbacks and tries: root_weights bound the score of every id from above.
 struct ModelArrays {
-    int64_t n_nodes, n_ids, end;
+    int64_t n_nodes, n_ids;
     int64_t silent;      // the id that is scored implicitly before the tokens `begins`
     int64_t cache_size;  // a power of two
     const int64_t* first;
@@ -48,6 +49,7 @@ struct ModelArrays {
     const uint8_t* begins;  // (n_tokens,) or null
     Callback callback;
     const CachedAnswer* cache;
+    const Trie* trie;
     float weight;  // of all scores
 };
 
@@ -78,7 +80,15 @@ public:
 private:
     ModelArrays a_;
 
-    Step step(int64_t state, int64_t id) const { return a_.callback ? call(state, id) : back_off(state, id); }
+    Step step(int64_t state, int64_t id) const {
+        if (a_.trie) return walk(state, id);
+        return a_.callback ? call(state, id) : back_off(state, id);
+    }
+    Step walk(int64_t state, int64_t id) const {
+        uint64_t next;
+        const float score = a_.trie->follow(static_cast<uint64_t>(state), static_cast<uint32_t>(id), next);
+        return {score, static_cast<int64_t>(next)};
+    }
     Step scaled(Step step) const { return {weighted(step.score, a_.weight), step.state}; }
     Step call(int64_t state, int64_t id) const;
     Step back_off(int64_t node, int64_t id) const;

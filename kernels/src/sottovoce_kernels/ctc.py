@@ -23,8 +23,9 @@ class ModelArrays(ctypes.Structure):
     """A language model as arrays; see `ModelArrays` of `cpp/ctc/scorer.h`."""
 
     _fields_ = _fields(
-        "n_nodes n_ids end silent cache_size",
-        "first keys weights targets backoff parent root_weights root_targets ends ids begins callback cache",
+        "n_nodes n_ids silent cache_size",
+        "first keys weights targets backoff parent root_weights root_targets ends ids begins "
+        "callback cache trie",
         "weight",
     )
 

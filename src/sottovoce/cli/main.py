@@ -43,6 +43,7 @@ COMMANDS = {
     "serve": ("sottovoce.cli.serve", "serve", "Serve OpenAI's API, live sockets and a web page."),
     "models": ("sottovoce.cli.models", "models", "List, inspect, fetch and convert models."),
     "ctc": ("sottovoce.cli.ctc", "ctc", "Decode CTC emissions with language models."),
+    "lm": ("sottovoce.cli.lm", "lm", "Make n-gram models for --lm."),
     "bench": ("sottovoce.cli.bench", "bench", "Measure how fast models are on this machine."),
     "eval": ("sottovoce.cli.evaluate", "evaluate", "Measure errors, latency and language over a manifest."),
 }

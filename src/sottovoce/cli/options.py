@@ -470,7 +470,9 @@ class DecoderOptions:
         "Threads that share the work.", unset="default: PyTorch's", least=1
     ).as_field(None)
 
-    lm: Path | None = _model("N-gram model: ARPA, ARPA.gz or KenLM binary.", kind="file").as_field(None)
+    lm: Path | None = _model("N-gram model: .trie, ARPA, ARPA.gz or KenLM binary.", kind="file").as_field(
+        None
+    )
     lm_weight: float = _model("How much --lm counts.").as_field(0.5)
     level: Level = _model(
         "What --lm is over; auto looks at its words.", key="lm_level", choices=("auto", "token", "word")

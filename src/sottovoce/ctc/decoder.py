@@ -596,7 +596,7 @@ class CtcDecoder(EmissionDecoder):
 
     labels: one name per output.
     blank: its index, -1 for the last.
-    lm: an ARPA file (.gz too), a KenLM binary (extra `kenlm`) or a model.
+    lm: a trie of `sottovoce lm`, an ARPA file (.gz too), a KenLM binary, or a model.
     label_lm: the same over labels, next to an `lm` over words.
     lexicon: a file as in `lm.lexicon.read_lexicon`, (word, label ids) pairs, or the tree of another
     decoder with the same labels and hotwords. Without one, a word model's vocabulary is spelled in

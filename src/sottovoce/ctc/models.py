@@ -23,7 +23,7 @@ from sottovoce.lm.base import LanguageModel, PrefixScorer
 from sottovoce.lm.boosting import Edges, Phrase, PhraseBooster, WholeWordBooster, WordCounter
 from sottovoce.lm.causal import CausalWordModel
 from sottovoce.lm.fusion import Relabelled, ShallowFusion, WordFusion, WordModel
-from sottovoce.lm.kenlm import KenlmModel, is_kenlm_binary
+from sottovoce.lm.kenlm import KenlmModel, is_kenlm_probing
 from sottovoce.lm.lexicon import Lexicon, read_lexicon
 from sottovoce.lm.neural import NeuralRescorer, ReplacedModel, WordLanguageModel
 from sottovoce.lm.ngram import NgramModel
@@ -206,15 +206,14 @@ _SPECIAL = {"<s>", "</s>", "<unk>", "<UNK>"}
 
 
 def load_ngram(lm: str | Path | WordOrTokenModel | None) -> WordOrTokenModel | None:
-    """Load an n-gram model: ARPA, gzipped ARPA or KenLM binary; a model or None is returned unchanged.
+    """Load an n-gram model: a trie, ARPA, gzipped ARPA or KenLM binary; a model or None is returned as is.
 
     Raises:
         LanguageModelError: the file cannot be read.
-        MissingExtraError: a KenLM binary without `kenlm`.
     """
     if lm is None or isinstance(lm, NgramModel | KenlmModel):
         return lm
-    return KenlmModel(lm) if is_kenlm_binary(Path(lm)) else NgramModel.from_arpa(lm)
+    return KenlmModel(lm) if is_kenlm_probing(Path(lm)) else NgramModel.load(lm)
 
 
 class DecoderParts:
@@ -296,8 +295,6 @@ class DecoderParts:
             return True
         if self.options.level != "auto":
             return self.options.level == "token"
-        if model.vocabulary is None:
-            return all(self._label_name(i, model) in model for i in self._label_ids())
         vocabulary = set(map(composed, model.vocabulary)) - _SPECIAL
         names = {composed(self._label_name(i, model)) for i in self._label_ids()}
         return len(vocabulary & names) >= 0.9 * len(vocabulary)
@@ -315,7 +312,7 @@ class DecoderParts:
         if self.options.token_offset is not None:
             name = chr(label + self.options.token_offset)
             # A symbol without a meaning: the model may not take it for its equivalent character.
-            return name if is_composed(name) or name in (model.vocabulary or ()) else "<unk>"
+            return name if is_composed(name) or name in model.vocabulary else "<unk>"
         if label != self.labels.separator:
             return self.labels.names[label]
         own = self.labels.names[label]

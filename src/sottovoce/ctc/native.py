@@ -5,6 +5,7 @@ The search in tensors replaces it on CUDA, with language models without arrays, 
 
 from __future__ import annotations
 
+import ctypes
 import logging
 from collections.abc import Sequence
 from types import ModuleType
@@ -199,9 +200,9 @@ class NativeSearch(PrefixSearch):
         return self._kernels.ModelArrays(
             n_nodes=0 if automaton.parent is None else len(automaton.parent),
             n_ids=len(automaton.root_weights),
-            end=-1 if automaton.end is None else automaton.end,
             silent=-1 if automaton.silent is None else automaton.silent,
             weight=weight,
+            trie=0 if automaton.trie is None else ctypes.addressof(automaton.trie),
             **{name: _address(getattr(automaton, name)) for name in _ARRAYS_OF_MODELS},
             **of_callback,
         )

@@ -167,8 +167,8 @@ def backoff_table(
 Weighted = tuple[LanguageModel, float]
 
 
-def automaton_of(table: BackoffTable, *, ends: Tensor | None = None, end: int | None = None) -> Automaton:
-    """View a back-off table as an automaton over its own ids. ends, end: see `Automaton`."""
+def automaton_of(table: BackoffTable, *, ends: Tensor) -> Automaton:
+    """View a back-off table as an automaton over its own ids. ends: (n_nodes,) scores of ending."""
     return Automaton(
         first=_ints(table.first),
         keys=_ints(table.arcs.keys),
@@ -179,8 +179,7 @@ def automaton_of(table: BackoffTable, *, ends: Tensor | None = None, end: int | 
         root_weights=_floats(table.root_weights),
         root_targets=_ints(table.root_targets),
         ids=np.arange(table.n_tokens, dtype=np.int64),
-        ends=None if ends is None else _floats(ends),
-        end=end,
+        ends=_floats(ends),
     )
 
 
@@ -189,7 +188,7 @@ def automata(models: Iterable[tuple[LanguageModel, float]]) -> list[tuple[Automa
     found: list[tuple[Automaton, float]] = []
     for model, weight in models:
         automaton = model.automaton() if isinstance(model, AutomatonModel) else None
-        if automaton is None or (automaton.callback is not None and weight < 0):
+        if automaton is None or (automaton.keys is None and weight < 0):
             return None  # no upper bound: low scores times a negative weight
         found.append((automaton, weight))
     return found

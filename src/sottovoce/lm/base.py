@@ -7,6 +7,7 @@ is the number of rows (hypotheses).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from ctypes import Structure
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 from weakref import WeakValueDictionary
@@ -202,10 +203,10 @@ class Automaton(NamedTuple):
 
     ids: (n_tokens,) the model's ids of the caller's tokens. root_weights, root_targets: (n_ids,). first:
     (n_nodes + 1,) first arc of each node. keys: (n_arcs,) node * n_ids + id, ascending. weights (natural
-    logs), targets: (n_arcs,). backoff, parent: (n_nodes,). ends: (n_nodes,) score of ending, or None: the
-    id `end` scores it, without one 0. silent: id of the word boundary that is scored implicitly before each
-    of the tokens `begins` (n_tokens,) bool, or None. callback: scores come from calls; root_weights then
-    bound the score of each id, and there are no other arrays.
+    logs), targets: (n_arcs,). backoff, parent: (n_nodes,). ends: (n_nodes,) score of ending, or None: 0.
+    silent: id of the word boundary that is scored implicitly before each of the tokens `begins` (n_tokens,)
+    bool, or None. callback, trie: scores come from calls, or from a `sottovoce_kernels.trie.Trie`;
+    root_weights then bound the score of each id, and there are no other arrays.
     """
 
     ids: Ints
@@ -218,10 +219,10 @@ class Automaton(NamedTuple):
     backoff: Floats | None = None
     parent: Ints | None = None
     ends: Floats | None = None
-    end: int | None = None
     silent: int | None = None
     begins: Bools | None = None
     callback: CallbackLm | None = None
+    trie: Structure | None = None
 
 
 @runtime_checkable

@@ -53,7 +53,7 @@ def text_fusion(
 ) -> ShallowFusion:
     """Make the fusion for `decoding.search.BeamSearch`.
 
-    lm: an ARPA file whose words are token ids in decimal ("50 1002"), as `token_text` writes them.
+    lm: a trie or ARPA file whose words are token ids in decimal ("50 1002"), as `token_text` writes them.
     hotwords: a file (`read_phrases`), phrases, or phrases with weights; they match whole words as written,
     with a capital at the beginning, and, if in lower case, with capitals on every word.
     hotword_weight: for each token of a phrase (nats).
@@ -69,7 +69,7 @@ def text_fusion(
     models: list[LanguageModel] = []
     weights: list[float] = []
     if lm is not None:
-        ngram = lm if isinstance(lm, NgramModel) else NgramModel.from_arpa(lm)
+        ngram = lm if isinstance(lm, NgramModel) else NgramModel.load(lm)
         ids = _token_ids(ngram, tokenizer.eot)
         models.append(Relabelled(ngram.to(where), ids.to(where)))
         weights.append(lm_weight)

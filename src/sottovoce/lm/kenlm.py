@@ -1,8 +1,9 @@
-"""KenLM binaries through the `kenlm` package (an extra).
+"""KenLM's binary files, version 5, with their words: tries are converted, probing tables are asked.
 
-KenLM's Python interface scores one word at a time, so every pair of state and word is computed once and
-cached in a table that the native search reads without a call. It does not list its words: in a binary they
-stand at the end, in the order of their ids, each before a null byte.
+A trie spells n-grams from their last word and can be listed. A probing table holds hashes of n-grams, not
+their words, so it answers one pair of state and word at a time; every answer is kept in a table that native
+search reads without a call. The words stand at the end of a binary, in the order of their ids, each before a
+null byte. Layout: `lm/binary_format.hh`, `trie.hh`, `search_hashed.hh` of KenLM.
 """
 
 from __future__ import annotations
@@ -11,65 +12,21 @@ import ctypes
 import math
 import mmap
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from sottovoce.errors import LanguageModelError, MissingExtraError, cause_of
-from sottovoce.lm.base import CACHE_ENTRY, END, Automaton, CallbackLm
-from sottovoce.text.normalize import composed, decomposed, indexed_by_form
-
-if TYPE_CHECKING:
-    import kenlm
-
-
-_FIRST = b"<unk>\0"
-"""How the list begins in every binary."""
-
-
-def words_of_binary(path: Path) -> tuple[str, ...]:
-    """Read the words of a KenLM binary, <unk> first.
-
-    Raises:
-        LanguageModelError: the file cannot be read, or was built without its words.
-    """
-    try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            return _last_words(content)
-    except (OSError, ValueError) as error:
-        reason = cause_of(error) if isinstance(error, OSError) else str(error)
-        raise LanguageModelError(f"{path}: expected a KenLM binary with its words, got {reason}") from error
-
-
-def _last_words(content: mmap.mmap) -> tuple[str, ...]:
-    """Return the earliest position after which there are only words; raise ValueError without one."""
-    found: tuple[str, ...] = ()
-    place = content.rfind(_FIRST)
-    while place >= 0:
-        words = _words(content[place:])
-        if words is None:
-            break
-        found = words
-        place = content.rfind(_FIRST, 0, place + len(_FIRST) - 1)
-    if not found:
-        raise ValueError("one without")
-    return found
-
-
-def _words(tail: bytes) -> tuple[str, ...] | None:
-    if not tail.endswith(b"\0") or b"\0\0" in tail:
-        return None
-    try:
-        return tuple(tail[:-1].decode().split("\0"))
-    except UnicodeDecodeError:
-        return None
-
+from sottovoce.errors import LanguageModelError, cause_of
+from sottovoce.lm.arpa import Ngrams, NgramTable, Report, ignore, scratch
+from sottovoce.lm.base import CACHE_ENTRY, END, Automaton, CallbackLm, Floats, Ints, Records
+from sottovoce.text.normalize import composed, indexed_by_form
 
 _LN10 = math.log(10)
 _FREE = 0
@@ -77,7 +34,16 @@ _CACHE_SIZE = 2**20
 _CALL = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 _ENTRY, _CELL, _BITS = struct.Struct("=fi"), struct.Struct("=q"), struct.Struct("=i4x")
 """Score and state of a table entry; the same as one number; the bits of the score alone."""
-_MAGIC = b"mmap lm http://kheafield.com/code"
+_MAGIC = b"mmap lm http://kheafield.com/code format version 5\n"
+_SANITY = struct.Struct("<56s3f3IQ")
+_FIXED = struct.Struct("<B3xfI?3xI")
+_REST_PROBING, _TRIE, _QUANTIZED, _ARRAY = 1, 2, 1, 2
+"""The kinds of models are 0, 1 and, for tries, 2 plus those of quantised values and compressed pointers."""
+_UNIGRAM = np.dtype([("log10", "<f4"), ("backoff", "<f4"), ("next", "<u8")])
+_BLOCK = 2**18
+_NO_EXTENSION = 0x80000000
+"""The bits of the back-off, -0.0, of an n-gram that begins no longer one."""
+_HASH = (8978948897894561157, 17894857484156487943)
 
 
 def is_kenlm_binary(path: Path) -> bool:
@@ -88,44 +54,292 @@ def is_kenlm_binary(path: Path) -> bool:
     """
     try:
         with path.open("rb") as file:
-            return file.read(len(_MAGIC)) == _MAGIC
+            return file.read(32) == _MAGIC[:32]
     except OSError as error:
         raise LanguageModelError(f"{path}: expected a language model, got {cause_of(error)}") from error
 
 
-class KenlmModel:
-    """A KenLM model over words; a word's id is its index among the words looked up so far.
-
-    States are (N,) int64 indices of KenLM's own states, which live as long as the model.
+def is_kenlm_probing(path: Path) -> bool:
+    """Return whether a file is a KenLM binary with a probing table.
 
     Raises:
-        MissingExtraError: without `kenlm`.
-        LanguageModelError: the file cannot be read.
+        LanguageModelError: the file cannot be read, or is a KenLM binary of another version.
+    """
+    return is_kenlm_binary(path) and _Binary(path).kind < _TRIE
+
+
+class _Binary:
+    """The header and the words of a binary, and where the search begins."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with path.open("rb") as file:
+                self.content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            magic, *numbers, one = _SANITY.unpack_from(self.content)
+            fixed = _FIXED.unpack_from(self.content, _SANITY.size)
+            self.order, self.multiplier, self.kind, has_words, _ = fixed
+            counts = _SANITY.size + _FIXED.size
+            self.counts: tuple[int, ...] = struct.unpack_from(f"<{self.order}Q", self.content, counts)
+        except (OSError, ValueError, struct.error) as error:
+            raise self.error(cause_of(error) if isinstance(error, OSError) else "a damaged one") from error
+        if magic.rstrip(b"\0") != _MAGIC or one != 1 or numbers != [0.0, 1.0, -0.5, 1, 2**32 - 1, 0]:
+            raise self.error("another version of its format")
+        if not has_words:
+            raise self.error("one without")
+        self.start = counts + 8 * self.order + -(counts + 8 * self.order) % 8
+        if self.kind >= _TRIE:
+            self.start += 8 * (1 + self.counts[0])
+        else:
+            self.start += 8 + 12 * self.buckets(0)
+
+    def buckets(self, order: int) -> int:
+        """Return the size of the hash table of an order, counted from 0."""
+        n = int(self.counts[order])
+        wanted = np.float32(self.multiplier) * np.float32(n)
+        return max(n + 1, int(wanted))
+
+    def array(self, start: int, n: int, dtype: npt.DTypeLike) -> Records:
+        """Raises: LanguageModelError: the file ends before."""
+        try:
+            return np.frombuffer(self.content, dtype, n, start)
+        except ValueError as error:
+            raise self.error("a damaged one") from error
+
+    def words(self, start: int) -> list[str]:
+        """Raises: LanguageModelError: other words than the header says."""
+        try:
+            words = self.content[start:].decode().split("\0")[:-1]
+        except UnicodeDecodeError as error:
+            raise self.error("words that are not UTF-8") from error
+        if not words or words[0] != "<unk>" or len(words) not in (self.counts[0], self.counts[0] + 1):
+            raise self.error("a damaged one")
+        return words
+
+    def error(self, reason: str) -> LanguageModelError:
+        return LanguageModelError(f"{self.path}: expected a KenLM binary with its words, got {reason}")
+
+
+def read_kenlm_trie(path: Path, folder: Path | None = None, report: Report = ignore) -> NgramTable:
+    """Read a trie, also with quantised values or compressed pointers.
+
+    folder: for temporary files, if the n-grams are many; None: the system's.
+    Raises:
+        LanguageModelError: the file cannot be read, has no words, or is a probing table.
+    """
+    binary = _Binary(path)
+    if binary.kind < _TRIE:
+        raise binary.error("a probing table, which can be searched but not listed")
+    return _TrieReader(binary, folder, report).read()
+
+
+class _TrieReader:
+    def __init__(self, binary: _Binary, folder: Path | None, report: Report) -> None:
+        self._binary = binary
+        self._folder = folder
+        self._report = report
+        self._at = binary.start
+        kind = binary.kind - _TRIE
+        self._is_quantized, self._is_array = bool(kind & _QUANTIZED), bool(kind & _ARRAY)
+        self._bits = (31, 32)
+        self._books: list[tuple[Floats, ...]] = []
+        self._chopped_bits = 0
+
+    def read(self) -> NgramTable:
+        counts = self._binary.counts
+        if self._is_quantized:
+            self._read_books()
+        unigrams = self._take(counts[0] + 2, _UNIGRAM)
+        words = np.arange(counts[0], dtype=np.int32)[:, None]
+        first = unigrams["next"][: counts[0] + 1].astype(np.int64)
+        log10, backoff = (unigrams[name][: counts[0]].copy() for name in ("log10", "backoff"))
+        orders = [Ngrams(words, log10, backoff)]
+        for order in range(2, len(counts) + 1):
+            ngrams, first = self._read_order(order, orders[-1].words, first)
+            orders.append(ngrams)
+        return NgramTable(self._binary.words(self._at)[: counts[0]], tuple(orders))
+
+    def _read_books(self) -> None:
+        version, *bits = self._take(8, np.uint8)[:3].tolist()
+        if version != 2:
+            raise self._binary.error(f"quantised values of version {version}, not 2")
+        self._bits = (bits[0], bits[1])
+        n_middle = len(self._binary.counts) - 2
+        sizes = [2 ** bits[0], 2 ** bits[1]]
+        self._books = [tuple(self._take(n, np.float32) for n in sizes) for _ in range(n_middle)]
+        self._books.append((self._take(sizes[0], np.float32),))
+
+    def _read_order(self, order: int, parents: npt.NDArray[np.int32], first: Ints) -> tuple[Ngrams, Ints]:
+        """Read the n-grams that add a word before those of the previous order; first: their places."""
+        counts = self._binary.counts
+        n, is_last = counts[order - 1], order == len(counts)
+        if first[-1] != n or (np.diff(first) < 0).any():
+            raise self._binary.error("a damaged one")
+        pointer_bits, high = (0, None) if is_last else self._pointers(n, counts[order])
+        word_bits = counts[0].bit_length()
+        value_bits = self._bits[:1] if is_last else self._bits
+        total = word_bits + sum(value_bits) + pointer_bits
+        packed = self._take(((n + 1) * total + 7) // 8 + 8, np.uint8)
+        words = scratch((n, order), np.int32, self._folder)
+        log10, backoff = (scratch(n, np.float32, self._folder) for _ in range(2))
+        following = scratch(0 if is_last else n + 1, np.int64, self._folder)
+        for rows in _blocks(n + 1):
+            bits = np.arange(rows.start, rows.stop) * total
+            if not is_last:
+                at = bits + (total - pointer_bits)
+                following[rows] = _field(packed, at, pointer_bits)
+                if high is not None:
+                    above = np.searchsorted(high, np.arange(rows.start, rows.stop), side="right") - 1
+                    following[rows] += above << pointer_bits
+            inside = slice(rows.start, min(rows.stop, n))
+            bits = bits[: inside.stop - inside.start]
+            context = np.searchsorted(first, np.arange(inside.start, inside.stop), side="right") - 1
+            words[inside, 0] = _field(packed, bits, word_bits)
+            words[inside, 1:] = parents[context]
+            values = self._values(packed, bits + word_bits, order)
+            log10[inside], backoff[inside] = values[0], 0.0 if is_last else values[1]
+            self._report(f"reading {order}-grams", inside.stop, n)
+        return Ngrams(words, log10, backoff), following
+
+    def _values(self, packed: npt.NDArray[np.uint8], bits: Ints, order: int) -> tuple[Floats, ...]:
+        """Return log10 probabilities and, below the highest order, back-offs."""
+        is_last = order == len(self._binary.counts)
+        n_prob, n_backoff = self._bits
+        if not self._is_quantized:
+            prob = (_field(packed, bits, 31) | 0x80000000).astype(np.uint32).view(np.float32)
+            if is_last:
+                return (prob,)
+            return prob, _field(packed, bits + 31, 32).astype(np.uint32).view(np.float32)
+        books = self._books[order - 2]
+        if is_last:
+            return (books[0][_field(packed, bits, n_prob)],)
+        return books[0][_field(packed, bits + n_backoff, n_prob)], books[1][_field(packed, bits, n_backoff)]
+
+    def _pointers(self, n: int, n_next: int) -> tuple[int, Ints | None]:
+        """Return the bits of a pointer in a record, and the first record of each value of its high bits."""
+        required = n_next.bit_length()
+        if not self._is_array:
+            return required, None
+        if not self._chopped_bits:
+            self._chopped_bits = self._binary.content[self._at + 1]
+        cut = min(
+            range(min(required, self._chopped_bits) + 1),
+            key=lambda bits: (n_next >> (required - bits)) * 64 - (n + 1) * bits,
+        )
+        n_high = (n_next >> (required - cut)) + 1
+        start = self._at + -self._at % 8 + 8
+        self._at += 8 * (1 + n_high) + 7
+        return required - cut, self._binary.array(start, n_high, np.int64)
+
+    def _take(self, n: int, dtype: npt.DTypeLike) -> Records:
+        array = self._binary.array(self._at, n, dtype)
+        self._at += array.nbytes
+        return array
+
+
+def _blocks(n: int) -> Iterator[slice]:
+    return (slice(start, min(start + _BLOCK, n)) for start in range(0, n, _BLOCK))
+
+
+def _field(packed: npt.NDArray[np.uint8], bits: Ints, width: int) -> Ints:
+    """Return the numbers of up to 57 bits that begin at bits (n,)."""
+    around = packed[(bits >> 3)[:, None] + np.arange(8)].view("<u8")[:, 0]
+    found: Ints = ((around >> (bits & 7).astype(np.uint64)) & np.uint64((1 << width) - 1)).astype(np.int64)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """Words, the latest first, and the back-offs of the contexts of 1, 2, … of them."""
+
+    words: tuple[int, ...]
+    backoffs: tuple[float, ...]
+
+
+class _ProbingTable:
+    """The hash tables of a binary."""
+
+    def __init__(self, binary: _Binary) -> None:
+        self._content, self.order = binary.content, binary.order
+        size = 12 if binary.kind == _REST_PROBING else 8
+        self._unigrams, self._size = binary.start, size
+        self._tables: list[tuple[int, int, int]] = []
+        at = binary.start + (binary.counts[0] + 1) * size
+        for order in range(1, binary.order):
+            entry = 8 + (4 if order + 1 == binary.order else size)
+            self._tables.append((at, binary.buckets(order), entry))
+            at += binary.buckets(order) * entry
+        self.words = binary.words(at)
+
+    def null_context(self) -> _State:
+        return _State((), ())
+
+    def begin(self, word: int) -> _State:
+        return _State((word,), (self._read(self._unigrams + word * self._size, True)[1],))
+
+    def follow(self, state: _State, word: int) -> tuple[float, _State]:
+        """Return the log10 probability of a word, and the next state."""
+        log10, backoff, may_extend = self._read(self._unigrams + word * self._size, True)
+        backoffs, n_kept, n_matched, key = [backoff], int(may_extend), 1, word
+        for place, before in enumerate(state.words):
+            key = (key * _HASH[0] ^ (1 + before) * _HASH[1]) & 0xFFFFFFFFFFFFFFFF
+            has_backoff = place + 2 < self.order
+            at = self._find(place, key)
+            if at is None:
+                break
+            log10, backoff, may_extend = self._read(at, has_backoff)
+            n_matched += 1
+            if has_backoff:
+                backoffs.append(backoff)
+                n_kept = place + 2 if may_extend else n_kept
+        words = (word, *state.words)[:n_kept]
+        return log10 + sum(state.backoffs[n_matched - 1 :]), _State(words, tuple(backoffs[:n_kept]))
+
+    def _find(self, place: int, key: int) -> int | None:
+        start, n_buckets, entry = self._tables[place]
+        bucket = key % n_buckets
+        while found := _KEY.unpack_from(self._content, start + bucket * entry)[0]:
+            if found == key:
+                return start + bucket * entry + 8
+            bucket = (bucket + 1) % n_buckets
+        return None
+
+    def _read(self, at: int, has_backoff: bool) -> tuple[float, float, bool]:
+        """Return log10 probability and back-off, and whether the n-gram may begin a longer one."""
+        if not has_backoff:
+            return -abs(_VALUE.unpack_from(self._content, at)[0]), 0.0, False
+        log10, backoff = _VALUES.unpack_from(self._content, at)
+        bits = _KEPT.unpack_from(self._content, at + 4)[0]
+        return -abs(log10), backoff, bits != _NO_EXTENSION
+
+
+_KEY, _VALUE, _VALUES, _KEPT = (struct.Struct(form) for form in ("<Q", "<f", "<ff", "<I"))
+
+
+class KenlmModel:
+    """A KenLM probing table over words. States are (N,) int64 indices of contexts seen so far.
+
+    Raises:
+        LanguageModelError: the file cannot be read, or has no words.
     """
 
     def __init__(self, path: str | Path) -> None:
-        try:
-            import kenlm
-        except ImportError as error:
-            raise MissingExtraError("kenlm", "kenlm", f"the KenLM binary {path}") from error
-        try:
-            self._model = kenlm.Model(str(path))
-        except (OSError, RuntimeError) as error:
-            reason = str(error).splitlines()[-1] if str(error) else "unknown"
-            raise LanguageModelError(f"{path}: expected a KenLM model, got {reason}") from error
-        self._path = Path(path)
-        self._state = kenlm.State
-        first = kenlm.State()
-        self._model.BeginSentenceWrite(first)
-        self._states: list[kenlm.State] = [first]
+        binary = _Binary(Path(path))
+        if binary.kind >= _TRIE:
+            raise LanguageModelError(f"{path}: expected a KenLM probing table, got a trie")
+        self._table = _ProbingTable(binary)
+        self.vocabulary: Mapping[str, int] = {word: i for i, word in enumerate(self._table.words)}
+        """Ids by words."""
+        first = self._table.null_context()
+        if "<s>" in self.vocabulary:
+            first = self._table.begin(self.vocabulary["<s>"])
+        self._states = [first]
+        self._indices = {first: 0}
         self._after: dict[tuple[int, int], tuple[float, int]] = {}
-        self._words: list[str] = []
-        self._ids: dict[str, int] = {}
-        self._indices: dict[kenlm.State, int] = {first: 0}
+        self._end = self.vocabulary.get("</s>", 0)
         self._cache = np.zeros(_CACHE_SIZE, CACHE_ENTRY)  # pages that are never touched take no memory
         self._cells = self._cache.view(np.int64).data
         """The cache as numbers: of each entry the key, and all else as one."""
-        self._base_score = self._model.BaseScore
         self._lock = Lock()
         """Threads call at any time: a state gets one index, a cache position one entry."""
         self.n_cached = 0
@@ -134,74 +348,53 @@ class KenlmModel:
 
     @property
     def n_tokens(self) -> int:
-        return len(self._words)
-
-    @cached_property
-    def vocabulary(self) -> tuple[str, ...] | None:
-        """The words of a binary, <unk> first; None for an ARPA file, which `NgramModel` reads.
-
-        Raises:
-            LanguageModelError: a binary built without its words.
-        """
-        return words_of_binary(self._path) if is_kenlm_binary(self._path) else None
+        return len(self.vocabulary)
 
     def __contains__(self, word: str) -> bool:
-        return self._own_form(word) in self._model
+        return self._id(word) is not None
 
     def ids(self, words: Sequence[str]) -> list[int]:
-        """Return ids of words, in any Unicode form; words outside KenLM's vocabulary score as its <unk>."""
-        for word in words:
-            if word not in self._ids:
-                self._ids[word] = len(self._words)
-                self._words.append(self._own_form(word))
-        return [self._ids[word] for word in words]
+        """Return ids of words, in any Unicode form; unknown ones get that of <unk>, 0."""
+        return [self._id(word) or 0 for word in words]
 
     @cached_property
     def _by_form(self) -> Mapping[str, str]:
-        try:
-            return indexed_by_form(self.vocabulary or ())
-        except LanguageModelError:  # a binary without its words
-            return {}
+        return indexed_by_form(self.vocabulary)
 
-    def _own_form(self, word: str) -> str:
-        if word.isascii() or word in self._model:
-            return word
-        normal = composed(word)
-        forms = (self._by_form.get(normal, normal), normal, decomposed(word))
-        return next((form for form in forms if form in self._model), word)
+    def _id(self, word: str) -> int | None:
+        found = self.vocabulary.get(word)
+        if found is None and not word.isascii():
+            normal = composed(word)
+            found = self.vocabulary.get(self._by_form.get(normal, normal))
+        return found
 
     def to(self, device: torch.device) -> KenlmModel:
-        """Return the model itself: KenLM runs on the CPU."""
+        """Return the model itself: it runs on the CPU."""
         return self
 
     def start(self, n: int) -> Tensor:
         return torch.zeros(n, dtype=torch.int64)
 
     def null_context(self, n: int) -> Tensor:
-        empty = self._state()
-        self._model.NullContextWrite(empty)
         with self._lock:
-            return torch.full((n,), self._index_of(empty))
+            return torch.full((n,), self._index_of(self._table.null_context()))
 
     def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
         if tokens is None:
-            every = range(len(self._words))
+            every = range(self.n_tokens)
             rows = [[self._follow(state, word)[0] for word in every] for state in states.tolist()]
-            return torch.tensor(rows, device=states.device).view(len(states), len(self._words)), states
+            return torch.tensor(rows, device=states.device).view(len(states), self.n_tokens), states
         found = [self._follow(*pair) for pair in zip(states.tolist(), tokens.tolist(), strict=True)]
         scores = torch.tensor([score for score, _ in found], device=states.device)
         return scores, torch.tensor([after for _, after in found], dtype=torch.int64, device=states.device)
 
     def finish(self, states: Tensor) -> Tensor:
-        scores = []
-        for state in states.tolist():
-            score = self._model.BaseScore(self._states[state], "</s>", self._state())
-            scores.append(score * _LN10)
+        scores = [self._follow(state, self._end)[0] for state in states.tolist()]
         return torch.tensor(scores, device=states.device)
 
     def automaton(self) -> Automaton:
         """Return the model as a `CallbackLm`; no word scores above 0."""
-        n_words = len(self._words)
+        n_words = self.n_tokens
         address = ctypes.cast(self._callback, ctypes.c_void_p).value
         assert address is not None
         return Automaton(
@@ -219,7 +412,7 @@ class KenlmModel:
     def _answer(self, state: int, word: int, place: int) -> int:
         """Execute a call of native code; see `lm.base.CallbackLm`."""
         with self._lock:
-            score, index = self._compute(state, "</s>" if word == END else self._words[word])
+            score, index = self._compute(state, self._end if word == END else word)
             entry = _ENTRY.pack(score, index)
             if self.n_cached < _CACHE_SIZE // 2:
                 self._keep(((state + 1) << 32) | (word + 1), place, _CELL.unpack(entry)[0])
@@ -240,17 +433,15 @@ class KenlmModel:
         key = (state, word)
         if key not in self._after:
             with self._lock:
-                self._after[key] = self._compute(state, self._words[word])
+                self._after[key] = self._compute(state, word)
         return self._after[key]
 
-    def _compute(self, state: int, word: str) -> tuple[float, int]:
-        after = self._state()
-        score = self._base_score(self._states[state], word, after) * _LN10
-        return score, self._index_of(after)
+    def _compute(self, state: int, word: int) -> tuple[float, int]:
+        log10, after = self._table.follow(self._states[state], word)
+        return log10 * _LN10, self._index_of(after)
 
-    def _index_of(self, state: kenlm.State) -> int:
-        n_states = len(self._states)
-        index = self._indices.setdefault(state, n_states)
-        if index == n_states:
+    def _index_of(self, state: _State) -> int:
+        index = self._indices.setdefault(state, len(self._states))
+        if index == len(self._states):
             self._states.append(state)
         return index

@@ -24,9 +24,9 @@ import torch
 from torch import Tensor
 
 from sottovoce.errors import LanguageModelError
+from sottovoce.lm.arpa import BLANKS, fields_of
 from sottovoce.lm.automata import KeyTable
 from sottovoce.lm.base import FlatLexicon, Ints
-from sottovoce.lm.ngram import BLANKS, fields_of
 from sottovoce.text.files import read_lines
 from sottovoce.text.normalize import composed, ids_by_form, letter_spellings, letters_of
 

@@ -16,3 +16,6 @@ for kind in probing trie; do
     ./build_binary $kind "$here/small.arpa" "$here/$kind.bin"
     ./build_binary $kind "$here/apart.arpa" "$here/apart-$kind.bin"
 done
+./build_binary -q 4 -b 3 trie "$here/small.arpa" "$here/trie-quantized.bin"
+./build_binary -a 5 trie "$here/small.arpa" "$here/trie-array.bin"
+./build_binary -q 4 -b 3 -a 5 trie "$here/small.arpa" "$here/trie-both.bin"

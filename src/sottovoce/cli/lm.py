@@ -1,0 +1,133 @@
+"""`sottovoce lm`: estimation of n-gram models, and their conversion to the format that is fast to open."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+from rich.progress import Progress, TaskID
+
+from sottovoce.errors import OptionError
+
+if TYPE_CHECKING:
+    from sottovoce.lm.arpa import NgramTable, Report
+
+SUFFIXES = (".trie", ".arpa", ".arpa.gz")
+OUTPUT = click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A .trie, which opens at once, or an .arpa or .arpa.gz for other programs.",
+)
+BITS = click.option(
+    "--bits",
+    type=click.Choice(["8", "32"]),
+    default="8",
+    show_default=True,
+    help="Of log-probabilities and back-offs in a .trie; 32: exact.",
+)
+
+
+@click.group()
+def lm() -> None:
+    """Make n-gram models for --lm."""
+
+
+@lm.command()
+@click.argument("model", type=click.Path(path_type=Path))
+@OUTPUT
+@BITS
+def build(model: Path, output: Path, bits: str) -> None:
+    """Convert a model: an ARPA file, plain or .gz, or a KenLM trie.
+
+    Large models are sorted in temporary files beside FILE, of about 40 bytes per n-gram.
+    """
+    from sottovoce.lm.arpa import read_arpa
+    from sottovoce.lm.kenlm import is_kenlm_binary, read_kenlm_trie
+
+    check_suffix(output)
+    read = read_kenlm_trie if is_kenlm_binary(model) else read_arpa
+    with Steps() as steps:
+        write(read(model, output.absolute().parent, steps.report), output, int(bits), steps.report)
+
+
+@lm.command()
+@click.argument("texts", nargs=-1, required=True, type=click.Path(path_type=Path))
+@OUTPUT
+@BITS
+@click.option(
+    "--order", type=click.IntRange(1, 10), default=3, show_default=True, help="Of the longest n-grams."
+)
+@click.option(
+    "--prune",
+    metavar="N,N,…",
+    default="0",
+    show_default=True,
+    help="Leave out n-grams of orders 1, 2, … that occur at most that often; the last number counts for all "
+    "higher orders.",
+)
+@click.option(
+    "--discount-fallback",
+    is_flag=True,
+    help="Discounts of 0.5, 1 and 1.5 where the counts of a small text give none.",
+)
+def estimate(
+    texts: tuple[Path, ...], output: Path, bits: str, order: int, prune: str, discount_fallback: bool
+) -> None:
+    """Estimate a model from texts with one sentence a line, plain or .gz, by modified Kneser-Ney smoothing.
+
+    The model equals that of KenLM's lmplz. Words are what spaces separate; fold their case first. Takes about
+    130 bytes of memory per word of the texts for 5-grams, part of it in temporary files beside FILE.
+    """
+    from sottovoce.lm.estimate import count_text, read_sentences
+    from sottovoce.lm.estimate import estimate as estimated
+
+    check_suffix(output)
+    if not all(each.strip().isdigit() for each in prune.split(",")):
+        raise OptionError(f"--prune: expected numbers separated by commas, got {prune!r}")
+    least = [int(each) for each in prune.split(",")]
+    with Steps() as steps:
+        counted = count_text(read_sentences(texts), order, steps.report)
+        folder = output.absolute().parent
+        table = estimated(*counted, prune=least, fallback=discount_fallback, folder=folder)
+        write(table, output, int(bits), steps.report)
+
+
+def check_suffix(output: Path) -> None:
+    if not output.name.endswith(SUFFIXES):
+        raise OptionError(f"-o: expected a name in {', '.join(SUFFIXES)}, got {output.name!r}")
+
+
+def write(table: NgramTable, output: Path, bits: int, report: Report) -> None:
+    from sottovoce.errors import OutputError, cause_of
+    from sottovoce.lm.arpa import write_arpa
+    from sottovoce.lm.trie import build_trie, write_trie
+
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        if output.suffix == ".trie":
+            write_trie(output, *build_trie(table, bits=bits, folder=output.absolute().parent, report=report))
+        else:
+            write_arpa(output, table)
+    except OSError as error:
+        raise OutputError(f"{output}: expected a file that can be written, got {cause_of(error)}") from error
+    counts = ", ".join(f"{len(each.log10):,} {n}-grams" for n, each in enumerate(table.orders, start=1))
+    click.echo(f"{output}: {counts}; {output.stat().st_size / 1e6:,.1f} MB")
+
+
+class Steps(Progress):
+    """A bar for each step on a terminal."""
+
+    def __init__(self) -> None:
+        console = Console(stderr=True)
+        super().__init__(console=console, transient=True, disable=not console.is_terminal)
+        self._bars: dict[str, TaskID] = {}
+
+    def report(self, step: str, n_done: int, n_all: int) -> None:
+        if step not in self._bars:
+            self._bars[step] = self.add_task(step, total=n_all)
+        self.update(self._bars[step], completed=n_done)

@@ -1,0 +1,199 @@
+"""Estimation of n-gram models from text or counts: interpolated modified Kneser-Ney smoothing.
+
+Chen and Goodman 1998, as in KenLM's `lmplz` (Heafield et al. 2013): discounts for counts of 1, 2, and 3 or
+more per order (their equation 26); below the highest order, n-grams are counted by the words that precede
+them, unless they begin with <s>; unigrams are interpolated with a uniform distribution, of which <unk> gets
+its share. Texts are kept in memory: about 130 bytes per word for 5-grams, part of them in temporary files.
+"""
+
+from __future__ import annotations
+
+import gzip
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from sottovoce.errors import LanguageModelError, OptionError, cause_of
+from sottovoce.lm.arpa import BLANKS, Ngrams, NgramTable, Report, SmallInts, ignore, scratch
+from sottovoce.lm.base import Ints
+from sottovoce.text.files import text_lines
+
+SPECIAL = ("<unk>", "<s>", "</s>")
+_UNKNOWN, _BEGIN, _END = range(3)
+FALLBACK = (0.5, 1.0, 1.5)
+"""Discounts of `lmplz --discount_fallback`."""
+Doubles = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """The n-grams of one order and how often they occur. keys: (n,) ascending, place of the n-gram's first
+    order - 1 words * n_words + last word. counts: (n,).
+    """
+
+    keys: Ints
+    counts: Ints | SmallInts
+
+
+def count_text(lines: Iterable[str], order: int, report: Report = ignore) -> tuple[list[str], list[Counts]]:
+    """Count the n-grams of sentences, one a line; return the words and the counts of orders 1, 2, ….
+
+    Raises:
+        LanguageModelError: no text, or one with <s>, </s> or <unk>.
+    """
+    ids = {word: place for place, word in enumerate(SPECIAL)}
+    tokens, specials = array("i"), set(SPECIAL)
+    for number, line in enumerate(lines, start=1):
+        words = line.strip(BLANKS).replace("\t", " ").split(" ")
+        if not specials.isdisjoint(words):
+            raise LanguageModelError(f"line {number}: expected a text without {', '.join(SPECIAL)}")
+        tokens.append(_BEGIN)
+        tokens.extend([ids.setdefault(word, len(ids)) for word in words if word])
+        tokens.append(_END)
+    if len(ids) == len(SPECIAL):
+        raise LanguageModelError("expected text with words, got none")
+    sequence = np.frombuffer(tokens, np.int32).astype(np.int64)
+    ends = np.flatnonzero(sequence == _END)
+    left = np.repeat(ends, np.diff(ends, prepend=-1)) - np.arange(len(sequence))  # words after each
+    found = [Counts(np.arange(len(ids)), np.bincount(sequence, minlength=len(ids)))]
+    places = sequence.copy()
+    for length in range(2, order + 1):
+        starts = np.flatnonzero(left >= length - 1)
+        keys = places[starts] * len(ids) + sequence[starts + length - 1]
+        unique, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
+        places[starts] = inverse
+        found.append(Counts(unique, counts.astype(np.int32)))
+        report("counting", length, order)
+    return list(ids), found
+
+
+def read_sentences(paths: Sequence[Path]) -> Iterator[str]:
+    """Yield the lines of text files, gzipped if their names end in .gz.
+
+    Raises:
+        LanguageModelError: a file that cannot be read.
+    """
+    for path in paths:
+        try:
+            with gzip.open(path) if path.suffix == ".gz" else path.open("rb", buffering=0) as file:
+                yield from text_lines(cast(IO[bytes], file))
+        except (OSError, EOFError, ValueError) as error:
+            raise LanguageModelError(f"{path}: expected a text, got {cause_of(error)}") from error
+
+
+def estimate(
+    words: list[str],
+    levels: list[Counts],
+    *,
+    prune: Sequence[int] = (),
+    fallback: bool = False,
+    folder: Path | None = None,
+) -> NgramTable:
+    """Estimate a model from counts of orders 1, 2, …, a list that is emptied.
+
+    prune: n-grams of each order that occur at most that often are left out; the last number counts for all
+    higher orders. fallback: use `FALLBACK` for orders whose counts give no discounts. folder: for temporary
+    files, if the n-grams are many.
+
+    Raises:
+        OptionError: numbers that decrease, or do not begin with 0.
+        LanguageModelError: counts that give no discounts.
+    """
+    if prune and (prune[0] != 0 or sorted(prune) != list(prune) or len(prune) > len(levels)):
+        raise OptionError(f"prune: expected up to {len(levels)} numbers that rise from 0, got {list(prune)}")
+    least = [*prune, *([prune[-1] if prune else 0] * (len(levels) - len(prune)))]
+    return _Estimator(words, least, fallback, folder).run(levels)
+
+
+class _Estimator:
+    def __init__(self, words: list[str], least: list[int], fallback: bool, folder: Path | None) -> None:
+        self._words = words
+        self._least = least
+        self._fallback = fallback
+        self._folder = folder
+
+    def run(self, levels: list[Counts]) -> NgramTable:
+        n_words, n_contexts = len(self._words), 1
+        lower = np.array([1 / (n_words - 1)])  # uniform, without <s>
+        suffix: Ints = np.zeros(n_words, np.int64)
+        rows = np.zeros((1, 0), np.int32)
+        done: list[Ngrams] = []
+        while levels:
+            level, order = levels.pop(0), len(done) + 1
+            contexts, last = np.divmod(level.keys, n_words) if done else (suffix, level.keys)
+            longer = self._suffixes(levels[0], level, suffix if done else None) if levels else None
+            extended = scratch((len(last), order), np.int32, self._folder)
+            extended[:, :-1], extended[:, -1], rows = rows[contexts], last, extended
+            adjusted = self._adjusted(level, rows, longer)
+            kept = level.counts > self._least[order - 1] if done else np.ones(n_words, np.bool_)
+            own, gamma = self._smoothed(adjusted, contexts, kept, n_contexts)
+            if done:
+                done[-1] = self._with_backoff(done[-1], gamma)
+            lower = own + gamma[contexts] * lower[suffix]
+            if not done:
+                lower[_BEGIN] = 1.0
+            log10 = np.where(kept, np.log10(lower), np.nan).astype(np.float32)
+            done.append(Ngrams(rows, log10, np.zeros(len(log10), np.float32)))
+            n_contexts = len(level.keys)
+            suffix = suffix if longer is None else longer
+        return NgramTable(self._words, tuple(map(_unpruned, done)))
+
+    def _suffixes(self, level: Counts, shorter: Counts, suffix: Ints | None) -> Ints:
+        """Return the places of n-grams without their first word; suffix: of the shorter ones, None: words."""
+        contexts, last = np.divmod(level.keys, len(self._words))
+        if suffix is None:
+            return last
+        found: Ints = np.searchsorted(shorter.keys, suffix[contexts] * len(self._words) + last)
+        return found
+
+    def _adjusted(self, level: Counts, rows: npt.NDArray[np.int32], longer: Ints | None) -> Ints:
+        """Count n-grams by the words before them, if they are not of the highest order or begin with <s>."""
+        begins = rows[:, 0] == _BEGIN
+        adjusted: Ints = level.counts.astype(np.int64)
+        if longer is not None:
+            adjusted[~begins] = np.bincount(longer, minlength=len(begins))[~begins]
+        if rows.shape[1] == 1:
+            adjusted[_BEGIN] = 0
+        return adjusted
+
+    def _smoothed(
+        self, adjusted: Ints, contexts: Ints, kept: npt.NDArray[np.bool_], n_contexts: int
+    ) -> tuple[Doubles, Doubles]:
+        """Return each n-gram's share of its own, and the share of each context's lower orders."""
+        discounts = np.array([0.0, *self._discounts(adjusted)])
+        taken = np.where(kept, discounts[adjusted.clip(max=3)], adjusted)  # all, of those that are pruned
+        total = np.bincount(contexts, adjusted, n_contexts).clip(1)
+        return (adjusted - taken) / total[contexts], np.bincount(contexts, taken, n_contexts) / total
+
+    def _discounts(self, adjusted: Ints) -> tuple[float, ...]:
+        n = np.bincount(adjusted.clip(max=5), minlength=6)[:5].astype(np.float64)
+        if n[1:4].all():
+            share = n[1] / (n[1] + 2 * n[2])
+            found = tuple(i - (i + 1) * share * n[i + 1] / n[i] for i in (1, 2, 3))
+            if all(0 <= discount <= i for i, discount in enumerate(found, start=1)):
+                return found
+        if self._fallback:
+            return FALLBACK
+        counts = ", ".join(f"{int(n[i])} of {i}" for i in range(1, 5))
+        raise LanguageModelError(
+            "expected a text whose counts give discounts (--discount-fallback sets them), "
+            f"got n-grams of an order with counts {counts}"
+        )
+
+    def _with_backoff(self, ngrams: Ngrams, gamma: Doubles) -> Ngrams:
+        """Set the back-offs: log10 of the share of shorter contexts."""
+        is_context = (ngrams.words[:, -1] != _END) & (ngrams.words[:, -1] != _UNKNOWN)
+        backoff = np.log10(np.where(is_context & (gamma > 0), gamma, 1.0))
+        return Ngrams(ngrams.words, ngrams.log10, backoff.astype(np.float32))
+
+
+def _unpruned(ngrams: Ngrams) -> Ngrams:
+    kept = ~np.isnan(ngrams.log10)
+    if kept.all():
+        return Ngrams(ngrams.words, ngrams.log10.clip(max=0.0), ngrams.backoff)
+    return Ngrams(ngrams.words[kept], ngrams.log10[kept].clip(max=0.0), ngrams.backoff[kept])

@@ -1,0 +1,72 @@
+"""`sottovoce lm`: estimated and converted models serve as --lm; errors in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from sottovoce.cli.main import run
+from sottovoce.ctc import CtcDecoder
+from sottovoce.lm.ngram import NgramModel
+from tests.ctc.enumeration import emissions
+from tests.lm.test_estimate import text
+from tests.lm.test_ngram import BINARIES, sentences
+
+SAID = [list("abcab"), list("xabde")]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("\n".join(text(0)), encoding="utf-8")
+    (tmp_path / "more.txt").write_text("\n".join(text(1)), encoding="utf-8")
+    return tmp_path
+
+
+def test_estimated_models_are_the_same_in_every_format(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--order", "3", "--discount-fallback", "--prune", "0,0,1"]
+    for name in ("lm.arpa", "lm.arpa.gz", "lm.trie"):
+        assert run(["lm", "estimate", "text.txt", "more.txt", *options, "-o", name]) == 0
+        assert capsys.readouterr().out.startswith(f"{name}: 21 1-grams, ")
+    assert run(["lm", "build", "lm.arpa.gz", "-o", "exact.trie", "--bits", "32"]) == 0
+    assert run(["lm", "build", "lm.arpa", "-o", "small.trie"]) == 0
+    exact = sentences(NgramModel.load("lm.arpa"), SAID)
+    assert torch.allclose(sentences(NgramModel.load("lm.arpa.gz"), SAID), exact)
+    assert torch.equal(sentences(NgramModel.load("exact.trie"), SAID), exact)
+    for name in ("lm.trie", "small.trie"):
+        assert torch.allclose(sentences(NgramModel.load(name), SAID), exact, atol=0.01)
+
+
+@pytest.mark.parametrize("kind", ["trie", "trie-both"])
+def test_kenlm_tries_are_converted(kind: str, folder: Path) -> None:
+    assert run(["lm", "build", str(BINARIES / f"{kind}.bin"), "-o", "lm.trie"]) == 0
+    labels, log_probs = ["-", "a", "b", " "], emissions(7, 4, seed=2)
+    found = [
+        CtcDecoder(labels, lm=lm, n_best=4).decode(log_probs)[0]
+        for lm in (BINARIES / "small.arpa", folder / "lm.trie")
+    ]
+    assert [each.text for each in found[0]] == [each.text for each in found[1]]
+    assert [each.score for each in found[0]] == pytest.approx([each.score for each in found[1]], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("estimate text.txt -o lm.bin", "-o: expected a name in .trie, .arpa, .arpa.gz, got 'lm.bin'"),
+        ("estimate none.txt -o lm.trie", "none.txt: expected a text"),
+        ("estimate text.txt -o lm.trie --prune 0,x", "--prune: expected numbers separated by commas"),
+        ("estimate text.txt -o lm.trie --prune 1", "prune: expected up to 3 numbers that rise from 0"),
+        ("build text.txt -o lm.trie", "expected a line \\data\\, got none: not an ARPA file"),
+        (f"build {BINARIES}/probing.bin -o lm.trie", "a probing table, which can be searched but not listed"),
+        ("estimate text.txt --discount-fallback -o text.txt/lm.trie", "expected a file that can be written"),
+    ],
+)
+def test_errors(arguments: str, message: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["lm", *arguments.split()]) == 2
+    errors = capsys.readouterr().err.strip()
+    assert message in errors
+    assert "\n" not in errors

@@ -1,0 +1,137 @@
+"""KenLM's binaries of every kind score as the ARPA files that they were made of."""
+
+from __future__ import annotations
+
+import random
+import struct
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+import torch
+from hypothesis import given, settings
+
+from sottovoce.ctc.models import load_ngram
+from sottovoce.errors import LanguageModelError
+from sottovoce.lm.kenlm import KenlmModel, is_kenlm_binary, is_kenlm_probing
+from sottovoce.lm.ngram import NgramModel
+from tests.lm.test_ngram import BINARIES, SMALL, sentences
+from tests.lm.test_trie import FLOOR, Ngrams, by_hand, files, known_context
+
+TRIES = ["trie", "trie-quantized", "trie-array", "trie-both"]
+KINDS = ["probing", *TRIES]
+MULTIPLIERS = (8978948897894561157, 17894857484156487943)
+
+
+def write_probing(path: Path, ngrams: Ngrams) -> None:
+    """Write a binary with probing tables, as `build_binary probing` does."""
+    order = max(map(len, ngrams))
+    words = ["<unk>", *(each[0] for each in ngrams if len(each) == 1 and each[0] not in ("<unk>", "<UNK>"))]
+    ids = {word: place for place, word in enumerate(words)} | {"<UNK>": 0}
+    counts = [len(words), *(sum(len(each) == n for each in ngrams) for n in range(2, order + 1))]
+    magic = b"mmap lm http://kheafield.com/code format version 5\n"
+    header = struct.pack("<56s3f3IQ", magic, 0.0, 1.0, -0.5, 1, 2**32 - 1, 0, 1)
+    header += struct.pack("<B3xfI?3xI", order, 1.5, 0, True, 0) + struct.pack(f"<{order}Q", *counts)
+    header += bytes(-len(header) % 8) + bytes(8 + 12 * max(counts[0] + 1, int(1.5 * counts[0])))
+    values = [(FLOOR, 0.0)] * (counts[0] + 1)
+    for each, weights in ngrams.items():
+        if len(each) == 1:
+            values[ids[each[0]]] = weights
+    tables = [b"".join(struct.pack("<ff", *pair) for pair in values)]
+    for n in range(2, order + 1):
+        entry = "<Qf" if n == order else "<Qff"
+        table = [bytes(struct.calcsize(entry))] * max(counts[n - 1] + 1, int(1.5 * counts[n - 1]))
+        for each, weights in ngrams.items():
+            if len(each) != n:
+                continue
+            key = ids[each[-1]]
+            for word in reversed(each[:-1]):
+                key = (key * MULTIPLIERS[0] ^ (1 + ids[word]) * MULTIPLIERS[1]) % 2**64
+            place = key % len(table)
+            while any(table[place]):
+                place = (place + 1) % len(table)
+            table[place] = struct.pack(entry, key, *weights[: 1 if n == order else 2])
+        tables.append(b"".join(table))
+    path.write_bytes(header + b"".join(tables) + "".join(f"{word}\0" for word in words).encode())
+
+
+def complete(ngrams: Ngrams) -> Ngrams:
+    """Add missing contexts and endings with the scores of backing off, as `build_binary` does.
+
+    Back-offs are at most 0, so that no such score is above it: KenLM stores no sign.
+    """
+    found = {each: (log10, min(round(backoff, 6), 0.0) + 0.0) for each, (log10, backoff) in ngrams.items()}
+    for length in range(max(map(len, ngrams)) - 1, 1, -1):
+        for each in [each for each in found if len(each) == length + 1]:
+            for part in (each[:-1], each[1:]):
+                found.setdefault(part, (by_hand(found, part[:-1], part[-1]), 0.0))
+    return found
+
+
+@settings(max_examples=40, deadline=None)
+@given(files())
+def test_every_look_up_of_a_probing_table_equals_the_definition(ngrams: Ngrams) -> None:
+    if max(map(len, ngrams)) == 1:
+        return  # KenLM has none
+    ngrams = complete(ngrams)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "some.bin"
+        write_probing(path, ngrams)
+        model = load_ngram(path)
+    assert isinstance(model, KenlmModel)
+    words = [word for word in model.vocabulary if word != "<unk>"]
+    for seed in range(20):
+        context: tuple[str, ...] = ()
+        state = model.null_context(1)
+        for word in random.Random(seed).choices(words, k=6):
+            score, state = model.score(state, torch.tensor(model.ids([word])))
+            expected = by_hand(ngrams, known_context(ngrams, context), word) * 2.302585
+            assert float(score) == pytest.approx(expected, rel=1e-5, abs=1e-4)
+            context = (*context, word)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_binaries_score_as_their_arpa_file(kind: str) -> None:
+    ours, theirs = NgramModel.load(BINARIES / "small.arpa"), load_ngram(BINARIES / f"{kind}.bin")
+    assert isinstance(theirs, KenlmModel if kind == "probing" else NgramModel)
+    assert set(theirs.vocabulary) == set(ours.vocabulary)
+    text = [random.Random(i).choices(["a", "b", "zebra"], k=6) for i in range(200)]
+    assert torch.allclose(sentences(ours, text), sentences(theirs, text), atol=1e-4)
+    assert theirs.score(theirs.start(1))[0].shape == (1, theirs.n_tokens)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_damaged_binaries_are_refused(kind: str, tmp_path: Path) -> None:
+    binary = (BINARIES / f"{kind}.bin").read_bytes()
+    cut = tmp_path / "cut.bin"
+    for n_bytes in (60, 100, len(binary) // 2, len(binary) - 40, len(binary) - 12, len(binary) - 1):
+        cut.write_bytes(binary[:n_bytes])
+        with pytest.raises(LanguageModelError, match=r"cut\.bin: expected a KenLM binary with its words"):
+            load_ngram(cut)
+    cut.write_bytes(binary.replace(b"version 5", b"version 4"))
+    with pytest.raises(LanguageModelError, match="another version"):
+        load_ngram(cut)
+
+
+def test_which_files_are_binaries(tmp_path: Path) -> None:
+    (tmp_path / "small.arpa").write_text(SMALL)
+    assert not is_kenlm_binary(tmp_path / "small.arpa")
+    for kind in KINDS:
+        assert is_kenlm_binary(BINARIES / f"{kind}.bin")
+        assert is_kenlm_probing(BINARIES / f"{kind}.bin") == (kind == "probing")
+
+
+def test_probing_tables_cannot_be_listed() -> None:
+    with pytest.raises(LanguageModelError, match="a probing table, which can be searched but not listed"):
+        NgramModel.load(BINARIES / "probing.bin")
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("kind", KINDS)
+def test_binaries_equal_kenlm(kind: str) -> None:
+    kenlm = pytest.importorskip("kenlm", reason="KenLM's package is not installed")
+    reference, model = kenlm.Model(str(BINARIES / f"{kind}.bin")), load_ngram(BINARIES / f"{kind}.bin")
+    assert model is not None
+    text = [random.Random(i).choices(["a", "b", "zebra"], k=6) for i in range(50)]
+    theirs = torch.tensor([reference.score(" ".join(each)) for each in text])
+    assert torch.allclose(sentences(model, text), theirs, atol=1e-4)

@@ -1,0 +1,226 @@
+"""Tries answer as the definition of back-off does, unpacked, read in place, and read natively."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sottovoce.errors import LanguageModelError
+from sottovoce.lm import arpa, ngram, trie
+from sottovoce.lm.arpa import read_arpa, write_arpa
+from sottovoce.lm.ngram import NgramModel
+from sottovoce.lm.trie import Trie, build_trie, is_trie, open_trie, trie_of, write_trie
+from tests.lm.test_ngram import SMALL
+
+Ngram = tuple[str, ...]
+Ngrams = Mapping[Ngram, tuple[float, float]]
+"""log10 probabilities and back-offs."""
+WORDS = ("<s>", "</s>", "a", "b", "ü", "d\u00a0e")
+FLOOR = -100.0
+
+
+@st.composite
+def files(draw: st.DrawFn) -> Ngrams:
+    """N-grams of any order up to 4, also such whose contexts or endings are no n-grams."""
+    order = draw(st.integers(1, 4))
+    unknown = draw(st.sampled_from([(), ("<unk>",), ("<UNK>",)]))
+    words = draw(st.permutations([*WORDS, *unknown]))
+    probabilities = st.one_of(st.floats(-5, -0.01), st.just(-math.inf), st.just(-0.5), st.just(0.0))
+    backoffs = st.one_of(st.floats(-2, 0.5), st.just(0.0))
+    found = {(word,): (draw(probabilities), draw(backoffs)) for word in words}
+    for length in range(2, order + 1):
+        ngrams = st.tuples(*[st.sampled_from(words)] * length)
+        for ngram_ in draw(st.lists(ngrams, max_size=12, min_size=1, unique=True)):
+            found[ngram_] = (draw(probabilities), draw(backoffs) if length < order else 0.0)
+    return found
+
+
+def text_of(ngrams: Ngrams) -> str:
+    order = max(map(len, ngrams))
+    by_order = [[each for each in ngrams if len(each) == length] for length in range(1, order + 1)]
+    lines = ["\\data\\", *(f"ngram {n}={len(each)}" for n, each in enumerate(by_order, start=1))]
+    for n, each in enumerate(by_order, start=1):
+        lines.append(f"\\{n}-grams:")
+        for words in each:
+            log10, backoff = ngrams[words]
+            lines.append(f"{log10}\t{' '.join(words)}" + (f"\t{backoff}" if backoff else ""))
+    return "\n".join([*lines, "\\end\\", ""])
+
+
+def by_hand(ngrams: Ngrams, context: Ngram, word: str) -> float:
+    """log10 of a word after a context, by the definition of back-off."""
+    if (*context, word) in ngrams:
+        return ngrams[(*context, word)][0]
+    if not context:
+        return FLOOR
+    return ngrams.get(context, (0.0, 0.0))[1] + by_hand(ngrams, context[1:], word)
+
+
+def known_context(ngrams: Ngrams, context: Ngram) -> Ngram:
+    """The part of a context that n-grams begin with or are: more cannot change a score."""
+    order = max(map(len, ngrams))
+    context = context[max(len(context) - order + 1, 0) :]
+    begun = {each[:n] for each in ngrams for n in range(1, len(each))} | set(ngrams)
+    while context and context not in begun:
+        context = context[1:]
+    return context
+
+
+def compare(model: Trie, ngrams: Ngrams, words: list[str], tolerance: float) -> None:
+    """Walk every sequence of three words, in every way to look up, and compare each step."""
+    unpacked = model.table()
+    steps = list(product(range(len(words)), repeat=3))
+    tokens = torch.tensor(steps)
+    ways = [unpacked.follow, model.follow, model._follow]
+    states = [torch.zeros(len(steps), dtype=torch.int64) for _ in ways]
+    for column in range(3):
+        named = [tuple(words[token] for token in row[: column + 1]) for row in steps]
+        wanted = [by_hand(ngrams, known_context(ngrams, each[:-1]), each[-1]) for each in named]
+        for way, follow in enumerate(ways):
+            found, states[way] = follow(states[way], tokens[:, column])
+            for score, expected in zip(found.tolist(), wanted, strict=True):
+                assert score == pytest.approx(expected * math.log(10), abs=tolerance, rel=1e-5)
+        assert torch.equal(states[0], states[1])
+        assert torch.equal(states[0], states[2])
+    nodes = torch.arange(len(unpacked.parent))
+    assert torch.equal(unpacked.row_weights(nodes), model.row_weights(nodes)) or torch.allclose(
+        unpacked.row_weights(nodes), model.row_weights(nodes), atol=1e-5
+    )
+    highest = unpacked.row_weights(nodes).max(dim=0).values
+    assert bool((highest <= model.bounds + 1e-4).all())
+
+
+@settings(max_examples=60, deadline=None)
+@given(files(), st.sampled_from([8, 32]))
+def test_every_look_up_equals_the_definition(ngrams: Ngrams, bits: int) -> None:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "some.arpa"
+        path.write_text(text_of(ngrams), encoding="utf-8")
+        table = read_arpa(path)
+        arrays, about = build_trie(table, bits=bits)
+        write_trie(path.with_suffix(".trie"), arrays, about)
+        model, _ = open_trie(path.with_suffix(".trie"))
+        words = list(table.words) + ([] if {"<unk>", "<UNK>"} & set(table.words) else ["<unk>"])
+        assert model.words() == words
+        compare(model, ngrams, words, 1e-4)
+
+
+def random_table(seed: int, sizes: tuple[int, ...]) -> arpa.NgramTable:
+    """A complete model: contexts and endings of all n-grams are n-grams."""
+    random = np.random.default_rng(seed)
+    words = ["<unk>", "<s>", "</s>", *(f"w{i}" for i in range(sizes[0] - 3))]
+    rows = np.arange(sizes[0])[:, None]
+    orders = []
+    for order, size in enumerate(sizes, start=1):
+        if order > 1:
+            pairs = rows[random.integers(0, len(rows), size)], random.zipf(1.3, size) % sizes[0]
+            rows = np.unique(np.column_stack(pairs), axis=0)
+        orders.append(
+            arpa.Ngrams(
+                random.permutation(rows).astype(np.int32),
+                -random.gamma(2.0, 1.0, len(rows)).astype(np.float32),
+                -random.gamma(1.0, 0.3, len(rows)).astype(np.float32),
+            )
+        )
+    unigrams = arpa.Ngrams(np.arange(sizes[0], dtype=np.int32)[:, None], orders[0].log10, orders[0].backoff)
+    return arpa.NgramTable(words, (unigrams, *orders[1:]))
+
+
+def made(table: arpa.NgramTable, bits: int = 32) -> Trie:
+    arrays, about = build_trie(table, bits=bits)
+    return trie_of({name: torch.from_numpy(array) for name, array in arrays.items()}, about)
+
+
+def test_large_tables_are_sorted_in_parts_and_from_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = random_table(0, (60, 800, 2000, 1500))
+    whole, _ = build_trie(table)
+    monkeypatch.setattr(trie, "SORTED_AT_ONCE", 100)
+    monkeypatch.setattr(trie, "_BLOCK", 64)
+    monkeypatch.setattr(trie, "_SAMPLE", 50)
+    monkeypatch.setattr(arpa, "_IN_MEMORY_BYTES", 0)
+    parts, _ = build_trie(table)
+    assert whole.keys() == parts.keys()
+    for name, array in whole.items():
+        assert np.array_equal(array, parts[name]), name
+
+
+def test_eight_bits_cost_little(tmp_path: Path) -> None:
+    table = random_table(1, (60, 1800, 9000))
+    exact, small = made(table), made(table, bits=8)
+    generator = torch.Generator().manual_seed(0)
+    states = other = torch.randint(exact.starts[-1], (500,), generator=generator)
+    for _ in range(6):
+        tokens = torch.randint(exact.n_tokens, (500,), generator=generator)
+        found, states = exact.follow(states, tokens)
+        rounded, other = small.follow(other, tokens)
+        assert torch.equal(states, other)
+        assert 0 < float((found - rounded).abs().mean()) < 0.02
+        assert float((found - rounded).square().mean().sqrt()) < 0.05
+    sizes = [sum(array.nbytes for array in build_trie(table, bits=bits)[0].values()) for bits in (8, 32)]
+    assert sizes[0] < 0.6 * sizes[1]
+
+
+def test_n_grams_that_stand_twice_are_refused() -> None:
+    table = random_table(2, (10, 30))
+    words = table.orders[1].words.copy()
+    words[3] = words[7]
+    twice = arpa.Ngrams(words, table.orders[1].log10, table.orders[1].backoff)
+    with pytest.raises(LanguageModelError, match="expected each 2-gram once"):
+        build_trie(arpa.NgramTable(table.words, (table.orders[0], twice)))
+
+
+@pytest.mark.parametrize("suffix", [".arpa", ".arpa.gz"])
+def test_arpa_files_are_read_as_they_were_written(suffix: str, tmp_path: Path) -> None:
+    table = random_table(3, (40, 200, 500))
+    path = tmp_path / f"some{suffix}"
+    write_arpa(path, table)
+    read = read_arpa(path)
+    assert read.words == table.words
+    for ours, theirs in zip(read.orders, table.orders, strict=True):
+        assert np.array_equal(ours.words, theirs.words)
+        assert np.allclose(ours.log10, theirs.log10, rtol=1e-6)
+    assert np.allclose(read.orders[1].backoff, table.orders[1].backoff, rtol=1e-6)
+    assert not read.orders[2].backoff.any()
+
+
+def test_files_serve_as_models(tmp_path: Path) -> None:
+    path = tmp_path / "small.arpa"
+    path.write_text(SMALL)
+    model = NgramModel.load(path)
+    arrays, about = build_trie(read_arpa(path), bits=8)
+    packed = tmp_path / "small.trie"
+    write_trie(packed, arrays, about)
+    assert is_trie(packed)
+    assert not is_trie(path)
+    other = NgramModel.load(packed)
+    assert other.vocabulary == model.vocabulary
+    tokens = torch.tensor(model.ids(["a", "b", "x"]))
+    assert torch.equal(other.start(3), model.start(3))
+    assert torch.allclose(other.score(other.start(3), tokens)[0], model.score(model.start(3), tokens)[0])
+    assert torch.allclose(other.finish(other.start(1)), model.finish(model.start(1)))
+    for n_bytes in (0, 20, 200, packed.stat().st_size - 1):
+        cut = tmp_path / "cut.trie"
+        cut.write_bytes(packed.read_bytes()[:n_bytes])
+        with pytest.raises(LanguageModelError, match=r"cut\.trie"):
+            NgramModel.load(cut)
+
+
+def test_large_models_are_read_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "small.arpa"
+    path.write_text(SMALL)
+    small = NgramModel.load(path)
+    monkeypatch.setattr(ngram, "UNPACKED_NGRAMS", 0)
+    large = NgramModel.load(path)
+    assert isinstance(large._lookups, Trie)
+    states = torch.arange(small.trie.starts[-1])
+    assert torch.allclose(small.score(states)[0], large.score(states)[0])
+    assert torch.allclose(small.finish(states), large.finish(states))
