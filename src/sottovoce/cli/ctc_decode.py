@@ -257,7 +257,13 @@ def word_error_rates(
     lengths = torch.tensor([len(each) for each in values])
     options, fusion = utterances.options, utterances.fusion()
     lm, lexicon = load_ngram(options.lm), None
-    neural_lm = None if options.neural_lm is None else CausalWordModel.load(options.neural_lm)
+    neural_lm = (
+        None
+        if options.neural_lm is None
+        else CausalWordModel.load(
+            options.neural_lm, dtype=options.neural_dtype, cache_mb=options.neural_cache_mb
+        )
+    )
     for chosen in choices:
         weighted: CtcFusionOptions = replace(fusion, **chosen)  # type: ignore[arg-type]
         decoder = utterances.decoder(1, weighted, lm, lexicon=lexicon, neural_lm=neural_lm)

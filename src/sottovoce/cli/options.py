@@ -486,9 +486,28 @@ class DecoderOptions:
     ).as_field(None)
     label_lm_weight: float = _model("How much --label-lm counts.").as_field(0.3)
     neural_lm: str | None = _model(
-        "Hugging Face causal model: folder, GGUF file or name.", metavar="DIR"
+        "Hugging Face causal model: folder, GGUF file or name; or the folder of a LoRA adapter for one.",
+        metavar="DIR",
     ).as_field(None)
     neural_weight: float = _model("How much --neural-lm counts.").as_field(0.5)
+    adjust_every_frames: int | None = _model(
+        "Frames between two times that --neural-lm scores the words so far; 0 is at the end only.",
+        key="neural_interval",
+        least=0,
+        cli_default=10,
+        reads=lambda frames: frames or None,
+    ).as_field(10)
+    adjust_threshold: float | None = _model(
+        "Drop beams this far (nats) below the best when it does, without scoring those that cannot win.",
+        key="neural_threshold",
+    ).as_field(None)
+    neural_dtype: str = _model(
+        "auto, float32, bfloat16, float16 or int8 (a CPU with the native kernels). auto: int8 where "
+        "possible, float16 on CUDA, else float32."
+    ).as_field("auto")
+    neural_cache_mb: float = _model("Bound of --neural-lm's keys and values, in MB.", above=0.0).as_field(
+        512.0
+    )
     lm_kept: float = _model("Share of the n-gram's weight that stays beside the neural model.").as_field(0.0)
 
     word_score: float = _words("Added for every word.").as_field(0.0)

@@ -153,12 +153,20 @@ def _greedy_hypothesis(
     )
 
 
-class HistoryAdjuster:
-    """Replaces the scores of word histories in states by those of a `HistoryScorer`."""
+_ROUNDING = 1e-4
+"""Nats that a bound may be below a score by rounding."""
 
-    def __init__(self, scorer: HistoryScorer, speller: Speller) -> None:
+
+class HistoryAdjuster:
+    """Replaces the scores of word histories in states by those of a `HistoryScorer`.
+
+    threshold: see `CtcOptions.adjust_threshold`.
+    """
+
+    def __init__(self, scorer: HistoryScorer, speller: Speller, threshold: float | None) -> None:
         self._scorer = scorer
         self._speller = speller
+        self._threshold = threshold
 
     def adjust(self, state: PrefixState, rows: Tensor) -> None:
         """Replace the scores of the words of all beams of rows (B,) bool."""
@@ -169,14 +177,21 @@ class HistoryAdjuster:
             self._history(state, row, self._speller.finished_words(self._open(state, row, symbols)))
             for (row, _), symbols in zip(places, histories_of(state, places), strict=True)
         ]
-        values = self._scorer.adjustments(histories, final=False)
+        scores = state.acoustic + state.lm
+        values = self._values(places, scores, scores - state.adjustment, histories, final=False)
         new = state.adjustment.clone()
         new[tuple(torch.tensor(places).t())] = torch.tensor(values, device=new.device)
         state.lm = state.lm - state.adjustment + new
         state.adjustment = new
         living: dict[int, list[WordHistory]] = {}
-        for (row, _), history in zip(places, histories, strict=True):
-            living.setdefault(row, []).append(history)
+        dropped: dict[int, list[int]] = {}
+        for (row, beam), history, value in zip(places, histories, values, strict=True):
+            if value > NEVER:
+                living.setdefault(row, []).append(history)
+            else:
+                dropped.setdefault(row, []).append(beam)
+        for row, beams in dropped.items():
+            state.drop(row, torch.tensor(beams, device=new.device))
         for row, of_row in living.items():
             state.committed[row].mark_scored(of_row)
 
@@ -191,11 +206,50 @@ class HistoryAdjuster:
             self._history(state, b, self._speller.words(self._open(state, b, row), int(marks[b, i])))
             for row, (b, i) in zip(symbols, alive, strict=True)
         ]
-        values = self._scorer.adjustments(histories, final=True)
-        scores = scores - state.adjustment.gather(1, beams.expand(len(scores), -1))
+        without = scores - state.adjustment.gather(1, beams.expand(len(scores), -1))
+        values = self._values(alive, scores, without, histories, final=True)
         for (b, i), value in zip(alive, values, strict=True):
-            scores[b, i] += value
-        return scores
+            without[b, i] += value
+        return without
+
+    def _values(
+        self,
+        places: Sequence[Sequence[int]],
+        scores: Tensor,
+        without: Tensor,
+        histories: Sequence[WordHistory],
+        *,
+        final: bool,
+    ) -> list[float]:
+        """Return the adjustments of hypotheses, `NEVER` for those beyond the threshold.
+
+        places: (row, column) of each in the scores so far, and in those without adjustments. Only
+        hypotheses are scored that could come within the threshold of the one that is best so far.
+        """
+        if self._threshold is None or not places:
+            return self._scorer.adjustments(histories, final=final)
+        rows = [row for row, _ in places]
+        at = tuple(torch.tensor(places).t())
+        so_far, base = scores[at].tolist(), without[at].tolist()
+        leaders: dict[int, int] = {}
+        for i, row in enumerate(rows):
+            if row not in leaders or so_far[i] > so_far[leaders[row]]:
+                leaders[row] = i
+        first = self._scorer.adjustments([histories[i] for i in leaders.values()], final=final)
+        best = {row: base[i] + value for (row, i), value in zip(leaders.items(), first, strict=True)}
+        bounds = self._scorer.bounds(histories, final=final)
+        asked = [
+            i for i, row in enumerate(rows) if base[i] + bounds[i] >= best[row] - self._threshold - _ROUNDING
+        ]
+        values = [NEVER] * len(rows)
+        adjusted = self._scorer.adjustments([histories[i] for i in asked], final=final)
+        for i, value in zip(asked, adjusted, strict=True):
+            values[i] = value
+            best[rows[i]] = max(best[rows[i]], base[i] + value)
+        return [
+            value if base[i] + value >= best[rows[i]] - self._threshold else NEVER
+            for i, value in enumerate(values)
+        ]
 
     def _open(self, state: PrefixState, row: int, symbols: Sequence[int]) -> list[int]:
         return [*state.committed[row].open_symbols(), *symbols]
@@ -242,7 +296,11 @@ class EmissionDecoder:
             raise OptionError(f"language models: expected {len(labels)} labels, got {scorer.n_tokens}")
         self._scorer = scorer
         self._speller = Speller(labels, lexicon)
-        self._adjuster = None if history_scorer is None else HistoryAdjuster(history_scorer, self._speller)
+        self._adjuster = (
+            None
+            if history_scorer is None
+            else HistoryAdjuster(history_scorer, self._speller, self.options.adjust_threshold)
+        )
         self._scaling = EmissionScaling.from_options(labels, self.options)
         search = PrefixSearch(
             len(labels),
@@ -423,19 +481,20 @@ class EmissionDecoder:
             blank = self.labels.blank
             is_likely = log_probs[:, :, blank].exp() > self.options.blank_skip
             scores, lengths = without_blank_runs(state, scores, lengths, blank=blank, is_likely=is_likely)
-        if self._adjuster is None:
+        every = self.options.adjust_every_frames
+        if self._adjuster is None or every is None:
             self._run(state, scores, lengths)
         else:
-            self._run_and_adjust(self._adjuster, state, scores, lengths)
+            self._run_and_adjust(self._adjuster, state, scores, lengths, every)
 
     def _run_and_adjust(
-        self, adjuster: HistoryAdjuster, state: PrefixState, log_probs: Tensor, lengths: Tensor
+        self, adjuster: HistoryAdjuster, state: PrefixState, log_probs: Tensor, lengths: Tensor, every: int
     ) -> None:
-        """Search, and adjust each utterance after every `adjust_every_frames` of its own frames.
+        """Search, and adjust each utterance after every so many of its own frames.
 
         Chunks and the rest of the batch thus do not change the result.
         """
-        every, begin = self.options.adjust_every_frames, 0
+        begin = 0
         while bool((is_running := lengths > begin).any()):
             left = every - state.n_searched % every
             part = log_probs[:, begin : begin + int(left[is_running].min())]
@@ -602,8 +661,8 @@ class CtcDecoder(EmissionDecoder):
     decoder with the same labels and hotwords. Without one, a word model's vocabulary is spelled in
     characters, and other words are unknown words.
     hotwords: a file, phrases, or phrases with weights per label.
-    neural_lm: a Hugging Face causal model's folder or name (extra `neural-lm`) or a model, which replaces
-    the n-gram's word scores.
+    neural_lm: a Hugging Face causal model's folder or name, or the folder of a LoRA adapter for one (extra
+    `neural-lm`), or a model, which replaces the n-gram's word scores.
     beam_size, n_best: override the options; None: as the options.
     unknown_words: whether words outside the lexicon are allowed; None: only without a given lexicon.
 
@@ -646,22 +705,10 @@ class CtcDecoder(EmissionDecoder):
         scorer, self.lexicon = parts.scorer(model, lexicon, phrases, unknown_words, beside)
         """The words' tree, made or given; None without a lexicon."""
         words = () if self.lexicon is None else self.lexicon.words
-        self._history = parts.history_scorer(neural_lm, model, words)
+        history_scorer = parts.history_scorer(neural_lm, model, words)
         super().__init__(
-            named, options, scorer=scorer, lexicon=words, history_scorer=self._history, device=where
+            named, options, scorer=scorer, lexicon=words, history_scorer=history_scorer, device=where
         )
-
-    def decode(self, log_probs: Emitted, lengths: Lengths | None = None) -> list[list[Hypothesis]]:
-        """Decode log-probabilities (B, T, V) or (T, V); return each utterance's hypotheses, best first.
-
-        log_probs: a tensor, a NumPy array or lists. lengths: (B,) frames of each utterance; None: all.
-
-        Raises:
-            InputError: these are not log-probabilities of these labels.
-        """
-        if self._history is not None:
-            self._history.forget()
-        return super().decode(log_probs, lengths)
 
     def decode_logits(self, logits: Emitted, lengths: Lengths | None = None) -> list[list[Hypothesis]]:
         """Decode logits (B, T, V), such as those of transformers' `Wav2Vec2ForCTC`; see `decode`."""
