@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from sottovoce.cli.flags import LIBRARY, Given, flag_of, grouped, value_of
-from sottovoce.ctc.options import Case, Level, SearchEngine
+from sottovoce.ctc.options import Case, Combination, Level, SearchEngine
 from sottovoce.errors import OptionError
 from sottovoce.formats.writers import FORMATS
 from sottovoce.lm.phrase_lists import HOTWORD_WEIGHT
@@ -451,6 +451,15 @@ class DecoderOptions:
     frame_s: float = _emissions(
         "Milliseconds a frame.", key="frame_ms", above=0.0, cli_default=20.0, reads=lambda ms: ms / 1000
     ).as_field(0.02)
+    combine: Combination = _emissions(
+        "Several networks: mean of their probabilities, or of the posteriors in their lists of --nbest.",
+        choices=get_args(Combination),
+    ).as_field("mean")
+    network_weights: tuple[float, ...] | None = _emissions(
+        "Their weights.",
+        kind="numbers",
+        unset="default: equal ones",
+    ).as_field(None)
     acoustic_scale: float = _emissions("Times the emissions.").as_field(1.0)
     blank_penalty: float = _emissions("Nats taken off the blank.").as_field(0.0)
     label_priors: Path | None = _emissions(

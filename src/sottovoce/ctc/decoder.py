@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -17,13 +18,16 @@ from sottovoce.ctc.align import NEVER, TokenTimes, token_times
 from sottovoce.ctc.commit import Committer, newly_committed
 from sottovoce.ctc.compiled import choose_engine
 from sottovoce.ctc.emissions import (
+    Emissions,
     EmissionScaling,
-    Emitted,
     IdleSeparators,
     Lengths,
     as_tensors,
     checked,
     joined,
+    mean_log_probs,
+    network_weights,
+    networks_of,
     without_blank_runs,
 )
 from sottovoce.ctc.homophones import Homophone
@@ -153,6 +157,20 @@ def _greedy_hypothesis(
     )
 
 
+def _joined_lists(lists: Sequence[Sequence[Hypothesis]], shares: Sequence[float]) -> list[Hypothesis]:
+    """Join the lists of networks by text; posteriors become their weighted means, which rank the texts."""
+    posteriors: dict[str, float] = {}
+    best: dict[str, tuple[float, Hypothesis]] = {}
+    for share, found in zip(shares, lists, strict=True):
+        for hypothesis in found:
+            posterior = share * (hypothesis.posterior or 0.0)
+            posteriors[hypothesis.text] = posteriors.get(hypothesis.text, 0.0) + posterior
+            if hypothesis.text not in best or posterior > best[hypothesis.text][0]:
+                best[hypothesis.text] = posterior, hypothesis
+    ranked = sorted(posteriors, key=lambda text: -posteriors[text])
+    return [replace(best[text][1], posterior=posteriors[text]) for text in ranked]
+
+
 _ROUNDING = 1e-4
 """Nats that a bound may be below a score by rounding."""
 
@@ -264,6 +282,31 @@ def histories_of(state: PrefixState, places: Iterable[Sequence[int]]) -> list[li
     return [symbols[b, k, 1 : lengths[b][k] + 1].tolist() for b, k in places]
 
 
+@dataclass(frozen=True, slots=True)
+class StreamUpdate:
+    """A stream after a chunk.
+
+    time_s: end of the chunk. text: the best so far. changes_text: it differs from the text before.
+    n_revised: words at the end of the text before that are replaced. committed: words that no further
+    frame can change, told once; without the option `times` there are none. hypotheses: the `n_best` so
+    far, see `EmissionDecoder.partials`; () if n_best is 1. At the end (is_final) those of the whole stream.
+    """
+
+    time_s: float
+    text: str
+    changes_text: bool
+    n_revised: int
+    committed: tuple[Word, ...]
+    hypotheses: tuple[Hypothesis, ...]
+    is_final: bool = False
+
+
+def _n_revised(before: str, text: str) -> int:
+    old, new = before.split(), text.split()
+    n_same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(old, new, strict=False)))
+    return len(old) - n_same
+
+
 _READINGS_APART, _READINGS_JOINED = 4, 16
 """Word sequences per n_best that are kept to list homophones, with and without a separator."""
 
@@ -326,14 +369,21 @@ class EmissionDecoder:
             most_frames=self.options.commit_frames,
         )
 
-    def decode(self, log_probs: Emitted, lengths: Lengths | None = None) -> list[list[Hypothesis]]:
+    def decode(self, log_probs: Emissions, lengths: Lengths | None = None) -> list[list[Hypothesis]]:
         """Decode log-probabilities (B, T, V) or (T, V); return each utterance's hypotheses, best first.
 
-        log_probs: a tensor, a NumPy array or lists. lengths: (B,) frames of each utterance; None: all.
+        log_probs: a tensor, a NumPy array or lists; or a list of the tensors or arrays of several networks,
+        which `options.combine` combines. lengths: (B,) frames of each utterance; None: all.
 
         Raises:
-            InputError: these are not log-probabilities of these labels.
+            InputError: these are not log-probabilities of these labels, or networks differ in shape.
+            OptionError: not one weight per network.
         """
+        networks = networks_of(log_probs)
+        if len(networks) > 1 and self.options.combine == "nbest":
+            lists = [self.decode(each, lengths) for each in networks]
+            shares = network_weights(self.options.network_weights, len(networks))
+            return [_joined_lists(each, shares)[: self.options.n_best] for each in zip(*lists, strict=True)]
         emissions, counts = self._checked(log_probs, lengths)
         if not len(counts):
             return []
@@ -342,7 +392,7 @@ class EmissionDecoder:
         return self.finish(state)
 
     @torch.no_grad()
-    def greedy(self, log_probs: Emitted, lengths: Lengths | None = None) -> list[Hypothesis]:
+    def greedy(self, log_probs: Emissions, lengths: Lengths | None = None) -> list[Hypothesis]:
         """Decode emissions (B, T, V) or (T, V) greedily, without language models.
 
         The score is that of the single path.
@@ -350,9 +400,7 @@ class EmissionDecoder:
         Raises:
             InputError: as `decode`.
         """
-        values, counts = as_tensors(log_probs, lengths, self._device)
-        is_normalised = self.options.is_normalised
-        emissions, counts = checked(values, counts, len(self.labels), is_normalised=is_normalised)
+        emissions, counts = self._checked(log_probs, lengths)
         if not emissions.shape[1]:
             return [Hypothesis(text="", tokens=(), score=0.0) for _ in range(len(emissions))]
         blank = self.labels.blank
@@ -372,7 +420,7 @@ class EmissionDecoder:
         return self._search.start(n_batch, self._device)
 
     def decode_chunk(
-        self, state: PrefixState, log_probs: Emitted, lengths: Lengths | None = None
+        self, state: PrefixState, log_probs: Emissions, lengths: Lengths | None = None
     ) -> list[str]:
         """Advance the state over the next frames (B, T, V); return the best text so far of each stream.
 
@@ -389,6 +437,38 @@ class EmissionDecoder:
             self._text_so_far(history, [*history.open_symbols(), *symbols])
             for history, symbols in zip(state.committed, histories_of(state, best), strict=True)
         ]
+
+    def stream(self, chunks: Iterable[Emissions]) -> Iterator[StreamUpdate]:
+        """Decode one stream in chunks of log-probabilities (T, V); yield an update after each and one at
+        the end, whose hypotheses are those of `decode`.
+
+        Raises:
+            InputError, OptionError: as `decode`.
+        """
+        state, before = self.start(), ""
+        for chunk in chunks:
+            text = self.decode_chunk(state, chunk)[0]
+            yield StreamUpdate(
+                time_s=int(state.n_frames[0]) * self.options.frame_s,
+                text=text,
+                changes_text=text != before,
+                n_revised=_n_revised(before, text),
+                committed=tuple(word for event in self.committed(state) for word in event.words),
+                hypotheses=tuple(self.partials(state)[0]) if self.options.n_best > 1 else (),
+            )
+            before = text
+        found = self.finish(state)[0]
+        text = found[0].text if found else ""
+        n_told = len(state.committed[0].words)
+        yield StreamUpdate(
+            time_s=int(state.n_frames[0]) * self.options.frame_s,
+            text=text,
+            changes_text=text != before,
+            n_revised=_n_revised(before, text),
+            committed=found[0].words[n_told:] if found else (),
+            hypotheses=tuple(found),
+            is_final=True,
+        )
 
     def committed(self, state: PrefixState) -> list[Partial]:
         """Return the words committed since the last call, which no further frame can change.
@@ -464,13 +544,24 @@ class EmissionDecoder:
     def _text_so_far(self, history: CommittedHistory, symbols: Sequence[int]) -> str:
         return self._speller.join([history.text, self._speller.text(symbols, self._speller.words(symbols))])
 
-    def _checked(self, emissions: Emitted, lengths: Lengths | None) -> tuple[Tensor, Tensor]:
-        return checked(
-            *as_tensors(emissions, lengths, self._device),
-            len(self.labels),
-            is_normalised=self.options.is_normalised,
-            trusted=self._search.trusts,
-        )
+    def _checked(self, emissions: Emissions, lengths: Lengths | None) -> tuple[Tensor, Tensor]:
+        found = [
+            checked(
+                *as_tensors(each, lengths, self._device),
+                len(self.labels),
+                is_normalised=self.options.is_normalised,
+                trusted=self._search.trusts,
+            )
+            for each in networks_of(emissions)
+        ]
+        if len(found) == 1:
+            return found[0]
+        if not self.options.is_normalised:
+            raise OptionError("networks: expected log-probabilities to average, got is_normalised=False")
+        if self.options.combine != "mean":
+            raise OptionError("combine: expected 'mean' for a stream or a greedy path, got 'nbest'")
+        shares = network_weights(self.options.network_weights, len(found))
+        return mean_log_probs([values for values, _ in found], shares), found[0][1]
 
     def _advance(self, state: PrefixState, emissions: Tensor, lengths: Tensor) -> None:
         log_probs, scores = self._scaling.probabilities(emissions), self._scaling.scores(emissions)
@@ -710,7 +801,8 @@ class CtcDecoder(EmissionDecoder):
             named, options, scorer=scorer, lexicon=words, history_scorer=history_scorer, device=where
         )
 
-    def decode_logits(self, logits: Emitted, lengths: Lengths | None = None) -> list[list[Hypothesis]]:
+    def decode_logits(self, logits: Emissions, lengths: Lengths | None = None) -> list[list[Hypothesis]]:
         """Decode logits (B, T, V), such as those of transformers' `Wav2Vec2ForCTC`; see `decode`."""
-        values, counts = as_tensors(logits, lengths, self._device)
-        return self.decode(values.float().log_softmax(dim=-1), counts)
+        found = [as_tensors(each, lengths, self._device) for each in networks_of(logits)]
+        networks = [values.float().log_softmax(dim=-1) for values, _ in found]
+        return self.decode(networks if len(networks) > 1 else networks[0], found[0][1])

@@ -11,6 +11,7 @@ from sottovoce.errors import OptionError
 SearchEngine = Literal["auto", "compiled", "tensors"]
 Level = Literal["auto", "token", "word"]
 Case = Literal["keep", "lower", "upper"]
+Combination = Literal["mean", "nbest"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,9 @@ class CtcOptions:
     top_tokens: extend only by this many likeliest non-blank tokens of a frame; None: by all, or by 128 of
     more than 1024 labels.
     blank_skip: of a run of frames with a blank probability above this, search only the first.
+    combine: how several networks are combined: "mean" of their probabilities in each frame, or "nbest",
+    the mean of the posteriors of the texts in their lists of n_best.
+    network_weights: of each network, above 0; None: equal ones.
     acoustic_scale: factor on the log-probabilities.
     blank_penalty: subtracted from the blank's log-probability (nats), against deletions.
     label_priors: relative frequencies (V,) above 0; their logarithms times prior_scale are subtracted from
@@ -49,6 +53,8 @@ class CtcOptions:
     beam_threshold: float | None = None
     top_tokens: int | None = None
     blank_skip: float | None = None
+    combine: Combination = "mean"
+    network_weights: tuple[float, ...] | None = None
     acoustic_scale: float = 1.0
     blank_penalty: float = 0.0
     label_priors: tuple[float, ...] | None = None
@@ -71,10 +77,15 @@ class CtcOptions:
         for name in ("blank_penalty", "prior_scale"):
             if not math.isfinite(getattr(self, name)):
                 raise OptionError(f"{name}: expected a finite number, got {getattr(self, name)}")
-        if self.label_priors is not None:
-            object.__setattr__(self, "label_priors", tuple(map(float, self.label_priors)))
-            for prior in self.label_priors:
-                _positive("label_priors", prior)
+        for name in ("label_priors", "network_weights"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, tuple(map(float, getattr(self, name))))
+                for value in getattr(self, name):
+                    _positive(name, value)
+        if self.combine not in get_args(Combination):
+            raise OptionError(
+                f"combine: expected one of {', '.join(get_args(Combination))}, got {self.combine!r}"
+            )
         if self.engine not in get_args(SearchEngine):
             raise OptionError(
                 f"engine: expected one of {', '.join(get_args(SearchEngine))}, got {self.engine!r}"
