@@ -108,7 +108,7 @@ class CtcFusionOptions:
     lm_kept: the share of lm_weight that remains with a neural model.
     neural_dtype: "float32", "bfloat16", "float16", "int8" (linear layers with weights and activations of 8
     bits; a CPU with the native kernels) or "auto": int8 where possible, float16 on CUDA, else float32.
-    neural_cache_mb: bound (MB) of its keys and values. It changes no score.
+    neural_cache_mb: bound (MB) of its keys and values; scores stay the same to rounding.
     hotword_weight: added for each label of a hotword without a weight of its own.
     look_ahead: use the n-gram's unigrams inside words.
     level: whether the n-gram model is over labels or words; "auto" decides by its vocabulary.
