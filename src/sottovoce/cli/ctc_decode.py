@@ -239,7 +239,7 @@ def streamed(
         if isinstance(source, SottovoceError):
             yield "", source
             continue
-        chunks = zip(*(values.split(n_frames) for values in source.networks), strict=True)
+        chunks = zip(*(torch.split(values, n_frames) for values in source.networks), strict=True)
         try:
             for update in decoder.stream(map(list, chunks)):
                 yield source.name, update

@@ -29,7 +29,7 @@ from sottovoce.threads import all_torch_threads
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-    from transformers.cache_utils import DynamicCache
+    from transformers.cache_utils import DynamicCache, DynamicLayer
 
 CACHE_MB = 512.0
 """Default bound of a model's cache: 10,900 pieces of a model of 135 million weights."""
@@ -59,12 +59,13 @@ class PieceTree:
     """
 
     def __init__(self, network: PreTrainedModel, *, cache_bytes: int, first: int, is_int8: bool) -> None:
-        head = network.get_output_embeddings()
-        self._embeddings, self._bias = head.weight.detach(), head.bias
+        head = _output_layer(network)
+        self._embeddings = head.weight.detach()
+        self._bias: Tensor | None = None if head.bias is None else head.bias.detach()
         self._check_head(network, first)
         if is_int8:
             _quantise(network)
-        self._body, self._head = network.base_model, network.get_output_embeddings()
+        self._body, self._head = network.base_model, _output_layer(network)
         taken = inspect.signature(self._body.forward).parameters
         self._cache_argument = "cache" if "cache" in taken else "past_key_values"  # renamed in transformers 5
         self._device, self._dtype = self._embeddings.device, self._embeddings.dtype
@@ -163,8 +164,8 @@ class PieceTree:
         logits = (self._hidden[nodes].float() * self._embeddings[pieces].float()).sum(dim=1)
         if self._bias is not None:
             logits += self._bias[pieces]
-        scores = (logits - self._log_sums[nodes]).split([text.n for _, text in waiting])
-        return torch.stack([part.sum() for part in scores]).tolist()
+        scores = torch.split(logits - self._log_sums[nodes], [text.n for _, text in waiting])
+        return [float(part) for part in torch.stack([part.sum() for part in scores])]
 
     def _run(self, nodes: list[int]) -> None:
         """Run nodes of which all parents have run, or come before them."""
@@ -234,10 +235,10 @@ class PieceTree:
     @staticmethod
     @torch.no_grad()
     def _check_head(network: PreTrainedModel, first: int) -> None:
-        ids = torch.tensor([[first]], device=network.get_output_embeddings().weight.device)
+        ids = torch.tensor([[first]], device=_output_layer(network).weight.device)
         logits = network(input_ids=ids).logits[0].float()
         hidden = network.base_model(input_ids=ids).last_hidden_state[0]
-        ours = network.get_output_embeddings()(hidden).float()
+        ours = _output_layer(network)(hidden).float()
         if float((ours - logits).norm()) > _HEAD_TOLERANCE * float(logits.norm()):
             raise LanguageModelError(
                 "neural model: expected logits that are its output embeddings times its last hidden state, "
@@ -245,9 +246,22 @@ class PieceTree:
             )
 
 
+def _output_layer(network: PreTrainedModel) -> nn.Linear:
+    layer: nn.Linear = network.get_output_embeddings()  # type: ignore[no-untyped-call]
+    return layer
+
+
 def _keys_values(cache: DynamicCache, n_past: int) -> Tensor:
-    layers = [torch.stack((layer.keys, layer.values))[:, 0, :, n_past:] for layer in cache.layers]
+    from transformers.cache_utils import DynamicLayer
+
+    layers = [_stacked(layer)[:, 0, :, n_past:] for layer in cache.layers if isinstance(layer, DynamicLayer)]
     return torch.stack(layers).permute(3, 0, 1, 2, 4)
+
+
+def _stacked(layer: DynamicLayer) -> Tensor:
+    assert layer.keys is not None
+    assert layer.values is not None
+    return torch.stack((layer.keys, layer.values))
 
 
 def _quantise(network: nn.Module) -> None:
@@ -256,7 +270,8 @@ def _quantise(network: nn.Module) -> None:
 
     for name, layer in list(network.named_modules()):
         if isinstance(layer, Conv1D):
-            linear = nn.Linear(*layer.weight.shape, device="meta")
+            n_in, n_out = layer.weight.shape
+            linear = nn.Linear(n_in, n_out, device="meta")
             linear.weight, linear.bias = nn.Parameter(layer.weight.t()), layer.bias
         elif isinstance(layer, nn.Linear):
             linear = layer
@@ -303,7 +318,7 @@ class CausalWordModel:
         self._bos, self._eos = given[0], given[-1]
         self._tokenizer = tokenizer
         numbers = _numbers(dtype, device)
-        network = model.eval().to(device, numbers.dtype)
+        network = model.eval().to(device, numbers.dtype)  # type: ignore[no-untyped-call]
         self._tree = PieceTree(
             network, cache_bytes=int(cache_mb * 2**20), first=self._bos, is_int8=numbers.int8
         )
@@ -338,7 +353,9 @@ class CausalWordModel:
                 str(json.loads(adapter.read_text())["base_model_name_or_path"]) if adapter.is_file() else name
             )
             folder, file = _gguf(base)
-            model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=file, dtype="auto")
+            model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+                folder, gguf_file=file, dtype="auto"
+            )
             if adapter.is_file():
                 model = _adapted(model, name)
             tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=file)
@@ -397,7 +414,8 @@ def _adapted(model: PreTrainedModel, folder: str) -> PreTrainedModel:
         from peft import PeftModel
     except ImportError as error:
         raise MissingExtraError("peft", "neural-lm", f"the adapter {folder}") from error
-    return PeftModel.from_pretrained(model, folder).merge_and_unload()
+    merged: PreTrainedModel = PeftModel.from_pretrained(model, folder).merge_and_unload()
+    return merged
 
 
 def _gguf(name: str) -> tuple[str, str | None]:
