@@ -5,10 +5,11 @@ from __future__ import annotations
 import gc
 import random
 from collections.abc import Iterator, Sequence
-from threading import Event, Thread
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sottovoce.ctc.decoder import EmissionDecoder
 from sottovoce.ctc.labels import Labels
@@ -27,8 +28,11 @@ class RandomHistories:
     def adjustments(self, histories: Sequence[WordHistory], *, final: bool) -> list[float]:
         return [random.Random(f"{each.context()} {final}").uniform(-4, 4) for each in histories]
 
+    def bounds(self, histories: Sequence[WordHistory], *, final: bool) -> list[float]:
+        return [4.0] * len(histories)
 
-def decoder(every: int, **options: int) -> EmissionDecoder:
+
+def decoder(every: int | None, **options: int) -> EmissionDecoder:
     chosen = CtcOptions(adjust_every_frames=every, **options)  # type: ignore[arg-type]
     return EmissionDecoder(LABELS, chosen, history_scorer=RandomHistories())
 
@@ -42,9 +46,9 @@ def full_score(tokens: Tokens, _: Reading) -> float:
     return RandomHistories().adjustments([said], final=True)[0]
 
 
-@pytest.mark.parametrize("every", [1, 2, 3])
+@pytest.mark.parametrize("every", [1, 2, 3, None])
 @pytest.mark.parametrize("seed", range(3))
-def test_histories_without_other_models_equal_enumeration(seed: int, every: int) -> None:
+def test_histories_without_other_models_equal_enumeration(seed: int, every: int | None) -> None:
     """What a beam was given goes with it when beams change places, so that it can be taken back."""
     log_probs = emissions(5, 4, seed)
     truth = best_of(all_texts(log_probs, 0), one_reading, full_score)[:20]
@@ -89,10 +93,7 @@ class CountedWords:
     """A word model that gives every pair a number of its own, and counts what it is asked."""
 
     def __init__(self) -> None:
-        self.n_begun = self.n_cached = 0
-
-    def begin(self) -> None:
-        self.n_begun += 1
+        self.n_cached = 0
 
     def score_words(self, pairs: Sequence[tuple[History, str]]) -> dict[tuple[History, str], float]:
         assert pairs
@@ -117,37 +118,6 @@ def test_a_model_is_not_asked_for_nothing() -> None:
     assert model.n_cached == 2
 
 
-class InterruptedWords(CountedWords):
-    """Lets another thread go on while words are scored; it has a moment, as it may have to wait."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_scoring, self.has_forgotten = Event(), Event()
-
-    def score_words(self, pairs: Sequence[tuple[History, str]]) -> dict[tuple[History, str], float]:
-        self.is_scoring.set()
-        self.has_forgotten.wait(0.2)
-        return super().score_words(pairs)
-
-
-def test_another_thread_may_forget_while_words_are_scored() -> None:
-    model, beginning = InterruptedWords(), WordHistory()
-    histories = [beginning.with_words(words) for words in (("ab",), ("ab", "b"), ("b",))]
-    scorer = NeuralRescorer(model, 0.3)
-    expected = NeuralRescorer(CountedWords(), 0.3).adjustments(histories, final=True)
-
-    def begin_another() -> None:
-        model.is_scoring.wait()
-        scorer.forget()
-        model.has_forgotten.set()
-
-    other = Thread(target=begin_another)
-    other.start()
-    assert scorer.adjustments(histories, final=True) == expected
-    other.join()
-    assert model.n_begun == 1
-
-
 def spoken_abs(n_words: int) -> torch.Tensor:
     """Emissions (T, V) of a stream that says "ab" so many times, four frames each."""
     rows = torch.full((4 * n_words, 4), 0.05)
@@ -155,27 +125,6 @@ def spoken_abs(n_words: int) -> torch.Tensor:
         for at, label in enumerate((1, 2, 3, 0)):
             rows[4 * word + at, label] = 0.85
     return rows.log().log_softmax(dim=1)
-
-
-def test_a_model_that_begins_anew_finds_the_same() -> None:
-    log_probs = spoken_abs(120)
-    texts, scores, asked = [], [], []
-    for cache_size in (20, 10**6):
-        model = CountedWords()
-        scorer = NeuralRescorer(model, 0.3, cache_size=cache_size)
-        options = CtcOptions(beam_size=4, n_best=2, adjust_every_frames=10)
-        searcher = EmissionDecoder(LABELS, options, history_scorer=scorer)
-        state = searcher.start()
-        for chunk in log_probs.split(25):
-            searcher.decode_chunk(state, chunk[None])
-        best = searcher.finish(state)[0][0]
-        texts.append(best.text)
-        scores.append(best.score)
-        asked.append(model.n_cached)
-        assert (model.n_begun > 0) == (cache_size == 20)
-    assert texts[0] == texts[1]
-    assert scores[0] == pytest.approx(scores[1], abs=1e-3)
-    assert asked[0] == asked[1]
 
 
 class ShownWords(CountedWords):
@@ -200,7 +149,7 @@ def test_what_a_stream_holds_of_histories_does_not_grow() -> None:
     """However much was said, a model is shown and the decoder holds the last words alone."""
     before = n_histories()
     model = ShownWords()
-    scorer = NeuralRescorer(model, 0.3, cache_size=50)
+    scorer = NeuralRescorer(model, 0.3)
     options = CtcOptions(beam_size=4, adjust_every_frames=10, commit_frames=100)
     searcher = EmissionDecoder(LABELS, options, history_scorer=scorer)
     state = searcher.start()
@@ -221,7 +170,7 @@ def test_streams_that_come_in_turn_are_asked_for_once() -> None:
     asked = []
     for n_streams in (1, 2):
         model = CountedWords()
-        scorer = NeuralRescorer(model, 0.3, cache_size=20)
+        scorer = NeuralRescorer(model, 0.3)
         options = CtcOptions(beam_size=4, adjust_every_frames=10, commit_frames=100)
         searcher = EmissionDecoder(LABELS, options, history_scorer=scorer)
         states = [searcher.start() for _ in range(n_streams)]
@@ -230,3 +179,62 @@ def test_streams_that_come_in_turn_are_asked_for_once() -> None:
                 searcher.decode_chunk(state, chunk[None])
         asked.append(model.n_cached)
     assert asked[1] == 2 * asked[0]
+
+
+class AskedHistories(RandomHistories):
+    """Bounds the values of `RandomHistories` by what they are, or not at all, and counts the questions."""
+
+    def __init__(self, slack: float) -> None:
+        self._slack = slack
+        self.n_asked = 0
+
+    def adjustments(self, histories: Sequence[WordHistory], *, final: bool) -> list[float]:
+        self.n_asked += len(histories)
+        return super().adjustments(histories, final=final)
+
+    def bounds(self, histories: Sequence[WordHistory], *, final: bool) -> list[float]:
+        return [value + self._slack for value in super().adjustments(histories, final=final)]
+
+
+@given(
+    seed=st.integers(0, 10**6), threshold=st.floats(0.1, 12), slack=st.floats(0, 6), every=st.integers(1, 7)
+)
+@settings(max_examples=40, deadline=None)
+def test_hypotheses_that_cannot_win_need_no_score(
+    seed: int, threshold: float, slack: float, every: int
+) -> None:
+    """A bound spares questions and changes no result."""
+    rows = torch.stack([emissions(20, 4, seed + row) for row in range(2)])
+    options = CtcOptions(beam_size=8, n_best=8, adjust_every_frames=every, adjust_threshold=threshold)
+    found, asked = [], []
+    for each in (AskedHistories(1e9), AskedHistories(slack)):
+        searcher = EmissionDecoder(LABELS, options, history_scorer=each)
+        found.append(searcher.decode(rows, [20, 13]))
+        asked.append(each.n_asked)
+    assert found[0] == found[1]
+    assert asked[1] <= asked[0]
+
+
+def test_a_wide_threshold_drops_nothing() -> None:
+    log_probs = emissions(20, 4, 5)
+    lists = []
+    for threshold in (None, 1e6):
+        options = CtcOptions(beam_size=8, n_best=8, adjust_every_frames=3, adjust_threshold=threshold)
+        searcher = EmissionDecoder(LABELS, options, history_scorer=RandomHistories())
+        lists.append(searcher.decode(log_probs))
+    assert lists[0] == lists[1]
+
+
+@pytest.mark.parametrize("weight", [0.7, -0.2])
+@pytest.mark.parametrize("final", [True, False])
+def test_bounds_are_never_below_the_scores(weight: float, final: bool) -> None:
+    beginning = WordHistory()
+    histories = [beginning.with_words(words) for words in ((), ("ab",), ("ab", "b"), ("b", "b", "ab"))]
+    scorer = NeuralRescorer(CountedWords(), weight)
+    scorer.adjustments(histories[:2], final=False)
+    bounds = scorer.bounds(histories, final=final)
+    values = scorer.adjustments(histories, final=final)
+    assert all(bound >= value for bound, value in zip(bounds, values, strict=True))
+    if weight > 0 and not final:
+        assert bounds[:2] == values[:2]
+        assert bounds[2] == values[1]

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Sequence
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from sottovoce.cli.main import run
 from sottovoce.ctc import CtcDecoder
 from sottovoce.ctc.options import CtcOptions
+from sottovoce.lm.neural import History
 from sottovoce.types import Partial
 from tests.ctc.engines import engine  # noqa: F401  # every test runs on both
 from tests.ctc.enumeration import all_texts, emissions
@@ -194,3 +200,60 @@ def test_scores_of_a_long_stream_count_from_its_beginning() -> None:
     ours, theirs = searcher.finish(state)[0][0], searcher.decode(torch.cat(parts))[0][0]
     assert ours.score == pytest.approx(theirs.score, rel=1e-2)
     assert ours.acoustic_score + ours.lm_score == pytest.approx(ours.score)
+
+
+class LastWord:
+    """A neural model that scores words by themselves and the word before."""
+
+    def score_words(self, pairs: Sequence[tuple[History, str]]) -> dict[tuple[History, str], float]:
+        return {pair: -1.0 - len(pair[1]) - 3.0 * (pair[0][-1:] == (pair[1],)) for pair in pairs}
+
+    def score_ends(self, histories: Sequence[History]) -> dict[History, float]:
+        return dict.fromkeys(histories, -1.0)
+
+
+@pytest.mark.parametrize("chunk", [4, 7])
+@pytest.mark.parametrize("neural", [False, True])
+def test_updates_of_a_stream_end_with_the_whole(chunk: int, neural: bool) -> None:
+    """Chunks of 80 ms, with the words told once and a list after each, the neural model included."""
+    options = CtcOptions(beam_size=8, n_best=3, adjust_every_frames=5)
+    words = [(word, [LABELS.index(letter) for letter in word]) for word in WORDS]
+    searcher = CtcDecoder(LABELS, 0, options=options, lexicon=words, neural_lm=LastWord() if neural else None)
+    frames = speech(30, 3)
+    updates = list(searcher.stream(frames.split(chunk)))
+    whole = searcher.decode(frames)[0]
+    assert differences(list(updates[-1].hypotheses), whole) == []
+    assert [update.is_final for update in updates] == [False] * (len(updates) - 1) + [True]
+    told = [word for update in updates for word in update.committed]
+    assert told == list(whole[0].words)
+    assert sum(len(update.committed) > 0 for update in updates) > 1
+    before: list[str] = []
+    for update in updates:
+        text = update.text.split()
+        assert update.changes_text == (text != before)
+        n_same = len(before) - update.n_revised
+        assert text[:n_same] == before[:n_same]
+        assert update.n_revised == 0 or text[n_same : n_same + 1] != before[n_same : n_same + 1]
+        if not update.is_final:
+            assert update.hypotheses[0].text == update.text
+        before = text
+    assert updates[-1].time_s == pytest.approx(len(frames) * 0.02)
+
+
+def test_the_command_reads_a_file_as_a_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    frames = speech(6, 1)
+    np.save("one.npy", frames.numpy())
+    Path("labels.txt").write_text("".join(f"{'|' if label == ' ' else label}\n" for label in LABELS))
+    arguments = ["ctc", "one.npy", "--labels", "labels.txt", "--nbest", "2"]
+    assert run(arguments) == 0
+    whole = capsys.readouterr().out.splitlines()
+    assert run([*arguments, "--stream", "--chunk-ms", "80"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2:] == whole
+    rows = [json.loads(line) for line in lines[:-2]]
+    assert len(rows) > 3
+    assert all(round(row["time"] / 0.02) % 4 == 0 for row in rows[:-1])
+    assert rows[-1]["alternatives"][0]["text"] == rows[-1]["text"]

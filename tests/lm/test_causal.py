@@ -5,20 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.ctc.decoder import EmissionDecoder
 from sottovoce.ctc.labels import Labels
 from sottovoce.ctc.options import CtcOptions
-from sottovoce.errors import LanguageModelError
+from sottovoce.errors import LanguageModelError, OptionError
 from sottovoce.lm.causal import CausalWordModel
 from sottovoce.lm.fusion import WordFusion, WordModel
 from sottovoce.lm.lexicon import Lexicon
 from sottovoce.lm.neural import History, NeuralRescorer, ReplacedModel
 from tests.ctc.enumeration import RandomBigram, all_texts, best_of, emissions, readings
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 transformers = pytest.importorskip("transformers", reason="the extra neural-lm is not installed")
 
@@ -38,7 +44,11 @@ class LetterTokenizer:
 
 
 @pytest.fixture
-def network() -> torch.nn.Module:
+def network() -> PreTrainedModel:
+    return random_network()
+
+
+def random_network() -> PreTrainedModel:
     config = transformers.GPT2Config(
         vocab_size=5, n_positions=512, n_embd=16, n_layer=2, n_head=2, bos_token_id=4, eos_token_id=4
     )
@@ -49,7 +59,7 @@ def network() -> torch.nn.Module:
     return model
 
 
-def plain_score(network: torch.nn.Module, words: tuple[str, ...]) -> float:
+def plain_score(network: PreTrainedModel, words: tuple[str, ...]) -> float:
     """Log-probability of a whole sentence with its end, without any cache."""
     tokenizer = LetterTokenizer()
     ids = [4] + [piece for word in words for piece in tokenizer.encode(" " + word, False)] + [4]
@@ -63,7 +73,7 @@ def sentence(model: CausalWordModel, words: tuple[str, ...]) -> float:
     return sum(model.score_words(pairs).values()) + model.score_ends([words])[words]
 
 
-def test_words_after_histories_equal_the_whole_text(network: torch.nn.Module) -> None:
+def test_words_after_histories_equal_the_whole_text(network: PreTrainedModel) -> None:
     texts = [("ab", "b"), ("ab",), (), ("a", "abba", "a", "ba", "ab"), ("ab", "b", "abba"), ("b",) * 9]
     model = CausalWordModel(network, LetterTokenizer())
     pairs = [(text[:i], word) for text in texts for i, word in enumerate(text)]
@@ -80,25 +90,134 @@ def test_a_gguf_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         CausalWordModel.load(str(tmp_path / "model.gguf"))
 
 
-def test_every_piece_is_run_once(network: torch.nn.Module) -> None:
+def test_every_piece_is_run_once(network: PreTrainedModel) -> None:
+    """The last piece of a word runs when a word after it is asked for."""
     model = CausalWordModel(network, LetterTokenizer())
     sentence(model, ("ab", "b", "a"))
     assert model.n_forward_pieces == 1 + 2 + 1 + 1
     sentence(model, ("ab", "b", "a"))
     sentence(model, ("ab", "b"))
     assert model.n_forward_pieces == 5
-    model.score_words([(("ab", "b"), "a"), (("ab", "b"), "b")])  # one piece each: look-ups
+    model.score_words([(("ab", "b"), "a"), (("ab", "b"), "b"), (("ab", "b"), "ab")])
     assert model.n_forward_pieces == 5
+    model.score_words([(("ab", "b"), "ba")])
+    assert model.n_forward_pieces == 6
 
 
-def test_long_histories_drop_whole_blocks(network: torch.nn.Module) -> None:
+texts_of_words = st.lists(st.lists(st.sampled_from(WORDS), max_size=7).map(tuple), min_size=1, max_size=12)
+
+
+@given(asked=st.lists(texts_of_words, min_size=1, max_size=4), n_nodes=st.integers(1, 12))
+@settings(max_examples=30, deadline=None)
+def test_the_bound_of_the_cache_changes_no_score(asked: list[list[tuple[str, ...]]], n_nodes: int) -> None:
+    network = random_network()
+    small = CausalWordModel(network, LetterTokenizer(), cache_mb=1e-9)
+    small._tree._most_nodes = n_nodes
+    for texts in asked:
+        pairs = [(text[:i], word) for text in texts for i, word in enumerate(text)]
+        scores, ends = small.score_words(pairs), small.score_ends(texts)
+        for text in texts:
+            ours = sum(scores[text[:i], word] for i, word in enumerate(text)) + ends[text]
+            assert ours == pytest.approx(plain_score(network, text), abs=1e-4)
+    longest = max(1 + sum(map(len, text)) for texts in asked for text in texts)
+    assert len(small._tree._parents) <= max(n_nodes, longest)
+
+
+def test_the_cache_stays_within_its_bytes(network: PreTrainedModel) -> None:
+    model = CausalWordModel(network, LetterTokenizer(), cache_mb=0.02)
+    for n in range(12):
+        model.score_ends([tuple("ab"[(n >> i) % 2] for i in range(k)) for k in range(12)])
+        assert 0 < model.n_cache_bytes <= 0.02 * 2**20
+    assert model.n_forward_pieces > 60
+
+
+def test_a_failure_leaves_no_piece_without_its_values(network: PreTrainedModel) -> None:
+    model = CausalWordModel(network, LetterTokenizer())
+    body = network.base_model
+    original = body.forward
+    body.forward = lambda *_, **__: (_ for _ in ()).throw(MemoryError())
+    with pytest.raises(MemoryError):
+        model.score_ends([("ab", "b")])
+    body.forward = original
+    assert sentence(model, ("ab", "b")) == pytest.approx(plain_score(network, ("ab", "b")), abs=1e-4)
+
+
+INT8_NATS = 0.5
+"""What int8 may change of a word's log-probability in a small random network; of SmolLM2-135M's see
+docs/figures/ctc.md.
+"""
+
+
+def test_int8_stays_near_float32(network: PreTrainedModel) -> None:
+    pytest.importorskip("sottovoce_kernels", reason="the native kernels are not installed")
+    for parameter in network.parameters():
+        parameter.data.mul_(0.5)
+    texts = [("ab", "b"), ("ab",), ("a", "abba", "a", "ba", "ab"), ("b",) * 9]
+    exact = [plain_score(network, text) for text in texts]
+    model = CausalWordModel(network, LetterTokenizer(), dtype="int8")
+    for text, score in zip(texts, exact, strict=True):
+        ours = sentence(model, text)
+        assert ours != score
+        assert abs(ours - score) < INT8_NATS * (len(text) + 1)
+
+
+def test_a_head_of_its_own_is_refused() -> None:
+    config = transformers.Gemma2Config(
+        vocab_size=5, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=8, final_logit_softcapping=0.01,
+    )  # fmt: skip
+    with pytest.raises(LanguageModelError, match=r"expected logits that are .* got Gemma2ForCausalLM"):
+        CausalWordModel(transformers.Gemma2ForCausalLM(config), LetterTokenizer())
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_a_lora_adapter_is_merged_into_its_model(
+    network: PreTrainedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peft = pytest.importorskip("peft", reason="the extra neural-lm is not installed")
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda *_, **__: LetterTokenizer())
+    network.save_pretrained(tmp_path / "base")
+    plain = sentence(CausalWordModel.load(str(tmp_path / "base"), dtype="float32"), ("ab", "b"))
+    base = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    config = peft.LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True, init_lora_weights=False)
+    adapted = peft.get_peft_model(base, config).eval()
+    adapted.save_pretrained(tmp_path / "adapter")
+    ours = sentence(CausalWordModel.load(str(tmp_path / "adapter"), dtype="float32"), ("ab", "b"))
+    assert ours == pytest.approx(plain_score(adapted, ("ab", "b")), abs=1e-3)
+    assert abs(ours - plain) > 0.01
+
+
+@pytest.mark.parametrize(
+    ("dtype", "device", "message"),
+    [
+        ("int8", "cuda", "expected a CPU and the native kernels for int8, got "),
+        ("int4", "cpu", "dtype 'int4' given, expected one of auto, float32"),
+    ],
+)
+def test_numbers_that_cannot_be_had_are_named(
+    network: PreTrainedModel, dtype: str, device: str, message: str
+) -> None:
+    with pytest.raises(OptionError, match=message):
+        CausalWordModel(network, LetterTokenizer(), dtype=dtype, device=torch.device(device))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_is_near(network: PreTrainedModel, dtype: str) -> None:
+    for parameter in network.parameters():
+        parameter.data.mul_(0.5)
+    exact = plain_score(network, ("ab", "b", "a"))
+    model = CausalWordModel(network, LetterTokenizer(), dtype=dtype)
+    assert sentence(model, ("ab", "b", "a")) == pytest.approx(exact, abs=0.2)
+
+
+def test_long_histories_drop_whole_blocks(network: PreTrainedModel) -> None:
     model = CausalWordModel(network, LetterTokenizer())
     history = ("a", "b") * 150
     score = model.score_words([(history, "ab")])[history, "ab"]
     assert score == model.score_words([(history[192:], "ab")])[history[192:], "ab"]
 
 
-def decoder(network: torch.nn.Module, every: int, ngram: RandomBigram, **width: int) -> EmissionDecoder:
+def decoder(network: PreTrainedModel, every: int, ngram: RandomBigram, **width: int) -> EmissionDecoder:
     """Words over letters without a separator, an n-gram of weight 0.7 and the network of weight 0.4."""
     lexicon = Lexicon([(word, ["-ab".index(letter) for letter in word]) for word in WORDS], 3)
     fusion = WordFusion(lexicon, [WordModel(ngram, torch.arange(5), 0.7)], word_score=0.2)
@@ -123,8 +242,6 @@ class NamedBigram(RandomBigram):
 
 class NoWords:
     """A `WordLanguageModel` that says nothing."""
-
-    def begin(self) -> None: ...
 
     def score_words(self, pairs: Sequence[tuple[History, str]]) -> dict[tuple[History, str], float]:
         return dict.fromkeys(pairs, 0.0)
@@ -155,7 +272,7 @@ def test_an_unknown_word_of_a_known_ones_text_gives_back_what_it_was_given(every
 
 
 @pytest.mark.parametrize("every", [1, 2, 100])
-def test_delayed_fusion_replaces_and_never_compounds(network: torch.nn.Module, every: int) -> None:
+def test_delayed_fusion_replaces_and_never_compounds(network: PreTrainedModel, every: int) -> None:
     """However often the words are scored again, a full-width search equals enumeration."""
     log_probs = emissions(5, 3, seed=4)
     spellings = [(i, tuple("-ab".index(c) for c in word)) for i, word in enumerate(WORDS)]
@@ -170,7 +287,7 @@ def test_delayed_fusion_replaces_and_never_compounds(network: torch.nn.Module, e
     assert [h.text for h in found] == [" ".join(WORDS[w] for w in words) for _, _, words in truth]
 
 
-def test_batches_and_chunks_with_a_neural_model(network: torch.nn.Module) -> None:
+def test_batches_and_chunks_with_a_neural_model(network: PreTrainedModel) -> None:
     rows = torch.stack([emissions(24, 3, seed) for seed in range(3)])
     lengths = torch.tensor([24, 10, 17])
     together = decoder(network, 4, RandomBigram(5, 2), beam_size=6).decode(rows, lengths)
@@ -183,7 +300,7 @@ def test_batches_and_chunks_with_a_neural_model(network: torch.nn.Module) -> Non
         assert (alone.text, alone.score) == (best.text, pytest.approx(best.score, abs=1e-3))
 
 
-def test_a_share_of_the_ngram_stays_beside_the_neural_model(network: torch.nn.Module, tmp_path: Path) -> None:
+def test_a_share_of_the_ngram_stays_beside_the_neural_model(network: PreTrainedModel, tmp_path: Path) -> None:
     arpa = tmp_path / "words.arpa"
     arpa.write_text("\\data\\\nngram 1=4\n\n\\1-grams:\n-2 <unk>\n-99 <s>\n-0.7 </s>\n-0.4 ab\n\n\\end\\\n")
     log_probs = torch.full((3, 4), 0.01).log()

@@ -8,7 +8,9 @@ from __future__ import annotations
 import itertools
 import json
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -22,8 +24,12 @@ from sottovoce.cli.flags import (
     value_of,
 )
 from sottovoce.cli.options import DecoderOptions
+from sottovoce.errors import SottovoceError
 from sottovoce.options.schema import Option, options_of
-from sottovoce.types import Hypothesis
+from sottovoce.types import Hypothesis, Word
+
+if TYPE_CHECKING:
+    from sottovoce.ctc.decoder import StreamUpdate
 
 DECODER = options_of(DecoderOptions)
 SECTIONS = {
@@ -33,6 +39,12 @@ OUTPUT = (
     Option("Hypotheses per utterance.", key="nbest", kind="integer", default=1, least=1),
     Option("The likeliest path instead of a search.", key="greedy", kind="flag"),
     Option("Utterances decoded at once.", key="batch_size", kind="integer", default=8, least=1),
+    Option(
+        "Read each utterance as a stream; a line for each chunk that changes the text.",
+        key="stream",
+        kind="flag",
+    ),
+    Option("Milliseconds of a chunk.", key="chunk_ms", kind="number", default=80.0, above=0.0),
 )
 TRIED = (
     Option("For --lm-weight.", key="lm_weights", kind="numbers", default="0.2,0.4,0.6,0.8,1.0"),
@@ -42,7 +54,7 @@ TRIED = (
 )
 EXCLUSIVE = {
     "model": ("labels", "blank", "frame_ms", "logits"),
-    "greedy": ("lm", "label_lm", "lexicon", "hotwords", "vocabulary_from", "neural_lm", "nbest"),
+    "greedy": ("lm", "label_lm", "lexicon", "hotwords", "vocabulary_from", "neural_lm", "nbest", "stream"),
 }
 """Mutually exclusive options: a model has its own labels, and a greedy path no search."""
 
@@ -77,39 +89,74 @@ def decode(
     nbest: int,
     greedy: bool,
     batch_size: int,
+    stream: bool,
+    chunk_ms: float,
     **given: object,
 ) -> int:
     """Decode FILES into one JSON line per hypothesis, best first.
 
-    FILES: .npy, .npz or .csv; - is an .npy from standard input; recordings with --model.
+    FILES: .npy, .npz or .csv; - is an .npy from standard input; a.npy,b.npy are the same utterances of
+    several networks; recordings with --model.
     """
     check_exclusive(context, EXCLUSIVE)
-    from sottovoce.cli.ctc_decode import Utterances, decoded
+    from sottovoce.cli.ctc_decode import Utterances, decoded, streamed
 
     utterances = Utterances.opened(given_as(DecoderOptions, given))
+    found: Iterator[tuple[str, Iterator[dict[str, object]] | SottovoceError]]
+    if stream:
+        updates = streamed(utterances, files, nbest, chunk_ms)
+        found = (
+            (name, one if isinstance(one, SottovoceError) else _stream_lines(name, one))
+            for name, one in updates
+        )
+    else:
+        lists = decoded(utterances, files, nbest, batch_size, greedy)
+        found = ((name, one if isinstance(one, SottovoceError) else _lines(name, one)) for name, one in lists)
     n_failed = 0
-    for name, outcome in decoded(utterances, files, nbest, batch_size, greedy):
-        if isinstance(outcome, list):
-            for rank, hypothesis in enumerate(outcome):
-                click.echo(json.dumps(_line(name, rank, hypothesis), ensure_ascii=False))
+    for _, lines in found:
+        if isinstance(lines, SottovoceError):
+            if len(files) == 1:
+                raise lines
+            click.echo(f"error: {lines}", err=True)
+            n_failed += 1
             continue
-        if len(files) == 1:
-            raise outcome
-        click.echo(f"error: {outcome}", err=True)
-        n_failed += 1
+        for line in lines:
+            click.echo(json.dumps(line, ensure_ascii=False))
     return int(n_failed > 0)
 
 
-def _line(name: str, rank: int, hypothesis: Hypothesis) -> dict[str, object]:
-    words = [
-        {
-            "word": word.word,
-            "start": round(word.start, 3),
-            "end": round(word.end, 3),
-            "probability": round(word.probability, 4),
+def _stream_lines(name: str, update: StreamUpdate) -> Iterator[dict[str, object]]:
+    """Yield the line of a chunk that changed the text or committed words, and those of the end."""
+    if update.is_final:
+        yield from _lines(name, update.hypotheses)
+    elif update.changes_text or update.committed:
+        yield {
+            "id": name,
+            "time": round(update.time_s, 3),
+            "text": update.text,
+            "revised": update.n_revised,
+            "committed": [_word(word) for word in update.committed],
+            "alternatives": [
+                {"text": one.text, "score": round(one.score, 5), "posterior": round(one.posterior or 0.0, 5)}
+                for one in update.hypotheses
+            ],
         }
-        for word in hypothesis.words
-    ]
+
+
+def _lines(name: str, found: Sequence[Hypothesis]) -> Iterator[dict[str, object]]:
+    return (_line(name, rank, hypothesis) for rank, hypothesis in enumerate(found))
+
+
+def _word(word: Word) -> dict[str, object]:
+    return {
+        "word": word.word,
+        "start": round(word.start, 3),
+        "end": round(word.end, 3),
+        "probability": round(word.probability, 4),
+    }
+
+
+def _line(name: str, rank: int, hypothesis: Hypothesis) -> dict[str, object]:
     return {
         "id": name,
         "rank": rank,
@@ -119,7 +166,7 @@ def _line(name: str, rank: int, hypothesis: Hypothesis) -> dict[str, object]:
         "lm_score": round(hypothesis.lm_score, 5),
         "posterior": None if hypothesis.posterior is None else round(hypothesis.posterior, 5),
         "unfinished": hypothesis.is_unfinished,
-        "words": words,
+        "words": [_word(word) for word in hypothesis.words],
         "tokens": list(hypothesis.tokens),
     }
 

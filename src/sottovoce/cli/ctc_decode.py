@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel
 from sottovoce.cli.options import DecoderOptions
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions, load_ngram
+from sottovoce.ctc.decoder import StreamUpdate
 from sottovoce.ctc.labels import LabelList, read_labels
 from sottovoce.ctc.models import WordOrTokenModel
 from sottovoce.ctc.options import CtcOptions
@@ -40,13 +42,20 @@ from sottovoce.text.normalize import composed
 from sottovoce.types import FRAMES_PER_SECOND, Hypothesis
 
 Owner = TypeVar("Owner", CtcOptions, CtcFusionOptions)
-Decode = Callable[[Tensor, Sequence[int]], list[list[Hypothesis]]]
+Decode = Callable[[list[Tensor], Sequence[int]], list[list[Hypothesis]]]
 
 
 @dataclass(frozen=True, slots=True)
 class EmissionSource:
+    """Emissions (T, V) of an utterance, of each network."""
+
     name: str
-    values: Tensor
+    networks: tuple[Tensor, ...]
+
+    @property
+    def values(self) -> Tensor:
+        """The first network's."""
+        return self.networks[0]
 
 
 def read_emissions(path: Path) -> Iterator[EmissionSource]:
@@ -98,19 +107,19 @@ def recorded_emissions(path: Path, model: Model) -> EmissionSource:
         n_audio_ctx=dims.n_audio_ctx,
         n_tail_frames=round(model.backend.tail_s * FRAMES_PER_SECOND),
     )
-    return EmissionSource(str(path), values)
+    return EmissionSource(str(path), (values,))
 
 
 def _utterances(
     name: str, values: np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 ) -> Iterator[EmissionSource]:
     if values.ndim == 2:
-        yield EmissionSource(name, torch.from_numpy(values.astype(np.float32)))
+        yield EmissionSource(name, (torch.from_numpy(values.astype(np.float32)),))
         return
     if values.ndim != 3:
         raise ValueError(f"an array of shape {values.shape}")
     for row, utterance in enumerate(values):
-        yield EmissionSource(f"{name}[{row}]", torch.from_numpy(utterance.astype(np.float32)))
+        yield EmissionSource(f"{name}[{row}]", (torch.from_numpy(utterance.astype(np.float32)),))
 
 
 def _read_csv(path: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
@@ -139,13 +148,22 @@ class Utterances:
         return cls(options, model, read_labels(options.labels))
 
     def of(self, path: Path) -> Iterator[EmissionSource]:
+        """Yield the utterances of a path, or of the paths of several networks between commas."""
         if self.model is not None:
-            found: Iterator[EmissionSource] = iter([recorded_emissions(path, self.model)])
-        else:
-            found = read_emissions(path)
-        for source in found:
-            values = source.values.log_softmax(dim=-1) if self.options.logits else source.values
-            yield EmissionSource(source.name, values)
+            yield recorded_emissions(path, self.model)
+            return
+        paths = [path] if path.exists() else [Path(part) for part in str(path).split(",")]
+        for found in itertools.zip_longest(*map(read_emissions, paths)):
+            sources = [source for source in found if source is not None]
+            if len(sources) < len(paths):
+                raise InputError(f"{path}: expected as many utterances of each network, got fewer of one")
+            networks = tuple(source.values for source in sources)
+            if self.options.logits:
+                networks = tuple(values.log_softmax(dim=-1) for values in networks)
+            if len({len(values) for values in networks}) > 1:
+                lengths = ", ".join(str(len(values)) for values in networks)
+                raise InputError(f"{path}: expected the same frames of each network, got {lengths}")
+            yield EmissionSource(",".join(source.name for source in sources), networks)
 
     def fusion(self) -> CtcFusionOptions:
         return _shared(CtcFusionOptions, self.options)
@@ -195,7 +213,7 @@ def decoded(
     """Yield the hypotheses, or the error, of every utterance of the files in order."""
     decoder = utterances.decoder(n_best, utterances.fusion(), load_ngram(utterances.options.lm))
 
-    def greedy(batch: Tensor, lengths: Sequence[int]) -> list[list[Hypothesis]]:
+    def greedy(batch: list[Tensor], lengths: Sequence[int]) -> list[list[Hypothesis]]:
         return [[found] for found in decoder.greedy(batch, lengths)]
 
     together = partial(_together, greedy if is_greedy else decoder.decode)
@@ -211,6 +229,24 @@ def decoded(
     yield from together(waiting)
 
 
+def streamed(
+    utterances: Utterances, files: Sequence[Path], n_best: int, chunk_ms: float
+) -> Iterator[tuple[str, StreamUpdate | SottovoceError]]:
+    """Yield the updates of every utterance of the files as a stream in chunks, or its error."""
+    decoder = utterances.decoder(n_best, utterances.fusion(), load_ngram(utterances.options.lm))
+    n_frames = max(1, round(chunk_ms / 1000 / utterances.options.frame_s))
+    for source in _sources(utterances, files):
+        if isinstance(source, SottovoceError):
+            yield "", source
+            continue
+        chunks = zip(*(torch.split(values, n_frames) for values in source.networks), strict=True)
+        try:
+            for update in decoder.stream(map(list, chunks)):
+                yield source.name, update
+        except InputError as error:
+            yield source.name, InputError(f"{source.name}: {error}")
+
+
 def _sources(utterances: Utterances, files: Sequence[Path]) -> Iterator[EmissionSource | SottovoceError]:
     for path in files:
         try:
@@ -222,7 +258,7 @@ def _sources(utterances: Utterances, files: Sequence[Path]) -> Iterator[Emission
 def _together(
     decode: Decode, sources: Sequence[EmissionSource]
 ) -> Iterator[tuple[str, list[Hypothesis] | SottovoceError]]:
-    if len({source.values.shape[1] for source in sources}) == 1 and len(sources) > 1:
+    if len({(source.values.shape[1], len(source.networks)) for source in sources}) == 1 < len(sources):
         try:
             lists = _decode(decode, sources)
         except InputError:
@@ -238,8 +274,11 @@ def _together(
 
 
 def _decode(decode: Decode, sources: Sequence[EmissionSource]) -> list[list[Hypothesis]]:
-    rows = [source.values for source in sources]
-    return decode(torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), [len(row) for row in rows])
+    networks = [
+        torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
+        for rows in zip(*(source.networks for source in sources), strict=True)
+    ]
+    return decode(networks, [len(source.values) for source in sources])
 
 
 def word_error_rates(
@@ -252,17 +291,21 @@ def word_error_rates(
     Raises: ManifestError, InputError.
     """
     paths, texts = _listed(manifest)
-    values = [next(utterances.of(path)).values for path in paths]
-    batch = torch.nn.utils.rnn.pad_sequence(values, batch_first=True)
-    lengths = torch.tensor([len(each) for each in values])
+    sources = [next(utterances.of(path)) for path in paths]
     options, fusion = utterances.options, utterances.fusion()
     lm, lexicon = load_ngram(options.lm), None
-    neural_lm = None if options.neural_lm is None else CausalWordModel.load(options.neural_lm)
+    neural_lm = (
+        None
+        if options.neural_lm is None
+        else CausalWordModel.load(
+            options.neural_lm, dtype=options.neural_dtype, cache_mb=options.neural_cache_mb
+        )
+    )
     for chosen in choices:
         weighted: CtcFusionOptions = replace(fusion, **chosen)  # type: ignore[arg-type]
         decoder = utterances.decoder(1, weighted, lm, lexicon=lexicon, neural_lm=neural_lm)
         lexicon = decoder.lexicon  # spellings do not depend on weights
-        found = decoder.decode(batch, lengths)
+        found = _decode(decoder.decode, sources)
         counts = [
             count_edits(composed(text).split(), composed(best[0].text if best else "").split())
             for text, best in zip(texts, found, strict=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from sottovoce.cli.flags import LIBRARY, Given, flag_of, grouped, value_of
-from sottovoce.ctc.options import Case, Level, SearchEngine
+from sottovoce.ctc.options import Case, Combination, Level, SearchEngine
 from sottovoce.errors import OptionError
 from sottovoce.formats.writers import FORMATS
 from sottovoce.lm.phrase_lists import HOTWORD_WEIGHT
@@ -451,6 +451,15 @@ class DecoderOptions:
     frame_s: float = _emissions(
         "Milliseconds a frame.", key="frame_ms", above=0.0, cli_default=20.0, reads=lambda ms: ms / 1000
     ).as_field(0.02)
+    combine: Combination = _emissions(
+        "Several networks: mean of their probabilities, or of the posteriors in their lists of --nbest.",
+        choices=get_args(Combination),
+    ).as_field("mean")
+    network_weights: tuple[float, ...] | None = _emissions(
+        "Their weights.",
+        kind="numbers",
+        unset="default: equal ones",
+    ).as_field(None)
     acoustic_scale: float = _emissions("Times the emissions.").as_field(1.0)
     blank_penalty: float = _emissions("Nats taken off the blank.").as_field(0.0)
     label_priors: Path | None = _emissions(
@@ -488,9 +497,28 @@ class DecoderOptions:
     ).as_field(None)
     label_lm_weight: float = _model("How much --label-lm counts.").as_field(0.3)
     neural_lm: str | None = _model(
-        "Hugging Face causal model: folder, GGUF file or name.", metavar="DIR"
+        "Hugging Face causal model: folder, GGUF file or name; or the folder of a LoRA adapter for one.",
+        metavar="DIR",
     ).as_field(None)
     neural_weight: float = _model("How much --neural-lm counts.").as_field(0.5)
+    adjust_every_frames: int | None = _model(
+        "Frames between two times that --neural-lm scores the words so far; 0 is at the end only.",
+        key="neural_interval",
+        least=0,
+        cli_default=10,
+        reads=lambda frames: frames or None,
+    ).as_field(10)
+    adjust_threshold: float | None = _model(
+        "Drop beams this far (nats) below the best when it does, without scoring those that cannot win.",
+        key="neural_threshold",
+    ).as_field(None)
+    neural_dtype: str = _model(
+        "auto, float32, bfloat16, float16 or int8 (a CPU with the native kernels). auto: int8 where "
+        "possible, float16 on CUDA, else float32."
+    ).as_field("auto")
+    neural_cache_mb: float = _model("Bound of --neural-lm's keys and values, in MB.", above=0.0).as_field(
+        512.0
+    )
     lm_kept: float = _model("Share of the n-gram's weight that stays beside the neural model.").as_field(0.0)
 
     word_score: float = _words("Added for every word.").as_field(0.0)

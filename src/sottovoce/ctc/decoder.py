@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -16,13 +17,16 @@ from torch import Tensor
 from sottovoce.ctc.align import NEVER, TokenTimes, token_times
 from sottovoce.ctc.commit import Committer, newly_committed
 from sottovoce.ctc.emissions import (
+    Emissions,
     EmissionScaling,
-    Emitted,
     IdleSeparators,
     Lengths,
     as_tensors,
     checked,
     joined,
+    mean_log_probs,
+    network_weights,
+    networks_of,
     without_blank_runs,
 )
 from sottovoce.ctc.homophones import Homophone
@@ -153,12 +157,34 @@ def _greedy_hypothesis(
     )
 
 
-class HistoryAdjuster:
-    """Replaces the scores of word histories in states by those of a `HistoryScorer`."""
+def _joined_lists(lists: Sequence[Sequence[Hypothesis]], shares: Sequence[float]) -> list[Hypothesis]:
+    """Join the lists of networks by text; posteriors become their weighted means, which rank the texts."""
+    posteriors: dict[str, float] = {}
+    best: dict[str, tuple[float, Hypothesis]] = {}
+    for share, found in zip(shares, lists, strict=True):
+        for hypothesis in found:
+            posterior = share * (hypothesis.posterior or 0.0)
+            posteriors[hypothesis.text] = posteriors.get(hypothesis.text, 0.0) + posterior
+            if hypothesis.text not in best or posterior > best[hypothesis.text][0]:
+                best[hypothesis.text] = posterior, hypothesis
+    ranked = sorted(posteriors, key=lambda text: -posteriors[text])
+    return [replace(best[text][1], posterior=posteriors[text]) for text in ranked]
 
-    def __init__(self, scorer: HistoryScorer, speller: Speller) -> None:
+
+_ROUNDING = 1e-4
+"""Nats that a bound may be below a score by rounding."""
+
+
+class HistoryAdjuster:
+    """Replaces the scores of word histories in states by those of a `HistoryScorer`.
+
+    threshold: see `CtcOptions.adjust_threshold`.
+    """
+
+    def __init__(self, scorer: HistoryScorer, speller: Speller, threshold: float | None) -> None:
         self._scorer = scorer
         self._speller = speller
+        self._threshold = threshold
 
     def adjust(self, state: PrefixState, rows: Tensor) -> None:
         """Replace the scores of the words of all beams of rows (B,) bool."""
@@ -169,14 +195,21 @@ class HistoryAdjuster:
             self._history(state, row, self._speller.finished_words(self._open(state, row, symbols)))
             for (row, _), symbols in zip(places, histories_of(state, places), strict=True)
         ]
-        values = self._scorer.adjustments(histories, final=False)
+        scores = state.acoustic + state.lm
+        values = self._values(places, scores, scores - state.adjustment, histories, final=False)
         new = state.adjustment.clone()
         new[tuple(torch.tensor(places).t())] = torch.tensor(values, device=new.device)
         state.lm = state.lm - state.adjustment + new
         state.adjustment = new
         living: dict[int, list[WordHistory]] = {}
-        for (row, _), history in zip(places, histories, strict=True):
-            living.setdefault(row, []).append(history)
+        dropped: dict[int, list[int]] = {}
+        for (row, beam), history, value in zip(places, histories, values, strict=True):
+            if value > NEVER:
+                living.setdefault(row, []).append(history)
+            else:
+                dropped.setdefault(row, []).append(beam)
+        for row, beams in dropped.items():
+            state.drop(row, torch.tensor(beams, device=new.device))
         for row, of_row in living.items():
             state.committed[row].mark_scored(of_row)
 
@@ -191,11 +224,50 @@ class HistoryAdjuster:
             self._history(state, b, self._speller.words(self._open(state, b, row), int(marks[b, i])))
             for row, (b, i) in zip(symbols, alive, strict=True)
         ]
-        values = self._scorer.adjustments(histories, final=True)
-        scores = scores - state.adjustment.gather(1, beams.expand(len(scores), -1))
+        without = scores - state.adjustment.gather(1, beams.expand(len(scores), -1))
+        values = self._values(alive, scores, without, histories, final=True)
         for (b, i), value in zip(alive, values, strict=True):
-            scores[b, i] += value
-        return scores
+            without[b, i] += value
+        return without
+
+    def _values(
+        self,
+        places: Sequence[Sequence[int]],
+        scores: Tensor,
+        without: Tensor,
+        histories: Sequence[WordHistory],
+        *,
+        final: bool,
+    ) -> list[float]:
+        """Return the adjustments of hypotheses, `NEVER` for those beyond the threshold.
+
+        places: (row, column) of each in the scores so far, and in those without adjustments. Only
+        hypotheses are scored that could come within the threshold of the one that is best so far.
+        """
+        if self._threshold is None or not places:
+            return self._scorer.adjustments(histories, final=final)
+        rows = [row for row, _ in places]
+        at = tuple(torch.tensor(places).t())
+        so_far, base = scores[at].tolist(), without[at].tolist()
+        leaders: dict[int, int] = {}
+        for i, row in enumerate(rows):
+            if row not in leaders or so_far[i] > so_far[leaders[row]]:
+                leaders[row] = i
+        first = self._scorer.adjustments([histories[i] for i in leaders.values()], final=final)
+        best = {row: base[i] + value for (row, i), value in zip(leaders.items(), first, strict=True)}
+        bounds = self._scorer.bounds(histories, final=final)
+        asked = [
+            i for i, row in enumerate(rows) if base[i] + bounds[i] >= best[row] - self._threshold - _ROUNDING
+        ]
+        values = [NEVER] * len(rows)
+        adjusted = self._scorer.adjustments([histories[i] for i in asked], final=final)
+        for i, value in zip(asked, adjusted, strict=True):
+            values[i] = value
+            best[rows[i]] = max(best[rows[i]], base[i] + value)
+        return [
+            value if base[i] + value >= best[rows[i]] - self._threshold else NEVER
+            for i, value in enumerate(values)
+        ]
 
     def _open(self, state: PrefixState, row: int, symbols: Sequence[int]) -> list[int]:
         return [*state.committed[row].open_symbols(), *symbols]
@@ -208,6 +280,31 @@ class HistoryAdjuster:
 def histories_of(state: PrefixState, places: Iterable[Sequence[int]]) -> list[list[int]]:
     symbols, lengths = state.symbols.cpu().numpy(), state.length.tolist()
     return [symbols[b, k, 1 : lengths[b][k] + 1].tolist() for b, k in places]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamUpdate:
+    """A stream after a chunk.
+
+    time_s: end of the chunk. text: the best so far. changes_text: it differs from the text before.
+    n_revised: words at the end of the text before that are replaced. committed: words that no further
+    frame can change, told once; without the option `times` there are none. hypotheses: the `n_best` so
+    far, see `EmissionDecoder.partials`; () if n_best is 1. At the end (is_final) those of the whole stream.
+    """
+
+    time_s: float
+    text: str
+    changes_text: bool
+    n_revised: int
+    committed: tuple[Word, ...]
+    hypotheses: tuple[Hypothesis, ...]
+    is_final: bool = False
+
+
+def _n_revised(before: str, text: str) -> int:
+    old, new = before.split(), text.split()
+    n_same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(old, new, strict=False)))
+    return len(old) - n_same
 
 
 _READINGS_APART, _READINGS_JOINED = 4, 16
@@ -242,7 +339,11 @@ class EmissionDecoder:
             raise OptionError(f"language models: expected {len(labels)} labels, got {scorer.n_tokens}")
         self._scorer = scorer
         self._speller = Speller(labels, lexicon)
-        self._adjuster = None if history_scorer is None else HistoryAdjuster(history_scorer, self._speller)
+        self._adjuster = (
+            None
+            if history_scorer is None
+            else HistoryAdjuster(history_scorer, self._speller, self.options.adjust_threshold)
+        )
         self._scaling = EmissionScaling.from_options(labels, self.options)
         search = PrefixSearch(
             len(labels),
@@ -268,14 +369,21 @@ class EmissionDecoder:
             most_frames=self.options.commit_frames,
         )
 
-    def decode(self, log_probs: Emitted, lengths: Lengths | None = None) -> list[list[Hypothesis]]:
+    def decode(self, log_probs: Emissions, lengths: Lengths | None = None) -> list[list[Hypothesis]]:
         """Decode log-probabilities (B, T, V) or (T, V); return each utterance's hypotheses, best first.
 
-        log_probs: a tensor, a NumPy array or lists. lengths: (B,) frames of each utterance; None: all.
+        log_probs: a tensor, a NumPy array or lists; or a list of the tensors or arrays of several networks,
+        which `options.combine` combines. lengths: (B,) frames of each utterance; None: all.
 
         Raises:
-            InputError: these are not log-probabilities of these labels.
+            InputError: these are not log-probabilities of these labels, or networks differ in shape.
+            OptionError: not one weight per network.
         """
+        networks = networks_of(log_probs)
+        if len(networks) > 1 and self.options.combine == "nbest":
+            lists = [self.decode(each, lengths) for each in networks]
+            shares = network_weights(self.options.network_weights, len(networks))
+            return [_joined_lists(each, shares)[: self.options.n_best] for each in zip(*lists, strict=True)]
         emissions, counts = self._checked(log_probs, lengths)
         if not len(counts):
             return []
@@ -284,7 +392,7 @@ class EmissionDecoder:
         return self.finish(state)
 
     @torch.no_grad()
-    def greedy(self, log_probs: Emitted, lengths: Lengths | None = None) -> list[Hypothesis]:
+    def greedy(self, log_probs: Emissions, lengths: Lengths | None = None) -> list[Hypothesis]:
         """Decode emissions (B, T, V) or (T, V) greedily, without language models.
 
         The score is that of the single path.
@@ -292,9 +400,7 @@ class EmissionDecoder:
         Raises:
             InputError: as `decode`.
         """
-        values, counts = as_tensors(log_probs, lengths, self._device)
-        is_normalised = self.options.is_normalised
-        emissions, counts = checked(values, counts, len(self.labels), is_normalised=is_normalised)
+        emissions, counts = self._checked(log_probs, lengths)
         if not emissions.shape[1]:
             return [Hypothesis(text="", tokens=(), score=0.0) for _ in range(len(emissions))]
         blank = self.labels.blank
@@ -314,7 +420,7 @@ class EmissionDecoder:
         return self._search.start(n_batch, self._device)
 
     def decode_chunk(
-        self, state: PrefixState, log_probs: Emitted, lengths: Lengths | None = None
+        self, state: PrefixState, log_probs: Emissions, lengths: Lengths | None = None
     ) -> list[str]:
         """Advance the state over the next frames (B, T, V); return the best text so far of each stream.
 
@@ -331,6 +437,38 @@ class EmissionDecoder:
             self._text_so_far(history, [*history.open_symbols(), *symbols])
             for history, symbols in zip(state.committed, histories_of(state, best), strict=True)
         ]
+
+    def stream(self, chunks: Iterable[Emissions]) -> Iterator[StreamUpdate]:
+        """Decode one stream in chunks of log-probabilities (T, V); yield an update after each and one at
+        the end, whose hypotheses are those of `decode`.
+
+        Raises:
+            InputError, OptionError: as `decode`.
+        """
+        state, before = self.start(), ""
+        for chunk in chunks:
+            text = self.decode_chunk(state, chunk)[0]
+            yield StreamUpdate(
+                time_s=int(state.n_frames[0]) * self.options.frame_s,
+                text=text,
+                changes_text=text != before,
+                n_revised=_n_revised(before, text),
+                committed=tuple(word for event in self.committed(state) for word in event.words),
+                hypotheses=tuple(self.partials(state)[0]) if self.options.n_best > 1 else (),
+            )
+            before = text
+        found = self.finish(state)[0]
+        text = found[0].text if found else ""
+        n_told = len(state.committed[0].words)
+        yield StreamUpdate(
+            time_s=int(state.n_frames[0]) * self.options.frame_s,
+            text=text,
+            changes_text=text != before,
+            n_revised=_n_revised(before, text),
+            committed=found[0].words[n_told:] if found else (),
+            hypotheses=tuple(found),
+            is_final=True,
+        )
 
     def committed(self, state: PrefixState) -> list[Partial]:
         """Return the words committed since the last call, which no further frame can change.
@@ -406,13 +544,24 @@ class EmissionDecoder:
     def _text_so_far(self, history: CommittedHistory, symbols: Sequence[int]) -> str:
         return self._speller.join([history.text, self._speller.text(symbols, self._speller.words(symbols))])
 
-    def _checked(self, emissions: Emitted, lengths: Lengths | None) -> tuple[Tensor, Tensor]:
-        return checked(
-            *as_tensors(emissions, lengths, self._device),
-            len(self.labels),
-            is_normalised=self.options.is_normalised,
-            trusted=self._search.trusts,
-        )
+    def _checked(self, emissions: Emissions, lengths: Lengths | None) -> tuple[Tensor, Tensor]:
+        found = [
+            checked(
+                *as_tensors(each, lengths, self._device),
+                len(self.labels),
+                is_normalised=self.options.is_normalised,
+                trusted=self._search.trusts,
+            )
+            for each in networks_of(emissions)
+        ]
+        if len(found) == 1:
+            return found[0]
+        if not self.options.is_normalised:
+            raise OptionError("networks: expected log-probabilities to average, got is_normalised=False")
+        if self.options.combine != "mean":
+            raise OptionError("combine: expected 'mean' for a stream or a greedy path, got 'nbest'")
+        shares = network_weights(self.options.network_weights, len(found))
+        return mean_log_probs([values for values, _ in found], shares), found[0][1]
 
     def _advance(self, state: PrefixState, emissions: Tensor, lengths: Tensor) -> None:
         log_probs, scores = self._scaling.probabilities(emissions), self._scaling.scores(emissions)
@@ -423,19 +572,20 @@ class EmissionDecoder:
             blank = self.labels.blank
             is_likely = log_probs[:, :, blank].exp() > self.options.blank_skip
             scores, lengths = without_blank_runs(state, scores, lengths, blank=blank, is_likely=is_likely)
-        if self._adjuster is None:
+        every = self.options.adjust_every_frames
+        if self._adjuster is None or every is None:
             self._run(state, scores, lengths)
         else:
-            self._run_and_adjust(self._adjuster, state, scores, lengths)
+            self._run_and_adjust(self._adjuster, state, scores, lengths, every)
 
     def _run_and_adjust(
-        self, adjuster: HistoryAdjuster, state: PrefixState, log_probs: Tensor, lengths: Tensor
+        self, adjuster: HistoryAdjuster, state: PrefixState, log_probs: Tensor, lengths: Tensor, every: int
     ) -> None:
-        """Search, and adjust each utterance after every `adjust_every_frames` of its own frames.
+        """Search, and adjust each utterance after every so many of its own frames.
 
         Chunks and the rest of the batch thus do not change the result.
         """
-        every, begin = self.options.adjust_every_frames, 0
+        begin = 0
         while bool((is_running := lengths > begin).any()):
             left = every - state.n_searched % every
             part = log_probs[:, begin : begin + int(left[is_running].min())]
@@ -602,8 +752,8 @@ class CtcDecoder(EmissionDecoder):
     decoder with the same labels and hotwords. Without one, a word model's vocabulary is spelled in
     characters, and other words are unknown words.
     hotwords: a file, phrases, or phrases with weights per label.
-    neural_lm: a Hugging Face causal model's folder or name (extra `neural-lm`) or a model, which replaces
-    the n-gram's word scores.
+    neural_lm: a Hugging Face causal model's folder or name, or the folder of a LoRA adapter for one (extra
+    `neural-lm`), or a model, which replaces the n-gram's word scores.
     beam_size, n_best: override the options; None: as the options.
     unknown_words: whether words outside the lexicon are allowed; None: only without a given lexicon.
 
@@ -646,24 +796,13 @@ class CtcDecoder(EmissionDecoder):
         scorer, self.lexicon = parts.scorer(model, lexicon, phrases, unknown_words, beside)
         """The words' tree, made or given; None without a lexicon."""
         words = () if self.lexicon is None else self.lexicon.words
-        self._history = parts.history_scorer(neural_lm, model, words)
+        history_scorer = parts.history_scorer(neural_lm, model, words)
         super().__init__(
-            named, options, scorer=scorer, lexicon=words, history_scorer=self._history, device=where
+            named, options, scorer=scorer, lexicon=words, history_scorer=history_scorer, device=where
         )
 
-    def decode(self, log_probs: Emitted, lengths: Lengths | None = None) -> list[list[Hypothesis]]:
-        """Decode log-probabilities (B, T, V) or (T, V); return each utterance's hypotheses, best first.
-
-        log_probs: a tensor, a NumPy array or lists. lengths: (B,) frames of each utterance; None: all.
-
-        Raises:
-            InputError: these are not log-probabilities of these labels.
-        """
-        if self._history is not None:
-            self._history.forget()
-        return super().decode(log_probs, lengths)
-
-    def decode_logits(self, logits: Emitted, lengths: Lengths | None = None) -> list[list[Hypothesis]]:
+    def decode_logits(self, logits: Emissions, lengths: Lengths | None = None) -> list[list[Hypothesis]]:
         """Decode logits (B, T, V), such as those of transformers' `Wav2Vec2ForCTC`; see `decode`."""
-        values, counts = as_tensors(logits, lengths, self._device)
-        return self.decode(values.float().log_softmax(dim=-1), counts)
+        found = [as_tensors(each, lengths, self._device) for each in networks_of(logits)]
+        networks = [values.float().log_softmax(dim=-1) for values, _ in found]
+        return self.decode(networks if len(networks) > 1 else networks[0], found[0][1])

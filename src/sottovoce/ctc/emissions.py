@@ -1,4 +1,4 @@
-"""Checks and scaling of emissions, removal of blank frames, and the blanks of alignments."""
+"""Checks, averaging and scaling of emissions, removal of blank frames, and the blanks of alignments."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ Emitted = (
     | Sequence[Sequence[Sequence[float]]]
 )
 """Emissions (B, T, V) or (T, V): a tensor, a NumPy array or lists."""
+Emissions = Emitted | Sequence[Tensor] | Sequence[npt.NDArray[np.float16 | np.float32 | np.float64]]
+"""Emissions, or a list of those of several networks over the same frames and labels."""
 Lengths = Tensor | npt.NDArray[np.int32 | np.int64] | Sequence[int]
 _SUM_TOLERANCE = 0.6
 """Tolerance of the log of a frame's summed probability: allows emissions rounded to whole nats, not
@@ -71,6 +73,45 @@ class EmissionScaling:
     def probabilities(self, emissions: Tensor) -> Tensor:
         """Return the model's log-probabilities (B, T, V), for confidences, times and blanks."""
         return emissions if self.is_normalised else emissions.log_softmax(dim=-1)
+
+
+def networks_of(emissions: Emissions) -> list[Emitted]:
+    """Split the emissions of several networks: a list or tuple of tensors or arrays of two dimensions or
+    more. Anything else is of one network.
+    """
+    if isinstance(emissions, list | tuple):
+        parts = [each for each in emissions if isinstance(each, Tensor | np.ndarray) and each.ndim >= 2]
+        if parts and len(parts) == len(emissions):
+            return list(parts)
+    return [emissions]  # type: ignore[list-item]
+
+
+def network_weights(weights: tuple[float, ...] | None, n_networks: int) -> list[float]:
+    """Return shares (n_networks,) that sum to 1; None: equal ones. Raises: OptionError: another number."""
+    if weights is None:
+        weights = (1.0,) * n_networks
+    if len(weights) != n_networks:
+        raise OptionError(f"network_weights: expected {n_networks}, one a network, got {len(weights)}")
+    return [weight / sum(weights) for weight in weights]
+
+
+def mean_log_probs(networks: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    """Average the probabilities of networks (B, T, V) by weights that sum to 1.
+
+    The arithmetic mean: a label that one network is sure of stays possible.
+
+    Raises:
+        InputError: emissions of different shapes.
+    """
+    first = networks[0].shape
+    for number, each in enumerate(networks[1:], 2):
+        if each.shape != first:
+            raise InputError(
+                f"networks: expected the same utterances, frames and labels, got {tuple(first)} and, from "
+                f"network {number}, {tuple(each.shape)} (utterances of a batch are one padded array)"
+            )
+    shares = torch.tensor(weights, device=networks[0].device).log()
+    return (torch.stack(list(networks)) + shares.view(-1, 1, 1, 1)).logsumexp(dim=0)
 
 
 def as_tensors(

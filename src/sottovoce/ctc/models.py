@@ -282,7 +282,12 @@ class DecoderParts:
             return None
         scorer = neural_lm
         if isinstance(scorer, str | Path):
-            scorer = CausalWordModel.load(str(scorer), device=self.device)
+            scorer = CausalWordModel.load(
+                str(scorer),
+                device=self.device,
+                dtype=self.options.neural_dtype,
+                cache_mb=self.options.neural_cache_mb,
+            )
         replaced = None
         if model is not None and words:
             replaced = ReplacedModel(model, self.options.lm_weight * (1 - self.options.lm_kept))

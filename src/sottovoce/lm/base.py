@@ -182,6 +182,10 @@ class HistoryScorer(Protocol):
         """
         ...
 
+    def bounds(self, histories: Sequence[WordHistory], *, final: bool) -> list[float]:
+        """Return upper bounds (N,) of `adjustments` that cost little."""
+        ...
+
 
 class CallbackLm(NamedTuple):
     """A language model that the native search calls by address, with a cache of its results.

@@ -1,151 +1,284 @@
 """Hugging Face causal language models over words in a search (extra `neural-lm`).
 
-Word histories form a tree: every piece of text is run once for all beams and utterances, in padded
-batches. Each node stores the keys and values of its own tokens; those of its prefix are collected from its
-ancestors.
+The texts of all hypotheses and utterances form one tree of pieces. Every piece runs through the network once
+while the cache holds it: missing pieces run together, as one row in which each attends to its ancestors
+alone, without padding. A piece keeps its hidden state, from which any next piece is scored by one row of the
+output embeddings, and not the scores of the whole vocabulary.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from sottovoce.errors import LanguageModelError, MissingExtraError
-from sottovoce.lm.base import BLOCK_WORDS
+from sottovoce.errors import LanguageModelError, MissingExtraError, OptionError
+from sottovoce.lm.base import BLOCK_WORDS, Bools
 from sottovoce.lm.neural import History
+from sottovoce.models.devices import NumberFormat, choose_number_format
+from sottovoce.models.layers import NativeLinear
 from sottovoce.threads import all_torch_threads
 
 if TYPE_CHECKING:
-    from transformers.cache_utils import DynamicLayer
+    from transformers import PreTrainedModel
+    from transformers.cache_utils import DynamicCache, DynamicLayer
+
+CACHE_MB = 512.0
+"""Default bound of a model's cache: 10,900 pieces of a model of 135 million weights."""
+BATCH_PIECES = 64
+"""Pieces that run together; more share few ancestors, so that attention costs more than it saves."""
+Asked = TypeVar("Asked")
+_NO_PARENT = -1
+_HEAD_TOLERANCE = 1e-2
+"""Relative difference allowed between a network's logits and its embeddings times its hidden state."""
 
 
-_BATCH = 64
+class ScoredText(NamedTuple):
+    """Pieces of a text from the first on, the last n of which are scored."""
+
+    pieces: tuple[int, ...]
+    n: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Node:
-    """A sequence: kv (n_layers, 2, n_heads, n_own, d) of its own last tokens, log_probs (V,) float32 of
-    the next token, and its number of tokens.
+class PieceTree:
+    """Scores the pieces of texts with a causal network.
+
+    cache_bytes: bound of keys, values and hidden states. Pieces used least recently are dropped, and run
+    again if they are needed. The longest text always fits.
+
+    Raises:
+        LanguageModelError: the network's logits are not its output embeddings times its last hidden state.
     """
 
-    parent: Node | None
-    kv: Tensor
-    log_probs: Tensor
-    n_tokens: int
-
-    def path_kv(self) -> Tensor:
-        """Collect keys and values of all tokens (n_layers, 2, n_heads, n_tokens, d)."""
-        parts = [self.kv]
-        node = self.parent
-        while node is not None:
-            parts.append(node.kv)
-            node = node.parent
-        return torch.cat(parts[::-1], dim=3)
-
-
-class NodeExtension(NamedTuple):
-    """A node to continue (None: the empty sequence) and the next tokens."""
-
-    parent: Node | None
-    tokens: tuple[int, ...]
-
-
-class ContinuedNode(NamedTuple):
-    """The new node, and the log-probability of its tokens after the first, given those before."""
-
-    node: Node
-    inner: float
-
-
-class CausalTree:
-    def __init__(self, network: torch.nn.Module, device: torch.device) -> None:
-        self._network = network.eval().to(device)
-        self._device = device
-        taken = inspect.signature(network.forward).parameters
+    def __init__(self, network: PreTrainedModel, *, cache_bytes: int, first: int, is_int8: bool) -> None:
+        head = _output_layer(network)
+        self._embeddings = head.weight.detach()
+        self._bias: Tensor | None = None if head.bias is None else head.bias.detach()
+        self._check_head(network, first)
+        if is_int8:
+            _quantise(network)
+        self._body, self._head = network.base_model, _output_layer(network)
+        taken = inspect.signature(self._body.forward).parameters
         self._cache_argument = "cache" if "cache" in taken else "past_key_values"  # renamed in transformers 5
+        self._device, self._dtype = self._embeddings.device, self._embeddings.dtype
         self.n_run = 0
-        """Tokens run through the network so far, without padding."""
+        """Pieces run through the network so far."""
+        self._clear()
+        self._kv, self._hidden, self._log_sums = self._forward([first], [0], np.ones((1, 1), np.bool_), [])
+        self._n_bytes = sum(part[0].nbytes for part in (self._kv, self._hidden, self._log_sums))
+        self._most_nodes = cache_bytes // self._n_bytes
 
-    def extend(self, continuations: Sequence[NodeExtension]) -> list[ContinuedNode]:
-        """Continue nodes in batches; return the new ones in input order."""
-        order = sorted(range(len(continuations)), key=lambda i: _length(continuations[i]))  # little padding
-        extended: dict[int, ContinuedNode] = {}
-        for begin in range(0, len(order), _BATCH):
-            places = order[begin : begin + _BATCH]
-            extended.update(zip(places, self._run([continuations[i] for i in places]), strict=True))
-        return [extended[i] for i in range(len(continuations))]
+    @property
+    def n_bytes(self) -> int:
+        """Bytes that the cache has taken."""
+        return len(self._parents) * self._n_bytes
+
+    def log_probs(self, texts: Sequence[ScoredText]) -> list[float]:
+        """Return the natural log-probability of the last n pieces of each text, given those before."""
+        found: list[float] = []
+        self._now += 1
+        waiting: list[tuple[list[int], ScoredText]] = []
+        try:
+            for text in texts:
+                self._most_nodes = max(self._most_nodes, len(text.pieces) - 1)
+                path = self._path(text.pieces[:-1])
+                if path is None:  # full of pieces that these texts need
+                    found += self._scores(waiting)
+                    waiting = []
+                    self._now += 1
+                    path = self._path(text.pieces[:-1])
+                assert path is not None
+                waiting.append((path[-text.n :], text))
+            return [*found, *self._scores(waiting)]
+        except BaseException:
+            self._clear()  # nodes may lack their values
+            raise
+
+    def _clear(self) -> None:
+        self._children: dict[tuple[int, int], int] = {}
+        self._parents: list[int] = []
+        self._pieces: list[int] = []
+        self._depths: list[int] = []
+        self._used: list[int] = []
+        self._free: list[int] = []
+        self._new: list[int] = []
+        self._now = 0
+
+    def _path(self, pieces: Sequence[int]) -> list[int] | None:
+        """Return the nodes of a text, adding the missing ones; None if there is no room."""
+        at, path = _NO_PARENT, []
+        for depth, piece in enumerate(pieces):
+            node = self._children.get((at, piece))
+            if node is None:
+                node = self._add(at, piece, depth)
+                if node is None:
+                    return None
+            self._used[node] = self._now
+            path.append(node)
+            at = node
+        return path
+
+    def _add(self, parent: int, piece: int, depth: int) -> int | None:
+        if not self._free and len(self._parents) >= self._most_nodes:
+            self._drop_oldest()
+            if not self._free:
+                return None
+        if self._free:
+            node = self._free.pop()
+        else:
+            node = len(self._parents)
+            for values in (self._parents, self._pieces, self._depths, self._used):
+                values.append(0)
+        self._parents[node], self._pieces[node], self._depths[node] = parent, piece, depth
+        self._children[parent, piece] = node
+        self._new.append(node)
+        return node
+
+    def _drop_oldest(self) -> None:
+        """Free an eighth of the nodes that the current texts do not need, longer texts before their
+        beginnings.
+        """
+        taken = set(self._free)
+        old = [i for i, used in enumerate(self._used) if used < self._now and i not in taken]
+        old.sort(key=lambda node: (self._used[node], -self._depths[node]))
+        for node in old[: -(-len(old) // 8)]:
+            del self._children[self._parents[node], self._pieces[node]]
+            self._free.append(node)
+
+    def _scores(self, waiting: Sequence[tuple[list[int], ScoredText]]) -> list[float]:
+        if not waiting:
+            return []
+        for begin in range(0, len(self._new), BATCH_PIECES):
+            self._run(self._new[begin : begin + BATCH_PIECES])
+        self._new = []
+        nodes = torch.tensor([node for path, _ in waiting for node in path], device=self._device)
+        pieces = torch.tensor([p for _, text in waiting for p in text.pieces[-text.n :]], device=self._device)
+        logits = (self._hidden[nodes].float() * self._embeddings[pieces].float()).sum(dim=1)
+        if self._bias is not None:
+            logits += self._bias[pieces]
+        scores = torch.split(logits - self._log_sums[nodes], [text.n for _, text in waiting])
+        return [float(part) for part in torch.stack([part.sum() for part in scores])]
+
+    def _run(self, nodes: list[int]) -> None:
+        """Run nodes of which all parents have run, or come before them."""
+        rows = {node: row for row, node in enumerate(nodes)}
+        above = {node: self._ancestors(node) for node in nodes if self._parents[node] not in rows}
+        past = sorted({one for path in above.values() for one in path})
+        columns = {node: i for i, node in enumerate([*past, *nodes])}
+        mask = np.zeros((len(nodes), len(columns)), dtype=np.bool_)
+        for row, node in enumerate(nodes):
+            if node in above:
+                mask[row, [columns[one] for one in above[node]]] = True
+            else:
+                mask[row] = mask[rows[self._parents[node]]]
+            mask[row, columns[node]] = True
+        pieces, places = [self._pieces[node] for node in nodes], [self._depths[node] for node in nodes]
+        values = self._forward(pieces, places, mask, past)
+        self._reserve(max(nodes) + 1)
+        where = torch.tensor(nodes, device=self._device)
+        for held, new in zip((self._kv, self._hidden, self._log_sums), values, strict=True):
+            held[where] = new
+        self.n_run += len(nodes)
+
+    def _ancestors(self, node: int) -> list[int]:
+        path = []
+        while (node := self._parents[node]) != _NO_PARENT:
+            path.append(node)
+        return path
+
+    def _reserve(self, n_nodes: int) -> None:
+        if n_nodes <= len(self._hidden):
+            return
+        n_nodes = max(n_nodes, min(2 * len(self._hidden), self._most_nodes))
+        self._kv, self._hidden, self._log_sums = (
+            torch.cat((part, part.new_empty((n_nodes - len(part), *part.shape[1:]))))
+            for part in (self._kv, self._hidden, self._log_sums)
+        )
 
     @torch.no_grad()
     @all_torch_threads()
-    def _run(self, rows: Sequence[NodeExtension]) -> list[ContinuedNode]:
-        """Run one batch: padding stands left of the past and right of the new tokens."""
-        n_past = torch.tensor([0 if row.parent is None else row.parent.n_tokens for row in rows])
-        n_new = torch.tensor([len(row.tokens) for row in rows])
-        past, new = int(n_past.max()), int(n_new.max())
-        ids = torch.zeros((len(rows), new), dtype=torch.int64)
-        for place, row in enumerate(rows):
-            ids[place, : len(row.tokens)] = torch.tensor(row.tokens)
-        columns = torch.arange(past + new)
-        mask = (columns >= past - n_past[:, None]) & (columns < past + n_new[:, None])
-        positions = (n_past[:, None] + torch.arange(new)).clamp_max(int((n_past + n_new).max()) - 1)
-        logits, kv = self._forward(ids, mask, positions, _padded_past(rows, past))
-        self.n_run += int(n_new.sum())
-        return [
-            _continued(row, logits[place], kv[:, :, place, :, past : past + len(row.tokens)])
-            for place, row in enumerate(rows)
-        ]
-
     def _forward(
-        self, ids: Tensor, mask: Tensor, positions: Tensor, past: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """Return logits (R, n_new, V), and keys and values (n_layers, 2, R, n_heads, n_past + n_new, d)."""
-        from transformers.cache_utils import DynamicCache, DynamicLayer
+        self, pieces: Sequence[int], places: Sequence[int], mask: Bools, past: Sequence[int]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return keys and values (N, n_layers, 2, n_heads, d), hidden states (N, d_model) and the log-sums
+        (N,) of all next pieces.
+
+        mask: (N, P + N), what each piece attends to: the P nodes of past and these.
+        """
+        from transformers.cache_utils import DynamicCache
 
         cache = DynamicCache()
-        for layer, (keys, values) in enumerate(() if past is None else past):
-            cache.update(keys, values, layer)
-        output = self._network(
-            input_ids=ids.to(self._device),
-            attention_mask=mask.to(self._device, torch.int64),
-            position_ids=positions.to(self._device),
+        if past:
+            held = self._kv[torch.tensor(past, device=self._device)].permute(1, 2, 3, 0, 4)
+            for layer, (keys, values) in enumerate(held):
+                cache.update(keys[None], values[None], layer)
+        bias = torch.zeros(mask.shape, dtype=self._dtype, device=self._device)
+        bias.masked_fill_(torch.from_numpy(~mask).to(self._device), torch.finfo(self._dtype).min)
+        output = self._body(
+            input_ids=torch.tensor([pieces], device=self._device),
+            attention_mask=bias[None, None],
+            position_ids=torch.tensor([places], device=self._device),
             use_cache=True,
             **{self._cache_argument: cache},
         )
-        layers = [_stacked(layer) for layer in cache.layers if isinstance(layer, DynamicLayer)]
-        return output.logits, torch.stack(layers)
+        hidden = output.last_hidden_state[0]
+        return _keys_values(cache, len(past)), hidden, self._head(hidden).float().logsumexp(dim=1)
+
+    @staticmethod
+    @torch.no_grad()
+    def _check_head(network: PreTrainedModel, first: int) -> None:
+        ids = torch.tensor([[first]], device=_output_layer(network).weight.device)
+        logits = network(input_ids=ids).logits[0].float()
+        hidden = network.base_model(input_ids=ids).last_hidden_state[0]
+        ours = _output_layer(network)(hidden).float()
+        if float((ours - logits).norm()) > _HEAD_TOLERANCE * float(logits.norm()):
+            raise LanguageModelError(
+                "neural model: expected logits that are its output embeddings times its last hidden state, "
+                f"got {type(network).__name__}, which changes them"
+            )
 
 
-def _length(continuation: NodeExtension) -> int:
-    return len(continuation.tokens) + (0 if continuation.parent is None else continuation.parent.n_tokens)
+def _output_layer(network: PreTrainedModel) -> nn.Linear:
+    layer: nn.Linear = network.get_output_embeddings()  # type: ignore[no-untyped-call]
+    return layer
 
 
-def _padded_past(rows: Sequence[NodeExtension], width: int) -> Tensor | None:
-    """Return keys and values (n_layers, 2, R, n_heads, width, d), padded at the left."""
-    if not width:
-        return None
-    paths = [row.parent.path_kv() for row in rows if row.parent is not None]
-    padded = [torch.nn.functional.pad(kv, (0, 0, width - kv.shape[3], 0)) for kv in paths]
-    return torch.stack(padded, dim=2)
+def _keys_values(cache: DynamicCache, n_past: int) -> Tensor:
+    from transformers.cache_utils import DynamicLayer
 
-
-def _continued(row: NodeExtension, logits: Tensor, kv: Tensor) -> ContinuedNode:
-    log_probs = logits[: len(row.tokens)].float().log_softmax(dim=1)
-    inner = sum(float(log_probs[i, token]) for i, token in enumerate(row.tokens[1:]))
-    n_tokens = _length(row)
-    return ContinuedNode(Node(row.parent, kv.clone(), log_probs[-1].clone(), n_tokens), inner)
+    layers = [_stacked(layer)[:, 0, :, n_past:] for layer in cache.layers if isinstance(layer, DynamicLayer)]
+    return torch.stack(layers).permute(3, 0, 1, 2, 4)
 
 
 def _stacked(layer: DynamicLayer) -> Tensor:
     assert layer.keys is not None
     assert layer.values is not None
     return torch.stack((layer.keys, layer.values))
+
+
+def _quantise(network: nn.Module) -> None:
+    """Replace the linear layers by int8 ones of the native kernels, in place."""
+    from transformers.pytorch_utils import Conv1D
+
+    for name, layer in list(network.named_modules()):
+        if isinstance(layer, Conv1D):
+            n_in, n_out = layer.weight.shape
+            linear = nn.Linear(n_in, n_out, device="meta")
+            linear.weight, linear.bias = nn.Parameter(layer.weight.t()), layer.bias
+        elif isinstance(layer, nn.Linear):
+            linear = layer
+        else:
+            continue
+        parent, _, own = name.rpartition(".")
+        setattr(network.get_submodule(parent), own, NativeLinear(linear))
 
 
 class PieceTokenizer(Protocol):
@@ -161,98 +294,128 @@ class PieceTokenizer(Protocol):
 class CausalWordModel:
     """Scores words as " word" with a causal model of transformers; a `WordLanguageModel`, thread-safe.
 
+    dtype: of weights and activations, which are converted in place; see `CtcFusionOptions.neural_dtype`.
+    cache_mb: see `PieceTree`.
+
     Raises:
-        LanguageModelError: a tokenizer with neither bos nor eos token.
+        LanguageModelError: a tokenizer with neither bos nor eos token, or logits with a head of their own.
+        OptionError: an unknown dtype, or int8 without a CPU and the native kernels.
     """
 
     def __init__(
-        self, model: torch.nn.Module, tokenizer: PieceTokenizer, *, device: torch.device | None = None
+        self,
+        model: PreTrainedModel,
+        tokenizer: PieceTokenizer,
+        *,
+        device: torch.device | None = None,
+        dtype: str = "float32",
+        cache_mb: float = CACHE_MB,
     ) -> None:
-        self._tree = CausalTree(model, device or torch.device("cpu"))
-        self._tokenizer = tokenizer
+        device = device or torch.device("cpu")
         given = [token for token in (tokenizer.bos_token_id, tokenizer.eos_token_id) if token is not None]
         if not given:
             raise LanguageModelError("neural model: expected a bos or eos token, got a tokenizer without")
         self._bos, self._eos = given[0], given[-1]
-        self._nodes: dict[History, Node] = {}
-        self._scores: dict[tuple[History, str], float] = {}
-        self._pieces: dict[str, tuple[int, ...]] = {}
+        self._tokenizer = tokenizer
+        numbers = _numbers(dtype, device)
+        network = model.eval().to(device, numbers.dtype)  # type: ignore[no-untyped-call]
+        self._tree = PieceTree(
+            network, cache_bytes=int(cache_mb * 2**20), first=self._bos, is_int8=numbers.int8
+        )
+        self._split: dict[str, tuple[int, ...]] = {}
         self._lock = Lock()
 
     @classmethod
-    def load(cls, name: str, *, device: torch.device | None = None) -> CausalWordModel:
-        """Load a folder, a GGUF file or a hub name. device: None: the CPU.
+    def load(
+        cls,
+        name: str,
+        *,
+        device: torch.device | None = None,
+        dtype: str = "auto",
+        cache_mb: float = CACHE_MB,
+    ) -> CausalWordModel:
+        """Load a folder, a GGUF file, a hub name, or the folder of a LoRA adapter, which names its model.
+
+        device: None: the CPU.
 
         Raises:
-            MissingExtraError: without transformers.
+            MissingExtraError: without transformers, or without peft for an adapter.
             LanguageModelError: the model cannot be loaded.
+            OptionError: as the class.
         """
         try:
             from transformers import AutoModelForCausalLM, AutoTokenizer
         except ImportError as error:
             raise MissingExtraError("transformers", "neural-lm", f"the language model {name}") from error
         try:
-            folder, file = _gguf(name)
-            model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=file)
-            return cls(model, AutoTokenizer.from_pretrained(folder, gguf_file=file), device=device)
-        except (OSError, ValueError, ImportError) as error:
+            adapter = Path(name) / "adapter_config.json"
+            base = (
+                str(json.loads(adapter.read_text())["base_model_name_or_path"]) if adapter.is_file() else name
+            )
+            folder, file = _gguf(base)
+            model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+                folder, gguf_file=file, dtype="auto"
+            )
+            if adapter.is_file():
+                model = _adapted(model, name)
+            tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=file)
+        except (OSError, ValueError, ImportError, KeyError) as error:
             raise LanguageModelError(
                 f"{name}: expected a causal language model, got {str(error).splitlines()[0]}"
             ) from error
+        return cls(model, tokenizer, device=device, dtype=dtype, cache_mb=cache_mb)
 
     @property
     def n_forward_pieces(self) -> int:
-        """Pieces run through the network so far, without padding."""
+        """Pieces run through the network so far."""
         return self._tree.n_run
 
-    def begin(self) -> None:
-        with self._lock:
-            self._nodes.clear()
-            self._scores.clear()
+    @property
+    def n_cache_bytes(self) -> int:
+        return self._tree.n_bytes
 
     def score_words(self, pairs: Sequence[tuple[History, str]]) -> Mapping[tuple[History, str], float]:
-        cut = {pair: (_context(pair[0]), pair[1]) for pair in pairs}
         with self._lock:
-            wanted = [pair for pair in dict.fromkeys(cut.values()) if pair not in self._scores]
-            self._require([history for history, _ in wanted])
-            for history, word in wanted:
-                pieces = self._split(word)
-                if len(pieces) == 1:
-                    self._scores[history, word] = float(self._nodes[history].log_probs[pieces[0]])
-            self._extend([pair for pair in wanted if pair not in self._scores])
-            return {pair: self._scores[key] for pair, key in cut.items()}
+            return self._scored({pair: (pair[0], self._pieces(pair[1])) for pair in pairs})
 
     def score_ends(self, histories: Sequence[History]) -> Mapping[History, float]:
-        cut = {history: _context(history) for history in histories}
         with self._lock:
-            self._require(list(cut.values()))
-            return {history: float(self._nodes[key].log_probs[self._eos]) for history, key in cut.items()}
+            return self._scored({history: (history, (self._eos,)) for history in histories})
 
-    def _split(self, word: str) -> tuple[int, ...]:
-        if word not in self._pieces:
-            self._pieces[word] = tuple(self._tokenizer.encode(" " + word, add_special_tokens=False))
-        return self._pieces[word]
+    def _scored(self, texts: Mapping[Asked, tuple[History, tuple[int, ...]]]) -> dict[Asked, float]:
+        before = {history: self._begun(history) for history, _ in texts.values()}
+        rows = [ScoredText(before[history] + pieces, len(pieces)) for history, pieces in texts.values()]
+        return dict(zip(texts, self._tree.log_probs(rows), strict=True))
 
-    def _require(self, histories: Sequence[History]) -> None:
-        if () not in self._nodes and histories:
-            self._nodes[()] = self._tree.extend([NodeExtension(None, (self._bos,))])[0].node
-        missing = {h[:n] for h in set(histories) for n in range(1, len(h) + 1)} - self._nodes.keys()
-        for length in sorted({len(history) for history in missing}):
-            self._extend([(h[:-1], h[-1]) for h in missing if len(h) == length])
+    def _begun(self, history: History) -> tuple[int, ...]:
+        return (self._bos, *(piece for word in _context(history) for piece in self._pieces(word)))
 
-    def _extend(self, pairs: Sequence[tuple[History, str]]) -> None:
-        parents = [self._nodes[history] for history, _ in pairs]
-        continuations = [
-            NodeExtension(parent, self._split(word)) for parent, (_, word) in zip(parents, pairs, strict=True)
-        ]
-        for (history, word), continuation, extended in zip(
-            pairs, continuations, self._tree.extend(continuations), strict=True
-        ):
-            assert continuation.parent is not None
-            first = float(continuation.parent.log_probs[continuation.tokens[0]])
-            longer = (*history, word)
-            self._nodes[longer] = extended.node
-            self._scores[history, word] = first + extended.inner
+    def _pieces(self, word: str) -> tuple[int, ...]:
+        if word not in self._split:
+            self._split[word] = tuple(self._tokenizer.encode(" " + word, add_special_tokens=False))
+        return self._split[word]
+
+
+def _numbers(dtype: str, device: torch.device) -> NumberFormat:
+    """Choose the number format; "auto" on a CPU is int8 with the native kernels, else float32."""
+    has_kernels = importlib.util.find_spec("sottovoce_kernels") is not None
+    if dtype == "auto" and device.type == "cpu":
+        return NumberFormat(torch.float32, int8=has_kernels)
+    chosen = choose_number_format(dtype, device)
+    if chosen.int8 and not (has_kernels and device.type == "cpu"):
+        lack = f"device {device.type}" if has_kernels else "no native kernels (pip install ./kernels)"
+        raise OptionError(f"neural model: expected a CPU and the native kernels for {dtype}, got {lack}")
+    return NumberFormat(torch.float32, int8=True) if chosen.int8 else chosen
+
+
+def _adapted(model: PreTrainedModel, folder: str) -> PreTrainedModel:
+    """Merge a LoRA adapter into the weights of its model."""
+    try:
+        from peft import PeftModel
+    except ImportError as error:
+        raise MissingExtraError("peft", "neural-lm", f"the adapter {folder}") from error
+    merged: PreTrainedModel = PeftModel.from_pretrained(model, folder).merge_and_unload()
+    return merged
 
 
 def _gguf(name: str) -> tuple[str, str | None]:

@@ -24,6 +24,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from sottovoce.threads import n_threads
+
 FEW_ROWS = 2
 """Most rows of the transposed product; more rows only pay over very large tables."""
 FEW_ROWS_OF_LARGE = 16
@@ -113,6 +115,29 @@ class Int8Table(nn.Module):
         summed = torch._weight_int8pack_mm(x.reshape(n_rows, n_in).bfloat16(), self.values, ones)
         scaled = (summed * self.scales).to(x.dtype).view(*x.shape[:-1], n_out)
         return scaled if bias is None else scaled + bias
+
+
+class NativeLinear(nn.Module):
+    """A linear layer of int8 weights and activations in the native kernels, with a scale per row."""
+
+    def __init__(self, linear: nn.Linear, *, gelu: bool = False) -> None:
+        import sottovoce_kernels as kernels
+
+        super().__init__()
+        weight = linear.weight.detach().float().contiguous()
+        bias = None if linear.bias is None else linear.bias.detach().float().contiguous()
+        self._n_out, self._n_in = weight.shape
+        address = 0 if bias is None else bias.data_ptr()
+        self._table = kernels.Linear(weight.data_ptr(), address, self._n_out, self._n_in)
+        self._epilogue = kernels.GELU if gelu else kernels.STORE
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.detach().float().contiguous()
+        out = torch.empty(*x.shape[:-1], self._n_out)
+        n_rows = rows.numel() // self._n_in
+        if n_rows:
+            self._table.apply(rows.data_ptr(), n_rows, out.data_ptr(), self._epilogue, n_threads())
+        return out.to(x.dtype)
 
 
 class Int8Linear(Int8Table):

@@ -16,7 +16,7 @@ from sottovoce.kernels import WIDEST_HEAD
 from sottovoce.models.backend import IncrementalResult, IncrementalWindow
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.dims import ModelDims, default_encoder_mode, upper_half_heads
-from sottovoce.models.layers import KeysValues, pack
+from sottovoce.models.layers import KeysValues, NativeLinear, pack
 from sottovoce.models.whisper import AudioEncoder, TextDecoder, Whisper, stays_float32
 from sottovoce.runtime.incremental_encoder import (
     CachedWindow,
@@ -61,25 +61,6 @@ INSTEAD_OF_PYTORCH = MappingProxyType(
     }
 )
 """Whether an instruction set encodes faster here than on PyTorch: a window of `base`, one thread, Zen 4."""
-
-
-class NativeLinear(nn.Module):
-    def __init__(self, linear: nn.Linear, *, gelu: bool = False) -> None:
-        super().__init__()
-        weight = linear.weight.detach().float().contiguous()
-        bias = None if linear.bias is None else linear.bias.detach().float().contiguous()
-        self._n_out, self._n_in = weight.shape
-        address = 0 if bias is None else bias.data_ptr()
-        self._table = kernels.Linear(weight.data_ptr(), address, self._n_out, self._n_in)
-        self._epilogue = kernels.GELU if gelu else kernels.STORE
-
-    def forward(self, x: Tensor) -> Tensor:
-        rows = x.detach().float().contiguous()
-        out = torch.empty(*x.shape[:-1], self._n_out)
-        n_rows = rows.numel() // self._n_in
-        if n_rows:
-            self._table.apply(rows.data_ptr(), n_rows, out.data_ptr(), self._epilogue, n_threads())
-        return out.to(x.dtype)
 
 
 def network_without_decoder(
