@@ -243,28 +243,6 @@ def test_one_bad_utterance_of_a_batch_does_not_stop_the_others(
     assert "narrow.npy" in errors[1]
 
 
-def test_labels_of_other_toolkits(tmp_path: Path) -> None:
-    from sottovoce.ctc.labels import labels_of_nemo, labels_of_processor, read_labels
-
-    class HubTokenizer:
-        pad_token_id = 1
-
-        def get_vocab(self) -> dict[str, int]:
-            return {"a": 0, "<pad>": 1, "|": 2}
-
-    class HubProcessor:
-        tokenizer = HubTokenizer()
-
-    assert labels_of_processor(HubProcessor()) == labels_of_processor(HubTokenizer())
-    assert labels_of_processor(HubProcessor()) == (("a", "<pad>", "|"), 1)
-    assert labels_of_nemo(["a", "b"]) == (("a", "b", "<blank>"), 2)
-    path = tmp_path / "vocab.json"
-    path.write_text(json.dumps({"vocab": ["-", "a"], "blank": 0}))
-    assert read_labels(path) == (("-", "a"), 0)
-    path.write_text(json.dumps({"a": 0, "<pad>": 1}))
-    assert read_labels(path) == (("a", "<pad>"), 1)
-
-
 @pytest.mark.shared
 def test_a_recording_through_the_bundled_ctc_head(
     shared_dir: Path, capsys: pytest.CaptureFixture[str]

@@ -24,7 +24,7 @@ from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel
 from sottovoce.cli.options import DecoderOptions
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions, load_ngram
-from sottovoce.ctc.labels import LabelList, read_labels
+from sottovoce.ctc.labels import LabelList, labels_of
 from sottovoce.ctc.models import WordOrTokenModel
 from sottovoce.ctc.options import CtcOptions
 from sottovoce.errors import InputError, ManifestError, OptionError, SottovoceError, cause_of
@@ -136,7 +136,7 @@ class Utterances:
             return cls(options, model, LabelList(tuple(model.ctc_head.labels), model.ctc_head.blank))
         if options.labels is None:
             raise OptionError("--labels: expected a file of labels (or --model with a CTC head), got none")
-        return cls(options, model, read_labels(options.labels))
+        return cls(options, model, labels_of(options.labels))
 
     def of(self, path: Path) -> Iterator[EmissionSource]:
         if self.model is not None:
