@@ -12,8 +12,9 @@ import pytest
 
 from sottovoce.archive.results import list_recordings
 from sottovoce.cli.align import read_text as text_to_align
-from sottovoce.cli.ctc_decode import read_emissions, read_priors
+from sottovoce.cli.ctc_decode import read_emissions
 from sottovoce.cli.serve import read_toml
+from sottovoce.ctc.config import read_priors
 from sottovoce.ctc.labels import labels_of
 from sottovoce.errors import InputError, LanguageModelError
 from sottovoce.evaluation.manifest import read_manifest

@@ -16,6 +16,7 @@ from torch import Tensor
 from sottovoce.ctc.align import NEVER, TokenTimes, token_times
 from sottovoce.ctc.commit import Committer, newly_committed
 from sottovoce.ctc.compiled import choose_engine
+from sottovoce.ctc.config import read_config
 from sottovoce.ctc.emissions import (
     EmissionScaling,
     Emitted,
@@ -649,6 +650,28 @@ class CtcDecoder(EmissionDecoder):
         self._history = parts.history_scorer(neural_lm, model, words)
         super().__init__(
             named, options, scorer=scorer, lexicon=words, history_scorer=self._history, device=where
+        )
+
+    @classmethod
+    def from_config(cls, path: str | Path, *, device: str | torch.device = "cpu") -> CtcDecoder:
+        """Make the decoder of a `decoder.toml`, such as `sottovoce ctc tune` writes; see `read_config`.
+
+        Raises:
+            OptionError: the file cannot be read, an unknown key, or a value of another type.
+            LanguageModelError, MissingExtraError: as the class.
+        """
+        config = read_config(path)
+        return cls(
+            *config.label_list(),
+            lm=config.lm,
+            label_lm=config.label_lm,
+            lexicon=config.lexicon,
+            hotwords=config.hotwords,
+            neural_lm=config.neural_lm,
+            unknown_words=config.unknown_words,
+            fusion=config.fusion,
+            options=config.options,
+            device=device,
         )
 
     def decode(self, log_probs: Emitted, lengths: Lengths | None = None) -> list[list[Hypothesis]]:

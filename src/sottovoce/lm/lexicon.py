@@ -390,9 +390,9 @@ _STRESSED = re.compile(r"[A-Z]+[012]")
 def _plain_rows(rows: list[_Row], labels: Collection[str]) -> list[_Row]:
     """Return the rows of CMUdict and Kaldi files without all that is no word and no label."""
     rows = [(number, fields) for number, fields in rows if not fields[0].startswith(";;;")]
-    if rows and all(len(fields) == 2 for _, fields in rows):
-        if {fields[1] for _, fields in rows} == set(map(str, range(len(rows)))):  # words.txt
-            return [(number, fields[:1]) for number, fields in rows if not _SYMBOL.fullmatch(fields[0])]
+    ids = {fields[1] for _, fields in rows if len(fields) == 2}
+    if ids and ids == set(map(str, range(len(rows)))):  # words.txt
+        return [(number, fields[:1]) for number, fields in rows if not _SYMBOL.fullmatch(fields[0])]
     if rows and all(len(fields) > 2 and _is_probability(fields[1], labels) for _, fields in rows):
         rows = [(number, [fields[0], *fields[2:]]) for number, fields in rows]
     return [
