@@ -180,5 +180,5 @@ def _expected(kinds: tuple[object, ...]) -> str:
         elif get_origin(one) is dict:
             words.append("a table of numbers")
         elif one is not NoneType:
-            words.append(_CALLED[one])  # type: ignore[index]
+            words.append(_CALLED[one])
     return " or ".join(words)
