@@ -9,13 +9,12 @@ Networks: the phoneme network of `hama`, whose labels a lexicon of 50,000 words 
 head of Whisper `base`, whose letters spell the same words. Clips: those of LibriSpeech that have a text; of
 the head those that did not teach it. One bigram for every side.
 
-Every clip is decoded with weights that were tuned on clips of other speakers (`sottovoce.ctc.tuning`, beam
-of 16): acoustic scale, blank penalty, n-gram weight and word score for each side. The neural model's
-weight, the share of the n-gram beside it and the word score are tuned on lists of 20 of the n-gram. Nothing
-is pruned but by the beam. A side is timed in a process of its own, after a first decoding that is not counted:
-sides in turn, the median of `--repeats`; memory is what a decoder adds at its peak to the process that has
-imported everything. The table goes between its marks in docs/figures/ctc.md. What `--known` has is not
-measured again.
+Every clip is decoded with weights that were tuned on clips of other speakers (with a beam of 16): acoustic
+scale, blank penalty, n-gram weight and word score for each side. The neural model's weight, the share of the
+n-gram beside it and the word score are tuned on lists of 20 of the n-gram. Nothing is pruned but by the beam.
+A side is timed in a process of its own, after a first decoding that is not counted: sides in turn, the median
+of `--repeats`; memory is what a decoder adds at its peak to the process that has imported everything. The
+table goes between its marks in docs/figures/ctc.md. What `--known` has is not measured again.
 """
 
 from __future__ import annotations

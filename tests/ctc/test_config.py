@@ -37,7 +37,7 @@ EVERY = {
     "label_priors": [0.6, 0.1, 0.1, 0.1, 0.1],
     "level": "word",
     "times": False,
-    "commit_frames": 100,
+    "commit_frames": None,
     "hotwords": {'a "b" \\ é': 1.5, "c": 2.0},
 }
 
@@ -55,7 +55,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
         beam_threshold=9.5,
         label_priors=(0.6, 0.1, 0.1, 0.1, 0.1),
         times=False,
-        commit_frames=100,
+        commit_frames=None,
     )
     assert [*tmp_path.iterdir()] == [path]
 

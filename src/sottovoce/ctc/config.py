@@ -1,7 +1,7 @@
 """`decoder.toml`: the labels, files and weights of a decoder in one file.
 
 The keys are the arguments of `CtcDecoder` that are files or plain values, and the fields of `CtcOptions` and
-`CtcFusionOptions`. Paths are relative to the folder of the file.
+`CtcFusionOptions`. Paths are relative to the folder of the file. TOML has no null: "none" is None.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sottovoce.ctc.options import CtcFusionOptions, CtcOptions
 from sottovoce.errors import OptionError, cause_of
 from sottovoce.text.files import read_text
 
-_FILES = ("labels", "lm", "label_lm", "lexicon", "hotwords", "label_priors")
+_NONE = "none"
 _CALLED = {bool: "true or false", int: "a whole number", float: "a number", str: "text", Path: "a path"}
 
 
@@ -125,6 +125,7 @@ def write_config(path: str | Path, values: Mapping[str, object]) -> None:
 def _written(value: object, folder: Path = Path()) -> str:
     if isinstance(value, Path):
         value = Path(os.path.relpath(value, folder)).as_posix()
+    value = _NONE if value is None else value
     # TOML's strings, numbers, booleans and lists are JSON's, but for DEL.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
@@ -150,6 +151,8 @@ def _of(values: Mapping[str, object], owner: type) -> dict[str, object]:
 def _converted(name: str, value: object, kind: object, folder: Path) -> object:
     """Convert a value of TOML to the type of a field. Raises: OptionError."""
     kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    if value == _NONE and NoneType in kinds:
+        return None
     for one in kinds:
         arguments = get_args(one)
         if get_origin(one) is Literal and value in arguments:
