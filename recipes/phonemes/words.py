@@ -62,8 +62,7 @@ def write_bigram(counts: Mapping[str, int], path: Path) -> None:
     backoffs: dict[str, float] = {}
     for first, followers in pairs.items():
         base = max(counts.get(first, 0), sum(followers.values()))
-        for second, count in followers.items():
-            bigrams[first, second] = KEPT * count / base
+        bigrams |= {(first, second): KEPT * n / base for second, n in followers.items()}
         left = 1 - sum(bigrams[first, second] for second in followers)
         backoffs[first] = left / (1 - sum(unigrams[second] for second in followers))
     lines = ["\\data\\", f"ngram 1={len(unigrams) + 2}", f"ngram 2={len(bigrams)}", "", "\\1-grams:"]

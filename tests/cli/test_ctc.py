@@ -228,6 +228,15 @@ def test_words_of_a_neural_model_are_scored_once_for_all_weights() -> None:
     assert (model.n_pairs, model.n_ends) == (2, 1)
 
 
+def test_a_tuned_beam_is_a_whole_number(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shared = ["tune", "dev.jsonl", "--lm", "lm.arpa", "--decodings", 12, "--tune", "beam_size=2..16"]
+    (row,) = lines(capsys, *shared, "-o", "decoder.toml")
+    assert row["beam_size"] < 16  # narrower ones read it as well
+    assert read_config("decoder.toml").options.beam_size == row["beam_size"]
+    lines(capsys, *shared, "--decodings", 2, "--beam-size", 2, "-o", "decoder.toml")
+    assert read_config("decoder.toml").options.beam_size == 2
+
+
 @pytest.mark.parametrize(
     ("tune", "message"),
     [

@@ -348,7 +348,7 @@ def tuned(
     values = [next(utterances.of(path)).values for path in paths]
     batch = torch.nn.utils.rnn.pad_sequence(values, batch_first=True)
     lengths = torch.tensor([len(each) for each in values])
-    options, fusion = utterances.options, utterances.fusion()
+    options = utterances.options
     lm, lexicon = load_ngram(options.lm), None
     neural_lm = None
     if options.neural_lm is not None:
@@ -357,12 +357,8 @@ def tuned(
 
     def count(weights: Weights) -> list[ErrorCounts]:
         nonlocal lexicon
-        set_to: dict[str, object] = dict(weights)
-        own = {key: value for key, value in set_to.items() if hasattr(fusion, key)}
-        others = {key: value for key, value in set_to.items() if key not in own}
-        changed = replace(utterances, options=replace(options, **others))  # type: ignore[arg-type]
-        weighted = replace(fusion, **own)  # type: ignore[arg-type]
-        decoder = changed.decoder(1, weighted, lm, lexicon=lexicon, neural_lm=neural_lm)
+        weighted = replace(utterances, options=replace(options, **weights))  # type: ignore[arg-type]
+        decoder = weighted.decoder(1, weighted.fusion(), lm, lexicon=lexicon, neural_lm=neural_lm)
         lexicon = decoder.lexicon  # spellings do not depend on weights
         found = decoder.decode(batch, lengths)
         progress()
@@ -377,10 +373,12 @@ def tuned(
         counts = known[tuple(weights.values())] = count(weights)
         return np.array([each.n_errors for each in counts], np.int64)
 
-    start = {name: float(getattr(options, name)) for name in ranges}
+    start = {name: getattr(options, name) for name in ranges}
     folds = folds_of(speakers, n_folds)
     best = tune(errors, start, ranges, folds, n_decodings=n_decodings, seed=seed)
-    rates = [error_rate(known[tuple(each.values())], ScoreOptions()) for each in (start, best.weights)]
+    before, after = (
+        error_rate(known[tuple(each.values())], ScoreOptions()) for each in (start, best.weights)
+    )
     held_out = None
     if best.held_out is not None:
         sizes = [each.n_reference for each in known[tuple(start.values())]]
@@ -393,7 +391,7 @@ def tuned(
             ScoreOptions(),
         )
     return TunedDecoder(
-        best.weights, *rates, held_out, best.n_decodings, utterances.config_with(best.weights)
+        best.weights, before, after, held_out, best.n_decodings, utterances.config_with(best.weights)
     )
 
 

@@ -23,7 +23,13 @@ from sottovoce.errors import OptionError, cause_of
 from sottovoce.text.files import read_text
 
 _NONE = "none"
-_CALLED = {bool: "true or false", int: "a whole number", float: "a number", str: "text", Path: "a path"}
+_CALLED: dict[object, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    Path: "a path",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +143,7 @@ def _kinds() -> dict[str, object]:
         found |= {name: kind for name, kind in get_type_hints(owner).items() if name in _names(owner)}
     for key in ("fusion", "options", "values"):
         del found[key]
-    return {**found, "label_priors": Path | found["label_priors"]}  # type: ignore[operator]
+    return {**found, "label_priors": Path | found["label_priors"]}
 
 
 def _names(owner: type) -> set[str]:
