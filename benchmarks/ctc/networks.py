@@ -10,11 +10,13 @@ head of Whisper `base`, whose letters spell the same words. Clips: those of Libr
 the head those that did not teach it. One bigram for every side.
 
 Every clip is decoded with weights that were tuned on clips of other speakers (with a beam of 16): acoustic
-scale, blank penalty, n-gram weight and word score for each side. The neural model's weight, the share of the
-n-gram beside it and the word score are tuned on lists of 20 of the n-gram. Nothing is pruned but by the beam.
-A side is timed in a process of its own, after a first decoding that is not counted: sides in turn, the median
-of `--repeats`; memory is what a decoder adds at its peak to the process that has imported everything. The
-table goes between its marks in docs/figures/ctc.md. What `--known` has is not measured again.
+scale, blank penalty, n-gram weight and word score for each side, and the price of an unknown word where one
+may be said. The neural model's weight, the share of the n-gram beside it and the word score are tuned on
+lists of 20 of the n-gram. Nothing is pruned but by the beam. "Untuned" are the weights to begin with: 1, 0,
+0.5 and 0 (and -10). A side is timed in a process of its own, after a first decoding that is not counted:
+sides in turn, the median of `--repeats`; memory is what a decoder adds at its peak to the process that has
+imported everything. The table goes between its marks in docs/figures/ctc.md. What `--known` has is not
+measured again.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ from sottovoce.cli.ctc_decode import RememberedWords, recorded_emissions
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.ctc.options import CtcOptions
 from sottovoce.ctc.tuning import RANGES, Weights, folds_of, tune
-from sottovoce.evaluation.wer import count_edits
+from sottovoce.evaluation.wer import ErrorRate, count_edits
 from sottovoce.lm.causal import CausalWordModel
 from sottovoce.lm.lexicon import Lexicon, read_lexicon
 from sottovoce.lm.ngram import NgramModel
@@ -57,6 +59,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "figures" / "ctc.md"
 MARKS = ("<!-- table of networks -->", "<!-- end of table -->")
 BEAMS, TUNED_BEAM = (16, 100), 16
 START = {"acoustic_scale": 1.0, "blank_penalty": 0.0, "lm_weight": 0.5, "word_score": 0.0}
+OPEN_START = {**START, "unknown_score": -10.0}
 NEURAL_START = {"neural_weight": 0.5, "lm_kept": 0.3, "word_score": 0.0}
 N_LISTED = 20
 SPACE = 1
@@ -176,7 +179,10 @@ def pyctcdecode(task: Task) -> Decode:
     decoder = build_ctcdecoder(task.labels, str(task.lm), words)
 
     def decode(weights: Weights, beam_size: int, rows: Sequence[Tensor]) -> list[str]:
-        decoder.reset_params(alpha=weights["lm_weight"], beta=weights["word_score"])
+        alpha = weights["lm_weight"] or 1e-3
+        # In pyctcdecode an unknown word's price is in log10 and times alpha.
+        offset = weights["unknown_score"] / (alpha * LN10)
+        decoder.reset_params(alpha=alpha, beta=weights["word_score"], unk_score_offset=offset)
         return [str(decoder.decode(row.numpy(), beam_width=beam_size)) for row in weighted(weights, rows)]
 
     return decode
@@ -213,7 +219,7 @@ def held_out(task: Task, name: str, options: Any) -> dict[str, Any]:
         if isinstance(decode, Sottovoce) and decode.neural is not None:
             weights = neural_weights(task, decode, others, options)
         else:
-            weights = tuned(task, decode, others, options)
+            weights = tuned(task, decode, others, options, OPEN_START if "open" in name else START)
         chosen.append(weights)
         print(f"{task.name}, {name}: fold {fold}: {weights}", flush=True)
         for beam in BEAMS:
@@ -223,12 +229,14 @@ def held_out(task: Task, name: str, options: Any) -> dict[str, Any]:
     return {"texts": texts, "weights": chosen, "folds": folds.tolist()}
 
 
-def tuned(task: Task, decode: Decode, rows: Sequence[int], options: Any) -> dict[str, float]:
+def tuned(
+    task: Task, decode: Decode, rows: Sequence[int], options: Any, start: Weights = START
+) -> dict[str, float]:
     def count(weights: Weights) -> np.ndarray:
         return words_wrong(task, rows, decode(weights, TUNED_BEAM, [task.emissions[row] for row in rows]))
 
-    ranges = {key: RANGES[key] for key in START}
-    return tune(count, START, ranges, [0] * len(rows), n_decodings=options.decodings).weights
+    ranges = {key: RANGES[key] for key in start}
+    return tune(count, start, ranges, [0] * len(rows), n_decodings=options.decodings).weights
 
 
 def neural_weights(task: Task, decode: Sottovoce, rows: Sequence[int], options: Any) -> dict[str, float]:
@@ -268,18 +276,23 @@ def sentence_scores(neural: RememberedWords, sentences: set[tuple[str, ...]]) ->
     return {words: score + ends[words] for words, score in scores.items()}
 
 
-def timed(task: Task, name: str, beam: int, weights: Weights) -> tuple[float, float]:
-    """Processor seconds of all clips, and bytes that the decoder adds; in a process of its own."""
+def timed(task: Task, name: str, weights: Weights) -> dict[int, tuple[float, int]]:
+    """Processor seconds of all clips with each beam, and bytes added so far; in a process of its own."""
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
     before = resident_bytes()
     decode = SIDES[name](task)
-    if "neural" not in name:  # it takes long, and its scores would be remembered
+    found = {}
+    for beam in BEAMS:
+        if "neural" not in name:  # its scores would be remembered, and it takes long
+            decode(weights, beam, task.emissions)
+        elif isinstance(decode, Sottovoce):
+            decode.neural = RememberedWords(CausalWordModel.load(str(task.neural)))
+        begin = time.process_time()
         decode(weights, beam, task.emissions)
-    begin = time.process_time()
-    decode(weights, beam, task.emissions)
-    spent = time.process_time() - begin
-    return spent, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+        spent = time.process_time() - begin
+        found[beam] = spent, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+    return found
 
 
 def greedy(task: Task) -> list[str]:
@@ -403,48 +416,50 @@ def measured(task: Task, known: dict[str, Any], options: Any) -> None:
         if name not in results:
             results[name] = json.loads(json.dumps(held_out(task, name, options)))
             save()
-    if options.repeats:
-        context = multiprocessing.get_context("spawn")
-        for _ in range(options.repeats):
-            for beam in BEAMS:
-                for name in sides_of(task, options):
-                    times = results[name].setdefault("times", {}).setdefault(str(beam), [])
-                    if "neural" in name and times:
-                        continue
-                    weights = results[name]["weights"][0]
-                    with context.Pool(1) as pool:
-                        times.append(pool.apply(timed, (task, name, beam, weights)))
-                    print(f"{task.name}, {name}, beam {beam}: {times[-1]}", flush=True)
-                    save()
+        if "untuned" not in results[name] and "neural" not in name:
+            decode = SIDES[name](task)
+            start = OPEN_START if "open" in name else START
+            results[name]["untuned"] = {str(beam): decode(start, beam, task.emissions) for beam in BEAMS}
+            save()
+    context = multiprocessing.get_context("spawn")
+    for _ in range(options.repeats):
+        for name in sides_of(task, options):
+            with context.Pool(1) as pool:
+                found = pool.apply(timed, (task, name, results[name]["weights"][0]))
+            print(f"{task.name}, {name}: {found}", flush=True)
+            times = results[name].setdefault("times", {})
+            for beam, cost in found.items():
+                times.setdefault(str(beam), []).append(cost)
+            save()
 
 
 def table(known: dict[str, Any]) -> list[str]:
     heads = ["network, side"]
     for beam in BEAMS:
-        heads += [f"beam {beam}: words wrong, 95 %", "real-time factor", "memory"]
+        heads += [f"beam {beam}: words wrong, 95 %", "untuned", "real-time factor", "memory"]
     lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
     for name, results in known.items():
-        size = results["size"]
-        for side in ("greedy", *SIDES):
-            if side not in results:
-                continue
-            texts, times = results[side]["texts"], results[side].get("times", {})
-            cells = []
-            for beam in BEAMS if side != "greedy" else (0,):
-                rate = rate_of(results["texts"], texts[str(beam)])
-                cells.append(shown(rate.rate or 0.0, rate.low or 0.0, rate.high or 0.0))
-                spent = times.get(str(beam), [])
-                cells.append(
-                    f"{statistics.median(s for s, _ in spent) / size['seconds']:.4f}" if spent else ""
-                )
-                cells.append(f"{statistics.median(m for _, m in spent) / 2**20:.0f} MB" if spent else "")
-            cells += [""] * (len(heads) - 1 - len(cells))
-            lines.append(f"| {name}: {side} | {' | '.join(cells)} |")
-        lines.append(
-            f"| ({size['clips']} clips, {size['speakers']} speakers, {size['words']} words, "
-            f"{size['seconds']:.0f} s) |{' |' * (len(heads) - 1)}"
-        )
+        size, said = results["size"], results["texts"]
+        title = f"**{name}**: {size['clips']} clips, {size['words']} words, {size['seconds']:.0f} s"
+        rate = rate_of(said, results["greedy"]["texts"]["0"])
+        lines.append(f"| {title} |{' |' * (len(heads) - 1)}")
+        lines.append(f"| greedy | {_shown(rate)} |{' |' * (len(heads) - 2)}")
+        for side in (side for side in SIDES if side in results):
+            found, cells = results[side], []
+            for beam in map(str, BEAMS):
+                spent = found.get("times", {}).get(beam, [])
+                cells += [
+                    _shown(rate_of(said, found["texts"][beam])),
+                    f"{rate_of(said, found['untuned'][beam]).rate:.1%}" if "untuned" in found else "",
+                    f"{statistics.median(s for s, _ in spent) / size['seconds']:.4f}" if spent else "",
+                    f"{statistics.median(m for _, m in spent) / 2**20:.0f} MB" if spent else "",
+                ]
+            lines.append(f"| {side} | {' | '.join(cells)} |")
     return lines
+
+
+def _shown(rate: ErrorRate) -> str:
+    return shown(rate.rate or 0.0, rate.low or 0.0, rate.high or 0.0)
 
 
 def write_table(lines: Sequence[str]) -> None:
