@@ -29,7 +29,7 @@ import resource
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -425,7 +425,7 @@ def measured(task: Task, known: dict[str, Any], options: Any) -> None:
     for _ in range(options.repeats):
         for name in sides_of(task, options):
             with context.Pool(1) as pool:
-                found = pool.apply(timed, (task, name, results[name]["weights"][0]))
+                found = pool.apply(timed, (replace(task), name, results[name]["weights"][0]))
             print(f"{task.name}, {name}: {found}", flush=True)
             times = results[name].setdefault("times", {})
             for beam, cost in found.items():

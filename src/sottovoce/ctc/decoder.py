@@ -652,6 +652,23 @@ class CtcDecoder(EmissionDecoder):
             named, options, scorer=scorer, lexicon=words, history_scorer=self._history, device=where
         )
 
+    def decode(self, log_probs: Emitted, lengths: Lengths | None = None) -> list[list[Hypothesis]]:
+        """Decode log-probabilities (B, T, V) or (T, V); return each utterance's hypotheses, best first.
+
+        log_probs: a tensor, a NumPy array or lists. lengths: (B,) frames of each utterance; None: all.
+
+        Raises:
+            InputError: these are not log-probabilities of these labels.
+        """
+        if self._history is not None:
+            self._history.forget()
+        return super().decode(log_probs, lengths)
+
+    def decode_logits(self, logits: Emitted, lengths: Lengths | None = None) -> list[list[Hypothesis]]:
+        """Decode logits (B, T, V), such as those of transformers' `Wav2Vec2ForCTC`; see `decode`."""
+        values, counts = as_tensors(logits, lengths, self._device)
+        return self.decode(values.float().log_softmax(dim=-1), counts)
+
     @classmethod
     def from_config(cls, path: str | Path, *, device: str | torch.device = "cpu") -> CtcDecoder:
         """Make the decoder of a `decoder.toml`, such as `sottovoce ctc tune` writes; see `read_config`.
@@ -673,20 +690,3 @@ class CtcDecoder(EmissionDecoder):
             options=config.options,
             device=device,
         )
-
-    def decode(self, log_probs: Emitted, lengths: Lengths | None = None) -> list[list[Hypothesis]]:
-        """Decode log-probabilities (B, T, V) or (T, V); return each utterance's hypotheses, best first.
-
-        log_probs: a tensor, a NumPy array or lists. lengths: (B,) frames of each utterance; None: all.
-
-        Raises:
-            InputError: these are not log-probabilities of these labels.
-        """
-        if self._history is not None:
-            self._history.forget()
-        return super().decode(log_probs, lengths)
-
-    def decode_logits(self, logits: Emitted, lengths: Lengths | None = None) -> list[list[Hypothesis]]:
-        """Decode logits (B, T, V), such as those of transformers' `Wav2Vec2ForCTC`; see `decode`."""
-        values, counts = as_tensors(logits, lengths, self._device)
-        return self.decode(values.float().log_softmax(dim=-1), counts)
