@@ -14,7 +14,7 @@ scale, blank penalty, n-gram weight and word score for each side, and the price 
 may be said. The neural model's weight, the share of the n-gram beside it and the word score are tuned on
 lists of 20 of the n-gram. Nothing is pruned but by the beam. "Untuned" are the weights to begin with: 1, 0,
 0.5 and 0 (and -10). A side is timed in a process of its own, after a first decoding that is not counted:
-sides in turn, the median of `--repeats`; memory is what a decoder adds at its peak to the process that has
+sides in turn, the median of `--repeats`; memory is what a decoder has added to the process that has
 imported everything. The table goes between its marks in docs/figures/ctc.md. What `--known` has is not
 measured again.
 """
@@ -25,7 +25,6 @@ import json
 import logging
 import multiprocessing
 import re
-import resource
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -277,7 +276,7 @@ def sentence_scores(neural: RememberedWords, sentences: set[tuple[str, ...]]) ->
 
 
 def timed(task: Task, name: str, weights: Weights) -> dict[int, tuple[float, int]]:
-    """Processor seconds of all clips with each beam, and bytes added so far; in a process of its own."""
+    """Processor seconds of all clips with each beam, and resident bytes added; in a process of its own."""
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
     before = resident_bytes()
@@ -291,7 +290,7 @@ def timed(task: Task, name: str, weights: Weights) -> dict[int, tuple[float, int
         begin = time.process_time()
         decode(weights, beam, task.emissions)
         spent = time.process_time() - begin
-        found[beam] = spent, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+        found[beam] = spent, resident_bytes() - before
     return found
 
 
